@@ -1,7 +1,7 @@
 //! What wakes the engine's threads.
 //!
-//! One of them looks for work all the time, and sleeps between looks: whoever has work for it rings.
-//! The others sleep until they are called for help.
+//! One of them looks for work all the time, and sleeps between looks: whoever has work for it
+//! rings. The others sleep until they are called for help.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -6,8 +6,8 @@
 //! again in order.
 
 use std::ops::{Index, IndexMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::function::Function;
 use crate::memory::UarSpace;
@@ -79,72 +79,132 @@ impl IndexMut<usize> for Functions {
     }
 }
 
-/// Where a function is while no thread has it.
+/// Where a function is while no thread has it. Those who wait for it get it in the order in which
+/// they came.
 pub(crate) struct Place {
-    function: Mutex<Option<Box<Function>>>,
+    state: Mutex<Waiting>,
     returned: Condvar,
-    /// How many threads wait for it, or are about to.
-    waiting: AtomicU32,
-    /// It has work that waits for nothing.
+    /// It has work that waits for nothing; false while a thread has it.
     pub busy: AtomicBool,
-    /// When its next timer runs out; `u64::MAX`: none runs.
+    /// When its next timer runs out; `u64::MAX`: none runs, or a thread has it.
     pub due: AtomicU64,
     /// Where its doorbells are rung.
     pub bar: Arc<UarSpace>,
 }
 
+#[derive(Default)]
+struct Waiting {
+    function: Option<Box<Function>>,
+    /// The number of the next who comes, and of the next whose turn it is.
+    next: u64,
+    turn: u64,
+}
+
 impl Place {
     pub(crate) fn new(bar: Arc<UarSpace>) -> Self {
         Self {
-            function: Mutex::default(),
+            state: Mutex::default(),
             returned: Condvar::new(),
-            waiting: AtomicU32::new(0),
             busy: AtomicBool::new(false),
             due: AtomicU64::new(u64::MAX),
             bar,
         }
     }
 
-    /// Waits for the function, and takes it.
-    pub(crate) fn take(&self) -> Box<Function> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut place = self.function.lock().unwrap_or_else(PoisonError::into_inner);
-        let function = loop {
-            match place.take() {
-                Some(function) => break function,
-                None => {
-                    place = self.returned.wait(place).unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        };
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        function
+    fn state(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the function, if nobody has it.
+    /// Waits for the function, and takes it.
+    pub(crate) fn take(&self) -> Box<Function> {
+        let mut state = self.state();
+        let mine = state.next;
+        state.next += 1;
+        loop {
+            if state.turn == mine
+                && let Some(function) = state.function.take()
+            {
+                state.turn += 1;
+                return self.taken(function);
+            }
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes the function, if nobody has it or waits for it.
     pub(crate) fn try_take(&self) -> Option<Box<Function>> {
-        self.function.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let mut state = self.state();
+        let function = if state.turn == state.next { state.function.take() } else { None };
+        function.map(|function| self.taken(function))
+    }
+
+    /// What is known of the function's work is for who has it to find out.
+    fn taken(&self, function: Box<Function>) -> Box<Function> {
+        self.busy.store(false, Ordering::Relaxed);
+        self.due.store(u64::MAX, Ordering::Relaxed);
+        function
     }
 
     /// Puts the function back.
     pub(crate) fn put_back(&self, function: Box<Function>) {
-        let mut place = self.function.lock().unwrap_or_else(PoisonError::into_inner);
-        debug_assert!(place.is_none(), "there is one of each function");
-        *place = Some(function);
-        drop(place);
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.returned.notify_one();
+        self.due.store(function.next_timer().unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.busy.store(function.is_busy(), Ordering::Relaxed);
+        let mut state = self.state();
+        debug_assert!(state.function.is_none(), "there is one of each function");
+        state.function = Some(function);
+        if state.turn != state.next {
+            self.returned.notify_all();
         }
     }
 
     /// Whether a thread waits for it.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        let state = self.state();
+        state.turn != state.next
     }
 
     /// Whether no thread has it.
     #[cfg(test)]
     pub(crate) fn is_free(&self) -> bool {
-        self.function.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.state().function.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::hca::Hca;
+    use crate::profile::Profile;
+
+    #[test]
+    fn those_who_wait_get_a_function_in_the_order_in_which_they_came_and_before_who_does_not() {
+        let profile = Arc::new(Profile::load("bluefield3").unwrap());
+        let hca = Hca::new(0, profile, crate::memory::in_process());
+        let place = Arc::new(Place::new(hca.bar.clone()));
+        place.put_back(Box::new(Function::new(hca)));
+        let mine = place.try_take().expect("nobody has it");
+        assert!(place.try_take().is_none(), "there is one");
+        let (sender, came) = channel();
+        let threads: Vec<_> = (0..4_u32)
+            .map(|number| {
+                let (sender, waiting) = (sender.clone(), place.clone());
+                let thread = std::thread::spawn(move || {
+                    let function = waiting.take();
+                    sender.send(number).unwrap();
+                    waiting.put_back(function);
+                });
+                while place.state().next != u64::from(number) + 1 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                thread
+            })
+            .collect();
+        place.put_back(mine);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(came.try_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert!(place.try_take().is_some() && !place.is_wanted());
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Room {
     pub fabric: SharedFabric,
     directory: Mutex<Arc<Directory>>,
     version: AtomicU64,
+    /// The model has failed.
+    dead: AtomicBool,
     /// What those who watch are told once the locks are released.
     pub outbox: Arc<Outbox>,
 }
@@ -150,7 +152,13 @@ impl SharedWorld {
         mut work: impl FnMut(&mut World) -> R,
     ) -> Option<R> {
         let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
-        world.functions.put(id, self.room.places[id].try_take()?);
+        let place = self.place(id);
+        // Those who wait have it for a moment each, and then it is this thread's turn.
+        let function = match place.try_take() {
+            None if place.is_wanted() => place.take(),
+            function => function?,
+        };
+        world.put(id, function);
         loop {
             std::mem::swap(&mut world.scratch, scratch);
             let (result, wanted) = self.run(
@@ -170,7 +178,7 @@ impl SharedWorld {
     /// Waits for functions, and for no other while it has a higher one.
     fn world(&self, which: Which) -> World {
         let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
-        let mut take = |id: usize| world.functions.put(id, self.room.places[id].take());
+        let mut take = |id: usize| world.put(id, self.room.places[id].take());
         match which {
             Which::All => (0..self.count()).for_each(take),
             Which::One(id) => take(id),
@@ -179,17 +187,6 @@ impl SharedWorld {
         // Who had them before may have moved the clock.
         world.clock = self.clock();
         world
-    }
-
-    /// Lets those in who wait for functions: one that is put back and taken again at once would
-    /// never be theirs.
-    pub(crate) fn give_way(&self) {
-        for _ in 0..100 {
-            if !self.room.places.iter().any(Place::is_wanted) {
-                break;
-            }
-            std::thread::yield_now();
-        }
     }
 
     /// The time, as all see it.
@@ -205,6 +202,14 @@ impl SharedWorld {
     /// consequences, so that an assertion in a watcher does not pass unnoticed.
     fn run<R>(&self, mut world: World, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
         let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
+        if result.is_err() {
+            // Whoever takes them next finds them dead, and nothing of theirs waits to be written.
+            self.room.dead.store(true, Ordering::Release);
+            for function in world.functions.iter_mut() {
+                function.hca.fatal = true;
+                function.hca.memory.let_go();
+            }
+        }
         let raised = world.take_interrupts();
         let refused = world.take_refused();
         if self.stepped && world.functions.has_all() {
@@ -257,8 +262,8 @@ impl SharedWorld {
 
     /// Every function dies; who is to hear of it.
     fn die(&self) -> Vec<Arc<dyn Interrupts>> {
-        let mut world = self.all();
-        world.functions.iter_mut().for_each(|function| function.hca.fatal = true);
+        self.room.dead.store(true, Ordering::Release);
+        let world = self.all();
         world.functions.iter().filter_map(|function| function.hca.interrupts.clone()).collect()
     }
 
@@ -359,6 +364,7 @@ impl World {
             fabric: SharedFabric::new(fabric, functions.len(), outbox.clone()),
             directory: Mutex::new(Arc::new(directory)),
             version: AtomicU64::new(1),
+            dead: AtomicBool::new(false),
             outbox,
         });
         let mut world = room.world(Clock::new(stepped), false);
@@ -402,6 +408,12 @@ impl World {
         }
     }
 
+    /// A function is at hand; it is dead if the model has failed.
+    fn put(&mut self, id: usize, mut function: Box<Function>) {
+        function.hca.fatal |= self.room.dead.load(Ordering::Acquire);
+        self.functions.put(id, function);
+    }
+
     /// Sees to it that another function is at hand. False: another thread has it, which may wait
     /// for one that is at hand here; then [`World::wanted`] says so.
     pub(crate) fn have(&mut self, id: usize) -> bool {
@@ -409,14 +421,17 @@ impl World {
             return true;
         }
         let place = &self.room.places[id];
-        let function = match self.functions.last().is_some_and(|last| last < id) {
+        let function = match self.functions.last().is_none_or(|last| last < id) {
             true => Some(place.take()),
             false => place.try_take(),
         };
         match function {
             Some(function) => {
                 function.hca.memory.hold();
-                self.functions.put(id, function);
+                self.put(id, function);
+                // It may have waited, and others may have been told of addresses meanwhile.
+                self.clock.tick();
+                self.renew_directory();
                 true
             }
             None => {
@@ -466,9 +481,6 @@ impl Drop for World {
     fn drop(&mut self) {
         for (id, place) in self.room.places.iter().enumerate().rev() {
             if let Some(function) = self.functions.take(id) {
-                let due = function.next_timer().unwrap_or(u64::MAX);
-                place.due.store(due, Ordering::Relaxed);
-                place.busy.store(function.is_busy(), Ordering::Relaxed);
                 place.put_back(function);
             }
         }

@@ -172,16 +172,49 @@ impl QueuePair<'_> {
         })
     }
 
+    /// Whether a part follows what came before it.
+    pub(super) fn follows(&self, message: &Message<'_>) -> bool {
+        let started = self.qp.runtime.started();
+        let before = started.and_then(|connection| connection.arriving.message.as_ref());
+        match (before, message.part.begins(), message.work.operation.action) {
+            // Each part of a READ asks anew.
+            (None, _, Action::Read) => true,
+            (None, begins, _) => begins,
+            (
+                Some(Incoming { into: Target::Receive { .. }, bytes }),
+                false,
+                Action::Send { .. },
+            )
+            | (Some(Incoming { into: Target::Range { .. }, bytes }), false, Action::Write) => {
+                *bytes == message.part.at
+            }
+            _ => false,
+        }
+    }
+
     fn write(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+        let part = message.part;
         self.remote(message, Need::RemoteWrite, scratch)?;
-        match message.work.operation.responder_cqe.filter(|_| message.part.ends()) {
-            None => self.payload(scratch),
+        if !part.ends() {
+            self.payload(scratch)?;
+            let Work { rkey: key, remote_address: address, .. } = *message.work;
+            let into = Target::Range { key, address, length: part.whole };
+            let bytes = part.at + part.length;
+            self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
+            return Ok(());
+        }
+        match message.work.operation.responder_cqe {
+            None => self.payload(scratch)?,
             Some(opcode) => {
                 let index = self.next_receive(None)?;
                 self.payload(scratch)?;
-                self.received(message, index, opcode, None)
+                self.received(message, index, opcode, None)?;
             }
         }
+        if !part.begins() {
+            self.qp.runtime.connection().arriving.message = None;
+        }
+        Ok(())
     }
 
     fn atomic(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<u64, Nak> {
@@ -293,16 +326,14 @@ impl QueuePair<'_> {
                 _ => Nak::Operation,
             });
         }
-        let moved = self.payload(scratch);
-        if moved.is_err() || !part.ends() {
-            let wqe = std::mem::take(&mut scratch.receive);
-            let (into, bytes) = (Target::Receive { index, wqe }, part.at + part.length);
-            self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
-            return moved;
-        }
         let operation = message.work.operation;
-        if operation.action == (Action::Send { invalidate: true }) {
-            self.invalidate(message.work.immediate)?;
+        let mut done = self.payload(scratch);
+        if done.is_ok() && part.ends() && operation.action == (Action::Send { invalidate: true }) {
+            done = self.invalidate(message.work.immediate);
+        }
+        if done.is_err() || !part.ends() {
+            self.keep_receive(index, part.at + part.length, scratch);
+            return done;
         }
         if self.qp.srq.is_none() {
             self.use_up(index)?;

@@ -72,11 +72,16 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
     let mut scratch = Scratch::default();
     let mut last_work = Instant::now();
     let mut sleep = SHORTEST_SLEEP;
-    // What nothing tells of is looked at after every sleep.
+    // What nothing tells of is looked at after every sleep, and as often while there is none.
+    let mut looked = Instant::now();
     let mut all = true;
     while let Some(shared) = shared.upgrade() {
         let rings = shared.bell.rings();
+        all |= looked.elapsed() > LONGEST_SLEEP;
         let round = round(&shared, 0, all, &mut scratch);
+        if all {
+            looked = Instant::now();
+        }
         if round.busy > 1 {
             shared.bell.call_help();
         }
@@ -85,6 +90,10 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
             last_work = Instant::now();
             sleep = SHORTEST_SLEEP;
             continue;
+        }
+        if round.missed {
+            // Whoever has what is to be done something with does it, or is soon done.
+            shared.bell.sleep(rings, SHORTEST_SLEEP);
         }
         while !has_work(&shared) {
             if last_work.elapsed() > spin {
@@ -110,6 +119,8 @@ fn help(shared: &Weak<SharedWorld>, bell: &Bell, number: usize) {
             }
             std::hint::spin_loop();
         }
+        // The first thread may sleep, and not know of timers that began meanwhile.
+        bell.ring();
     }
 }
 
@@ -118,20 +129,22 @@ struct Round {
     worked: bool,
     /// Functions that have more to do at once.
     busy: usize,
+    /// Another thread has a function that may have work.
+    missed: bool,
 }
 
 /// Lets every function that has work, or that may have some, do a batch of it, from a number on.
 fn round(shared: &SharedWorld, first: usize, all: bool, scratch: &mut Scratch) -> Round {
     let count = shared.count();
-    let mut found = Round { worked: false, busy: 0 };
+    let mut found = Round { worked: false, busy: 0, missed: false };
     let now = shared.clock().now;
     for id in (0..count).map(|at| (first + at) % count) {
         if !all && !wants(shared, id, now) {
             continue;
         }
-        if let Some(done) = shared.work(id, scratch, |world| run::run(world, id, BATCH)) {
-            found.worked |= done > 0;
-            shared.give_way();
+        match shared.work(id, scratch, |world| run::run(world, id, BATCH)) {
+            Some(done) => found.worked |= done > 0,
+            None => found.missed = true,
         }
         found.busy += usize::from(shared.place(id).busy.load(Ordering::Relaxed));
     }

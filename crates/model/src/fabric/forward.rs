@@ -16,6 +16,7 @@ const EXTERNAL_BYTES: std::ops::RangeInclusive<usize> = 14..=0xffff;
 impl Fabric {
     /// Sends a frame.
     pub(crate) fn transmit(&mut self, now: u64, from: Vport, mut frame: Frame) {
+        let now = self.latest(now);
         self.advance(now);
         let port = self.vports.get(&from).copied();
         let destination =
@@ -44,12 +45,20 @@ impl Fabric {
     /// Takes a frame from somebody outside, any bytes. What is no frame is dropped.
     pub(crate) fn inject(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
+            let now = self.latest(now);
             self.advance(now);
             let mut frame = self.buffers.of_bytes(self.ports[from.0].cable.kind(), bytes);
             self.see(now, from, true, &mut frame);
             let passage = Passage { port: from, direction: Direction::Out, from: None };
             self.cross(now, passage, frame);
         }
+    }
+
+    /// The time, which does not go back when a thread sends that looked at its clock before another
+    /// one did.
+    fn latest(&mut self, now: u64) -> u64 {
+        self.now = self.now.max(now);
+        self.now
     }
 
     /// When the next frame arrives somewhere, or when the first of those arrived that wait.

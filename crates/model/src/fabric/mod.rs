@@ -113,6 +113,8 @@ pub(crate) struct Fabric {
     waiting: usize,
     /// How many ever arrived.
     arrivals: u64,
+    /// When the last frame was sent.
+    now: u64,
     buffers: Buffers,
     /// How many links there ever were to somebody outside.
     externals: usize,

@@ -39,6 +39,7 @@ impl QueuePair<'_> {
         let (at, length) = (bytes, payload.len() as u64);
         bytes += length;
         if bytes > self.context.limits.longest_message(self.qp) {
+            self.keep_receive(index, bytes, scratch);
             return Err(Nak::InvalidRequest);
         }
         // A message of one packet may fit into its CQE.
@@ -55,21 +56,22 @@ impl QueuePair<'_> {
                 _ => Nak::Operation,
             });
         }
-        if !in_cqe {
-            transfer::scatter(self.context.spaces, &scratch.remote, payload)
-                .map_err(|_| Nak::Operation)?;
+        if !in_cqe && transfer::scatter(self.context.spaces, &scratch.remote, payload).is_err() {
+            self.keep_receive(index, bytes, scratch);
+            return Err(Nak::Operation);
         }
         if !opcode.place.ends() {
-            let wqe = std::mem::take(&mut scratch.receive);
-            let into = Target::Receive { index, wqe };
-            self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
+            self.keep_receive(index, bytes, scratch);
             self.arrived(1, false);
             return Ok(());
         }
         let extensions = &packet.headers.transport.extensions;
         let invalidated = extensions.ieth.map(|ieth| ieth.rkey());
-        if let Some(key) = invalidated {
-            self.invalidate(key)?;
+        if let Some(key) = invalidated
+            && let Err(nak) = self.invalidate(key)
+        {
+            self.keep_receive(index, bytes, scratch);
+            return Err(nak);
         }
         let immediate = extensions.immdt.map(|immdt| immdt.immediate());
         let kind = match (immediate, invalidated) {
@@ -98,6 +100,19 @@ impl QueuePair<'_> {
             self.use_up(index)?;
         }
         Ok(index)
+    }
+
+    /// Keeps the receive WQE in the scratch buffer for the rest of a message of which so many bytes
+    /// have come; or, if the QP fails, for its flush, as far as it is a shared queue's.
+    pub(in crate::engine) fn keep_receive(
+        &mut self,
+        index: u16,
+        bytes: u64,
+        scratch: &mut Scratch,
+    ) {
+        let wqe = std::mem::take(&mut scratch.receive);
+        let into = Target::Receive { index, wqe };
+        self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
     }
 
     /// Takes back what a message that is not whole, or was cut off, has of a shared queue.

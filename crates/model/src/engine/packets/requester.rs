@@ -233,7 +233,7 @@ impl QueuePair<'_> {
     }
 
     /// log2 of the path MTU.
-    pub(super) fn log_mtu(&self) -> u32 {
+    pub(in crate::engine) fn log_mtu(&self) -> u32 {
         self.qp.log_mtu.clamp(8, 12)
     }
 

@@ -10,6 +10,7 @@ mod links;
 mod lossy;
 mod messages;
 mod operations;
+mod parts;
 mod protection;
 mod resize;
 mod retries;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use verbless_prm::hot::opcode;
 
-use super::rig::{PAGE, Request, Rig};
+use super::rig::{End, PAGE, Request, Rig};
 use crate::engine;
 use crate::engine::clock::Clock;
+use crate::hca::Effect;
 use crate::memory::{HostMemory, UarSpace};
 use crate::world::{SharedWorld, World};
 
@@ -31,11 +32,16 @@ impl Client {
     fn new() -> (Self, Arc<SharedWorld>) {
         let mut rig = Rig::new();
         let (end, _) = rig.pair();
+        Self::of(rig, &end)
+    }
+
+    /// The same, of a rig that holds more.
+    fn of(mut rig: Rig, end: &End) -> (Self, Arc<SharedWorld>) {
         let (cq, cq_record) = {
             let cq = rig.cq_mut(0, end.send_cq);
             (cq.memory.pages[0], cq.record)
         };
-        let qp = rig.qp(&end);
+        let qp = rig.qp(end);
         let (ring, record) = (qp.sq.as_ref().unwrap().memory.pages[0], qp.record);
         let empty = World::new(vec![], false);
         let mut world = std::mem::replace(&mut rig.world, empty);
@@ -104,4 +110,22 @@ fn commands_get_in_while_the_data_path_is_busy() {
     }
     stop.store(true, Ordering::Relaxed);
     busy.join().unwrap();
+}
+
+#[test]
+fn what_is_posted_to_a_failed_qp_is_flushed_while_another_function_is_busy() {
+    let mut rig = Rig::new();
+    let (end, failed) = rig.pair();
+    rig.effect(1, Effect::QpToError(failed.qpn));
+    let (record, cq) = (rig.qp(&failed).record, rig.cq_mut(1, failed.receive_cq).memory.pages[0]);
+    let (mut client, _shared) = Client::of(rig, &end);
+    let memory = client.rig.memory();
+    // Nothing rings for a receive.
+    client.nop();
+    memory.store32(record, 1_u32.to_be()).unwrap();
+    let start = Instant::now();
+    while u32::from_be(memory.load32(cq + 60).unwrap()) & 1 != 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "the receive is not flushed");
+        client.nop();
+    }
 }

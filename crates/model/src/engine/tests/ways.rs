@@ -9,7 +9,7 @@ use super::rig::*;
 use crate::engine;
 use crate::hca::objects::{Access, QCounter, QpState, Service};
 
-const BYTES: u64 = 3000;
+const BYTES: u64 = 5000;
 
 /// Something that a program does.
 #[derive(Debug, Clone)]
@@ -68,7 +68,9 @@ fn how() -> impl Strategy<Value = How> {
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    let length = || prop_oneof![Just(0_u32), 1..70_u32, 200..1100_u32, Just(BYTES as u32)];
+    let length = || {
+        prop_oneof![Just(0_u32), 1..70_u32, 200..1100_u32, 1900..BYTES as u32, Just(BYTES as u32)]
+    };
     prop_oneof![
         4 => (length(), prop::bool::weighted(0.05))
             .prop_map(|(length, bad_key)| Act::Receive { length, bad_key }),

@@ -158,7 +158,11 @@ fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratc
         }
         return Answer::Silence;
     }
-    match pair.perform(message, scratch) {
+    let done = match pair.follows(message) {
+        true => pair.perform(message, scratch),
+        false => Err(Nak::InvalidRequest),
+    };
+    match done {
         Ok(original) => {
             pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN;
             Answer::Done { original }

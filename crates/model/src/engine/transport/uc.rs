@@ -41,6 +41,9 @@ fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratc
         pair.cut_message();
     }
     pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
+    if !pair.follows(message) {
+        return Answer::Silence;
+    }
     match pair.perform(message, scratch) {
         Ok(original) => Answer::Done { original },
         Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),

@@ -1,0 +1,138 @@
+//! Long messages that are carried whole go part by part: others have turns in between, and what
+//! becomes of one part is known to the next.
+
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
+
+use super::rig::{End, Request, Rig};
+use super::srqs::{NUMBER, SharedWorld};
+use crate::engine;
+use crate::hca::objects::{QpState, Service};
+
+/// Longer than a few parts, which have 2 KiB here.
+const LONG: u32 = 9000;
+
+fn pair(rig: &mut Rig, service: Service) -> (End, End) {
+    rig.world.in_packets = false;
+    let (a, b) = rig.pair();
+    for end in [&a, &b] {
+        rig.qp(end).service = service;
+    }
+    (a, b)
+}
+
+fn pattern(length: u32) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// A region at function 0 that holds a pattern.
+fn filled(rig: &mut Rig, length: u32) -> (u64, u32) {
+    let (at, key) = rig.region(0, length.into());
+    rig.fill(at, &pattern(length));
+    (at, key)
+}
+
+#[test]
+fn queues_move_as_many_bytes_as_each_other_whatever_their_messages_are_like() {
+    let mut rig = Rig::new();
+    let (mut a, _) = pair(&mut rig, Service::Rc);
+    let (mut c, _) = pair(&mut rig, Service::Rc);
+    let length = 40 * 1024;
+    let (from, lkey) = filled(&mut rig, length);
+    let (to, rkey) = rig.region(1, length.into());
+    rig.post(&mut a, Request::write(to, rkey).sge(from, length, lkey));
+    for _ in 0..15 {
+        let wqe = Request::write(to, rkey).sge(from, 1024, lkey).wqe(c.qpn, c.posted);
+        rig.place(&mut c, &wqe);
+    }
+    rig.ring(&c);
+    // The long message has moved as much when all short ones are done.
+    let mut done = 0;
+    while done < 15 {
+        assert!(engine::step(&mut rig.world));
+        done += usize::from(rig.poll(0, c.send_cq).is_some());
+    }
+    let moved = rig.qp(&a).runtime.carried;
+    assert!((12 * 1024..=20 * 1024).contains(&moved), "{moved} against 15 KiB");
+    rig.one(0, a.send_cq);
+    assert!(rig.bytes(to, length as usize) == pattern(length));
+}
+
+#[test]
+fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
+    for lost in [false, true] {
+        let mut rig = Rig::new();
+        let (mut a, b) = pair(&mut rig, Service::Uc);
+        rig.receive(&mut b.clone(), &[]);
+        let (from, lkey) = filled(&mut rig, LONG);
+        let (to, _) = rig.region(1, LONG.into());
+        // Without the loss, the key ends before the message does.
+        let covered = u64::from(LONG) - u64::from(!lost);
+        let rkey = rig.mkey(1, to, covered, super::rig::ALL);
+        if lost {
+            rig.world.functions[0].engine.faults.lose_messages_of(a.qpn, 0, 1);
+        }
+        let request = Request::new(opcode::WRITE_IMM).remote(to, rkey);
+        rig.post(&mut a, request.sge(from, LONG, lkey).imm(7));
+        assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+        rig.none(1, b.receive_cq);
+        assert!(rig.bytes(to, LONG as usize).iter().all(|&byte| byte == 0), "lost: {lost}");
+        // The next one is welcome.
+        rig.post(&mut a, Request::write(to, rkey).sge(from, 5000, lkey));
+        rig.one(0, a.send_cq);
+        assert!(rig.bytes(to, 5000) == pattern(5000));
+    }
+}
+
+#[test]
+fn a_receive_of_a_shared_queue_is_flushed_when_its_message_fails_at_the_end() {
+    let mut rig = Rig::new();
+    let mut shared = SharedWorld::new(&mut rig);
+    let (mut a, b) = pair(&mut rig, Service::Rc);
+    let qp = rig.qp(&b);
+    (qp.srq, qp.rq) = (Some(NUMBER), None);
+    qp.context.set_cqn_rcv(b.receive_cq);
+    let (from, lkey) = filled(&mut rig, LONG);
+    let (to, rkey) = rig.region(1, LONG.into());
+    shared.fill(&rig, 0, 1, DataSegment::new(LONG, rkey, to));
+    // It names a key that is not there.
+    let request = Request::new(opcode::SEND_INVALIDATE).imm(0xde_ad00);
+    rig.post(&mut a, request.sge(from, LONG, lkey));
+    assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS);
+    let entries = rig.all(1, b.receive_cq);
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    assert_eq!(entries[0].error(), (cqe_opcode::RESPONDER_ERROR, 0, cqe_syndrome::FLUSHED));
+    assert!(rig.events(1).contains(&event_type::SRQ_LAST_WQE));
+}
+
+#[test]
+fn what_becomes_of_the_receiver_between_parts_is_an_error_or_silence() {
+    for destroyed in [false, true] {
+        let mut rig = Rig::new();
+        let (mut a, b) = pair(&mut rig, Service::Rc);
+        let (from, lkey) = filled(&mut rig, LONG);
+        let (to, rkey) = rig.region(1, LONG.into());
+        rig.post(&mut a, Request::write(to, rkey).sge(from, LONG, lkey));
+        while rig.qp(&a).runtime.carried == 0 {
+            assert!(engine::step(&mut rig.world));
+        }
+        match destroyed {
+            true => drop(rig.world.functions[1].hca.objects.qps.remove(&b.qpn)),
+            false => rig.mkey_mut(1, rkey).free = true,
+        }
+        rig.run();
+        let syndrome = match destroyed {
+            true => {
+                rig.none(0, a.send_cq);
+                rig.advance(std::time::Duration::from_secs(100));
+                (0..8).for_each(|_| rig.advance(std::time::Duration::from_secs(100)));
+                cqe_syndrome::TRANSPORT_RETRY_EXCEEDED
+            }
+            false => cqe_syndrome::REMOTE_ACCESS,
+        };
+        let entry = rig.one(0, a.send_cq);
+        assert_eq!(entry.error(), (cqe_opcode::REQUESTER_ERROR, 0, syndrome));
+        assert_eq!(rig.qp(&a).state, QpState::Error);
+        assert_eq!(rig.qp(&a).runtime.carried, 0);
+        assert_eq!(rig.bytes(to, 1), pattern(1), "the first part is there");
+    }
+}

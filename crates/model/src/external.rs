@@ -5,6 +5,7 @@
 //! gets it to judge. What cannot be sent at once, because nobody listens or the other side is slow,
 //! is lost, as on a wire.
 
+mod option;
 mod roce;
 
 use std::fmt;

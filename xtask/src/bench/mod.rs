@@ -6,7 +6,8 @@
 //! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
 //! allocation or a lock, and memory touched in the right order. Last, what a modelled WRITE costs
 //! ([`mod@write`]), the rates of copies into registered memory ([`copies`]), the model's rates
-//! ([`speed`]), what else it does meanwhile ([`busy`]), and what it is like to be a program under `verbless-model run` ([`mod@run`]).
+//! ([`speed`]), what else it does meanwhile ([`busy`]), and what it is like to be a program under
+//! `verbless-model run` ([`mod@run`]).
 
 pub(crate) mod aarch64;
 mod busy;

@@ -11,10 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::setsockopt_impl;
-use nix::sys::socket::{getsockopt, setsockopt, sockopt};
-
-use super::{External, Outside};
+use super::{External, Outside, option};
 use crate::fabric::Gateway;
 use crate::model::Model;
 use crate::profile::Link;
@@ -106,28 +103,6 @@ impl fmt::Display for RoceUplink {
 /// Bytes of datagrams that may wait to be received.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// How a socket discovers the path MTU, for IPv4 and IPv6.
-#[derive(Clone, Copy, Debug)]
-struct Ipv4Discover;
-#[derive(Clone, Copy, Debug)]
-struct Ipv6Discover;
-
-setsockopt_impl!(Ipv4Discover, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, usize, sockopt::SetUsize);
-setsockopt_impl!(
-    Ipv6Discover,
-    libc::IPPROTO_IPV6,
-    libc::IPV6_MTU_DISCOVER,
-    usize,
-    sockopt::SetUsize
-);
-
-/// Whether datagrams over IPv6 are taken that have no checksum of UDP: rdma_rxe and cards compute
-/// none, since the ICRC is better.
-#[derive(Clone, Copy, Debug)]
-struct TakeUnchecked;
-
-setsockopt_impl!(TakeUnchecked, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, bool, sockopt::SetBool);
-
 /// A socket of port 4791 that neither waits to send nor to receive.
 struct Socket {
     socket: UdpSocket,
@@ -155,12 +130,17 @@ impl Socket {
         // No packet is fragmented, and what a router said of one does not hold up the next. Only
         // so, and because the socket is not connected, the IPv4 identification is 0.
         match uplink.local {
-            IpAddr::V4(_) => setsockopt(&socket, Ipv4Discover, &(libc::IP_PMTUDISC_PROBE as usize)),
-            IpAddr::V6(_) => {
-                setsockopt(&socket, TakeUnchecked, &true)?;
-                setsockopt(&socket, Ipv6Discover, &(libc::IPV6_PMTUDISC_PROBE as usize))
+            IpAddr::V4(_) => {
+                let name = libc::IP_MTU_DISCOVER;
+                option::set(&socket, libc::IPPROTO_IP, name, libc::IP_PMTUDISC_PROBE)?;
             }
-        }?;
+            IpAddr::V6(_) => {
+                // rdma_rxe and cards compute no checksum of UDP, since the ICRC is better.
+                option::set(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+                let name = libc::IPV6_MTU_DISCOVER;
+                option::set(&socket, libc::IPPROTO_IPV6, name, libc::IPV6_PMTUDISC_PROBE)?;
+            }
+        }
         Ok(Self { socket, uplink: uplink.clone(), mac, told: AtomicBool::new(false) })
     }
 
@@ -171,9 +151,10 @@ impl Socket {
 
 /// Asks for so many bytes of datagrams that may wait, and says how many the kernel allows.
 fn make_room(socket: &UdpSocket, bytes: usize) -> io::Result<usize> {
-    setsockopt(socket, sockopt::RcvBuf, &bytes)?;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVBUF);
+    option::set(socket, level, name, bytes as i32)?;
     // The kernel doubles what it grants, for its own needs.
-    Ok(getsockopt(socket, sockopt::RcvBuf)? / 2)
+    Ok(option::get(socket, level, name)? as usize / 2)
 }
 
 impl Outside for Socket {
@@ -389,10 +370,6 @@ mod tests {
 
     #[test]
     fn packets_over_ipv6_without_a_checksum_of_udp_come_in() {
-        setsockopt_impl!(SendUnchecked, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, bool, SetBool);
-        use sockopt::SetBool;
-        #[derive(Clone, Copy, Debug)]
-        struct SendUnchecked;
         let skip = |why: String| {
             let line = format!("skipped: packets over IPv6: {why}\n");
             io::stderr().write_all(line.as_bytes()).unwrap();
@@ -414,7 +391,7 @@ mod tests {
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        setsockopt(&sender, SendUnchecked, &true).unwrap();
+        option::set(&sender, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).unwrap();
         for to in [&strict, &socket.socket] {
             sender.send_to(b"unchecked", to.local_addr().unwrap()).unwrap();
         }

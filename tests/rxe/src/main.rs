@@ -67,6 +67,10 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::io::stderr)
+        .init();
     match serve(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

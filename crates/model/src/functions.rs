@@ -1,6 +1,6 @@
 //! Functions, and who has them: each is lent to one thread at a time.
 //!
-//! A thread that works with a function takes it out of its place and puts it back. One that needs
+//! A thread that works with a function takes it out of its slot and puts it back. One that needs
 //! several waits only for those whose numbers are above all that it has, so that no two threads
 //! wait for each other; below that it takes what nobody has, or gives back everything and begins
 //! again in order.
@@ -79,9 +79,9 @@ impl IndexMut<usize> for Functions {
     }
 }
 
-/// Where a function is while no thread has it. Those who wait for it get it in the order in which
-/// they came.
-pub(crate) struct Place {
+/// The slot of a function: where it is while no thread has it. Those who wait for it get it in the
+/// order in which they came.
+pub(crate) struct Slot {
     state: Mutex<Waiting>,
     returned: Condvar,
     /// It has work that waits for nothing; false while a thread has it.
@@ -100,7 +100,7 @@ struct Waiting {
     turn: u64,
 }
 
-impl Place {
+impl Slot {
     pub(crate) fn new(bar: Arc<UarSpace>) -> Self {
         Self {
             state: Mutex::default(),
@@ -183,28 +183,28 @@ mod tests {
     fn those_who_wait_get_a_function_in_the_order_in_which_they_came_and_before_who_does_not() {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let hca = Hca::new(0, profile, crate::memory::in_process());
-        let place = Arc::new(Place::new(hca.bar.clone()));
-        place.put_back(Box::new(Function::new(hca)));
-        let mine = place.try_take().expect("nobody has it");
-        assert!(place.try_take().is_none(), "there is one");
+        let slot = Arc::new(Slot::new(hca.bar.clone()));
+        slot.put_back(Box::new(Function::new(hca)));
+        let mine = slot.try_take().expect("nobody has it");
+        assert!(slot.try_take().is_none(), "there is one");
         let (sender, came) = channel();
         let threads: Vec<_> = (0..4_u32)
             .map(|number| {
-                let (sender, waiting) = (sender.clone(), place.clone());
+                let (sender, waiting) = (sender.clone(), slot.clone());
                 let thread = std::thread::spawn(move || {
                     let function = waiting.take();
                     sender.send(number).unwrap();
                     waiting.put_back(function);
                 });
-                while place.state().next != u64::from(number) + 1 {
+                while slot.state().next != u64::from(number) + 1 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 thread
             })
             .collect();
-        place.put_back(mine);
+        slot.put_back(mine);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(came.try_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
-        assert!(place.try_take().is_some() && !place.is_wanted());
+        assert!(slot.try_take().is_some() && !slot.is_wanted());
     }
 }

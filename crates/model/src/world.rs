@@ -11,7 +11,7 @@ use crate::engine::clock::Clock;
 use crate::engine::function::Function;
 use crate::engine::scratch::Scratch;
 use crate::fabric::{Directory, Entry, Fabric, SharedFabric, Vport};
-use crate::functions::{Functions, Place};
+use crate::functions::{Functions, Slot};
 use crate::hca::Refused;
 use crate::memory::{Held, Interrupts, Space, Spaces};
 use crate::profile::Link;
@@ -38,7 +38,7 @@ pub(crate) struct World {
 
 /// What all threads share.
 pub(crate) struct Room {
-    places: Box<[Place]>,
+    slots: Box<[Slot]>,
     pub fabric: SharedFabric,
     directory: Mutex<Arc<Directory>>,
     version: AtomicU64,
@@ -90,12 +90,12 @@ impl SharedWorld {
 
     /// How many functions there are.
     pub(crate) fn count(&self) -> usize {
-        self.room.places.len()
+        self.room.slots.len()
     }
 
-    /// The place of a function.
-    pub(crate) fn place(&self, id: usize) -> &Place {
-        &self.room.places[id]
+    /// The slot of a function.
+    pub(crate) fn slot(&self, id: usize) -> &Slot {
+        &self.room.slots[id]
     }
 
     /// Runs `f` with all functions at hand, then delivers the interrupts that it caused and tells
@@ -152,10 +152,10 @@ impl SharedWorld {
         mut work: impl FnMut(&mut World) -> R,
     ) -> Option<R> {
         let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
-        let place = self.place(id);
+        let slot = self.slot(id);
         // Those who wait have it for a moment each, and then it is this thread's turn.
-        let function = match place.try_take() {
-            None if place.is_wanted() => place.take(),
+        let function = match slot.try_take() {
+            None if slot.is_wanted() => slot.take(),
             function => function?,
         };
         world.put(id, function);
@@ -178,7 +178,7 @@ impl SharedWorld {
     /// Waits for functions, and for no other while it has a higher one.
     fn world(&self, which: Which) -> World {
         let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
-        let mut take = |id: usize| world.put(id, self.room.places[id].take());
+        let mut take = |id: usize| world.put(id, self.room.slots[id].take());
         match which {
             Which::All => (0..self.count()).for_each(take),
             Which::One(id) => take(id),
@@ -296,7 +296,7 @@ impl SharedWorld {
     /// Whether no thread has any function.
     #[cfg(test)]
     fn is_free(&self) -> bool {
-        self.room.places.iter().all(Place::is_free)
+        self.room.slots.iter().all(Slot::is_free)
     }
 }
 
@@ -322,7 +322,7 @@ impl Room {
     /// A world with no function at hand.
     fn world(self: &Arc<Self>, clock: Clock, in_packets: bool) -> World {
         World {
-            functions: Functions::none(self.places.len()),
+            functions: Functions::none(self.slots.len()),
             clock,
             directory: Arc::default(),
             version: 0,
@@ -360,7 +360,7 @@ impl World {
             function.spaces = spaces.clone();
         }
         let room = Arc::new(Room {
-            places: functions.iter().map(|function| Place::new(function.hca.bar.clone())).collect(),
+            slots: functions.iter().map(|function| Slot::new(function.hca.bar.clone())).collect(),
             fabric: SharedFabric::new(fabric, functions.len(), outbox.clone()),
             directory: Mutex::new(Arc::new(directory)),
             version: AtomicU64::new(1),
@@ -420,10 +420,10 @@ impl World {
         if self.functions.has(id) {
             return true;
         }
-        let place = &self.room.places[id];
+        let slot = &self.room.slots[id];
         let function = match self.functions.last().is_none_or(|last| last < id) {
-            true => Some(place.take()),
-            false => place.try_take(),
+            true => Some(slot.take()),
+            false => slot.try_take(),
         };
         match function {
             Some(function) => {
@@ -479,9 +479,9 @@ impl World {
 impl Drop for World {
     /// Gives back the functions that are at hand.
     fn drop(&mut self) {
-        for (id, place) in self.room.places.iter().enumerate().rev() {
+        for (id, slot) in self.room.slots.iter().enumerate().rev() {
             if let Some(function) = self.functions.take(id) {
-                place.put_back(function);
+                slot.put_back(function);
             }
         }
     }

@@ -22,7 +22,7 @@ const LOG_LONGEST_STRIDE: u32 = 12;
 const ATTEMPTS: u32 = 1 << 16;
 
 /// A request on the wire between connected QPs.
-pub(super) struct Message<'a> {
+pub(super) struct Whole<'a> {
     /// The LID that it left from.
     pub slid: u16,
     pub psn: u32,
@@ -85,7 +85,7 @@ impl QueuePair<'_> {
     /// is in `Scratch::remote` then.
     pub(super) fn perform(
         &mut self,
-        message: &Message<'_>,
+        message: &Whole<'_>,
         scratch: &mut Scratch,
     ) -> Result<Option<u64>, Nak> {
         let too_long = message.length > self.context.limits.longest_message(self.qp);
@@ -122,7 +122,7 @@ impl QueuePair<'_> {
 
     /// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. With
     /// the first part the whole range is checked, before any byte moves.
-    fn remote(&self, message: &Message<'_>, need: Need, scratch: &mut Scratch) -> Result<(), Nak> {
+    fn remote(&self, message: &Whole<'_>, need: Need, scratch: &mut Scratch) -> Result<(), Nak> {
         let (Work { rkey, remote_address, .. }, part) = (*message.work, message.part);
         if part.begins() && !part.ends() {
             self.range(rkey, remote_address, message.length, need, scratch)?;
@@ -173,7 +173,7 @@ impl QueuePair<'_> {
     }
 
     /// Whether a part follows what came before it.
-    pub(super) fn follows(&self, message: &Message<'_>) -> bool {
+    pub(super) fn follows(&self, message: &Whole<'_>) -> bool {
         let started = self.qp.runtime.started();
         let before = started.and_then(|connection| connection.arriving.message.as_ref());
         match (before, message.part.begins(), message.work.operation.action) {
@@ -192,7 +192,7 @@ impl QueuePair<'_> {
         }
     }
 
-    fn write(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    fn write(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let part = message.part;
         self.remote(message, Need::RemoteWrite, scratch)?;
         if !part.ends() {
@@ -217,7 +217,7 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    fn atomic(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<u64, Nak> {
+    fn atomic(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<u64, Nak> {
         if !message.work.remote_address.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
@@ -269,7 +269,7 @@ impl QueuePair<'_> {
         }
     }
 
-    fn send(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    fn send(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let left_over = self.qp.runtime.started().is_some_and(|it| it.arriving.held.is_some());
         if !message.part.is_all() || left_over {
             return self.send_part(message, scratch);
@@ -300,7 +300,7 @@ impl QueuePair<'_> {
     }
 
     /// Takes a part of a SEND: the receive WQE is that of the part before it.
-    fn send_part(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    fn send_part(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let part = message.part;
         let index = if part.begins() {
             self.take_receive(scratch)?
@@ -339,7 +339,7 @@ impl QueuePair<'_> {
             self.use_up(index)?;
         }
         let opcode = operation.responder_cqe.unwrap_or(cqe_opcode::RESPONDER_SEND);
-        let of = self.whole(message, index, opcode);
+        let of = self.report_of(message, index, opcode);
         self.report_receive(&of, None)
     }
 
@@ -441,17 +441,17 @@ impl QueuePair<'_> {
     /// A message is complete: uses up the receive WQE and writes its CQE.
     fn received(
         &mut self,
-        message: &Message<'_>,
+        message: &Whole<'_>,
         index: u16,
         opcode: u8,
         inline: Option<&[u8]>,
     ) -> Result<(), Nak> {
-        let of = self.whole(message, index, opcode);
+        let of = self.report_of(message, index, opcode);
         self.complete_receive(&of, inline)
     }
 
     /// What the CQE of a message says.
-    fn whole(&self, message: &Message<'_>, index: u16, opcode: u8) -> Received {
+    fn report_of(&self, message: &Whole<'_>, index: u16, opcode: u8) -> Received {
         let Work { immediate, solicited, operation, .. } = *message.work;
         Received {
             opcode,

@@ -146,17 +146,17 @@ fn round(shared: &SharedWorld, first: usize, all: bool, scratch: &mut Scratch) -
             Some(done) => found.worked |= done > 0,
             None => found.missed = true,
         }
-        found.busy += usize::from(shared.place(id).busy.load(Ordering::Relaxed));
+        found.busy += usize::from(shared.slot(id).busy.load(Ordering::Relaxed));
     }
     found
 }
 
 /// Whether a function may have work.
 fn wants(shared: &SharedWorld, id: usize, now: u64) -> bool {
-    let place = shared.place(id);
-    place.busy.load(Ordering::Relaxed)
-        || place.bar.rung()
-        || place.due.load(Ordering::Relaxed) <= now
+    let slot = shared.slot(id);
+    slot.busy.load(Ordering::Relaxed)
+        || slot.bar.rung()
+        || slot.due.load(Ordering::Relaxed) <= now
         || shared.room.fabric.has_for(id, now)
 }
 
@@ -169,7 +169,7 @@ fn has_work(shared: &SharedWorld) -> bool {
 /// not rung since it had been rung so often.
 fn doze(shared: &SharedWorld, rings: u64, sleep: &mut Duration, idle: Duration) {
     let longest = if idle > IDLE { IDLE_SLEEP } else { LONGEST_SLEEP };
-    let timers = (0..shared.count()).map(|id| shared.place(id).due.load(Ordering::Relaxed));
+    let timers = (0..shared.count()).map(|id| shared.slot(id).due.load(Ordering::Relaxed));
     let due = timers.chain([shared.room.fabric.due()]).min().unwrap_or(u64::MAX);
     let timer = Duration::from_nanos(due.saturating_sub(shared.clock().now));
     shared.bell.sleep(rings, timer.min(*sleep));

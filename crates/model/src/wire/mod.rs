@@ -38,7 +38,7 @@ mod transport;
 
 pub use ethernet::{EtherType, Ethernet, Mac, Vlan};
 pub use malformed::Malformed;
-pub use opcode::{Message, Opcode, Place, Service};
+pub use opcode::{Message, Opcode, Position, Service};
 pub use packet::{Headers, Packet, seal_ethernet, seal_infiniband};
 pub use route::{ROCE_PORT, Route, gid_of};
 pub use transport::{Extensions, Transport};

@@ -45,7 +45,7 @@ pub enum Message {
 
 /// Where in its message a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Position {
     /// The first of several.
     First,
     /// Neither the first nor the last.
@@ -56,7 +56,7 @@ pub enum Place {
     Only,
 }
 
-impl Place {
+impl Position {
     /// Whether a message begins with it.
     pub const fn begins(self) -> bool {
         matches!(self, Self::First | Self::Only)
@@ -76,7 +76,7 @@ pub struct Opcode {
     /// The message.
     pub message: Message,
     /// The packet's place in it.
-    pub place: Place,
+    pub place: Position,
     /// Whether immediate data follows.
     pub immediate: bool,
     /// Whether the receiver is to invalidate a key, and an IETH follows.
@@ -84,9 +84,9 @@ pub struct Opcode {
 }
 
 /// Which message and place the low five bits of an opcode are, with immediate data, with a key.
-const OPERATIONS: [(u8, Message, Place, bool, bool); 23] = {
+const OPERATIONS: [(u8, Message, Position, bool, bool); 23] = {
     use Message::*;
-    use Place::*;
+    use Position::*;
     [
         (0x00, Send, First, false, false),
         (0x01, Send, Middle, false, false),
@@ -123,7 +123,7 @@ impl Opcode {
         Self {
             service: Service::Rc,
             message,
-            place: Place::Only,
+            place: Position::Only,
             immediate: false,
             invalidate: false,
         }
@@ -168,7 +168,7 @@ impl Opcode {
             }
             Service::Rd => !self.invalidate,
             Service::Ud => {
-                self.message == Message::Send && self.place == Place::Only && !self.invalidate
+                self.message == Message::Send && self.place == Position::Only && !self.invalidate
             }
         }
     }
@@ -205,7 +205,7 @@ impl Opcode {
     pub(super) fn has_aeth(self) -> bool {
         match self.message {
             Message::Acknowledge | Message::AtomicAcknowledge => true,
-            Message::ReadResponse => self.place != Place::Middle,
+            Message::ReadResponse => self.place != Position::Middle,
             _ => false,
         }
     }

@@ -12,7 +12,7 @@ use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::egress::Outgoing;
 use crate::connection::{Answer, Distance, Replay, advance, distance};
-use crate::wire::{Extensions, Message, Opcode, Packet, Place, Service};
+use crate::wire::{Extensions, Message, Opcode, Packet, Position, Service};
 
 /// Packets of answers that go out in one turn.
 const PACKETS_A_TURN: u32 = 16;
@@ -124,14 +124,14 @@ impl QueuePair<'_> {
     }
 
     fn emit_aeth(&mut self, psn: u32, msn: u32, syndrome: u8) -> bool {
-        let out = response(Message::Acknowledge, Place::Only, psn, Some((msn, syndrome)), 0);
+        let out = response(Message::Acknowledge, Position::Only, psn, Some((msn, syndrome)), 0);
         let _ = self.emit(&out, false, |_| Ok(()));
         true
     }
 
     fn emit_atomic(&mut self, psn: u32, msn: u32, value: u64) -> bool {
         let aeth = Some((msn, NO_CREDITS));
-        let mut out = response(Message::AtomicAcknowledge, Place::Only, psn, aeth, 0);
+        let mut out = response(Message::AtomicAcknowledge, Position::Only, psn, aeth, 0);
         let mut original = AtomicAckEth::zeroed();
         original.set_original(value);
         out.extensions.atomic_ack_eth = Some(original);
@@ -148,10 +148,10 @@ impl QueuePair<'_> {
         let at = u64::from(sent) << log_mtu;
         let here = (length - at.min(length)).min(1 << log_mtu);
         let place = match (sent == 0, sent + 1 == packets) {
-            (true, true) => Place::Only,
-            (true, false) => Place::First,
-            (false, false) => Place::Middle,
-            (false, true) => Place::Last,
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, false) => Position::Middle,
+            (false, true) => Position::Last,
         };
         let from = address.wrapping_add(at);
         let psn = advance(psn, sent);
@@ -164,7 +164,7 @@ impl QueuePair<'_> {
             self.fail_responder(psn, nak);
             return false;
         }
-        let aeth = (place != Place::Middle).then_some((msn, NO_CREDITS));
+        let aeth = (place != Position::Middle).then_some((msn, NO_CREDITS));
         let out = response(Message::ReadResponse, place, psn, aeth, here as usize);
         let spaces = self.context.spaces;
         let remote = &scratch.remote;
@@ -186,7 +186,7 @@ impl QueuePair<'_> {
 /// A packet that goes back; `aeth`: MSN and syndrome.
 fn response(
     message: Message,
-    place: Place,
+    place: Position,
     psn: u32,
     aeth: Option<(u32, u8)>,
     payload: usize,

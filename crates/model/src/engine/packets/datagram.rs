@@ -19,7 +19,7 @@ use super::path::{Hop, slid};
 use crate::connection::{PSN_MASK, advance};
 use crate::hca::objects::Service;
 use crate::wire;
-use crate::wire::{Extensions, Message, Opcode, Packet, Place, Route, Transport};
+use crate::wire::{Extensions, Message, Opcode, Packet, Position, Route, Transport};
 
 /// Bytes of a global route header, and of the room for it in front of every message.
 const GRH: usize = Grh::BYTES;
@@ -64,7 +64,7 @@ impl QueuePair<'_> {
         let opcode = Opcode {
             service: wire::Service::Ud,
             message: Message::Send,
-            place: Place::Only,
+            place: Position::Only,
             immediate,
             invalidate: false,
         };

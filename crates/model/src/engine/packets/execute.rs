@@ -15,7 +15,7 @@ use super::super::transfer;
 use super::super::work::Operands;
 use super::path::slid;
 use crate::connection::{Answer, Incoming, Replay, Target};
-use crate::wire::{Opcode, Packet, Place};
+use crate::wire::{Opcode, Packet, Position};
 
 impl QueuePair<'_> {
     pub(super) fn send_arrived(
@@ -44,7 +44,7 @@ impl QueuePair<'_> {
         }
         // A message of one packet may fit into its CQE.
         let room = u64::from(self.qp.responder_inline);
-        let in_cqe = opcode.place == Place::Only && length > 0 && length <= room;
+        let in_cqe = opcode.place == Position::Only && length > 0 && length <= room;
         if let Err(syndrome) = self.scatter_part(at, length, scratch) {
             if self.qp.srq.is_none() {
                 self.use_up(index)?;

@@ -15,7 +15,7 @@ use super::super::work::{Segment, Work, segments};
 use super::egress::Outgoing;
 use super::requester::Attempt;
 use crate::connection::{PSN_MASK, advance};
-use crate::wire::{Extensions, Message, Opcode, Place};
+use crate::wire::{Extensions, Message, Opcode, Position};
 
 /// PSNs that a requester lets go out before it hears of the first.
 const MOST_IN_FLIGHT: u32 = 128;
@@ -91,11 +91,11 @@ impl QueuePair<'_> {
         let (first, last) = (part.packet == 0, part.packet + 1 == part.packets);
         let scatters = operation.scatters();
         let place = match (first, last) {
-            _ if scatters => Place::Only,
-            (true, true) => Place::Only,
-            (true, false) => Place::First,
-            (false, false) => Place::Middle,
-            (false, true) => Place::Last,
+            _ if scatters => Position::Only,
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, false) => Position::Middle,
+            (false, true) => Position::Last,
         };
         let message = operation.message.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let invalidate = place.ends() && operation.action == (Action::Send { invalidate: true });

@@ -17,7 +17,7 @@ use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use crate::connection::{Answer, Distance, Incoming, Target, advance, distance};
 use crate::hca::objects::QpState;
-use crate::wire::{Message, Opcode, Packet, Place, Service};
+use crate::wire::{Message, Opcode, Packet, Position, Service};
 
 /// What kind of AETH syndrome it is: bits 6:5.
 const RNR_NAK: u8 = 0x20;
@@ -135,9 +135,9 @@ impl QueuePair<'_> {
         };
         let length = packet.payload.len();
         let has_length = match opcode.place {
-            Place::First | Place::Middle => length == mtu,
-            Place::Last => (1..=mtu).contains(&length),
-            Place::Only => length <= mtu,
+            Position::First | Position::Middle => length == mtu,
+            Position::Last => (1..=mtu).contains(&length),
+            Position::Only => length <= mtu,
         };
         if follows && has_length { Ok(()) } else { Err(Nak::InvalidRequest) }
     }

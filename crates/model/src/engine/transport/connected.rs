@@ -9,7 +9,7 @@ use verbless_prm::hot::cqe_syndrome;
 use super::super::context::{Missing, QueuePair};
 use super::super::operation::Action;
 use super::super::requester::Step;
-use super::super::responder::{Message, Part};
+use super::super::responder::{Part, Whole};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
@@ -98,7 +98,7 @@ impl<'a> Carrier<'a> {
         let qp = function.hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
         let packets = part.length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
         let (port, to_qpn, service, psn) = (qp.port, qp.remote_qpn, qp.service, qp.requester.psn);
-        let silence = Exchange { answer: Answer::Silence, peer: None, packets };
+        let silence = Exchange { answer: Reply::Silence, peer: None, packets };
         if part.begins() && function.engine.faults.loses_message(qpn) {
             return Ok(silence);
         }
@@ -109,8 +109,7 @@ impl<'a> Carrier<'a> {
         if !is_for(world, target, to_qpn, &sender) {
             return Ok(silence);
         }
-        let message =
-            Message { slid, psn, packets, work: &placed.work, length: placed.length, part };
+        let message = Whole { slid, psn, packets, work: &placed.work, length: placed.length, part };
         let mut pair = world.functions[target].pair(to_qpn, world.clock.now)?;
         let answer = receive(&mut pair, &message, scratch);
         Ok(Exchange { answer, peer: Some((target, to_qpn)), packets })
@@ -153,7 +152,7 @@ pub(super) const PSN: u32 = 0xff_ffff;
 
 /// What comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Reply {
     /// Acknowledged. An atomic gives what was there; a READ's memory is in `Scratch::remote`.
     Done { original: Option<u64> },
     /// RNR NAK with this timer code.
@@ -166,14 +165,14 @@ pub(super) enum Answer {
 
 /// A request that went out, and what came of it.
 pub(super) struct Exchange {
-    pub answer: Answer,
+    pub answer: Reply,
     /// Whom it reached.
     pub peer: Option<QpId>,
     pub packets: u32,
 }
 
 /// How a service takes a message.
-pub(super) type Receive = fn(&mut QueuePair<'_>, &Message<'_>, &mut Scratch) -> Answer;
+pub(super) type Receive = fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Reply;
 
 /// Who sends a message.
 struct Sender {

@@ -10,12 +10,12 @@ use verbless_prm::hot::{cqe_syndrome, event_type};
 use super::super::clock::rnr_timer;
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
-use super::super::responder::{Message, Nak, Part};
+use super::super::responder::{Nak, Part, Whole};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, End};
 use super::super::work::Placed;
-use super::connected::{Answer, Carrier, Exchange, PSN, QpId};
+use super::connected::{Carrier, Exchange, PSN, QpId, Reply};
 use crate::hca::objects::QpState;
 
 /// A PSN that is less than this far ahead is ahead; else it lies behind.
@@ -39,10 +39,10 @@ impl Carrier<'_> {
             return Ok(Turn::Sleep);
         }
         let original = match answer {
-            Answer::Done { original } => original,
-            Answer::Failed(syndrome) => return Ok(pair.finish(placed, Err(syndrome))),
-            Answer::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
-            Answer::Silence => return Ok(pair.unanswered()),
+            Reply::Done { original } => original,
+            Reply::Failed(syndrome) => return Ok(pair.finish(placed, Err(syndrome))),
+            Reply::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
+            Reply::Silence => return Ok(pair.unanswered()),
         };
         if !placed.work.operation.scatters() {
             return Ok(match pair.carried(part, packets) {
@@ -134,18 +134,18 @@ impl QueuePair<'_> {
     }
 
     /// What it received broke it: reports that, and fails.
-    fn broken(&mut self, event: Option<u8>, syndrome: u8) -> Answer {
+    fn broken(&mut self, event: Option<u8>, syndrome: u8) -> Reply {
         if let Some(event) = event {
             self.context.events.qp(event, self.qpn);
         }
         let gone = self.is_gone();
         self.enter_error();
-        if gone { Answer::Silence } else { Answer::Failed(syndrome) }
+        if gone { Reply::Silence } else { Reply::Failed(syndrome) }
     }
 }
 
 /// Takes a message, if it is the one expected.
-fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratch) -> Answer {
+fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch) -> Reply {
     let expected = pair.qp.responder.psn;
     let ahead = message.psn.wrapping_sub(expected) & PSN;
     if ahead != 0 {
@@ -156,7 +156,7 @@ fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratc
         } else if !std::mem::replace(&mut pair.qp.runtime.connection().arriving.reported, true) {
             pair.count(Count::OutOfSequence);
         }
-        return Answer::Silence;
+        return Reply::Silence;
     }
     let done = match pair.follows(message) {
         true => pair.perform(message, scratch),
@@ -165,10 +165,10 @@ fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratc
     match done {
         Ok(original) => {
             pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN;
-            Answer::Done { original }
+            Reply::Done { original }
         }
-        Err(Nak::NotReady) => Answer::NotReady { timer: pair.qp.responder.min_rnr_timer },
-        Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
+        Err(Nak::NotReady) => Reply::NotReady { timer: pair.qp.responder.min_rnr_timer },
+        Err(Nak::Source) => Reply::Failed(cqe_syndrome::LOCAL_PROTECTION),
         Err(Nak::Access) => {
             pair.broken(Some(event_type::WQ_ACCESS_ERROR), cqe_syndrome::REMOTE_ACCESS)
         }

@@ -4,11 +4,11 @@
 use verbless_prm::hot::cqe_syndrome;
 
 use super::super::context::{Missing, QueuePair};
-use super::super::responder::{Message, Nak, Part};
+use super::super::responder::{Nak, Part, Whole};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
-use super::connected::{Answer, Carrier, Exchange, PSN};
+use super::connected::{Carrier, Exchange, PSN, Reply};
 
 impl Carrier<'_> {
     /// Sends a request that is ready.
@@ -23,7 +23,7 @@ impl Carrier<'_> {
         if pair.failed_meanwhile() {
             return Ok(Turn::Sleep);
         }
-        if let Answer::Failed(syndrome) = answer {
+        if let Reply::Failed(syndrome) = answer {
             return Ok(pair.finish(placed, Err(syndrome)));
         }
         Ok(match pair.carried(part, packets) {
@@ -35,21 +35,21 @@ impl Carrier<'_> {
 
 /// Takes a message. Whatever was lost before it is lost, and so is the message if it is refused:
 /// the next one is welcome.
-fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratch) -> Answer {
+fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch) -> Reply {
     // A part that does not follow the one before it is lost with its message.
     if message.part.begins() {
         pair.cut_message();
     }
     pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
     if !pair.follows(message) {
-        return Answer::Silence;
+        return Reply::Silence;
     }
     match pair.perform(message, scratch) {
-        Ok(original) => Answer::Done { original },
-        Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
+        Ok(original) => Reply::Done { original },
+        Err(Nak::Source) => Reply::Failed(cqe_syndrome::LOCAL_PROTECTION),
         Err(_) => {
             pair.cut_message();
-            Answer::Silence
+            Reply::Silence
         }
     }
 }

@@ -214,8 +214,8 @@ impl Action {
 
 #[derive(clap::Args)]
 struct LinkArguments {
-    /// What is to go wrong with links, their frames and commands: a TOML file, described in
-    /// docs/faults.md.
+    /// What is to go wrong with links, their frames, commands, ioctls and queues: a TOML file,
+    /// described in docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
     /// Write every frame that a port sends or receives to this file, in the format pcapng, which

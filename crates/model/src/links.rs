@@ -232,6 +232,29 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_on_top_of_another_leaves_what_that_one_has_done() {
+        let model = model();
+        let apply = |text| model.apply(&FaultPlan::parse(text).unwrap()).unwrap();
+        let lost = || {
+            let (to, at) = ([0xff; 6], PhysicalPort::default());
+            let frame = [&to[..], &[2, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat();
+            let mut fabric = model.shared.room.fabric.lock();
+            fabric.inject(0, at, &frame);
+            fabric.traffic(at)[0].lost
+        };
+        apply("seed = 7\n[[fault]]\nnth = 1\neffect = \"lose\"");
+        assert_eq!((lost(), lost()), (1, 1), "the first frame is lost, and no other");
+        for more in
+            ["[[command]]\nopcode = 0x104\nstatus = 0x0f", "[[fault]]\nnth = 9\neffect = \"lose\""]
+        {
+            apply(more);
+            assert_eq!((model.link(0, 1).seed, lost()), (7, 1), "{more}");
+        }
+        apply("seed = 8");
+        assert_eq!(lost(), 2, "another seed, and all begins anew");
+    }
+
+    #[test]
     fn a_wrong_device_or_port_leaves_the_model_alive() {
         let model = model();
         type Mistake = fn(&Model);

@@ -34,10 +34,11 @@ const ROWS: [Row; 2] = [
     Row { name: "the model: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 4.0 },
 ];
 
-/// The same in packets, whose path MTU is 4096 bytes.
+/// The same in packets, whose path MTU is 4096 bytes. Both devices may work at a time, so that one
+/// processor alone does half of it: 300,000 packets and 1 GB a second.
 const IN_PACKETS: [Row; 2] = [
-    Row { name: "packets: writes of 8 bytes", label: "8 B:", unit: "packets/s", bound: 300_000.0 },
-    Row { name: "packets: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 1.0 },
+    Row { name: "packets: writes of 8 bytes", label: "8 B:", unit: "packets/s", bound: 600_000.0 },
+    Row { name: "packets: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 2.0 },
 ];
 
 /// Measures, prints the rows and counts them.

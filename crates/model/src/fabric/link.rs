@@ -114,13 +114,18 @@ impl Cable {
         &self.settings
     }
 
-    /// Frames that are on their way keep their time; faults begin anew if they are others.
+    /// Frames that are on their way keep their time. Faults go on counting as far as the first one
+    /// that is another; with another seed all begin anew.
     pub(super) fn set(&mut self, settings: LinkSettings) {
-        if (self.settings.seed, &self.settings.faults) != (settings.seed, &settings.faults) {
-            let faults = settings.faults.iter().cloned().zip(0..);
-            let active = |(fault, at)| Active::new(fault, settings.seed, self.number, at);
-            self.faults = faults.map(active).collect();
-        }
+        let alike = self.settings.faults.iter().zip(&settings.faults);
+        let kept = match self.settings.seed == settings.seed {
+            true => alike.take_while(|(before, now)| before == now).count(),
+            false => 0,
+        };
+        self.faults.truncate(kept);
+        let others = settings.faults.iter().cloned().zip(0..).skip(kept);
+        let active = |(fault, at)| Active::new(fault, settings.seed, self.number, at);
+        self.faults.extend(others.map(active));
         self.settings = settings;
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct Vport {
 }
 
 /// A physical port of a card, or a link to somebody outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PhysicalPort(usize);
 
 /// A frame that has arrived.

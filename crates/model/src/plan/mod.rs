@@ -24,7 +24,7 @@ use crate::ioctl::{ERRNOS, Ioctl};
 /// queues fail.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
-    seed: u64,
+    seed: Option<u64>,
     links: Vec<(Ports, LinkChange)>,
     faults: Vec<(Ports, FrameFault)>,
     commands: Vec<CommandFault>,
@@ -153,7 +153,7 @@ impl FaultPlan {
                     let mut keys = DeTable::new();
                     keys.insert(key, value);
                     let mut entry = Entry::new(text, "plan", at, keys);
-                    plan.seed = entry.require("seed")?.integer(0..=i64::MAX as u64)?;
+                    plan.seed = Some(entry.require("seed")?.integer(0..=i64::MAX as u64)?);
                 }
                 ("link", value) => each(text, "link", value, |entry| plan.add_link(entry))?,
                 ("fault", value) => each(text, "fault", value, |entry| plan.add_fault(entry))?,
@@ -281,7 +281,7 @@ impl FaultPlan {
             ports.device.is_none_or(|device| devices.contains(&device))
                 && ports.port.is_none_or(|number| number == port)
         };
-        let mut settings = LinkSettings { seed: self.seed, ..of.clone() };
+        let mut settings = LinkSettings { seed: self.seed.unwrap_or(of.seed), ..of.clone() };
         for (_, change) in self.links.iter().filter(|(ports, _)| names(ports)) {
             settings.up = change.up.unwrap_or(settings.up);
             settings.latency = change.latency.unwrap_or(settings.latency);

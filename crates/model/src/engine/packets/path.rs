@@ -278,3 +278,123 @@ fn global(hop: &Hop<'_>, source: &[u8; 16], destination: &[u8; 16]) -> Grh {
         .set_destination_gid(destination);
     grh
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+    const VLAN: u16 = 5;
+
+    /// An entry of the table of RoCE addresses.
+    fn entry(
+        gid: [u8; 16],
+        version: RoceVersion,
+        l3: RoceL3Type,
+        vlan: Option<u16>,
+    ) -> RoceAddrLayout {
+        let mut own = RoceAddrLayout::zeroed();
+        own.set_source_l3_address(&gid)
+            .set_roce_version(version)
+            .set_roce_l3_type(l3)
+            .set_source_mac_47_32(u16::from_be_bytes([MAC[0], MAC[1]]))
+            .set_source_mac_31_0(u32::from_be_bytes([MAC[2], MAC[3], MAC[4], MAC[5]]))
+            .set_vlan_valid(vlan.is_some())
+            .set_vlan_id(vlan.unwrap_or(0));
+        own
+    }
+
+    fn ethernet(mac: [u8; 6], vlan: Option<u16>) -> Ethernet {
+        let vlan = vlan.map(|id| Vlan { priority: 0, drop_eligible: false, id });
+        Ethernet { destination: Mac(mac), vlan, ..Ethernet::default() }
+    }
+
+    fn ipv6(ethernet: Ethernet, gid: [u8; 16]) -> Route {
+        let mut grh = Grh::zeroed();
+        grh.set_destination_gid(&gid);
+        Route::Ipv6(ethernet, grh, UdpHeader::zeroed())
+    }
+
+    #[test]
+    fn a_roce_packet_must_agree_with_one_entry_in_mac_vlan_gid_and_type() {
+        let (v6, v4, tagged) = ([6; 16], mapped(&[10, 0, 0, 4]), [9; 16]);
+        let roce = [
+            entry(v6, RoceVersion::V2, RoceL3Type::IPV6, None),
+            entry(v4, RoceVersion::V2, RoceL3Type::IPV4, None),
+            entry(tagged, RoceVersion::V2, RoceL3Type::IPV6, Some(VLAN)),
+            RoceAddrLayout::zeroed(),
+        ];
+        let port = Port { up: true, cap_mask1: 0, lid: 0, gids: Vec::new() };
+        let ports = [port];
+        let addresses = Addresses { link: Link::Ethernet, ports: &ports, roce: &roce };
+        let ipv4 = |mac, address: [u8; 4]| {
+            let mut ip = Ipv4Header::zeroed();
+            ip.set_destination_address(&address);
+            Route::Ipv4(ethernet(mac, None), ip, UdpHeader::zeroed())
+        };
+        let v1 = |gid: [u8; 16]| {
+            let mut grh = Grh::zeroed();
+            grh.set_destination_gid(&gid);
+            Route::RoceV1(ethernet(MAC, None), grh)
+        };
+        let other = [2, 0, 0, 0, 0, 8];
+        let cases = [
+            (true, "IPv6", ipv6(ethernet(MAC, None), v6)),
+            (true, "a priority without a VLAN", ipv6(ethernet(MAC, Some(0)), v6)),
+            (true, "IPv4", ipv4(MAC, [10, 0, 0, 4])),
+            (true, "a VLAN", ipv6(ethernet(MAC, Some(VLAN)), tagged)),
+            (false, "another MAC", ipv6(ethernet(other, None), v6)),
+            (false, "another GID", ipv6(ethernet(MAC, None), [7; 16])),
+            (false, "a VLAN that the entry does not have", ipv6(ethernet(MAC, Some(VLAN)), v6)),
+            (false, "no VLAN where the entry has one", ipv6(ethernet(MAC, None), tagged)),
+            (false, "another VLAN", ipv6(ethernet(MAC, Some(VLAN + 1)), tagged)),
+            (false, "another IPv4 address", ipv4(MAC, [10, 0, 0, 5])),
+            (false, "IPv4 to another MAC", ipv4(other, [10, 0, 0, 4])),
+            (false, "version 1 where the entry is of version 2", v1(v6)),
+            (false, "IPv6 where the entry is IPv4", ipv6(ethernet(MAC, None), v4)),
+            (false, "the GID of no entry", ipv6(ethernet([0; 6], None), [0; 16])),
+        ];
+        for (takes, what, route) in cases {
+            assert_eq!(addresses.takes(1, &route, false), takes, "{what}");
+            assert!(!addresses.takes(2, &route, false), "there is no port 2: {what}");
+        }
+        // A group's packets are judged by VLAN and type alone.
+        let group = [0x33, 0x33, 0, 0, 0, 1];
+        for (takes, vlan) in [(true, None), (true, Some(VLAN)), (false, Some(VLAN + 1))] {
+            let route = ipv6(ethernet(group, vlan), [0xff; 16]);
+            assert_eq!(addresses.takes(1, &route, true), takes, "{vlan:?}");
+            assert!(!addresses.takes(1, &route, false));
+        }
+    }
+
+    #[test]
+    fn an_infiniband_packet_must_have_the_ports_lid_and_gid() {
+        let port = Port { up: true, cap_mask1: 0, lid: 4, gids: vec![[3; 16]] };
+        let none = Port { up: true, cap_mask1: 0, lid: 0, gids: vec![[3; 16]] };
+        let ports = [port, none];
+        let addresses = Addresses { link: Link::Infiniband, ports: &ports, roce: &[] };
+        let lrh = |lid| {
+            let mut lrh = Lrh::zeroed();
+            lrh.set_destination_lid(lid);
+            lrh
+        };
+        let routed = |lid, gid: [u8; 16]| {
+            let mut grh = Grh::zeroed();
+            grh.set_destination_gid(&gid);
+            Route::Global(lrh(lid), grh)
+        };
+        let group = [0xff; 16];
+        for (takes, port, route, to_group) in [
+            (true, 1, Route::Local(lrh(4)), false),
+            (false, 1, Route::Local(lrh(5)), false),
+            (false, 2, Route::Local(lrh(0)), false),
+            (true, 1, routed(4, [3; 16]), false),
+            (false, 1, routed(5, [3; 16]), false),
+            (false, 1, routed(4, [4; 16]), false),
+            (true, 1, routed(0xc000, group), true),
+            (false, 1, routed(0xc000, group), false),
+        ] {
+            assert_eq!(addresses.takes(port, &route, to_group), takes, "{route:?}");
+        }
+    }
+}

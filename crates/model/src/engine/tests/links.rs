@@ -1,5 +1,6 @@
 //! What becomes of messages when links change: whole or in packets, late, or lost.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome};
@@ -9,6 +10,7 @@ use crate::engine;
 use crate::fabric::{
     FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, PhysicalPort, Vport,
 };
+use crate::watch::SeenFrame;
 
 fn port(rig: &Rig, function: usize) -> PhysicalPort {
     rig.world.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap()
@@ -170,4 +172,34 @@ fn latency_and_bandwidth_are_the_time_that_a_message_takes() {
     // each nanosecond.
     let (request, ack) = (8 + 12 + 16 + 1024 + 4 + 2, 8 + 12 + 4 + 4 + 2);
     assert_eq!(rig.world.clock.now, 2 * (request + 500) + 2 * (ack + 500));
+}
+
+#[test]
+fn a_stepped_model_does_the_same_in_every_run_wherever_its_memory_is() {
+    // When, where, which way, and what of a frame names no address of memory: opcode, QPN, PSN.
+    type Trace = Vec<(Duration, usize, bool, usize, Vec<u8>)>;
+    let mut kept = Vec::new();
+    let trace = |seed| -> Trace {
+        let mut rig = Rig::new();
+        let seen = Arc::new(Mutex::new(Trace::new()));
+        let sink = seen.clone();
+        rig.world.outbox().frames.add(move |frame: &SeenFrame| {
+            let SeenFrame { at, port, leaving, bytes, .. } = frame;
+            let bth = bytes[8..20].to_vec();
+            sink.lock().unwrap().push((*at, *port, *leaving, bytes.len(), bth));
+        });
+        let chance = Occurrence::Chance(0.1);
+        let late = FrameEffect::Delay(Duration::from_micros(3));
+        disturb(&mut rig, [(FrameEffect::Lose, chance), (late, chance)], seed);
+        exchange(&mut rig);
+        rig.world.outbox().frames.tell();
+        // The memory of the next one is elsewhere.
+        kept.push(rig);
+        let seen = seen.lock().unwrap();
+        seen.clone()
+    };
+    let [first, second, other] = [5, 5, 6].map(trace);
+    assert!(first.len() > 50, "{} frames", first.len());
+    assert!(first == second, "two runs differ");
+    assert!(first != other, "the seed does nothing");
 }

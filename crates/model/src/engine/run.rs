@@ -26,7 +26,7 @@ const TURNS_PER_FLUSH: u32 = 1024;
 const LATE_FLUSHES: usize = 64;
 
 /// Bytes that are moved before others may have a function.
-const BATCH_BYTES: u64 = 256 << 10;
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// Does one piece of work with any function, all of which are at hand: takes the doorbells that
 /// wait, or executes one WQE, or lets a timer run out. False when there is none.

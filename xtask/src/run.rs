@@ -225,16 +225,17 @@ pub(crate) fn both_of(server: &str, client: &str) -> String {
 }
 
 /// Packages of the programs that steps of `cargo xtask test` run in release mode.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "verbless-model-host",
     "verbless-conformance",
     "verbless-chaos",
     "verbless-process",
+    "verbless-rxe",
     "verbless-model-kernel",
     "verbless",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 3] = ["speed", "stepped", "kv"];
+const EXAMPLES: [&str; 4] = ["busy", "kv", "speed", "stepped"];
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {

@@ -72,7 +72,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         Some(program) => program.clone(),
         None => program::build("verbless-model-host", "verbless-model", false)?,
     };
-    let binaries = Binaries { model, peer: program::build("verbless-rxe", "rxe-peer", false)? };
+    let binaries = Binaries { model, peer: crate::run::program("rxe-peer")? };
     std::fs::create_dir_all(fetch::folder())?;
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;

@@ -316,15 +316,7 @@ impl QueuePair<'_> {
             }
         };
         if let Err(syndrome) = self.scatter_part(part.at, part.length, scratch) {
-            if self.qp.srq.is_none() {
-                self.use_up(index)?;
-            }
-            self.report_receive_error(index, syndrome);
-            self.enter_error();
-            return Err(match syndrome {
-                cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
-                _ => Nak::Operation,
-            });
+            return Err(self.part_refused(index, syndrome));
         }
         let operation = message.work.operation;
         let mut done = self.payload(scratch);
@@ -341,6 +333,22 @@ impl QueuePair<'_> {
         let opcode = operation.responder_cqe.unwrap_or(cqe_opcode::RESPONDER_SEND);
         let of = self.report_of(message, index, opcode);
         self.report_receive(&of, None)
+    }
+
+    /// A receive WQE has no room for a part of its message: its CQE says so, and the QP fails.
+    pub(super) fn part_refused(&mut self, index: u16, syndrome: u8) -> Nak {
+        // That of a shared queue was used up when it was taken.
+        if self.qp.srq.is_none()
+            && let Err(nak) = self.use_up(index)
+        {
+            return nak;
+        }
+        self.report_receive_error(index, syndrome);
+        self.enter_error();
+        match syndrome {
+            cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
+            _ => Nak::Operation,
+        }
     }
 
     /// Finds the memory that the receive WQE in `Scratch::receive` gives to `length` bytes of a

@@ -3,7 +3,7 @@
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.4 (request packets at the responder).
 
-use verbless_prm::hot::{cqe_opcode, cqe_syndrome};
+use verbless_prm::hot::cqe_opcode;
 
 use super::super::context::QueuePair;
 use super::super::cqe::Received;
@@ -46,15 +46,7 @@ impl QueuePair<'_> {
         let room = u64::from(self.qp.responder_inline);
         let in_cqe = opcode.place == Position::Only && length > 0 && length <= room;
         if let Err(syndrome) = self.scatter_part(at, length, scratch) {
-            if self.qp.srq.is_none() {
-                self.use_up(index)?;
-            }
-            self.report_receive_error(index, syndrome);
-            self.enter_error();
-            return Err(match syndrome {
-                cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
-                _ => Nak::Operation,
-            });
+            return Err(self.part_refused(index, syndrome));
         }
         if !in_cqe && transfer::scatter(self.context.spaces, &scratch.remote, payload).is_err() {
             self.keep_receive(index, bytes, scratch);

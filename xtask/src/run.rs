@@ -100,8 +100,9 @@ pub(crate) fn chaos() -> Result<Outcome> {
     Ok(checks.outcome())
 }
 
-/// Cases of two programs on one model, on both kinds of port; and the example `kv`, whose server
-/// and clients are processes.
+/// Cases of two programs on one model, on both kinds of port, over perfect links and over some that
+/// lose, double and delay one frame in a hundred; and the example `kv`, whose server and clients
+/// are processes.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
     let process = program("process")?;
@@ -111,6 +112,8 @@ pub(crate) fn process() -> Result<Outcome> {
         command.args(["run", "--devices", "2", "--link", link, "--"]).arg(&process);
         command.args(["--device", "mlx5_0", "--expect", "process run"]);
         let counts = crate::test::count(command)?;
+        (passed, failed) = (passed + counts.passed, failed + counts.failed);
+        let counts = crate::test::count(lossy_process(&model, &process, link))?;
         (passed, failed) = (passed + counts.passed, failed + counts.failed);
     }
     let kv = program("examples/kv")?;
@@ -122,6 +125,25 @@ pub(crate) fn process() -> Result<Outcome> {
         &key_value(&kv),
     );
     Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
+}
+
+/// The cases over links that lose, double and delay frames. It fails unless each has happened.
+fn lossy_process(model: &Path, process: &Path, link: &str) -> Command {
+    const PLAN: &str = "tests/suite/lossy.toml";
+    let name = format!("xtask-{}-lossy-{link}", std::process::id());
+    let (binary, process) = (model.display(), process.display());
+    let script = format!(
+        "{process} --device mlx5_0 --faults {PLAN} --expect 'process run lossy' || exit 1\n\
+         {binary} ctl {name} show | tee /dev/stderr >seen || exit 1\n\
+         for what in lost duplicated delayed; do\n\
+             grep -q \" $what\" seen || {{ echo \"no frame was $what\"; exit 1; }}\n\
+         done"
+    );
+    let script = script.replace("seen", &format!("target/{name}.txt"));
+    let mut command = Command::new(model);
+    command.args(["run", "--name", &name, "--devices", "2", "--link", link, "--faults", PLAN]);
+    command.args(["--", "sh", "-c", &script]).current_dir(crate::workspace_root());
+    command
 }
 
 /// A script that starts the server of `kv`, sets a key, changes it, and reads it, each by a process

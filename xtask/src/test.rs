@@ -363,10 +363,13 @@ fn hwtest_in_packets() -> Result<Outcome> {
     Ok(Outcome::Ran { passed, failed, skips, more })
 }
 
+/// What lets messages go in packets in the engine's own tests.
+const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
+
 /// The engine's own tests, with messages that go in packets.
 fn engine_in_packets() -> Result<Outcome> {
     let mut tests = cargo(&["test", "--package", "verbless-model", "--lib", "engine"]);
-    tests.env("VERBLESS_TEST_IN_PACKETS", "1");
+    tests.env(IN_PACKETS, "1");
     counted(tests)
 }
 
@@ -543,8 +546,14 @@ fn installed(program: &str) -> bool {
 mod tests {
     use std::process::Command;
 
-    use super::{count, counts, verdict, verified};
+    use super::{IN_PACKETS, count, counts, verdict, verified};
     use crate::outcome::Outcome;
+
+    #[test]
+    fn the_engine_s_tests_ask_for_the_variable_that_their_step_sets() {
+        let rig = include_str!("../../crates/model/src/engine/tests/rig.rs");
+        assert!(rig.contains(&format!("const IN_PACKETS: &str = {IN_PACKETS:?};")));
+    }
 
     #[test]
     fn skips_on_standard_error_are_found_among_the_lines_of_a_test_runner() {

@@ -68,6 +68,17 @@ impl Model {
         self.shared.room.fabric.lock().traffic(at)
     }
 
+    /// What happened to the frames that stayed in the card of a port: from one function to another,
+    /// or to itself. Faults touch them if the link's settings say so by
+    /// [`loopback`](LinkSettings::loopback).
+    ///
+    /// # Panics
+    /// When there is no such device, or it has no such port.
+    pub fn traffic_inside(&self, device: usize, port: u8) -> Traffic {
+        let at = self.port(device, port);
+        self.shared.room.fabric.lock().traffic_inside(at)
+    }
+
     /// Which port of the fabric is port `port` of device `device`. An invalid number is the
     /// caller's mistake, and this panics with nothing locked.
     fn port(&self, device: usize, port: u8) -> PhysicalPort {

@@ -36,7 +36,9 @@ pub(crate) fn outcome(on: &On, lab: &Lab, case: &Case) -> Outcome {
     }
     let result = lab.fresh().and_then(|fresh| {
         let fresh = Arc::new(fresh);
-        Director::start(on, &fresh, case)?.run()?;
+        let ended = Director::start(on, &fresh, case).and_then(Director::run);
+        fresh.count_faults();
+        ended?;
         fresh.nothing_is_left()
     });
     match result {

@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
-#[test]
-fn cases_pass_on_the_model_in_one_process() {
+/// Runs the program on both kinds of port; it succeeds.
+fn passes(arguments: &[&str]) {
     for link in ["infiniband", "ethernet"] {
         let output = Command::new(env!("CARGO_BIN_EXE_process"))
-            .args(["--device", "model", "--link", link, "--expect", "process model"])
+            .args(["--device", "model", "--link", link])
+            .args(arguments)
             .output()
             .expect("the program starts");
         let text = String::from_utf8_lossy(&output.stdout);
@@ -14,4 +15,15 @@ fn cases_pass_on_the_model_in_one_process() {
         assert!(output.status.success(), "on {link}:\n{text}{errors}");
         assert!(text.contains(" passed, 0 failed, "), "on {link}:\n{text}");
     }
+}
+
+#[test]
+fn cases_pass_on_the_model_in_one_process() {
+    passes(&["--expect", "process model"]);
+}
+
+#[test]
+fn cases_pass_over_links_that_lose_double_and_delay_frames() {
+    let plan = concat!(env!("CARGO_MANIFEST_DIR"), "/../suite/lossy.toml");
+    passes(&["--expect", "process lossy", "--faults", plan]);
 }

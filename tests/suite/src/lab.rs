@@ -12,6 +12,7 @@ use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::InProcess;
 
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
+use crate::struck::Struck;
 use crate::{Need, Stop};
 
 /// What the user asked to run on.
@@ -41,6 +42,8 @@ pub struct Lab {
     /// The model, when this is one: to look into it and to break it.
     model: Option<Model>,
     devices: Vec<DeviceInfo>,
+    /// What the model's faults did to frames, if there are any: in all labs of a run together.
+    struck: Option<Arc<Struck>>,
     /// What each device of the model held when it was built.
     before: Option<Vec<ObjectCounts>>,
     /// Why it is the model, when nobody asked for it.
@@ -70,6 +73,7 @@ impl Lab {
                             profile: None,
                             backend: Arc::new(kernel),
                             model: None,
+                            struck: None,
                             devices: [info].into_iter().chain(peer).cloned().collect(),
                             before: None,
                             why_model: None,
@@ -133,9 +137,12 @@ impl Lab {
         };
         let builder = if choice.packets { builder.in_packets() } else { builder };
         let model = builder.build();
+        let mut struck = None;
         if let Some(file) = &choice.faults {
-            let applied = FaultPlan::load(file).and_then(|plan| model.apply(&plan));
-            applied.map_err(|error| Stop::fail(format!("--faults: {error}")))?;
+            let wrong = |error| Stop::fail(format!("--faults: {error}"));
+            let plan = FaultPlan::load(file).map_err(wrong)?;
+            model.apply(&plan).map_err(wrong)?;
+            struck = Some(Arc::new(Struck::new(&plan)));
         }
         let backend = Arc::new(InProcess::of(&model));
         let devices = backend.enumerate()?;
@@ -149,6 +156,7 @@ impl Lab {
             profile,
             backend,
             model,
+            struck,
             devices,
             before,
             why_model,
@@ -162,12 +170,16 @@ impl Lab {
     /// The lab for one case: a model is built anew, so that no case can leave anything to the next.
     pub fn fresh(&self) -> Result<Self, Stop> {
         match &self.profile {
-            Some(profile) => Self::on_model(&self.choice, profile.clone()),
+            Some(profile) => {
+                let fresh = Self::on_model(&self.choice, profile.clone())?;
+                Ok(Self { struck: self.struck.clone(), ..fresh })
+            }
             None => Ok(Self {
                 choice: self.choice.clone(),
                 profile: None,
                 backend: self.backend.clone(),
                 model: None,
+                struck: None,
                 devices: self.devices.clone(),
                 before: None,
                 why_model: None,
@@ -305,6 +317,19 @@ impl Lab {
             }
         }
         Ok(())
+    }
+
+    /// Counts what faults did to the frames of a case that has ended.
+    pub fn count_faults(&self) {
+        if let (Some(model), Some(struck)) = (&self.model, &self.struck) {
+            struck.add(model);
+        }
+    }
+
+    /// What the plan of faults did to frames in all cases so far: a line on it, and one for each
+    /// thing that the plan asks for and that never happened. `None`: there is no such plan.
+    pub fn faults(&self) -> Option<(String, Vec<String>)> {
+        self.struck.as_ref().map(|struck| (struck.describe(), struck.never()))
     }
 
     /// What has an influence on the run.

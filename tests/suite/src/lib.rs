@@ -15,6 +15,7 @@ mod pool;
 mod raw;
 mod report;
 mod run;
+mod struck;
 
 pub use case::{Case, Group, Proof, Stop};
 pub use cases::{cases, groups};

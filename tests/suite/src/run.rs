@@ -38,7 +38,9 @@ fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
         // The receiver is gone only when this case counts as hung already.
         let _ = done.send(result);
     })?;
-    match ended.recv_timeout(PATIENCE) {
+    let ended = ended.recv_timeout(PATIENCE);
+    lab.count_faults();
+    match ended {
         Ok(Ok(result)) => result.and_then(|()| lab.nothing_is_left()),
         Ok(Err(panic)) => {
             let text = panic

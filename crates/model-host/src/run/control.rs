@@ -171,7 +171,12 @@ fn show(model: &Model) -> String {
                 let _ = write!(text, ", {} faults", faults.len());
             }
             let [out, into] = model.traffic(device, port).map(|it| traffic(&it));
-            let _ = writeln!(text, "; out {out}; in {into}");
+            let _ = write!(text, "; out {out}; in {into}");
+            let inside = model.traffic_inside(device, port);
+            if inside.frames > 0 {
+                let _ = write!(text, "; inside the card {}", traffic(&inside));
+            }
+            text.push('\n');
         }
     }
     text

@@ -326,6 +326,11 @@ impl Fabric {
         [Direction::Out, Direction::In].map(|way| self.ports[port.0].cable.traffic(way))
     }
 
+    /// What happened to frames from one vport of the card to another, and to the same.
+    pub(crate) fn traffic_inside(&self, port: PhysicalPort) -> Traffic {
+        self.ports[port.0].cable.traffic(Direction::Inside)
+    }
+
     /// Gives the buffers that are free to one who has none.
     pub(crate) fn share_buffers(&mut self, with: &mut Buffers) {
         if with.is_empty() {

@@ -380,9 +380,12 @@ fn a_fault_that_is_over_disturbs_nothing_and_inside_a_card_it_needs_loopback() {
     assert_eq!(arrived(&mut fabric, 1), [(0, false, 4)]);
     fabric.set_link(first, LinkSettings { loopback: true, ..disturbed(once, 1) });
     assert!(!fabric.is_undisturbed());
+    let before = fabric.traffic_inside(first);
     send(&mut fabric, 1, 0, mac(2), 5);
     send(&mut fabric, 1, 0, mac(2), 6);
     assert_eq!(arrived(&mut fabric, 1), [(1, false, 6)]);
+    let inside = fabric.traffic_inside(first);
+    assert_eq!((inside.frames - before.frames, inside.lost - before.lost), (2, 1));
 }
 
 #[test]

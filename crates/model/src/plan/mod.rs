@@ -245,6 +245,11 @@ impl FaultPlan {
         Ok(())
     }
 
+    /// What is to happen to frames, once for each `[[fault]]`.
+    pub fn frame_effects(&self) -> impl Iterator<Item = FrameEffect> {
+        self.faults.iter().map(|(_, fault)| fault.effect)
+    }
+
     /// The ioctls that are to fail.
     pub(crate) fn ioctls(&self) -> &[IoctlFault] {
         &self.ioctls

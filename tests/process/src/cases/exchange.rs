@@ -20,12 +20,15 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("a_thousand_messages_each_way_arrive_in_order", messages, messages),
         Case::new("fetch_and_adds_of_two_programs_on_one_number_add_up", adds_there, adds_here)
             .needs(Need::Cap("atomics", |caps| caps.atomics)),
-        Case::new("a_key_is_of_no_use_once_its_owner_has_dropped_it", uses_key, drops_key),
+        // A fatal NAK that is lost is not sent again: the requester then gives up by itself.
+        Case::new("a_key_is_of_no_use_once_its_owner_has_dropped_it", uses_key, drops_key)
+            .needs(Need::Lossless),
         Case::new(
             "a_right_that_one_program_withholds_the_other_does_not_have",
             tries_to_write,
             lets_nobody_write,
-        ),
+        )
+        .needs(Need::Lossless),
         Case::new(
             "a_message_that_is_lost_between_two_programs_is_sent_again",
             writes_and_reads,

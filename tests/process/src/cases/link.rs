@@ -14,11 +14,11 @@ pub(super) const BYTES: usize = 1 << 20;
 /// Bytes of a place: an address and a key.
 const PLACE: usize = 12;
 
-/// Gives up soon: 2 tries of some milliseconds each.
+/// Gives up soon: 5 tries of some milliseconds each, so many for links that lose.
 pub(super) fn impatient() -> ConnectOptions {
     ConnectOptions {
         ack_timeout: 12,
-        retry_count: 2,
+        retry_count: 4,
         rnr_retry: 2,
         min_rnr_timer: 1,
         mtu: Some(Mtu::B1024),

@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn those_who_wait_get_a_function_in_the_order_in_which_they_came_and_before_who_does_not() {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
-        let hca = Hca::new(0, profile, crate::memory::in_process());
+        let hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         let slot = Arc::new(Slot::new(hca.bar.clone()));
         slot.put_back(Box::new(Function::new(hca)));
         let mine = slot.try_take().expect("nobody has it");

@@ -20,16 +20,16 @@
 //! ```
 //!
 //! Where new things go:
-//! - an operation of send queues: an entry of the table in `engine/operation.rs`, and what it does
-//!   where its `Action` is matched: in `engine/{requester,responder}.rs` for messages carried
-//!   whole, in `engine/packets/{requester,responder}.rs` for packets. If its packets have opcodes
-//!   of their own: a `Message` and entries of the table in `wire/opcode.rs`, and in
-//!   `engine/packets/ingress.rs` whether the requester or the responder takes them;
-//! - a transport service: `Service` in `hca/objects.rs`, who may have it in
-//!   `hca/commands/service.rs`, and a module in `engine/transport` for messages carried whole, if
-//!   it is connected. For packets: its bits of the opcode in `wire/opcode.rs`, what it sends and
-//!   takes in a module of `engine/packets`, and which QPs take its packets in
-//!   `engine/packets/ingress.rs`;
+//! - an operation of send queues: an entry of the table in `engine/operation.rs`. If what it does
+//!   is new: an `Action` that QP types carry (`hca/qp_type.rs`), and what it means where that is
+//!   matched, in `engine/{requester,responder}.rs` for messages carried whole and in
+//!   `engine/packets/{requester,responder}.rs` for packets. If its packets have opcodes of their
+//!   own: a `Message` and entries of the table in `wire/opcode.rs`, and in the modules of
+//!   `engine/transport` whether the requester or the responder takes them;
+//! - a QP type, which is a transport service or a special use of one: a module of
+//!   `engine/transport`, which says who may have it, what it carries and how its messages travel,
+//!   and its name in `TRANSPORTS` there. If its packets have opcodes of their own: the service in
+//!   `wire/opcode.rs`;
 //! - a kind of object: an entry of the registry in `hca/kinds.rs`, and a module of handlers in
 //!   `hca/commands`; what its commands mean for queues at work is an `Effect`;
 //! - another command: an entry of the table in `hca/commands/execute.rs`;

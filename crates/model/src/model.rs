@@ -184,8 +184,9 @@ impl Builder {
             .enumerate()
             .map(|(index, function)| {
                 let memory = function.memory.unwrap_or_else(|| memory.clone());
-                let hca = Hca::new(seed(index), Arc::new(function.profile), memory)
-                    .of_function(seed(index - function.place), function.number);
+                let hca =
+                    Hca::new(seed(index), Arc::new(function.profile), memory, engine::qp_type)
+                        .of_function(seed(index - function.place), function.number);
                 engine::Function::new(hca)
             })
             .collect();

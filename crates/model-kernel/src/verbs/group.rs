@@ -1,12 +1,12 @@
 //! Multicast groups: ATTACH_MCAST and DETACH_MCAST.
 
 use nix::errno::Errno;
-use verbless_prm::{AttachToMcgIn, DetachFromMcgIn};
+use verbless_prm::{AttachToMcgIn, DetachFromMcgIn, ServiceType};
 
 use super::super::abi::object;
 use super::super::file::{Method, Object};
 use super::super::reach::command;
-use super::objects::{Qp, Service};
+use super::objects::Qp;
 use super::wire::Core;
 
 /// LIDs of multicast groups.
@@ -37,7 +37,7 @@ impl Method<'_> {
             return Ok(());
         }
         let lid = ethernet || LIDS.contains(&of.lid);
-        if of.gid[0] != 0xff || qp.service != Service::Ud || !lid {
+        if of.gid[0] != 0xff || qp.service != ServiceType::UD || !lid {
             return Err(Errno::EINVAL);
         }
         let mut input = AttachToMcgIn::new();

@@ -3,6 +3,7 @@
 use nix::errno::Errno;
 use verbless_prm::{
     AtomicMode, Opcode, PathMigrationState, PathMtu, QpContext, Rst2initQpIn, Rst2initQpOut,
+    ServiceType,
 };
 use zerocopy::IntoBytes;
 
@@ -10,7 +11,7 @@ use super::super::abi::{attr, object};
 use super::super::client::Capability;
 use super::super::file::{Method, Object};
 use super::super::kernel::Kernel;
-use super::objects::{Qp, Service, state};
+use super::objects::{Qp, state};
 use super::path::{self, Destination};
 use super::transitions::{self, mask};
 use super::wire::{Core, Reply};
@@ -217,7 +218,7 @@ fn fill(
     (current, next): (u8, u8),
     qpc: &mut QpContext,
 ) -> Result<(), Errno> {
-    qpc.set_st(qp.service.to_prm()).set_pm_state(PathMigrationState::MIGRATED);
+    qpc.set_st(qp.service).set_pm_state(PathMigrationState::MIGRATED);
     if asked.has(mask::PATH_MIG_STATE) {
         qpc.set_pm_state(match asked.migration {
             0 => PathMigrationState::MIGRATED,
@@ -225,7 +226,7 @@ fn fill(
             _ => PathMigrationState(0),
         });
     }
-    if qp.service == Service::Ud {
+    if qp.service == ServiceType::UD {
         qpc.set_mtu(PathMtu::MTU_4096).set_log_msg_max(12);
     } else if asked.has(mask::PATH_MTU) {
         if !(PathMtu::MTU_256.0..=PathMtu::MTU_4096.0).contains(&asked.mtu) {

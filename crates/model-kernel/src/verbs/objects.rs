@@ -4,7 +4,7 @@ use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::reach::command;
-use verbless_prm::{DetachFromMcgIn, Opcode};
+use verbless_prm::{DetachFromMcgIn, Opcode, ServiceType};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -51,14 +51,6 @@ pub(crate) struct Srq {
     pub(super) _pinned: Pinned,
 }
 
-/// Transport services that verbs make here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Service {
-    Rc,
-    Uc,
-    Ud,
-}
-
 /// How many requests and pieces of data a queue pair is for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Capacity {
@@ -75,7 +67,8 @@ pub(crate) struct Qp {
     pub qpn: u32,
     pub uid: u16,
     pub destroy: Vec<u8>,
-    pub service: Service,
+    /// RC, UC or UD.
+    pub service: ServiceType,
     pub pdn: u32,
     pub cqns: [u32; 2],
     /// As verbs number them.

@@ -15,7 +15,7 @@ use super::super::reach::command;
 use super::super::refused::refused;
 use super::listener::Kind;
 use super::memory::{buffer, record, with_list};
-use super::objects::{Capacity, Cq, Qp, Service, state};
+use super::objects::{Capacity, Cq, Qp, state};
 use super::wire::{Core, Reply};
 
 /// `ib_uverbs_qp_type`.
@@ -46,28 +46,17 @@ mod driver {
 /// "No register of the context's": the client named a page.
 const NO_REGISTER: u32 = 1 << 31;
 
-impl Service {
-    fn of(kind: u8, raw: bool) -> Result<Self, Errno> {
-        match kind {
-            RC => Ok(Self::Rc),
-            UC => Ok(Self::Uc),
-            UD => Ok(Self::Ud),
-            RAW_PACKET if !raw => Err(Errno::EPERM),
-            RAW_PACKET => Err(refused(Errno::EOPNOTSUPP, "raw packet QPs are not modelled")),
-            9 | 10 => Err(refused(Errno::EOPNOTSUPP, "XRC QPs are not modelled")),
-            0xff => {
-                Err(refused(Errno::EOPNOTSUPP, "a driver's own QP types (DC) are not modelled"))
-            }
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
-    pub(super) fn to_prm(self) -> ServiceType {
-        match self {
-            Self::Rc => ServiceType::RC,
-            Self::Uc => ServiceType::UC,
-            Self::Ud => ServiceType::UD,
-        }
+/// The transport service of a QP type of verbs, of those that are made here.
+fn service(kind: u8, raw: bool) -> Result<ServiceType, Errno> {
+    match kind {
+        RC => Ok(ServiceType::RC),
+        UC => Ok(ServiceType::UC),
+        UD => Ok(ServiceType::UD),
+        RAW_PACKET if !raw => Err(Errno::EPERM),
+        RAW_PACKET => Err(refused(Errno::EOPNOTSUPP, "raw packet QPs are not modelled")),
+        9 | 10 => Err(refused(Errno::EOPNOTSUPP, "XRC QPs are not modelled")),
+        0xff => Err(refused(Errno::EOPNOTSUPP, "a driver's own QP types (DC) are not modelled")),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -130,7 +119,7 @@ impl Method<'_> {
         let kind = self.attrs.number(attr::QP_TYPE, u8::MAX.into())? as u8;
         let named = |id| self.handle_of(id).ok_or(Errno::EINVAL);
         // The kernel looks at the type before it looks for what that type needs.
-        Service::of(kind, self.attrs.client.capable(Capability::NetRaw))?;
+        service(kind, self.attrs.client.capable(Capability::NetRaw))?;
         if self.attrs.has(attr::QP_SOURCE_QPN) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -201,7 +190,7 @@ impl Method<'_> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
-        let service = Service::of(wanted.kind, self.attrs.client.capable(Capability::NetRaw))?;
+        let service = service(wanted.kind, self.attrs.client.capable(Capability::NetRaw))?;
         check_flags(wanted.flags, caps.block_lb_mc(), caps.end_pad())?;
         let Some(&Object::Pd { pdn }) = self.state.object(wanted.pd) else {
             return Err(Errno::EINVAL);
@@ -222,7 +211,7 @@ impl Method<'_> {
         if caps.sctr_data_cqe() {
             allowed |= driver::SCATTER_CQE | driver::ALLOW_SCATTER_CQE;
         }
-        if caps.qp_packet_based() && service == Service::Rc {
+        if caps.qp_packet_based() && service == ServiceType::RC {
             allowed |= driver::PACKET_BASED_CREDIT;
         }
         if flags & !allowed != 0 {
@@ -259,20 +248,20 @@ impl Method<'_> {
             input.set_ece(request.u32(48));
         }
         let qpc = input.qpc_mut();
-        qpc.set_st(service.to_prm()).set_pm_state(PathMigrationState::MIGRATED).set_pd(pdn);
+        qpc.set_st(service).set_pm_state(PathMigrationState::MIGRATED).set_pd(pdn);
         qpc.set_wq_signature(flags & driver::SIGNATURE != 0);
         qpc.set_block_lb_mc(wanted.flags & create::BLOCK_MULTICAST_LOOPBACK != 0);
         qpc.set_req_e2e_credit_mode(u8::from(flags & driver::PACKET_BASED_CREDIT != 0));
         if wanted.flags & create::PCI_WRITE_END_PADDING != 0 {
             qpc.set_end_padding_mode(EndPaddingMode(1));
         }
-        if flags & driver::SCATTER_CQE != 0 && service != Service::Ud {
+        if flags & driver::SCATTER_CQE != 0 && service != ServiceType::UD {
             qpc.set_cs_res(match receive.cqe_bytes {
                 128 => ScatterToCqeResponder::UP_TO_64B,
                 _ => ScatterToCqeResponder::UP_TO_32B,
             });
             let chosen = flags & driver::ALLOW_SCATTER_CQE != 0 || signal_all;
-            if service == Service::Rc && chosen {
+            if service == ServiceType::RC && chosen {
                 qpc.set_cs_req(match send.cqe_bytes {
                     128 => ScatterToCqeRequester::UP_TO_64B,
                     _ => ScatterToCqeRequester::UP_TO_32B,
@@ -354,7 +343,7 @@ impl Method<'_> {
         qp.state = verbs_state;
         let path = qpc.primary_address_path();
         let mut reply = Reply::default();
-        if qp.service == Service::Ud {
+        if qp.service == ServiceType::UD {
             reply.bytes(&[0; 64]);
         } else {
             super::path::reply(&mut reply, path, self.file.kernel.caps.port_type());

@@ -1,9 +1,8 @@
 //! Which changes of a queue pair verbs allow, and which attributes each needs and takes: the table
 //! of `ib_modify_qp_is_ok`, and the fields that the device's commands take by choice.
 
-use verbless_prm::{Opcode, OptParamMask};
+use verbless_prm::{Opcode, OptParamMask, ServiceType};
 
-use super::objects::Service;
 use super::objects::state::{ERR, INIT, RESET, RTR, RTS, SQD, SQE};
 
 /// `ib_qp_attr_mask`.
@@ -37,18 +36,23 @@ use mask::{
     SQ_PSN, STATE, TIMEOUT,
 };
 
+/// The services of QPs that verbs make here.
+const RC: ServiceType = ServiceType::RC;
+const UC: ServiceType = ServiceType::UC;
+const UD: ServiceType = ServiceType::UD;
+
 /// The command of a change and the attributes that it must and may come with; `None`: there is no
 /// such change.
-fn change(service: Service, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
-    use Service::{Rc, Uc, Ud};
+fn change(service: ServiceType, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
     let own = match service {
-        Ud => PKEY_INDEX | PORT | QKEY,
-        Rc | Uc => PKEY_INDEX | PORT | ACCESS_FLAGS,
+        UD => PKEY_INDEX | PORT | QKEY,
+        RC | UC => PKEY_INDEX | PORT | ACCESS_FLAGS,
+        _ => return None,
     };
     let running = match service {
-        Ud => CUR_STATE | QKEY,
-        Uc => CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE,
-        Rc => CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER,
+        UD => CUR_STATE | QKEY,
+        UC => CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE,
+        _ => CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER,
     };
     Some(match (from, to) {
         (_, RESET) => (Opcode::QP_2RST, 0, 0),
@@ -59,9 +63,9 @@ fn change(service: Service, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
         (INIT, RTR) => {
             let path = AV | PATH_MTU | DEST_QPN | RQ_PSN;
             match service {
-                Ud => (Opcode::INIT2RTR_QP, 0, PKEY_INDEX | QKEY),
-                Uc => (Opcode::INIT2RTR_QP, path, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
-                Rc => (
+                UD => (Opcode::INIT2RTR_QP, 0, PKEY_INDEX | QKEY),
+                UC => (Opcode::INIT2RTR_QP, path, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+                _ => (
                     Opcode::INIT2RTR_QP,
                     path | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
                     ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
@@ -70,24 +74,24 @@ fn change(service: Service, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
         }
         (RTR, RTS) => {
             let required = match service {
-                Rc => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
-                Uc | Ud => SQ_PSN,
+                RC => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+                _ => SQ_PSN,
             };
             (Opcode::RTR2RTS_QP, required, running)
         }
         (RTS, RTS) => (Opcode::RTS2RTS_QP, 0, running),
         (SQD, RTS) => (Opcode::SQD_RTS_QP, 0, running),
         (SQE, RTS) => match service {
-            Ud => (Opcode::SQERR2RTS_QP, 0, CUR_STATE | QKEY),
-            Uc => (Opcode::SQERR2RTS_QP, 0, CUR_STATE | ACCESS_FLAGS),
-            Rc => return None,
+            UD => (Opcode::SQERR2RTS_QP, 0, CUR_STATE | QKEY),
+            UC => (Opcode::SQERR2RTS_QP, 0, CUR_STATE | ACCESS_FLAGS),
+            _ => return None,
         },
         _ => return None,
     })
 }
 
 /// The command of a change that verbs allow with exactly these attributes.
-pub(super) fn command(service: Service, from: u8, to: u8, attributes: u32) -> Option<Opcode> {
+pub(super) fn command(service: ServiceType, from: u8, to: u8, attributes: u32) -> Option<Opcode> {
     if attributes & CUR_STATE != 0 && ![RTR, RTS, SQD, SQE].contains(&from) {
         return None;
     }
@@ -98,18 +102,17 @@ pub(super) fn command(service: Service, from: u8, to: u8, attributes: u32) -> Op
 }
 
 /// The fields that the device takes by choice, of those that the attributes set.
-pub(super) fn options(service: Service, from: u8, to: u8, attributes: u32) -> u32 {
-    use Service::{Rc, Uc, Ud};
+pub(super) fn options(service: ServiceType, from: u8, to: u8, attributes: u32) -> u32 {
     type Opt = OptParamMask;
     let rights = match service {
-        Rc => Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0,
-        Uc => Opt::RWE.0,
-        Ud => 0,
+        RC => Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0,
+        UC => Opt::RWE.0,
+        _ => 0,
     };
-    let rnr = if service == Rc { Opt::RNR_TIMEOUT.0 } else { 0 };
-    let connected = if service == Ud { 0 } else { Opt::ALT_ADDR_PATH.0 };
-    let migration = if service == Ud { 0 } else { Opt::PM_STATE.0 };
-    let qkey = if service == Ud { Opt::Q_KEY.0 } else { 0 };
+    let rnr = if service == RC { Opt::RNR_TIMEOUT.0 } else { 0 };
+    let connected = if service == UD { 0 } else { Opt::ALT_ADDR_PATH.0 };
+    let migration = if service == UD { 0 } else { Opt::PM_STATE.0 };
+    let qkey = if service == UD { Opt::Q_KEY.0 } else { 0 };
     let taken = match (from, to) {
         (INIT, INIT) => rights | qkey | Opt::PKEY_INDEX.0 | Opt::PRI_PORT.0,
         (INIT, RTR) => rights | qkey | connected | Opt::PKEY_INDEX.0,
@@ -142,21 +145,21 @@ mod tests {
         let (rre, rae, rwe) = (OptParamMask::RRE.0, OptParamMask::RAE.0, OptParamMask::RWE.0);
         for (from, to) in [(INIT, INIT), (INIT, RTR), (RTR, RTS), (RTS, RTS), (SQD, RTS)] {
             let of = |service| options(service, from, to, ACCESS_FLAGS);
-            assert_eq!(of(Service::Rc), rre | rae | rwe, "RC, {from} to {to}");
-            assert_eq!(of(Service::Uc), rwe, "UC, {from} to {to}");
-            assert_eq!(of(Service::Ud), 0, "UD, {from} to {to}");
+            assert_eq!(of(RC), rre | rae | rwe, "RC, {from} to {to}");
+            assert_eq!(of(UC), rwe, "UC, {from} to {to}");
+            assert_eq!(of(UD), 0, "UD, {from} to {to}");
         }
-        assert_eq!(options(Service::Rc, RTS, SQD, ACCESS_FLAGS), 0);
+        assert_eq!(options(RC, RTS, SQD, ACCESS_FLAGS), 0);
     }
 
     #[test]
     fn a_change_needs_its_attributes_and_takes_no_others() {
-        let rc = Service::Rc;
+        let rc = RC;
         assert_eq!(command(rc, RESET, INIT, INIT_RC), Some(Opcode::RST2INIT_QP));
         assert_eq!(command(rc, RESET, INIT, INIT_RC & !PORT), None);
         assert_eq!(command(rc, RESET, INIT, INIT_RC | QKEY), None);
         assert_eq!(
-            command(Service::Ud, RESET, INIT, STATE | PKEY_INDEX | PORT | QKEY),
+            command(UD, RESET, INIT, STATE | PKEY_INDEX | PORT | QKEY),
             Some(Opcode::RST2INIT_QP)
         );
         assert_eq!(command(rc, RESET, RTR, STATE), None);
@@ -164,16 +167,16 @@ mod tests {
         assert_eq!(command(rc, RTS, ERR, STATE), Some(Opcode::QP_2ERR));
         assert_eq!(command(rc, ERR, RESET, STATE), Some(Opcode::QP_2RST));
         assert_eq!(command(rc, SQE, RTS, STATE | CUR_STATE), None);
-        assert_eq!(command(Service::Uc, SQE, RTS, STATE | CUR_STATE), Some(Opcode::SQERR2RTS_QP));
+        assert_eq!(command(UC, SQE, RTS, STATE | CUR_STATE), Some(Opcode::SQERR2RTS_QP));
         assert_eq!(command(rc, INIT, INIT, CUR_STATE), None, "not a state to be said");
     }
 
     #[test]
     fn the_device_is_asked_for_what_it_takes_there() {
         let all = OptParamMask::RRE.0 | OptParamMask::RAE.0 | OptParamMask::RWE.0;
-        assert_eq!(options(Service::Rc, RESET, INIT, INIT_RC), 0);
-        assert_eq!(options(Service::Rc, INIT, RTR, MAX_DEST_RD_ATOMIC | AV), all);
-        assert_eq!(options(Service::Uc, INIT, RTR, ACCESS_FLAGS), OptParamMask::RWE.0);
-        assert_eq!(options(Service::Ud, RTR, RTS, QKEY | SQ_PSN), OptParamMask::Q_KEY.0);
+        assert_eq!(options(RC, RESET, INIT, INIT_RC), 0);
+        assert_eq!(options(RC, INIT, RTR, MAX_DEST_RD_ATOMIC | AV), all);
+        assert_eq!(options(UC, INIT, RTR, ACCESS_FLAGS), OptParamMask::RWE.0);
+        assert_eq!(options(UD, RTR, RTS, QKEY | SQ_PSN), OptParamMask::Q_KEY.0);
     }
 }

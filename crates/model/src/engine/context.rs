@@ -10,6 +10,8 @@ use super::function::Function;
 use super::keys::Keys;
 use super::packets::path::Addresses;
 use super::state::State;
+use verbless_prm::ServiceType;
+
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::objects::{Cq, Limits, Mkey, QCounter, Qp, Sq, Srq};
@@ -60,6 +62,8 @@ pub(crate) enum Missing {
     Sq(u32),
     Cq(u32),
     Srq(u32),
+    /// This QP is of a type whose messages have no way.
+    Transport(u32, ServiceType),
 }
 
 impl fmt::Display for Missing {
@@ -70,6 +74,9 @@ impl fmt::Display for Missing {
             Self::Sq(number) => write!(f, "there is no SQ {number:#x}"),
             Self::Cq(number) => write!(f, "there is no CQ {number:#x}"),
             Self::Srq(number) => write!(f, "there is no SRQ or RMP {number:#x}"),
+            Self::Transport(number, st) => {
+                write!(f, "QP {number:#x} is of type {st:?}, which no transport is for")
+            }
         }
     }
 }

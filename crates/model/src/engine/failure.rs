@@ -35,7 +35,7 @@ impl QueuePair<'_> {
     /// A request failed: of some services only the send queue cannot go on, and SQERR2RTS puts it
     /// right.
     pub(super) fn request_failed(&mut self) {
-        if !self.qp.service.goes_on_receiving() || self.qp.state != QpState::Rts {
+        if !self.qp.qp_type.goes_on_receiving() || self.qp.state != QpState::Rts {
             return self.enter_error();
         }
         self.qp.state = QpState::SqError;

@@ -62,3 +62,4 @@ pub use faults::{Fault, QueueKind};
 pub(crate) use function::Function;
 pub(crate) use run::{jump, step};
 pub(crate) use thread::spawn;
+pub(crate) use transport::qp_type;

@@ -7,7 +7,8 @@
 use verbless_prm::HcaCap;
 use verbless_prm::hot::{cqe_opcode, opcode};
 
-use crate::hca::objects::Service;
+pub(crate) use crate::hca::qp_type::Action;
+use crate::hca::qp_type::QpType;
 use crate::wire::Message;
 
 /// One operation.
@@ -19,9 +20,7 @@ pub(crate) struct Operation {
     pub op_mod: u8,
     /// The segments between the control segment and the data, in order.
     pub segments: &'static [Part],
-    /// The services whose QPs carry it.
-    pub services: &'static [Service],
-    /// An SQ, which has no service, does it too.
+    /// An SQ, which is of no QP type, does it too.
     pub sq: bool,
     /// The capability without which the device does not know it.
     pub needs: Option<Capability>,
@@ -56,27 +55,7 @@ pub(crate) struct Capability {
     pub of: fn(&HcaCap) -> bool,
 }
 
-/// What an operation does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
-    Nop,
-    /// A message for a receive WQE; `invalidate`: it frees a key of the receiver.
-    Send {
-        invalidate: bool,
-    },
-    /// To remote memory; with a receiver's CQE, a receive WQE hears of it.
-    Write,
-    /// From remote memory.
-    Read,
-    CompareSwap,
-    FetchAdd,
-    /// A change of a key.
-    Umr,
-}
-
 const ATOMIC: Capability = Capability { name: "atomic", of: HcaCap::atomic };
-
-use Service::{Qp0, Qp1, Rc, RegUmr, Uc, Ud};
 
 /// What most entries have in common.
 const BASE: Operation = Operation {
@@ -84,7 +63,6 @@ const BASE: Operation = Operation {
     opcode: opcode::NOP,
     op_mod: 0,
     segments: &[],
-    services: &[Rc],
     sq: false,
     needs: None,
     requester_cqe: cqe_opcode::REQUESTER,
@@ -100,7 +78,6 @@ pub(crate) static TABLE: [Operation; 10] = [
         name: "WRITE",
         opcode: opcode::WRITE,
         segments: &[Part::Remote],
-        services: &[Rc, Uc],
         message: Some(Message::Write),
         action: Action::Write,
         ..BASE
@@ -109,7 +86,6 @@ pub(crate) static TABLE: [Operation; 10] = [
         name: "SEND",
         opcode: opcode::SEND,
         segments: &[Part::Address],
-        services: &[Rc, Uc, Ud, Qp0, Qp1],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND),
         message: Some(Message::Send),
         action: Action::Send { invalidate: false },
@@ -127,7 +103,6 @@ pub(crate) static TABLE: [Operation; 10] = [
         name: "WRITE_IMM",
         opcode: opcode::WRITE_IMM,
         segments: &[Part::Remote],
-        services: &[Rc, Uc],
         responder_cqe: Some(cqe_opcode::RESPONDER_WRITE_IMM),
         immediate: true,
         message: Some(Message::Write),
@@ -138,7 +113,6 @@ pub(crate) static TABLE: [Operation; 10] = [
         name: "SEND_IMM",
         opcode: opcode::SEND_IMM,
         segments: &[Part::Address],
-        services: &[Rc, Uc, Ud, Qp0, Qp1],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_IMM),
         immediate: true,
         message: Some(Message::Send),
@@ -173,12 +147,11 @@ pub(crate) static TABLE: [Operation; 10] = [
         action: Action::FetchAdd,
         ..BASE
     },
-    Operation { name: "NOP", services: &[Rc, Uc, Ud, Qp0, Qp1, RegUmr], sq: true, ..BASE },
+    Operation { name: "NOP", sq: true, ..BASE },
     Operation {
         name: "UMR",
         opcode: opcode::UMR,
         segments: &[Part::Umr],
-        services: &[Rc, Uc, RegUmr],
         action: Action::Umr,
         ..BASE
     },
@@ -191,8 +164,8 @@ pub(crate) enum Refused {
     Malformed,
     /// No operation has this opcode and op_mod.
     Unknown,
-    /// The queue's service does not carry the operation.
-    Service,
+    /// The queue is of a QP type that does not carry the operation.
+    QpType,
     /// The device lacks the capability of this name.
     Lacks(&'static str),
 }
@@ -214,10 +187,10 @@ impl Operation {
         TABLE.iter().find(|operation| operation.message == Some(message))
     }
 
-    /// Refuses what a QP of this service, of a device with these capabilities, does not do.
-    pub(crate) fn check(&self, service: Service, general: &HcaCap) -> Result<(), Refused> {
-        if !self.services.contains(&service) {
-            return Err(Refused::Service);
+    /// Refuses what a QP of this type, of a device with these capabilities, does not do.
+    pub(crate) fn check(&self, qp_type: &QpType, general: &HcaCap) -> Result<(), Refused> {
+        if !qp_type.carries.has(self.action) {
+            return Err(Refused::QpType);
         }
         match self.needs {
             Some(Capability { name, of }) if !of(general) => Err(Refused::Lacks(name)),
@@ -239,8 +212,18 @@ impl Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::transport::types::*;
 
-    const SERVICES: [Service; 6] = [Rc, Uc, Ud, Qp0, Qp1, RegUmr];
+    /// The types whose QPs carry it, as the specifications have it.
+    fn carriers(entry: &Operation) -> &'static [&'static QpType] {
+        match entry.name {
+            "SEND" | "SEND_IMM" => &[RC, UC, UD, QP0, QP1],
+            "WRITE" | "WRITE_IMM" => &[RC, UC],
+            "NOP" => &[RC, UC, UD, QP0, QP1, REG_UMR],
+            "UMR" => &[RC, UC, REG_UMR],
+            _ => &[RC],
+        }
+    }
 
     #[test]
     fn every_operation_is_found_by_its_opcode_and_op_mod_and_by_no_other() {
@@ -259,20 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_refused_by_services_that_do_not_carry_it_and_without_its_capability() {
+    fn an_operation_is_refused_by_qps_that_do_not_carry_it_and_without_its_capability() {
         let (mut with, without) = (HcaCap::zeroed(), HcaCap::zeroed());
         with.set_atomic(true);
         for entry in &TABLE {
-            for service in SERVICES {
-                let carried = entry.services.contains(&service);
-                let expected = if carried { Ok(()) } else { Err(Refused::Service) };
-                assert_eq!(entry.check(service, &with), expected, "{} {service:?}", entry.name);
+            let carriers = carriers(entry);
+            for qp_type in [RC, UC, UD, QP0, QP1, REG_UMR] {
+                let carried = carriers.contains(&qp_type);
+                let expected = if carried { Ok(()) } else { Err(Refused::QpType) };
+                assert_eq!(entry.check(qp_type, &with), expected, "{} {qp_type:?}", entry.name);
             }
             let lacking = match entry.needs {
                 Some(capability) => Err(Refused::Lacks(capability.name)),
                 None => Ok(()),
             };
-            assert_eq!(entry.check(entry.services[0], &without), lacking, "{}", entry.name);
+            assert_eq!(entry.check(RC, &without), lacking, "{}", entry.name);
         }
     }
 
@@ -286,7 +270,7 @@ mod tests {
             assert_eq!(entry.responder_cqe.is_some(), receives, "{}", entry.name);
             let leaves = !matches!(entry.action, Action::Nop | Action::Umr);
             assert_eq!(entry.message.is_some(), leaves, "{}", entry.name);
-            let datagrams = entry.services.iter().any(|service| service.is_datagram());
+            let datagrams = UD.carries.has(entry.action);
             let local = matches!(entry.action, Action::Nop);
             assert!(!datagrams || local || entry.segments.contains(&Part::Address));
         }

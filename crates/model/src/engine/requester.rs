@@ -52,17 +52,17 @@ impl QueuePair<'_> {
         let index = sq.consumer;
         let longest = self.context.limits.max_wqe_sz_sq;
         let fetched = sq.fetch(self.context.memory, longest, &mut scratch.wqe);
-        let service = self.qp.service;
+        let qp_type = self.qp.qp_type;
         let general = self.context.caps.general();
         let work = fetched.map_err(Refused::from).and_then(|wqebbs| {
-            let work = Work::parse(&scratch.wqe, self.qpn, index, service, general)?;
+            let work = Work::parse(&scratch.wqe, self.qpn, index, qp_type, general)?;
             Ok((work, wqebbs))
         });
         let (work, wqebbs) = match work {
             Ok(work) => work,
             Err(why) => {
                 let (qpn, opcode) = (self.qpn, work::opcode(&scratch.wqe));
-                tracing::info!(qpn, ?service, opcode, ?why, "a QP does not do what a WQE asks for");
+                tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
                 self.skip_to(index, fetched.unwrap_or(1));
                 let syndrome = cqe_syndrome::LOCAL_QP_OPERATION;
                 return Ok(Step::Over(self.fail(index, opcode, syndrome)));

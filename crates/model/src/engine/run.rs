@@ -1,16 +1,13 @@
 //! Whose turn it is: doorbells, timers, and one WQE of a queue at a time, function by function.
 
-use verbless_prm::hot::cqe_syndrome;
-
 use super::context::Missing;
 use super::cq::CompletionQueue;
 use super::function::Function;
-use super::requester::Step;
 use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
 use super::transport::Carrier;
-use super::{blueflame, doorbell, packets};
+use super::{blueflame, doorbell, packets, transport};
 use crate::fabric::Vport;
 use crate::world::World;
 
@@ -254,26 +251,17 @@ fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
 fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
     let in_packets = world.in_packets || !world.fabric().is_undisturbed();
     let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
-    let service = pair.qp.service;
-    if service.is_connected() && !pair.is_being_carried() && (in_packets || !pair.is_settled()) {
-        let turn = pair.send_packets(scratch);
-        send_packets(world, id);
-        return turn;
-    }
-    if service.is_connected() {
+    let st = pair.qp.qp_type.st;
+    let transport = transport::find(st).ok_or(Missing::Transport(qpn, st))?;
+    if let Some(carry) = transport.carry
+        && (pair.is_being_carried() || !in_packets && pair.is_settled())
+    {
         let mut carrier = Carrier::new(world, (id, qpn));
-        return if carrier.finds_peer()? { carrier.turn(scratch) } else { Ok(Turn::Again) };
+        return if carrier.finds_peer()? { carrier.turn(carry, scratch) } else { Ok(Turn::Again) };
     }
-    match pair.begin(scratch)? {
-        Step::Over(turn) => Ok(turn),
-        Step::Request(placed) if service.is_datagram() => {
-            let turn = pair.send_datagram(&placed, scratch);
-            send_packets(world, id);
-            Ok(turn)
-        }
-        // It carries no operation that leaves the device.
-        Step::Request(placed) => Ok(pair.finish(&placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))),
-    }
+    let turn = (transport.turn)(&mut pair, scratch);
+    send_packets(world, id);
+    turn
 }
 
 /// Lets timers run out, and delayed completions and events through.

@@ -55,7 +55,7 @@ impl StandaloneSq<'_> {
 
     fn read(&self, wqe: &[u8], index: u16) -> Result<Work, Refused> {
         let work = Work::control(wqe, self.sqn, index)?;
-        if work.operation.sq { Ok(work) } else { Err(Refused::Service) }
+        if work.operation.sq { Ok(work) } else { Err(Refused::QpType) }
     }
 
     /// The WQE is nothing that the SQ does: an error CQE, and the SQ goes no further.

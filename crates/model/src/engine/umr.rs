@@ -17,7 +17,7 @@ use super::transfer;
 use super::work::{Segment, segments};
 use crate::hca::budget::Budget;
 use crate::hca::klm;
-use crate::hca::objects::{Access, Limits, Mkey, Qp, QueueMemory, Service, Translation};
+use crate::hca::objects::{Access, Limits, Mkey, Qp, QueueMemory, Translation};
 use crate::memory::Spaces;
 
 /// Where the segments of the WQE begin.
@@ -94,7 +94,7 @@ pub(super) fn execute(
 /// The QP that asks for the change.
 pub(super) struct Asker {
     qpn: u32,
-    service: Service,
+    any_domain: bool,
     pd: u32,
     /// It may say where in memory a key's pages are: only the kernel's queues can be made so
     /// (`fre`).
@@ -106,11 +106,7 @@ impl Asker {
     pub(super) fn of(qpn: u32, qp: &Qp) -> Self {
         let fast_registration = qp.uid == 0 && qp.context.fre();
         let reserved_lkey = qp.context.rlky();
-        Self { qpn, service: qp.service, pd: qp.pd, fast_registration, reserved_lkey }
-    }
-
-    fn any_domain(&self) -> bool {
-        self.service == Service::RegUmr
+        Self { qpn, any_domain: qp.qp_type.any_domain, pd: qp.pd, fast_registration, reserved_lkey }
     }
 
     /// Refuses what this QP may not do to this key.
@@ -132,7 +128,7 @@ impl Asker {
         // Who makes a key valid under another variant names it by that one.
         let renamed = fields.has(UmrMkeyMask::KEY) && !new.free();
         let named = renamed || u32::from(mkey.variant) == key & 0xff;
-        let ours = self.any_domain() || (mkey.pd == self.pd && !fields.has(UmrMkeyMask::PD));
+        let ours = self.any_domain || (mkey.pd == self.pd && !fields.has(UmrMkeyMask::PD));
         let right_qp = !control.check_qpn() || [keys::ANY_QP, self.qpn].contains(&mkey.qpn);
         let supported = !(fields.has(UmrMkeyMask::A) && general.umr_modify_atomic_disabled()
             || fields.has(UmrMkeyMask::PAGE_SIZE) && general.umr_modify_entity_size_disabled()
@@ -299,7 +295,7 @@ fn read_entries(
         let here = length.min(rest);
         // The kernel's own QP is in no domain: its pointers are in whichever the key they name is.
         let pd = match known.mkeys.get(&(lkey >> 8)) {
-            Some(mkey) if asker.any_domain() => mkey.pd,
+            Some(mkey) if asker.any_domain => mkey.pd,
             _ => asker.pd,
         };
         let user = User { pd, qpn: asker.qpn, reserved_lkey: asker.reserved_lkey };

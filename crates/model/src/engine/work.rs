@@ -7,7 +7,7 @@ use verbless_prm::hot::{
 use verbless_prm::{DatagramSegment, HcaCap};
 
 use super::operation::{Operation, Part, Refused};
-use crate::hca::objects::Service;
+use crate::hca::qp_type::QpType;
 
 /// Bytes of the longest WQE: 63 ds of 16.
 pub(crate) const LONGEST: usize = 63 * OCTOWORD;
@@ -93,20 +93,20 @@ impl Work {
     }
 
     /// Reads a WQE that is whole: as many bytes as its `ds` says. Index and QP must be those of its
-    /// place, and its segments those that the operation has in the QP's service.
+    /// place, and its segments those that the operation has in a QP of this type.
     pub(crate) fn parse(
         wqe: &[u8],
         qpn: u32,
         index: u16,
-        service: Service,
+        qp_type: &QpType,
         general: &HcaCap,
     ) -> Result<Self, Refused> {
         let mut work = Self::control(wqe, qpn, index)?;
-        work.operation.check(service, general)?;
+        work.operation.check(qp_type, general)?;
         for part in work.operation.segments {
             let rest = wqe.get(work.data..).ok_or(Malformed)?;
             work.data += match part {
-                Part::Address if service.is_datagram() => address_vector(wqe).ok_or(Malformed)?.1,
+                Part::Address if qp_type.is_datagram() => address_vector(wqe).ok_or(Malformed)?.1,
                 Part::Address => 0,
                 Part::Remote => {
                     let remote = RaddrSegment::from_prefix(rest).ok_or(Malformed)?;
@@ -193,6 +193,7 @@ impl Segments<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::operation::Action;
+    use super::super::transport::types::RC;
     use super::*;
     use proptest::prelude::*;
     use verbless_prm::hot::{CtrlFlags, CtrlWord, opcode};
@@ -201,7 +202,7 @@ mod tests {
     fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Work, Refused> {
         let mut general = HcaCap::zeroed();
         general.set_atomic(true);
-        Work::parse(wqe, qpn, index, Service::Rc, &general)
+        Work::parse(wqe, qpn, index, RC, &general)
     }
 
     fn wqe(opcode: u8, tail: &[u8]) -> Vec<u8> {

@@ -13,6 +13,7 @@ pub(crate) mod klm;
 mod numbers;
 pub(crate) mod objects;
 mod pages;
+pub(crate) mod qp_type;
 mod refusal;
 pub(crate) mod registry;
 mod removal;

@@ -10,11 +10,11 @@ use verbless_prm::{
 };
 
 use crate::hca::budget::List;
+use crate::hca::qp_type::QpType;
 pub use crate::hca::registry::ObjectCounts;
 pub(crate) use crate::hca::registry::Objects;
 use crate::profile::KeyNumbers;
 use crate::runtime::{CqRuntime, QpRuntime, SendRuntime};
-use crate::wire;
 
 /// A run of host memory that holds a queue, record or translation table: pages of one size and an
 /// offset into the first.
@@ -248,52 +248,6 @@ impl QpState {
     }
 }
 
-/// Transport services that are modelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Service {
-    Rc,
-    Uc,
-    Ud,
-    /// Subnet management, QP 0 of its port.
-    Qp0,
-    /// General services, QP 1 of its port.
-    Qp1,
-    /// The kernel's QP for UMR requests, which may change keys of any domain.
-    RegUmr,
-}
-
-impl Service {
-    /// The service that its packets name; `None`: it sends none.
-    pub(crate) fn wire(self) -> Option<wire::Service> {
-        match self {
-            Self::Rc => Some(wire::Service::Rc),
-            Self::Uc => Some(wire::Service::Uc),
-            Self::Ud | Self::Qp0 | Self::Qp1 => Some(wire::Service::Ud),
-            Self::RegUmr => None,
-        }
-    }
-
-    /// It has a peer, which INIT2RTR names.
-    pub(crate) fn is_connected(self) -> bool {
-        matches!(self, Self::Rc | Self::Uc)
-    }
-
-    /// Each request says where it goes.
-    pub(crate) fn is_datagram(self) -> bool {
-        matches!(self, Self::Ud | Self::Qp0 | Self::Qp1)
-    }
-
-    /// What it sends is acknowledged.
-    pub(crate) fn is_reliable(self) -> bool {
-        self == Self::Rc
-    }
-
-    /// A request that fails stops the send queue alone, until SQERR2RTS.
-    pub(crate) fn goes_on_receiving(self) -> bool {
-        self == Self::Uc || self.is_datagram()
-    }
-}
-
 /// The send half of a QP, or an SQ.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
@@ -386,7 +340,7 @@ pub(crate) struct Responder {
 pub(crate) struct Qp {
     pub uid: Uid,
     pub state: QpState,
-    pub service: Service,
+    pub qp_type: &'static QpType,
     pub pd: u32,
     pub uar_page: u32,
     /// Address of the 8-byte doorbell record: receive counter, then send counter.

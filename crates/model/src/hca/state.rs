@@ -14,6 +14,7 @@ use crate::hca::identity::Identity;
 use crate::hca::numbers::AllNumbers;
 use crate::hca::objects::{Address, Limits, Objects};
 use crate::hca::pages::Pages;
+use crate::hca::qp_type::QpTypes;
 use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
 use crate::ioctl::Ioctl;
@@ -49,6 +50,8 @@ pub(crate) enum Life {
 pub(crate) struct Hca {
     pub profile: Arc<Profile>,
     pub identity: Identity,
+    /// The QP types that there are.
+    pub qp_types: QpTypes,
     /// Which function of its side of the device it is, from 0.
     pub function: u16,
     /// It is not the first function of its card.
@@ -89,7 +92,12 @@ pub(crate) struct Hca {
 }
 
 impl Hca {
-    pub(crate) fn new(index: usize, profile: Arc<Profile>, memory: Arc<dyn HostMemory>) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        profile: Arc<Profile>,
+        memory: Arc<dyn HostMemory>,
+        qp_types: QpTypes,
+    ) -> Self {
         let caps = Capabilities::new(&profile, 0);
         let identity = Identity::new(index as u32, caps.general().num_ports().into());
         let link = profile.link();
@@ -106,6 +114,7 @@ impl Hca {
         Self {
             ports: ports.collect(),
             identity,
+            qp_types,
             function: 0,
             shares_card: false,
             life: Life::Disabled,

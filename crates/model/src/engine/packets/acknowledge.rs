@@ -15,13 +15,13 @@ use crate::wire::{Message, Opcode, Packet};
 
 impl QueuePair<'_> {
     /// Takes what the peer answers.
-    pub(super) fn take_answer(
+    pub(in crate::engine) fn take_answer(
         &mut self,
         packet: &Packet<'_>,
         opcode: Opcode,
         scratch: &mut Scratch,
     ) {
-        if !self.is_sending() || !self.qp.service.is_reliable() {
+        if !self.is_sending() || !self.qp.qp_type.reliable {
             return;
         }
         let transport = &packet.headers.transport;
@@ -161,7 +161,7 @@ impl QueuePair<'_> {
         let (index, length) = (request.index, request.length);
         std::mem::swap(&mut scratch.wqe, &mut request.wqe);
         let general = self.context.caps.general();
-        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.service, general);
+        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.qp_type, general);
         let put = work.map_err(|_| cqe_syndrome::LOCAL_QP_OPERATION).and_then(|work| {
             if work.signaled && length > 0 && length <= room {
                 return Ok(true);

@@ -17,14 +17,11 @@ use super::super::work::{Placed, address_vector};
 use super::egress::DEFAULT_PKEY;
 use super::path::{Hop, slid};
 use crate::connection::{PSN_MASK, advance};
-use crate::hca::objects::Service;
-use crate::wire;
-use crate::wire::{Extensions, Message, Opcode, Packet, Position, Route, Transport};
+use crate::hca::qp_type::QKey;
+use crate::wire::{Extensions, Message, Opcode, Packet, Position, Route, Service, Transport};
 
 /// Bytes of a global route header, and of the room for it in front of every message.
 const GRH: usize = Grh::BYTES;
-/// The Q_Key of QP 1, always.
-const GENERAL_SERVICES_KEY: u32 = 0x8001_0000;
 /// A Q_Key in a request with this bit means the QP's own.
 const OWN_KEY: u32 = 1 << 31;
 
@@ -50,11 +47,11 @@ impl QueuePair<'_> {
             tracing::info!(self.qpn, ?vector, "an address vector that leads nowhere");
             return Err(MALFORMED);
         };
-        let source = match (self.qp.service, self.qp.context.deth_sqpn()) {
-            (Service::Qp0, _) => 0,
-            (Service::Qp1, _) => 1,
-            (_, 0) => self.qpn,
-            (_, other) => other,
+        let number = self.qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
+        let source = match (number, self.qp.context.deth_sqpn()) {
+            (Some(number), _) => number,
+            (None, 0) => self.qpn,
+            (None, other) => other,
         };
         let own = vector.q_key() & OWN_KEY != 0;
         let mut deth = Deth::zeroed();
@@ -62,7 +59,7 @@ impl QueuePair<'_> {
             .set_source_qp(source);
         let immediate = placed.work.operation.immediate;
         let opcode = Opcode {
-            service: wire::Service::Ud,
+            service: Service::Ud,
             message: Message::Send,
             place: Position::Only,
             immediate,
@@ -94,25 +91,26 @@ impl QueuePair<'_> {
     }
 
     /// Takes a datagram, if it is for this QP.
-    pub(super) fn take_datagram(
+    pub(in crate::engine) fn take_datagram(
         &mut self,
         packet: &Packet<'_>,
         opcode: Opcode,
         scratch: &mut Scratch,
     ) {
         let extensions = &packet.headers.transport.extensions;
-        let Some(deth) = extensions.deth else { return };
-        let key = match self.qp.service {
-            Service::Ud => Some(self.qp.context.q_key()),
-            Service::Qp1 => Some(GENERAL_SERVICES_KEY),
-            // Subnet management has a key of its own inside its packets.
-            Service::Qp0 => Some(deth.queue_key()),
-            _ => None,
+        let (Some(deth), Some(datagrams)) = (extensions.deth, self.qp.qp_type.datagrams) else {
+            tracing::error!(self.qpn, ?opcode, "what arrived for a QP is no datagram");
+            return;
+        };
+        let sent = deth.queue_key();
+        let key = match datagrams.q_key {
+            QKey::Context => self.qp.context.q_key(),
+            QKey::Fixed(key) => key,
+            QKey::Any => sent,
         };
         let ready = self.qp.state.receives();
-        if !ready || key != Some(deth.queue_key()) {
-            let sent = deth.queue_key();
-            tracing::info!(self.qpn, ready, ?key, sent, "a datagram is not for this QP");
+        if !ready || key != sent {
+            tracing::info!(self.qpn, ready, key, sent, "a datagram is not for this QP");
             return;
         }
         let Ok(index) = self.next_receive(Some(&mut scratch.receive)) else {
@@ -140,10 +138,10 @@ impl QueuePair<'_> {
             },
             index,
             bytes: bytes as u32,
-            immediate: match (extensions.immdt, self.qp.service) {
+            immediate: match (extensions.immdt, datagrams.pkey_in_cqe) {
                 (Some(immdt), _) => immdt.immediate(),
-                (None, Service::Qp1) => packet.headers.transport.bth.partition_key().into(),
-                (None, _) => 0,
+                (None, true) => packet.headers.transport.bth.partition_key().into(),
+                (None, false) => 0,
             },
             solicited: packet.headers.transport.bth.solicited(),
             slid: slid(route),

@@ -4,10 +4,11 @@ use super::super::scratch::Scratch;
 use super::egress::DEFAULT_PKEY;
 use super::path::{Addresses, mapped};
 use crate::engine::function::Function;
+use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
 use crate::hca::Hca;
-use crate::hca::objects::{Objects, Service};
-use crate::wire::{Message, Packet, Route, Service as WireService};
+use crate::hca::objects::{Objects, Qp};
+use crate::wire::{Packet, Route, Service};
 
 /// The QP number of datagrams to a group.
 const GROUP: u32 = 0xff_ffff;
@@ -46,7 +47,7 @@ pub(in crate::engine) fn arrive(
         tracing::debug!(to, "a packet of another partition");
         return;
     }
-    if to == GROUP && opcode.service == WireService::Ud {
+    if to == GROUP && opcode.service == Service::Ud {
         to_group(function, &packet, (port, own), now, scratch);
         return;
     }
@@ -55,12 +56,12 @@ pub(in crate::engine) fn arrive(
         tracing::debug!(qpn, "a packet for a QP that does not exist");
         return;
     };
-    let carries = qp.service.wire() == Some(opcode.service);
+    let carries = qp.qp_type.service == Some(opcode.service);
     if !carries || qp.port != port {
         tracing::debug!(qpn, ?opcode, "a packet of another service, or for another port");
         return;
     }
-    if qp.service.is_connected() {
+    if qp.qp_type.connected {
         let path = qp.context.primary_address_path();
         let known = qp.remote.is_some_and(|peer| addresses.is_peer(path, peer, route));
         if !known {
@@ -68,14 +69,11 @@ pub(in crate::engine) fn arrive(
             return;
         }
     }
-    let Ok(mut pair) = function.pair(qpn, now) else { return };
-    match opcode.message {
-        _ if opcode.service == WireService::Ud => pair.take_datagram(&packet, opcode, scratch),
-        Message::Acknowledge | Message::AtomicAcknowledge | Message::ReadResponse => {
-            pair.take_answer(&packet, opcode, scratch);
-        }
-        Message::Congestion | Message::RoceCongestion => {}
-        _ => pair.take_request(&packet, opcode, scratch),
+    let st = qp.qp_type.st;
+    match (transport::find(st), function.pair(qpn, now)) {
+        (Some(transport), Ok(mut pair)) => (transport.take)(&mut pair, &packet, opcode, scratch),
+        (_, Err(missing)) => tracing::error!(%missing, "a packet for a QP that cannot take it"),
+        (None, _) => tracing::error!(qpn, ?st, "a packet for a QP of a type that takes none"),
     }
 }
 
@@ -115,14 +113,11 @@ fn to_group(
 /// The number by which a function knows the QP that a packet names: each port has a QP 0 and a QP 1
 /// of its own.
 fn number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
-    let service = match qpn {
-        0 => Service::Qp0,
-        1 => Service::Qp1,
-        _ => return Some(qpn),
-    };
-    objects
-        .qps
-        .iter()
-        .find(|(_, qp)| qp.service == service && qp.port == port)
-        .map(|(&number, _)| number)
+    const MANAGEMENT: std::ops::RangeInclusive<u32> = 0..=1;
+    if !MANAGEMENT.contains(&qpn) {
+        return Some(qpn);
+    }
+    let known_as = |qp: &Qp| qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
+    let mut qps = objects.qps.iter();
+    qps.find(|(_, qp)| known_as(qp) == Some(qpn) && qp.port == port).map(|(&number, _)| number)
 }

@@ -118,9 +118,9 @@ impl QueuePair<'_> {
         }
         let index = sq.consumer;
         let fetched = sq.fetch(self.context.memory, longest, &mut scratch.wqe);
-        let (service, general) = (self.qp.service, self.context.caps.general());
+        let (qp_type, general) = (self.qp.qp_type, self.context.caps.general());
         let work = fetched.map_err(Refused::from).and_then(|wqebbs| {
-            let work = Work::parse(&scratch.wqe, self.qpn, index, service, general)?;
+            let work = Work::parse(&scratch.wqe, self.qpn, index, qp_type, general)?;
             Ok((work, wqebbs))
         });
         if let Ok((work, _)) = &work
@@ -153,7 +153,7 @@ impl QueuePair<'_> {
             Ok((work, _)) => self.decide(&work, &mut request, scratch),
             Err(why) => {
                 let (qpn, opcode) = (self.qpn, work::opcode(&scratch.wqe));
-                tracing::info!(qpn, ?service, opcode, ?why, "a QP does not do what a WQE asks for");
+                tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
                 Some(Err(cqe_syndrome::LOCAL_QP_OPERATION))
             }
         };
@@ -245,8 +245,8 @@ impl QueuePair<'_> {
             match request.decided.unwrap_or(Ok(())) {
                 Ok(()) => {
                     let general = self.context.caps.general();
-                    let service = self.qp.service;
-                    let work = Work::parse(&request.wqe, self.qpn, index, service, general);
+                    let qp_type = self.qp.qp_type;
+                    let work = Work::parse(&request.wqe, self.qpn, index, qp_type, general);
                     if let Ok(work) = work {
                         let placed = Placed { work, index, wqebbs, length };
                         self.report(&placed, &request);

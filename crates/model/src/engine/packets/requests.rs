@@ -55,7 +55,7 @@ impl QueuePair<'_> {
         let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
         let (packets, responds) = (request.packets, request.responds());
         let general = self.context.caps.general();
-        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.service, general);
+        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.qp_type, general);
         let sent = match &work {
             Ok(work) => {
                 let part = Part { packet, packets, at, length, psn };
@@ -64,7 +64,7 @@ impl QueuePair<'_> {
             Err(_) => Err(cqe_syndrome::LOCAL_QP_OPERATION),
         };
         let now_sent = if responds { packets } else { packet + 1 };
-        let reliable = self.qp.service.is_reliable();
+        let reliable = self.qp.qp_type.reliable;
         let window = &mut self.qp.runtime.connection().window;
         let request = &mut window.requests[number];
         std::mem::swap(&mut scratch.wqe, &mut request.wqe);
@@ -100,7 +100,7 @@ impl QueuePair<'_> {
         let message = operation.message.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let invalidate = place.ends() && operation.action == (Action::Send { invalidate: true });
         let immediate = place.ends() && operation.immediate && !invalidate;
-        let service = self.qp.service.wire().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+        let service = self.qp.qp_type.service.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let opcode = Opcode { service, message, place, immediate, invalidate };
         let opcode = opcode.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let rest = part.length - part.at.min(part.length);
@@ -135,7 +135,7 @@ impl QueuePair<'_> {
         let mut bth = Bth::zeroed();
         bth.set_opcode(opcode)
             .set_solicited(place.ends() && work.solicited)
-            .set_acknowledge(self.qp.service.is_reliable() && asks)
+            .set_acknowledge(self.qp.qp_type.reliable && asks)
             .set_psn(part.psn);
         let bytes = if scatters { 0 } else { rest.min(1 << self.log_mtu()) as usize };
         if !scatters {

@@ -17,35 +17,34 @@ use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use crate::connection::{Answer, Distance, Incoming, Target, advance, distance};
 use crate::hca::objects::QpState;
-use crate::wire::{Message, Opcode, Packet, Position, Service};
+use crate::wire::{Message, Opcode, Packet, Position};
 
 /// What kind of AETH syndrome it is: bits 6:5.
 const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
 
 impl QueuePair<'_> {
-    /// Takes a packet of a request.
-    pub(super) fn take_request(
-        &mut self,
-        packet: &Packet<'_>,
-        opcode: Opcode,
-        scratch: &mut Scratch,
-    ) {
-        if !self.qp.state.receives() {
-            return;
-        }
+    /// Whether the QP takes messages; the first one to arrive in RTR raises an event.
+    fn receives(&mut self) -> bool {
         if self.qp.state == QpState::Rtr
             && !std::mem::replace(&mut self.qp.runtime.established, true)
         {
             self.context.events.qp(event_type::COMMUNICATION_ESTABLISHED, self.qpn);
         }
-        match opcode.service {
-            Service::Rc => self.take_reliable(packet, opcode, scratch),
-            _ => self.take_unreliable(packet, opcode, scratch),
-        }
+        self.qp.state.receives()
     }
 
-    fn take_reliable(&mut self, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
+    /// RC: takes a packet of a request, and answers it.
+    pub(in crate::engine) fn take_reliable(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) {
+        // Nobody is told what a QP that is not ready for messages does not take.
+        if !self.receives() {
+            return;
+        }
         let bth = &packet.headers.transport.bth;
         let (psn, expected) = (bth.psn(), self.qp.responder.psn);
         match distance(expected, psn) {
@@ -89,8 +88,16 @@ impl QueuePair<'_> {
         }
     }
 
-    /// UC: what was lost is lost, with the message that it belonged to.
-    fn take_unreliable(&mut self, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
+    /// UC: takes a packet of a request; what was lost is lost, with the message that it belonged to.
+    pub(in crate::engine) fn take_unreliable(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) {
+        if !self.receives() {
+            return;
+        }
         let psn = packet.headers.transport.bth.psn();
         let gap = distance(self.qp.responder.psn, psn) != Distance::Same;
         self.qp.responder.psn = psn;

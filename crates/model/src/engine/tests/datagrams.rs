@@ -4,15 +4,17 @@ use verbless_prm::DatagramSegment;
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::{End, Request, Rig};
-use crate::hca::objects::{QpState, Service};
+use crate::engine::transport::types::{QP0, QP1, RC, UC, UD};
+use crate::hca::objects::QpState;
+use crate::hca::qp_type::QpType;
 
 const KEY: u32 = 0x1111_1111;
 
 /// A datagram QP in RTS.
-fn end(rig: &mut Rig, hca: usize, service: Service) -> End {
+fn end(rig: &mut Rig, hca: usize, service: &'static QpType) -> End {
     let end = rig.end(hca);
     let qp = rig.qp(&end);
-    (qp.service, qp.state, qp.log_mtu) = (service, QpState::Rts, 12);
+    (qp.qp_type, qp.state, qp.log_mtu) = (service, QpState::Rts, 12);
     qp.context.set_q_key(KEY);
     rig.world.functions[hca].hca.objects.index_again();
     end
@@ -40,7 +42,7 @@ fn buffer(rig: &mut Rig, end: &mut End, bytes: u32) -> u64 {
 #[test]
 fn a_datagram_arrives_behind_forty_bytes_with_its_sender() {
     let mut rig = Rig::new();
-    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let to = buffer(&mut rig, &mut b, 64);
     let vector = vector(&rig, &b, b.qpn);
     rig.post(&mut a, request(opcode::SEND_IMM, &vector).imm(0xabcd).inline(b"hello"));
@@ -57,7 +59,7 @@ fn a_datagram_arrives_behind_forty_bytes_with_its_sender() {
 #[test]
 fn a_route_header_says_whence_it_came() {
     let mut rig = Rig::new();
-    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let to = buffer(&mut rig, &mut b, 64);
     let gid =
         |rig: &Rig, hca: usize| rig.world.functions[hca].hca.identity.ports[0].link_local_gid();
@@ -92,11 +94,11 @@ fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
             vector.set_rlid(0x77);
         },
         |rig, b, _| rig.qp(b).state = QpState::Init,
-        |rig, b, _| rig.qp(b).service = Service::Rc,
+        |rig, b, _| rig.qp(b).qp_type = RC,
     ];
     for edit in cases {
         let mut rig = Rig::new();
-        let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+        let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
         buffer(&mut rig, &mut b, 64);
         let mut vector = vector(&rig, &b, b.qpn);
         edit(&mut rig, &b, &mut vector);
@@ -106,7 +108,7 @@ fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
     }
     // Nor is it known that there is no receive.
     let mut rig = Rig::new();
-    let (mut a, b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let (mut a, b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let vector = vector(&rig, &b, b.qpn);
     rig.post(&mut a, request(opcode::SEND, &vector).inline(b"lost"));
     assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
@@ -115,7 +117,7 @@ fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
 #[test]
 fn a_key_with_its_top_bit_means_the_qp_s_own() {
     let mut rig = Rig::new();
-    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     buffer(&mut rig, &mut b, 64);
     let mut vector = vector(&rig, &b, b.qpn);
     vector.set_q_key(0x8000_0000);
@@ -125,7 +127,7 @@ fn a_key_with_its_top_bit_means_the_qp_s_own() {
 
 #[test]
 fn management_qps_are_reached_by_their_numbers() {
-    for (service, number, key) in [(Service::Qp0, 0, 0), (Service::Qp1, 1, 0x8001_0000)] {
+    for (service, number, key) in [(QP0, 0, 0), (QP1, 1, 0x8001_0000)] {
         let mut rig = Rig::new();
         let (mut a, mut b) = (end(&mut rig, 0, service), end(&mut rig, 1, service));
         rig.qp(&a).context.set_q_key(key);
@@ -135,7 +137,7 @@ fn management_qps_are_reached_by_their_numbers() {
         rig.post(&mut a, request(opcode::SEND, &vector).inline(b"a mad"));
         let got = rig.one(1, b.receive_cq);
         assert_eq!(got.cqe.rqpn(), number);
-        let pkey = if service == Service::Qp1 { 0xffff } else { 0 };
+        let pkey = if service == QP1 { 0xffff } else { 0 };
         assert_eq!(got.cqe.imm_inval_pkey(), pkey);
         assert_eq!(rig.bytes(to + 40, 5), b"a mad");
     }
@@ -144,8 +146,8 @@ fn management_qps_are_reached_by_their_numbers() {
 #[test]
 fn a_group_is_heard_by_all_its_members() {
     let mut rig = Rig::new();
-    let mut a = end(&mut rig, 0, Service::Ud);
-    let (mut b, mut c) = (end(&mut rig, 1, Service::Ud), end(&mut rig, 0, Service::Ud));
+    let mut a = end(&mut rig, 0, UD);
+    let (mut b, mut c) = (end(&mut rig, 1, UD), end(&mut rig, 0, UD));
     let group = [0xff; 16];
     for (hca, qpn) in [(1, b.qpn), (0, c.qpn)] {
         rig.world.functions[hca].hca.objects.groups.entry(group).or_default().insert(qpn);
@@ -164,7 +166,7 @@ fn a_group_is_heard_by_all_its_members() {
 #[test]
 fn a_qp_that_blocks_its_own_multicast_hears_that_of_others() {
     let mut rig = Rig::new();
-    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 0, Service::Ud));
+    let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 0, UD));
     let group = [0xff; 16];
     for qpn in [a.qpn, b.qpn] {
         rig.world.functions[0].hca.objects.groups.entry(group).or_default().insert(qpn);
@@ -187,7 +189,7 @@ fn a_qp_that_blocks_its_own_multicast_hears_that_of_others() {
 #[test]
 fn a_request_that_makes_no_sense_stops_only_the_send_queue() {
     let mut rig = Rig::new();
-    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let good = vector(&rig, &b, b.qpn);
     let (long, lkey) = rig.region(0, 8192);
     let cases = [
@@ -216,7 +218,7 @@ fn a_request_that_makes_no_sense_stops_only_the_send_queue() {
 #[test]
 fn a_receive_that_is_too_short_fails_at_the_receiver() {
     let mut rig = Rig::new();
-    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     buffer(&mut rig, &mut b, 44);
     let vector = vector(&rig, &b, b.qpn);
     rig.post(&mut a, request(opcode::SEND, &vector).inline(b"hello"));
@@ -229,7 +231,7 @@ fn a_receive_that_is_too_short_fails_at_the_receiver() {
 fn unreliable(rig: &mut Rig) -> (End, End) {
     let (a, b) = rig.pair();
     for end in [&a, &b] {
-        rig.qp(end).service = Service::Uc;
+        rig.qp(end).qp_type = UC;
     }
     (a, b)
 }
@@ -275,16 +277,16 @@ fn what_an_unreliable_connection_loses_it_does_not_miss() {
 fn memory_of_the_sender_that_cannot_be_read_fails_the_request_and_not_the_receiver() {
     // A key over memory that is nowhere.
     const NOWHERE: u64 = 16;
-    for service in [Service::Uc, Service::Ud] {
+    for service in [UC, UD] {
         let mut rig = Rig::new();
         let (mut a, mut b) = match service {
-            Service::Uc => unreliable(&mut rig),
+            it if it == UC => unreliable(&mut rig),
             _ => (end(&mut rig, 0, service), end(&mut rig, 1, service)),
         };
         let lkey = rig.mkey(0, NOWHERE, 64, super::rig::ALL);
         let at = buffer(&mut rig, &mut b, 128);
         let send = |rig: &Rig| match service {
-            Service::Uc => Request::send(),
+            it if it == UC => Request::send(),
             _ => request(opcode::SEND, &vector(rig, &b, b.qpn)),
         };
         let first = send(&rig).sge(NOWHERE, 8, lkey);
@@ -299,7 +301,7 @@ fn memory_of_the_sender_that_cannot_be_read_fails_the_request_and_not_the_receiv
         rig.post(&mut a, next);
         rig.one(0, a.send_cq);
         let received = rig.one(1, b.receive_cq);
-        let header = if service == Service::Ud { 40 } else { 0 };
+        let header = if service == UD { 40 } else { 0 };
         assert_eq!((received.index(), received.bytes()), (0, header + 5), "{service:?}");
         assert_eq!(rig.bytes(at + u64::from(header), 5), b"heard");
     }
@@ -309,8 +311,8 @@ fn memory_of_the_sender_that_cannot_be_read_fails_the_request_and_not_the_receiv
 fn a_message_that_cannot_be_read_for_one_member_of_a_group_is_not_tried_on_the_next() {
     const NOWHERE: u64 = 16;
     let mut rig = Rig::new();
-    let mut a = end(&mut rig, 0, Service::Ud);
-    let (mut b, mut c) = (end(&mut rig, 1, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let mut a = end(&mut rig, 0, UD);
+    let (mut b, mut c) = (end(&mut rig, 1, UD), end(&mut rig, 1, UD));
     let group = [0xff; 16];
     rig.world.functions[1].hca.objects.groups.insert(group, [b.qpn, c.qpn].into());
     let lkey = rig.mkey(0, NOWHERE, 64, super::rig::ALL);
@@ -342,7 +344,7 @@ fn an_unreliable_connection_neither_reads_nor_does_atomics() {
 #[test]
 fn a_qp_that_fails_as_its_own_receiver_completes_each_request_once() {
     let mut rig = Rig::new();
-    let mut a = end(&mut rig, 0, Service::Ud);
+    let mut a = end(&mut rig, 0, UD);
     buffer(&mut rig, &mut a, 41);
     let vector = vector(&rig, &a, a.qpn);
     for _ in 0..3 {

@@ -9,9 +9,10 @@ use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::*;
 use crate::engine;
+use crate::engine::transport::types::UC;
 use crate::fabric::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 use crate::fabric::{LinkSettings, Vport};
-use crate::hca::objects::{QpState, Service};
+use crate::hca::objects::QpState;
 
 const REGION: u64 = 1 << 14;
 
@@ -234,7 +235,7 @@ fn an_unreliable_connection_loses_whole_messages_and_completes_every_request() {
     let (mut a, mut b) = rig.pair();
     for end in [&a, &b] {
         let qp = rig.qp(end);
-        (qp.service, qp.log_mtu) = (Service::Uc, 8);
+        (qp.qp_type, qp.log_mtu) = (UC, 8);
     }
     disturb(&mut rig, &[(FrameEffect::Lose, 0.1)], 3);
     let (buffer, key) = rig.region(1, 1024);

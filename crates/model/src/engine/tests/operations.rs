@@ -4,13 +4,14 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::{Request, Rig};
 use crate::engine::operation::{Part, TABLE};
-use crate::hca::objects::{QpState, Service};
+use crate::engine::transport::types::{QP0, QP1, RC, REG_UMR, UC, UD};
+use crate::hca::objects::QpState;
+use crate::hca::qp_type::QpType;
 
-const SERVICES: [Service; 6] =
-    [Service::Rc, Service::Uc, Service::Ud, Service::Qp0, Service::Qp1, Service::RegUmr];
+const SERVICES: [&QpType; 6] = [RC, UC, UD, QP0, QP1, REG_UMR];
 
 /// A WQE of this opcode, whose segments are there and hold zeros.
-fn blank(code: u8, service: Service) -> Request {
+fn blank(code: u8, service: &'static QpType) -> Request {
     let parts = TABLE.iter().find(|entry| entry.opcode == code).map_or(&[][..], |it| it.segments);
     let bytes = parts.iter().map(|part| match part {
         Part::Address if service.is_datagram() => 48,
@@ -23,14 +24,14 @@ fn blank(code: u8, service: Service) -> Request {
 
 /// What a QP of this service says of a WQE: nothing, or opcode, index and syndrome of its error
 /// CQE.
-fn outcome(service: Service, op_mod: u8, code: u8, atomic: bool) -> Option<(u8, u16, u8)> {
+fn outcome(service: &'static QpType, op_mod: u8, code: u8, atomic: bool) -> Option<(u8, u16, u8)> {
     let mut rig = Rig::new();
     rig.world.functions[0].hca.caps.general_mut().set_atomic(atomic);
     let mut end = rig.end(0);
     let peer = rig.end(1);
     rig.connect(&end, &peer);
     let qp = rig.qp(&end);
-    (qp.service, qp.state) = (service, QpState::Rts);
+    (qp.qp_type, qp.state) = (service, QpState::Rts);
     rig.post(&mut end, blank(code, service).op_mod(op_mod));
     let entries = rig.all(0, end.send_cq);
     let entry = entries.first()?;
@@ -44,11 +45,12 @@ const REFUSED: Option<(u8, u16, u8)> =
 fn what_a_service_does_not_carry_is_a_local_qp_operation_error() {
     for entry in &TABLE {
         for service in SERVICES {
-            if !entry.services.contains(&service) {
+            if !service.carries.has(entry.action) {
                 assert_eq!(outcome(service, 0, entry.opcode, true), REFUSED, "{}", entry.name);
             }
         }
-        let service = entry.services[0];
+        let carries = |service: &&&QpType| service.carries.has(entry.action);
+        let service = SERVICES.iter().find(carries).unwrap();
         assert_eq!(outcome(service, 1, entry.opcode, true), REFUSED, "{} with op_mod", entry.name);
         if entry.needs.is_some() {
             assert_eq!(outcome(service, 0, entry.opcode, false), REFUSED, "{} lacks", entry.name);
@@ -60,7 +62,7 @@ fn what_a_service_does_not_carry_is_a_local_qp_operation_error() {
 fn an_unknown_opcode_is_a_local_qp_operation_error() {
     let known = |code: u8| TABLE.iter().any(|entry| entry.opcode == code);
     for code in (0..=u8::MAX).filter(|&code| !known(code)) {
-        assert_eq!(outcome(Service::Rc, 0, code, true), REFUSED, "opcode {code:#x}");
+        assert_eq!(outcome(RC, 0, code, true), REFUSED, "opcode {code:#x}");
     }
-    assert_eq!(outcome(Service::Rc, 0, opcode::NOP, true), None);
+    assert_eq!(outcome(RC, 0, opcode::NOP, true), None);
 }

@@ -6,16 +6,18 @@ use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcod
 use super::rig::{End, Request, Rig};
 use super::srqs::{NUMBER, SharedWorld};
 use crate::engine;
-use crate::hca::objects::{QpState, Service};
+use crate::engine::transport::types::{RC, UC};
+use crate::hca::objects::QpState;
+use crate::hca::qp_type::QpType;
 
 /// Longer than a few parts, which have 2 KiB here.
 const LONG: u32 = 9000;
 
-fn pair(rig: &mut Rig, service: Service) -> (End, End) {
+fn pair(rig: &mut Rig, service: &'static QpType) -> (End, End) {
     rig.world.in_packets = false;
     let (a, b) = rig.pair();
     for end in [&a, &b] {
-        rig.qp(end).service = service;
+        rig.qp(end).qp_type = service;
     }
     (a, b)
 }
@@ -34,8 +36,8 @@ fn filled(rig: &mut Rig, length: u32) -> (u64, u32) {
 #[test]
 fn queues_move_as_many_bytes_as_each_other_whatever_their_messages_are_like() {
     let mut rig = Rig::new();
-    let (mut a, _) = pair(&mut rig, Service::Rc);
-    let (mut c, _) = pair(&mut rig, Service::Rc);
+    let (mut a, _) = pair(&mut rig, RC);
+    let (mut c, _) = pair(&mut rig, RC);
     let length = 40 * 1024;
     let (from, lkey) = filled(&mut rig, length);
     let (to, rkey) = rig.region(1, length.into());
@@ -61,7 +63,7 @@ fn queues_move_as_many_bytes_as_each_other_whatever_their_messages_are_like() {
 fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
     for lost in [false, true] {
         let mut rig = Rig::new();
-        let (mut a, b) = pair(&mut rig, Service::Uc);
+        let (mut a, b) = pair(&mut rig, UC);
         rig.receive(&mut b.clone(), &[]);
         let (from, lkey) = filled(&mut rig, LONG);
         let (to, _) = rig.region(1, LONG.into());
@@ -87,7 +89,7 @@ fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
 fn a_receive_of_a_shared_queue_is_flushed_when_its_message_fails_at_the_end() {
     let mut rig = Rig::new();
     let mut shared = SharedWorld::new(&mut rig);
-    let (mut a, b) = pair(&mut rig, Service::Rc);
+    let (mut a, b) = pair(&mut rig, RC);
     let qp = rig.qp(&b);
     (qp.srq, qp.rq) = (Some(NUMBER), None);
     qp.context.set_cqn_rcv(b.receive_cq);
@@ -108,7 +110,7 @@ fn a_receive_of_a_shared_queue_is_flushed_when_its_message_fails_at_the_end() {
 fn what_becomes_of_the_receiver_between_parts_is_an_error_or_silence() {
     for destroyed in [false, true] {
         let mut rig = Rig::new();
-        let (mut a, b) = pair(&mut rig, Service::Rc);
+        let (mut a, b) = pair(&mut rig, RC);
         let (from, lkey) = filled(&mut rig, LONG);
         let (to, rkey) = rig.region(1, LONG.into());
         rig.post(&mut a, Request::write(to, rkey).sge(from, LONG, lkey));

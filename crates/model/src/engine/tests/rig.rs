@@ -12,6 +12,7 @@ use verbless_prm::hot::{
 use verbless_prm::{CqeError, CqeOpcode, Eqe, SqContext, SqState};
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::engine::transport::types::RC;
 use crate::engine::{self, Function};
 use crate::hca::effect::Resize;
 use crate::hca::objects::*;
@@ -90,7 +91,7 @@ impl Rig {
     pub(super) fn new() -> Self {
         let profile = Arc::new(Profile::load("bluefield3").expect("a profile that comes along"));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
-        let hca = |index| Hca::new(index, profile.clone(), memory.clone());
+        let hca = |index| Hca::new(index, profile.clone(), memory.clone(), engine::qp_type);
         let functions = (0..2).map(|index| Function::new(hca(index))).collect();
         let mut world = World::new(functions, true);
         world.in_packets = std::env::var_os(IN_PACKETS).is_some();
@@ -365,7 +366,7 @@ impl Rig {
         let qp = Qp {
             uid: 1,
             state: QpState::Reset,
-            service: Service::Rc,
+            qp_type: RC,
             pd: PD,
             uar_page: PAGE,
             record: self.alloc(8),

@@ -5,8 +5,9 @@ use verbless_prm::{MkeyAccessMode, MkeyContext, UmrCtrlSegment, UmrMkeyMask as M
 
 use super::rig::{ALL, End, PD, Request, Rig};
 use crate::engine::keys::{ANY_QP, Keys, Need, Range, Refusal, User, VISITS};
+use crate::engine::transport::types::{RC, REG_UMR};
 use crate::hca::budget::Budget;
-use crate::hca::objects::{QpState, Service, Translation};
+use crate::hca::objects::{QpState, Translation};
 use crate::memory::Space;
 
 const PAGE: u64 = 4096;
@@ -61,7 +62,7 @@ fn key_0_and_a_key_that_was_never_mapped_are_refused_to_us_and_to_a_peer() {
 fn umr_qp(rig: &mut Rig) -> End {
     let end = rig.end(0);
     let qp = rig.qp(&end);
-    (qp.service, qp.state, qp.uid, qp.pd) = (Service::RegUmr, QpState::Rts, 0, 0);
+    (qp.qp_type, qp.state, qp.uid, qp.pd) = (REG_UMR, QpState::Rts, 0, 0);
     qp.context.set_fre(true).set_rlky(true);
     end
 }
@@ -255,14 +256,14 @@ fn what_a_key_or_the_asker_does_not_allow_changes_nothing() {
         (
             "a user's QP, another domain",
             |rig, _, q, _, _| {
-                (rig.qp(q).service, rig.qp(q).uid, rig.qp(q).pd) = (Service::Rc, 1, PD);
+                (rig.qp(q).qp_type, rig.qp(q).uid, rig.qp(q).pd) = (RC, 1, PD);
             },
             bind,
         ),
         (
             "a user's QP, page addresses",
             |rig, key, q, control, _| {
-                (rig.qp(q).service, rig.qp(q).uid, rig.qp(q).pd) = (Service::Rc, 1, 99);
+                (rig.qp(q).qp_type, rig.qp(q).uid, rig.qp(q).pd) = (RC, 1, 99);
                 rig.mkey_mut(0, key).context.set_pd(99);
                 control.set_mkey_mask(control.mkey_mask() & !Mask::PD.0);
             },

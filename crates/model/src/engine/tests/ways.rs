@@ -7,7 +7,9 @@ use verbless_prm::hot::{DataSegment, opcode};
 
 use super::rig::*;
 use crate::engine;
-use crate::hca::objects::{Access, QCounter, QpState, Service};
+use crate::engine::transport::types::{RC, UC};
+use crate::hca::objects::{Access, QCounter, QpState};
+use crate::hca::qp_type::QpType;
 
 const BYTES: u64 = 5000;
 
@@ -96,13 +98,13 @@ struct Left {
     states: Vec<(QpState, Option<(u32, u32)>)>,
 }
 
-fn run(program: &[Act], service: Service, inline: u8, in_packets: bool) -> Left {
+fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) -> Left {
     let mut rig = Rig::new();
     rig.world.in_packets = in_packets;
     let (mut a, mut b) = rig.pair();
     for end in [&a, &b] {
         let qp = rig.qp(end);
-        (qp.service, qp.log_mtu) = (service, 8);
+        (qp.qp_type, qp.log_mtu) = (service, 8);
         (qp.requester_inline, qp.responder_inline) = (inline, inline);
         qp.requester.psn = 0xff_fffd;
         qp.responder.psn = 0xff_fffd;
@@ -216,7 +218,7 @@ proptest! {
     #[test]
     fn both_ways_leave_the_same(
         program in prop::collection::vec(act(), 1..14),
-        service in prop_oneof![2 => Just(Service::Rc), 1 => Just(Service::Uc)],
+        service in prop_oneof![2 => Just(RC), 1 => Just(UC)],
         inline in prop_oneof![Just(0), Just(32)],
     ) {
         let whole = run(&program, service, inline, false);

@@ -4,8 +4,6 @@
 //! the PSN counts the packets of each part, and the receiver keeps what it needs for the next one
 //! where messages that come in packets have it.
 
-use verbless_prm::hot::cqe_syndrome;
-
 use super::super::context::{Missing, QueuePair};
 use super::super::operation::Action;
 use super::super::requester::Step;
@@ -13,7 +11,9 @@ use super::super::responder::{Part, Whole};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
-use crate::hca::objects::{QpState, Service};
+use super::service::Carry;
+use crate::hca::objects::QpState;
+use crate::hca::qp_type::QpType;
 use crate::world::World;
 
 /// A QP: its function and its number.
@@ -57,10 +57,13 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Gives the QP its turn.
-    pub(in crate::engine) fn turn(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
+    /// Gives the QP its turn, whose requests are carried this way.
+    pub(in crate::engine) fn turn(
+        &mut self,
+        carry: Carry,
+        scratch: &mut Scratch,
+    ) -> Result<Turn, Missing> {
         let mut pair = self.pair()?;
-        let service = pair.qp.service;
         let placed = match pair.begin(scratch)? {
             Step::Over(turn) => return Ok(turn),
             Step::Request(placed) => placed,
@@ -71,12 +74,7 @@ impl<'a> Carrier<'a> {
         {
             return Ok(pair.finish(&placed, Err(syndrome)));
         }
-        match service {
-            Service::Rc => self.send_reliable(&placed, part, scratch),
-            Service::Uc => self.send_unreliable(&placed, part, scratch),
-            // No other service is connected.
-            _ => Ok(self.pair()?.finish(&placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))),
-        }
+        carry(self, &placed, part, scratch)
     }
 
     /// The QP itself.
@@ -97,7 +95,7 @@ impl<'a> Carrier<'a> {
         let function = &mut world.functions[id];
         let qp = function.hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
         let packets = part.length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
-        let (port, to_qpn, service, psn) = (qp.port, qp.remote_qpn, qp.service, qp.requester.psn);
+        let (port, to_qpn, qp_type, psn) = (qp.port, qp.remote_qpn, qp.qp_type, qp.requester.psn);
         let silence = Exchange { answer: Reply::Silence, peer: None, packets };
         if part.begins() && function.engine.faults.loses_message(qpn) {
             return Ok(silence);
@@ -105,7 +103,7 @@ impl<'a> Carrier<'a> {
         function.engine.moved_bytes += part.length;
         let slid = function.hca.lid(port);
         let Some(target) = target else { return Ok(silence) };
-        let sender = Sender { function: id, qpn, service };
+        let sender = Sender { function: id, qpn, qp_type };
         if !is_for(world, target, to_qpn, &sender) {
             return Ok(silence);
         }
@@ -178,7 +176,7 @@ pub(super) type Receive = fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Re
 struct Sender {
     function: usize,
     qpn: u32,
-    service: Service,
+    qp_type: &'static QpType,
 }
 
 /// Whether a function, which is at hand, has such a QP, and it takes messages from this sender.
@@ -190,7 +188,7 @@ fn is_for(world: &World, id: usize, qpn: u32, sender: &Sender) -> bool {
     };
     !hca.fatal
         && qp.state.receives()
-        && qp.service == sender.service
+        && qp.qp_type == sender.qp_type
         && qp.remote_qpn == sender.qpn
         && qp.remote.and_then(|remote| world.directory.reach(id, qp.port, remote))
             == Some(sender.function)

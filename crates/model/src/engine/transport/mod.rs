@@ -1,8 +1,47 @@
-//! Messages that are carried whole, one module for each connected service: how a request that is
-//! ready goes out, what a message meets at its receiver, and what that means to its sender.
+//! QP types: one module for each transport service and each special use of one, which says who may
+//! have it, what it carries, and how its messages travel, carried whole or in packets.
+//!
+//! To add one is to write its module and to name it in [`TRANSPORTS`].
 
 mod connected;
+mod management;
 mod rc;
+mod service;
 mod uc;
+mod ud;
+mod umr;
+
+use verbless_prm::ServiceType;
 
 pub(super) use connected::Carrier;
+pub(super) use service::Transport;
+
+use crate::hca::qp_type::QpType;
+
+/// Every QP type that is modelled; those that move most come first.
+pub(super) static TRANSPORTS: [&Transport; 6] =
+    [&rc::RC, &uc::UC, &ud::UD, &management::QP0, &management::QP1, &umr::REG_UMR];
+
+/// The QP type of a number, if it is modelled.
+pub(crate) fn qp_type(st: ServiceType) -> Option<&'static QpType> {
+    find(st).map(|transport| &transport.qp_type)
+}
+
+/// How the messages of a QP type of this number travel.
+#[inline]
+pub(super) fn find(st: ServiceType) -> Option<&'static Transport> {
+    TRANSPORTS.iter().copied().find(|transport| transport.qp_type.st == st)
+}
+
+/// The types by name.
+#[cfg(test)]
+pub(super) mod types {
+    use super::{QpType, management, rc, uc, ud, umr};
+
+    pub(in crate::engine) const RC: &QpType = &rc::RC.qp_type;
+    pub(in crate::engine) const UC: &QpType = &uc::UC.qp_type;
+    pub(in crate::engine) const UD: &QpType = &ud::UD.qp_type;
+    pub(in crate::engine) const QP0: &QpType = &management::QP0.qp_type;
+    pub(in crate::engine) const QP1: &QpType = &management::QP1.qp_type;
+    pub(in crate::engine) const REG_UMR: &QpType = &umr::REG_UMR.qp_type;
+}

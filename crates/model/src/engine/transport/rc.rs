@@ -6,6 +6,7 @@
 //! that requests complete in order and a fence has nothing to wait for.
 
 use verbless_prm::hot::{cqe_syndrome, event_type};
+use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::super::clock::rnr_timer;
 use super::super::context::{Missing, QueuePair};
@@ -16,7 +17,10 @@ use super::super::sender::Turn;
 use super::super::transfer::{self, End};
 use super::super::work::Placed;
 use super::connected::{Carrier, Exchange, PSN, QpId, Reply};
+use super::service::Transport;
 use crate::hca::objects::QpState;
+use crate::hca::qp_type::{Action, Actions, QpType, Users};
+use crate::wire::{Message, Opcode, Packet, Service};
 
 /// A PSN that is less than this far ahead is ahead; else it lies behind.
 const PSN_HALF: u32 = 1 << 23;
@@ -24,6 +28,44 @@ const PSN_HALF: u32 = 1 << 23;
 const FOR_EVER: u8 = 7;
 /// Unit of the ACK timeout: 4.096 µs.
 const TIMEOUT_UNIT: u64 = 4096;
+
+pub(super) static RC: Transport = Transport {
+    qp_type: QpType {
+        st: ServiceType::RC,
+        users: Users::Capability(HcaCap::rc),
+        rights: Opt::RRE.0 | Opt::RWE.0 | Opt::RAE.0,
+        service: Some(Service::Rc),
+        connected: true,
+        reliable: true,
+        datagrams: None,
+        any_domain: false,
+        carries: Actions::of(&[
+            Action::Write,
+            Action::Send { invalidate: false },
+            Action::Read,
+            Action::Send { invalidate: true },
+            Action::CompareSwap,
+            Action::FetchAdd,
+            Action::Nop,
+            Action::Umr,
+        ]),
+    },
+    carry: Some(|carrier, placed, part, scratch| carrier.send_reliable(placed, part, scratch)),
+    turn: |pair, scratch| pair.send_packets(scratch),
+    take,
+};
+
+/// Takes a packet: the requester's or the responder's.
+fn take(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
+    match opcode.message {
+        Message::Acknowledge | Message::AtomicAcknowledge | Message::ReadResponse => {
+            pair.take_answer(packet, opcode, scratch);
+        }
+        // Congestion is not modelled: no rate goes down.
+        Message::Congestion | Message::RoceCongestion => {}
+        _ => pair.take_reliable(packet, opcode, scratch),
+    }
+}
 
 impl Carrier<'_> {
     /// Sends a request that is ready, and does what the answer asks for.

@@ -2,6 +2,7 @@
 //! is lost.
 
 use verbless_prm::hot::cqe_syndrome;
+use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::super::context::{Missing, QueuePair};
 use super::super::responder::{Nak, Part, Whole};
@@ -9,6 +10,31 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::connected::{Carrier, Exchange, PSN, Reply};
+use super::service::Transport;
+use crate::hca::qp_type::{Action, Actions, QpType, Users};
+use crate::wire::Service;
+
+pub(super) static UC: Transport = Transport {
+    qp_type: QpType {
+        st: ServiceType::UC,
+        users: Users::Capability(HcaCap::uc),
+        rights: Opt::RWE.0,
+        service: Some(Service::Uc),
+        connected: true,
+        reliable: false,
+        datagrams: None,
+        any_domain: false,
+        carries: Actions::of(&[
+            Action::Write,
+            Action::Send { invalidate: false },
+            Action::Nop,
+            Action::Umr,
+        ]),
+    },
+    carry: Some(|carrier, placed, part, scratch| carrier.send_unreliable(placed, part, scratch)),
+    turn: |pair, scratch| pair.send_packets(scratch),
+    take: |pair, packet, opcode, scratch| pair.take_unreliable(packet, opcode, scratch),
+};
 
 impl Carrier<'_> {
     /// Sends a request that is ready.

@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_general_object_type_is_an_entry_like_a_kind_with_opcodes_of_its_own() {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
-        let mut hca = Hca::new(0, profile, crate::memory::in_process());
+        let mut hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         hca.life = Life::Up;
         let ours: &[&[Entry]] = &[OBJECT_COMMANDS];
         let sampler = |input: &mut CreateGeneralObjectIn| {

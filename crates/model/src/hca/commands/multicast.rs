@@ -3,7 +3,6 @@
 use verbless_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut};
 
 use super::call::{Call, Outcome};
-use crate::hca::objects::Service;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::removal::leave_group;
@@ -21,7 +20,8 @@ pub(super) fn attach(
     _: &mut AttachToMcgOut,
 ) -> Outcome {
     let (qpn, group) = (input.qpn(), *input.multicast_gid());
-    if call.find(kind::Qp, qpn)?.service != Service::Ud || !is_group(&group) {
+    let datagrams = call.find(kind::Qp, qpn)?.qp_type.datagrams;
+    if !datagrams.is_some_and(|datagrams| datagrams.groups) || !is_group(&group) {
         return Err(Refusal::Group);
     }
     let general = call.hca().caps.general();

@@ -10,7 +10,7 @@ use super::call::{Call, Outcome};
 use super::capability::own_function;
 use super::umem::{self, Place};
 use crate::hca::capability::check_timestamps;
-use crate::hca::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
+use crate::hca::objects::{Qp, QpState, ReceiveQueue, SendQueue};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -101,7 +101,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         return Err(Refusal::Unsupported);
     }
     own_function(input.cmd_on_behalf(), input.function_id())?;
-    let service = call.service(context.st())?;
+    let qp_type = call.qp_type(context.st())?;
     check_features(call, context, general)?;
     // To give away all of memory, and to say where memory is, is for those who know.
     if call.uid != 0 && (context.rlky() || context.fre()) {
@@ -109,7 +109,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     }
     check_timestamps(context.ts_format(), call.hca().caps.qp_timestamps())?;
     // Keys of every domain are open to a QP for UMR requests: its own is not looked at.
-    if service != Service::RegUmr {
+    if !qp_type.any_domain {
         call.find(kind::Pd, context.pd())?;
     }
     call.check_counter(context.counter_set_id())?;
@@ -145,7 +145,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     }
     // Both are looked at, whether or not the queue that reports to it exists: hardware wants two
     // CQs of a QP, but of those that never receive.
-    let sends_only = service == Service::RegUmr && !has_rq;
+    let sends_only = qp_type.any_domain && !has_rq;
     call.find(kind::Cq, context.cqn_snd())?;
     if !sends_only || context.cqn_rcv() != 0 {
         call.find(kind::Cq, context.cqn_rcv())?;
@@ -184,7 +184,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     let qp = Qp {
         uid: call.uid,
         state: QpState::Reset,
-        service,
+        qp_type,
         pd: context.pd(),
         uar_page: context.uar_page(),
         record,

@@ -68,9 +68,9 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// The optional fields that the QP's service takes in a transition.
+    /// The optional fields that a QP of this type takes in a transition.
     fn options(&self, call: &Call<'_>, step: Transition) -> Result<u32, Refusal> {
-        Ok(options(call.find(kind::Qp, self.qpn)?.service, step))
+        Ok(options(call.find(kind::Qp, self.qpn)?.qp_type, step))
     }
 
     fn takes(&self, field: OptParamMask) -> bool {
@@ -235,7 +235,7 @@ pub(super) fn init2rtr(
     let new = request.context;
     let general = call.hca().caps.general();
     let log_mtu = 7 + u32::from(new.mtu().0);
-    let connected = call.find(kind::Qp, request.qpn)?.service.is_connected();
+    let connected = call.find(kind::Qp, request.qpn)?.qp_type.connected;
     let known = (PathMtu::MTU_256..=PathMtu::MTU_4096).contains(&new.mtu());
     // Drivers say the most for datagrams, whose length the port limits anyway.
     let most = match connected {

@@ -74,7 +74,7 @@ impl Rig {
 
     /// The same of another kind.
     pub(super) fn of(profile: Profile) -> Self {
-        let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory));
+        let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory), crate::engine::qp_type);
         let world = World::new(vec![Function::new(hca)], true);
         Self { world, accepted: Vec::new() }
     }

@@ -1,0 +1,39 @@
+//! What a module of this directory says of its QP type: the rules that commands apply, and how its
+//! messages travel.
+
+use super::super::context::{Missing, QueuePair};
+use super::super::requester::Step;
+use super::super::responder::Part;
+use super::super::scratch::Scratch;
+use super::super::sender::Turn;
+use super::super::work::Placed;
+use super::connected::Carrier;
+use crate::hca::qp_type::QpType;
+use crate::wire::{Opcode, Packet};
+
+/// A QP type and its messages.
+pub(in crate::engine) struct Transport {
+    pub qp_type: QpType,
+    /// Carries a part of a request whole to its peer; `None`: its messages go in packets only.
+    pub carry: Option<Carry>,
+    /// Gives a QP its turn whose messages go in packets.
+    pub turn: fn(&mut QueuePair<'_>, &mut Scratch) -> Result<Turn, Missing>,
+    /// Takes a packet that arrived for a QP, whose opcode is one of the type's service.
+    pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch),
+}
+
+/// How a part of a request is carried whole.
+pub(in crate::engine) type Carry =
+    fn(&mut Carrier<'_>, &Placed, Part, &mut Scratch) -> Result<Turn, Missing>;
+
+/// The turn of a QP that executes one request after the other.
+pub(super) fn one_by_one(
+    pair: &mut QueuePair<'_>,
+    scratch: &mut Scratch,
+    send: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
+) -> Result<Turn, Missing> {
+    Ok(match pair.begin(scratch)? {
+        Step::Over(turn) => turn,
+        Step::Request(placed) => send(pair, &placed, scratch),
+    })
+}

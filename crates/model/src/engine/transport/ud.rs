@@ -1,0 +1,31 @@
+//! Unreliable datagram: messages of one packet, each to where it says.
+
+use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
+
+use super::service::{Transport, one_by_one};
+use crate::hca::qp_type::{Action, Actions, Datagrams, QKey, QpType, Users};
+use crate::wire::Service;
+
+pub(super) static UD: Transport = Transport {
+    qp_type: QpType {
+        st: ServiceType::UD,
+        users: Users::Capability(HcaCap::ud),
+        rights: Opt::Q_KEY.0,
+        service: Some(Service::Ud),
+        connected: false,
+        reliable: false,
+        datagrams: Some(Datagrams {
+            number: None,
+            q_key: QKey::Context,
+            groups: true,
+            pkey_in_cqe: false,
+        }),
+        any_domain: false,
+        carries: Actions::of(&[Action::Send { invalidate: false }, Action::Nop]),
+    },
+    carry: None,
+    turn: |pair, scratch| {
+        one_by_one(pair, scratch, |pair, placed, scratch| pair.send_datagram(placed, scratch))
+    },
+    take: |pair, packet, opcode, scratch| pair.take_datagram(packet, opcode, scratch),
+};

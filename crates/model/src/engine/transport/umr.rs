@@ -1,0 +1,30 @@
+//! The kernel's QP for UMR requests, which may change keys of any domain and sends nothing.
+
+use verbless_prm::ServiceType;
+use verbless_prm::hot::cqe_syndrome;
+
+use super::service::{Transport, one_by_one};
+use crate::hca::qp_type::{Action, Actions, QpType, Users};
+
+pub(super) static REG_UMR: Transport = Transport {
+    qp_type: QpType {
+        st: ServiceType::REG_UMR,
+        users: Users::Kernel,
+        rights: 0,
+        service: None,
+        connected: false,
+        reliable: false,
+        datagrams: None,
+        any_domain: true,
+        carries: Actions::of(&[Action::Umr, Action::Nop]),
+    },
+    carry: None,
+    turn: |pair, scratch| {
+        // What it carries is done where the request begins; nothing is left to send.
+        one_by_one(pair, scratch, |pair, placed, _| {
+            pair.finish(placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))
+        })
+    },
+    // No packet names it: it has no service.
+    take: |_, _, _, _| {},
+};

@@ -341,18 +341,19 @@ fn hwtest_on_the_model() -> Result<Outcome> {
     counted(command)
 }
 
-/// The same on both kinds of port, with messages that go in packets: over perfect links, and over
-/// some that lose, double and delay one in a hundred.
+/// The same on both kinds of port, with messages that go in packets: over perfect links, where each
+/// case runs with messages carried whole as well and both must lead to the same, and over some that
+/// lose, double and delay one in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
     let (mut passed, mut failed, mut skips, mut more) = (0, 0, Vec::new(), 0);
-    for (link, packets, environment) in [
-        ("ethernet", "--packets", "model ethernet"),
-        ("infiniband", "--packets", "model infiniband"),
+    for (link, how, environment) in [
+        ("ethernet", "--both-ways", "model ethernet"),
+        ("infiniband", "--both-ways", "model infiniband"),
         ("ethernet", "--faults=tests/suite/lossy.toml", "lossy ethernet"),
         ("infiniband", "--faults=tests/suite/lossy.toml", "lossy infiniband"),
     ] {
         let mut hwtest = Command::new(crate::run::program("hwtest")?);
-        hwtest.args(["--device", "model", packets, "--link", link, "--expect", environment]);
+        hwtest.args(["--device", "model", how, "--link", link, "--expect", environment]);
         hwtest.current_dir(workspace_root());
         let counts = count(hwtest)?;
         passed += counts.passed;

@@ -68,4 +68,6 @@ pub use ioctl::Ioctl;
 pub use model::{Builder, Model};
 pub use plan::{FaultPlan, FaultPlanError};
 pub use profile::{Link, Profile, ProfileError, Side};
-pub use watch::{Executed, Request, SeenFrame};
+pub use watch::{
+    ArrivalRecording, Arrivals, Arrived, Executed, QueueId, QueueSide, Request, SeenFrame,
+};

@@ -13,7 +13,7 @@ use crate::hca::objects::ObjectCounts;
 use crate::ioctl::{ERRNOS, Ioctl};
 use crate::memory::HostMemory;
 use crate::profile::{Profile, Side};
-use crate::watch::{Executed, Request};
+use crate::watch::{ArrivalRecording, Executed, Request};
 use crate::world::{SharedWorld, World};
 
 /// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to
@@ -480,6 +480,25 @@ impl Model {
     /// ```
     pub fn watch_requests(&self, watcher: impl FnMut(&Request) + Send + 'static) -> Watch {
         Watch::requests(&self.shared, watcher)
+    }
+
+    /// Writes down, queue by queue, every CQE and a digest of all data that arrives in memory, until
+    /// the guard is dropped: to compare one run of a program with another. What a queue gets is
+    /// there once its CQE has been written. CQEs are kept, 64 or 128 bytes each.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// let recording = model.record_arrivals();
+    /// // … after the program under test has posted:
+    /// model.run_until_idle();
+    /// assert!(recording.arrivals().is_empty(), "nobody has posted anything");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn record_arrivals(&self) -> ArrivalRecording {
+        ArrivalRecording::new(&self.shared.room.outbox)
     }
 
     /// Writes every command to `sink`, until the guard is dropped, as text that

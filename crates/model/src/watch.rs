@@ -10,6 +10,7 @@
 //! threaded model does with requests goes on: a thread of their own tells their watchers, and what
 //! does not fit between is lost, counted, and reported in the log.
 
+mod arrivals;
 mod queue;
 
 use std::io::Write;
@@ -19,6 +20,8 @@ use std::time::Duration;
 use verbless_prm::CommandInfo;
 use verbless_prm::dump::write_command;
 
+use self::arrivals::ArrivalLog;
+pub use self::arrivals::{ArrivalRecording, Arrivals, Arrived, QueueId, QueueSide};
 pub(crate) use self::queue::Queue;
 use crate::profile::Link;
 
@@ -110,6 +113,8 @@ pub(crate) struct Outbox {
     pub commands: Queue<Command>,
     pub requests: Queue<Request>,
     pub frames: Queue<SeenFrame>,
+    /// Not told to anybody: written down.
+    pub arrivals: ArrivalLog,
 }
 
 impl Outbox {

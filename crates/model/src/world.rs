@@ -453,7 +453,7 @@ impl World {
     /// Whether somebody is to hear of what was done: of interrupts, or by watching.
     pub(crate) fn has_news(&self) -> bool {
         let raised = self.functions.iter().any(|function| !function.hca.raised.is_empty());
-        let Outbox { commands, requests, frames } = self.outbox();
+        let Outbox { commands, requests, frames, arrivals: _ } = self.outbox();
         raised || commands.is_watched() || requests.is_watched() || frames.is_watched()
     }
 

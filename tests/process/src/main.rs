@@ -102,6 +102,7 @@ impl On {
             profile,
             link,
             packets: false,
+            both_ways: false,
             faults,
             destructive: false,
         })?;

@@ -129,6 +129,7 @@ mod tests {
             profile: "connectx6dx".into(),
             link: Some("infiniband".into()),
             packets: false,
+            both_ways: false,
             faults: None,
             destructive: false,
         };

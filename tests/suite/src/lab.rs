@@ -28,6 +28,8 @@ pub struct Choice {
     pub link: Option<String>,
     /// The model's messages go in packets, and are not carried whole.
     pub packets: bool,
+    /// Each case runs both ways, and what the queues get is compared.
+    pub both_ways: bool,
     /// A file that says what goes wrong on the model's links.
     pub faults: Option<std::path::PathBuf>,
     /// Whether a hardware run may change more than its own objects.
@@ -188,6 +190,20 @@ impl Lab {
                 facts: OnceLock::new(),
                 two_processes: self.two_processes,
             }),
+        }
+    }
+
+    /// Whether each case is to run both ways of a message, and to be compared.
+    pub(crate) fn both_ways(&self) -> bool {
+        self.choice.both_ways && self.model.is_some()
+    }
+
+    /// The lab for one case, with messages that go in packets or are carried whole.
+    pub(crate) fn fresh_one_way(&self, packets: bool) -> Result<Self, Stop> {
+        let choice = Choice { packets, ..self.choice.clone() };
+        match &self.profile {
+            Some(profile) => Self::on_model(&choice, profile.clone()),
+            None => self.fresh(),
         }
     }
 

@@ -16,6 +16,7 @@ mod raw;
 mod report;
 mod run;
 mod struck;
+mod ways;
 
 pub use case::{Case, Group, Proof, Stop};
 pub use cases::{cases, groups};

@@ -33,6 +33,10 @@ struct Options {
     /// The model's messages go in packets of the path MTU; else they are carried whole.
     #[arg(long)]
     packets: bool,
+    /// Each case runs twice on the model in this process, with messages carried whole and in
+    /// packets, and its queues must get the same CQEs and data.
+    #[arg(long, conflicts_with_all = ["packets", "faults"])]
+    both_ways: bool,
     /// What goes wrong on the model's links: a file as docs/faults.md describes it. In this
     /// process, a run of all cases fails if something that the file asks for happened to no frame;
     /// under `verbless-model run --faults FILE` it says only that links lose what cases send.
@@ -106,6 +110,7 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
         profile: options.profile.clone(),
         link: options.link.clone(),
         packets: options.packets,
+        both_ways: options.both_ways,
         faults: options.faults.clone(),
         destructive: options.destructive,
     };

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::{Case, Lab, Outcome, Stop};
+use verbless_model::Arrivals;
+
+use crate::{Case, Lab, Outcome, Stop, ways};
 
 /// After so long a case counts as hung. Its thread is left where it is.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,12 +22,26 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> (Outcome, f64) {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Outcome::Skipped(format!("it needs {}", missing.join(", ")))
         }
-        found => match found.and_then(|_| lab.fresh()).and_then(|fresh| supervise(fresh, case)) {
+        found => match found.and_then(|_| run(lab, case)) {
             Ok(()) => Outcome::Passed,
             Err(Stop(reason)) => Outcome::Failed(reason),
         },
     };
     (outcome, start.elapsed().as_secs_f64())
+}
+
+fn run(lab: &Lab, case: &'static Case) -> Result<(), Stop> {
+    if !lab.both_ways() {
+        return supervise(lab.fresh()?, case);
+    }
+    let arrivals = |packets: bool| -> Result<Arrivals, Stop> {
+        let fresh = lab.fresh_one_way(packets)?;
+        let recording = fresh.model()?.record_arrivals();
+        let way = if packets { "in packets" } else { "carried whole" };
+        supervise(fresh, case).map_err(|Stop(why)| Stop::fail(format!("{way}: {why}")))?;
+        Ok(recording.arrivals())
+    };
+    ways::compare(case, &arrivals(false)?, &arrivals(true)?)
 }
 
 fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {

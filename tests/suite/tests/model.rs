@@ -30,6 +30,7 @@ fn main() -> std::process::ExitCode {
             profile: profile.into(),
             link: Some(link.into()),
             packets: false,
+            both_ways: false,
             faults: None,
             destructive: false,
         };

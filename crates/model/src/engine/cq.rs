@@ -3,6 +3,7 @@
 use verbless_prm::hot::{CqArm, CqRecordArm, CqRecordConsumer, OpOwn};
 use verbless_prm::{CqErrorSyndrome, CqPeriodMode};
 
+use super::arrivals;
 use super::cqe::Completion;
 use super::events::Events;
 use super::ring::record;
@@ -124,6 +125,7 @@ impl CompletionQueue<'_> {
             }
             return Err(self.fail(CqErrorSyndrome::ACCESS_VIOLATION));
         }
+        arrivals::completed(self.state, completion);
         cq.producer = cq.producer.wrapping_add(1);
         cq.runtime.written_at = self.now;
         if completion.solicited {

@@ -13,12 +13,14 @@
 //!   umr        changes of memory keys
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
 //!   failure    the error state, flush
+//!   arrivals   CQEs and data, for those who record them
 //!   counters   what QPs count
 //!   context    what of a function a queue at work borrows for its turn
 //!   command    commands, and what they did to queues
 //!   function   a function: its objects, and the state of the engine
 //! ```
 
+mod arrivals;
 mod blueflame;
 pub(crate) mod clock;
 mod command;

@@ -15,6 +15,7 @@ use super::transfer::{self, End};
 use super::work::{Operands, Segment, Work, segments};
 use crate::connection::{Incoming, Target};
 use crate::hca::objects::{QpState, Srq};
+use crate::watch::QueueSide;
 
 /// log2 of the longest receive WQE.
 const LOG_LONGEST_STRIDE: u32 = 12;
@@ -169,7 +170,9 @@ impl QueuePair<'_> {
         transfer::transfer(self.context.spaces, local, wqe, remote).map_err(|end| match end {
             End::Source => Nak::Source,
             End::Target => Nak::Operation,
-        })
+        })?;
+        self.data_arrived(QueueSide::Responder, remote);
+        Ok(())
     }
 
     /// Whether a part follows what came before it.
@@ -249,6 +252,7 @@ impl QueuePair<'_> {
                         .compare_exchange64(address, guess, next(guess))
                         .map_err(|_| Nak::Operation)?;
                     if found == guess {
+                        self.data_arrived(QueueSide::Responder, &scratch.remote);
                         return Ok(found);
                     }
                     guess = found;
@@ -264,6 +268,7 @@ impl QueuePair<'_> {
                 let found = u64::from_ne_bytes(word);
                 transfer::scatter(spaces, &scratch.remote, &next(found).to_ne_bytes())
                     .map_err(|_| Nak::Operation)?;
+                self.data_arrived(QueueSide::Responder, &scratch.remote);
                 Ok(found)
             }
         }

@@ -66,6 +66,7 @@ fn a_lab_for_a_device_that_does_not_exist_names_it(_: &Lab) -> Result<(), Stop> 
         profile: "connectx6dx".into(),
         link: None,
         packets: false,
+        both_ways: false,
         faults: None,
         destructive: false,
     };

@@ -11,6 +11,7 @@ use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::super::work::Work;
 use crate::connection::{Place, Response, Timer};
+use crate::watch::QueueSide;
 use crate::wire::{Message, Opcode, Packet};
 
 impl QueuePair<'_> {
@@ -169,6 +170,7 @@ impl QueuePair<'_> {
             self.gather_part(&work, at, bytes.len() as u64, scratch)?;
             transfer::scatter(self.context.spaces, &scratch.local, bytes)
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+            self.data_arrived(QueueSide::Requester, &scratch.local);
             Ok(false)
         });
         let request = &mut self.qp.runtime.connection().window.requests[place.request];

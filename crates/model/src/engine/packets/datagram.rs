@@ -18,6 +18,7 @@ use super::egress::DEFAULT_PKEY;
 use super::path::{Hop, slid};
 use crate::connection::{PSN_MASK, advance};
 use crate::hca::qp_type::QKey;
+use crate::watch::QueueSide;
 use crate::wire::{Extensions, Message, Opcode, Packet, Position, Route, Service, Transport};
 
 /// Bytes of a global route header, and of the room for it in front of every message.
@@ -131,6 +132,7 @@ impl QueuePair<'_> {
             self.receive_failed(index, cqe_syndrome::LOCAL_PROTECTION);
             return;
         }
+        self.data_arrived(QueueSide::Responder, &scratch.remote);
         let of = Received {
             opcode: match opcode.immediate {
                 true => cqe_opcode::RESPONDER_SEND_IMM,

@@ -15,6 +15,7 @@ use super::super::transfer;
 use super::super::work::Operands;
 use super::path::slid;
 use crate::connection::{Answer, Incoming, Replay, Target};
+use crate::watch::QueueSide;
 use crate::wire::{Opcode, Packet, Position};
 
 impl QueuePair<'_> {
@@ -51,6 +52,9 @@ impl QueuePair<'_> {
         if !in_cqe && transfer::scatter(self.context.spaces, &scratch.remote, payload).is_err() {
             self.keep_receive(index, bytes, scratch);
             return Err(Nak::Operation);
+        }
+        if !in_cqe {
+            self.data_arrived(QueueSide::Responder, &scratch.remote);
         }
         if !opcode.place.ends() {
             self.keep_receive(index, bytes, scratch);
@@ -160,6 +164,7 @@ impl QueuePair<'_> {
             self.range(key, address, length, Need::RemoteWrite, scratch)?;
             transfer::scatter(self.context.spaces, &scratch.remote, payload)
                 .map_err(|_| Nak::Operation)?;
+            self.data_arrived(QueueSide::Responder, &scratch.remote);
         }
         if !opcode.place.ends() {
             let into = Target::Range { key, address: start, length: whole };

@@ -1,5 +1,6 @@
 //! The engine on objects that the tests build themselves.
 
+mod arrivals;
 mod blueflame;
 mod completions;
 mod datagrams;

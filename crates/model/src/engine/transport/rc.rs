@@ -20,6 +20,7 @@ use super::connected::{Carrier, Exchange, PSN, QpId, Reply};
 use super::service::Transport;
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::{Action, Actions, QpType, Users};
+use crate::watch::QueueSide;
 use crate::wire::{Message, Opcode, Packet, Service};
 
 /// A PSN that is less than this far ahead is ahead; else it lies behind.
@@ -139,6 +140,9 @@ impl QueuePair<'_> {
             (Some(value), false) => transfer::scatter(spaces, local, &value.to_ne_bytes())?,
             (None, true) => transfer::gather(spaces, remote, &[], bytes)?,
             (None, false) => transfer::transfer(spaces, remote, &[], local)?,
+        }
+        if !in_cqe {
+            self.data_arrived(QueueSide::Requester, local);
         }
         Ok(in_cqe.then_some(inline))
     }

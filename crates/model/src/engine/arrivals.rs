@@ -1,0 +1,63 @@
+//! Telling those who record what arrives ([`crate::Model::record_arrivals`]).
+
+use verbless_prm::{Cqe, CqeOpcode};
+
+use super::context::QueuePair;
+use super::cqe::Completion;
+use super::keys::Sge;
+use super::state::State;
+use crate::watch::{QueueId, QueueSide};
+
+/// Bytes that are read back at a time.
+const CHUNK: u64 = 4096;
+
+impl QueuePair<'_> {
+    /// All of `target` has been filled.
+    pub(super) fn data_arrived(&self, side: QueueSide, target: &[Sge]) {
+        let Some((function, outbox)) = &self.context.state.outbox else { return };
+        if outbox.arrivals.is_wanted() {
+            let at = QueueId { function: *function, qpn: self.qpn, side };
+            self.read_back(target, |bytes| outbox.arrivals.data(at, bytes));
+        }
+    }
+
+    fn read_back(&self, target: &[Sge], mut tell: impl FnMut(&[u8])) {
+        let mut buffer = [0; CHUNK as usize];
+        for sge in target {
+            let mut done = 0;
+            while done < sge.length() {
+                let bytes = &mut buffer[..(sge.length() - done).min(CHUNK) as usize];
+                match *sge {
+                    Sge::Memory { space, address, .. } => {
+                        // What cannot be read could hardly be written.
+                        let memory = self.context.spaces.get(space);
+                        if memory.read(address.wrapping_add(done), bytes).is_err() {
+                            return;
+                        }
+                    }
+                    // The null key swallows what is written.
+                    Sge::Inline { .. } | Sge::Null { .. } => bytes.fill(0),
+                }
+                tell(bytes);
+                done += bytes.len() as u64;
+            }
+        }
+    }
+}
+
+/// A CQE has been written.
+pub(super) fn completed(state: &State, completion: &Completion) {
+    let Some((function, outbox)) = &state.outbox else { return };
+    if !outbox.arrivals.is_wanted() {
+        return;
+    }
+    let Completion { body, first_half, .. } = completion;
+    let Some(cqe) = Cqe::from_prefix(body) else { return };
+    let side = match cqe.opcode() {
+        CqeOpcode::REQUESTER | CqeOpcode::REQUESTER_ERROR => QueueSide::Requester,
+        _ => QueueSide::Responder,
+    };
+    let at = QueueId { function: *function, qpn: cqe.qpn(), side };
+    let whole = first_half.as_ref().map_or(&[][..], |half| &half[..]);
+    outbox.arrivals.completion(at, &[whole, body].concat());
+}

@@ -1,0 +1,113 @@
+//! What has arrived, queue by queue: CQEs, and digests of data. For tests that compare one run of a
+//! program with another.
+//!
+//! Unlike what watchers are told, this is written down by whoever has the function, at once: the
+//! order of a queue's entries is that in which they arrived, and nothing is left out.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A side of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QueueSide {
+    /// It sends requests: the data of READs and the results of atomics come back to it.
+    Requester,
+    /// It takes the peer's requests: SENDs and WRITEs put data into its memory.
+    Responder,
+}
+
+/// A side of a QP of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QueueId {
+    /// Which function, from 0, as the methods of [`Model`](crate::Model) number them.
+    pub function: usize,
+    /// The QP.
+    pub qpn: u32,
+    /// Which side of it.
+    pub side: QueueSide,
+}
+
+/// What has arrived at one side of a QP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its CQEs in order: 64 bytes each, or 128 if the first half has data too. The owner bit is 0,
+    /// since it belongs to the CQ's ring.
+    pub completions: Vec<Box<[u8]>>,
+    /// Bytes of data that were put into memory, repetitions included.
+    pub bytes: u64,
+    /// A digest of these bytes in their order, read back from memory. It does not depend on how
+    /// many of them came at a time, nor on their addresses.
+    pub digest: u64,
+}
+
+/// What has arrived since somebody asked for it.
+pub type Arrivals = BTreeMap<QueueId, Arrived>;
+
+/// Where FNV-1a begins, and what it multiplies by.
+const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0100_0000_01b3);
+
+/// What is written down, while somebody wants it.
+#[derive(Default)]
+pub(crate) struct ArrivalLog {
+    wanted: AtomicUsize,
+    arrivals: Mutex<Arrivals>,
+}
+
+impl ArrivalLog {
+    /// Whether somebody wants to know.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > 0
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A CQE was written.
+    pub(crate) fn completion(&self, at: QueueId, cqe: &[u8]) {
+        self.arrivals().entry(at).or_default().completions.push(cqe.into());
+    }
+
+    /// Data was put into memory.
+    pub(crate) fn data(&self, at: QueueId, bytes: &[u8]) {
+        let mut arrivals = self.arrivals();
+        let Arrived { bytes: sum, digest, .. } = arrivals.entry(at).or_default();
+        if *sum == 0 {
+            *digest = FNV.0;
+        }
+        *sum += bytes.len() as u64;
+        *digest =
+            bytes.iter().fold(*digest, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(FNV.1));
+    }
+}
+
+/// Somebody wants to know what arrives, until this is dropped.
+pub struct ArrivalRecording(Arc<crate::watch::Outbox>);
+
+impl ArrivalRecording {
+    pub(crate) fn new(outbox: &Arc<crate::watch::Outbox>) -> Self {
+        outbox.arrivals.wanted.fetch_add(1, Ordering::Relaxed);
+        Self(outbox.clone())
+    }
+
+    /// What has arrived so far, in all recordings of this model since none was left.
+    pub fn arrivals(&self) -> Arrivals {
+        self.0.arrivals.arrivals().clone()
+    }
+}
+
+impl Drop for ArrivalRecording {
+    fn drop(&mut self) {
+        let log = &self.0.arrivals;
+        if log.wanted.fetch_sub(1, Ordering::Relaxed) == 1 {
+            log.arrivals().clear();
+        }
+    }
+}
+
+impl std::fmt::Debug for ArrivalRecording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ArrivalRecording").finish_non_exhaustive()
+    }
+}

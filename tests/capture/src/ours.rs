@@ -5,6 +5,7 @@ use verbless_command::{
     RemoteAccess, RtrAttr, RtsAttr, RtsChange,
 };
 use verbless_devx::{Backend, Context, DeviceInfo};
+use verbless_prm::ServiceType;
 use verbless_queue::domain::{CqConfig, QpConfig, SrqConfig};
 use verbless_queue::qp::ReceiveSide;
 use verbless_queue::service;
@@ -12,7 +13,7 @@ use verbless_queue::{Domain, Rc, Uc, Ud};
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
-use crate::scenario::{Access, Case, Cq, Mr, Qp, Route, Service, Srq, Step};
+use crate::scenario::{Access, Case, Cq, Mr, Qp, Route, Srq, Step};
 use crate::{Result, mark, scenario};
 
 /// The name of our side in a recording.
@@ -83,9 +84,10 @@ impl Ours<'_> {
 
     fn qp(&self, case: &Qp) -> Result {
         match case.service {
-            Service::Rc => self.qp_of::<Rc>(case),
-            Service::Uc => self.qp_of::<Uc>(case),
-            Service::Ud => self.qp_of::<Ud>(case),
+            ServiceType::RC => self.qp_of::<Rc>(case),
+            ServiceType::UC => self.qp_of::<Uc>(case),
+            ServiceType::UD => self.qp_of::<Ud>(case),
+            other => panic!("our driver makes no QPs of {other:?}"),
         }
     }
 
@@ -117,9 +119,9 @@ impl Ours<'_> {
 fn take<S: service::Service, R: ReceiveSide>(
     qp: &mut verbless_queue::Qp<S, R>,
     step: Step,
-    service: Service,
+    service: ServiceType,
 ) -> Result {
-    if service == Service::Ud { take_datagram(qp, step) } else { take_connected(qp, step) }
+    if service == ServiceType::UD { take_datagram(qp, step) } else { take_connected(qp, step) }
 }
 
 /// A transition of a connected queue pair.

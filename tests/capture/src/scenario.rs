@@ -1,5 +1,11 @@
 //! What is done with a device, in the terms of verbs.
 
+use verbless_prm::ServiceType;
+
+const RC: ServiceType = ServiceType::RC;
+const UC: ServiceType = ServiceType::UC;
+const UD: ServiceType = ServiceType::UD;
+
 /// A case: what is made, and with which attributes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Case {
@@ -28,22 +34,11 @@ pub struct Cq {
     pub moderation: Option<(u16, u16)>,
 }
 
-/// A service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
-    /// Reliable connected.
-    Rc,
-    /// Unreliable connected.
-    Uc,
-    /// Unreliable datagrams.
-    Ud,
-}
-
 /// Attributes of `ibv_create_qp`, and what follows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Qp {
-    /// The service.
-    pub service: Service,
+    /// RC, UC or UD.
+    pub service: ServiceType,
     /// `max_send_wr`.
     pub sends: u32,
     /// `max_recv_wr`.
@@ -219,7 +214,7 @@ const TO_RTR: Step =
 const TO_RTS: Step =
     Step::Rts { psn: 0x98_7654, timeout: 14, retries: 6, rnr_retries: 5, reads: 8 };
 
-fn qp(service: Service) -> Qp {
+fn qp(service: ServiceType) -> Qp {
     Qp {
         service,
         sends: 16,
@@ -237,7 +232,6 @@ fn qp(service: Service) -> Qp {
 /// Every case with its name, in the order in which they run.
 #[must_use]
 pub fn cases() -> Vec<(&'static str, Case)> {
-    use Service::{Rc, Uc, Ud};
     let rights = |remote_write, remote_read, remote_atomic| Access {
         remote_write,
         remote_read,
@@ -245,7 +239,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ..Access::LOCAL
     };
     let init =
-        |access| Case::Qp(Qp { steps: vec![Step::Init { pkey_index: 0, access }], ..qp(Rc) });
+        |access| Case::Qp(Qp { steps: vec![Step::Init { pkey_index: 0, access }], ..qp(RC) });
     let mr = |offset, length, access| Case::Mr(Mr { offset, length, access });
     vec![
         ("open", Case::Open),
@@ -257,22 +251,22 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ("cq wide", Case::Cq(Cq { wide: true, ..CQ })),
         ("cq overrun", Case::Cq(Cq { overrun: true, ..CQ })),
         ("cq moderated", Case::Cq(Cq { moderation: Some((17, 40)), ..CQ })),
-        ("rc", Case::Qp(Qp { steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(Rc) })),
-        ("rc one cq", Case::Qp(Qp { one_cq: true, ..qp(Rc) })),
-        ("rc one of each", Case::Qp(Qp { sends: 1, receives: 1, ..qp(Rc) })),
+        ("rc", Case::Qp(Qp { steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(RC) })),
+        ("rc one cq", Case::Qp(Qp { one_cq: true, ..qp(RC) })),
+        ("rc one of each", Case::Qp(Qp { sends: 1, receives: 1, ..qp(RC) })),
         (
             "rc 100 of 4",
-            Case::Qp(Qp { sends: 100, receives: 100, send_sges: 4, receive_sges: 4, ..qp(Rc) }),
+            Case::Qp(Qp { sends: 100, receives: 100, send_sges: 4, receive_sges: 4, ..qp(RC) }),
         ),
         (
             "rc 1000 of 3",
-            Case::Qp(Qp { sends: 1000, receives: 1000, send_sges: 3, receive_sges: 3, ..qp(Rc) }),
+            Case::Qp(Qp { sends: 1000, receives: 1000, send_sges: 3, receive_sges: 3, ..qp(RC) }),
         ),
-        ("rc sends only", Case::Qp(Qp { receives: 0, receive_sges: 0, ..qp(Rc) })),
-        ("rc receives only", Case::Qp(Qp { sends: 0, send_sges: 0, ..qp(Rc) })),
-        ("rc inline 64", Case::Qp(Qp { inline: 64, ..qp(Rc) })),
-        ("rc inline 400", Case::Qp(Qp { inline: 400, ..qp(Rc) })),
-        ("rc signal all", Case::Qp(Qp { signal_all: true, ..qp(Rc) })),
+        ("rc sends only", Case::Qp(Qp { receives: 0, receive_sges: 0, ..qp(RC) })),
+        ("rc receives only", Case::Qp(Qp { sends: 0, send_sges: 0, ..qp(RC) })),
+        ("rc inline 64", Case::Qp(Qp { inline: 64, ..qp(RC) })),
+        ("rc inline 400", Case::Qp(Qp { inline: 400, ..qp(RC) })),
+        ("rc signal all", Case::Qp(Qp { signal_all: true, ..qp(RC) })),
         ("rc without rights", init(Access::NONE)),
         ("rc for writes", init(rights(true, false, false))),
         ("rc for reads", init(rights(false, true, false))),
@@ -292,7 +286,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
                     },
                     Step::Rts { psn: 0, timeout: 0, retries: 0, rnr_retries: 7, reads: 1 },
                 ],
-                ..qp(Rc)
+                ..qp(RC)
             }),
         ),
         (
@@ -303,14 +297,14 @@ pub fn cases() -> Vec<(&'static str, Case)> {
                     Step::Rtr { mtu: 1, qpn: 7, psn: 0, reads: 0, rnr_timer: 31, route: NEAR },
                     Step::Rts { psn: 0xff_ffff, timeout: 31, retries: 7, rnr_retries: 0, reads: 0 },
                 ],
-                ..qp(Rc)
+                ..qp(RC)
             }),
         ),
         (
             "rc again",
             Case::Qp(Qp {
                 steps: vec![TO_INIT, Step::Again { access: rights(true, false, false) }],
-                ..qp(Rc)
+                ..qp(RC)
             }),
         ),
         (
@@ -324,10 +318,10 @@ pub fn cases() -> Vec<(&'static str, Case)> {
                     Step::Error,
                     Step::Reset,
                 ],
-                ..qp(Rc)
+                ..qp(RC)
             }),
         ),
-        ("rc shared", Case::Qp(Qp { shared: true, receives: 0, ..qp(Rc) })),
+        ("rc shared", Case::Qp(Qp { shared: true, receives: 0, ..qp(RC) })),
         (
             "uc",
             Case::Qp(Qp {
@@ -337,11 +331,11 @@ pub fn cases() -> Vec<(&'static str, Case)> {
                     TO_RTR,
                     TO_RTS,
                 ],
-                ..qp(Uc)
+                ..qp(UC)
             }),
         ),
-        ("uc shared", Case::Qp(Qp { shared: true, receives: 0, ..qp(Uc) })),
-        ("ud", Case::Qp(Qp { inline: 64, steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(Ud) })),
+        ("uc shared", Case::Qp(Qp { shared: true, receives: 0, ..qp(UC) })),
+        ("ud", Case::Qp(Qp { inline: 64, steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(UD) })),
         ("srq", Case::Srq(Srq { receives: 100, sges: 2, limit: None })),
         ("srq of one", Case::Srq(Srq { receives: 1, sges: 1, limit: None })),
         ("srq with limit", Case::Srq(Srq { receives: 255, sges: 1, limit: Some(9) })),

@@ -2,9 +2,10 @@
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
-use crate::scenario::{Case, Cq, Mr, Qp, Service, Step};
+use crate::scenario::{Case, Cq, Mr, Qp, Step};
 use crate::verbs::{AddressHandle, Capabilities, Context, QpAttributes, Verbs, mask};
 use crate::{Result, mark, scenario};
+use verbless_prm::ServiceType;
 
 /// The name of their side in a recording.
 pub const SIDE: &str = "theirs";
@@ -63,9 +64,10 @@ fn do_qp(context: &Context<'_>, case: &Qp) -> Result {
         max_inline_data: case.inline,
     };
     let service = match case.service {
-        Service::Rc => 2,
-        Service::Uc => 3,
-        Service::Ud => 4,
+        ServiceType::RC => 2,
+        ServiceType::UC => 3,
+        ServiceType::UD => 4,
+        other => panic!("verbs have no number for QPs of {other:?} here"),
     };
     let receive = other.as_ref().unwrap_or(&send);
     let qp = pd.qp(service, capabilities, case.signal_all, &send, receive, srq.as_ref())?;
@@ -77,13 +79,13 @@ fn do_qp(context: &Context<'_>, case: &Qp) -> Result {
 }
 
 /// What `ibv_modify_qp` is given, and which of it counts.
-fn modification(service: Service, step: &Step) -> (QpAttributes, u32) {
+fn modification(service: ServiceType, step: &Step) -> (QpAttributes, u32) {
     let mut it = QpAttributes::default();
     let given = match *step {
         Step::Init { pkey_index, access } => {
             (it.qp_state, it.pkey_index, it.port_num) = (1, pkey_index, 1);
             let common = mask::PKEY_INDEX | mask::PORT;
-            if service == Service::Ud {
+            if service == ServiceType::UD {
                 it.qkey = scenario::QKEY;
                 common | mask::QKEY
             } else {
@@ -99,7 +101,7 @@ fn modification(service: Service, step: &Step) -> (QpAttributes, u32) {
         }
         Step::Rtr { mtu, qpn, psn, reads, rnr_timer, route } => {
             it.qp_state = 2;
-            if service == Service::Ud {
+            if service == ServiceType::UD {
                 0
             } else {
                 (it.path_mtu, it.dest_qp_num, it.rq_psn) = (mtu.into(), qpn, psn);
@@ -119,7 +121,7 @@ fn modification(service: Service, step: &Step) -> (QpAttributes, u32) {
                     it.ah_attr.traffic_class = traffic_class;
                 }
                 let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
-                if service == Service::Rc {
+                if service == ServiceType::RC {
                     (it.max_dest_rd_atomic, it.min_rnr_timer) = (reads, rnr_timer);
                     connected | mask::MAX_DEST_READS | mask::MIN_RNR_TIMER
                 } else {
@@ -129,7 +131,7 @@ fn modification(service: Service, step: &Step) -> (QpAttributes, u32) {
         }
         Step::Rts { psn, timeout, retries, rnr_retries, reads } => {
             (it.qp_state, it.sq_psn) = (3, psn);
-            if service == Service::Rc {
+            if service == ServiceType::RC {
                 (it.timeout, it.retry_cnt, it.rnr_retry) = (timeout, retries, rnr_retries);
                 it.max_rd_atomic = reads;
                 mask::SQ_PSN | mask::TIMEOUT | mask::RETRIES | mask::RNR_RETRIES | mask::MAX_READS

@@ -14,7 +14,7 @@ use verbless_fuzz::tweak::Tweak;
 use verbless_fuzz::wqe::{Place, Wqe};
 use verbless_model::Link;
 use verbless_model_host::pci::Region;
-use verbless_prm::{COMMANDS as ALL, CommandInfo};
+use verbless_prm::{COMMANDS as ALL, CommandInfo, ServiceType};
 
 /// Operations and turns of one run at most.
 const OPERATIONS: usize = 64;
@@ -213,7 +213,7 @@ fn post(machine: &mut Machine, qp: u8, wqe: &Wqe) {
 
 /// What most runs begin with: one of everything, so that what follows has numbers to name.
 fn furnish(machine: &mut Machine) {
-    use verbless_fuzz::object::{Key, Receives, Service};
+    use verbless_fuzz::object::{Key, Receives};
     machine.bring_up(0);
     let basics = [
         Object::Pd,
@@ -224,7 +224,7 @@ fn furnish(machine: &mut Machine) {
         Object::Mkey { key: Key::Pages { umr: true, same: false }, pd: 0 },
         Object::Rmp { pd: 0, umem: false },
         Object::Qp {
-            service: Service::Rc,
+            service: ServiceType::RC,
             receives: Receives::Own,
             umem: false,
             pd: 0,

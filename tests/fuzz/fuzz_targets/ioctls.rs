@@ -11,11 +11,11 @@ use verbless_fuzz::address::{Address, DATA, QUEUES};
 use verbless_fuzz::client::{Change, Fickle, Split};
 use verbless_fuzz::machine::{Known, Sort, profile};
 use verbless_fuzz::memory::{BYTES, Memory, START};
-use verbless_fuzz::object::{self, Object, Receives, Service, Step};
+use verbless_fuzz::object::{self, Object, Receives, Step};
 use verbless_fuzz::tweak::{self, Tweak};
 use verbless_model::{Link, Model, ObjectCounts};
 use verbless_model_kernel::{FuzzFile, Method, Sort as Carries};
-use verbless_prm::{COMMANDS, CommandInfo};
+use verbless_prm::{COMMANDS, CommandInfo, ServiceType};
 
 /// Operations and turns of one run at most.
 const OPERATIONS: usize = 48;
@@ -161,7 +161,7 @@ impl Lab {
         self.call(method(UAR, 0x1000), &Content::Bytes(Vec::new()), 0, 0, 16, &[]);
         self.call(method(DEVX, 0x1002), &Content::Bytes(Vec::new()), 0, 0, 16, &[]);
         self.umem(QUEUES, START + BYTES - QUEUES, 7);
-        let service = Service::Rc;
+        let service = ServiceType::RC;
         let receives = Receives::Own;
         for object in [
             Object::Cq { big: false, log_size: 3, umem: true, eq: 0, uar: 0 },

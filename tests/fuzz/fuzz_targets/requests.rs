@@ -9,10 +9,10 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA};
 use verbless_fuzz::machine::{Machine, Sort};
-use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, Service, Step, Stretch};
+use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, Step, Stretch};
 use verbless_fuzz::wqe::{self, Place, Wqe};
 use verbless_model::{Fault, Link};
-use verbless_prm::AttachToMcgIn;
+use verbless_prm::{AttachToMcgIn, ServiceType};
 
 /// Operations and turns of one run at most.
 const OPERATIONS: usize = 128;
@@ -124,17 +124,17 @@ enum Pair {
 }
 
 impl Pair {
-    fn queues(self) -> (Service, Receives) {
+    fn queues(self) -> (ServiceType, Receives) {
         match self {
-            Self::Rc | Self::RcInCqe => (Service::Rc, Receives::Own),
-            Self::RcShared => (Service::Rc, Receives::Shared(0)),
-            Self::RcXrcSrq => (Service::Rc, Receives::Shared(1)),
-            Self::Uc => (Service::Uc, Receives::Own),
-            Self::Ud => (Service::Ud, Receives::Own),
-            Self::UdShared => (Service::Ud, Receives::Shared(0)),
-            Self::Management => (Service::Qp1, Receives::Own),
-            Self::Umr => (Service::RegUmr, Receives::None),
-            Self::UmrRc => (Service::Rc, Receives::Own),
+            Self::Rc | Self::RcInCqe => (ServiceType::RC, Receives::Own),
+            Self::RcShared => (ServiceType::RC, Receives::Shared(0)),
+            Self::RcXrcSrq => (ServiceType::RC, Receives::Shared(1)),
+            Self::Uc => (ServiceType::UC, Receives::Own),
+            Self::Ud => (ServiceType::UD, Receives::Own),
+            Self::UdShared => (ServiceType::UD, Receives::Shared(0)),
+            Self::Management => (ServiceType::QP1, Receives::Own),
+            Self::Umr => (ServiceType::REG_UMR, Receives::None),
+            Self::UmrRc => (ServiceType::RC, Receives::Own),
         }
     }
 }
@@ -142,7 +142,7 @@ impl Pair {
 struct Lab {
     machine: Machine,
     /// By function, the services of its QPs, as `known.queues`.
-    services: [Vec<Service>; 2],
+    services: [Vec<ServiceType>; 2],
     loopback: bool,
 }
 
@@ -196,7 +196,7 @@ impl Lab {
         let mut made = [0; 2];
         for (function, made) in made.iter_mut().enumerate() {
             let service = match (service, function) {
-                (Service::Qp1, 1) => Service::Qp0,
+                (ServiceType::QP1, 1) => ServiceType::QP0,
                 _ => service,
             };
             let cqs = if matches!(pair, Pair::RcInCqe) { [0, 1] } else { [0, 0] };
@@ -223,7 +223,7 @@ impl Lab {
         let qpn = self.machine.known[function].pick(Sort::Qp, index);
         let peer = (lid(other), self.machine.known[other].pick(Sort::Qp, index));
         self.machine.step_queue(function, 0, step, qpn, peer, &[], None);
-        if step == Step::Init && self.service(function, index) == Some(Service::Ud) {
+        if step == Step::Init && self.service(function, index) == Some(ServiceType::UD) {
             let mut attach = AttachToMcgIn::new();
             let mut group = [0; 16];
             group[0] = 0xff;
@@ -232,7 +232,7 @@ impl Lab {
         }
     }
 
-    fn service(&self, function: usize, index: u8) -> Option<Service> {
+    fn service(&self, function: usize, index: u8) -> Option<ServiceType> {
         let services = &self.services[function];
         services.get(usize::from(index) % services.len().max(1)).copied()
     }
@@ -247,8 +247,8 @@ impl Lab {
     fn request(&self, (function, index): (usize, usize), wqe: &Wqe) -> Vec<u8> {
         let queue = &self.machine.known[function].queues[index];
         let datagram = matches!(
-            self.services[function].get(index),
-            Some(Service::Ud | Service::Qp0 | Service::Qp1)
+            self.services[function].get(index).copied(),
+            Some(ServiceType::UD | ServiceType::QP0 | ServiceType::QP1)
         );
         let place = Place {
             known: &self.machine.known[function],

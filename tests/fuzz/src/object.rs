@@ -1,6 +1,6 @@
 //! Commands that make, move and destroy, as an honest driver sends them.
 
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Unstructured};
 use verbless_prm::{
     AllocPdIn, AllocQCounterIn, AllocTransportDomainIn, AllocUarIn, AllocXrcdIn, AtomicMode,
     CommandInput, CqeSize, CreateCqIn, CreateEqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn,
@@ -61,7 +61,8 @@ pub enum Object {
         uar: u8,
     },
     Qp {
-        service: Service,
+        #[arbitrary(with = service)]
+        service: ServiceType,
         receives: Receives,
         umem: bool,
         pd: u8,
@@ -108,15 +109,21 @@ pub enum Key {
     },
 }
 
-#[derive(Arbitrary, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
-    Rc,
-    Uc,
-    Ud,
-    Xrc,
-    Qp0,
-    Qp1,
-    RegUmr,
+/// A service whose queue pairs a guest asks for: one of those that there are, with any of them as
+/// likely as the others.
+fn service(input: &mut Unstructured<'_>) -> arbitrary::Result<ServiceType> {
+    let known = [
+        ServiceType::RC,
+        ServiceType::UC,
+        ServiceType::UD,
+        ServiceType::XRC,
+        ServiceType::QP0,
+        ServiceType::QP1,
+        ServiceType::REG_UMR,
+    ];
+    // As the derive macro reads an enumeration: inputs that were found before mean the same.
+    let at = u64::from(u32::arbitrary(input)?) * known.len() as u64 >> 32;
+    Ok(known[at as usize])
 }
 
 #[derive(Arbitrary, Debug, Clone, Copy)]
@@ -320,7 +327,7 @@ fn mkey(key: Key, pd: u8, known: &Known) -> Built {
 }
 
 fn queue(
-    service: Service,
+    service: ServiceType,
     receives: Receives,
     umem: bool,
     [pd, send_cq, receive_cq, uar]: [u8; 4],
@@ -331,15 +338,7 @@ fn queue(
     let page = known.pick(Sort::Uar, uar);
     let mut input = CreateQpIn::new();
     let context = input.qpc_mut();
-    context.set_st(match service {
-        Service::Rc => ServiceType::RC,
-        Service::Uc => ServiceType::UC,
-        Service::Ud => ServiceType::UD,
-        Service::Xrc => ServiceType::XRC,
-        Service::Qp0 => ServiceType::QP0,
-        Service::Qp1 => ServiceType::QP1,
-        Service::RegUmr => ServiceType::REG_UMR,
-    });
+    context.set_st(service);
     context.set_pm_state(PathMigrationState::MIGRATED).set_pd(known.pick(Sort::Pd, pd));
     context.set_log_sq_size(LOG_SQ).set_uar_page(page).set_user_index(0xff_ffff);
     context.set_cqn_snd(known.pick(Sort::Cq, send_cq));

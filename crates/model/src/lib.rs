@@ -35,12 +35,14 @@
 //! - another command: an entry of the table in `hca/commands/execute.rs`;
 //! - a header of packets: its layout in `prm/packet.toml`, and where it stands in [`wire`].
 //!
-//! `hca` knows nothing of `engine`, and no circle of modules has more than three files: a test
-//! (`tests/modules.rs`) reads the paths.
+//! `hca` knows nothing of `engine`, nor `fabric` of `hca`, nor `wire` and `memory` of any of them,
+//! and no circle of modules has more than three files: a test (`tests/modules.rs`) reads the paths.
 
 mod bell;
+mod clock;
 mod connection;
 pub mod device;
+mod directory;
 mod engine;
 mod external;
 mod fabric;

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::bell::Bell;
-use crate::engine::clock::Clock;
+use crate::clock::Clock;
+use crate::directory::{Directory, Entry};
 use crate::engine::function::Function;
 use crate::engine::scratch::Scratch;
-use crate::fabric::{Directory, Entry, Fabric, SharedFabric, Vport};
+use crate::fabric::{Fabric, SharedFabric, Vport};
 use crate::functions::{Functions, Slot};
 use crate::hca::Refused;
 use crate::memory::{Held, Interrupts, Space, Spaces};

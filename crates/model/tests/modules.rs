@@ -1,9 +1,10 @@
-//! Which file of a crate uses which: no circle of files may be larger than [`MOST`].
+//! Which file of a crate uses which: no circle of files may be larger than [`MOST`], and a layer of
+//! the model uses only those below it.
 //!
 //! Paths that begin with `crate`, `super`, `self` or a child module are read from the text, as far
 //! as they lead to a file; methods on types show no path and make no edge. Tests do not count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 /// The largest circle that a crate may have.
@@ -35,6 +36,82 @@ fn no_crate_has_a_large_circle_of_modules() {
     }
     assert!(seen.contains("model") && seen.contains("prm"), "the crates are elsewhere: {seen:?}");
     assert!(large.is_empty(), "circles of more than {MOST} files:\n{}", large.join("\n"));
+}
+
+/// Layers of the model, and what the files of each must not use, be it by others.
+const LAYERS: [(&str, &[&str]); 4] = [
+    ("hca", &["engine", "world", "functions", "model", "device", "links", "plan", "external"]),
+    ("fabric", &["hca", "engine", "world", "functions", "model", "device", "links", "plan"]),
+    ("wire", &["fabric", "memory", "hca", "engine", "world", "functions", "model", "device"]),
+    ("memory", &["fabric", "wire", "hca", "engine", "world", "functions", "model", "device"]),
+];
+
+#[test]
+fn no_layer_of_the_model_uses_one_above_it() {
+    let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    for (layer, forbidden) in LAYERS {
+        let above = upward(&graph, layer, forbidden);
+        assert!(above.is_empty(), "{layer} uses what is above it:\n{}", above.join("\n"));
+        let known =
+            |name: &&&str| graph.keys().any(|module| module.first().is_some_and(|it| it == **name));
+        let all = [&[layer], forbidden].concat();
+        assert!(all.iter().all(|name| known(&name)), "a layer of {all:?} is elsewhere");
+    }
+}
+
+#[test]
+fn a_use_of_a_higher_layer_is_found_though_another_module_stands_between() {
+    let module = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Module>();
+    let graph = BTreeMap::from([
+        (module(&["hca", "a"]), [module(&["between"])].into()),
+        (module(&["hca", "b"]), [module(&["hca", "a"])].into()),
+        (module(&["between"]), [module(&["engine", "c"])].into()),
+        (module(&["engine", "c"]), BTreeSet::new()),
+        (module(&["memory"]), BTreeSet::new()),
+    ]);
+    let way = "hca::a -> between -> engine::c";
+    assert_eq!(upward(&graph, "hca", &["engine"]), [way, &format!("hca::b -> {way}")]);
+    assert!(upward(&graph, "hca", &["memory"]).is_empty());
+    assert!(upward(&graph, "engine", &["hca"]).is_empty());
+}
+
+/// The ways by which files of a layer come to use something forbidden, a shortest one for each.
+fn upward(
+    graph: &BTreeMap<Module, BTreeSet<Module>>,
+    layer: &str,
+    forbidden: &[&str],
+) -> Vec<String> {
+    let of_layer = graph.keys().filter(|module| module.first().is_some_and(|it| it == layer));
+    of_layer.filter_map(|from| way(graph, from, forbidden)).collect()
+}
+
+/// The shortest way from a module to one in a forbidden layer.
+fn way(
+    graph: &BTreeMap<Module, BTreeSet<Module>>,
+    from: &Module,
+    forbidden: &[&str],
+) -> Option<String> {
+    let mut came_from = BTreeMap::from([(from, from)]);
+    let mut next = VecDeque::from([from]);
+    while let Some(module) = next.pop_front() {
+        if module.first().is_some_and(|it| forbidden.contains(&&**it)) {
+            let mut names = vec![module.join("::")];
+            let mut at = module;
+            while at != from {
+                at = came_from[at];
+                names.push(at.join("::"));
+            }
+            names.reverse();
+            return Some(names.join(" -> "));
+        }
+        for used in graph.get(module).into_iter().flatten() {
+            came_from.entry(used).or_insert_with(|| {
+                next.push_back(used);
+                module
+            });
+        }
+    }
+    None
 }
 
 #[test]

@@ -113,8 +113,13 @@ pub(super) fn wake(function: &mut Function, page: u32) {
 
 fn wake_send_queue(function: &mut Function, number: u32) {
     let Function { hca, engine, .. } = function;
-    // A QP without a send queue names a page, too.
-    let Some(Sender { queue, record, .. }) = hca.objects.sender(number) else { return };
+    let Some(Sender { queue, record, .. }) = hca.objects.sender(number) else {
+        // A QP without a send queue names a page, too.
+        if !hca.objects.qps.contains_key(&number) {
+            tracing::error!(number, "a page names a send queue that is gone");
+        }
+        return;
+    };
     if let Err(fault) = queue.read_producer(&*hca.memory, record) {
         tracing::debug!(number, %fault, "a doorbell record cannot be read: nothing new is posted");
         return;

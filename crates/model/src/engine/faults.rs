@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::clock::nanoseconds;
+use crate::clock::nanoseconds;
 use crate::hca::Countdowns;
 
 /// Something that goes wrong on the data path of one device.

@@ -24,6 +24,7 @@ impl Function {
         let Self { hca, engine, .. } = self;
         loop {
             let number = engine.active.pop_front()?;
+            // Its turn will say that it is gone.
             let Some(sender) = hca.objects.sender(number) else { return Some(number) };
             let runtime = &mut sender.queue.runtime;
             runtime.owed = (runtime.owed - SHARE).max(0);
@@ -38,7 +39,7 @@ impl Function {
     /// A queue that has moved so many bytes in its turn has another one after the others.
     pub(super) fn go_on(&mut self, number: u32, moved: u64) {
         let Self { hca, engine, .. } = self;
-        let Some(sender) = hca.objects.sender(number) else { return };
+        let Some(sender) = hca.objects.sender(number) else { return gone(number) };
         let runtime = &mut sender.queue.runtime;
         runtime.owed = moved as i64;
         if !std::mem::replace(&mut runtime.queued, true) {
@@ -49,7 +50,7 @@ impl Function {
     /// A queue that could not have its turn has it next.
     pub(super) fn go_first(&mut self, number: u32) {
         let Self { hca, engine, .. } = self;
-        let Some(sender) = hca.objects.sender(number) else { return };
+        let Some(sender) = hca.objects.sender(number) else { return gone(number) };
         sender.queue.runtime.queued = true;
         engine.active.push_front(number);
     }
@@ -73,4 +74,10 @@ impl Function {
     pub(crate) fn new(hca: Hca) -> Self {
         Self { hca, engine: State::default(), space: Space::default(), spaces: Spaces::default() }
     }
+}
+
+/// Commands destroy no queue while it has its turn.
+#[cold]
+fn gone(number: u32) {
+    tracing::error!(number, "a send queue is gone after its turn");
 }

@@ -22,7 +22,6 @@
 
 mod arrivals;
 mod blueflame;
-pub(crate) mod clock;
 mod command;
 mod context;
 mod counters;

@@ -182,9 +182,16 @@ impl QueuePair<'_> {
     fn skip_to(&mut self, index: u16, wqebbs: u16) {
         self.qp.runtime.begun = false;
         self.qp.runtime.carried = 0;
-        if let Some(sq) = self.qp.sq.as_mut() {
-            sq.consumer = index.wrapping_add(wqebbs);
+        match self.qp.sq.as_mut() {
+            Some(sq) => sq.consumer = index.wrapping_add(wqebbs),
+            None => self.no_send_queue(),
         }
+    }
+
+    /// A request had a send queue when its turn began, and it cannot go meanwhile.
+    #[cold]
+    pub(super) fn no_send_queue(&self) {
+        tracing::error!(missing = %Missing::SendQueue(self.qpn), "a request has no send queue");
     }
 
     /// The WQE is done: moves on, and writes the CQE if one is wanted, with `bytes` that arrived
@@ -236,6 +243,7 @@ impl QueuePair<'_> {
         bytes: u64,
         syndrome: Option<u8>,
     ) {
+        // A function that is in no model, as in tests, has nobody to tell.
         let Some((function, outbox)) = &self.context.state.outbox else { return };
         if outbox.requests.is_watched() {
             let (function, at) = (*function, Duration::from_nanos(self.context.now));

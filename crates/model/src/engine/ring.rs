@@ -93,6 +93,7 @@ impl QueueMemory {
         if room >= entry.len() as u64 {
             return memory.write_entry(address, entry);
         }
+        // An entry of no bytes is written.
         let Some((_, rest)) = entry.split_last() else { return Ok(()) };
         self.write(memory, at, rest)?;
         let last = rest.len();

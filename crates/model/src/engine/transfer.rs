@@ -48,6 +48,7 @@ fn copy(
     (target, written): (Sge, u64),
     length: u64,
 ) -> Result<(), End> {
+    // What goes to the null key goes nowhere.
     let Sge::Memory { space, address: target, .. } = target else { return Ok(()) };
     let to = spaces.get(space);
     let target = target.checked_add(written).ok_or(End::Target)?;

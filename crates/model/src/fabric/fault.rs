@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::frame::Frame;
 use super::link::Direction;
 use super::random::Random;
-use crate::engine::clock::nanoseconds;
+use crate::clock::nanoseconds;
 
 /// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

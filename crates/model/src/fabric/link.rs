@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::fault::{Active, FrameFault, Outcome};
 use super::frame::Frame;
-use crate::engine::clock::nanoseconds;
+use crate::clock::nanoseconds;
 use crate::profile::Link;
 
 /// Bytes that may wait for one direction of a link; more are dropped.

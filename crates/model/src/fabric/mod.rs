@@ -20,8 +20,8 @@
 //! arrived for it. One queue orders all by time and number, so what happens is the same in every
 //! run.
 //!
-//! This file has the ports and their names, [`forward`] the ways of frames. [`reach()`] is the way
-//! of messages that are carried whole: which function a port's address reaches.
+//! This file has the ports and their names, [`forward`] the ways of frames. Messages that are
+//! carried whole do not come here: `directory` says which function an address reaches.
 
 pub(crate) mod address;
 #[cfg(test)]
@@ -32,7 +32,6 @@ pub(crate) mod frame;
 mod link;
 mod pcapng;
 mod random;
-mod reach;
 mod schedule;
 mod shared;
 #[cfg(test)]
@@ -47,7 +46,6 @@ pub use self::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 pub(crate) use self::frame::{Buffers, Frame};
 pub use self::link::{LinkSettings, Traffic};
 pub(crate) use self::pcapng::Pcapng;
-pub(crate) use self::reach::{Directory, Entry};
 pub(crate) use self::shared::SharedFabric;
 
 use self::link::{Cable, Direction};

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
-use crate::engine::clock::nanoseconds;
+use crate::clock::nanoseconds;
 use crate::profile::Link;
 use crate::watch::SeenFrame;
 

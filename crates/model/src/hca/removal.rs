@@ -57,7 +57,10 @@ kinds!(removal);
 impl Hca {
     /// Removes an object, gives back its number and lets go of all that it uses.
     pub(super) fn remove<K: Removal>(&mut self, kind: K, number: K::Number) {
-        let Some(object) = self.objects.remove(kind, number) else { return };
+        let Some(object) = self.objects.remove(kind, number) else {
+            tracing::error!(number = number.into(), "an object is gone before it is destroyed");
+            return;
+        };
         if K::is_made(&object) {
             K::numbers(&mut self.numbers, &object).give(number.into());
         }
@@ -76,7 +79,10 @@ fn qp_gone(hca: &mut Hca, number: u32, qp: objects::Qp) {
 
 /// Takes a QP out of a group, and the group away with its last member.
 pub(super) fn leave_group(objects: &mut Objects, qpn: u32, group: &[u8; 16]) {
-    let Some(members) = objects.groups.get_mut(group) else { return };
+    let Some(members) = objects.groups.get_mut(group) else {
+        tracing::error!(qpn, ?group, "a QP leaves a group that nobody is in");
+        return;
+    };
     objects.members -= usize::from(members.remove(&qpn));
     if members.is_empty() {
         objects.groups.remove(group);

@@ -27,7 +27,10 @@ impl QueuePair<'_> {
         }
         let transport = &packet.headers.transport;
         let psn = transport.bth.psn();
-        let Some(place) = self.qp.runtime.connection().window.place(psn) else { return };
+        let Some(place) = self.qp.runtime.connection().window.place(psn) else {
+            tracing::debug!(self.qpn, psn, "an answer to nothing that is on its way");
+            return;
+        };
         let syndrome = transport.extensions.aeth.map_or(0, |aeth: Aeth| aeth.syndrome());
         let (kind, value) = (syndrome >> 5 & 3, syndrome & 0x1f);
         let progress = match opcode.message {

@@ -30,11 +30,18 @@ impl QueuePair<'_> {
             Message::Send | Message::Write => {
                 // Not with the PSN of a READ or atomic that was executed since: only their own
                 // answers acknowledge those.
-                let Some(psn) = arriving.executed else { return };
+                let Some(psn) = arriving.executed else {
+                    tracing::debug!(self.qpn, psn, "a duplicate of what was never executed");
+                    return;
+                };
                 self.answer(Answer::Acknowledge { psn, msn });
             }
             Message::ReadRequest => {
-                let Some(reth) = transport.extensions.reth else { return };
+                // Each READ request that the parser lets through has one.
+                let Some(reth) = transport.extensions.reth else {
+                    tracing::error!(self.qpn, psn, "a READ request without a RETH");
+                    return;
+                };
                 let length = u64::from(reth.dma_length());
                 let packets = self.packets(length);
                 let known =
@@ -68,8 +75,10 @@ impl QueuePair<'_> {
                     }
                     _ => None,
                 });
-                if let Some(answer) = found {
-                    self.answer(answer);
+                match found {
+                    Some(answer) => self.answer(answer),
+                    // The requester asks again while it waits, and then gives up.
+                    None => tracing::debug!(self.qpn, psn, "an atomic that is not remembered"),
                 }
             }
             _ => {}
@@ -125,7 +134,14 @@ impl QueuePair<'_> {
 
     fn emit_aeth(&mut self, psn: u32, msn: u32, syndrome: u8) -> bool {
         let out = response(Message::Acknowledge, Position::Only, psn, Some((msn, syndrome)), 0);
-        let _ = self.emit(&out, false, |_| Ok(()));
+        self.emit_without_payload(&out)
+    }
+
+    /// Sends an answer that has no payload, which could be missing; nothing of it is left.
+    fn emit_without_payload(&mut self, out: &Outgoing) -> bool {
+        if let Err(end) = self.emit(out, false, |_| Ok(())) {
+            tracing::error!(self.qpn, ?end, "an answer without a payload was not sent");
+        }
         true
     }
 
@@ -135,8 +151,7 @@ impl QueuePair<'_> {
         let mut original = AtomicAckEth::zeroed();
         original.set_original(value);
         out.extensions.atomic_ack_eth = Some(original);
-        let _ = self.emit(&out, false, |_| Ok(()));
-        true
+        self.emit_without_payload(&out)
     }
 
     /// Sends the next packet of the answer to a READ; true if it was the last one.
@@ -194,10 +209,7 @@ fn response(
     let opcode =
         Opcode { service: Service::Rc, message, place, immediate: false, invalidate: false };
     let mut bth = Bth::zeroed();
-    if let Some(opcode) = opcode.bits() {
-        bth.set_opcode(opcode);
-    }
-    bth.set_psn(psn);
+    bth.set_opcode(opcode.bits().expect("RC has all responses")).set_psn(psn);
     let aeth = aeth.map(|(msn, syndrome)| {
         let mut aeth = Aeth::zeroed();
         aeth.set_msn(msn).set_syndrome(syndrome);

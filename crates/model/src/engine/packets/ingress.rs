@@ -8,7 +8,7 @@ use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
 use crate::hca::Hca;
 use crate::hca::objects::{Objects, Qp};
-use crate::wire::{Packet, Route, Service};
+use crate::wire::{Opcode, Packet, Route, Service};
 
 /// The QP number of datagrams to a group.
 const GROUP: u32 = 0xff_ffff;
@@ -34,7 +34,10 @@ pub(in crate::engine) fn arrive(
             return;
         }
     };
-    let Some(opcode) = packet.headers.transport.opcode() else { return };
+    let Some(opcode) = packet.headers.transport.opcode() else {
+        tracing::debug!(port, "a packet of a reserved opcode");
+        return;
+    };
     let addresses = addresses(&function.hca);
     let route = &packet.headers.route;
     let bth = &packet.headers.transport.bth;
@@ -48,10 +51,13 @@ pub(in crate::engine) fn arrive(
         return;
     }
     if to == GROUP && opcode.service == Service::Ud {
-        to_group(function, &packet, (port, own), now, scratch);
+        to_group(function, (&packet, opcode), (port, own), now, scratch);
         return;
     }
-    let Some(qpn) = number(&function.hca.objects, port, to) else { return };
+    let Some(qpn) = number(&function.hca.objects, port, to) else {
+        tracing::debug!(port, to, "a packet for a management QP that nobody has made");
+        return;
+    };
     let Some(qp) = function.hca.objects.qps.get(&qpn) else {
         tracing::debug!(qpn, "a packet for a QP that does not exist");
         return;
@@ -84,12 +90,11 @@ fn addresses(hca: &Hca) -> Addresses<'_> {
 /// Gives a datagram to all QPs of a function that joined its group.
 fn to_group(
     function: &mut Function,
-    packet: &Packet<'_>,
+    (packet, opcode): (&Packet<'_>, Opcode),
     (port, own): (u8, bool),
     now: u64,
     scratch: &mut Scratch,
 ) {
-    let Some(opcode) = packet.headers.transport.opcode() else { return };
     let group = match &packet.headers.route {
         Route::Global(_, grh) | Route::RoceV1(_, grh) | Route::Ipv6(_, grh, _) => {
             *grh.destination_gid()
@@ -97,11 +102,18 @@ fn to_group(
         Route::Ipv4(_, ip, _) => mapped(ip.destination_address()),
         Route::Local(_) => return,
     };
+    // Every port hears what is sent to any group.
     let Some(members) = function.hca.objects.groups.get(&group) else { return };
     let source = packet.headers.transport.extensions.deth.map(|deth| deth.source_qp());
     let members: Vec<u32> = members.iter().copied().collect();
     for qpn in members {
-        let Ok(mut pair) = function.pair(qpn, now) else { continue };
+        let mut pair = match function.pair(qpn, now) {
+            Ok(pair) => pair,
+            Err(missing) => {
+                tracing::error!(%missing, ?group, "a group has a member that is gone");
+                continue;
+            }
+        };
         // It does not want to hear what it says to its groups itself.
         let deaf = pair.qp.context.block_lb_mc() && own && source == Some(qpn);
         if !deaf && pair.qp.port == port {

@@ -170,14 +170,16 @@ impl QueuePair<'_> {
 
     /// Leaves a WQE for later; one that came by BlueFlame is put back.
     fn unfetch(&mut self, index: u16, scratch: &Scratch) {
-        if let Some(sq) = self.qp.sq.as_mut() {
-            sq.runtime.copies.put_back(index, &scratch.wqe);
+        match self.qp.sq.as_mut() {
+            Some(sq) => sq.runtime.copies.put_back(index, &scratch.wqe),
+            None => self.no_send_queue(),
         }
     }
 
     /// Whether there is room for a request beside those that are not completed, and it need not
     /// wait for any of them.
     fn may_follow(&self, work: &Work, wqe: &[u8]) -> bool {
+        // Nothing is on its way yet.
         let Some(connection) = self.qp.runtime.started() else { return true };
         let window = &connection.window;
         let responses = window.responses();
@@ -246,10 +248,17 @@ impl QueuePair<'_> {
                 Ok(()) => {
                     let general = self.context.caps.general();
                     let qp_type = self.qp.qp_type;
-                    let work = Work::parse(&request.wqe, self.qpn, index, qp_type, general);
-                    if let Ok(work) = work {
-                        let placed = Placed { work, index, wqebbs, length };
-                        self.report(&placed, &request);
+                    match Work::parse(&request.wqe, self.qpn, index, qp_type, general) {
+                        Ok(work) => {
+                            self.report(&Placed { work, index, wqebbs, length }, &request);
+                        }
+                        // It was read before, and capabilities have changed since.
+                        Err(why) => {
+                            self.stop_timer();
+                            let opcode = work::opcode(&request.wqe);
+                            tracing::info!(self.qpn, index, ?why, "a WQE is no longer carried");
+                            self.fail(index, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
+                        }
                     }
                 }
                 Err(syndrome) => {
@@ -274,7 +283,7 @@ impl QueuePair<'_> {
 
     /// The send side may have something to do.
     pub(super) fn goes_on(&mut self) {
-        let Some(sq) = self.qp.sq.as_mut() else { return };
+        let Some(sq) = self.qp.sq.as_mut() else { return self.no_send_queue() };
         if !std::mem::replace(&mut sq.runtime.queued, true) {
             self.context.state.active.push_back(self.qpn);
         }

@@ -42,6 +42,7 @@ impl QueuePair<'_> {
         let window = &mut connection.window;
         let in_flight = window.in_flight();
         let number = window.next;
+        // All of the window is sent.
         let Some(request) = window.requests.get_mut(number) else { return Attempt::Waits };
         if request.decided.is_some() {
             return Attempt::Done;

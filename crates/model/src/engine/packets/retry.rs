@@ -5,9 +5,9 @@
 
 use verbless_prm::hot::cqe_syndrome;
 
-use super::super::clock::rnr_timer;
 use super::super::context::QueuePair;
 use super::super::counters::Count;
+use crate::clock::rnr_timer;
 use crate::connection::{Place, Timer, advance};
 
 /// An RNR retry limit that means: for ever.
@@ -18,8 +18,9 @@ const TIMEOUT_UNIT: u64 = 4096;
 impl QueuePair<'_> {
     /// A request ends with this syndrome.
     pub(super) fn decide_at(&mut self, request: usize, syndrome: u8) {
-        if let Some(request) = self.qp.runtime.connection().window.requests.get_mut(request) {
-            request.decided = Some(Err(syndrome));
+        match self.qp.runtime.connection().window.requests.get_mut(request) {
+            Some(request) => request.decided = Some(Err(syndrome)),
+            None => tracing::error!(self.qpn, request, syndrome, "a request that fails is gone"),
         }
     }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use verbless_prm::hot::opcode;
 
 use super::rig::{End, PAGE, Request, Rig};
+use crate::clock::Clock;
 use crate::engine;
-use crate::engine::clock::Clock;
 use crate::hca::Effect;
 use crate::memory::{HostMemory, UarSpace};
 use crate::world::{SharedWorld, World};

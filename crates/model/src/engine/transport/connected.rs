@@ -102,6 +102,7 @@ impl<'a> Carrier<'a> {
         }
         function.engine.moved_bytes += part.length;
         let slid = function.hca.lid(port);
+        // Nobody has this address: the message is lost, as a packet to nowhere is.
         let Some(target) = target else { return Ok(silence) };
         let sender = Sender { function: id, qpn, qp_type };
         if !is_for(world, target, to_qpn, &sender) {

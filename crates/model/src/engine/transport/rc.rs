@@ -8,7 +8,6 @@
 use verbless_prm::hot::{cqe_syndrome, event_type};
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
-use super::super::clock::rnr_timer;
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
 use super::super::responder::{Nak, Part, Whole};
@@ -18,6 +17,7 @@ use super::super::transfer::{self, End};
 use super::super::work::Placed;
 use super::connected::{Carrier, Exchange, PSN, QpId, Reply};
 use super::service::Transport;
+use crate::clock::rnr_timer;
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::{Action, Actions, QpType, Users};
 use crate::watch::QueueSide;

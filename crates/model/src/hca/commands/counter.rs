@@ -56,13 +56,10 @@ pub(super) fn query(
         return Err(Refusal::Unsupported);
     }
     let number = input.counter_set_id();
-    call.find(kind::Counter, number)?;
     let clear = input.clear();
-    if let Some(counter) = call.hca_mut().objects.counters.get_mut(&number) {
-        *output = counter.values;
-        if clear {
-            counter.values = QueryQCounterOut::zeroed();
-        }
+    *output = call.find(kind::Counter, number)?.values;
+    if clear {
+        call.change(kind::Counter, number, |counter| counter.values = QueryQCounterOut::zeroed())?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! The engine's time.
+//! The model's time.
 
 use std::time::Duration;
 
-/// The engine's time, in nanoseconds since the model began.
+/// Time in nanoseconds since the model began.
 #[derive(Debug)]
 pub(crate) struct Clock {
     /// Virtual time; in threaded mode it follows the real one.
@@ -34,7 +34,7 @@ pub(crate) fn nanoseconds(of: Duration) -> u64 {
 }
 
 /// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").
-pub(super) fn rnr_timer(code: u8) -> u64 {
+pub(crate) fn rnr_timer(code: u8) -> u64 {
     const UNITS: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

@@ -13,7 +13,7 @@ const WORKERS: usize = 2;
 
 /// What a step must not share with one that runs at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Resource {
     /// `target/debug`.
     Debug,
     /// `target/release`, and TCP ports.
@@ -27,7 +27,7 @@ pub(crate) enum Place {
 }
 
 /// Runs `work` for the index of each place, and returns what it returned, in the same order.
-pub(crate) fn run<T: Send>(places: &[Place], work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn run<T: Send>(places: &[Resource], work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let steps = places.iter().copied().enumerate().collect();
     let lanes =
         Lanes { state: Mutex::new(State { steps, busy: Vec::new() }), free: Condvar::new() };
@@ -53,18 +53,18 @@ struct Lanes {
 }
 
 struct State {
-    steps: VecDeque<(usize, Place)>,
-    busy: Vec<Place>,
+    steps: VecDeque<(usize, Resource)>,
+    busy: Vec<Resource>,
 }
 
 impl State {
     /// The first step that may run now.
     fn next(&self) -> Option<usize> {
-        let others = self.steps.iter().any(|&(_, place)| place != Place::Alone);
+        let others = self.steps.iter().any(|&(_, place)| place != Resource::Alone);
         self.steps.iter().position(|(_, place)| match place {
-            Place::Alone => self.busy.is_empty() && !others,
-            Place::Own => !self.busy.contains(&Place::Alone),
-            _ => !self.busy.contains(place) && !self.busy.contains(&Place::Alone),
+            Resource::Alone => self.busy.is_empty() && !others,
+            Resource::Own => !self.busy.contains(&Resource::Alone),
+            _ => !self.busy.contains(place) && !self.busy.contains(&Resource::Alone),
         })
     }
 }
@@ -93,7 +93,7 @@ impl Lanes {
 /// A place in use, until this is dropped.
 struct Taken<'a> {
     lanes: &'a Lanes,
-    place: Place,
+    place: Resource,
 }
 
 impl Drop for Taken<'_> {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     /// What ran while each step did, by index; the steps take a moment each.
-    fn beside(places: &[Place]) -> Vec<Vec<usize>> {
+    fn beside(places: &[Resource]) -> Vec<Vec<usize>> {
         let running = Mutex::new(Vec::new());
         let seen = Mutex::new(vec![Vec::new(); places.len()]);
         let order = run(places, |index| {
@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn steps_of_one_place_follow_each_other_and_others_run_beside_them() {
-        let places = [Place::Debug, Place::Debug, Place::Guest, Place::Own, Place::Own];
+        let places =
+            [Resource::Debug, Resource::Debug, Resource::Guest, Resource::Own, Resource::Own];
         let beside = beside(&places);
         assert!(!beside[0].contains(&1), "{beside:?}");
         assert_eq!(beside[0].first(), Some(&2), "the first that may run: {beside:?}");
@@ -143,18 +144,20 @@ mod tests {
 
     #[test]
     fn a_step_that_measures_runs_alone_and_last() {
-        let places = [Place::Alone, Place::Own, Place::Alone, Place::Release, Place::Debug];
+        let places =
+            [Resource::Alone, Resource::Own, Resource::Alone, Resource::Release, Resource::Debug];
         let beside = beside(&places);
         assert!(beside[0].is_empty() && beside[2].is_empty(), "{beside:?}");
-        let state = State { steps: [(0, Place::Alone), (1, Place::Own)].into(), busy: vec![] };
+        let state =
+            State { steps: [(0, Resource::Alone), (1, Resource::Own)].into(), busy: vec![] };
         assert_eq!(state.next(), Some(1));
-        let state = State { steps: [(1, Place::Own)].into(), busy: vec![Place::Alone] };
+        let state = State { steps: [(1, Resource::Own)].into(), busy: vec![Resource::Alone] };
         assert_eq!(state.next(), None);
     }
 
     #[test]
     fn a_step_that_panics_ends_the_run_and_nobody_waits_for_it() {
-        let places = [Place::Debug, Place::Debug, Place::Alone];
+        let places = [Resource::Debug, Resource::Debug, Resource::Alone];
         let ended = std::panic::catch_unwind(|| {
             run(&places, |index| assert!(index != 0, "the step is broken"));
         });

@@ -15,23 +15,23 @@ const NEEDED: &str = "bwrap";
 const PROGRAM: &str = "ibv_devinfo | grep -q PORT_ACTIVE";
 
 /// A way to start a program in a place: a command, up to the program's name.
-struct Place {
+struct Sandbox {
     name: &'static str,
     command: &'static str,
 }
 
-const PLACES: &[Place] = &[
-    Place {
+const PLACES: &[Sandbox] = &[
+    Sandbox {
         name: "bubblewrap, nothing shared",
         command: "bwrap --unshare-all --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp",
     },
-    Place {
+    Sandbox {
         name: "bubblewrap without /dev/shm",
         command: "bwrap --unshare-all --ro-bind / / --proc /proc --tmpfs /dev \
             --dev-bind /dev/null /dev/null --tmpfs /tmp",
     },
-    Place { name: "podman", command: "podman run --rm --network none --cgroups=disabled ROOT" },
-    Place {
+    Sandbox { name: "podman", command: "podman run --rm --network none --cgroups=disabled ROOT" },
+    Sandbox {
         name: "podman without capabilities",
         command: "podman run --rm --network none --cgroups=disabled --cap-drop=all --security-opt \
             no-new-privileges ROOT",
@@ -81,7 +81,7 @@ pub(crate) fn has(name: &str) -> bool {
     PLACES.iter().any(|place| place.name == name)
 }
 
-fn start(place: &Place, program: &Path, arguments: &[&str]) -> Result<Output> {
+fn start(place: &Sandbox, program: &Path, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "60"]);
     if place.command.starts_with("podman")

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::debian::Debian;
-use crate::lanes::{self, Place};
+use crate::lanes::{self, Resource};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::steps::Report;
 use crate::vm::series::Series;
@@ -38,7 +38,7 @@ pub(crate) struct Options {
 
 struct Step {
     name: &'static str,
-    place: Place,
+    place: Resource,
     run: fn() -> Result<Outcome>,
 }
 
@@ -51,48 +51,48 @@ const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "r
 /// In the order in which they start, as far as their places allow (see [`lanes`]): what says
 /// soonest that something is wrong comes first, and long steps come before short ones.
 const STEPS: &[Step] = &[
-    Step { name: "format", place: Place::Debug, run: format },
-    Step { name: "dependencies", place: Place::Debug, run: dependencies },
-    Step { name: "prm check", place: Place::Debug, run: prm_check },
-    Step { name: "prm verify", place: Place::Debug, run: prm_verify },
-    Step { name: "clippy", place: Place::Debug, run: clippy },
-    Step { name: "tests", place: Place::Debug, run: tests },
-    Step { name: "hwtest on the model", place: Place::Debug, run: hwtest_on_the_model },
-    Step { name: "engine in packets", place: Place::Debug, run: engine_in_packets },
-    Step { name: "rustdoc", place: Place::Debug, run: rustdoc },
-    Step { name: "run: rdma-core", place: Place::Release, run: crate::run::rdma_core },
-    Step { name: "run: pyverbs", place: Place::Release, run: crate::pyverbs::check },
-    Step { name: "run: clients", place: Place::Release, run: crate::clients::clients },
-    Step { name: "run: chaos", place: Place::Release, run: crate::run::chaos },
-    Step { name: "hwtest in packets", place: Place::Release, run: hwtest_in_packets },
-    Step { name: "run: process", place: Place::Release, run: crate::run::process },
-    Step { name: "run: sandboxes", place: Place::Release, run: crate::sandbox::check },
+    Step { name: "format", place: Resource::Debug, run: format },
+    Step { name: "dependencies", place: Resource::Debug, run: dependencies },
+    Step { name: "prm check", place: Resource::Debug, run: prm_check },
+    Step { name: "prm verify", place: Resource::Debug, run: prm_verify },
+    Step { name: "clippy", place: Resource::Debug, run: clippy },
+    Step { name: "tests", place: Resource::Debug, run: tests },
+    Step { name: "hwtest on the model", place: Resource::Debug, run: hwtest_on_the_model },
+    Step { name: "engine in packets", place: Resource::Debug, run: engine_in_packets },
+    Step { name: "rustdoc", place: Resource::Debug, run: rustdoc },
+    Step { name: "run: rdma-core", place: Resource::Release, run: crate::run::rdma_core },
+    Step { name: "run: pyverbs", place: Resource::Release, run: crate::pyverbs::check },
+    Step { name: "run: clients", place: Resource::Release, run: crate::clients::clients },
+    Step { name: "run: chaos", place: Resource::Release, run: crate::run::chaos },
+    Step { name: "hwtest in packets", place: Resource::Release, run: hwtest_in_packets },
+    Step { name: "run: process", place: Resource::Release, run: crate::run::process },
+    Step { name: "run: sandboxes", place: Resource::Release, run: crate::sandbox::check },
     Step {
         name: "run: hwtest",
-        place: Place::Release,
+        place: Resource::Release,
         run: || counted(crate::run::conformance()?),
     },
-    Step { name: "instruction counts", place: Place::Release, run: bench },
+    Step { name: "instruction counts", place: Resource::Release, run: bench },
     Step {
         name: "VM: hwtest",
-        place: Place::Guest,
+        place: Resource::Guest,
         run: || in_a_vm(&["--", "hwtest", "--device", "mlx5_0", "--expect", "vm"]),
     },
     Step {
         name: "VM: process",
-        place: Place::Guest,
+        place: Resource::Guest,
         run: || in_a_vm(&["--", "process", "--device", "mlx5_0", "--expect", "process run"]),
     },
-    Step { name: "VM: rdma-core", place: Place::Guest, run: || in_a_vm(&["--rdma-core-suite"]) },
-    Step { name: "VM: rxe", place: Place::Guest, run: rxe },
-    Step { name: "thread sanitizer", place: Place::Own, run: thread_sanitizer },
-    Step { name: "address sanitizer", place: Place::Own, run: address_sanitizer },
-    Step { name: "fuzz targets", place: Place::Own, run: fuzz_targets },
-    Step { name: "aarch64 barriers", place: Place::Own, run: aarch64_barriers },
-    Step { name: "aarch64", place: Place::Own, run: aarch64 },
-    Step { name: "riscv64imac", place: Place::Own, run: riscv64imac },
-    Step { name: "rates", place: Place::Alone, run: rates },
-    Step { name: "fuzz smoke", place: Place::Alone, run: fuzz_smoke },
+    Step { name: "VM: rdma-core", place: Resource::Guest, run: || in_a_vm(&["--rdma-core-suite"]) },
+    Step { name: "VM: rxe", place: Resource::Guest, run: rxe },
+    Step { name: "thread sanitizer", place: Resource::Own, run: thread_sanitizer },
+    Step { name: "address sanitizer", place: Resource::Own, run: address_sanitizer },
+    Step { name: "fuzz targets", place: Resource::Own, run: fuzz_targets },
+    Step { name: "aarch64 barriers", place: Resource::Own, run: aarch64_barriers },
+    Step { name: "aarch64", place: Resource::Own, run: aarch64 },
+    Step { name: "riscv64imac", place: Resource::Own, run: riscv64imac },
+    Step { name: "rates", place: Resource::Alone, run: rates },
+    Step { name: "fuzz smoke", place: Resource::Alone, run: fuzz_smoke },
 ];
 
 /// Runs the steps and prints `N passed, N failed, N skipped`; the result says whether all is well.
@@ -113,7 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         return one(step);
     }
     crate::steps::end_all_when_interrupted()?;
-    let places: Vec<Place> = steps.iter().map(|step| step.place).collect();
+    let places: Vec<Resource> = steps.iter().map(|step| step.place).collect();
     let reports = lanes::run(&places, |index| crate::steps::run(steps[index].name));
     println!("=== summary");
     for (step, report) in steps.iter().zip(&reports) {

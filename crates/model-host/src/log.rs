@@ -33,7 +33,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// that every line is written.
 pub fn init(level: LevelFilter) -> LastWords {
     let queue = Arc::new(Queue::new(io::stderr));
-    let places = Places::default();
+    let places = Throttles::default();
     let sink = queue.clone();
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(move || Line(sink.clone()))
@@ -138,20 +138,20 @@ impl Write for Line {
 
 /// The lines of each place in its present second.
 #[derive(Default)]
-struct Places(Mutex<HashMap<Identifier, Place>>);
+struct Throttles(Mutex<HashMap<Identifier, Throttle>>);
 
-struct Place {
+struct Throttle {
     since: Instant,
     lines: u32,
     left_out: u64,
 }
 
-impl Places {
+impl Throttles {
     /// Whether a place may say another line; and how many it left out in the second that ended, if
     /// one did.
     fn admit(&self, place: Identifier, now: Instant) -> (bool, u64) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Place { since: now, lines: 0, left_out: 0 };
+        let new = || Throttle { since: now, lines: 0, left_out: 0 };
         let place = places.entry(place).or_insert_with(new);
         let mut left_out = 0;
         if now.saturating_duration_since(place.since) >= SECOND {
@@ -168,7 +168,7 @@ impl Places {
 /// Lets a place say so many lines a second.
 struct PerPlace {
     queue: Arc<Queue>,
-    places: Places,
+    places: Throttles,
 }
 
 impl<S: Subscriber> Filter<S> for PerPlace {
@@ -212,7 +212,7 @@ mod tests {
         let (sender, lines) = channel();
         let queue = Arc::new(Queue::new(move || Sink(sender.clone())));
         let sink = queue.clone();
-        let filter = PerPlace { queue: queue.clone(), places: Places::default() };
+        let filter = PerPlace { queue: queue.clone(), places: Throttles::default() };
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(move || Line(sink.clone()))
             .with_filter(filter);

@@ -25,7 +25,7 @@ use super::rules::ObjectId;
 use super::subscriptions::EventChannel;
 use super::uar;
 use super::verbs::listener::{Heard, Kind, heard_of_cq};
-use super::verbs::objects::{Cq, Mr, Qp, Srq};
+use super::verbs::objects::{Cq, Mr, Srq, VerbsQp};
 use super::verbs::wire::Core;
 use crate::numbers::Numbers;
 
@@ -42,7 +42,7 @@ pub(super) enum Object {
         destroy: Vec<u8>,
     },
     Cq(Cq),
-    Qp(Qp),
+    Qp(VerbsQp),
     Srq(Srq),
     Devx(DevxObject),
     Umem {

@@ -119,7 +119,7 @@ impl Request {
 
 /// Where a PSN lies in a window: the request, and the packet in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PsnPosition {
     pub request: usize,
     pub packet: u32,
 }
@@ -143,10 +143,13 @@ impl Window {
     }
 
     /// Where a PSN that went out lies; `None`: it did not, or it is acknowledged and forgotten.
-    pub(crate) fn place(&self, psn: u32) -> Option<Place> {
+    pub(crate) fn place(&self, psn: u32) -> Option<PsnPosition> {
         let sent = |request: &Request| psn.wrapping_sub(request.psn) & PSN_MASK < request.reached;
         let request = self.requests.iter().position(sent)?;
-        Some(Place { request, packet: psn.wrapping_sub(self.requests[request].psn) & PSN_MASK })
+        Some(PsnPosition {
+            request,
+            packet: psn.wrapping_sub(self.requests[request].psn) & PSN_MASK,
+        })
     }
 
     /// PSNs that went out and are not acknowledged.
@@ -161,12 +164,12 @@ impl Window {
 
     /// Everything before `place` has arrived, as the peer says. The error is where it cannot be so:
     /// a response is missing.
-    pub(crate) fn acknowledge_before(&mut self, place: Place) -> Result<(), Place> {
+    pub(crate) fn acknowledge_before(&mut self, place: PsnPosition) -> Result<(), PsnPosition> {
         for (number, request) in self.requests.iter_mut().enumerate().take(place.request + 1) {
             let whole = number < place.request;
             if request.responds() {
                 if whole && !request.is_over() {
-                    return Err(Place { request: number, packet: request.done });
+                    return Err(PsnPosition { request: number, packet: request.done });
                 }
                 continue;
             }
@@ -179,7 +182,7 @@ impl Window {
     }
 
     /// Goes back: from `place` on everything that is not acknowledged is sent again.
-    pub(crate) fn go_back(&mut self, place: Place) {
+    pub(crate) fn go_back(&mut self, place: PsnPosition) {
         self.next = place.request;
         for request in self.requests.iter_mut().skip(place.request) {
             request.sent = request.done;
@@ -211,10 +214,10 @@ impl Window {
     }
 
     /// The oldest packet that is not acknowledged, if one went out.
-    pub(crate) fn oldest(&self) -> Option<Place> {
+    pub(crate) fn oldest(&self) -> Option<PsnPosition> {
         let request = self.requests.iter().position(|request| !request.is_over())?;
         let oldest = &self.requests[request];
-        (oldest.reached > oldest.done).then_some(Place { request, packet: oldest.done })
+        (oldest.reached > oldest.done).then_some(PsnPosition { request, packet: oldest.done })
     }
 }
 
@@ -378,8 +381,8 @@ mod tests {
         let mut all =
             window([request(0xff_fffe, 3, false), request(1, 2, true), request(3, 4, false)]);
         let place = all.place(4).unwrap();
-        assert_eq!(place, Place { request: 2, packet: 1 });
-        assert_eq!(all.acknowledge_before(place), Err(Place { request: 1, packet: 0 }));
+        assert_eq!(place, PsnPosition { request: 2, packet: 1 });
+        assert_eq!(all.acknowledge_before(place), Err(PsnPosition { request: 1, packet: 0 }));
         assert_eq!(all.requests.iter().map(|it| it.done).collect::<Vec<_>>(), [3, 0, 0]);
         all.requests[1].done = 2;
         assert_eq!(all.acknowledge_before(place), Ok(()));
@@ -400,7 +403,7 @@ mod tests {
         all.go_back(place);
         assert_eq!(all.requests.iter().map(|it| it.sent).collect::<Vec<_>>(), [2, 0, 3]);
         assert_eq!(all.next, 0);
-        assert_eq!(all.place(3), Some(Place { request: 0, packet: 3 }), "it went out once");
+        assert_eq!(all.place(3), Some(PsnPosition { request: 0, packet: 3 }), "it went out once");
         let late = all.place(4).unwrap();
         all.acknowledge_before(late).unwrap();
         assert_eq!(all.next, 1, "an answer to what went out before is as good");

@@ -242,20 +242,20 @@ impl Device {
     /// Whether somebody outside the model is at the Ethernet switch, by
     /// [`Model::join_ethernet`](crate::Model::join_ethernet).
     pub fn leads_outside(&self) -> bool {
-        self.shared.room.fabric.lock().has_neighbours()
+        self.shared.common.fabric.lock().has_neighbours()
     }
 
     /// The addresses, as GIDs, that the network device of port 1 has by
     /// [`Model::join_roce`](crate::Model::join_roce).
     pub fn network_gids(&self) -> Vec<[u8; 16]> {
-        let fabric = self.shared.room.fabric.lock();
+        let fabric = self.shared.common.fabric.lock();
         fabric.gateways(self.id).map(|gateway| gateway.local).collect()
     }
 
     /// The MAC, in the low 48 bits, of the router to a host outside the model that
     /// [`Model::join_roce`](crate::Model::join_roce) joined this device with.
     pub fn gateway(&self, gid: &[u8; 16]) -> Option<u64> {
-        let fabric = self.shared.room.fabric.lock();
+        let fabric = self.shared.common.fabric.lock();
         let mut gateways = fabric.gateways(self.id);
         let [a, b, c, d, e, f] = gateways.find(|gateway| gateway.peers.contains(gid))?.mac.0;
         Some(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))

@@ -190,7 +190,7 @@ impl Model {
         let socket = Arc::new(socket);
         let (sender, mut scratch) = (socket.clone(), Vec::new());
         let send = Box::new(move |frame: &[u8]| sender.send(frame, &mut scratch));
-        let port = self.shared.room.fabric.lock().add_external(Link::Ethernet, gateway, send);
+        let port = self.shared.common.fabric.lock().add_external(Link::Ethernet, gateway, send);
         let (shared, stop) = (Arc::downgrade(&self.shared), Arc::new(AtomicBool::new(false)));
         let mut external = External { port, shared, stop, reader: None, file };
         let (shared, stop) = (external.shared.clone(), external.stop.clone());
@@ -219,8 +219,8 @@ fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedWorld>, s
         let Some(shared) = shared.upgrade() else { return };
         if !batch.is_empty() {
             let now = shared.clock().now;
-            let mut fabric = shared.room.fabric.lock();
-            batch.drain(..).for_each(|bytes| fabric.inject(now, port, &bytes));
+            let mut fabric = shared.common.fabric.lock();
+            batch.drain(..).for_each(|bytes| fabric.receive_external(now, port, &bytes));
             drop(fabric);
             shared.heard();
         }
@@ -235,7 +235,7 @@ impl Drop for External {
             let _ = reader.join();
         }
         if let Some(shared) = self.shared.upgrade() {
-            shared.room.fabric.lock().remove_external(self.port);
+            shared.common.fabric.lock().remove_external(self.port);
         }
         if let Some(file) = &self.file {
             remove(file);
@@ -302,7 +302,7 @@ mod tests {
         // An answer goes where the frame came from.
         let answer = Buffers::default().of_bytes(Link::Ethernet, &frame([4; 6], here));
         let from = crate::fabric::Vport { function: 0, port: 1 };
-        model.shared.room.fabric.lock().transmit(0, from, answer);
+        model.shared.common.fabric.lock().transmit(0, from, answer);
         let mut buffer = [0; 100];
         let answer = frame([4; 6], here);
         wait("the answer arrives", || {
@@ -321,7 +321,7 @@ mod tests {
         ];
         assert_eq!(seen, all);
         drop(external);
-        wait("it has left", || model.shared.room.fabric.is_undisturbed());
+        wait("it has left", || model.shared.common.fabric.is_undisturbed());
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Watch {
         mut watcher: impl FnMut(&Executed<'_>) + Send + 'static,
     ) -> Self {
         let watcher = move |command: &Command| watcher(&command.executed());
-        let id = shared.room.outbox.commands.add(watcher);
+        let id = shared.common.outbox.commands.add(watcher);
         Self { shared: Arc::downgrade(shared), watched: Watched::Commands, id }
     }
 
@@ -48,7 +48,7 @@ impl Watch {
         shared: &Arc<SharedWorld>,
         watcher: impl FnMut(&Request) + Send + 'static,
     ) -> Self {
-        let id = shared.room.outbox.requests.add(watcher);
+        let id = shared.common.outbox.requests.add(watcher);
         if !shared.stepped {
             shared.start_teller(id, |outbox| &outbox.requests);
         }
@@ -59,7 +59,7 @@ impl Watch {
         shared: &Arc<SharedWorld>,
         watcher: impl FnMut(&SeenFrame) + Send + 'static,
     ) -> Self {
-        let id = shared.room.outbox.frames.add(watcher);
+        let id = shared.common.outbox.frames.add(watcher);
         if !shared.stepped {
             shared.start_teller(id, |outbox| &outbox.frames);
         }
@@ -114,7 +114,7 @@ mod tests {
                 let _watch = model.watch_commands(move |command| {
                     sender.send(command.function).unwrap();
                 });
-                model.shared.room.outbox.command(7, 0, &[0; 16], &[0; 16]);
+                model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
                 panic!("a failing test");
             }));
             let panic = panic.expect_err("it panics");
@@ -129,7 +129,7 @@ mod tests {
         let (sender, heard) = channel();
         let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
         let watch = model.watch_commands(move |command| sender.send(command.function).unwrap());
-        model.shared.room.outbox.command(7, 0, &[0; 16], &[0; 16]);
+        model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
         let panic = catch_unwind(AssertUnwindSafe(|| drop(watch))).expect_err("it panics");
         assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
         assert_eq!(heard.iter().collect::<Vec<_>>(), [7], "then the watcher is gone");

@@ -18,7 +18,7 @@ impl Model {
     /// When there is no such device, or it has no such port.
     pub fn link(&self, device: usize, port: u8) -> LinkSettings {
         let at = self.port(device, port);
-        self.shared.room.fabric.lock().link(at).clone()
+        self.shared.common.fabric.lock().link(at).clone()
     }
 
     /// Changes the link of a port. While any link of the model has a latency, a bandwidth, a
@@ -65,7 +65,7 @@ impl Model {
     /// When there is no such device, or it has no such port.
     pub fn traffic(&self, device: usize, port: u8) -> [Traffic; 2] {
         let at = self.port(device, port);
-        self.shared.room.fabric.lock().traffic(at)
+        self.shared.common.fabric.lock().traffic(at)
     }
 
     /// What happened to the frames that stayed in the card of a port: from one function to another,
@@ -76,14 +76,15 @@ impl Model {
     /// When there is no such device, or it has no such port.
     pub fn traffic_inside(&self, device: usize, port: u8) -> Traffic {
         let at = self.port(device, port);
-        self.shared.room.fabric.lock().traffic_inside(at)
+        self.shared.common.fabric.lock().traffic_inside(at)
     }
 
     /// Which port of the fabric is port `port` of device `device`. An invalid number is the
     /// caller's mistake, and this panics with nothing locked.
     fn port(&self, device: usize, port: u8) -> PhysicalPort {
         let ports = self.ports(device);
-        let found = self.shared.room.fabric.lock().physical_port(Vport { function: device, port });
+        let found =
+            self.shared.common.fabric.lock().physical_port(Vport { function: device, port });
         found.unwrap_or_else(|| {
             panic!("there is no port {port}: device {device} has {ports}, numbered from 1")
         })
@@ -249,8 +250,8 @@ mod tests {
         let lost = || {
             let (to, at) = ([0xff; 6], PhysicalPort::default());
             let frame = [&to[..], &[2, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat();
-            let mut fabric = model.shared.room.fabric.lock();
-            fabric.inject(0, at, &frame);
+            let mut fabric = model.shared.common.fabric.lock();
+            fabric.receive_external(0, at, &frame);
             fabric.traffic(at)[0].lost
         };
         apply("seed = 7\n[[fault]]\nnth = 1\neffect = \"lose\"");

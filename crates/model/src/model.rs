@@ -498,7 +498,7 @@ impl Model {
     /// # }
     /// ```
     pub fn record_arrivals(&self) -> ArrivalRecording {
-        ArrivalRecording::new(&self.shared.room.outbox)
+        ArrivalRecording::new(&self.shared.common.outbox)
     }
 
     /// Writes every command to `sink`, until the guard is dropped, as text that

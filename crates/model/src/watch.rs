@@ -344,7 +344,7 @@ mod tests {
                 world.outbox().request(request);
             }
         });
-        let lost = model.shared.room.outbox.requests.lost();
+        let lost = model.shared.common.outbox.requests.lost();
         assert!((9..=10).contains(&lost), "one may be on its way to the watcher: {lost}");
         drop(go);
         drop(watch);

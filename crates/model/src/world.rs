@@ -34,11 +34,11 @@ pub(crate) struct World {
     /// again with both.
     pub wanted: Option<usize>,
     /// What all threads share.
-    pub room: Arc<Room>,
+    pub common: Arc<ModelCommon>,
 }
 
 /// What all threads share.
-pub(crate) struct Room {
+pub(crate) struct ModelCommon {
     slots: Box<[Slot]>,
     pub fabric: SharedFabric,
     directory: Mutex<Arc<Directory>>,
@@ -51,7 +51,7 @@ pub(crate) struct Room {
 
 /// A model as front ends and the engine's threads share it.
 pub(crate) struct SharedWorld {
-    pub room: Arc<Room>,
+    pub common: Arc<ModelCommon>,
     /// Wakes the engine's threads: a doorbell may have been rung, a queue changed, or the model
     /// ends.
     pub bell: Arc<Bell>,
@@ -77,7 +77,7 @@ enum Which {
 impl SharedWorld {
     pub(crate) fn new(mut world: World, stepped: bool) -> Arc<Self> {
         let shared = Self {
-            room: world.room.clone(),
+            common: world.common.clone(),
             bell: Arc::default(),
             began: (!stepped).then(Instant::now),
             now: AtomicU64::new(world.clock.now),
@@ -91,12 +91,12 @@ impl SharedWorld {
 
     /// How many functions there are.
     pub(crate) fn count(&self) -> usize {
-        self.room.slots.len()
+        self.common.slots.len()
     }
 
     /// The slot of a function.
     pub(crate) fn slot(&self, id: usize) -> &Slot {
-        &self.room.slots[id]
+        &self.common.slots[id]
     }
 
     /// Runs `f` with all functions at hand, then delivers the interrupts that it caused and tells
@@ -152,7 +152,7 @@ impl SharedWorld {
         scratch: &mut Scratch,
         mut work: impl FnMut(&mut World) -> R,
     ) -> Option<R> {
-        let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
+        let mut world = self.common.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
         let slot = self.slot(id);
         // Those who wait have it for a moment each, and then it is this thread's turn.
         let function = match slot.try_take() {
@@ -178,8 +178,8 @@ impl SharedWorld {
 
     /// Waits for functions, and for no other while it has a higher one.
     fn world(&self, which: Which) -> World {
-        let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
-        let mut take = |id: usize| world.put(id, self.room.slots[id].take());
+        let mut world = self.common.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
+        let mut take = |id: usize| world.put(id, self.common.slots[id].take());
         match which {
             Which::All => (0..self.count()).for_each(take),
             Which::One(id) => take(id),
@@ -205,7 +205,7 @@ impl SharedWorld {
         let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
         if result.is_err() {
             // Whoever takes them next finds them dead, and nothing of theirs waits to be written.
-            self.room.dead.store(true, Ordering::Release);
+            self.common.dead.store(true, Ordering::Release);
             for function in world.functions.iter_mut() {
                 function.hca.fatal = true;
                 function.hca.memory.let_go();
@@ -251,7 +251,9 @@ impl SharedWorld {
 
     /// Tells watchers or the log what they have not heard; if they panic, every device dies.
     pub(crate) fn tell(&self, tell: impl FnOnce(&Outbox)) {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&self.room.outbox))) else { return };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&self.common.outbox))) else {
+            return;
+        };
         tracing::error!(
             "whoever watches the model or writes its log has panicked: every device is dead from \
              now on; correct the watcher and start the model anew"
@@ -263,7 +265,7 @@ impl SharedWorld {
 
     /// Every function dies; who is to hear of it.
     fn die(&self) -> Vec<Arc<dyn Interrupts>> {
-        self.room.dead.store(true, Ordering::Release);
+        self.common.dead.store(true, Ordering::Release);
         let world = self.all();
         world.functions.iter().filter_map(|function| function.hca.interrupts.clone()).collect()
     }
@@ -275,7 +277,7 @@ impl SharedWorld {
         id: u64,
         queue: fn(&Outbox) -> &Queue<T>,
     ) {
-        let (outbox, shared) = (self.room.outbox.clone(), Arc::downgrade(self));
+        let (outbox, shared) = (self.common.outbox.clone(), Arc::downgrade(self));
         std::thread::Builder::new()
             .name("verbless-watch".into())
             .spawn(move || {
@@ -297,14 +299,14 @@ impl SharedWorld {
     /// Whether no thread has any function.
     #[cfg(test)]
     fn is_free(&self) -> bool {
-        self.room.slots.iter().all(Slot::is_free)
+        self.common.slots.iter().all(Slot::is_free)
     }
 }
 
 impl Drop for SharedWorld {
     fn drop(&mut self) {
         self.bell.close();
-        let outbox = &self.room.outbox;
+        let outbox = &self.common.outbox;
         let closed = [
             catch_unwind(AssertUnwindSafe(|| outbox.commands.close())),
             catch_unwind(AssertUnwindSafe(|| outbox.requests.close())),
@@ -319,7 +321,7 @@ impl Drop for SharedWorld {
     }
 }
 
-impl Room {
+impl ModelCommon {
     /// A world with no function at hand.
     fn world(self: &Arc<Self>, clock: Clock, in_packets: bool) -> World {
         World {
@@ -330,7 +332,7 @@ impl Room {
             in_packets,
             scratch: Scratch::default(),
             wanted: None,
-            room: self.clone(),
+            common: self.clone(),
         }
     }
 }
@@ -360,7 +362,7 @@ impl World {
             function.space = Space::of(number);
             function.spaces = spaces.clone();
         }
-        let room = Arc::new(Room {
+        let common = Arc::new(ModelCommon {
             slots: functions.iter().map(|function| Slot::new(function.hca.bar.clone())).collect(),
             fabric: SharedFabric::new(fabric, functions.len(), outbox.clone()),
             directory: Mutex::new(Arc::new(directory)),
@@ -368,7 +370,7 @@ impl World {
             dead: AtomicBool::new(false),
             outbox,
         });
-        let mut world = room.world(Clock::new(stepped), false);
+        let mut world = common.world(Clock::new(stepped), false);
         world.functions = Functions::all(functions);
         (0..world.functions.len()).for_each(|number| world.tell_addresses(number));
         world
@@ -376,34 +378,34 @@ impl World {
 
     /// The fabric that the functions share; nothing else of a world waits for it.
     pub(crate) fn fabric(&self) -> &SharedFabric {
-        &self.room.fabric
+        &self.common.fabric
     }
 
     /// What those who watch are told.
     pub(crate) fn outbox(&self) -> &Outbox {
-        &self.room.outbox
+        &self.common.outbox
     }
 
     /// Tells the fabric and the directory what the ports of a function, which is at hand, are
     /// called.
     pub(crate) fn tell_addresses(&mut self, function: usize) {
         let hca = &self.functions[function].hca;
-        let mut fabric = self.room.fabric.lock();
+        let mut fabric = self.common.fabric.lock();
         for port in 1..=hca.ports.len() as u8 {
             fabric.set_addresses(Vport { function, port }, hca.addresses(port));
         }
         drop(fabric);
-        let mut directory = self.room.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut directory = self.common.directory.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::make_mut(&mut directory).set(function, Entry::of(hca)) {
-            self.room.version.fetch_add(1, Ordering::Release);
+            self.common.version.fetch_add(1, Ordering::Release);
         }
     }
 
     /// Looks addresses up anew, if any has changed.
     pub(crate) fn renew_directory(&mut self) {
-        let version = self.room.version.load(Ordering::Acquire);
+        let version = self.common.version.load(Ordering::Acquire);
         if self.version != version {
-            let directory = self.room.directory.lock().unwrap_or_else(PoisonError::into_inner);
+            let directory = self.common.directory.lock().unwrap_or_else(PoisonError::into_inner);
             self.directory = directory.clone();
             self.version = version;
         }
@@ -411,7 +413,7 @@ impl World {
 
     /// A function is at hand; it is dead if the model has failed.
     fn put(&mut self, id: usize, mut function: Box<Function>) {
-        function.hca.fatal |= self.room.dead.load(Ordering::Acquire);
+        function.hca.fatal |= self.common.dead.load(Ordering::Acquire);
         self.functions.put(id, function);
     }
 
@@ -421,7 +423,7 @@ impl World {
         if self.functions.has(id) {
             return true;
         }
-        let slot = &self.room.slots[id];
+        let slot = &self.common.slots[id];
         let function = match self.functions.last().is_none_or(|last| last < id) {
             true => Some(slot.take()),
             false => slot.try_take(),
@@ -480,7 +482,7 @@ impl World {
 impl Drop for World {
     /// Gives back the functions that are at hand.
     fn drop(&mut self) {
-        for (id, slot) in self.room.slots.iter().enumerate().rev() {
+        for (id, slot) in self.common.slots.iter().enumerate().rev() {
             if let Some(function) = self.functions.take(id) {
                 slot.put_back(function);
             }
@@ -571,7 +573,7 @@ mod tests {
         let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
         let _bad = model.watch_requests(|_| panic!("a mistake of the watcher's"));
         for qpn in [1, 2] {
-            model.shared.room.outbox.request(request(qpn));
+            model.shared.common.outbox.request(request(qpn));
             assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(qpn));
         }
     }
@@ -582,8 +584,8 @@ mod tests {
         let (sender, heard) = std::sync::mpsc::channel();
         let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
         let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
-        model.shared.room.outbox.request(request(7));
-        model.shared.room.outbox.command(0, 0, &[0; 16], &[0; 16]);
+        model.shared.common.outbox.request(request(7));
+        model.shared.common.outbox.command(0, 0, &[0; 16], &[0; 16]);
         let panic = catch_unwind(AssertUnwindSafe(|| drop(model))).expect_err("it panics");
         assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
         assert_eq!(heard.iter().collect::<Vec<_>>(), [7], "and the watching ends");

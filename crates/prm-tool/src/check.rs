@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::at::At;
 use super::description::{
     Command, Content, Description, Enum, EnumValue, Field, Problem, Status, Structure, Word, gaps,
 };
@@ -15,7 +16,6 @@ use super::find::{find, identifiers};
 use super::generate;
 use super::import::FACTS;
 use super::names::{TAKEN, is_snake, is_upper, type_name};
-use super::place::Place;
 
 /// Runs the task: every mistake on standard error, or a line with counts.
 pub(crate) fn run(root: &Path) -> crate::repository::Result {
@@ -410,7 +410,7 @@ impl Check<'_> {
         let unnamed = gaps(bits, fields.chain(reserved.iter().copied()));
         if !unnamed.is_empty() {
             let places: Vec<String> =
-                unnamed.into_iter().flat_map(Place::of_gap).map(|p| format!("\"{p}\"")).collect();
+                unnamed.into_iter().flat_map(At::of_gap).map(|p| format!("\"{p}\"")).collect();
             let message =
                 format!("has gaps without a name; add to reserved: {}", places.join(", "));
             self.error(&structure.file, place, message);
@@ -611,7 +611,7 @@ impl Check<'_> {
             _ => &[("status", 0, 8), ("syndrome", 32, 32)],
         };
         for &(name, start, width) in header {
-            let place = Place::of_field(start, width).0;
+            let place = At::of_field(start, width).0;
             let here = format!("[{}]", structure.name);
             match structure.fields.iter().find(|f| f.name == name) {
                 // Not every command is sent for a user context; DESTROY_UCTX has a uid elsewhere.

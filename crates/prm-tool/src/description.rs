@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Value;
 
-use super::place::{Place, Span};
+use super::at::{At, Span};
 use super::raw::{RawCommand, RawEnum, RawField, RawStatus, RawStructure, RawValue};
 
 /// No structure has more bytes; a number that is larger is a slip.
@@ -71,7 +71,7 @@ pub(crate) struct Structure {
     pub(crate) sources: Vec<String>,
     /// Names that it has elsewhere, beside those in its sources.
     pub(crate) aliases: Vec<String>,
-    pub(crate) reserved: Vec<Place>,
+    pub(crate) reserved: Vec<At>,
     /// Fields of the C structure that the table leaves out, being described in another way.
     pub(crate) without: Vec<String>,
     pub(crate) fields: Vec<Field>,
@@ -216,7 +216,7 @@ impl Field {
 
     /// Its place as `at` would say it.
     pub(crate) fn place(&self) -> String {
-        match Place::of_field(self.start, self.width * self.count) {
+        match At::of_field(self.start, self.width * self.count) {
             (place, None) => place.to_string(),
             (place, Some(bits)) if bits % 8 == 0 => format!("{place}, {} bytes", bits / 8),
             (place, Some(bits)) => format!("{place}, {bits} bits"),
@@ -356,7 +356,7 @@ impl Description {
         }
         let mut reserved = Vec::new();
         for text in &raw.reserved {
-            match Place::parse(text) {
+            match At::parse(text) {
                 Ok(span) => reserved.push(span),
                 Err(error) => self.problem(file, &place, format!("reserved: {error}")),
             }
@@ -364,7 +364,7 @@ impl Description {
         let mut words = Vec::new();
         for (word, at) in raw.words {
             let place = format!("[{name}] words: {word}");
-            match at.as_str().ok_or("is not a place as text".to_owned()).and_then(Place::parse) {
+            match at.as_str().ok_or("is not a place as text".to_owned()).and_then(At::parse) {
                 Ok(at) => words.push(Word { name: word, span: at.span() }),
                 Err(error) => self.problem(file, &place, error),
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::place::Span;
+use super::at::Span;
 
 /// Structures and enum values of a header.
 #[derive(Debug, Deserialize)]

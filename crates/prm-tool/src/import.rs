@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
+use super::at::{At, Span};
 use super::description::{Content, Description, Field, Problem, Structure, gaps};
 use super::facts::{Facts, Layout, ifc_name};
-use super::place::{Place, Span};
 
 /// Where the recorded facts are, from the root of the repository.
 pub(crate) const FACTS: &str = "prm/import/linux-7.2-mlx5_ifc.json";
@@ -196,7 +196,7 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
         .get_mut(&field.name)
         .and_then(Item::as_table_like_mut)
         .ok_or("is not a table of its own")?;
-    let (place, bits) = Place::of_field(span.start, span.width);
+    let (place, bits) = At::of_field(span.start, span.width);
     if field.tail != (span.width == 0) {
         return Err("the facts and the table disagree about tail = true".into());
     }
@@ -206,7 +206,7 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
         // ends.
         let within = field.content == Content::Number && !table.contains_key("bits");
         let width = if within { field.width } else { 64 };
-        table.insert("at", string_item(&Place::of_field(span.start, width).0.to_string()));
+        table.insert("at", string_item(&At::of_field(span.start, width).0.to_string()));
         return Ok(());
     }
     if sized && !(field.content == Content::Bytes && table.contains_key("bits")) {
@@ -244,7 +244,7 @@ fn write_reserved(table: &mut Table, structure: &Structure, spans: impl Iterator
     if gaps(bits, named.into_iter()) == wanted {
         return;
     }
-    let places = wanted.into_iter().flat_map(Place::of_gap).map(|place| place.to_string());
+    let places = wanted.into_iter().flat_map(At::of_gap).map(|place| place.to_string());
     let new: Array = places.collect();
     if new.is_empty() {
         table.remove("reserved");
@@ -276,7 +276,7 @@ fn new_structure(
     let named = layout.named();
     let reserved: Vec<String> = gaps(layout.bits, named.iter().map(|&(_, span)| span))
         .into_iter()
-        .flat_map(Place::of_gap)
+        .flat_map(At::of_gap)
         .map(|place| format!("\"{place}\""))
         .collect();
     let mut text = format!("\n[{ours}]\nbytes = 0x{:02x}\ndoc = \"\"\n", layout.bits / 8);
@@ -316,7 +316,7 @@ fn new_command(
 fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     let mut table = InlineTable::new();
     let tail = span.width == 0;
-    let (place, bits) = Place::of_field(span.start, if tail { 32 } else { span.width });
+    let (place, bits) = At::of_field(span.start, if tail { 32 } else { span.width });
     table.insert("at", place.to_string().into());
     if tail {
         table.insert("tail", true.into());

@@ -6,6 +6,7 @@
 
 use clap::Subcommand;
 
+mod at;
 mod check;
 mod decode;
 mod description;
@@ -17,7 +18,6 @@ mod ifc;
 mod import;
 mod mailbox;
 mod names;
-mod place;
 mod raw;
 mod repository;
 mod runtime;

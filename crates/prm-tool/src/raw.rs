@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
+use super::at::{At, Rest};
 use super::description::{Content, Field, Variant};
-use super::place::{Place, Rest};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,7 +50,7 @@ pub(super) struct RawField {
 
 impl RawField {
     pub(super) fn into_field(self, name: String) -> Result<Field, String> {
-        let place = Place::parse(&self.at)?;
+        let place = At::parse(&self.at)?;
         let said = [self.bits.is_some(), self.bytes.is_some(), self.structure.is_some()];
         if said.iter().filter(|&&said| said).count() > 1 {
             return Err("has more than one of bits, bytes and struct; keep one".into());

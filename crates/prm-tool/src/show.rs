@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use super::at::At;
 use super::description::{
     Command, Content, Description, Enum, EnumValue, Field, Status, Structure,
 };
 use super::find::{Target, find, near};
-use super::place::Place;
 use super::verify::{Evidence, LEGEND};
 
 /// Width of a dword in the diagram: three columns per bit, one of them the bar between cells.
@@ -286,7 +286,7 @@ fn table(out: &mut String, evidence: &Evidence<'_>, structure: &Structure) {
             let _ = write!(doc, " [{}]", sources.join("; "));
         }
         let place = if field.tail {
-            format!("{}, to the end", Place::of_field(field.start, 32).0)
+            format!("{}, to the end", At::of_field(field.start, 32).0)
         } else {
             field.place()
         };

@@ -4,7 +4,7 @@
 //!
 //! The queues lie in ordinary memory: a ring of 256 blocks, everything in the L1 cache, CQEs
 //! written beforehand. What an operation includes: filling the request from its parts, all checks
-//! (SGE lengths, limits, free blocks; owner bit, opcode, queue, index), the cookie and slot table,
+//! (SGE lengths, limits, free WQEBBs; owner bit, opcode, queue, index), the cookie and slot table,
 //! the doorbell record and all barriers. There is no lock, because `&mut self` makes one
 //! unnecessary, and no `lfence`, which x86 does not need between loads.
 //!

@@ -362,7 +362,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is posted and completed, cookies come back in order, and the count of free blocks
+    /// Whatever is posted and completed, cookies come back in order, and the count of free WQEBBs
     /// adds up.
     #[test]
     fn cookies_come_back_in_order_and_blocks_add_up(

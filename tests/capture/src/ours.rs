@@ -13,7 +13,7 @@ use verbless_queue::{Domain, Rc, Uc, Ud};
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
-use crate::scenario::{Access, Case, Cq, Mr, Qp, Route, Srq, Step};
+use crate::scenario::{Access, Case, Cq, Mr, QpCase, Route, Srq, Step};
 use crate::{Result, mark, scenario};
 
 /// The name of our side in a recording.
@@ -82,7 +82,7 @@ impl Ours<'_> {
         Ok(())
     }
 
-    fn qp(&self, case: &Qp) -> Result {
+    fn qp(&self, case: &QpCase) -> Result {
         match case.service {
             ServiceType::RC => self.qp_of::<Rc>(case),
             ServiceType::UC => self.qp_of::<Uc>(case),
@@ -91,7 +91,7 @@ impl Ours<'_> {
         }
     }
 
-    fn qp_of<S: service::Service>(&self, case: &Qp) -> Result {
+    fn qp_of<S: service::Service>(&self, case: &QpCase) -> Result {
         let domain = Domain::new(&self.device)?;
         let cq = CqConfig::new(100);
         let send = domain.completion_queue(&cq)?;

@@ -14,7 +14,7 @@ pub enum Case {
     /// A completion queue.
     Cq(Cq),
     /// A queue pair with two completion queues, and its life.
-    Qp(Qp),
+    Qp(QpCase),
     /// A memory region.
     Mr(Mr),
     /// A shared receive queue.
@@ -36,7 +36,7 @@ pub struct Cq {
 
 /// Attributes of `ibv_create_qp`, and what follows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Qp {
+pub struct QpCase {
     /// RC, UC or UD.
     pub service: ServiceType,
     /// `max_send_wr`.
@@ -214,8 +214,8 @@ const TO_RTR: Step =
 const TO_RTS: Step =
     Step::Rts { psn: 0x98_7654, timeout: 14, retries: 6, rnr_retries: 5, reads: 8 };
 
-fn qp(service: ServiceType) -> Qp {
-    Qp {
+fn qp(service: ServiceType) -> QpCase {
+    QpCase {
         service,
         sends: 16,
         receives: 16,
@@ -239,7 +239,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ..Access::LOCAL
     };
     let init =
-        |access| Case::Qp(Qp { steps: vec![Step::Init { pkey_index: 0, access }], ..qp(RC) });
+        |access| Case::Qp(QpCase { steps: vec![Step::Init { pkey_index: 0, access }], ..qp(RC) });
     let mr = |offset, length, access| Case::Mr(Mr { offset, length, access });
     vec![
         ("open", Case::Open),
@@ -251,29 +251,35 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ("cq wide", Case::Cq(Cq { wide: true, ..CQ })),
         ("cq overrun", Case::Cq(Cq { overrun: true, ..CQ })),
         ("cq moderated", Case::Cq(Cq { moderation: Some((17, 40)), ..CQ })),
-        ("rc", Case::Qp(Qp { steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(RC) })),
-        ("rc one cq", Case::Qp(Qp { one_cq: true, ..qp(RC) })),
-        ("rc one of each", Case::Qp(Qp { sends: 1, receives: 1, ..qp(RC) })),
+        ("rc", Case::Qp(QpCase { steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(RC) })),
+        ("rc one cq", Case::Qp(QpCase { one_cq: true, ..qp(RC) })),
+        ("rc one of each", Case::Qp(QpCase { sends: 1, receives: 1, ..qp(RC) })),
         (
             "rc 100 of 4",
-            Case::Qp(Qp { sends: 100, receives: 100, send_sges: 4, receive_sges: 4, ..qp(RC) }),
+            Case::Qp(QpCase { sends: 100, receives: 100, send_sges: 4, receive_sges: 4, ..qp(RC) }),
         ),
         (
             "rc 1000 of 3",
-            Case::Qp(Qp { sends: 1000, receives: 1000, send_sges: 3, receive_sges: 3, ..qp(RC) }),
+            Case::Qp(QpCase {
+                sends: 1000,
+                receives: 1000,
+                send_sges: 3,
+                receive_sges: 3,
+                ..qp(RC)
+            }),
         ),
-        ("rc sends only", Case::Qp(Qp { receives: 0, receive_sges: 0, ..qp(RC) })),
-        ("rc receives only", Case::Qp(Qp { sends: 0, send_sges: 0, ..qp(RC) })),
-        ("rc inline 64", Case::Qp(Qp { inline: 64, ..qp(RC) })),
-        ("rc inline 400", Case::Qp(Qp { inline: 400, ..qp(RC) })),
-        ("rc signal all", Case::Qp(Qp { signal_all: true, ..qp(RC) })),
+        ("rc sends only", Case::Qp(QpCase { receives: 0, receive_sges: 0, ..qp(RC) })),
+        ("rc receives only", Case::Qp(QpCase { sends: 0, send_sges: 0, ..qp(RC) })),
+        ("rc inline 64", Case::Qp(QpCase { inline: 64, ..qp(RC) })),
+        ("rc inline 400", Case::Qp(QpCase { inline: 400, ..qp(RC) })),
+        ("rc signal all", Case::Qp(QpCase { signal_all: true, ..qp(RC) })),
         ("rc without rights", init(Access::NONE)),
         ("rc for writes", init(rights(true, false, false))),
         ("rc for reads", init(rights(false, true, false))),
         ("rc for atomics", init(rights(false, false, true))),
         (
             "rc far",
-            Case::Qp(Qp {
+            Case::Qp(QpCase {
                 steps: vec![
                     TO_INIT,
                     Step::Rtr {
@@ -291,7 +297,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ),
         (
             "rc without reads",
-            Case::Qp(Qp {
+            Case::Qp(QpCase {
                 steps: vec![
                     TO_INIT,
                     Step::Rtr { mtu: 1, qpn: 7, psn: 0, reads: 0, rnr_timer: 31, route: NEAR },
@@ -302,14 +308,14 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ),
         (
             "rc again",
-            Case::Qp(Qp {
+            Case::Qp(QpCase {
                 steps: vec![TO_INIT, Step::Again { access: rights(true, false, false) }],
                 ..qp(RC)
             }),
         ),
         (
             "rc changed",
-            Case::Qp(Qp {
+            Case::Qp(QpCase {
                 steps: vec![
                     TO_INIT,
                     TO_RTR,
@@ -321,10 +327,10 @@ pub fn cases() -> Vec<(&'static str, Case)> {
                 ..qp(RC)
             }),
         ),
-        ("rc shared", Case::Qp(Qp { shared: true, receives: 0, ..qp(RC) })),
+        ("rc shared", Case::Qp(QpCase { shared: true, receives: 0, ..qp(RC) })),
         (
             "uc",
-            Case::Qp(Qp {
+            Case::Qp(QpCase {
                 inline: 64,
                 steps: vec![
                     Step::Init { pkey_index: 0, access: rights(true, false, false) },
@@ -334,8 +340,8 @@ pub fn cases() -> Vec<(&'static str, Case)> {
                 ..qp(UC)
             }),
         ),
-        ("uc shared", Case::Qp(Qp { shared: true, receives: 0, ..qp(UC) })),
-        ("ud", Case::Qp(Qp { inline: 64, steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(UD) })),
+        ("uc shared", Case::Qp(QpCase { shared: true, receives: 0, ..qp(UC) })),
+        ("ud", Case::Qp(QpCase { inline: 64, steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(UD) })),
         ("srq", Case::Srq(Srq { receives: 100, sges: 2, limit: None })),
         ("srq of one", Case::Srq(Srq { receives: 1, sges: 1, limit: None })),
         ("srq with limit", Case::Srq(Srq { receives: 255, sges: 1, limit: Some(9) })),

@@ -2,7 +2,7 @@
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
-use crate::scenario::{Case, Cq, Mr, Qp, Step};
+use crate::scenario::{Case, Cq, Mr, QpCase, Step};
 use crate::verbs::{AddressHandle, Capabilities, Context, QpAttributes, Verbs, mask};
 use crate::{Result, mark, scenario};
 use verbless_prm::ServiceType;
@@ -51,7 +51,7 @@ fn do_case(verbs: &Verbs, context: &Context<'_>, case: &Case) -> Result {
     }
 }
 
-fn do_qp(context: &Context<'_>, case: &Qp) -> Result {
+fn do_qp(context: &Context<'_>, case: &QpCase) -> Result {
     let pd = context.pd()?;
     let send = context.cq(100)?;
     let other = if case.one_cq { None } else { Some(context.cq(100)?) };

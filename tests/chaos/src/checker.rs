@@ -6,7 +6,7 @@ use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, pattern};
 use verbless_queue::wr::{Inline, Read, SendImm, Write};
 use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr};
 
-use crate::message::{Inbox, Message, Place, Received, say};
+use crate::message::{Contact, Inbox, Message, Received, say};
 
 /// Bytes of the longest message, and where it is written to and read to.
 const LONGEST: usize = 16 << 10;
@@ -30,13 +30,13 @@ impl Checker {
         Ok(Self { peer: end.remote(0)?, end, begins })
     }
 
-    pub(crate) fn place(&self) -> Result<Place, Stop> {
+    pub(crate) fn place(&self) -> Result<Contact, Stop> {
         let Endpoint { domain, qp, .. } = &self.end;
         let memory = self.end.remote(0)?;
-        Ok(Place { peer: domain.address(qp, &ConnectOptions::default())?, memory })
+        Ok(Contact { peer: domain.address(qp, &ConnectOptions::default())?, memory })
     }
 
-    pub(crate) fn connect(&mut self, to: &Place) -> Result<(), Stop> {
+    pub(crate) fn connect(&mut self, to: &Contact) -> Result<(), Stop> {
         let Endpoint { domain, qp, .. } = &mut self.end;
         domain.connect(qp, &to.peer, &ConnectOptions::default())?;
         self.peer = to.memory;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use verbless_conformance::{Stop, ensure};
 
 use crate::checkers::Checkers;
-use crate::message::{Message, Place};
+use crate::message::{Contact, Message};
 use crate::programs::{Output, ProgramId, Programs};
 use crate::random::{Random, seed};
 use crate::roles::Role;
@@ -65,7 +65,7 @@ struct Victim {
 /// Two ends, the first of which is always to be killed.
 struct Connection {
     ends: [ProgramId; 2],
-    first: Option<Place>,
+    first: Option<Contact>,
     /// The second has connected.
     second: bool,
 }
@@ -259,7 +259,7 @@ impl Trial {
         self.connections.get_mut(&id).ok_or_else(|| Stop::fail(format!("no connection {id}")))
     }
 
-    fn is_here(&mut self, id: u32, program: ProgramId, place: Place) -> Result<(), Stop> {
+    fn is_here(&mut self, id: u32, program: ProgramId, place: Contact) -> Result<(), Stop> {
         self.reached(program, Moment::Made);
         let connection = self.connection(id)?;
         let [first, second] = connection.ends;

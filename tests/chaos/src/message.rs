@@ -8,7 +8,7 @@ use verbless_queue::{PeerAddress, RemoteAddr, Rkey};
 
 /// Where a connection ends: the queue pair, and memory beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Contact {
     pub(crate) peer: PeerAddress,
     pub(crate) memory: RemoteAddr,
 }
@@ -17,13 +17,13 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     /// To the second of two: connect to this, and say where you are.
-    Meet(u32, Place),
+    Meet(u32, Contact),
     /// To the first of two: connect to this.
-    Peer(u32, Place),
+    Peer(u32, Contact),
     /// To both: your peer is connected, or gone.
     Go(u32),
     /// From either: this is where I am.
-    Here(u32, Place),
+    Here(u32, Contact),
     /// From the first: I am connected.
     Connected(u32),
     /// From either: my peer no longer answers.
@@ -36,7 +36,7 @@ pub(crate) enum Message {
 
 impl std::fmt::Display for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut place = |verb: &str, id: &u32, place: &Place| {
+        let mut place = |verb: &str, id: &u32, place: &Contact| {
             let bytes = place.peer.to_bytes();
             let peer: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             let RemoteAddr { address, rkey, .. } = place.memory;
@@ -70,7 +70,7 @@ impl Message {
                     *byte = u8::from_str_radix(peer.get(2 * index..2 * index + 2)?, 16).ok()?;
                 }
                 let memory = RemoteAddr::new(address.parse().ok()?, Rkey(rkey.parse().ok()?));
-                let place = Place { peer: PeerAddress::from_bytes(&bytes).ok()?, memory };
+                let place = Contact { peer: PeerAddress::from_bytes(&bytes).ok()?, memory };
                 match verb {
                     "meet" => Self::Meet(id.parse().ok()?, place),
                     "peer" => Self::Peer(id.parse().ok()?, place),
@@ -151,7 +151,7 @@ mod tests {
             mtu: Mtu::B2048,
             reads: 16,
         };
-        let place = Place { peer, memory: RemoteAddr::new(0x7fff_1234_5678, Rkey(0xffff_fff0)) };
+        let place = Contact { peer, memory: RemoteAddr::new(0x7fff_1234_5678, Rkey(0xffff_fff0)) };
         for message in [
             Message::Meet(1, place),
             Message::Peer(2, place),

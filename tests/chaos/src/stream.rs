@@ -8,7 +8,7 @@ use verbless_queue::{
     Completion, CompletionError, ConnectOptions, Operation, QpConfig, RemoteAddr, Status,
 };
 
-use crate::message::Place;
+use crate::message::Contact;
 use crate::random::Random;
 
 /// Requests in flight, and the slots of memory that they have.
@@ -71,14 +71,14 @@ impl Stream {
     }
 
     /// Where this end is.
-    pub(crate) fn place(&self) -> Result<Place, Stop> {
+    pub(crate) fn place(&self) -> Result<Contact, Stop> {
         let Endpoint { domain, qp, .. } = &self.end;
         let memory = self.end.remote(0)?;
-        Ok(Place { peer: domain.address(qp, &self.options)?, memory })
+        Ok(Contact { peer: domain.address(qp, &self.options)?, memory })
     }
 
     /// Connects to the other end.
-    pub(crate) fn connect(&mut self, to: &Place) -> Result<(), Stop> {
+    pub(crate) fn connect(&mut self, to: &Contact) -> Result<(), Stop> {
         let Endpoint { domain, qp, .. } = &mut self.end;
         domain.connect(qp, &to.peer, &self.options)?;
         self.peer = to.memory;

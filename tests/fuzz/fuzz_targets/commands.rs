@@ -11,7 +11,7 @@ use verbless_fuzz::guest::Lie;
 use verbless_fuzz::machine::{Machine, Sort};
 use verbless_fuzz::object::{self, Object, Step};
 use verbless_fuzz::tweak::Tweak;
-use verbless_fuzz::wqe::{Place, Wqe};
+use verbless_fuzz::wqe::{Endpoints, Wqe};
 use verbless_model::Link;
 use verbless_model_host::pci::Region;
 use verbless_prm::{COMMANDS as ALL, CommandInfo, ServiceType};
@@ -199,8 +199,13 @@ fn post(machine: &mut Machine, qp: u8, wqe: &Wqe) {
     let known = &machine.known[0];
     let index = usize::from(qp) % known.queues.len().max(1);
     let Some(&queue) = known.queues.get(index) else { return };
-    let place =
-        Place { known, peer: known, qpn: queue.qpn, index: queue.posted, datagram: qp & 0x80 != 0 };
+    let place = Endpoints {
+        known,
+        peer: known,
+        qpn: queue.qpn,
+        index: queue.posted,
+        datagram: qp & 0x80 != 0,
+    };
     let bytes = wqe.bytes(&place);
     let posted = queue.posted.wrapping_add(bytes.len().div_ceil(64) as u16);
     let memory = &machine.guests[0].memory;

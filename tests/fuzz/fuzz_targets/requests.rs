@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA};
 use verbless_fuzz::machine::{Machine, Sort};
 use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, Step, Stretch};
-use verbless_fuzz::wqe::{self, Place, Wqe};
+use verbless_fuzz::wqe::{self, Endpoints, Wqe};
 use verbless_model::{Fault, Link};
 use verbless_prm::{AttachToMcgIn, ServiceType};
 
@@ -250,7 +250,7 @@ impl Lab {
             self.services[function].get(index).copied(),
             Some(ServiceType::UD | ServiceType::QP0 | ServiceType::QP1)
         );
-        let place = Place {
+        let place = Endpoints {
             known: &self.machine.known[function],
             peer: &self.machine.known[if self.loopback { function } else { 1 - function }],
             qpn: queue.qpn,

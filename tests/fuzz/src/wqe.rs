@@ -123,7 +123,7 @@ enum Data {
 }
 
 /// Whom a request comes from and goes to.
-pub struct Place<'a> {
+pub struct Endpoints<'a> {
     pub known: &'a Known,
     pub peer: &'a Known,
     pub qpn: u32,
@@ -133,7 +133,7 @@ pub struct Place<'a> {
 
 impl Wqe {
     /// Its bytes.
-    pub fn bytes(&self, place: &Place<'_>) -> Vec<u8> {
+    pub fn bytes(&self, place: &Endpoints<'_>) -> Vec<u8> {
         let mut bytes = vec![0; CtrlSegment::BYTES];
         let code = self.opcode.get();
         match &self.body {
@@ -203,7 +203,7 @@ fn segment(stretch: &Stretch, known: &Known) -> DataSegment {
 }
 
 impl Data {
-    fn put(&self, place: &Place<'_>, bytes: &mut Vec<u8>) {
+    fn put(&self, place: &Endpoints<'_>, bytes: &mut Vec<u8>) {
         match self {
             Self::Memory(stretch) => bytes.extend(segment(stretch, place.known).as_bytes()),
             Self::Inline { length, fill } => {
@@ -219,7 +219,7 @@ impl Data {
 }
 
 impl Vector {
-    fn put(&self, place: &Place<'_>, bytes: &mut Vec<u8>) {
+    fn put(&self, place: &Endpoints<'_>, bytes: &mut Vec<u8>) {
         let mut vector = DatagramSegment::zeroed();
         let qpn = match self.qp {
             index @ 0..0xf0 => place.peer.pick(Sort::Qp, index),
@@ -242,7 +242,7 @@ impl Vector {
 }
 
 impl Umr {
-    fn put(&self, place: &Place<'_>, bytes: &mut Vec<u8>) {
+    fn put(&self, place: &Endpoints<'_>, bytes: &mut Vec<u8>) {
         let mut control = UmrCtrlSegment::zeroed();
         control.as_bytes_mut()[0] = self.flags;
         // Most bits are of no field: nearly always, those are left out.

@@ -48,14 +48,14 @@ pub(crate) fn outcome(on: &On, lab: &Lab, case: &Case) -> Outcome {
 }
 
 /// Where a role runs.
-enum Place {
+enum RunsIn {
     Process(Child),
     Thread(Files),
 }
 
 /// A role that was started.
 struct Running {
-    place: Place,
+    place: RunsIn,
     channel: Channel,
     life: u32,
     /// It has said how it ended.
@@ -99,9 +99,9 @@ impl<'a> Director<'a> {
                     // Who does not listen any more has given up on this role.
                     let _ = Role::new(&lab, side, life, channel, its_files).play(act);
                 })?;
-                Place::Thread(files)
+                RunsIn::Thread(files)
             }
-            false => Place::Process(self.process(side, life, theirs)?),
+            false => RunsIn::Process(self.process(side, life, theirs)?),
         };
         let channel = Channel::new(ours, None)?;
         let (mut ear, sender) = (channel.clone()?, self.sender.clone());
@@ -154,7 +154,7 @@ impl<'a> Director<'a> {
             ensure!(deaths == kill.lives, "role {:?} was killed {deaths} times", kill.side);
         }
         for side in Side::BOTH {
-            if let Place::Process(child) = &mut self.role(side)?.place {
+            if let RunsIn::Process(child) = &mut self.role(side)?.place {
                 let status = child.wait()?;
                 let killed = self.role(side)?.killed;
                 ensure!(killed || status.success(), "role {side:?} ended with {status}");
@@ -198,8 +198,8 @@ impl<'a> Director<'a> {
             None => role.channel.tell(&Told::Go),
             Some(By::Itself) => role.channel.tell(&Told::Die),
             Some(By::Director) => match &mut role.place {
-                Place::Process(child) => Ok(child.kill()?),
-                Place::Thread(files) => {
+                RunsIn::Process(child) => Ok(child.kill()?),
+                RunsIn::Thread(files) => {
                     files.close();
                     role.channel.shut_down()
                 }
@@ -215,12 +215,12 @@ impl<'a> Director<'a> {
             return Ok(());
         }
         match &mut role.place {
-            Place::Process(child) => {
+            RunsIn::Process(child) => {
                 let status = child.wait()?;
                 let killed = planned && by_sigkill(status);
                 ensure!(killed, "role {side:?} ended by itself: {status}");
             }
-            Place::Thread(files) => {
+            RunsIn::Thread(files) => {
                 ensure!(planned && files.are_closed(), "role {side:?} panicked");
             }
         }
@@ -239,7 +239,7 @@ fn by_sigkill(status: ExitStatus) -> bool {
 impl Drop for Director<'_> {
     fn drop(&mut self) {
         for role in self.roles.iter_mut().flatten() {
-            if let Place::Process(child) = &mut role.place {
+            if let RunsIn::Process(child) = &mut role.place {
                 let _ = child.kill();
                 let _ = child.wait();
             }

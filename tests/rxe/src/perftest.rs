@@ -11,7 +11,7 @@ use verbless::queue::{Rc, Rkey};
 use crate::end::{End, peer};
 use crate::program::{Program, Verb};
 use crate::random::departure;
-use crate::stream::{Keys, Place, Report, Stream};
+use crate::stream::{Keys, PingpongPeer, Report, Stream};
 use crate::{Job, Result, Server};
 
 /// Of an atomic.
@@ -40,7 +40,7 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     let ours = domain.address(&end.qp, &options)?;
     let open = end.region.remote(memory.peers(), 1)?;
     let told = Keys {
-        place: Place::from(&ours),
+        place: PingpongPeer::from(&ours),
         reads: ours.reads,
         rkey: open.rkey.0,
         address: open.address,
@@ -49,7 +49,7 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
         (0..program.iterations).try_for_each(|at| end.receive(memory.slot(at), program.size))?;
     }
     let theirs = stream.keys(&told)?;
-    let Place { qpn, psn, gid } = theirs.place;
+    let PingpongPeer { qpn, psn, gid } = theirs.place;
     let address = PeerAddress { reads: theirs.reads, ..peer(&ours, qpn, psn, gid) };
     domain.connect(&mut end.qp, &address, &options)?;
     for _ in 1..MEETINGS {

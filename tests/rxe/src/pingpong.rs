@@ -9,7 +9,7 @@ use verbless::queue::{DatagramOptions, QKey, Ud};
 
 use crate::end::{End, peer};
 use crate::program::{Kind, Program};
-use crate::stream::{Place, Stream};
+use crate::stream::{PingpongPeer, Stream};
 use crate::{Job, Result, Server};
 
 /// Receives that are posted; the client has one message on its way.
@@ -70,7 +70,7 @@ fn meet<S: Service, T>(
     let theirs = stream.place()?;
     let theirs = peer(ours, theirs.qpn, theirs.psn, theirs.gid);
     let is_ready = ready(end, &theirs)?;
-    stream.tell_place(&Place::from(ours))?;
+    stream.tell_place(&PingpongPeer::from(ours))?;
     Ok(is_ready)
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Stream(TcpStream);
 
 /// What a side of a pingpong tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PingpongPeer {
     pub qpn: u32,
     pub psn: u32,
     pub gid: [u8; 16],
@@ -31,7 +31,7 @@ pub(crate) struct Place {
 /// What a side of perftest tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
-    pub place: Place,
+    pub place: PingpongPeer,
     /// READs and atomics that it answers at a time.
     pub reads: u8,
     pub rkey: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Report {
     pub iterations: u64,
 }
 
-impl From<&PeerAddress> for Place {
+impl From<&PeerAddress> for PingpongPeer {
     fn from(address: &PeerAddress) -> Self {
         Self { qpn: address.qpn.0, psn: address.psn, gid: address.gid.0 }
     }
@@ -67,13 +67,13 @@ impl Stream {
     }
 
     /// The place of a pingpong's client: `lid:qpn:psn:gid` in hexadecimal.
-    pub(crate) fn place(&mut self) -> Result<Place> {
+    pub(crate) fn place(&mut self) -> Result<PingpongPeer> {
         let text = self.read::<PINGPONG>("address")?;
         Ok(parse_place(&text).ok_or_else(|| unreadable(&text))?)
     }
 
     /// Tells ours, when we are connected; the client says when it has heard.
-    pub(crate) fn tell_place(mut self, place: &Place) -> Result {
+    pub(crate) fn tell_place(mut self, place: &PingpongPeer) -> Result {
         let gid: String = place.gid.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = format!("{:04x}:{:06x}:{:06x}:{gid}\0", 0, place.qpn, place.psn);
         self.0.write_all(text.as_bytes())?;
@@ -143,10 +143,10 @@ fn hex(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 16).ok()
 }
 
-fn parse_place(text: &[u8]) -> Option<Place> {
+fn parse_place(text: &[u8]) -> Option<PingpongPeer> {
     let [_lid, qpn, psn, gid] = fields(text)?.try_into().ok()?;
     let gid = u128::from_str_radix(gid, 16).ok()?.to_be_bytes();
-    Some(Place { qpn: hex(qpn)?, psn: hex(psn)?, gid })
+    Some(PingpongPeer { qpn: hex(qpn)?, psn: hex(psn)?, gid })
 }
 
 /// `lid:reads:qpn:psn:rkey:address`, the 16 bytes of the GID, the number of a shared receive queue.
@@ -158,7 +158,7 @@ fn parse_keys(text: &[u8]) -> Option<Keys> {
         *into = u8::from_str_radix(text, 16).ok()?;
     }
     Some(Keys {
-        place: Place { qpn: hex(qpn)?, psn: hex(psn)?, gid },
+        place: PingpongPeer { qpn: hex(qpn)?, psn: hex(psn)?, gid },
         reads: hex(reads)?.try_into().ok()?,
         rkey: hex(rkey)?,
         address: u64::from_str_radix(address, 16).ok()?,
@@ -166,7 +166,7 @@ fn parse_keys(text: &[u8]) -> Option<Keys> {
 }
 
 fn emit_keys(keys: &Keys) -> Vec<u8> {
-    let Keys { place: Place { qpn, psn, gid }, reads, rkey, address } = keys;
+    let Keys { place: PingpongPeer { qpn, psn, gid }, reads, rkey, address } = keys;
     let gid: String = gid.iter().map(|byte| format!("{byte:02x}:")).collect();
     let text = format!(
         "{:04x}:{reads:04x}:{qpn:06x}:{psn:06x}:{rkey:08x}:{address:016x}:{gid}{:08x}:\0",
@@ -179,7 +179,7 @@ fn emit_keys(keys: &Keys) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place {
+    const PLACE: PingpongPeer = PingpongPeer {
         qpn: 0x11,
         psn: 0xa1b2c3,
         gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56],

@@ -129,11 +129,11 @@ pub(crate) fn peek(uar: &Uar, offset: usize) -> u64 {
 pub(crate) struct Wish<'a> {
     pub(crate) id: u16,
     pub(crate) flags: u16,
-    pub(crate) place: Place<'a>,
+    pub(crate) place: Payload<'a>,
 }
 
 /// What an attribute carries.
-pub(crate) enum Place<'a> {
+pub(crate) enum Payload<'a> {
     /// A small number as the data, with a length.
     Number(u16, u16),
     /// Bytes to be read: inside the attribute if there are at most 8.
@@ -151,17 +151,19 @@ pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
     head.as_mut_bytes().copy_from_slice(Header::new(method, wishes.len() as u16).as_bytes());
     for (wish, place) in wishes.iter_mut().zip(tail.chunks_exact_mut(ATTRIBUTE_WORDS)) {
         let (len, data) = match &mut wish.place {
-            Place::Number(len, number) => (*len, u64::from(*number)),
-            Place::Input(bytes) if bytes.len() <= 8 => {
+            Payload::Number(len, number) => (*len, u64::from(*number)),
+            Payload::Input(bytes) if bytes.len() <= 8 => {
                 let mut inline = [0; 8];
                 inline[..bytes.len()].copy_from_slice(bytes);
                 (bytes.len() as u16, u64::from_ne_bytes(inline))
             }
-            Place::Input(bytes) => (bytes.len() as u16, bytes.as_ptr().expose_provenance() as u64),
-            Place::Output(bytes) => {
+            Payload::Input(bytes) => {
+                (bytes.len() as u16, bytes.as_ptr().expose_provenance() as u64)
+            }
+            Payload::Output(bytes) => {
                 (bytes.len() as u16, bytes.as_mut_ptr().expose_provenance() as u64)
             }
-            Place::Nowhere(len) => (*len, 0x10),
+            Payload::Nowhere(len) => (*len, 0x10),
         };
         let attribute =
             Attribute { attr_id: wish.id, len, flags: wish.flags, elem_id: 0, reserved: 0, data };

@@ -189,7 +189,7 @@ fn count(options: &Options, tally: &mut Tally) -> Result {
 }
 
 const SEMANTICS: &str = "\
-Ours includes: filling the request, checks of SGE lengths, limits and free blocks; the cookie and \
+Ours includes: filling the request, checks of SGE lengths, limits and free WQEBBs; the cookie and \
 its slot; doorbell
 record, sfence before and after the doorbell; polling checks owner, opcode, queue, index and \
 window, and tells the

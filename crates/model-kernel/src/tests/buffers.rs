@@ -3,7 +3,7 @@
 
 use nix::errno::Errno;
 
-use super::support::{Bench, Request, command};
+use super::support::{Fixture, Request, command};
 
 /// OTHER with QUERY_HCA_CAP, as it should be.
 fn other(input: &[u8], output: &mut [u8]) -> Request {
@@ -12,7 +12,7 @@ fn other(input: &[u8], output: &mut [u8]) -> Request {
 
 #[test]
 fn a_header_that_does_not_make_sense_is_refused() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let good = Request::new(0x1000, 0x1002).input(0x1000, &[0; 4]).words;
     let with = |index: usize, f: &dyn Fn(u64) -> u64| {
         let mut words = good.clone();
@@ -35,14 +35,14 @@ fn a_header_that_does_not_make_sense_is_refused() {
         ("no such method", with(0, &|w| w | 0xff << 32), Errno::EPROTONOSUPPORT),
     ];
     for (what, words, errno) in cases {
-        assert_eq!(bench.file.ioctl(&mut words.clone()), Err(*errno), "{what}");
+        assert_eq!(fixture.file.ioctl(&mut words.clone()), Err(*errno), "{what}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn an_attribute_that_does_not_fit_its_description_is_refused() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let input = command(0x101, 0, 16);
     let short = [0; 15];
     let pointer = input.as_ptr() as u64;
@@ -84,34 +84,34 @@ fn an_attribute_that_does_not_fit_its_description_is_refused() {
         ),
     ];
     for (what, mut request, errno) in cases {
-        assert_eq!(request.send(&bench.file), Err(errno), "{what}");
+        assert_eq!(request.send(&fixture.file), Err(errno), "{what}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn an_unknown_attribute_that_is_not_mandatory_is_passed_over() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let input = command(0x101, 0, 16);
     let mut output = [0xff; 16];
     let mut request = other(&input, &mut output).raw(0x1007, 4, 0, 0, 0).raw(0x1007, 4, 0, 0, 0);
-    assert_eq!(request.send(&bench.file), Ok(()));
+    assert_eq!(request.send(&fixture.file), Ok(()));
     assert_eq!(output, [0; 16]);
 }
 
 #[test]
 fn an_output_that_was_filled_says_so() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let input = command(0x101, 0, 16);
     let mut output = [0xff; 16];
     let mut request = other(&input, &mut output);
-    assert_eq!(request.send(&bench.file), Ok(()));
+    assert_eq!(request.send(&fixture.file), Ok(()));
     assert_eq!((request.flags(0), request.flags(1)), (1, 3));
 }
 
 #[test]
 fn values_and_flags_have_their_lengths() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let mut out = [0; 4];
     let at = out.as_mut_ptr() as u64;
     let eqn = || Request::new(0x1000, 0x1002);
@@ -132,40 +132,40 @@ fn values_and_flags_have_their_lengths() {
         ),
     ];
     for (what, mut request, errno) in cases {
-        assert_eq!(request.send(&bench.file), Err(errno), "{what}");
+        assert_eq!(request.send(&fixture.file), Err(errno), "{what}");
     }
-    assert_eq!(bench.client.installed.lock().expect("nobody panicked").len(), 0);
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.client.installed.lock().expect("nobody panicked").len(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn handles_that_are_not_ours_are_refused() {
-    let bench = Bench::new();
-    let cq = bench.create(&command(0x800, 0, 16)).expect("a PD");
+    let fixture = Fixture::new();
+    let cq = fixture.create(&command(0x800, 0, 16)).expect("a PD");
     let cases = [
         ("never given", cq + 1, Errno::ENOENT),
         ("negative", u64::MAX, Errno::EINVAL),
         ("past 32 bits", 1 << 32 | cq, Errno::ENOENT),
     ];
     for (what, handle, errno) in cases {
-        assert_eq!(bench.destroy(0x1001, handle), Err(errno), "{what}");
+        assert_eq!(fixture.destroy(0x1001, handle), Err(errno), "{what}");
     }
-    assert_eq!(bench.destroy(0x1002, cq), Err(Errno::EINVAL), "an object of another kind");
-    assert_eq!(bench.destroy(0x1008, cq), Err(Errno::EINVAL), "an object of another kind");
-    assert_eq!(bench.destroy(0x1001, cq), Ok(()));
-    assert_eq!(bench.destroy(0x1001, cq), Err(Errno::ENOENT), "destroyed before");
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.destroy(0x1002, cq), Err(Errno::EINVAL), "an object of another kind");
+    assert_eq!(fixture.destroy(0x1008, cq), Err(Errno::EINVAL), "an object of another kind");
+    assert_eq!(fixture.destroy(0x1001, cq), Ok(()));
+    assert_eq!(fixture.destroy(0x1001, cq), Err(Errno::ENOENT), "destroyed before");
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn descriptors_that_are_no_channel_of_ours_are_refused() {
     use std::os::fd::AsRawFd;
-    let bench = Bench::new();
-    let other = Bench::new();
+    let fixture = Fixture::new();
+    let other = Fixture::new();
     let foreign = other.channel(0).expect("a channel");
     let plain = std::fs::File::open("/dev/null").expect("there is /dev/null");
     let subscribe = |fd: u64| {
-        Request::new(0x1000, 0x1003).handle(0x1000, fd).input(0x1002, &[9, 0]).send(&bench.file)
+        Request::new(0x1000, 0x1003).handle(0x1000, fd).input(0x1002, &[9, 0]).send(&fixture.file)
     };
     assert_eq!(subscribe(plain.as_raw_fd() as u64), Err(Errno::EBADF));
     assert_eq!(subscribe(foreign.as_raw_fd() as u64), Err(Errno::EBADF));
@@ -173,6 +173,6 @@ fn descriptors_that_are_no_channel_of_ours_are_refused() {
     assert_eq!(subscribe(u64::MAX), Err(Errno::EBADF));
     assert_eq!(subscribe(1 << 40), Err(Errno::EINVAL));
     let mut command_fd = Request::new(0x1004, 0x1000).handle(0x1000, 0);
-    assert_eq!(command_fd.send(&bench.file), Ok(()));
+    assert_eq!(command_fd.send(&fixture.file), Ok(()));
     assert_eq!(subscribe(command_fd.data(0)), Err(Errno::EBADF), "a channel of another kind");
 }

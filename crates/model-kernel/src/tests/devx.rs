@@ -4,21 +4,24 @@ use verbless_prm::Opcode;
 
 use nix::errno::Errno;
 
-use super::support::{Bench, Device, FIRST, Request, command};
+use super::support::{Device, FIRST, Fixture, Request, command};
 use crate::mailbox::Field;
 
-fn other(bench: &Bench, input: &[u8]) -> Result<(), Errno> {
+fn other(fixture: &Fixture, input: &[u8]) -> Result<(), Errno> {
     let mut output = [0; 16];
-    Request::new(0x1000, 0x1000).input(0x1000, input).output(0x1001, &mut output).send(&bench.file)
+    Request::new(0x1000, 0x1000)
+        .input(0x1000, input)
+        .output(0x1001, &mut output)
+        .send(&fixture.file)
 }
 
-fn on_object(bench: &Bench, method: u16, handle: u64, input: &[u8]) -> Result<(), Errno> {
+fn on_object(fixture: &Fixture, method: u16, handle: u64, input: &[u8]) -> Result<(), Errno> {
     let mut output = [0; 16];
     Request::new(0x1001, method)
         .handle(0x1000, handle)
         .input(0x1001, input)
         .output(0x1002, &mut output)
-        .send(&bench.file)
+        .send(&fixture.file)
 }
 
 fn uid(input: &[u8]) -> u16 {
@@ -37,95 +40,95 @@ fn create_cq() -> Vec<u8> {
 
 #[test]
 fn other_passes_its_list_and_the_general_range_alone() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     for opcode in [
         0x100, 0x101, 0x10a, 0x740, 0x750, 0x752, 0x754, 0x760, 0x762, 0x76f, 0x770, 0x80a, 0x80d,
         0x822, 0x824, 0x826, 0x842, 0xb00, 0xb0c, 0xb16, 0xb22, 0xcff,
     ] {
-        assert_eq!(other(&bench, &command(opcode, 0, 16)), Ok(()), "{opcode:#x}");
-        let sent = bench.device.last(opcode).expect("it was passed");
+        assert_eq!(other(&fixture, &command(opcode, 0, 16)), Ok(()), "{opcode:#x}");
+        let sent = fixture.device.last(opcode).expect("it was passed");
         assert_ne!(uid(&sent), 0, "{opcode:#x} goes out under the context's uid");
     }
     for opcode in [
         0x0, 0x102, 0x104, 0x200, 0x203, 0x301, 0x400, 0x500, 0x764, 0x761, 0x800, 0x802, 0x805,
         0x92f, 0xa00, 0xa04, 0xa08, 0xaff, 0xd00, 0xffff,
     ] {
-        assert_eq!(other(&bench, &command(opcode, 0, 16)), Err(Errno::EINVAL), "{opcode:#x}");
+        assert_eq!(other(&fixture, &command(opcode, 0, 16)), Err(Errno::EINVAL), "{opcode:#x}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn create_modify_and_query_pass_their_lists_alone() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     for opcode in [0x301, 0x203, 0x402, 0x802, 0x805, 0xa04, 0xa08, 0x101, 0xb16, 0x600, 0x502] {
         let input = command(opcode, 0, 0x110);
-        assert_eq!(bench.create(&input), Err(Errno::EINVAL), "create {opcode:#x}");
+        assert_eq!(fixture.create(&input), Err(Errno::EINVAL), "create {opcode:#x}");
     }
     let mut two_psvs = command(Opcode::CREATE_PSV.0, 2 << 28, 16);
-    assert_eq!(bench.create(&two_psvs), Err(Errno::EINVAL));
+    assert_eq!(fixture.create(&two_psvs), Err(Errno::EINVAL));
     two_psvs[8] = 1 << 4;
-    let psv = bench.create(&two_psvs).expect("one PSV passes");
-    assert_eq!(bench.destroy(0x1001, psv), Ok(()));
-    let qp = bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
+    let psv = fixture.create(&two_psvs).expect("one PSV passes");
+    assert_eq!(fixture.destroy(0x1001, psv), Ok(()));
+    let qp = fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let qpn = FIRST + 6;
     for opcode in
         [Opcode::CREATE_QP.0, Opcode::DESTROY_QP.0, Opcode::QUERY_QP.0, Opcode::QUERY_HCA_CAP.0]
     {
         let input = command(opcode, qpn, 0x110);
-        assert_eq!(on_object(&bench, 0x1002, qp, &input), Err(Errno::EINVAL), "{opcode:#x}");
+        assert_eq!(on_object(&fixture, 0x1002, qp, &input), Err(Errno::EINVAL), "{opcode:#x}");
     }
     for opcode in
         [Opcode::CREATE_QP.0, Opcode::DESTROY_QP.0, Opcode::RST2INIT_QP.0, Opcode::QUERY_HCA_CAP.0]
     {
         let input = command(opcode, qpn, 0x110);
-        assert_eq!(on_object(&bench, 0x1003, qp, &input), Err(Errno::EINVAL), "{opcode:#x}");
+        assert_eq!(on_object(&fixture, 0x1003, qp, &input), Err(Errno::EINVAL), "{opcode:#x}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn a_command_goes_only_to_the_object_of_its_handle() {
-    let bench = Bench::new();
-    let qp = bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
+    let fixture = Fixture::new();
+    let qp = fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let qpn = Field(0x8, 23, 0);
-    let made = bench.device.count(Opcode::CREATE_QP.0);
+    let made = fixture.device.count(Opcode::CREATE_QP.0);
     assert_eq!(made, 1);
     // What the device answered stands in the destroy command; find it by destroying a twin.
-    let pd = bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
-    assert_eq!(bench.destroy(0x1001, pd), Ok(()));
-    let number = qpn.get(&bench.device.last(Opcode::DEALLOC_PD.0).expect("sent")) - 1;
+    let pd = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    assert_eq!(fixture.destroy(0x1001, pd), Ok(()));
+    let number = qpn.get(&fixture.device.last(Opcode::DEALLOC_PD.0).expect("sent")) - 1;
     for (method, opcode) in
         [(0x1003, Opcode::QUERY_QP.0), (0x1002, Opcode::RST2INIT_QP.0), (0x1002, Opcode::QP_2ERR.0)]
     {
         let right = command(opcode, number, 0x110);
         let wrong = command(opcode, number + 1, 0x110);
-        assert_eq!(on_object(&bench, method, qp, &right), Ok(()), "{opcode:#x}");
-        assert_eq!(on_object(&bench, method, qp, &wrong), Err(Errno::EINVAL), "{opcode:#x}");
+        assert_eq!(on_object(&fixture, method, qp, &right), Ok(()), "{opcode:#x}");
+        assert_eq!(on_object(&fixture, method, qp, &wrong), Err(Errno::EINVAL), "{opcode:#x}");
     }
     // The same number, but of another kind of object.
     let cq = command(Opcode::QUERY_CQ.0, number, 16);
-    assert_eq!(on_object(&bench, 0x1003, qp, &cq), Err(Errno::EINVAL));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(on_object(&fixture, 0x1003, qp, &cq), Err(Errno::EINVAL));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn a_command_to_another_vhca_is_refused_for_objects() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let mut input = command(Opcode::ALLOC_PD.0, 0, 16);
     input[5] = 1;
-    assert_eq!(bench.create(&input), Err(Errno::EINVAL));
-    let pd = bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    assert_eq!(fixture.create(&input), Err(Errno::EINVAL));
+    let pd = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     let mut query = command(Opcode::QUERY_CQ.0, 1, 16);
     query[4] = 1;
-    assert_eq!(on_object(&bench, 0x1003, pd, &query), Err(Errno::EINVAL));
-    assert_eq!(on_object(&bench, 0x1002, pd, &query), Err(Errno::EINVAL));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(on_object(&fixture, 0x1003, pd, &query), Err(Errno::EINVAL));
+    assert_eq!(on_object(&fixture, 0x1002, pd, &query), Err(Errno::EINVAL));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn the_kernel_insists_on_registered_memory() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let cases: &[(u16, usize, &[Field])] = &[
         (Opcode::CREATE_CQ.0, 0x110, &[Field(0x5c, 31, 31), Field(0x10, 25, 25)]),
         (Opcode::CREATE_QP.0, 0x110, &[Field(0x10c, 31, 31), Field(0xe8, 28, 28)]),
@@ -140,35 +143,38 @@ fn the_kernel_insists_on_registered_memory() {
         if opcode == Opcode::CREATE_CQ.0 {
             input = create_cq();
         }
-        bench.create(&input).expect("it passes");
-        let sent = bench.device.last(opcode).expect("it was passed");
+        fixture.create(&input).expect("it passes");
+        let sent = fixture.device.last(opcode).expect("it was passed");
         for flag in flags {
             assert_eq!(flag.get(&sent), 1, "{opcode:#x} {flag:?}");
         }
         assert_ne!(uid(&sent), 0, "{opcode:#x}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn modify_cq_too_insists_on_registered_memory() {
-    let bench = Bench::new();
-    let cq = bench.create(&create_cq()).expect("a CQ");
+    let fixture = Fixture::new();
+    let cq = fixture.create(&create_cq()).expect("a CQ");
     // UAR, async EQ, two completion EQs, the spare uid, the context's uid and its domain came
     // before.
     let number = (FIRST..FIRST + 16)
         .find(|&number| {
-            on_object(&bench, 0x1003, cq, &command(Opcode::QUERY_CQ.0, number, 16)).is_ok()
+            on_object(&fixture, 0x1003, cq, &command(Opcode::QUERY_CQ.0, number, 16)).is_ok()
         })
         .expect("the CQ has a number");
-    assert_eq!(on_object(&bench, 0x1002, cq, &command(Opcode::MODIFY_CQ.0, number, 0x110)), Ok(()));
-    let sent = bench.device.last(Opcode::MODIFY_CQ.0).expect("it was passed");
+    assert_eq!(
+        on_object(&fixture, 0x1002, cq, &command(Opcode::MODIFY_CQ.0, number, 0x110)),
+        Ok(())
+    );
+    let sent = fixture.device.last(Opcode::MODIFY_CQ.0).expect("it was passed");
     assert_eq!(Field(0x5c, 31, 31).get(&sent), 1);
 }
 
 #[test]
 fn a_key_made_of_keys_names_no_memory() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let access_mode = |mode: u32| {
         let mut input = command(Opcode::CREATE_MKEY.0, 0, 0x110);
         Field(0x10, 9, 8).set(&mut input, mode & 3);
@@ -176,25 +182,25 @@ fn a_key_made_of_keys_names_no_memory() {
         input
     };
     for (mode, valid) in [(0, 1), (1, 1), (2, 0), (3, 0), (4, 1), (5, 1)] {
-        bench.create(&access_mode(mode)).expect("it passes");
-        let sent = bench.device.last(Opcode::CREATE_MKEY.0).expect("it was passed");
+        fixture.create(&access_mode(mode)).expect("it passes");
+        let sent = fixture.device.last(Opcode::CREATE_MKEY.0).expect("it was passed");
         assert_eq!(Field(0xc, 30, 30).get(&sent), valid, "mode {mode}");
     }
-    assert_eq!(bench.create(&command(Opcode::CREATE_MKEY.0, 0, 0x4f)), Err(Errno::EINVAL));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.create(&command(Opcode::CREATE_MKEY.0, 0, 0x4f)), Err(Errno::EINVAL));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn a_cq_must_name_a_queue_for_completions() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     for queue in [0, FIRST + 1, EQN + 2, u32::MAX] {
         let mut input = create_cq();
         Field(0x24, 31, 0).set(&mut input, queue);
-        assert_eq!(bench.create(&input), Err(Errno::ENOENT), "queue {queue}");
+        assert_eq!(fixture.create(&input), Err(Errno::ENOENT), "queue {queue}");
     }
-    assert_eq!(bench.device.count(Opcode::CREATE_CQ.0), 0);
+    assert_eq!(fixture.device.count(Opcode::CREATE_CQ.0), 0);
     assert_eq!(
-        bench.create(&command(Opcode::CREATE_CQ.0, 0, 16)),
+        fixture.create(&command(Opcode::CREATE_CQ.0, 0, 16)),
         Err(Errno::ENOENT),
         "too short to name one"
     );
@@ -202,20 +208,20 @@ fn a_cq_must_name_a_queue_for_completions() {
 
 #[test]
 fn a_refusal_of_the_device_is_eremoteio_with_the_outbox_filled() {
-    let bench = Bench::new();
-    bench.device.refuse_next(Opcode::ALLOC_PD.0, 0x8);
+    let fixture = Fixture::new();
+    fixture.device.refuse_next(Opcode::ALLOC_PD.0, 0x8);
     let input = command(Opcode::ALLOC_PD.0, 0, 16);
     let mut output = [0xff; 16];
     let mut request = Request::new(0x1001, 0x1000)
         .handle(0x1000, 0)
         .input(0x1001, &input)
         .output(0x1002, &mut output);
-    assert_eq!(request.send(&bench.file), Err(Errno::EREMOTEIO));
+    assert_eq!(request.send(&fixture.file), Err(Errno::EREMOTEIO));
     assert_eq!(output[..8], [8, 0, 0, 0, 0, 0, 0x12, 0x34]);
     assert_eq!(request.flags(2), 3);
-    bench.device.refuse_next(Opcode::QUERY_ADAPTER.0, 0x3);
-    assert_eq!(other(&bench, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EREMOTEIO));
-    assert_eq!(bench.close(), 0);
+    fixture.device.refuse_next(Opcode::QUERY_ADAPTER.0, 0x3);
+    assert_eq!(other(&fixture, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EREMOTEIO));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
@@ -231,89 +237,89 @@ fn the_kernel_builds_the_command_that_destroys() {
         (Opcode::CREATE_GENERAL_OBJECT.0, Opcode::DESTROY_GENERAL_OBJECT.0, 16),
     ];
     for &(create, destroy, bytes) in cases {
-        let bench = Bench::new();
+        let fixture = Fixture::new();
         let mut input = command(create, 0, 0x110);
         input[7] = 0x1c;
         input[0x10] = 0x77;
-        let handle = bench.create(&input).expect("it passes");
-        let created = bench.device.last(create).expect("it was passed");
-        assert_eq!(bench.destroy(0x1001, handle), Ok(()), "{create:#x}");
-        let sent = bench.device.last(destroy).expect("it was sent");
+        let handle = fixture.create(&input).expect("it passes");
+        let created = fixture.device.last(create).expect("it was passed");
+        assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "{create:#x}");
+        let sent = fixture.device.last(destroy).expect("it was sent");
         assert_eq!((sent.len(), uid(&sent)), (bytes, uid(&created)), "{create:#x}");
         match Opcode(create) {
             Opcode::CREATE_GENERAL_OBJECT => assert_eq!(sent[7], 0x1c),
             Opcode::CREATE_FLOW_TABLE | Opcode::CREATE_FLOW_GROUP => assert_eq!(sent[0x10], 0x77),
             _ => assert_eq!(sent[4..8], [0; 4]),
         }
-        assert_eq!(bench.close(), 0);
+        assert_eq!(fixture.close(), 0);
     }
 }
 
 #[test]
 fn an_object_that_cannot_be_reported_is_destroyed_again() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let input = command(Opcode::ALLOC_PD.0, 0, 16);
     let mut request = Request::new(0x1001, 0x1000)
         .handle(0x1000, 0)
         .input(0x1001, &input)
         .raw(0x1002, 16, 1, 0, 8);
-    assert_eq!(request.send(&bench.file), Err(Errno::EFAULT));
-    assert_eq!(bench.device.count(Opcode::DEALLOC_PD.0), 1);
-    assert_eq!(bench.destroy(0x1001, 0), Err(Errno::ENOENT));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(request.send(&fixture.file), Err(Errno::EFAULT));
+    assert_eq!(fixture.device.count(Opcode::DEALLOC_PD.0), 1);
+    assert_eq!(fixture.destroy(0x1001, 0), Err(Errno::ENOENT));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn an_object_that_the_device_will_not_destroy_keeps_its_handle() {
-    let bench = Bench::new();
-    let pd = bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    let fixture = Fixture::new();
+    let pd = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     for (status, errno) in
         [(6, Errno::EBUSY), (5, Errno::EINVAL), (8, Errno::ENOMEM), (1, Errno::EIO)]
     {
-        bench.device.refuse_next(Opcode::DEALLOC_PD.0, status);
-        assert_eq!(bench.destroy(0x1001, pd), Err(errno), "status {status}");
+        fixture.device.refuse_next(Opcode::DEALLOC_PD.0, status);
+        assert_eq!(fixture.destroy(0x1001, pd), Err(errno), "status {status}");
     }
-    assert_eq!(bench.destroy(0x1001, pd), Ok(()));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.destroy(0x1001, pd), Ok(()));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn without_devx_only_harmless_queries_pass() {
-    let bench = Bench::without_context(Device::new());
-    bench.get_context(0).expect("a context");
-    assert_eq!(other(&bench, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Ok(()));
-    let sent = bench.device.last(Opcode::QUERY_HCA_CAP.0).expect("it was passed");
+    let fixture = Fixture::without_context(Device::new());
+    fixture.get_context(0).expect("a context");
+    assert_eq!(other(&fixture, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Ok(()));
+    let sent = fixture.device.last(Opcode::QUERY_HCA_CAP.0).expect("it was passed");
     assert_ne!(uid(&sent), 0, "a uid of the kernel's stands in");
-    assert_eq!(other(&bench, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EINVAL));
-    assert_eq!(bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(other(&fixture, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
     let (_memory, address) = super::support::buffer(1);
-    assert_eq!(bench.umem(address, 4096, 1, None), Err(Errno::EINVAL));
-    let channel = bench.channel(0).expect("channels need no DevX");
+    assert_eq!(fixture.umem(address, 4096, 1, None), Err(Errno::EINVAL));
+    let channel = fixture.channel(0).expect("channels need no DevX");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&channel) as u64;
     let mut subscribe = Request::new(0x1000, 0x1003).handle(0x1000, fd).input(0x1002, &[9, 0]);
-    assert_eq!(subscribe.send(&bench.file), Err(Errno::EINVAL));
+    assert_eq!(subscribe.send(&fixture.file), Err(Errno::EINVAL));
 }
 
 #[test]
 fn without_a_context_nothing_is_made() {
-    let bench = Bench::without_context(Device::new());
-    assert_eq!(other(&bench, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Err(Errno::EINVAL));
-    assert_eq!(bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
-    assert_eq!(bench.channel(0).map(drop), Err(Errno::EINVAL));
+    let fixture = Fixture::without_context(Device::new());
+    assert_eq!(other(&fixture, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(fixture.channel(0).map(drop), Err(Errno::EINVAL));
     let protection = verbless_devx::Protection::Write;
-    assert_eq!(bench.file.mmap(0, 4096, protection).map(drop), Err(Errno::EINVAL));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.file.mmap(0, 4096, protection).map(drop), Err(Errno::EINVAL));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn queues_are_known_by_their_vector() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let query = |vector: u32| {
         let mut number = [0; 4];
         Request::new(0x1000, 0x1002)
             .input(0x1000, &vector.to_ne_bytes())
             .output(0x1001, &mut number)
-            .send(&bench.file)
+            .send(&fixture.file)
             .map(|()| u32::from_ne_bytes(number))
     };
     assert_eq!(query(0), Ok(EQN));
@@ -326,15 +332,15 @@ fn queues_are_known_by_their_vector() {
 #[test]
 fn an_async_query_answers_by_a_record() {
     use std::io::Read;
-    let bench = Bench::new();
-    let qp = bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
+    let fixture = Fixture::new();
+    let qp = fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let number = (FIRST..FIRST + 16)
         .find(|&number| {
-            on_object(&bench, 0x1003, qp, &command(Opcode::QUERY_QP.0, number, 16)).is_ok()
+            on_object(&fixture, 0x1003, qp, &command(Opcode::QUERY_QP.0, number, 16)).is_ok()
         })
         .expect("the QP has a number");
     let mut alloc = Request::new(0x1004, 0x1000).handle(0x1000, 0);
-    assert_eq!(alloc.send(&bench.file), Ok(()));
+    assert_eq!(alloc.send(&fixture.file), Ok(()));
     let query = |opcode: u16, length: u64| {
         let input = command(opcode, number, 16);
         Request::new(0x1001, 0x1004)
@@ -343,15 +349,15 @@ fn an_async_query_answers_by_a_record() {
             .handle(0x1002, alloc.data(0))
             .number(0x1003, 0x1122_3344_5566_7788)
             .number(0x1004, length)
-            .send(&bench.file)
+            .send(&fixture.file)
     };
     assert_eq!(query(Opcode::QUERY_CQ.0, 272), Err(Errno::EINVAL));
     assert_eq!(query(Opcode::RST2INIT_QP.0, 272), Err(Errno::EINVAL));
     assert_eq!(query(Opcode::QUERY_QP.0, 0x1_0000), Err(Errno::EINVAL));
     assert_eq!(query(Opcode::QUERY_QP.0, 272), Ok(()));
-    bench.device.refuse_next(Opcode::QUERY_QP.0, 5);
+    fixture.device.refuse_next(Opcode::QUERY_QP.0, 5);
     assert_eq!(query(Opcode::QUERY_QP.0, 16), Ok(()), "a refusal is an answer too");
-    let mut file = std::fs::File::from(bench.take_fd(alloc.data(0)));
+    let mut file = std::fs::File::from(fixture.take_fd(alloc.data(0)));
     let mut record = [0xff; 512];
     assert_eq!(file.read(&mut record).expect("a record"), 8 + 272);
     assert_eq!(record[..9], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0]);

@@ -13,13 +13,13 @@ use super::super::eventfds::MOST_EVENTFDS;
 use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
 use super::super::mailbox::Field;
-use super::support::{Bench, FIRST, Request, TestClient, command, get_context};
+use super::support::{FIRST, Fixture, Request, TestClient, command, get_context};
 
 /// A CQ on completion vector 0: handle and number.
-fn cq(bench: &Bench) -> (u64, u32) {
+fn cq(fixture: &Fixture) -> (u64, u32) {
     let mut input = command(Opcode::CREATE_CQ.0, 0, 0x110);
     Field(0x24, 31, 0).set(&mut input, FIRST + 2);
-    let handle = bench.create(&input).expect("a CQ");
+    let handle = fixture.create(&input).expect("a CQ");
     let number = (FIRST..FIRST + 64)
         .find(|&number| {
             let mut output = [0; 16];
@@ -28,7 +28,7 @@ fn cq(bench: &Bench) -> (u64, u32) {
                 .handle(0x1000, handle)
                 .input(0x1001, &input)
                 .output(0x1002, &mut output)
-                .send(&bench.file)
+                .send(&fixture.file)
                 .is_ok()
         })
         .expect("the CQ has a number");
@@ -36,7 +36,7 @@ fn cq(bench: &Bench) -> (u64, u32) {
 }
 
 fn subscribe(
-    bench: &Bench,
+    fixture: &Fixture,
     channel: &impl AsRawFd,
     object: Option<u64>,
     kinds: &[u16],
@@ -56,7 +56,7 @@ fn subscribe(
     if let Some(fd) = eventfd {
         request = request.input(0x1003, &fd.to_ne_bytes());
     }
-    request.send(&bench.file)
+    request.send(&fixture.file)
 }
 
 /// Reads a record without waiting; empty when there is none, `None` at the end of the file.
@@ -78,12 +78,12 @@ fn record(fd: &OwnedFd) -> Option<Vec<u8>> {
 
 #[test]
 fn a_completion_reaches_its_subscriber_with_cookie_and_data() {
-    let bench = Bench::new();
-    let (handle, number) = cq(&bench);
-    let channel = bench.channel(0).expect("a channel");
-    assert_eq!(subscribe(&bench, &channel, Some(handle), &[0], Some(0xc00c1e), None), Ok(()));
-    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
-    bench.device.event(1, 1, event::COMPLETION, &[(6, number + 1)]);
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    assert_eq!(subscribe(&fixture, &channel, Some(handle), &[0], Some(0xc00c1e), None), Ok(()));
+    fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    fixture.device.event(1, 1, event::COMPLETION, &[(6, number + 1)]);
     let bytes = record(&channel).expect("the channel is open");
     assert_eq!(bytes.len(), 8 + 64);
     assert_eq!(bytes[..8], 0xc00c1eu64.to_ne_bytes());
@@ -93,29 +93,29 @@ fn a_completion_reaches_its_subscriber_with_cookie_and_data() {
 
 #[test]
 fn a_channel_without_data_holds_each_cookie_once() {
-    let bench = Bench::new();
-    let (first, first_number) = cq(&bench);
-    let (second, second_number) = cq(&bench);
-    let channel = bench.channel(1).expect("a channel");
-    assert_eq!(subscribe(&bench, &channel, Some(first), &[0], Some(1), None), Ok(()));
-    assert_eq!(subscribe(&bench, &channel, Some(second), &[0], Some(2), None), Ok(()));
+    let fixture = Fixture::new();
+    let (first, first_number) = cq(&fixture);
+    let (second, second_number) = cq(&fixture);
+    let channel = fixture.channel(1).expect("a channel");
+    assert_eq!(subscribe(&fixture, &channel, Some(first), &[0], Some(1), None), Ok(()));
+    assert_eq!(subscribe(&fixture, &channel, Some(second), &[0], Some(2), None), Ok(()));
     for (index, number) in
         [first_number, first_number, second_number, first_number].iter().enumerate()
     {
-        bench.device.event(1, index as u64, event::COMPLETION, &[(6, *number)]);
+        fixture.device.event(1, index as u64, event::COMPLETION, &[(6, *number)]);
     }
     assert_eq!(record(&channel), Some(1u64.to_ne_bytes().to_vec()));
     assert_eq!(record(&channel), Some(2u64.to_ne_bytes().to_vec()));
     assert_eq!(record(&channel), Some(vec![]));
-    bench.device.event(1, 4, event::COMPLETION, &[(6, first_number)]);
+    fixture.device.event(1, 4, event::COMPLETION, &[(6, first_number)]);
     assert_eq!(record(&channel), Some(1u64.to_ne_bytes().to_vec()), "read, so told again");
 }
 
 #[test]
 fn only_events_of_the_list_may_be_subscribed_to() {
-    let bench = Bench::new();
-    let (handle, _) = cq(&bench);
-    let channel = bench.channel(0).expect("a channel");
+    let fixture = Fixture::new();
+    let (handle, _) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
     let all = [0u16; 17];
     type Case<'a> = (&'a str, Option<u64>, &'a [u16], Result<(), Errno>);
     let cases: &[Case<'_>] = &[
@@ -129,56 +129,60 @@ fn only_events_of_the_list_may_be_subscribed_to() {
         ("seventeen", Some(handle), &all, Err(Errno::EINVAL)),
     ];
     for (what, object, kinds, expected) in cases {
-        assert_eq!(subscribe(&bench, &channel, *object, kinds, Some(1), None), *expected, "{what}");
+        assert_eq!(
+            subscribe(&fixture, &channel, *object, kinds, Some(1), None),
+            *expected,
+            "{what}"
+        );
     }
     let mut odd = Request::new(0x1000, 0x1003)
         .handle(0x1000, channel.as_raw_fd() as u64)
         .input(0x1002, &[9, 0, 9]);
-    assert_eq!(odd.send(&bench.file), Err(Errno::EINVAL));
+    assert_eq!(odd.send(&fixture.file), Err(Errno::EINVAL));
 }
 
 #[test]
 fn a_port_event_reaches_subscribers_and_async_files() {
-    let bench = Bench::new();
-    let channel = bench.channel(0).expect("a channel");
-    assert_eq!(subscribe(&bench, &channel, None, &[9], Some(5), None), Ok(()));
+    let fixture = Fixture::new();
+    let channel = fixture.channel(0).expect("a channel");
+    assert_eq!(subscribe(&fixture, &channel, None, &[9], Some(5), None), Ok(()));
     let mut alloc = Request::new(0x10, 0).handle(0, 0);
-    assert_eq!(alloc.send(&bench.file), Ok(()));
-    let file = bench.take_fd(alloc.data(0));
+    assert_eq!(alloc.send(&fixture.file), Ok(()));
+    let file = fixture.take_fd(alloc.data(0));
     // The sub-type is byte 3, which the helper leaves 0; its own way in is a dword of the data.
-    bench.device.event(0, 0, event::PORT_CHANGE, &[(2, 1 << 28)]);
+    fixture.device.event(0, 0, event::PORT_CHANGE, &[(2, 1 << 28)]);
     assert_eq!(record(&channel).map(|bytes| bytes.len()), Some(72));
     assert_eq!(record(&file), Some(vec![]), "no sub-type that verbs know");
 }
 
 #[test]
 fn an_eventfd_is_signalled_instead_of_the_channel() {
-    let bench = Bench::new();
-    let (handle, number) = cq(&bench);
-    let channel = bench.channel(0).expect("a channel");
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
     let eventfd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
     let fd = std::os::fd::AsFd::as_fd(&eventfd).as_raw_fd();
-    let refused = subscribe(&bench, &channel, Some(handle), &[0], Some(1), Some(fd));
+    let refused = subscribe(&fixture, &channel, Some(handle), &[0], Some(1), Some(fd));
     assert_eq!(refused, Err(Errno::EINVAL), "a cookie and an eventfd");
-    let bad = subscribe(&bench, &channel, Some(handle), &[0], None, Some(1 << 20));
+    let bad = subscribe(&fixture, &channel, Some(handle), &[0], None, Some(1 << 20));
     assert_eq!(bad, Err(Errno::EBADF));
-    let socket = subscribe(&bench, &channel, Some(handle), &[0], None, Some(channel.as_raw_fd()));
+    let socket = subscribe(&fixture, &channel, Some(handle), &[0], None, Some(channel.as_raw_fd()));
     assert_eq!(socket, Err(Errno::EINVAL), "not an eventfd");
-    assert_eq!(subscribe(&bench, &channel, Some(handle), &[0], None, Some(fd)), Ok(()));
-    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    assert_eq!(subscribe(&fixture, &channel, Some(handle), &[0], None, Some(fd)), Ok(()));
+    fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
     assert_eq!(eventfd.read(), Ok(1));
     assert_eq!(record(&channel), Some(vec![]));
 }
 
 #[test]
 fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_signal_it() {
-    let bench = Bench::new();
-    let channel = bench.channel(0).expect("a channel");
-    let (handle, number) = cq(&bench);
+    let fixture = Fixture::new();
+    let channel = fixture.channel(0).expect("a channel");
+    let (handle, number) = cq(&fixture);
     let eventfd = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
     let signal = |object, fd: &EventFd| {
         let fd = std::os::fd::AsFd::as_fd(fd).as_raw_fd();
-        subscribe(&bench, &channel, object, &[0, 4], None, Some(fd))
+        subscribe(&fixture, &channel, object, &[0, 4], None, Some(fd))
     };
     let shared = eventfd();
     for _ in 0..100 {
@@ -192,72 +196,74 @@ fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_sig
     }
     assert_eq!(signal(Some(handle), &eventfd()), Err(Errno::ENOMEM));
     assert_eq!(signal(Some(handle), &shared), Ok(()), "those that are held may be used again");
-    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
     assert_eq!((shared.read(), first.read()), (Ok(101), Ok(1)));
     // They go with the object.
-    assert_eq!(bench.destroy(0x1001, handle), Ok(()));
-    let (handle, _) = cq(&bench);
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    let (handle, _) = cq(&fixture);
     assert_eq!(signal(Some(handle), &eventfd()), Ok(()));
 }
 
 #[test]
 fn a_channel_has_so_many_subscriptions_and_another_one_its_own() {
-    let bench = Bench::new();
-    let (handle, _) = cq(&bench);
-    let channel = bench.channel(0).expect("a channel");
+    let fixture = Fixture::new();
+    let (handle, _) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
     let calls = (0..=MOST_SUBSCRIPTIONS / 16)
-        .take_while(|_| match subscribe(&bench, &channel, Some(handle), &[0; 16], Some(1), None) {
-            Ok(()) => true,
-            Err(errno) => {
-                assert_eq!(errno, Errno::ENOMEM);
-                false
+        .take_while(|_| {
+            match subscribe(&fixture, &channel, Some(handle), &[0; 16], Some(1), None) {
+                Ok(()) => true,
+                Err(errno) => {
+                    assert_eq!(errno, Errno::ENOMEM);
+                    false
+                }
             }
         })
         .count();
     assert_eq!(calls, MOST_SUBSCRIPTIONS / 16 - 1, "the file itself holds the channel as well");
-    let second = bench.channel(0).expect("a channel");
-    assert_eq!(subscribe(&bench, &second, Some(handle), &[0; 16], Some(1), None), Ok(()));
-    assert_eq!(bench.destroy(0x1001, handle), Ok(()));
-    let (handle, _) = cq(&bench);
-    let again = subscribe(&bench, &channel, Some(handle), &[0; 16], Some(1), None);
+    let second = fixture.channel(0).expect("a channel");
+    assert_eq!(subscribe(&fixture, &second, Some(handle), &[0; 16], Some(1), None), Ok(()));
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    let (handle, _) = cq(&fixture);
+    let again = subscribe(&fixture, &channel, Some(handle), &[0; 16], Some(1), None);
     assert_eq!(again, Ok(()), "those of an object end with it");
 }
 
 #[test]
 fn subscriptions_end_with_their_object_and_with_their_channel() {
-    let bench = Bench::new();
-    let (handle, number) = cq(&bench);
-    let channel = bench.channel(0).expect("a channel");
-    let second = bench.channel(0).expect("a channel");
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    let second = fixture.channel(0).expect("a channel");
     for fd in [&channel, &second] {
-        assert_eq!(subscribe(&bench, fd, Some(handle), &[0, 4], Some(1), None), Ok(()));
+        assert_eq!(subscribe(&fixture, fd, Some(handle), &[0, 4], Some(1), None), Ok(()));
     }
-    assert_eq!(bench.file.kernel.subscriptions.len(), 4);
+    assert_eq!(fixture.file.kernel.subscriptions.len(), 4);
     drop(second);
-    assert_eq!(bench.destroy(0x1001, handle), Ok(()));
-    assert_eq!(bench.file.kernel.subscriptions.len(), 0);
-    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    assert_eq!(fixture.file.kernel.subscriptions.len(), 0);
+    fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
     assert_eq!(record(&channel), Some(vec![]));
-    let (handle, _) = cq(&bench);
-    let third = bench.channel(0).expect("a channel");
-    assert_eq!(subscribe(&bench, &third, Some(handle), &[0], Some(1), None), Ok(()));
+    let (handle, _) = cq(&fixture);
+    let third = fixture.channel(0).expect("a channel");
+    assert_eq!(subscribe(&fixture, &third, Some(handle), &[0], Some(1), None), Ok(()));
     drop(third);
-    let _ = bench.channel(0);
-    assert_eq!(bench.file.kernel.subscriptions.len(), 0, "noticed at the next call");
+    let _ = fixture.channel(0);
+    assert_eq!(fixture.file.kernel.subscriptions.len(), 0, "noticed at the next call");
 }
 
 #[test]
 fn what_a_file_destroys_ends_no_subscription_of_another_file() {
-    let bench = Bench::new();
-    let neighbour = File::new(bench.file.kernel.clone(), TestClient::new());
+    let fixture = Fixture::new();
+    let neighbour = File::new(fixture.file.kernel.clone(), TestClient::new());
     get_context(&neighbour, 1).expect("a context");
-    let channel = bench.channel(0).expect("a channel");
+    let channel = fixture.channel(0).expect("a channel");
     // The other file has one as well: whatever counts per file has the same values in both.
     let mut own = Request::new(0x1005, 0x1000).handle(0x1000, 0).input(0x1001, &[0; 4]);
     assert_eq!(own.send(&neighbour), Ok(()));
     for round in 0..4 {
-        let (mine, number) = cq(&bench);
-        assert_eq!(subscribe(&bench, &channel, Some(mine), &[0], Some(round), None), Ok(()));
+        let (mine, number) = cq(&fixture);
+        assert_eq!(subscribe(&fixture, &channel, Some(mine), &[0], Some(round), None), Ok(()));
         let mut input = command(Opcode::CREATE_CQ.0, 0, 0x110);
         Field(0x24, 31, 0).set(&mut input, FIRST + 2);
         let mut output = [0; 16];
@@ -269,36 +275,36 @@ fn what_a_file_destroys_ends_no_subscription_of_another_file() {
         let theirs = request.data(0);
         let destroyed = Request::new(0x1001, 0x1001).handle(0x1000, theirs).send(&neighbour);
         assert_eq!(destroyed, Ok(()));
-        bench.device.event(1, round, event::COMPLETION, &[(6, number)]);
+        fixture.device.event(1, round, event::COMPLETION, &[(6, number)]);
         let told = record(&channel).expect("the channel is open");
         assert_eq!(told.get(..8), Some(&round.to_ne_bytes()[..]), "round {round}");
-        assert_eq!(bench.destroy(0x1001, mine), Ok(()));
+        assert_eq!(fixture.destroy(0x1001, mine), Ok(()));
     }
 }
 
 #[test]
 fn a_closed_file_ends_its_channels() {
-    let bench = Bench::new();
-    let channel = bench.channel(0).expect("a channel");
-    assert_eq!(bench.close(), 0);
+    let fixture = Fixture::new();
+    let channel = fixture.channel(0).expect("a channel");
+    assert_eq!(fixture.close(), 0);
     assert_eq!(record(&channel), None);
 }
 
 #[test]
 fn a_dead_device_ends_channels_tells_async_files_and_answers_eio() {
     use std::sync::atomic::Ordering;
-    let bench = Bench::new();
-    let (handle, _) = cq(&bench);
-    let channel = bench.channel(0).expect("a channel");
+    let fixture = Fixture::new();
+    let (handle, _) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
     let mut alloc = Request::new(0x10, 0).handle(0, 0);
-    assert_eq!(alloc.send(&bench.file), Ok(()));
-    let file = bench.take_fd(alloc.data(0));
-    bench.device.alive.store(false, Ordering::Relaxed);
-    bench.device.raise(0);
+    assert_eq!(alloc.send(&fixture.file), Ok(()));
+    let file = fixture.take_fd(alloc.data(0));
+    fixture.device.alive.store(false, Ordering::Relaxed);
+    fixture.device.raise(0);
     assert_eq!(record(&channel), None);
     let fatal = record(&file).expect("it is still open");
     assert_eq!(fatal, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EIO));
-    assert_eq!(bench.channel(0).map(drop), Err(Errno::EIO));
-    assert_eq!(bench.destroy(0x1001, handle), Ok(()), "what is gone counts as destroyed");
+    assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EIO));
+    assert_eq!(fixture.channel(0).map(drop), Err(Errno::EIO));
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "what is gone counts as destroyed");
 }

@@ -5,18 +5,18 @@ use verbless_prm::Opcode;
 use nix::errno::Errno;
 
 use super::super::rules;
-use super::support::{Bench, Device, Request, buffer, command};
+use super::support::{Device, Fixture, Request, buffer, command};
 
 #[test]
 fn closing_a_file_destroys_its_objects_newest_first() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
-    bench.umem(address, 4096, 1, None).expect("a UMEM");
-    bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
-    bench.create(&command(Opcode::CREATE_MKEY.0, 0, 0x110)).expect("a key");
-    bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
-    let device = bench.device.clone();
-    assert_eq!(bench.close(), 0);
+    fixture.umem(address, 4096, 1, None).expect("a UMEM");
+    fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    fixture.create(&command(Opcode::CREATE_MKEY.0, 0, 0x110)).expect("a key");
+    fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
+    let device = fixture.device.clone();
+    assert_eq!(fixture.close(), 0);
     let commands = device.commands.lock().expect("nobody panicked");
     let order: Vec<u16> = commands
         .iter()
@@ -43,12 +43,12 @@ fn closing_a_file_destroys_its_objects_newest_first() {
 
 #[test]
 fn closing_a_file_silences_its_queue_pairs_before_their_keys_go() {
-    let bench = Bench::new();
-    bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
-    bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("another QP");
-    bench.create(&command(Opcode::CREATE_MKEY.0, 0, 0x110)).expect("a key");
-    let device = bench.device.clone();
-    assert_eq!(bench.close(), 0);
+    let fixture = Fixture::new();
+    fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
+    fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("another QP");
+    fixture.create(&command(Opcode::CREATE_MKEY.0, 0, 0x110)).expect("a key");
+    let device = fixture.device.clone();
+    assert_eq!(fixture.close(), 0);
     let commands = device.commands.lock().expect("nobody panicked");
     let order: Vec<u16> = commands
         .iter()
@@ -60,24 +60,24 @@ fn closing_a_file_silences_its_queue_pairs_before_their_keys_go() {
 
 #[test]
 fn an_object_that_is_still_in_use_is_tried_again() {
-    let bench = Bench::new();
-    bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
-    bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
-    bench.device.refuse_next(Opcode::DESTROY_QP.0, 6);
-    let device = bench.device.clone();
-    assert_eq!(bench.close(), 0);
+    let fixture = Fixture::new();
+    fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
+    fixture.device.refuse_next(Opcode::DESTROY_QP.0, 6);
+    let device = fixture.device.clone();
+    assert_eq!(fixture.close(), 0);
     assert_eq!(device.count(Opcode::DESTROY_QP.0), 2);
     assert_eq!(device.count(Opcode::DEALLOC_PD.0), 1);
 }
 
 #[test]
 fn handles_are_given_out_again_lowest_first() {
-    let bench = Bench::new();
-    let pd = || bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    let fixture = Fixture::new();
+    let pd = || fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     assert_eq!((pd(), pd(), pd()), (0, 1, 2));
-    assert_eq!(bench.destroy(0x1001, 1), Ok(()));
+    assert_eq!(fixture.destroy(0x1001, 1), Ok(()));
     assert_eq!((pd(), pd()), (1, 3));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
@@ -96,12 +96,12 @@ fn a_device_that_refuses_the_kernel_is_not_attached_and_keeps_nothing() {
 
 #[test]
 fn two_files_of_one_device_know_nothing_of_each_other() {
-    let bench = Bench::new();
-    let second = super::super::file::File::new(bench.file.kernel.clone(), bench.client.clone());
-    let pd = bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    let fixture = Fixture::new();
+    let second = super::super::file::File::new(fixture.file.kernel.clone(), fixture.client.clone());
+    let pd = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     let mut destroy = Request::new(0x1001, 0x1001).handle(0x1000, pd);
     assert_eq!(destroy.send(&second), Err(Errno::ENOENT));
     drop(second);
-    assert_eq!(bench.destroy(0x1001, pd), Ok(()));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.destroy(0x1001, pd), Ok(()));
+    assert_eq!(fixture.close(), 0);
 }

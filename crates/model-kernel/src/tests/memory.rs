@@ -8,11 +8,11 @@ use nix::errno::Errno;
 use verbless_devx::Protection;
 
 use super::super::client::Capability;
-use super::support::{Bench, Request, buffer};
+use super::support::{Fixture, Request, buffer};
 
 #[test]
 fn a_umem_is_checked_as_the_kernel_does() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let (_memory, address) = buffer(4);
     let text = "in read-only memory, and long enough to be there";
     let code = text.as_ptr() as u64;
@@ -41,57 +41,57 @@ fn a_umem_is_checked_as_the_kernel_does() {
         ("page size too large", address, 4096, 1, Some(8192), Err(Errno::EINVAL)),
     ];
     for &(what, address, length, access, bitmap, expected) in cases {
-        let got = bench.umem(address, length, access, bitmap).map(drop);
+        let got = fixture.umem(address, length, access, bitmap).map(drop);
         assert_eq!(got, expected, "{what}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn a_read_only_registration_gives_the_device_no_right_to_write() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
     for (access, rights) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
-        bench.umem(address, 4096, access, None).expect("it is mapped");
-        let sent = bench.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+        fixture.umem(address, 4096, access, None).expect("it is mapped");
+        let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
         assert_eq!(sent[0x30..0x38], (address | rights).to_be_bytes(), "access {access}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn pinned_pages_count_against_the_limit() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let (_memory, address) = buffer(8);
-    let client = &bench.client;
+    let client = &fixture.client;
     client.memlock.store(4 * 4096, Ordering::Relaxed);
-    let (first, _) = bench.umem(address, 3 * 4096, 1, None).expect("within the limit");
-    assert_eq!(bench.umem(address, 2 * 4096, 1, None), Err(Errno::ENOMEM));
-    let (second, _) = bench.umem(address + 4095, 1, 1, None).expect("one page is left");
-    assert_eq!(bench.umem(address, 1, 1, None), Err(Errno::ENOMEM));
+    let (first, _) = fixture.umem(address, 3 * 4096, 1, None).expect("within the limit");
+    assert_eq!(fixture.umem(address, 2 * 4096, 1, None), Err(Errno::ENOMEM));
+    let (second, _) = fixture.umem(address + 4095, 1, 1, None).expect("one page is left");
+    assert_eq!(fixture.umem(address, 1, 1, None), Err(Errno::ENOMEM));
     client.capabilities.store(1 << Capability::IpcLock as u32, Ordering::Relaxed);
-    bench.umem(address, 8 * 4096, 1, None).expect("the privilege lifts the limit");
+    fixture.umem(address, 8 * 4096, 1, None).expect("the privilege lifts the limit");
     client.capabilities.store(0, Ordering::Relaxed);
     for handle in [first, second] {
-        assert_eq!(bench.destroy(0x1002, handle), Ok(()));
+        assert_eq!(fixture.destroy(0x1002, handle), Ok(()));
     }
-    assert_eq!(bench.umem(64, 4096, 1, None), Err(Errno::ENOMEM), "eight are still pinned");
+    assert_eq!(fixture.umem(64, 4096, 1, None), Err(Errno::ENOMEM), "eight are still pinned");
     client.memlock.store(0, Ordering::Relaxed);
-    assert_eq!(bench.umem(address, 1, 1, None), Err(Errno::EPERM));
-    let client = bench.client.clone();
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.umem(address, 1, 1, None), Err(Errno::EPERM));
+    let client = fixture.client.clone();
+    assert_eq!(fixture.close(), 0);
     let pinned = super::super::client::Client::pinned(&*client).load(Ordering::Relaxed);
     assert_eq!(pinned, 0);
 }
 
 #[test]
 fn a_umem_that_failed_pins_nothing() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
-    let pinned = || super::super::client::Client::pinned(&*bench.client).load(Ordering::Relaxed);
+    let pinned = || super::super::client::Client::pinned(&*fixture.client).load(Ordering::Relaxed);
     for (status, errno) in [(8, Errno::ENOMEM), (3, Errno::EINVAL), (15, Errno::EAGAIN)] {
-        bench.device.refuse_next(Opcode::CREATE_UMEM.0, status);
-        assert_eq!(bench.umem(address, 4096, 1, None), Err(errno));
+        fixture.device.refuse_next(Opcode::CREATE_UMEM.0, status);
+        assert_eq!(fixture.umem(address, 4096, 1, None), Err(errno));
     }
     let mut request = Request::new(0x1002, 0x1000)
         .handle(0x1000, 0)
@@ -99,19 +99,19 @@ fn a_umem_that_failed_pins_nothing() {
         .number(0x1002, 4096)
         .input(0x1003, &[1, 0, 0, 0])
         .raw(0x1004, 4, 1, 0, 8);
-    assert_eq!(request.send(&bench.file), Err(Errno::EFAULT));
-    assert_eq!(bench.device.count(Opcode::DESTROY_UMEM.0), 1);
+    assert_eq!(request.send(&fixture.file), Err(Errno::EFAULT));
+    assert_eq!(fixture.device.count(Opcode::DESTROY_UMEM.0), 1);
     assert_eq!(pinned(), 0);
-    let (handle, _) = bench.umem(address, 4096, 1, None).expect("it is mapped");
-    bench.device.refuse_next(Opcode::DESTROY_UMEM.0, 6);
-    assert_eq!(bench.destroy(0x1002, handle), Err(Errno::EBUSY));
+    let (handle, _) = fixture.umem(address, 4096, 1, None).expect("it is mapped");
+    fixture.device.refuse_next(Opcode::DESTROY_UMEM.0, 6);
+    assert_eq!(fixture.destroy(0x1002, handle), Err(Errno::EBUSY));
     assert_eq!(pinned(), 1, "still in use by the device");
 }
 
 #[test]
 fn a_dmabuf_must_be_one() {
     use std::os::fd::AsRawFd;
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let file = std::fs::File::open("/dev/null").expect("there is /dev/null");
     let request = |fd: u64, length: u64| {
         let mut id = [0; 4];
@@ -122,18 +122,18 @@ fn a_dmabuf_must_be_one() {
             .input(0x1003, &[1, 0, 0, 0])
             .handle(0x1006, fd)
             .output(0x1004, &mut id)
-            .send(&bench.file)
+            .send(&fixture.file)
     };
     assert_eq!(request(file.as_raw_fd() as u64, 4096), Err(Errno::EINVAL));
     assert_eq!(request(1 << 20, 4096), Err(Errno::EBADF));
     assert_eq!(request(u64::MAX, 4096), Err(Errno::EBADF));
     assert_eq!(request(1 << 40, 4096), Err(Errno::EINVAL), "no descriptor at all");
     assert_eq!(request(file.as_raw_fd() as u64, u64::MAX), Err(Errno::EINVAL));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 /// UAR_ALLOC; handle, offset, length, page.
-fn uar(bench: &Bench, kind: u64) -> Result<(u64, u64, u32, u32), Errno> {
+fn uar(fixture: &Fixture, kind: u64) -> Result<(u64, u64, u32, u32), Errno> {
     let (mut offset, mut length, mut page) = ([0; 8], [0; 4], [0; 4]);
     let mut request = Request::new(0x1008, 0x1000)
         .handle(0x1000, 0)
@@ -141,21 +141,22 @@ fn uar(bench: &Bench, kind: u64) -> Result<(u64, u64, u32, u32), Errno> {
         .output(0x1002, &mut offset)
         .output(0x1003, &mut length)
         .output(0x1004, &mut page);
-    request.send(&bench.file)?;
+    request.send(&fixture.file)?;
     let (offset, length) = (u64::from_ne_bytes(offset), u32::from_ne_bytes(length));
     Ok((request.data(0), offset, length, u32::from_ne_bytes(page)))
 }
 
 #[test]
 fn a_uar_page_is_mapped_at_its_offset_while_it_lives() {
-    let bench = Bench::new();
-    let (first, offset, length, page) = uar(&bench, 0).expect("a page");
-    let (_, other, _, other_page) = uar(&bench, 1).expect("a page");
+    let fixture = Fixture::new();
+    let (first, offset, length, page) = uar(&fixture, 0).expect("a page");
+    let (_, other, _, other_page) = uar(&fixture, 1).expect("a page");
     assert_eq!((offset, other, length), (0x90_0000, 0x90_1000, 4096));
     assert_ne!(page, other_page);
-    assert_eq!(uar(&bench, 2), Err(Errno::EOPNOTSUPP));
-    assert_eq!(uar(&bench, 1 << 32), Err(Errno::EINVAL));
-    let map = |offset, length| bench.file.mmap(offset, length, Protection::Write).map(|m| m.len());
+    assert_eq!(uar(&fixture, 2), Err(Errno::EOPNOTSUPP));
+    assert_eq!(uar(&fixture, 1 << 32), Err(Errno::EINVAL));
+    let map =
+        |offset, length| fixture.file.mmap(offset, length, Protection::Write).map(|m| m.len());
     assert_eq!(map(offset, 4096), Ok(4096));
     assert_eq!(map(other, 4096), Ok(4096));
     assert_eq!(map(offset, 8192), Err(Errno::EINVAL));
@@ -163,9 +164,9 @@ fn a_uar_page_is_mapped_at_its_offset_while_it_lives() {
     assert_eq!(map(offset + 8, 4096), Err(Errno::EINVAL));
     assert_eq!(map(0x90_2000, 4096), Err(Errno::EINVAL));
     assert_eq!(map(!4095, 4096), Err(Errno::EINVAL));
-    assert_eq!(bench.destroy(0x1008, first), Ok(()));
+    assert_eq!(fixture.destroy(0x1008, first), Ok(()));
     assert_eq!(map(offset, 4096), Err(Errno::EINVAL));
-    let (_, again, _, _) = uar(&bench, 0).expect("a page");
+    let (_, again, _, _) = uar(&fixture, 0).expect("a page");
     assert_eq!(again, offset, "the offset is free again");
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }

@@ -13,7 +13,7 @@ use verbless_prm::{
     ServiceType,
 };
 
-use super::support::{Bench, Device, Request, buffer};
+use super::support::{Device, Fixture, Request, buffer};
 
 /// Attributes that a queue pair's changes come with.
 const STATE: u32 = 1;
@@ -23,7 +23,7 @@ const RTS: u32 = STATE | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
 
 /// A file of a device that has what queues need, memory for them, and a PD.
 pub(super) struct Verbs {
-    pub bench: Bench,
+    pub fixture: Fixture,
     _memory: Vec<u8>,
     /// Page-aligned, 64 pages.
     pub address: u64,
@@ -44,9 +44,9 @@ impl Verbs {
         caps.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4).set_atomic(true);
         caps.set_sctr_data_cqe(true).set_imaicl(true).set_umr_extended_translation_offset(true);
         change(&mut caps);
-        let bench = Bench::of(Arc::new(Device::with(caps, false)));
+        let fixture = Fixture::of(Arc::new(Device::with(caps, false)));
         let (memory, address) = buffer(64);
-        let mut verbs = Self { bench, _memory: memory, address, pd: 0 };
+        let mut verbs = Self { fixture, _memory: memory, address, pd: 0 };
         verbs.pd = word(&verbs.write(3, &[0; 8], 4, &[], 4).expect("a PD").0);
         verbs
     }
@@ -72,7 +72,7 @@ impl Verbs {
         if driver_out > 0 {
             request = request.output(0x1001, &mut uhw_out);
         }
-        request.send(&self.bench.file)?;
+        request.send(&self.fixture.file)?;
         Ok((core_out, uhw_out))
     }
 
@@ -90,7 +90,7 @@ impl Verbs {
 
     fn comp_channel(&self) -> OwnedFd {
         let (core, _) = self.write(17, &[0; 8], 4, &[], 0).expect("a channel");
-        self.bench.take_fd(word(&core).into())
+        self.fixture.take_fd(word(&core).into())
     }
 
     /// `mlx5_ib_create_cq` for 64-byte CQEs on UAR page 7.
@@ -119,7 +119,7 @@ impl Verbs {
         if let Some(channel) = channel {
             request = request.handle(3, channel.as_raw_fd() as u64);
         }
-        request.send(&self.bench.file)?;
+        request.send(&self.fixture.file)?;
         Ok((request.data(0), word(&uhw), word(&cqe)))
     }
 
@@ -162,7 +162,7 @@ impl Verbs {
         if let Some(srq) = srq {
             request = request.handle(3, srq);
         }
-        request.send(&self.bench.file)?;
+        request.send(&self.fixture.file)?;
         Ok((request.data(0), word(&number)))
     }
 
@@ -190,17 +190,17 @@ impl Verbs {
     }
 
     fn destroy(&self, object: u16, handle: u64, response: &mut [u8]) -> Result<(), Errno> {
-        Request::new(object, 1).handle(0, handle).output(1, response).send(&self.bench.file)
+        Request::new(object, 1).handle(0, handle).output(1, response).send(&self.fixture.file)
     }
 
     pub(super) fn last<T: Clone>(&self, opcode: u16, read: fn(&[u8]) -> Option<&T>) -> T {
-        let command = self.bench.device.last(opcode).expect("the command was sent");
+        let command = self.fixture.device.last(opcode).expect("the command was sent");
         read(&command).expect("it is whole").clone()
     }
 
     /// The entries that follow the fixed part of the last command with an opcode.
     fn list(&self, opcode: u16, fixed: usize) -> Vec<u64> {
-        let command = self.bench.device.last(opcode).expect("the command was sent");
+        let command = self.fixture.device.last(opcode).expect("the command was sent");
         let entry = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
         command[fixed..].chunks_exact(8).map(entry).collect()
     }
@@ -271,10 +271,10 @@ fn a_memory_region_is_a_key_over_its_pages() {
     assert_eq!(verbs.write(4, &verbs.pd.to_ne_bytes(), 0, &[], 0), Err(Errno::EBUSY));
     for handle in [&response, &again] {
         let handle = word(handle).into();
-        assert_eq!(Request::new(7, 1).handle(0, handle).send(&verbs.bench.file), Ok(()));
+        assert_eq!(Request::new(7, 1).handle(0, handle).send(&verbs.fixture.file), Ok(()));
     }
     assert_eq!(verbs.write(4, &verbs.pd.to_ne_bytes(), 0, &[], 0).map(drop), Ok(()));
-    assert_eq!(verbs.bench.close(), 0);
+    assert_eq!(verbs.fixture.close(), 0);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn a_memory_region_that_makes_no_sense_is_refused_before_any_command() {
     ] {
         assert_eq!(verbs.reg_mr(start, length, va, access), Err(errno), "{case}");
     }
-    assert_eq!(verbs.bench.device.count(Opcode::CREATE_MKEY.0), 0);
+    assert_eq!(verbs.fixture.device.count(Opcode::CREATE_MKEY.0), 0);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_completion_queue_is_made_of_what_the_driver_says() {
     let mut heard = [0xff; 8];
     verbs.destroy(3, handle, &mut heard).expect("it goes");
     assert_eq!(
-        (heard, verbs.bench.device.last(Opcode::DESTROY_CQ.0).expect("sent")[11]),
+        (heard, verbs.fixture.device.last(Opcode::DESTROY_CQ.0).expect("sent")[11]),
         ([0; 8], number as u8)
     );
 }
@@ -337,7 +337,7 @@ fn a_completion_queues_events_are_moderated_by_the_command_that_linux_sends() {
     ] {
         assert_eq!(answer, Err(errno), "{case}");
     }
-    assert_eq!(verbs.bench.device.count(Opcode::MODIFY_CQ.0), 1);
+    assert_eq!(verbs.fixture.device.count(Opcode::MODIFY_CQ.0), 1);
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
     };
     let buffer = verbs.address + 0x2_0080;
     assert_eq!(resize(handle, 63, [0; 4]), Ok(63), "as large as it is: no buffer is looked at");
-    assert_eq!(verbs.bench.device.count(Opcode::MODIFY_CQ.0), 0);
+    assert_eq!(verbs.fixture.device.count(Opcode::MODIFY_CQ.0), 0);
     assert_eq!(resize(handle, 100, [buffer, 64, 0, 0]), Ok(127));
     let command: ModifyCqIn = verbs.last(Opcode::MODIFY_CQ.0, ModifyCqIn::from_prefix);
     assert_eq!((command.op_mod(), command.cqn()), (ModifyCqIn::RESIZE, number));
@@ -376,9 +376,9 @@ fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
     ] {
         assert_eq!(answer, Err(errno), "{case}");
     }
-    assert_eq!(verbs.bench.device.count(Opcode::MODIFY_CQ.0), 1);
+    assert_eq!(verbs.fixture.device.count(Opcode::MODIFY_CQ.0), 1);
     // More CQEs wait than it would hold.
-    verbs.bench.device.refuse_next(Opcode::MODIFY_CQ.0, 0x40);
+    verbs.fixture.device.refuse_next(Opcode::MODIFY_CQ.0, 0x40);
     assert_eq!(resize(handle, 3, [buffer, 64, 0, 0]), Err(Errno::EINVAL));
     assert_eq!(resize(handle, 127, [0; 4]), Ok(127), "it stayed as it was");
     let lacking = Verbs::new();
@@ -409,7 +409,7 @@ fn a_completion_queue_that_makes_no_sense_is_refused() {
         assert_eq!(verbs.cq(entries, vector, None, &driver), Err(Errno::EINVAL), "{case}");
     }
     assert_eq!(verbs.cq(63, 0, None, &with(20, &[1])), Err(Errno::EOPNOTSUPP), "compressed");
-    assert_eq!(verbs.bench.device.count(Opcode::CREATE_CQ.0), 0);
+    assert_eq!(verbs.fixture.device.count(Opcode::CREATE_CQ.0), 0);
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn a_completion_is_told_once_and_what_nobody_read_is_taken_back() {
     let verbs = Verbs::new();
     let channel = verbs.comp_channel();
     let (handle, number, _) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
-    let tell = |index| verbs.bench.device.event(1, index, event::COMPLETION, &[(6, number)]);
+    let tell = |index| verbs.fixture.device.event(1, index, event::COMPLETION, &[(6, number)]);
     (0..3).for_each(tell);
     assert_eq!(read(&channel), 0xcafe_f00d_u64.to_ne_bytes());
     let mut heard = [0; 8];
@@ -443,8 +443,8 @@ fn a_queue_pair_lies_in_its_buffer_as_the_driver_says() {
     let mut heard = [0; 8];
     assert_eq!(verbs.destroy(3, cq, &mut heard), Err(Errno::EBUSY));
     verbs.destroy(4, qp, &mut [0; 4]).expect("it goes");
-    assert_eq!(verbs.bench.device.count(Opcode::QP_2RST.0), 0, "it never left that state");
-    assert_eq!(verbs.bench.device.last(Opcode::DESTROY_QP.0).expect("sent")[11], number as u8);
+    assert_eq!(verbs.fixture.device.count(Opcode::QP_2RST.0), 0, "it never left that state");
+    assert_eq!(verbs.fixture.device.last(Opcode::DESTROY_QP.0).expect("sent")[11], number as u8);
     verbs.destroy(3, cq, &mut heard).expect("its user has gone");
 }
 
@@ -474,7 +474,7 @@ fn a_queue_pair_that_makes_no_sense_is_refused() {
     }
     let no_cq = verbs.qp(2, (verbs.pd.into(), cq), None, some, &with(16, 16));
     assert_eq!(no_cq, Err(Errno::EINVAL), "a PD is no CQ");
-    assert_eq!(verbs.bench.device.count(Opcode::CREATE_QP.0), 0);
+    assert_eq!(verbs.fixture.device.count(Opcode::CREATE_QP.0), 0);
 }
 
 #[test]
@@ -520,7 +520,7 @@ fn a_queue_pair_goes_from_reset_to_ready_by_the_commands_of_the_device() {
     assert_eq!(qpc.primary_address_path().ack_timeout(), 14);
     assert_eq!(verbs.modify(qp, STATE, &[(96, &[1])]), Err(Errno::EINVAL), "not from there");
     verbs.destroy(4, qp, &mut [0; 4]).expect("it goes");
-    assert_eq!(verbs.bench.device.count(Opcode::QP_2RST.0), 1, "stopped first");
+    assert_eq!(verbs.fixture.device.count(Opcode::QP_2RST.0), 1, "stopped first");
 }
 
 #[test]
@@ -542,7 +542,7 @@ fn a_shared_receive_queue_is_a_pool_that_queue_pairs_name() {
             .output(12, &mut sges)
             .input(0x1000, &driver)
             .output(0x1001, &mut uhw);
-        request.send(&verbs.bench.file).map(|()| (request.data(0), word(&uhw), word(&got)))
+        request.send(&verbs.fixture.file).map(|()| (request.data(0), word(&uhw), word(&got)))
     };
     assert_eq!(create(100, 1), Err(Errno::EOPNOTSUPP), "XRC");
     assert_eq!(create(1024, 0), Err(Errno::EINVAL), "too many");
@@ -553,7 +553,7 @@ fn a_shared_receive_queue_is_a_pool_that_queue_pairs_name() {
     assert_eq!(
         (wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()),
         (7, 6, {
-            let pd = verbs.bench.device.last(Opcode::CREATE_RMP.0).expect("sent");
+            let pd = verbs.fixture.device.last(Opcode::CREATE_RMP.0).expect("sent");
             CreateRmpIn::from_prefix(&pd).expect("whole").ctx().wq().pd()
         })
     );
@@ -594,15 +594,15 @@ fn a_datagram_queue_pair_joins_groups_and_leaves_them_before_it_goes() {
     assert_eq!(member(30, gid, 1), Err(Errno::EINVAL), "no LID of a group");
     member(30, gid, 0xc001).expect("it joins");
     member(30, gid, 0xc001).expect("once is enough");
-    assert_eq!(verbs.bench.device.count(Opcode::ATTACH_TO_MCG.0), 1);
+    assert_eq!(verbs.fixture.device.count(Opcode::ATTACH_TO_MCG.0), 1);
     let attach: AttachToMcgIn = verbs.last(Opcode::ATTACH_TO_MCG.0, AttachToMcgIn::from_prefix);
     assert_eq!(*attach.multicast_gid(), gid);
     assert_eq!(verbs.destroy(4, qp, &mut [0; 4]), Err(Errno::EBUSY));
     member(31, gid, 0xc001).expect("it leaves");
     assert_eq!(member(31, gid, 0xc001), Err(Errno::EINVAL));
     member(30, gid, 0xc001).expect("it joins again");
-    let device = verbs.bench.device.clone();
-    assert_eq!(verbs.bench.close(), 0);
+    let device = verbs.fixture.device.clone();
+    assert_eq!(verbs.fixture.close(), 0);
     assert_eq!(device.count(Opcode::DETACH_FROM_MCG.0), 2, "closing leaves for it");
 }
 
@@ -610,13 +610,13 @@ fn a_datagram_queue_pair_joins_groups_and_leaves_them_before_it_goes() {
 fn an_event_of_a_queue_pair_reaches_its_async_file() {
     let verbs = Verbs::new();
     let mut file = Request::new(16, 0).handle(0, 0);
-    file.send(&verbs.bench.file).expect("an async event file");
-    let file = verbs.bench.take_fd(file.data(0));
+    file.send(&verbs.fixture.file).expect("an async event file");
+    let file = verbs.fixture.take_fd(file.data(0));
     let (qp, number, _) = verbs.rc();
-    verbs.bench.device.event(0, 0, event::WQ_ACCESS_ERROR, &[(6, number)]);
+    verbs.fixture.device.event(0, 0, event::WQ_ACCESS_ERROR, &[(6, number)]);
     let record = read(&file);
     assert_eq!((&record[..8], word(&record[8..])), (&0xbeef_u64.to_ne_bytes()[..], 3));
-    verbs.bench.device.event(0, 1, event::COMMUNICATION_ESTABLISHED, &[(6, number)]);
+    verbs.fixture.device.event(0, 1, event::COMMUNICATION_ESTABLISHED, &[(6, number)]);
     let mut heard = [0; 4];
     verbs.destroy(4, qp, &mut heard).expect("it goes");
     assert_eq!((word(&heard), read(&file).len()), (1, 0), "one was read, the other is taken back");
@@ -627,5 +627,5 @@ fn what_a_file_leaves_behind_goes_with_it() {
     let verbs = Verbs::new();
     verbs.rc();
     verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
-    assert_eq!(verbs.bench.close(), 0);
+    assert_eq!(verbs.fixture.close(), 0);
 }

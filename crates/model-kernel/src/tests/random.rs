@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::abi::{Kind, METHODS};
 use super::super::file::File;
-use super::support::{Bench, Device, Request, TestClient, buffer, command};
+use super::support::{Device, Fixture, Request, TestClient, buffer, command};
 use crate::InProcess;
 use verbless_model::{Model, ObjectCounts, Profile};
 
@@ -81,10 +81,10 @@ proptest! {
 
     #[test]
     fn requests_of_near_sense_never_panic_and_leave_nothing(calls in calls()) {
-        let bench = Bench::without_context(Device::new());
-        let _ = bench.get_context(1);
-        make(&bench.file, calls, 0x48);
-        prop_assert_eq!(bench.close(), 0);
+        let fixture = Fixture::without_context(Device::new());
+        let _ = fixture.get_context(1);
+        make(&fixture.file, calls, 0x48);
+        prop_assert_eq!(fixture.close(), 0);
     }
 
     #[test]
@@ -101,9 +101,9 @@ proptest! {
 
     #[test]
     fn random_words_never_panic(mut words in prop::collection::vec(any::<u64>(), 0..40)) {
-        let bench = Bench::new();
-        let _ = bench.file.ioctl(&mut words);
-        prop_assert_eq!(bench.close(), 0);
+        let fixture = Fixture::new();
+        let _ = fixture.file.ioctl(&mut words);
+        prop_assert_eq!(fixture.close(), 0);
     }
 
     #[test]
@@ -115,12 +115,12 @@ proptest! {
             0..8,
         ),
     ) {
-        let bench = Bench::new();
+        let fixture = Fixture::new();
         let mut request = Request::new(object, method);
         for (id, len, data) in attrs {
             request = request.raw(id, len, 1, 0, data);
         }
-        let _ = request.send(&bench.file);
-        prop_assert_eq!(bench.close(), 0);
+        let _ = request.send(&fixture.file);
+        prop_assert_eq!(fixture.close(), 0);
     }
 }

@@ -40,7 +40,7 @@ fn a_region_that_gets_other_rights_or_another_pd_keeps_its_key() {
     assert_eq!(rereg(&verbs, handle, ACCESS, (0, 0), 0, 1 | 2 | 4), Ok(key));
     let pd = another_pd(&verbs);
     assert_eq!(rereg(&verbs, handle, PD, (0, 0), pd, 0), Ok(key));
-    let changes = verbs.bench.device.reconfigured.lock().expect("no panic").clone();
+    let changes = verbs.fixture.device.reconfigured.lock().expect("no panic").clone();
     let [(index, rights), (_, moved)] = &changes[..] else { panic!("two changes") };
     assert_eq!(*index, key >> 8);
     assert!(rights.lw() && rights.rw() && rights.rr() && rights.lr() && !rights.a());
@@ -49,8 +49,8 @@ fn a_region_that_gets_other_rights_or_another_pd_keeps_its_key() {
     let dealloc = |pd: u32| verbs.write(4, &pd.to_ne_bytes(), 0, &[], 0).map(drop);
     assert_eq!(dealloc(pd), Err(Errno::EBUSY), "the region is in it");
     assert_eq!(dealloc(verbs.pd), Ok(()), "nothing is in it any more");
-    assert_eq!(verbs.bench.device.count(Opcode::CREATE_MKEY.0), 1);
-    assert_eq!(verbs.bench.close(), 0);
+    assert_eq!(verbs.fixture.device.count(Opcode::CREATE_MKEY.0), 1);
+    assert_eq!(verbs.fixture.close(), 0);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_region_that_moves_gets_another_key() {
     let entry = command.memory_key_mkey_entry();
     assert!(entry.lw() && !entry.rw(), "the rights stay");
     assert_eq!((entry.start_addr(), entry.len()), place);
-    assert_eq!(verbs.bench.device.count(Opcode::DESTROY_MKEY.0), 1);
+    assert_eq!(verbs.fixture.device.count(Opcode::DESTROY_MKEY.0), 1);
     let query = |handle: u32| {
         let (mut lkey, mut rkey, mut length, mut address) = ([0; 4], [0; 4], [0; 8], [0; 8]);
         Request::new(7, 3)
@@ -74,12 +74,12 @@ fn a_region_that_moves_gets_another_key() {
             .output(2, &mut rkey)
             .output(3, &mut length)
             .output(4, &mut address)
-            .send(&verbs.bench.file)
+            .send(&verbs.fixture.file)
             .map(|()| (word(&lkey), word(&rkey), u64::from_ne_bytes(length), address))
     };
     assert_eq!(query(handle), Ok((new, new, 0x3000, place.0.to_ne_bytes())));
     assert_eq!(query(verbs.pd).map(drop), Err(Errno::EINVAL), "no region");
-    assert_eq!(verbs.bench.close(), 0);
+    assert_eq!(verbs.fixture.close(), 0);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_change_of_a_region_that_makes_no_sense_is_refused() {
     let region = fixed.reg_mr(fixed.address, 0x1000, fixed.address, 1).expect("a region");
     let refused = rereg(&fixed, word(&region), ACCESS, place, 0, 1 | 2);
     assert_eq!(refused, Err(Errno::EOPNOTSUPP), "the device's key takes no UMR");
-    assert_eq!(verbs.bench.close(), 0);
+    assert_eq!(verbs.fixture.close(), 0);
 }
 
 /// ALLOC_MW of a type; its handle and its key.
@@ -137,7 +137,7 @@ fn a_memory_window_is_a_free_key_of_a_few_entries() {
     let (handle, _) = window(&verbs, 2, &[0, 0, 0, 0, 5, 0, 0, 0]).expect("of five entries");
     let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
     assert_eq!(command.memory_key_mkey_entry().translations_octword_size(), 8);
-    assert_eq!(Request::new(8, 0).handle(0, handle.into()).send(&verbs.bench.file), Ok(()));
+    assert_eq!(Request::new(8, 0).handle(0, handle.into()).send(&verbs.fixture.file), Ok(()));
     for (case, kind, driver, errno) in [
         ("an unknown type", 3, [0; 8], Errno::EINVAL),
         ("a mask", 1, [1, 0, 0, 0, 0, 0, 0, 0], Errno::EOPNOTSUPP),
@@ -149,7 +149,7 @@ fn a_memory_window_is_a_free_key_of_a_few_entries() {
         caps.set_imaicl(false);
     });
     assert_eq!(window(&without, 1, &[0; 8]), Err(Errno::EOPNOTSUPP));
-    assert_eq!(verbs.bench.close(), 0);
+    assert_eq!(verbs.fixture.close(), 0);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_pd_tells_its_number_to_one_who_imports_it() {
     let mut number = [0; 4];
     let mut query = Request::new(1, 0x1000).handle(0x1000, word(&core).into());
     query = query.output(0x1001, &mut number);
-    assert_eq!(query.send(&verbs.bench.file), Ok(()));
+    assert_eq!(query.send(&verbs.fixture.file), Ok(()));
     assert_eq!(number[..], driver[..]);
 }
 
@@ -175,7 +175,7 @@ fn commands_of_devx_reach_queues_of_verbs_by_their_own_handles_alone() {
             .handle(0x1000, handle)
             .input(0x1001, &command(opcode, number, 0x110))
             .output(0x1002, &mut output)
-            .send(&verbs.bench.file)
+            .send(&verbs.fixture.file)
     };
     const QUERY: u16 = 0x1003;
     const MODIFY: u16 = 0x1002;
@@ -190,7 +190,7 @@ fn commands_of_devx_reach_queues_of_verbs_by_their_own_handles_alone() {
     ] {
         assert_eq!(send(method, handle, opcode, number), answer, "{case}");
     }
-    let change = verbs.bench.device.last(Opcode::MODIFY_CQ.0).expect("it was sent");
+    let change = verbs.fixture.device.last(Opcode::MODIFY_CQ.0).expect("it was sent");
     assert_eq!(change[0x5c] >> 7, 1, "its record must be in registered memory");
     assert_ne!(u16::from_be_bytes([change[2], change[3]]), 0, "of the client's context");
 }
@@ -206,7 +206,7 @@ fn a_privileged_q_key_is_for_those_with_cap_net_raw() {
         || verbs.modify(qp, 1 | 1 << 4 | 1 << 5 | 1 << 6, &[(72, &qkey), (96, &[1]), (104, &[1])]);
     assert_eq!(to_init(), Err(Errno::EPERM));
     let raw = 1 << Capability::NetRaw as u32;
-    verbs.bench.client.capabilities.store(raw, std::sync::atomic::Ordering::Relaxed);
+    verbs.fixture.client.capabilities.store(raw, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(to_init(), Ok(()));
 }
 

@@ -381,21 +381,21 @@ impl Request {
 }
 
 /// A device, a client, and a file of it with a DevX context.
-pub(super) struct Bench {
+pub(super) struct Fixture {
     pub device: Arc<Device>,
     pub client: Arc<TestClient>,
     pub file: File,
 }
 
-impl Bench {
+impl Fixture {
     pub(super) fn new() -> Self {
         Self::of(Device::new())
     }
 
     pub(super) fn of(device: Arc<Device>) -> Self {
-        let bench = Self::without_context(device);
-        bench.get_context(1).expect("a context");
-        bench
+        let fixture = Self::without_context(device);
+        fixture.get_context(1).expect("a context");
+        fixture
     }
 
     pub(super) fn without_context(device: Arc<Device>) -> Self {

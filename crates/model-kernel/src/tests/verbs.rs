@@ -8,11 +8,11 @@ use verbless_prm::{HcaCap, Opcode};
 
 use super::super::client::Capability;
 use super::super::mailbox::Field;
-use super::support::{Bench, Device, Request};
+use super::support::{Device, Fixture, Request};
 
 /// INVOKE_WRITE of a command; what the core's and the driver's output hold.
 fn write(
-    bench: &Bench,
+    fixture: &Fixture,
     number: u64,
     core: &[u8],
     out: usize,
@@ -26,7 +26,7 @@ fn write(
     if driver > 0 {
         request = request.output(0x1001, &mut driver_out);
     }
-    request.send(&bench.file)?;
+    request.send(&fixture.file)?;
     Ok((core_out, driver_out))
 }
 
@@ -36,15 +36,15 @@ fn word(bytes: &[u8]) -> u32 {
 
 #[test]
 fn a_context_says_what_the_device_is() {
-    let bench = Bench::without_context(Device::new());
-    let response = bench.get_context(1).expect("a context");
+    let fixture = Fixture::without_context(Device::new());
+    let response = fixture.get_context(1).expect("a context");
     assert_eq!(word(&response[0..]), 1 << 17, "QPs");
     assert_eq!(word(&response[32..]), 1, "ports");
     assert_eq!(word(&response[40..]), 72, "length");
     assert_eq!(response[44..48], [1, 3, 0, 0], "CQE version, driver data, no inline minimum");
     assert_eq!(word(&response[56..]), 12, "4 KiB UAR pages");
-    assert_eq!(bench.get_context(1), Err(Errno::EINVAL), "one context per file");
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.get_context(1), Err(Errno::EINVAL), "one context per file");
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
@@ -60,42 +60,42 @@ fn a_context_request_that_asks_for_the_unknown_is_refused() {
         ("empty", 0, 0, 0, Errno::EINVAL),
     ];
     for &(what, len, at, value, errno) in cases {
-        let bench = Bench::without_context(Device::new());
+        let fixture = Fixture::without_context(Device::new());
         let mut request = [0u8; 32];
         (request[0], request[8], request[24]) = (16, 1, 2);
         request[at] = value;
-        let result = Request::new(0, 3).input(0x1000, &request[..len]).send(&bench.file);
+        let result = Request::new(0, 3).input(0x1000, &request[..len]).send(&fixture.file);
         assert_eq!(result, Err(errno), "{what}");
-        assert_eq!(bench.close(), 0, "{what}");
+        assert_eq!(fixture.close(), 0, "{what}");
     }
 }
 
 #[test]
 fn a_context_that_cannot_be_finished_leaves_nothing() {
     for opcode in [Opcode::CREATE_UCTX.0, Opcode::ALLOC_TRANSPORT_DOMAIN.0] {
-        let bench = Bench::without_context(Device::new());
-        bench.device.refuse_next(opcode, 8);
-        assert_eq!(bench.get_context(1), Err(Errno::ENOMEM), "{opcode:#x}");
-        bench.get_context(1).expect("the next time it works");
-        assert_eq!(bench.close(), 0);
+        let fixture = Fixture::without_context(Device::new());
+        fixture.device.refuse_next(opcode, 8);
+        assert_eq!(fixture.get_context(1), Err(Errno::ENOMEM), "{opcode:#x}");
+        fixture.get_context(1).expect("the next time it works");
+        assert_eq!(fixture.close(), 0);
     }
-    let bench = Bench::without_context(Device::new());
+    let fixture = Fixture::without_context(Device::new());
     let mut request = [0u8; 32];
     (request[0], request[8], request[24]) = (16, 1, 2);
     let mut bad = Request::new(0, 3).input(0x1000, &request).raw(0x1001, 72, 1, 0, 8);
-    assert_eq!(bad.send(&bench.file), Err(Errno::EFAULT));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(bad.send(&fixture.file), Err(Errno::EFAULT));
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn privileges_of_a_context_are_those_of_its_client() {
     let cases = [(0, 0), (Capability::NetRaw as u32, 1), (Capability::SysRawio as u32, 2)];
     for (capability, cap) in cases {
-        let bench = Bench::without_context(Device::new());
+        let fixture = Fixture::without_context(Device::new());
         let bits = if capability == 0 { 0 } else { 1 << capability };
-        bench.client.capabilities.store(bits, Ordering::Relaxed);
-        bench.get_context(1).expect("a context");
-        let sent = bench.device.last(Opcode::CREATE_UCTX.0).expect("it was sent");
+        fixture.client.capabilities.store(bits, Ordering::Relaxed);
+        fixture.get_context(1).expect("a context");
+        let sent = fixture.device.last(Opcode::CREATE_UCTX.0).expect("it was sent");
         assert_eq!(Field(0x10, 31, 0).get(&sent), cap, "capability {capability}");
     }
 }
@@ -104,36 +104,36 @@ fn privileges_of_a_context_are_those_of_its_client() {
 fn a_device_without_user_contexts_offers_no_devx() {
     let mut caps = HcaCap::zeroed();
     caps.set_num_ports(1);
-    let bench = Bench::without_context(Arc::new(Device::with(caps, false)));
-    assert_eq!(bench.get_context(1), Err(Errno::EINVAL));
-    bench.get_context(0).expect("a context without DevX");
-    assert_eq!(bench.close(), 0);
+    let fixture = Fixture::without_context(Arc::new(Device::with(caps, false)));
+    assert_eq!(fixture.get_context(1), Err(Errno::EINVAL));
+    fixture.get_context(0).expect("a context without DevX");
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn static_pages_come_with_an_old_librarys_context() {
-    let bench = Bench::without_context(Device::new());
+    let fixture = Fixture::without_context(Device::new());
     let request = [16u8, 0, 0, 0, 4, 0, 0, 0];
     let mut response = [0; 72];
     let mut get = Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response);
-    assert_eq!(get.send(&bench.file), Ok(()));
+    assert_eq!(get.send(&fixture.file), Ok(()));
     assert_eq!(word(&response[8..]), 16, "registers");
     let page = |register: u32| {
         let mut page = [0; 4];
         Request::new(0x1000, 0x1001)
             .input(0x1000, &register.to_ne_bytes())
             .output(0x1001, &mut page)
-            .send(&bench.file)
+            .send(&fixture.file)
             .map(|()| u32::from_ne_bytes(page))
     };
     assert_eq!(page(0), page(1));
     assert_ne!(page(1), page(2));
     assert_eq!(page(16), Err(Errno::EINVAL));
-    let map = bench.file.mmap(7 << 12, 4096, verbless_devx::Protection::Write);
+    let map = fixture.file.mmap(7 << 12, 4096, verbless_devx::Protection::Write);
     assert!(map.is_ok());
-    let past = bench.file.mmap(8 << 12, 4096, verbless_devx::Protection::Write);
+    let past = fixture.file.mmap(8 << 12, 4096, verbless_devx::Protection::Write);
     assert_eq!(past.map(drop), Err(Errno::EINVAL));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
@@ -141,18 +141,18 @@ fn the_page_that_turns_timestamps_into_times_is_mapped_for_reading() {
     use verbless_devx::Protection::{Read, Write};
     let mut device = Device::with(Device::new().caps, false);
     device.caps.set_device_frequency_khz(156_250);
-    let bench = Bench::without_context(Arc::new(device));
-    let map = |page: u64, length, how| bench.file.mmap(page << 12, length, how).map(drop);
+    let fixture = Fixture::without_context(Arc::new(device));
+    let map = |page: u64, length, how| fixture.file.mmap(page << 12, length, how).map(drop);
     assert_eq!(map(0x700, 4096, Read), Err(Errno::EINVAL), "there is no context");
-    assert_eq!(bench.get_context(1).expect("a context")[47], 1, "version 1 of it is offered");
+    assert_eq!(fixture.get_context(1).expect("a context")[47], 1, "version 1 of it is offered");
     assert_eq!(map(0x700, 4096, Write), Err(Errno::EPERM));
     assert_eq!(map(0x700, 8192, Read), Err(Errno::EINVAL));
     assert_eq!(map(0x701, 4096, Read), Err(Errno::EOPNOTSUPP), "another version");
     assert_eq!(map(0x700, 4096, Read), Ok(()));
     assert_eq!(map(0x700, 4096, Read), Ok(()), "again");
-    assert_eq!(bench.close(), 0);
-    let bench = Bench::new();
-    let map = bench.file.mmap(0x700 << 12, 4096, Read);
+    assert_eq!(fixture.close(), 0);
+    let fixture = Fixture::new();
+    let map = fixture.file.mmap(0x700 << 12, 4096, Read);
     assert_eq!(
         map.map(drop),
         Err(Errno::EOPNOTSUPP),
@@ -162,18 +162,18 @@ fn the_page_that_turns_timestamps_into_times_is_mapped_for_reading() {
 
 #[test]
 fn the_device_looks_at_a_page_of_the_context_where_the_client_maps_it() {
-    let bench = Bench::that_maps_by_itself(Device::new());
+    let fixture = Fixture::that_maps_by_itself(Device::new());
     let map = |page: u64, length| {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        bench.file.mapped_by_client(page << 12, length, protection)
+        fixture.file.mapped_by_client(page << 12, length, protection)
     };
     assert_eq!(map(0, 4096), Err(Errno::EINVAL), "there is no context");
     let mut response = [0; 72];
     let request = [16u8, 0, 0, 0, 4, 0, 0, 0];
     let mut get = Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response);
-    assert_eq!(get.send(&bench.file), Ok(()));
+    assert_eq!(get.send(&fixture.file), Ok(()));
     let looked_at = || {
-        let backed = bench.device.backed.lock().expect("no panic");
+        let backed = fixture.device.backed.lock().expect("no panic");
         backed.values().map(|offset| offset >> 12).collect::<Vec<_>>()
     };
     assert_eq!(looked_at(), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -187,13 +187,13 @@ fn the_device_looks_at_a_page_of_the_context_where_the_client_maps_it() {
     assert_eq!(map(uncached | 5, 8192), Err(Errno::EINVAL));
     assert_eq!(map(uncached | 8, 4096), Err(Errno::EINVAL));
     assert_eq!(map(0x900, 4096), Err(Errno::EINVAL), "nobody allocated it");
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn a_lone_command_number_is_the_librarys_probe() {
-    let bench = Bench::new();
-    let probe = |number: u64| Request::new(0, 0).number(2, number).send(&bench.file);
+    let fixture = Fixture::new();
+    let probe = |number: u64| Request::new(0, 0).number(2, number).send(&fixture.file);
     assert_eq!(probe(1), Err(Errno::ENOSPC));
     assert_eq!(probe(12), Err(Errno::EOPNOTSUPP), "QUERY_MR by the old command");
     assert_eq!(probe(0x8000_0001), Err(Errno::ENOSPC));
@@ -204,30 +204,30 @@ fn a_lone_command_number_is_the_librarys_probe() {
 
 #[test]
 fn a_pd_comes_with_its_number_and_lives_until_its_handles_are_gone() {
-    let bench = Bench::new();
-    let (core, driver) = write(&bench, 3, &[0; 8], 4, 4).expect("a PD");
+    let fixture = Fixture::new();
+    let (core, driver) = write(&fixture, 3, &[0; 8], 4, 4).expect("a PD");
     assert_ne!(word(&driver), 0);
     let pd = word(&core);
-    let ah = create_ah(&bench, pd, 1, 0, 1).expect("an address handle").0;
-    assert_eq!(write(&bench, 4, &pd.to_ne_bytes(), 0, 0), Err(Errno::EBUSY));
-    assert_eq!(write(&bench, 4, &ah.to_ne_bytes(), 0, 0), Err(Errno::EINVAL), "not a PD");
-    assert_eq!(write(&bench, 8, &ah.to_ne_bytes(), 0, 0).map(drop), Ok(()));
+    let ah = create_ah(&fixture, pd, 1, 0, 1).expect("an address handle").0;
+    assert_eq!(write(&fixture, 4, &pd.to_ne_bytes(), 0, 0), Err(Errno::EBUSY));
+    assert_eq!(write(&fixture, 4, &ah.to_ne_bytes(), 0, 0), Err(Errno::EINVAL), "not a PD");
+    assert_eq!(write(&fixture, 8, &ah.to_ne_bytes(), 0, 0).map(drop), Ok(()));
     let mut destroy = Request::new(1, 0).handle(0, pd.into());
-    assert_eq!(destroy.send(&bench.file), Ok(()));
-    assert_eq!(destroy.send(&bench.file), Err(Errno::ENOENT));
-    assert_eq!(write(&bench, 3, &[0; 8], 3, 4), Err(Errno::ENOSPC));
-    assert_eq!(write(&bench, 3, &[0; 7], 4, 4), Err(Errno::ENOSPC));
-    assert_eq!(write(&bench, 3, &[0; 8], 4, 0), Err(Errno::EFAULT), "no room for the number");
+    assert_eq!(destroy.send(&fixture.file), Ok(()));
+    assert_eq!(destroy.send(&fixture.file), Err(Errno::ENOENT));
+    assert_eq!(write(&fixture, 3, &[0; 8], 3, 4), Err(Errno::ENOSPC));
+    assert_eq!(write(&fixture, 3, &[0; 7], 4, 4), Err(Errno::ENOSPC));
+    assert_eq!(write(&fixture, 3, &[0; 8], 4, 0), Err(Errno::EFAULT), "no room for the number");
     let mut long = [0; 24];
-    write(&bench, 3, &long, 4, 4).expect("zeros follow");
+    write(&fixture, 3, &long, 4, 4).expect("zeros follow");
     long[23] = 1;
-    assert_eq!(write(&bench, 3, &long, 4, 4), Err(Errno::EOPNOTSUPP));
-    assert_eq!(bench.close(), 0);
+    assert_eq!(write(&fixture, 3, &long, 4, 4), Err(Errno::EOPNOTSUPP));
+    assert_eq!(fixture.close(), 0);
 }
 
 /// CREATE_AH to the GID that ends in `gid`; handle and MAC.
 fn create_ah(
-    bench: &Bench,
+    fixture: &Fixture,
     pd: u32,
     port: u8,
     global: u8,
@@ -236,7 +236,7 @@ fn create_ah(
     let mut request = [0; 56];
     request[16..20].copy_from_slice(&pd.to_ne_bytes());
     (request[39], request[53], request[54]) = (gid, global, port);
-    let (core, driver) = write(bench, 5, &request, 4, 16)?;
+    let (core, driver) = write(fixture, 5, &request, 4, 16)?;
     Ok((word(&core), driver[4..10].to_vec()))
 }
 
@@ -247,28 +247,28 @@ fn an_address_handle_tells_the_mac_of_a_roce_path() {
     caps.set_log_max_uctx(4);
     let mut device = Device::with(caps, true);
     device.caps.set_roce(true);
-    let bench = Bench::of(Arc::new(device));
-    let pd = word(&write(&bench, 3, &[0; 8], 4, 4).expect("a PD").0);
+    let fixture = Fixture::of(Arc::new(device));
+    let pd = word(&write(&fixture, 3, &[0; 8], 4, 4).expect("a PD").0);
     let cases = [
         ("no such port", pd, 2, 1, 9, Errno::EINVAL),
         ("no such PD", pd + 1, 1, 1, 9, Errno::ENOENT),
         ("not global", pd, 1, 0, 9, Errno::EINVAL),
     ];
     for (what, pd, port, global, gid, errno) in cases {
-        assert_eq!(create_ah(&bench, pd, port, global, gid).map(drop), Err(errno), "{what}");
+        assert_eq!(create_ah(&fixture, pd, port, global, gid).map(drop), Err(errno), "{what}");
     }
-    assert_eq!(bench.close(), 0);
+    assert_eq!(fixture.close(), 0);
 }
 
 #[test]
 fn ports_are_described_and_counted_from_one() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let query = |port: u64, room: usize| {
         let mut response = vec![0xff; room];
         Request::new(0, 2)
             .number(0, port)
             .output(1, &mut response)
-            .send(&bench.file)
+            .send(&fixture.file)
             .map(|()| response)
     };
     let response = query(1, 48).expect("the port");
@@ -291,14 +291,14 @@ fn ports_are_described_and_counted_from_one() {
 
 #[test]
 fn gids_are_listed_and_looked_up() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let table = |entry: u64, room: usize| {
         let (mut entries, mut count) = (vec![0xff; room], [0; 8]);
         Request::new(0, 5)
             .number(0, entry)
             .output(2, &mut entries)
             .output(3, &mut count)
-            .send(&bench.file)
+            .send(&fixture.file)
             .map(|()| (entries, u64::from_ne_bytes(count)))
     };
     let (entries, count) = table(32, 64).expect("the table");
@@ -315,7 +315,7 @@ fn gids_are_listed_and_looked_up() {
             .number(1, index)
             .input(2, &[0; 4])
             .output(3, &mut entry)
-            .send(&bench.file)
+            .send(&fixture.file)
             .map(|()| entry[15])
     };
     assert_eq!(entry(1, 0), Ok(1));

@@ -6,7 +6,7 @@ use verbless_prm::{AttachToMcgIn, DetachFromMcgIn, ServiceType};
 use super::super::abi::object;
 use super::super::file::{Method, Object};
 use super::super::reach::command;
-use super::objects::Qp;
+use super::objects::VerbsQp;
 use super::wire::Core;
 
 /// LIDs of multicast groups.
@@ -20,7 +20,7 @@ struct Membership {
 }
 
 impl Method<'_> {
-    fn member(&mut self, request: &Core) -> Result<(Membership, &mut Qp), Errno> {
+    fn member(&mut self, request: &Core) -> Result<(Membership, &mut VerbsQp), Errno> {
         let of = Membership { gid: request.gid(0), handle: request.u32(16), lid: request.u16(20) };
         let handle = self.state.lookup(of.handle.into(), object::QP)?;
         match self.state.object_mut(handle) {

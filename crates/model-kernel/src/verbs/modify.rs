@@ -11,7 +11,7 @@ use super::super::abi::{attr, object};
 use super::super::client::Capability;
 use super::super::file::{Method, Object};
 use super::super::kernel::Kernel;
-use super::objects::{Qp, state};
+use super::objects::{VerbsQp, state};
 use super::path::{self, Destination};
 use super::transitions::{self, mask};
 use super::wire::{Core, Reply};
@@ -158,7 +158,12 @@ impl Method<'_> {
 
 /// What the kernel looks at before any command; an address that moves a port's path moves the port
 /// too.
-fn check(kernel: &Kernel, qp: &Qp, asked: &mut Attributes, privileged: bool) -> Result<(), Errno> {
+fn check(
+    kernel: &Kernel,
+    qp: &VerbsQp,
+    asked: &mut Attributes,
+    privileged: bool,
+) -> Result<(), Errno> {
     let caps = &kernel.caps;
     let port = |port: u8| (1..=caps.num_ports()).contains(&port);
     if asked.has(mask::PORT) && !port(asked.port) {
@@ -213,7 +218,7 @@ fn check(kernel: &Kernel, qp: &Qp, asked: &mut Attributes, privileged: bool) -> 
 /// The context of a transition.
 fn fill(
     kernel: &Kernel,
-    qp: &Qp,
+    qp: &VerbsQp,
     asked: &Attributes,
     (current, next): (u8, u8),
     qpc: &mut QpContext,
@@ -298,7 +303,7 @@ fn fill(
 /// What the peer may do; a queue pair that answers nothing may be written only.
 fn set_rights(
     kernel: &Kernel,
-    qp: &Qp,
+    qp: &VerbsQp,
     asked: &Attributes,
     qpc: &mut QpContext,
 ) -> Result<(), Errno> {

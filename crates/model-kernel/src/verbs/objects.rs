@@ -63,7 +63,7 @@ pub(super) struct Capacity {
 
 /// A queue pair.
 #[derive(Debug)]
-pub(crate) struct Qp {
+pub(crate) struct VerbsQp {
     pub qpn: u32,
     pub uid: u16,
     pub destroy: Vec<u8>,
@@ -89,7 +89,7 @@ pub(crate) struct Qp {
     pub(super) _pinned: Option<Pinned>,
 }
 
-impl Qp {
+impl VerbsQp {
     /// Leaves its groups and stops, as it is about to go.
     pub(crate) fn leave(&self, kernel: &Kernel) {
         for (gid, _) in &self.groups {

@@ -15,7 +15,7 @@ use super::super::reach::command;
 use super::super::refused::refused;
 use super::listener::Kind;
 use super::memory::{buffer, record, with_list};
-use super::objects::{Capacity, Cq, Qp, state};
+use super::objects::{Capacity, Cq, VerbsQp, state};
 use super::wire::{Core, Reply};
 
 /// `ib_uverbs_qp_type`.
@@ -179,14 +179,14 @@ impl Method<'_> {
         Ok(())
     }
 
-    fn unmake_qp(&self, qp: &Qp) {
+    fn unmake_qp(&self, qp: &VerbsQp) {
         let kernel = &self.file.kernel;
         kernel.listeners.remove(Kind::Qp, qp.qpn);
         let _ = kernel.exec(&qp.destroy, &mut [0; 16]);
     }
 
     /// Makes a queue pair; it, and the handles of what it uses.
-    fn make_qp(&mut self, wanted: Wanted) -> Result<(Qp, Vec<u32>), Errno> {
+    fn make_qp(&mut self, wanted: Wanted) -> Result<(VerbsQp, Vec<u32>), Errno> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
@@ -297,7 +297,7 @@ impl Method<'_> {
             None => self.state.default_async_file(),
         };
         kernel.listeners.add(Kind::Qp, qpn, wanted.user_handle, None, asynchronous);
-        let qp = Qp {
+        let qp = VerbsQp {
             qpn,
             uid,
             destroy,

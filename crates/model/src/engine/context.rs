@@ -14,7 +14,7 @@ use verbless_prm::ServiceType;
 
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
-use crate::hca::objects::{Cq, Limits, Mkey, QCounter, Qp, Sq, Srq};
+use crate::hca::objects::{Cq, Limits, Mkey, QCounter, QpObject, Sq, Srq};
 use crate::memory::{HostMemory, Space, Spaces};
 
 /// Everything of a function but its QPs and SQs.
@@ -42,7 +42,7 @@ pub(super) struct Context<'a> {
 /// A QP at work: sending (`requester`), receiving (`responder`), failing (`failure`).
 pub(super) struct QueuePair<'a> {
     pub qpn: u32,
-    pub qp: &'a mut Qp,
+    pub qp: &'a mut QpObject,
     pub context: Context<'a>,
 }
 
@@ -107,7 +107,7 @@ impl Context<'_> {
 
 /// QPs, SQs, and what they work with.
 struct Parts<'a> {
-    qps: &'a mut BTreeMap<u32, Qp>,
+    qps: &'a mut BTreeMap<u32, QpObject>,
     sqs: &'a mut BTreeMap<u32, Sq>,
     context: Context<'a>,
 }

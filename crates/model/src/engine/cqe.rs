@@ -6,7 +6,7 @@ use verbless_prm::{
 };
 
 use super::operation::Operation;
-use crate::hca::objects::{Qp, Sq};
+use crate::hca::objects::{QpObject, Sq};
 
 /// A user index that says: there is none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
@@ -78,7 +78,7 @@ impl Completion {
     }
 
     /// The CQE of a message that arrived; `inline` are the bytes that it carries.
-    pub(crate) fn responder(qp: &Qp, qpn: u32, of: &Received, inline: Option<&[u8]>) -> Self {
+    pub(crate) fn responder(qp: &QpObject, qpn: u32, of: &Received, inline: Option<&[u8]>) -> Self {
         let mut cqe = Cqe::zeroed();
         let source = CqeSourceQp::from_bits(of.peer);
         cqe.set_g(source.g()).set_sl(source.sl()).set_rqpn(source.rqpn()).set_slid(of.slid);
@@ -140,7 +140,7 @@ pub(crate) trait Reports {
     fn response_room(&self) -> u8;
 }
 
-impl Reports for Qp {
+impl Reports for QpObject {
     fn user_index(&self) -> u32 {
         match self.user_index {
             NO_USER_INDEX => self.srq.unwrap_or(0),

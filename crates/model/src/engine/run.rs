@@ -175,7 +175,7 @@ fn collect(world: &mut World, id: usize) {
     if !world.fabric().has_for(id, now) {
         return;
     }
-    let mut fabric = world.room.fabric.lock();
+    let mut fabric = world.common.fabric.lock();
     let engine = &mut world.functions[id].engine;
     engine.spent.drain(..).for_each(|frame| fabric.recycle(frame));
     fabric.share_buffers(&mut engine.buffers);
@@ -204,7 +204,7 @@ fn send_packets(world: &mut World, id: usize) {
         return;
     }
     let now = world.clock.now;
-    let mut fabric = world.room.fabric.lock();
+    let mut fabric = world.common.fabric.lock();
     let Function { hca, engine, .. } = &mut world.functions[id];
     for Egress { port, frame } in engine.egress.drain(..) {
         match hca.is_up(port) {

@@ -157,7 +157,7 @@ fn wants(shared: &SharedWorld, id: usize, now: u64) -> bool {
     slot.busy.load(Ordering::Relaxed)
         || slot.bar.rung()
         || slot.due.load(Ordering::Relaxed) <= now
-        || shared.room.fabric.has_for(id, now)
+        || shared.common.fabric.has_for(id, now)
 }
 
 fn has_work(shared: &SharedWorld) -> bool {
@@ -170,7 +170,7 @@ fn has_work(shared: &SharedWorld) -> bool {
 fn doze(shared: &SharedWorld, rings: u64, sleep: &mut Duration, idle: Duration) {
     let longest = if idle > IDLE { IDLE_SLEEP } else { LONGEST_SLEEP };
     let timers = (0..shared.count()).map(|id| shared.slot(id).due.load(Ordering::Relaxed));
-    let due = timers.chain([shared.room.fabric.due()]).min().unwrap_or(u64::MAX);
+    let due = timers.chain([shared.common.fabric.due()]).min().unwrap_or(u64::MAX);
     let timer = Duration::from_nanos(due.saturating_sub(shared.clock().now));
     shared.bell.sleep(rings, timer.min(*sleep));
     *sleep = (*sleep * 2).min(longest);

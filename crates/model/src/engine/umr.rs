@@ -17,7 +17,7 @@ use super::transfer;
 use super::work::{Segment, segments};
 use crate::hca::budget::Budget;
 use crate::hca::klm;
-use crate::hca::objects::{Access, Limits, Mkey, Qp, QueueMemory, Translation};
+use crate::hca::objects::{Access, Limits, Mkey, QpObject, QueueMemory, Translation};
 use crate::memory::Spaces;
 
 /// Where the segments of the WQE begin.
@@ -103,7 +103,7 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    pub(super) fn of(qpn: u32, qp: &Qp) -> Self {
+    pub(super) fn of(qpn: u32, qp: &QpObject) -> Self {
         let fast_registration = qp.uid == 0 && qp.context.fre();
         let reserved_lkey = qp.context.rlky();
         Self { qpn, any_domain: qp.qp_type.any_domain, pd: qp.pd, fast_registration, reserved_lkey }

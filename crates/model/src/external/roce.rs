@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(joined);
         assert_eq!((device.network_gids(), device.gateway(&peer)), (vec![], None));
-        assert!(model.shared.room.fabric.is_undisturbed());
+        assert!(model.shared.common.fabric.is_undisturbed());
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Fabric {
     }
 
     /// Takes a frame from somebody outside, any bytes. What is no frame is dropped.
-    pub(crate) fn inject(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
+    pub(crate) fn receive_external(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
             let now = self.latest(now);
             self.advance(now);

@@ -114,19 +114,19 @@ fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned()
     bytes[..6].copy_from_slice(&mac(1).0);
     bytes[6..12].copy_from_slice(&mac(9).0);
     bytes[14] = 21;
-    fabric.inject(0, external, &bytes);
+    fabric.receive_external(0, external, &bytes);
     assert_eq!(arrived(&mut fabric, 0), [(0, false, 21)]);
     send(&mut fabric, 0, 0, mac(9), 22);
     assert_eq!(arrived(&mut fabric, 0), [], "nobody else gets it now");
     assert_eq!(heard.lock().unwrap().len(), 2);
     // What comes from there for there is not sent back.
     bytes[..6].copy_from_slice(&mac(9).0);
-    fabric.inject(0, external, &bytes);
+    fabric.receive_external(0, external, &bytes);
     assert_eq!(heard.lock().unwrap().len(), 2);
     // The address of a vport cannot be taken from it.
     bytes[..6].copy_from_slice(&mac(1).0);
     bytes[6..12].copy_from_slice(&mac(3).0);
-    fabric.inject(0, external, &bytes);
+    fabric.receive_external(0, external, &bytes);
     assert_eq!(arrived(&mut fabric, 0).len(), 1);
     send(&mut fabric, 0, 0, mac(3), 23);
     assert_eq!(arrived(&mut fabric, 0), [(2, false, 23)]);
@@ -137,7 +137,7 @@ fn what_is_no_frame_is_dropped_and_many_addresses_are_no_burden() {
     let mut fabric = fabric(ETHERNET);
     let external = fabric.add_external(ETHERNET, None, Box::new(|_| ()));
     for length in [0, 1, 13, 0x10000] {
-        fabric.inject(0, external, &vec![0; length]);
+        fabric.receive_external(0, external, &vec![0; length]);
     }
     assert_eq!(fabric.traffic(external)[0].frames, 0);
     for number in 0..2 * MOST_LEARNED as u32 {
@@ -145,7 +145,7 @@ fn what_is_no_frame_is_dropped_and_many_addresses_are_no_burden() {
         bytes[..6].copy_from_slice(&mac(1).0);
         bytes[6..].copy_from_slice(&[6, 0, 0, 0, 0, 0, 0, 0]);
         bytes[8..12].copy_from_slice(&number.to_be_bytes());
-        fabric.inject(0, external, &bytes);
+        fabric.receive_external(0, external, &bytes);
         let delivery = pop(&mut fabric, 0).expect("it is for function 0");
         fabric.recycle(delivery.frame);
     }

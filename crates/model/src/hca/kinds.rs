@@ -34,7 +34,7 @@ macro_rules! kinds {
     ($then:ident) => {
         $then! {
             /// Queue pairs.
-            qps: Qp(u32) => objects::Qp {
+            qps: Qp(u32) => objects::QpObject {
                 numbers: [qp: |profile| profile.first().qp..THREE_BYTES],
                 object: {
                     context: true,

@@ -337,7 +337,7 @@ pub(crate) struct Responder {
 
 /// A queue pair.
 #[derive(Debug)]
-pub(crate) struct Qp {
+pub(crate) struct QpObject {
     pub uid: Uid,
     pub state: QpState,
     pub qp_type: &'static QpType,
@@ -466,7 +466,7 @@ impl Limits {
     }
 
     /// Bytes of the longest message of a QP.
-    pub(crate) fn longest_message(&self, qp: &Qp) -> u64 {
+    pub(crate) fn longest_message(&self, qp: &QpObject) -> u64 {
         1 << self.log_max_msg.min(qp.context.log_msg_max())
     }
 }

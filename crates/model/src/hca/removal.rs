@@ -69,7 +69,7 @@ impl Hca {
 }
 
 /// A QP leaves its groups, and the engine forgets it.
-fn qp_gone(hca: &mut Hca, number: u32, qp: objects::Qp) {
+fn qp_gone(hca: &mut Hca, number: u32, qp: objects::QpObject) {
     for group in &qp.groups {
         leave_group(&mut hca.objects, number, group);
     }

@@ -63,7 +63,7 @@ pub fn dma_address(number: u16, address: u64) -> Option<u64> {
 }
 
 /// Where an address leads.
-enum Place {
+enum Backing {
     Here(u64),
     There(Reach, usize),
 }
@@ -98,16 +98,16 @@ impl ClientMemory {
         processes.taken.get(&number).cloned()
     }
 
-    fn place(&self, address: u64, length: u64) -> Result<Place, Fault> {
+    fn place(&self, address: u64, length: u64) -> Result<Backing, Fault> {
         let fault = Fault { address, length };
         let number = (address >> ADDRESS_BITS) as u16;
         let within = address & ((1 << ADDRESS_BITS) - 1);
         within.checked_add(length).filter(|end| end >> ADDRESS_BITS == 0).ok_or(fault)?;
         if number == 0 {
-            return Ok(Place::Here(within));
+            return Ok(Backing::Here(within));
         }
         let reach = self.reach(number).ok_or(fault)?;
-        Ok(Place::There(reach, usize::try_from(within).map_err(|_| fault)?))
+        Ok(Backing::There(reach, usize::try_from(within).map_err(|_| fault)?))
     }
 
     /// Whether it is memory of a process of its own; not of this one.
@@ -136,7 +136,7 @@ impl ClientMemory {
     /// Reads another process's memory as it stands there, whatever waits.
     fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let fault = Fault { address, length: into.len() as u64 };
-        let Place::There(reach, base) = self.place(address, fault.length)? else {
+        let Backing::There(reach, base) = self.place(address, fault.length)? else {
             return Err(fault);
         };
         let remote = RemoteIoVec { base, len: into.len() };
@@ -166,7 +166,7 @@ impl Far for ClientMemory {
     fn move_all(&self, stretches: &[Stretch], mut bytes: Bytes<'_>, missed: &mut dyn FnMut(usize)) {
         let (mut first, mut done) = (0, 0);
         while let Some(stretch) = stretches.get(first) {
-            let Ok(Place::There(reach, _)) = self.place(stretch.address, stretch.length as u64)
+            let Ok(Backing::There(reach, _)) = self.place(stretch.address, stretch.length as u64)
             else {
                 missed(first);
                 first += 1;
@@ -179,7 +179,7 @@ impl Far for ClientMemory {
                 .iter()
                 .take(STRETCHES)
                 .map_while(|of| match self.place(of.address, of.length as u64) {
-                    Ok(Place::There(_, base)) if of.address >> ADDRESS_BITS == number => {
+                    Ok(Backing::There(_, base)) if of.address >> ADDRESS_BITS == number => {
                         Some(RemoteIoVec { base, len: of.length })
                     }
                     _ => None,
@@ -221,9 +221,9 @@ impl HostMemory for ClientMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let length = into.len();
         match self.place(address, length as u64)? {
-            Place::Here(address) => ProcessMemory.read(address, into),
-            Place::There(_, _) if length == 0 => Ok(()),
-            Place::There(..) => {
+            Backing::Here(address) => ProcessMemory.read(address, into),
+            Backing::There(_, _) if length == 0 => Ok(()),
+            Backing::There(..) => {
                 self.settle_before_reading(address, length);
                 self.read_now(address, into)
             }
@@ -232,11 +232,11 @@ impl HostMemory for ClientMemory {
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
         match self.place(address, from.len() as u64)? {
-            Place::Here(address) => {
+            Backing::Here(address) => {
                 self.settle();
                 ProcessMemory.write(address, from)
             }
-            Place::There(..) => {
+            Backing::There(..) => {
                 let mut done = 0;
                 self.put(|pending| {
                     done += pending.write(address + done as u64, &from[done..]);
@@ -251,8 +251,8 @@ impl HostMemory for ClientMemory {
             return Err(Fault { address, length: 4 });
         }
         match self.place(address, 4)? {
-            Place::Here(address) => ProcessMemory.load32(address),
-            Place::There(reach, base) => {
+            Backing::Here(address) => ProcessMemory.load32(address),
+            Backing::There(reach, base) => {
                 self.settle_before_reading(address, 4);
                 let fault = Fault { address, length: 4 };
                 let word = settled_word(&reach, base & !7).ok_or(fault)?.to_ne_bytes();
@@ -268,26 +268,26 @@ impl HostMemory for ClientMemory {
         }
         self.settle();
         match self.place(address, 4)? {
-            Place::Here(address) => ProcessMemory.store32(address, value),
-            Place::There(..) => self.write(address, &value.to_ne_bytes()),
+            Backing::Here(address) => ProcessMemory.store32(address, value),
+            Backing::There(..) => self.write(address, &value.to_ne_bytes()),
         }
     }
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
         self.settle();
         match self.place(address, 1)? {
-            Place::Here(address) => ProcessMemory.store8(address, value),
-            Place::There(..) => self.write(address, &[value]),
+            Backing::Here(address) => ProcessMemory.store8(address, value),
+            Backing::There(..) => self.write(address, &[value]),
         }
     }
 
     fn write_entry(&self, address: u64, entry: &[u8]) -> Result<(), Fault> {
         match self.place(address, entry.len() as u64)? {
-            Place::Here(address) => {
+            Backing::Here(address) => {
                 self.settle();
                 ProcessMemory.write_entry(address, entry)
             }
-            Place::There(..) => self.put(|pending| pending.entry(address, entry)),
+            Backing::There(..) => self.put(|pending| pending.entry(address, entry)),
         }
     }
 
@@ -299,8 +299,8 @@ impl HostMemory for ClientMemory {
         }
         self.settle();
         match self.place(address, 8)? {
-            Place::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
-            Place::There(reach, base) => {
+            Backing::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
+            Backing::There(reach, base) => {
                 let found = settled_word(&reach, base).ok_or(Fault { address, length: 8 })?;
                 if found == expected {
                     self.write(address, &new.to_ne_bytes())?;
@@ -344,15 +344,15 @@ impl HostMemory for ClientMemory {
 
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>> {
         match self.place(address, length) {
-            Ok(Place::Here(address)) => ProcessMemory.direct(address, length),
+            Ok(Backing::Here(address)) => ProcessMemory.direct(address, length),
             _ => None,
         }
     }
 
     fn is_gone(&self, address: u64) -> bool {
         match self.place(address & !0xfff, 1) {
-            Ok(Place::Here(_)) => false,
-            Ok(Place::There(reach, base)) => {
+            Ok(Backing::Here(_)) => false,
+            Ok(Backing::There(reach, base)) => {
                 let remote = RemoteIoVec { base, len: 1 };
                 let read = reach.read(&mut [0], &[remote]);
                 read == Err(Errno::ESRCH)

@@ -52,7 +52,7 @@ struct Range {
 
 /// Where an access goes.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum Pointer<'a> {
     /// To memory that is there, and stays while the range does.
     Here(NonNull<u8>),
     /// To an address of ours where there may be no memory any more.
@@ -132,7 +132,7 @@ impl GuestMemory {
         address: u64,
         length: u64,
         write: bool,
-        each: impl FnOnce(Place<'_>, u64) -> R,
+        each: impl FnOnce(Pointer<'_>, u64) -> R,
     ) -> Result<R, Fault> {
         let fault = Fault { address, length };
         let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
@@ -145,8 +145,8 @@ impl GuestMemory {
         }
         let pointer = range.mapping.as_mut_ptr().wrapping_add(at as usize);
         let place = match NonNull::new(pointer).filter(|_| range.sealed) {
-            Some(pointer) => Place::Here(pointer),
-            None => Place::Maybe(pointer.expose_provenance(), &range.atomic),
+            Some(pointer) => Pointer::Here(pointer),
+            None => Pointer::Maybe(pointer.expose_provenance(), &range.atomic),
         };
         Ok(each(place, room.min(length)))
     }
@@ -157,7 +157,7 @@ impl GuestMemory {
         address: u64,
         length: usize,
         write: bool,
-        mut each: impl FnMut(Place<'_>, usize, usize) -> bool,
+        mut each: impl FnMut(Pointer<'_>, usize, usize) -> bool,
     ) -> Result<(), Fault> {
         let mut done = 0;
         while done < length {
@@ -178,7 +178,7 @@ impl GuestMemory {
         address: u64,
         size: u64,
         write: bool,
-        each: impl FnOnce(Place<'_>) -> Option<R>,
+        each: impl FnOnce(Pointer<'_>) -> Option<R>,
     ) -> Result<R, Fault> {
         let fault = Fault { address, length: size };
         if !address.is_multiple_of(size) {
@@ -203,13 +203,13 @@ impl HostMemory for GuestMemory {
         self.pieces(address, length, false, |from, at, size| {
             let to = &mut into[at..at + size];
             match from {
-                Place::Here(from) => {
+                Pointer::Here(from) => {
                     // SAFETY: `piece` vouches for the source while the closure runs; the target is
                     // ours.
                     unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
                     true
                 }
-                Place::Maybe(base, _) => {
+                Pointer::Maybe(base, _) => {
                     ourselves().read(to, &[RemoteIoVec { base, len: size }]) == Ok(size)
                 }
             }
@@ -220,25 +220,25 @@ impl HostMemory for GuestMemory {
         self.pieces(address, from.len(), true, |to, at, size| {
             let from = &from[at..at + size];
             match to {
-                Place::Here(to) => {
+                Pointer::Here(to) => {
                     // SAFETY: as in `read`, the other way.
                     unsafe { racing_copy(from.as_ptr(), to.as_ptr(), size) };
                     true
                 }
-                Place::Maybe(base, _) => write_maybe(base, from).is_some(),
+                Pointer::Maybe(base, _) => write_maybe(base, from).is_some(),
             }
         })
     }
 
     fn load32(&self, address: u64) -> Result<u32, Fault> {
         self.word(address, 4, false, |at| match at {
-            Place::Here(at) => {
+            Pointer::Here(at) => {
                 // SAFETY: mapped and aligned, as `word` checked; only touched by atomics on our
                 // side.
                 let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
                 Some(word.load(Ordering::Acquire))
             }
-            Place::Maybe(base, _) => {
+            Pointer::Maybe(base, _) => {
                 let word = settled_word(&ourselves(), base & !7)?.to_ne_bytes();
                 word[base & 4..].first_chunk().map(|half| u32::from_ne_bytes(*half))
             }
@@ -247,31 +247,31 @@ impl HostMemory for GuestMemory {
 
     fn store32(&self, address: u64, value: u32) -> Result<(), Fault> {
         self.word(address, 4, true, |at| match at {
-            Place::Here(at) => {
+            Pointer::Here(at) => {
                 // SAFETY: as in `load32`.
                 let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
                 word.store(value, Ordering::Release);
                 Some(())
             }
-            Place::Maybe(base, _) => write_maybe(base, &value.to_ne_bytes()),
+            Pointer::Maybe(base, _) => write_maybe(base, &value.to_ne_bytes()),
         })
     }
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
         self.word(address, 1, true, |at| match at {
-            Place::Here(at) => {
+            Pointer::Here(at) => {
                 // SAFETY: as in `load32`.
                 let byte = unsafe { AtomicU8::from_ptr(at.as_ptr()) };
                 byte.store(value, Ordering::Release);
                 Some(())
             }
-            Place::Maybe(base, _) => write_maybe(base, &[value]),
+            Pointer::Maybe(base, _) => write_maybe(base, &[value]),
         })
     }
 
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
         self.word(address, 8, true, |at| match at {
-            Place::Here(at) => {
+            Pointer::Here(at) => {
                 // SAFETY: as in `load32`.
                 let word = unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) };
                 let order = (Ordering::AcqRel, Ordering::Acquire);
@@ -280,7 +280,7 @@ impl HostMemory for GuestMemory {
                         .unwrap_or_else(|found| found),
                 )
             }
-            Place::Maybe(base, atomic) => {
+            Pointer::Maybe(base, atomic) => {
                 let _only = atomic.lock().unwrap_or_else(PoisonError::into_inner);
                 let found = settled_word(&ourselves(), base)?;
                 if found == expected {
@@ -299,7 +299,7 @@ impl HostMemory for GuestMemory {
         length: u64,
     ) -> Result<(), Fault> {
         let whole = self.piece(address, length, false, |from, size| match from {
-            Place::Here(from) if size == length => Some(from),
+            Pointer::Here(from) if size == length => Some(from),
             _ => None,
         });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
@@ -313,7 +313,7 @@ impl HostMemory for GuestMemory {
 
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
         self.piece(address, length, true, |at, size| match at {
-            Place::Here(at) if size == length => Some(at),
+            Pointer::Here(at) if size == length => Some(at),
             _ => None,
         })
         .ok()

@@ -65,7 +65,7 @@ size = { at = "0x00.15:0",   doc = "Size." }   # in bytes
     let thing = description.structure("thing").unwrap();
     let names: Vec<&str> = thing.fields.iter().map(|f| f.name.as_str()).collect();
     assert_eq!(names, ["kind", "size", "path", "addr", "last", "pas"]);
-    let reserved: Vec<String> = thing.reserved.iter().map(Place::to_string).collect();
+    let reserved: Vec<String> = thing.reserved.iter().map(At::to_string).collect();
     assert_eq!(reserved, ["0x00.27:16", "0x14.31"]);
     assert!(text.contains("# What things are.\n[thing]"));
     assert!(text.contains(

@@ -7,7 +7,7 @@ use verbless_devx::UarKind;
 
 use super::pages::Page;
 use super::pool::Pool;
-use super::protection::{Domain, Shared};
+use super::protection::{Domain, DomainShared};
 
 /// A [`Domain`] in the making: [`Domain::builder`].
 ///
@@ -56,7 +56,7 @@ impl DomainBuilder<'_> {
         let pd = device.alloc_pd()?;
         let plain = Page::new(device, UarKind::NonCached)?;
         let pool = Pool::new(device.clone(), chunk);
-        let shared = Shared { pool, plain, blueflame: Mutex::default(), blueflame_pages };
+        let shared = DomainShared { pool, plain, blueflame: Mutex::default(), blueflame_pages };
         Ok(Domain { device: device.clone(), pd, shared: Arc::new(shared) })
     }
 }

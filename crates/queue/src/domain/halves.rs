@@ -51,20 +51,20 @@ use verbless_ring::types::Qpn;
 /// stays.
 pub struct SendHalf<S: Service = Rc> {
     queue: SendQueue<S>,
-    device: Shared,
+    device: DeviceSide,
 }
 
 /// The receiving half of a queue pair on a device. It derefs to the [`ReceiveQueue`] that is posted
 /// to. [`SendHalf`] says what happens when a half is dropped.
 pub struct ReceiveHalf {
     queue: ReceiveQueue,
-    device: Shared,
+    device: DeviceSide,
 }
 
 /// The device's side, which both halves hold. Posting and completing leave the lock alone.
-struct Shared(Arc<Mutex<OnDevice>>);
+struct DeviceSide(Arc<Mutex<OnDevice>>);
 
-impl Shared {
+impl DeviceSide {
     fn lock(&self) -> MutexGuard<'_, OnDevice> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -93,8 +93,8 @@ impl<S: Service> Qp<S> {
         let Self { device, queue } = self;
         let (send, receive) = queue.split();
         let device = Arc::new(Mutex::new(device));
-        let half = SendHalf { queue: send, device: Shared(device.clone()) };
-        Ok((half, ReceiveHalf { queue: receive, device: Shared(device) }))
+        let half = SendHalf { queue: send, device: DeviceSide(device.clone()) };
+        Ok((half, ReceiveHalf { queue: receive, device: DeviceSide(device) }))
     }
 
     /// The queue pair that was split into these halves.

@@ -80,7 +80,7 @@ impl Chunk {
 }
 
 /// A piece of memory as both sides see it.
-pub(super) struct Piece {
+pub(super) struct PoolMemory {
     /// Our side.
     pub(super) memory: RingMemory,
     /// What to tell the device.
@@ -94,13 +94,13 @@ impl Pool {
     }
 
     /// Zeroed memory for a ring, aligned to a page.
-    pub(super) fn ring(&self, bytes: usize) -> Result<Piece, Error> {
+    pub(super) fn ring(&self, bytes: usize) -> Result<PoolMemory, Error> {
         self.piece(&self.rings, RING_UNIT, bytes)
     }
 
     /// A zeroed doorbell record of 8 bytes on a cache line of its own.
     pub(super) fn record(&self) -> Result<(RecordMemory, QueueMemory), Error> {
-        let Piece { memory, place } = self.piece(&self.records, RECORD_UNIT, 8)?;
+        let PoolMemory { memory, place } = self.piece(&self.records, RECORD_UNIT, 8)?;
         Ok((RecordMemory::new(memory).map_err(layout)?, place))
     }
 
@@ -109,7 +109,7 @@ impl Pool {
         chunks: &Mutex<Vec<Arc<Chunk>>>,
         unit: usize,
         bytes: usize,
-    ) -> Result<Piece, Error> {
+    ) -> Result<PoolMemory, Error> {
         let mut chunks = chunks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let units = bytes.div_ceil(unit).max(1);
         let lease = match chunks.iter().find_map(|chunk| chunk.lease(units)) {
@@ -145,7 +145,7 @@ impl Pool {
         let memory = unsafe { RingMemory::new(memory) };
         let place =
             QueueMemory::leased(lease.chunk.pinned.user.clone(), offset as u64, lease.clone());
-        Ok(Piece { memory, place })
+        Ok(PoolMemory { memory, place })
     }
 }
 

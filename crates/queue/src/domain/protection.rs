@@ -19,11 +19,11 @@ use crate::region::{Pinned, Region, RegionParts};
 pub struct Domain {
     pub(super) device: Device,
     pub(super) pd: Pd,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<DomainShared>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct DomainShared {
     pub(super) pool: Pool,
     /// The non-cached page: arms, and doorbells of 8 bytes.
     pub(super) plain: Page,

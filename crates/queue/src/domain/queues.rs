@@ -202,7 +202,8 @@ impl Domain {
         returns: SrqReturns,
     ) -> Result<Qp<S, WithSrq>, Error> {
         let cleaners = cleaners(send_cq, receive_cq, Some(returns));
-        let built = self.build::<S>(config, send_cq, receive_cq, ReceiveShape::Shared(pool))?;
+        let built =
+            self.build::<S>(config, send_cq, receive_cq, ReceiveShape::DomainShared(pool))?;
         let queue = QueuePair::new(built.send, WithSrq);
         Ok(Qp { queue, device: OnDevice::new(built.object, cleaners) })
     }
@@ -222,7 +223,7 @@ impl Domain {
                 let log = Some(count.ilog2() as u8);
                 (count as usize * stride, log, stride.ilog2() as u8, None)
             }
-            ReceiveShape::Shared(pool) => (0, None, 0, Some(pool)),
+            ReceiveShape::DomainShared(pool) => (0, None, 0, Some(pool)),
         };
         let send_bytes = wqebbs as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
@@ -273,7 +274,7 @@ enum ReceiveShape {
     /// Into receives of its own.
     Own { count: u32, stride: usize },
     /// Into those of a pool.
-    Shared(Arc<RmpObject>),
+    DomainShared(Arc<RmpObject>),
 }
 
 /// A queue pair but for its receive side.

@@ -1,4 +1,4 @@
-//! Shared receive queues: their memory, their object, and the queue pairs that draw from them.
+//! DomainShared receive queues: their memory, their object, and the queue pairs that draw from them.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

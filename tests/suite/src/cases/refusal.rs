@@ -9,7 +9,7 @@ use verbless_prm as prm;
 use verbless_prm::CommandStatus;
 
 use crate::case::cases;
-use crate::raw::{Place, Wish, request};
+use crate::raw::{Payload, Wish, request};
 use crate::{Lab, Stop, ensure, ensure_eq};
 
 cases!(
@@ -188,8 +188,8 @@ fn nop(
     let input = header(prm::NOP.opcode, 0);
     let mut output = [0; 16];
     let mut wishes = vec![
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Place::Output(&mut output) },
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Payload::Output(&mut output) },
     ];
     wishes.extend(more);
     request(device, method::DEVX_OTHER, &mut wishes, spoil)
@@ -235,7 +235,7 @@ fn an_unknown_attribute_is_refused_if_it_is_mandatory_and_else_ignored(
     let (device, _context) = ready(lab)?;
     for (flags, expected) in [(MANDATORY, Err(Errno::EPROTONOSUPPORT)), (0, Ok(()))] {
         for id in [0x10ff, 0xff] {
-            let more = Wish { id, flags, place: Place::Number(4, 7) };
+            let more = Wish { id, flags, place: Payload::Number(4, 7) };
             ensure_eq!(nop(&*device, Some(more), |_| {}), expected, format!("attribute {id:#x}"));
         }
     }
@@ -245,7 +245,8 @@ fn an_unknown_attribute_is_refused_if_it_is_mandatory_and_else_ignored(
 fn a_missing_attribute_is_refused(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
-    let mut only = [Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) }];
+    let mut only =
+        [Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) }];
     let got = request(&*device, method::DEVX_OTHER, &mut only, |_| {});
     ensure_eq!(got, Err(Errno::EINVAL), "without an output");
     let got = request(&*device, method::DEVX_OTHER, &mut [], |_| {});
@@ -256,7 +257,7 @@ fn a_missing_attribute_is_refused(lab: &Lab) -> Result<(), Stop> {
 fn an_attribute_given_twice_is_refused(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
-    let again = Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) };
+    let again = Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) };
     ensure_eq!(nop(&*device, Some(again), |_| {}), Err(Errno::EINVAL), "CMD_IN twice");
     Ok(())
 }
@@ -267,8 +268,8 @@ fn an_attribute_that_is_too_short_or_too_long_is_refused(lab: &Lab) -> Result<()
     for length in [0, 1, 4, 7] {
         let mut response = [0u8; 48];
         let mut wishes = [
-            Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Place::Number(length, 1) },
-            Wish { id: query_port::RESP, flags: MANDATORY, place: Place::Output(&mut response) },
+            Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Payload::Number(length, 1) },
+            Wish { id: query_port::RESP, flags: MANDATORY, place: Payload::Output(&mut response) },
         ];
         let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
         ensure_eq!(got, Err(Errno::EINVAL), format!("a port number of {length} bytes"));
@@ -276,8 +277,8 @@ fn an_attribute_that_is_too_short_or_too_long_is_refused(lab: &Lab) -> Result<()
     let long = [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
     let mut response = [0u8; 48];
     let mut wishes = [
-        Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Place::Input(&long) },
-        Wish { id: query_port::RESP, flags: MANDATORY, place: Place::Output(&mut response) },
+        Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Payload::Input(&long) },
+        Wish { id: query_port::RESP, flags: MANDATORY, place: Payload::Output(&mut response) },
     ];
     let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
     ensure!(got.is_err(), "a port number of 12 bytes was taken");
@@ -317,14 +318,14 @@ fn a_pointer_to_nowhere_is_efault(lab: &Lab) -> Result<(), Stop> {
     let input = header(prm::NOP.opcode, 0);
     let mut output = [0; 16];
     let mut wishes = [
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Nowhere(16) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Place::Output(&mut output) },
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Nowhere(16) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Payload::Output(&mut output) },
     ];
     let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
     ensure_eq!(got, Err(Errno::EFAULT), "input");
     let mut wishes = [
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Place::Nowhere(16) },
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Payload::Nowhere(16) },
     ];
     let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
     ensure_eq!(got, Err(Errno::EFAULT), "output");
@@ -335,11 +336,11 @@ fn a_pointer_to_nowhere_is_efault(lab: &Lab) -> Result<(), Stop> {
 fn an_unknown_handle_is_refused(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let id = verbless_devx::abi::attr::devx_umem_dereg::HANDLE;
-    let mut wishes = [Wish { id, flags: MANDATORY, place: Place::Number(0, 0xfff) }];
+    let mut wishes = [Wish { id, flags: MANDATORY, place: Payload::Number(0, 0xfff) }];
     let got = request(&*device, method::DEVX_UMEM_DEREG, &mut wishes, |_| {});
     ensure_eq!(got, Err(Errno::ENOENT), "a UMEM that is none");
     let mut wishes =
-        [Wish { id: devx_umem_reg::LEN, flags: MANDATORY, place: Place::Number(8, 1) }];
+        [Wish { id: devx_umem_reg::LEN, flags: MANDATORY, place: Payload::Number(8, 1) }];
     let got = request(&*device, method::DEVX_UMEM_REG, &mut wishes, |_| {});
     ensure!(got.is_err(), "a UMEM was registered without an address");
     Ok(())

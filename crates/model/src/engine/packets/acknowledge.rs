@@ -10,7 +10,7 @@ use super::super::counters::Count;
 use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::super::work::Work;
-use crate::connection::{Place, Response, Timer};
+use crate::connection::{PsnPosition, Response, Timer};
 use crate::watch::QueueSide;
 use crate::wire::{Message, Opcode, Packet};
 
@@ -64,9 +64,9 @@ impl QueuePair<'_> {
     }
 
     /// An ACK: everything up to the packet has arrived.
-    fn acknowledged(&mut self, place: Place) -> bool {
+    fn acknowledged(&mut self, place: PsnPosition) -> bool {
         let window = &mut self.qp.runtime.connection().window;
-        let through = Place { packet: place.packet + 1, ..place };
+        let through = PsnPosition { packet: place.packet + 1, ..place };
         let before = window.oldest();
         if let Err(missing) = window.acknowledge_before(through) {
             self.response_lost(missing);
@@ -75,7 +75,7 @@ impl QueuePair<'_> {
     }
 
     /// A NAK: everything before the packet has arrived, and it has not.
-    fn refused(&mut self, place: Place, kind: u8, value: u8) -> bool {
+    fn refused(&mut self, place: PsnPosition, kind: u8, value: u8) -> bool {
         let window = &mut self.qp.runtime.connection().window;
         let before = window.oldest();
         if let Err(missing) = window.acknowledge_before(place) {
@@ -105,7 +105,7 @@ impl QueuePair<'_> {
     /// A packet of the response to a READ. True if it is the next one.
     fn read_arrived(
         &mut self,
-        place: Place,
+        place: PsnPosition,
         opcode: Opcode,
         payload: &[u8],
         scratch: &mut Scratch,
@@ -113,7 +113,7 @@ impl QueuePair<'_> {
         let log_mtu = self.log_mtu();
         let window = &mut self.qp.runtime.connection().window;
         // What came before it is done: the peer answers in order.
-        if let Err(missing) = window.acknowledge_before(Place { packet: 0, ..place }) {
+        if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
             self.response_lost(missing);
             return false;
         }
@@ -126,7 +126,7 @@ impl QueuePair<'_> {
             return false;
         }
         if place.packet > request.done {
-            let missing = Place { packet: request.done, ..place };
+            let missing = PsnPosition { packet: request.done, ..place };
             self.response_lost(missing);
             return false;
         }
@@ -141,9 +141,9 @@ impl QueuePair<'_> {
     }
 
     /// What was there before an atomic.
-    fn atomic_arrived(&mut self, place: Place, value: u64, scratch: &mut Scratch) -> bool {
+    fn atomic_arrived(&mut self, place: PsnPosition, value: u64, scratch: &mut Scratch) -> bool {
         let window = &mut self.qp.runtime.connection().window;
-        if let Err(missing) = window.acknowledge_before(Place { packet: 0, ..place }) {
+        if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
             self.response_lost(missing);
             return false;
         }
@@ -159,7 +159,13 @@ impl QueuePair<'_> {
     }
 
     /// Puts a part of a response where the WQE wants it.
-    fn put_response(&mut self, place: Place, at: u64, bytes: &[u8], scratch: &mut Scratch) -> bool {
+    fn put_response(
+        &mut self,
+        place: PsnPosition,
+        at: u64,
+        bytes: &[u8],
+        scratch: &mut Scratch,
+    ) -> bool {
         let room = u64::from(self.qp.requester_inline);
         let request = &mut self.qp.runtime.connection().window.requests[place.request];
         let (index, length) = (request.index, request.length);

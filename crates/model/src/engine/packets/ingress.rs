@@ -7,7 +7,7 @@ use crate::engine::function::Function;
 use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
 use crate::hca::Hca;
-use crate::hca::objects::{Objects, Qp};
+use crate::hca::objects::{Objects, QpObject};
 use crate::wire::{Opcode, Packet, Route, Service};
 
 /// The QP number of datagrams to a group.
@@ -129,7 +129,7 @@ fn number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
     if !MANAGEMENT.contains(&qpn) {
         return Some(qpn);
     }
-    let known_as = |qp: &Qp| qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
+    let known_as = |qp: &QpObject| qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
     let mut qps = objects.qps.iter();
     qps.find(|(_, qp)| known_as(qp) == Some(qpn) && qp.port == port).map(|(&number, _)| number)
 }

@@ -8,7 +8,7 @@ use verbless_prm::hot::cqe_syndrome;
 use super::super::context::QueuePair;
 use super::super::counters::Count;
 use crate::clock::rnr_timer;
-use crate::connection::{Place, Timer, advance};
+use crate::connection::{PsnPosition, Timer, advance};
 
 /// An RNR retry limit that means: for ever.
 const FOR_EVER: u8 = 7;
@@ -25,12 +25,12 @@ impl QueuePair<'_> {
     }
 
     /// A later packet was answered, and the response to this one is missing: it is asked for again.
-    pub(super) fn response_lost(&mut self, missing: Place) {
+    pub(super) fn response_lost(&mut self, missing: PsnPosition) {
         self.lost(missing, Count::ImpliedNak);
     }
 
     /// A packet, or its response, is missing: it is sent again, unless that was said before.
-    pub(super) fn lost(&mut self, missing: Place, what: Count) {
+    pub(super) fn lost(&mut self, missing: PsnPosition, what: Count) {
         if self.is_news(missing) {
             self.count(what);
             self.send_again(missing);
@@ -39,14 +39,14 @@ impl QueuePair<'_> {
 
     /// Whether nobody has said yet that this packet is missing, or its response; else it is sent
     /// again already, and should that be lost as well, time will tell.
-    fn is_news(&mut self, missing: Place) -> bool {
+    fn is_news(&mut self, missing: PsnPosition) -> bool {
         let window = &mut self.qp.runtime.connection().window;
         let psn = window.requests.get(missing.request).map(|it| advance(it.psn, missing.packet));
         std::mem::replace(&mut window.missed, psn) != psn
     }
 
     /// Sends again what follows `place`, if a retry is left.
-    pub(super) fn send_again(&mut self, place: Place) {
+    pub(super) fn send_again(&mut self, place: PsnPosition) {
         if self.qp.requester.retries_left == 0 {
             return self.decide_at(place.request, cqe_syndrome::TRANSPORT_RETRY_EXCEEDED);
         }
@@ -61,7 +61,7 @@ impl QueuePair<'_> {
     }
 
     /// RNR NAK: sends again after a time that the receiver chose.
-    pub(super) fn not_ready(&mut self, place: Place, timer: u8) {
+    pub(super) fn not_ready(&mut self, place: PsnPosition, timer: u8) {
         if self.waits_for_receiver() {
             return;
         }

@@ -11,7 +11,7 @@ const BYTES: u32 = 5000;
 fn run(in_packets: bool, sent: &[u8]) -> (Arrivals, [u32; 2]) {
     let mut rig = Rig::new();
     rig.world.in_packets = in_packets;
-    let recording = ArrivalRecording::new(&rig.world.room.outbox);
+    let recording = ArrivalRecording::new(&rig.world.common.outbox);
     let (mut a, mut b) = rig.pair();
     let (local, lkey) = rig.region(0, 8192);
     let (remote, rkey) = rig.region(1, 8192);
@@ -76,7 +76,7 @@ fn nothing_is_recorded_without_somebody_who_wants_it() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (remote, rkey) = rig.region(1, 64);
-    let outbox = rig.world.room.outbox.clone();
+    let outbox = rig.world.common.outbox.clone();
     let mut write = |rig: &mut Rig| {
         rig.post(&mut a, Request::write(remote, rkey).inline(b"one"));
         rig.run();

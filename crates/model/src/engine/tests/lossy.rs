@@ -288,7 +288,7 @@ fn two_messages_of_several_packets_take_two_receives_of_a_shared_queue() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     let (mut c, d) = rig.pair();
-    let mut shared = super::srqs::SharedWorld::new(&mut rig);
+    let mut shared = super::srqs::SrqRig::new(&mut rig);
     for end in [&a, &b, &c, &d] {
         rig.qp(end).log_mtu = 8;
     }

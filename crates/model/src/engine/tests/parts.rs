@@ -4,7 +4,7 @@
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
 use super::rig::{End, Request, Rig};
-use super::srqs::{NUMBER, SharedWorld};
+use super::srqs::{NUMBER, SrqRig};
 use crate::engine;
 use crate::engine::transport::types::{RC, UC};
 use crate::hca::objects::QpState;
@@ -88,7 +88,7 @@ fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
 #[test]
 fn a_receive_of_a_shared_queue_is_flushed_when_its_message_fails_at_the_end() {
     let mut rig = Rig::new();
-    let mut shared = SharedWorld::new(&mut rig);
+    let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = pair(&mut rig, RC);
     let qp = rig.qp(&b);
     (qp.srq, qp.rq) = (Some(NUMBER), None);

@@ -363,7 +363,7 @@ impl Rig {
         };
         let mut context: verbless_prm::QpContext = zeroed();
         context.set_log_msg_max(30);
-        let qp = Qp {
+        let qp = QpObject {
             uid: 1,
             state: QpState::Reset,
             qp_type: RC,
@@ -432,7 +432,7 @@ impl Rig {
         self.world.functions[end.hca].hca.objects.sqs.get_mut(&end.qpn).unwrap()
     }
 
-    pub(super) fn qp(&mut self, end: &End) -> &mut Qp {
+    pub(super) fn qp(&mut self, end: &End) -> &mut QpObject {
         self.world.functions[end.hca].hca.objects.qps.get_mut(&end.qpn).unwrap()
     }
 

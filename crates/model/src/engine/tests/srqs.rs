@@ -12,13 +12,13 @@ const LOG_SIZE: u32 = 2;
 const STRIDE: u64 = 32;
 
 /// A shared queue at function 1: where its WQEs and its record lie.
-pub(super) struct SharedWorld {
+pub(super) struct SrqRig {
     ring: u64,
     record: u64,
     posted: u32,
 }
 
-impl SharedWorld {
+impl SrqRig {
     pub(super) fn new(rig: &mut Rig) -> Self {
         let (ring, record) = (rig.alloc(STRIDE << LOG_SIZE), rig.alloc(8));
         let memory = QueueMemory {
@@ -61,7 +61,7 @@ impl SharedWorld {
 #[test]
 fn messages_use_the_wqes_in_the_order_of_their_links_whichever_qp_they_come_by() {
     let mut rig = Rig::new();
-    let mut shared = SharedWorld::new(&mut rig);
+    let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = rig.pair();
     let (mut c, d) = rig.pair();
     for end in [&b, &d] {
@@ -92,7 +92,7 @@ fn messages_use_the_wqes_in_the_order_of_their_links_whichever_qp_they_come_by()
 #[test]
 fn an_empty_shared_queue_makes_the_sender_wait_and_a_short_wqe_fails_the_qp_alone() {
     let mut rig = Rig::new();
-    let mut shared = SharedWorld::new(&mut rig);
+    let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = rig.pair();
     let qp = rig.qp(&b);
     (qp.srq, qp.rq) = (Some(NUMBER), None);
@@ -113,7 +113,7 @@ fn an_empty_shared_queue_makes_the_sender_wait_and_a_short_wqe_fails_the_qp_alon
 #[test]
 fn the_limit_is_reported_once_when_fewer_wqes_are_left() {
     let mut rig = Rig::new();
-    let mut shared = SharedWorld::new(&mut rig);
+    let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = rig.pair();
     let qp = rig.qp(&b);
     (qp.srq, qp.rq) = (Some(NUMBER), None);
@@ -143,7 +143,7 @@ fn the_limit_is_reported_once_when_fewer_wqes_are_left() {
 fn the_keys_of_its_wqes_belong_to_the_queue_s_domain_not_to_the_qp_s() {
     for (domain, taken) in [(PD, true), (PD + 1, false)] {
         let mut rig = Rig::new();
-        let mut shared = SharedWorld::new(&mut rig);
+        let mut shared = SrqRig::new(&mut rig);
         rig.world.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap().pd = domain;
         let (mut a, b) = rig.pair();
         let qp = rig.qp(&b);
@@ -161,7 +161,7 @@ fn the_keys_of_its_wqes_belong_to_the_queue_s_domain_not_to_the_qp_s() {
 fn a_ring_is_used_in_the_order_of_its_places_with_or_without_next_segments() {
     for bare in [false, true] {
         let mut rig = Rig::new();
-        let mut shared = SharedWorld::new(&mut rig);
+        let mut shared = SrqRig::new(&mut rig);
         let queue = rig.world.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap();
         queue.cyclic = true;
         if let SrqContext::Rmp(context) = &mut queue.context {

@@ -8,7 +8,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::umem::{self, Place};
+use super::umem::{self, BufferSpec};
 use crate::hca::effect::{Effect, Resize};
 use crate::hca::objects::{Arm, Cq};
 use crate::hca::refusal::Refusal;
@@ -64,7 +64,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
     let record = call.record(record_umem, context.dbr_addr())?;
-    let place = Place {
+    let place = BufferSpec {
         umem: umem.map(|id| (id, input.cq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
@@ -219,7 +219,7 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
         return Err(Refusal::CqSize);
     }
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
-    let place = Place {
+    let place = BufferSpec {
         umem: umem.map(|id| (id, input.cq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),

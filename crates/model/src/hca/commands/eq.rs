@@ -3,7 +3,7 @@
 use verbless_prm::{CreateEqIn, CreateEqOut, EqState, EventType, QueryEqIn, QueryEqOut};
 
 use super::call::{Call, Outcome};
-use super::umem::{self, Place};
+use super::umem::{self, BufferSpec};
 use crate::hca::objects::Eq;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
@@ -51,7 +51,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
     if (0..256).any(|kind| asked(kind) && (!known(kind) || taken(kind))) {
         return Err(Refusal::EqEvents);
     }
-    let place = Place {
+    let place = BufferSpec {
         umem: None,
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),

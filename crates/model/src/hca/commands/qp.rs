@@ -8,9 +8,9 @@ use verbless_prm::{
 
 use super::call::{Call, Outcome};
 use super::capability::own_function;
-use super::umem::{self, Place};
+use super::umem::{self, BufferSpec};
 use crate::hca::capability::check_timestamps;
-use crate::hca::objects::{Qp, QpState, ReceiveQueue, SendQueue};
+use crate::hca::objects::{QpObject, QpState, ReceiveQueue, SendQueue};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -156,7 +156,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     let record = call.record(record_umem, context.dbr_addr())?;
     let rq_bytes = if has_rq { 1 << (log_rq + log_stride) } else { 0 };
     let sq_bytes = if has_sq { WQEBB << log_sq } else { 0 };
-    let place = Place {
+    let place = BufferSpec {
         umem: umem.map(|id| (id, input.wq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
@@ -181,7 +181,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         }
         Ok(SendQueue::new(memory, log_sq, context.cqn_snd()))
     });
-    let qp = Qp {
+    let qp = QpObject {
         uid: call.uid,
         state: QpState::Reset,
         qp_type,

@@ -7,7 +7,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::umem::{self, Place};
+use super::umem::{self, BufferSpec};
 use crate::hca::capability::check_timestamps;
 use crate::hca::effect::Effect;
 use crate::hca::objects::{SendQueue, Sq};
@@ -80,7 +80,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
     let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
     let record = call.record(record_umem, wq.dbr_addr())?;
-    let place = Place {
+    let place = BufferSpec {
         umem: umem.map(|id| (id, wq.wq_umem_offset())),
         log_page_size: wq.log_wq_pg_sz(),
         page_offset: wq.page_offset(),

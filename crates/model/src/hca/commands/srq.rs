@@ -10,7 +10,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::umem::{self, Place};
+use super::umem::{self, BufferSpec};
 use crate::hca::objects::{QueueMemory, Srq, SrqContext};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
@@ -67,7 +67,7 @@ struct Wanted {
     umem: Option<u32>,
     record_umem: Option<u32>,
     record: u64,
-    place: Place,
+    place: BufferSpec,
     limit: u16,
     cqn: Option<u32>,
     xrcd: Option<u32>,
@@ -190,7 +190,7 @@ pub(super) fn create_xrc_srq(
         umem: None,
         record_umem: None,
         record,
-        place: Place {
+        place: BufferSpec {
             umem: None,
             log_page_size: context.log_page_size(),
             page_offset: context.page_offset(),
@@ -235,7 +235,7 @@ pub(super) fn create_rmp(
         umem,
         record_umem: wq.dbr_umem_valid().then(|| wq.dbr_umem_id()),
         record: wq.dbr_addr(),
-        place: Place {
+        place: BufferSpec {
             umem: umem.map(|id| (id, wq.wq_umem_offset())),
             log_page_size: wq.log_wq_pg_sz(),
             page_offset: wq.page_offset(),

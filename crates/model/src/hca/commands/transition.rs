@@ -12,7 +12,7 @@ use super::call::{Call, Outcome};
 use super::qp::check_migration;
 use super::service::{Transition, options};
 use crate::hca::effect::Effect;
-use crate::hca::objects::{Qp, QpState};
+use crate::hca::objects::{QpObject, QpState};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -78,7 +78,7 @@ impl Request<'_> {
     }
 
     /// Takes the optional fields that were selected; `check` has been passed.
-    fn take_optional(&self, qp: &mut Qp) {
+    fn take_optional(&self, qp: &mut QpObject) {
         let new = self.context;
         if self.takes(OptParamMask::RRE) {
             qp.context.set_rre(new.rre());
@@ -114,7 +114,7 @@ impl Request<'_> {
 }
 
 /// Brings what the data path uses in line with the context.
-fn settle(qp: &mut Qp) {
+fn settle(qp: &mut QpObject) {
     let context = &qp.context;
     qp.port = context.primary_address_path().vhca_port_num();
     qp.remote_qpn = context.remote_qpn();

@@ -65,7 +65,7 @@ pub(super) fn create(
 }
 
 /// Where a queue's entries lie, as a command says it.
-pub(super) struct Place {
+pub(super) struct BufferSpec {
     /// The UMEM and the byte offset in it; without it, the inbox ends with a list of pages.
     pub umem: Option<(u32, u64)>,
     /// log2 of the size of those pages in units of 4 KiB.
@@ -87,7 +87,7 @@ impl Call<'_> {
     /// writes there.
     pub(super) fn buffer(
         &self,
-        place: &Place,
+        place: &BufferSpec,
         length: u64,
         entry: u64,
         write: bool,

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A parsed `at`: `0x00` (the whole dword), `0x00.17`, `0x00.31:28`, or `0x30:8` (eight bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct At {
     /// Byte offset of the dword, a multiple of 4.
     pub(crate) dword: u32,
     /// What was said after the offset.
@@ -38,7 +38,7 @@ impl Span {
     }
 }
 
-impl Place {
+impl At {
     /// Parses an `at`; the error says what to write instead.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (offset, rest) = match text.find(['.', ':']) {
@@ -136,7 +136,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "0x{:02x}", self.dword)?;
         match self.rest {
@@ -159,14 +159,14 @@ mod tests {
     #[test]
     fn a_place_prints_as_it_was_written() {
         for text in ["0x00", "0x00.17", "0x00.31:28", "0x30:8", "0x110"] {
-            assert_eq!(Place::parse(text).unwrap().to_string(), text);
+            assert_eq!(At::parse(text).unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn bit_31_of_a_dword_is_its_first() {
-        assert_eq!(Place::parse("0x04.31").unwrap().span(), Span { start: 32, width: 1 });
-        assert_eq!(Place::parse("0x04.3:0").unwrap().span(), Span { start: 60, width: 4 });
+        assert_eq!(At::parse("0x04.31").unwrap().span(), Span { start: 32, width: 1 });
+        assert_eq!(At::parse("0x04.3:0").unwrap().span(), Span { start: 60, width: 4 });
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             ("0x00:0", "number of bytes"),
             ("0xfffffffc", "larger than a structure"),
         ] {
-            let error = Place::parse(text).unwrap_err();
+            let error = At::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
         }
     }
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_gap_is_written_in_whole_dwords_where_it_can() {
         let written = |start, width| -> Vec<String> {
-            Place::of_gap(Span { start, width }).iter().map(Place::to_string).collect()
+            At::of_gap(Span { start, width }).iter().map(At::to_string).collect()
         };
         assert_eq!(written(737, 1439), ["0x5c.30:0", "0x60:176"]);
         assert_eq!(written(4, 2), ["0x00.27:26"]);

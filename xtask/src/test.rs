@@ -229,6 +229,13 @@ fn counted(command: Command) -> Result<Outcome> {
     Ok(Outcome::Ran { passed, failed, skips, more })
 }
 
+/// Runs a command that counts its checks, and names each one that it skips and counts as such.
+fn listed(command: Command) -> Result<Outcome> {
+    let Counts { passed, failed, skipped, skips } = count(command)?;
+    let more = skipped.saturating_sub(skips.len() as u64);
+    Ok(Outcome::Ran { passed, failed, skips, more })
+}
+
 /// The results in a command's output.
 pub(crate) struct Counts {
     pub(crate) passed: u64,
@@ -378,11 +385,11 @@ fn bench() -> Result<Outcome> {
     if !installed("valgrind") {
         return Ok(Outcome::Skipped("valgrind is not installed".into()));
     }
-    counted(xtask(&["bench", "--counts"]))
+    listed(xtask(&["bench", "--counts"]))
 }
 
 fn rates() -> Result<Outcome> {
-    counted(xtask(&["bench", "--rates"]))
+    listed(xtask(&["bench", "--rates"]))
 }
 
 /// On Linux 6.1, with two devices that are connected to each other.
@@ -547,7 +554,7 @@ fn installed(program: &str) -> bool {
 mod tests {
     use std::process::Command;
 
-    use super::{IN_PACKETS, count, counts, verdict, verified};
+    use super::{IN_PACKETS, count, counts, listed, verdict, verified};
     use crate::outcome::Outcome;
 
     #[test]
@@ -584,6 +591,19 @@ mod tests {
         assert_eq!(outcome(without), (1, 0, header.clone(), 0));
         assert_eq!(outcome("echo 'ifc: 3 fields'"), (1, 0, vec![], 0));
         assert_eq!(outcome("echo 'skipped: ifc header: none'; exit 1"), (0, 1, header, 0));
+    }
+
+    #[test]
+    fn what_a_bench_skips_is_named_and_so_judged_and_counted_once() {
+        let mut command = Command::new("sh");
+        let script = "echo 'skipped: run, compiles: there is no cc'; \
+                      echo '3 passed, 0 failed, 1 skipped'";
+        command.args(["-c", script]);
+        let Outcome::Ran { passed, failed, skips, more } = listed(command).unwrap() else {
+            panic!("all is skipped");
+        };
+        assert_eq!((passed, failed, more), (3, 0, 0));
+        assert_eq!(skips.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["run, compiles"]);
     }
 
     #[test]

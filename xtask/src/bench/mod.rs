@@ -220,9 +220,10 @@ impl Tally {
         self.count(outcome.is_ok());
     }
 
-    /// Prints a check that cannot run here.
+    /// Prints a check that cannot run here, as [`Skip`](crate::outcome::Skip) reads it: a name ends
+    /// where the reason begins.
     fn skip(&mut self, name: &str, why: &str) {
-        println!("skipped {name}: {why}");
+        println!("skipped: {}: {why}", name.replace(": ", ", "));
         self.skipped += 1;
     }
 }

@@ -6,7 +6,7 @@
 //! taken as in [`speed`].
 //!
 //! **Latencies**: two programs of rdma-core and perftest that poll, each with a processor's worth
-//! of work, while the model's thread needs time too. On two processors three threads share them,
+//! of work, while the model's threads need time too. On two processors three and more share them,
 //! and it shows whether the model gets its turn. With real-time priority it would not: they run
 //! with ordinary priority among themselves, and with a high one against the rest of the machine
 //! where that can be had. The best of several short rounds counts, and there are no more once the

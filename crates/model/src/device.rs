@@ -24,7 +24,8 @@ use crate::hca::{self, Hca};
 use crate::memory::{GuestMemory, HostMemory, Interrupts, UarSpace};
 use crate::model::Model;
 use crate::profile::{Link, Profile};
-use crate::world::{SharedWorld, World};
+use crate::shared::SharedWorld;
+use crate::world::World;
 
 /// One function of a device. Cloning gives another handle to the same one, which stays for as long
 /// as any handle does.

@@ -25,7 +25,7 @@ pub use self::roce::RoceUplink;
 use crate::fabric::{Gateway, PhysicalPort};
 use crate::model::Model;
 use crate::profile::Link;
-use crate::world::SharedWorld;
+use crate::shared::SharedWorld;
 
 /// Two ends of a datagram socket: ours, which is bound, and the other, to which frames are sent. As
 /// text it is `LOCAL,REMOTE`, each the path of a Unix socket (with a `/`), or `ADDRESS:PORT`.

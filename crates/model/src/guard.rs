@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
+use crate::shared::SharedWorld;
 use crate::watch::{Command, Executed, Request, SeenFrame};
-use crate::world::SharedWorld;
 
 /// Somebody watches a model until this is dropped.
 ///

@@ -56,6 +56,7 @@ mod model;
 mod plan;
 pub mod profile;
 mod runtime;
+mod shared;
 mod watch;
 pub mod wire;
 mod world;

@@ -13,8 +13,9 @@ use crate::hca::objects::ObjectCounts;
 use crate::ioctl::{ERRNOS, Ioctl};
 use crate::memory::HostMemory;
 use crate::profile::{Profile, Side};
+use crate::shared::SharedWorld;
 use crate::watch::{ArrivalRecording, Executed, Request};
-use crate::world::{SharedWorld, World};
+use crate::world::World;
 
 /// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to
 /// the same one.

@@ -22,7 +22,7 @@ use super::run;
 use super::scratch::Scratch;
 use crate::bell::Bell;
 use crate::memory::{MOST_MOVERS, set_mover};
-use crate::world::SharedWorld;
+use crate::shared::SharedWorld;
 
 /// Steps that are done before a function is offered to others.
 const BATCH: u32 = 64;

@@ -12,7 +12,8 @@ use crate::clock::Clock;
 use crate::engine;
 use crate::hca::Effect;
 use crate::memory::{HostMemory, UarSpace};
-use crate::world::{SharedWorld, World};
+use crate::shared::SharedWorld;
+use crate::world::World;
 
 /// What a client has mapped: the rings of a QP and its CQ, their records, a UAR page.
 struct Client {

@@ -1,0 +1,292 @@
+//! A model as front ends and the engine's threads share it: who gets which functions, when those
+//! who watch are told, and what becomes of it when a thread panics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::bell::Bell;
+use crate::clock::Clock;
+use crate::engine::function::Function;
+use crate::engine::scratch::Scratch;
+use crate::functions::Slot;
+use crate::hca::Refused;
+use crate::memory::Interrupts;
+use crate::watch::{Outbox, Queue};
+use crate::world::{ModelCommon, World};
+
+/// A model as front ends and the engine's threads share it.
+pub(crate) struct SharedWorld {
+    pub common: Arc<ModelCommon>,
+    /// Wakes the engine's threads: a doorbell may have been rung, a queue changed, or the model
+    /// ends.
+    pub bell: Arc<Bell>,
+    /// When the model began; `None`: its clock stands at `now`.
+    began: Option<Instant>,
+    now: AtomicU64,
+    /// Buffers of those who have all functions.
+    scratch: Mutex<Scratch>,
+    in_packets: AtomicBool,
+    /// Nothing moves until [`crate::Model::step`] says so.
+    pub stepped: bool,
+}
+
+/// Which functions something is done with.
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    One(usize),
+    /// Both, the lower one first.
+    Two(usize, usize),
+}
+
+impl SharedWorld {
+    pub(crate) fn new(mut world: World, stepped: bool) -> Arc<Self> {
+        let shared = Self {
+            common: world.common.clone(),
+            bell: Arc::default(),
+            began: (!stepped).then(Instant::now),
+            now: AtomicU64::new(world.clock.now),
+            scratch: Mutex::new(std::mem::take(&mut world.scratch)),
+            in_packets: AtomicBool::new(world.in_packets),
+            stepped,
+        };
+        drop(world);
+        Arc::new(shared)
+    }
+
+    /// How many functions there are.
+    pub(crate) fn count(&self) -> usize {
+        self.common.slots.len()
+    }
+
+    /// The slot of a function.
+    pub(crate) fn slot(&self, id: usize) -> &Slot {
+        &self.common.slots[id]
+    }
+
+    /// Runs `f` with all functions at hand, then delivers the interrupts that it caused and tells
+    /// watchers what they are to see, with nothing locked; the engine's threads wake up if they
+    /// sleep, since there may be work for them now.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        self.front_end(Which::All, |world| {
+            let scratch = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut world.scratch, &mut scratch());
+            let result = f(world);
+            std::mem::swap(&mut world.scratch, &mut scratch());
+            result
+        })
+    }
+
+    /// The same with one function at hand.
+    pub(crate) fn with_function<R>(&self, id: usize, f: impl FnOnce(&mut World) -> R) -> R {
+        self.front_end(Which::One(id), f)
+    }
+
+    fn front_end<R>(&self, which: Which, f: impl FnOnce(&mut World) -> R) -> R {
+        let result = self.run(self.world(which), f, true);
+        if !self.stepped {
+            self.bell.ring();
+        }
+        result
+    }
+
+    /// Something has come from outside: wakes the engine's threads, or tells those who watch.
+    pub(crate) fn heard(&self) {
+        match self.stepped {
+            true => self.tell(|outbox| outbox.frames.tell()),
+            false => self.bell.ring(),
+        }
+    }
+
+    /// Looks at a function, or changes what neither the engine nor a watcher hears of.
+    pub(crate) fn look<R>(&self, id: usize, look: impl FnOnce(&mut Function) -> R) -> R {
+        look(&mut self.world(Which::One(id)).functions[id])
+    }
+
+    /// All functions, which nobody else has meanwhile.
+    pub(crate) fn all(&self) -> World {
+        self.world(Which::All)
+    }
+
+    /// Lets the engine work with function `id`, if no other thread has it: without a word to
+    /// watchers, for whom its thread does not wait. Gives what `work` gives; where that needs a
+    /// function that another thread has, it is done again with both.
+    pub(crate) fn work<R>(
+        &self,
+        id: usize,
+        scratch: &mut Scratch,
+        mut work: impl FnMut(&mut World) -> R,
+    ) -> Option<R> {
+        let mut world = self.common.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
+        let slot = self.slot(id);
+        // Those who wait have it for a moment each, and then it is this thread's turn.
+        let function = match slot.try_take() {
+            None if slot.is_wanted() => slot.take(),
+            function => function?,
+        };
+        world.put(id, function);
+        loop {
+            std::mem::swap(&mut world.scratch, scratch);
+            let (result, wanted) = self.run(
+                world,
+                |world| {
+                    let result = work(world);
+                    std::mem::swap(&mut world.scratch, scratch);
+                    (result, world.wanted)
+                },
+                false,
+            );
+            let Some(other) = wanted else { return Some(result) };
+            world = self.world(Which::Two(id.min(other), id.max(other)));
+        }
+    }
+
+    /// Waits for functions, and for no other while it has a higher one.
+    fn world(&self, which: Which) -> World {
+        let mut world = self.common.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
+        let mut take = |id: usize| world.put(id, self.common.slots[id].take());
+        match which {
+            Which::All => (0..self.count()).for_each(take),
+            Which::One(id) => take(id),
+            Which::Two(low, high) => [low, high].into_iter().for_each(take),
+        }
+        // Who had them before may have moved the clock.
+        world.clock = self.clock();
+        world
+    }
+
+    /// The time, as all see it.
+    pub(crate) fn clock(&self) -> Clock {
+        let mut clock = Clock { now: self.now.load(Ordering::Relaxed), began: self.began };
+        clock.tick();
+        clock
+    }
+
+    /// A panic of `f` is a mistake of the model's and leaves what it had in no known state, so that
+    /// every function is dead from then on, as after a fatal error of hardware: no command is
+    /// answered as if nothing had happened while no data moves. A panic of a watcher has the same
+    /// consequences, so that an assertion in a watcher does not pass unnoticed.
+    fn run<R>(&self, mut world: World, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
+        let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
+        if result.is_err() {
+            // Whoever takes them next finds them dead, and nothing of theirs waits to be written.
+            self.common.dead.store(true, Ordering::Release);
+            for function in world.functions.iter_mut() {
+                function.hca.fatal = true;
+                function.hca.memory.let_go();
+            }
+        }
+        let raised = world.take_interrupts();
+        let refused = world.take_refused();
+        if self.stepped && world.functions.has_all() {
+            self.now.store(world.clock.now, Ordering::Relaxed);
+        }
+        drop(world);
+        let dead = if result.is_err() { self.die() } else { Vec::new() };
+        // Drivers do not wait for those who watch.
+        for (interrupts, vector) in raised {
+            interrupts.raise(vector);
+        }
+        if result.is_err() {
+            tracing::error!(
+                "the model has failed, which is a mistake of its own: every device is dead from \
+                 now on, commands fail and nothing moves; start it anew, and report the panic"
+            );
+            dead.iter().for_each(|interrupts| interrupts.fatal());
+        }
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            self.tell(|outbox| {
+                refused.iter().for_each(Refused::log);
+                if heard {
+                    outbox.commands.tell();
+                }
+                if heard && self.stepped {
+                    outbox.requests.tell();
+                    outbox.frames.tell();
+                }
+            });
+        }));
+        if let Err(panic) = told
+            && result.is_ok()
+        {
+            result = Err(panic);
+        }
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Tells watchers or the log what they have not heard; if they panic, every device dies.
+    pub(crate) fn tell(&self, tell: impl FnOnce(&Outbox)) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&self.common.outbox))) else {
+            return;
+        };
+        tracing::error!(
+            "whoever watches the model or writes its log has panicked: every device is dead from \
+             now on; correct the watcher and start the model anew"
+        );
+        let dead = self.die();
+        dead.iter().for_each(|interrupts| interrupts.fatal());
+        resume_unwind(panic)
+    }
+
+    /// Every function dies; who is to hear of it.
+    fn die(&self) -> Vec<Arc<dyn Interrupts>> {
+        self.common.dead.store(true, Ordering::Release);
+        let world = self.all();
+        world.functions.iter().filter_map(|function| function.hca.interrupts.clone()).collect()
+    }
+
+    /// Starts the thread that tells of what is in a queue, so that the engine's does not wait for
+    /// those who watch it. It ends when that watcher does.
+    pub(crate) fn start_teller<T: 'static>(
+        self: &Arc<Self>,
+        id: u64,
+        queue: fn(&Outbox) -> &Queue<T>,
+    ) {
+        let (outbox, shared) = (self.common.outbox.clone(), Arc::downgrade(self));
+        std::thread::Builder::new()
+            .name("verbless-watch".into())
+            .spawn(move || {
+                while queue(&outbox).wait_for_work(id) {
+                    let told = catch_unwind(AssertUnwindSafe(|| queue(&outbox).tell()));
+                    if let Err(panic) = told
+                        && let Some(shared) = shared.upgrade()
+                    {
+                        // The other watchers are still to be told.
+                        let _ = catch_unwind(AssertUnwindSafe(|| {
+                            shared.tell(|_| resume_unwind(panic));
+                        }));
+                    }
+                }
+            })
+            .expect("a thread for who watches the model");
+    }
+
+    /// Whether no thread has any function.
+    #[cfg(test)]
+    fn is_free(&self) -> bool {
+        self.common.slots.iter().all(Slot::is_free)
+    }
+}
+
+impl Drop for SharedWorld {
+    fn drop(&mut self) {
+        self.bell.close();
+        let outbox = &self.common.outbox;
+        let closed = [
+            catch_unwind(AssertUnwindSafe(|| outbox.commands.close())),
+            catch_unwind(AssertUnwindSafe(|| outbox.requests.close())),
+            catch_unwind(AssertUnwindSafe(|| outbox.frames.close())),
+        ];
+        // A second panic would abort the process.
+        if let Some(panic) = closed.into_iter().find_map(Result::err)
+            && !std::thread::panicking()
+        {
+            resume_unwind(panic);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

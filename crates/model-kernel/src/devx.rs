@@ -7,7 +7,8 @@ use nix::errno::Errno;
 
 use super::abi::attr;
 use super::context::REGISTERS_PER_PAGE;
-use super::file::{DevxObject, Method, Object};
+use super::file::Method;
+use super::handles::{DevxObject, Object};
 use super::mailbox::{UID, VHCA_TUNNEL_ID};
 use super::rules::{self, ObjectId};
 

@@ -1,10 +1,8 @@
-//! One open device file: its context, its objects by handle, and what becomes of them when it is
-//! closed.
+//! One open device file: its ioctls and mappings, and what becomes of its objects when it is closed.
 //!
 //! An ioctl runs in the kernel's order: header, attributes one by one (each read, looked up or
 //! reserved as it comes), mandatory ones, then the method. One ioctl of a file runs at a time.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,108 +15,12 @@ use super::abi::{Access, Call, attr, object};
 use super::channel::Channel;
 use super::client::{Client, PAGE};
 use super::clock::ClockPage;
-use super::context::Context;
+use super::handles::{Entry, Object, State, Stream};
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
-use super::pinned::Pinned;
-use super::rules::ObjectId;
-use super::subscriptions::EventChannel;
 use super::uar;
 use super::verbs::listener::{Heard, Kind, heard_of_cq};
-use super::verbs::objects::{Cq, Mr, Srq, VerbsQp};
 use super::verbs::wire::Core;
-use crate::numbers::Numbers;
-
-/// What a handle stands for.
-#[derive(Debug)]
-pub(super) enum Object {
-    Pd {
-        pdn: u32,
-    },
-    Ah,
-    Mr(Mr),
-    /// A memory window.
-    Mw {
-        destroy: Vec<u8>,
-    },
-    Cq(Cq),
-    Qp(VerbsQp),
-    Srq(Srq),
-    Devx(DevxObject),
-    Umem {
-        destroy: Vec<u8>,
-        _pinned: Pinned,
-    },
-    Uar {
-        page: u32,
-        /// Page number within the file at which it is mapped.
-        mmap: u32,
-    },
-}
-
-impl Object {
-    fn is_queue_pair(&self) -> bool {
-        match self {
-            Self::Qp(_) => true,
-            Self::Devx(object) => object.id.opcode == Opcode::CREATE_QP,
-            _ => false,
-        }
-    }
-
-    fn kind(&self) -> u16 {
-        match self {
-            Self::Pd { .. } => object::PD,
-            Self::Ah => object::AH,
-            Self::Mr(_) => object::MR,
-            Self::Mw { .. } => object::MW,
-            Self::Cq(_) => object::CQ,
-            Self::Qp(_) => object::QP,
-            Self::Srq(_) => object::SRQ,
-            Self::Devx(_) => object::DEVX_OBJ,
-            Self::Umem { .. } => object::DEVX_UMEM,
-            Self::Uar { .. } => object::UAR,
-        }
-    }
-}
-
-/// An object that a client made with a command of its own.
-#[derive(Debug)]
-pub(super) struct DevxObject {
-    pub id: ObjectId,
-    /// The command that destroys it.
-    pub destroy: Vec<u8>,
-    /// How many flow counters it is.
-    pub bulk: u32,
-    /// Tells it from every other object that any file of the device ever had.
-    pub serial: u64,
-}
-
-/// What a descriptor of the kernel's making stands for.
-#[derive(Debug, Clone)]
-pub(super) enum Stream {
-    Events(Arc<EventChannel>),
-    Commands(Arc<Channel>),
-    Async(Arc<Channel>),
-    Completions(Arc<Channel>),
-}
-
-impl Stream {
-    fn kind(&self) -> u16 {
-        match self {
-            Self::Events(_) => object::DEVX_ASYNC_EVENT_FD,
-            Self::Commands(_) => object::DEVX_ASYNC_CMD_FD,
-            Self::Async(_) => object::ASYNC_EVENT,
-            Self::Completions(_) => object::COMP_CHANNEL,
-        }
-    }
-
-    pub(super) fn channel(&self) -> &Arc<Channel> {
-        match self {
-            Self::Events(events) => &events.channel,
-            Self::Commands(channel) | Self::Async(channel) | Self::Completions(channel) => channel,
-        }
-    }
-}
 
 /// What a method made.
 pub(super) enum Made {
@@ -143,163 +45,6 @@ pub(super) struct Named {
     /// All of them, by attribute.
     handles: Vec<(u16, u32)>,
     streams: Vec<(u16, Stream)>,
-}
-
-/// An object, and who stands on whom.
-#[derive(Debug)]
-struct Entry {
-    /// When it was made.
-    order: u64,
-    object: Object,
-    /// Handles of objects that must not go before it.
-    uses: Vec<u32>,
-    /// How many objects must not outlive it.
-    users: u32,
-}
-
-/// Objects that one file may hold. Linux has no such limit but its memory, in which each of them
-/// counts for its client; here it is the memory of the process that all clients share.
-const MOST_OBJECTS: u32 = 1 << 20;
-
-/// The handles of a file's objects.
-#[derive(Debug)]
-struct Handles(Numbers);
-
-impl Default for Handles {
-    fn default() -> Self {
-        Self(Numbers::new(0, MOST_OBJECTS))
-    }
-}
-
-/// What a file holds.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    pub context: Option<Context>,
-    objects: BTreeMap<u32, Entry>,
-    handles: Handles,
-    streams: Vec<(u64, Stream)>,
-    /// UAR page by page number within the file.
-    pub mmaps: BTreeMap<u32, u32>,
-    pub mmap_numbers: uar::MmapNumbers,
-    /// Where the client mapped UAR pages by itself.
-    pub mapped: BTreeMap<u32, u64>,
-    /// The page by which timestamps become times, once it is mapped.
-    clock: Option<Arc<ClockPage>>,
-    /// The file is being closed: what would be in the way goes as well.
-    closing: bool,
-    /// Counts objects, in the order in which they were made.
-    sequence: u64,
-}
-
-impl State {
-    /// The context; EINVAL before there is one.
-    pub(super) fn context(&self) -> Result<&Context, Errno> {
-        self.context.as_ref().ok_or(Errno::EINVAL)
-    }
-
-    pub(super) fn object(&self, handle: u32) -> Option<&Object> {
-        self.objects.get(&handle).map(|entry| &entry.object)
-    }
-
-    pub(super) fn object_mut(&mut self, handle: u32) -> Option<&mut Object> {
-        self.objects.get_mut(&handle).map(|entry| &mut entry.object)
-    }
-
-    /// The handle that the next object gets: the lowest that is free.
-    /// ENOMEM when the file holds as many as it may.
-    pub(super) fn free_handle(&self) -> Result<u32, Errno> {
-        self.handles.0.lowest().ok_or(Errno::ENOMEM)
-    }
-
-    /// The next number of the sequence.
-    pub(super) fn tick(&mut self) -> u64 {
-        self.sequence += 1;
-        self.sequence
-    }
-
-    pub(super) fn insert(&mut self, handle: u32, object: Object) {
-        self.insert_using(handle, object, Vec::new());
-    }
-
-    /// Inserts an object that others must outlive.
-    pub(super) fn insert_using(&mut self, handle: u32, object: Object, uses: Vec<u32>) {
-        for used in &uses {
-            if let Some(entry) = self.objects.get_mut(used) {
-                entry.users += 1;
-            }
-        }
-        let order = self.tick();
-        self.handles.0.take_this(handle);
-        self.objects.insert(handle, Entry { order, object, uses, users: 0 });
-    }
-
-    /// The handles of what an object uses.
-    pub(super) fn uses(&self, handle: u32) -> &[u32] {
-        self.objects.get(&handle).map_or(&[], |entry| &entry.uses)
-    }
-
-    /// An object uses others from now on.
-    pub(super) fn now_uses(&mut self, handle: u32, uses: Vec<u32>) {
-        for used in &uses {
-            if let Some(entry) = self.objects.get_mut(used) {
-                entry.users += 1;
-            }
-        }
-        let Some(entry) = self.objects.get_mut(&handle) else { return };
-        for used in std::mem::replace(&mut entry.uses, uses) {
-            if let Some(entry) = self.objects.get_mut(&used) {
-                entry.users -= 1;
-            }
-        }
-    }
-
-    fn remove(&mut self, handle: u32) {
-        let Some(removed) = self.objects.remove(&handle) else { return };
-        self.handles.0.give(handle);
-        for used in removed.uses {
-            if let Some(entry) = self.objects.get_mut(&used) {
-                entry.users -= 1;
-            }
-        }
-    }
-
-    /// The first async event file: the one that hears of objects which name none.
-    pub(super) fn default_async_file(&self) -> Option<Arc<Channel>> {
-        self.streams.iter().find_map(|(_, stream)| match stream {
-            Stream::Async(channel) => Some(channel.clone()),
-            _ => None,
-        })
-    }
-
-    /// Finds an object by what a client wrote as its handle.
-    pub(super) fn lookup(&self, data: u64, kind: u16) -> Result<u32, Errno> {
-        let handle = match i64::try_from(data) {
-            Ok(id) => u32::try_from(id).map_err(|_| Errno::ENOENT)?,
-            Err(_) => return Err(Errno::EINVAL),
-        };
-        let object = self.object(handle).ok_or(Errno::ENOENT)?;
-        if kind == super::abi::ANY_OBJECT || object.kind() == kind {
-            Ok(handle)
-        } else {
-            Err(Errno::EINVAL)
-        }
-    }
-
-    pub(super) fn lookup_stream(
-        &self,
-        client: &dyn Client,
-        data: u64,
-        kind: u16,
-    ) -> Result<Stream, Errno> {
-        let fd = i32::try_from(data as i64).map_err(|_| Errno::EINVAL)?;
-        let file = client.identify(fd)?;
-        self.streams
-            .iter()
-            .map(|(_, stream)| stream)
-            .find(|stream| stream.channel().file == file && stream.kind() == kind)
-            .cloned()
-            .ok_or(Errno::EBADF)
-    }
 }
 
 /// Numbers of objects from this bit on are a driver's own (UVERBS_ID_NS_SHIFT).
@@ -756,30 +501,5 @@ impl Method<'_> {
         self.attrs.client.install(fd).inspect_err(|_| {
             self.file.end_stream(self.state, order);
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_handle_is_the_lowest_that_is_free_and_a_file_holds_so_many() {
-        let mut state = State::default();
-        for pdn in 0..MOST_OBJECTS {
-            let handle = state.free_handle().unwrap();
-            assert_eq!(handle, pdn);
-            assert_eq!(state.free_handle(), Ok(handle), "nobody has taken it yet");
-            state.insert(handle, Object::Pd { pdn });
-        }
-        assert_eq!(state.free_handle(), Err(Errno::ENOMEM));
-        for handle in [7000, 70, 700] {
-            state.remove(handle);
-        }
-        for handle in [70, 700, 7000] {
-            assert_eq!(state.free_handle(), Ok(handle));
-            state.insert(handle, Object::Ah);
-        }
-        assert_eq!(state.free_handle(), Err(Errno::ENOMEM));
     }
 }

@@ -58,6 +58,7 @@ mod file;
 mod function;
 #[cfg(fuzzing)]
 mod fuzz;
+mod handles;
 mod in_process;
 mod ioctl;
 mod kernel;

@@ -13,7 +13,8 @@ use nix::errno::Errno;
 use super::abi::attr;
 use super::client::PAGE;
 use super::context::Context;
-use super::file::{Method, Object, State};
+use super::file::Method;
+use super::handles::{Object, State};
 use super::refused::refused;
 use crate::numbers::Numbers;
 

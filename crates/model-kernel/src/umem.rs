@@ -10,7 +10,8 @@ use nix::errno::Errno;
 
 use super::abi::attr;
 use super::client::{Client, PAGE};
-use super::file::{Method, Object};
+use super::file::Method;
+use super::handles::Object;
 use super::mailbox::{Field, NUMBER, inbox};
 use super::pinned::Pinned;
 use super::rules;

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 
 use super::abi::{attr, object};
 use super::device::find_gid;
-use super::file::{Method, Object};
+use super::file::Method;
+use super::handles::Object;
 use super::verbs::wire::Core;
 use super::{refused, unmodelled};
 

@@ -11,7 +11,8 @@ use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::channel::Channel;
-use super::super::file::{Method, Object, Stream};
+use super::super::file::Method;
+use super::super::handles::{Object, Stream};
 use super::super::mailbox::{NUMBER, inbox};
 use super::listener::{COMPLETION_RECORD, Kind, heard_of_cq};
 use super::memory::{buffer, record, with_list};

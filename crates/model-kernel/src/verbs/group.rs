@@ -4,7 +4,8 @@ use nix::errno::Errno;
 use verbless_prm::{AttachToMcgIn, DetachFromMcgIn, ServiceType};
 
 use super::super::abi::object;
-use super::super::file::{Method, Object};
+use super::super::file::Method;
+use super::super::handles::Object;
 use super::super::reach::command;
 use super::objects::VerbsQp;
 use super::wire::Core;

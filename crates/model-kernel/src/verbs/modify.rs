@@ -9,7 +9,8 @@ use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::client::Capability;
-use super::super::file::{Method, Object};
+use super::super::file::Method;
+use super::super::handles::Object;
 use super::super::kernel::Kernel;
 use super::objects::{VerbsQp, state};
 use super::path::{self, Destination};

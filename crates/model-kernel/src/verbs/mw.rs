@@ -8,7 +8,8 @@ use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, Opcode};
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
-use super::super::file::{Method, Object};
+use super::super::file::Method;
+use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::refused;
 use super::wire::{Core, Reply};

@@ -5,7 +5,8 @@ use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, Opcode, QueryRmpIn, R
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
-use super::super::file::{Method, Object};
+use super::super::file::Method;
+use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
 use super::super::refused::refused;

@@ -323,6 +323,11 @@ impl<S: Service> SendQueue<S> {
 
     /// Whether a request that was posted has not completed: whether its completion lets more be
     /// posted than may be, at most by a ring. A request that was taken back is forgotten.
+    ///
+    /// Counts wrap, so that a slot at which no WQE began while 2^32 wqebbs were posted, give or
+    /// take a ring, looks outstanding again. It shows only if the device completes what was not
+    /// posted there: of such a CQE the program gets the old cookie, as it does of one that wrongly
+    /// names a request which is outstanding. Neither leads out of the ring.
     #[inline(always)]
     fn is_outstanding(&self, slot: &Slot) -> bool {
         slot.limit.wrapping_sub(1).wrapping_sub(self.limit) < self.wqebbs

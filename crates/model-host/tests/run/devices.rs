@@ -1,0 +1,250 @@
+//! Devices as a program finds them: files, what is below /sys, netlink, descriptors.
+
+use std::process::Command;
+
+use super::{command, run, says, skipped};
+
+#[test]
+fn a_program_finds_the_devices_where_the_kernel_has_them() {
+    let attributes = "cd / && cat sys/class/infiniband/mlx5_1/node_type \
+        /sys/class/infiniband_verbs/uverbs1/dev /sys/class/infiniband/mlx5_1/ports/1/state";
+    assert_eq!(says(&["--devices", "2"], attributes), "1: CA\n231:193\n4: ACTIVE");
+    assert_eq!(says(&["--devices", "2"], "ls /dev/infiniband"), "uverbs0\nuverbs1");
+    assert_eq!(
+        says(&[], "stat -c '%F %t:%T %a' /dev/infiniband/uverbs0"),
+        "character special file e7:c0 666"
+    );
+    let read = run(&[], "cat /dev/infiniband/uverbs0");
+    assert_eq!((read.status.code(), &*read.stdout), (Some(1), &b""[..]));
+    let errors = String::from_utf8_lossy(&read.stderr);
+    assert!(errors.contains("Invalid argument"), "{errors}");
+    assert_eq!(
+        says(&[], "test -r /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo yes"),
+        "yes"
+    );
+    assert_eq!(
+        says(&[], "readlink /sys/class/infiniband/mlx5_0/device/driver"),
+        "../../../bus/pci/drivers/mlx5_core"
+    );
+    assert_eq!(
+        says(&[], "realpath /sys/class/infiniband/mlx5_0/device"),
+        "/sys/devices/pcifb0b:00/fb0b:00:01.0"
+    );
+    let ethernet = "cat /sys/class/infiniband/mlx5_0/ports/1/link_layer";
+    assert_eq!(says(&["--link", "ethernet"], ethernet), "Ethernet");
+}
+
+#[test]
+fn what_is_not_a_device_is_as_it_was() {
+    assert_eq!(says(&[], "cat /proc/self/comm"), "cat");
+    assert_eq!(run(&[], "cat /sys/class/infiniband/mlx5_7/node_type").status.code(), Some(1));
+    assert_eq!(
+        run(&[], "cat /sys/class/infiniband/../../../etc/shadow-of-nothing").status.code(),
+        Some(1)
+    );
+    let attempts = "echo x 2>/dev/null > /sys/class/infiniband/mlx5_0/node_desc; \
+        echo x 2>/dev/null > /dev/infiniband/new; test ! -e /dev/infiniband/new && echo untouched";
+    assert_eq!(says(&[], attempts), "untouched");
+}
+
+#[test]
+fn an_open_device_is_a_character_device_and_its_ioctls_are_answered() {
+    // The descriptor that the shell duplicates is another number; the device goes with its last
+    // one.
+    let script = "exec 5<>/dev/infiniband/uverbs0 && readlink /proc/self/fd/5 && exec 5<&-";
+    assert!(says(&[], script).contains("verbless-uverbs"));
+    let python = "import os, ctypes, fcntl, errno, stat\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        assert stat.S_ISCHR(os.fstat(fd).st_mode), 'fstat'\n\
+        assert os.fstat(fd).st_rdev == os.makedev(231, 192)\n\
+        for request in (0xc0181b01, 0x1b02):\n\
+        \x20   try: fcntl.ioctl(os.dup(fd), request, bytes(24))\n\
+        \x20   except OSError as error: print(errno.errorcode[error.errno])\n\
+        libc, room = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
+        for path in (b'/no/such/file', b'no-such-file', b''):\n\
+        \x20   result = libc.statx(fd, path, 0x1000, 0x7ff, room)\n\
+        \x20   print(result and errno.errorcode[ctypes.get_errno()])\n\
+        try: os.truncate('/proc/self/fd/%d' % fd, 0)\n\
+        except OSError as error: print(errno.errorcode[error.errno])\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+        let text = String::from_utf8_lossy(&output.stdout).to_string();
+        assert_eq!(
+            text,
+            "EINVAL\nENOTTY\nENOENT\nENOTDIR\n0\nEPERM\n",
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_path_that_begins_in_a_directory_is_not_one_of_a_device() {
+    // openat2 with RESOLVE_IN_ROOT, as programs that make containers open paths.
+    let python = "import ctypes, os, struct, tempfile\n\
+        with tempfile.TemporaryDirectory() as root:\n\
+        \x20   os.makedirs(root + '/dev/infiniband/here')\n\
+        \x20   how = struct.pack('QQQ', os.O_RDONLY, 0, 0x10)\n\
+        \x20   fd = os.open(root, os.O_PATH)\n\
+        \x20   found = ctypes.CDLL(None).syscall(437, fd, b'/dev/infiniband', how, 24)\n\
+        \x20   print(os.listdir(found))\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "['here']\n", "{errors}");
+    }
+}
+
+#[test]
+fn a_duplicate_of_a_device_is_one_too_and_what_suits_no_device_is_refused() {
+    let python = "import os, fcntl, errno, mmap, stat\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        copies = [os.dup(fd), fcntl.fcntl(fd, fcntl.F_DUPFD, 3), fcntl.fcntl(fd, \
+        fcntl.F_DUPFD_CLOEXEC, 1000)]\n\
+        assert all(stat.S_ISCHR(os.fstat(copy).st_mode) for copy in copies), copies\n\
+        assert copies[2] >= 1000 and len(set(copies + [fd])) == 4, copies\n\
+        assert [fcntl.fcntl(copy, fcntl.F_GETFD) for copy in copies[1:]] == [0, 1]\n\
+        assert os.dup(0) < 48, 'what is no device is as it was'\n\
+        os.close(fd)\n\
+        def attempt(what, *arguments, **named):\n\
+        \x20   try: what(*arguments, **named)\n\
+        \x20   except OSError as error: print(errno.errorcode[error.errno])\n\
+        attempt(fcntl.ioctl, copies[1], 0xc0181b01, bytes(24))\n\
+        attempt(fcntl.ioctl, copies[1], 0x1b02, bytes(24))\n\
+        attempt(os.ftruncate, copies[0], 0)\n\
+        attempt(os.posix_fallocate, copies[0], 0, 4096)\n\
+        attempt(mmap.mmap, copies[0], 4096, mmap.MAP_SHARED, offset=0x900000)\n\
+        attempt(os.stat, '/dev/infiniband/uverbs7')\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+        let text = String::from_utf8_lossy(&output.stdout).to_string();
+        let expected = "EINVAL\nENOTTY\nEINVAL\nENODEV\nEINVAL\nENOENT\n";
+        assert_eq!(text, expected, "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_page_of_the_clock_is_mapped_to_be_read_only_as_linux_has_it() {
+    let python = "import os, ctypes, fcntl, errno, mmap, struct\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        request = struct.pack('<HHHHQII', 40, 0, 3, 1, 0, 1, 0)\n\
+        request += struct.pack('<HHHHQ', 0x1000, 8, 1, 0, 0x400000010)\n\
+        fcntl.ioctl(fd, 0xc0181b01, bytearray(request))\n\
+        for protection in (3, 2, 5, 1):\n\
+        \x20   try:\n\
+        \x20       page = mmap.mmap(fd, 4096, mmap.MAP_SHARED, protection, offset=0x700000)\n\
+        \x20       print(struct.unpack_from('I', page, 32)[0] > 0)\n\
+        \x20   except OSError as error: print(errno.errorcode[error.errno])\n";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skipped("there is no python3 here");
+    }
+    let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(text, "EPERM\nEPERM\nEPERM\nTrue\n", "{errors}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_goes_into_the_places_of_devices_and_out_of_them() {
+    let script = "cd /sys/class/infiniband && pwd -P && echo * && cat mlx5_1/node_type && cd \
+                  mlx5_1/ports && (cd / && cd /dev/infiniband && ls && cd .. && pwd -P) && env pwd \
+                  -P && cd .. && cat node_type && cd /tmp && pwd -P";
+    let expected = "/sys/class/infiniband\nmlx5_0 mlx5_1\n1: CA\nuverbs0\nuverbs1\n/dev\n\
+        /sys/devices/pcifb0b:00/fb0b:00:02.0/infiniband/mlx5_1/ports\n1: CA\n/tmp";
+    assert_eq!(says(&["--devices", "2"], script), expected);
+    for (place, why) in [
+        ("/sys/class/infiniband/mlx5_7", "No such file"),
+        ("/sys/class/infiniband/mlx5_0/node_type", "Not a directory"),
+    ] {
+        let output = command(&[], &["env", "-C", place, "true"]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(why), "{place}: {text}");
+    }
+    // Signals that arrive meanwhile are neither lost nor in the way, and no descriptor is left.
+    let python = "import os, signal\n\
+        rung = []\n\
+        signal.signal(signal.SIGALRM, lambda *_: rung.append(1))\n\
+        signal.siginterrupt(signal.SIGALRM, False)\n\
+        before = os.listdir('/proc/self/fd')\n\
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n\
+        for _ in range(100):\n\
+        \x20   os.chdir('/dev/infiniband'); assert os.getcwd() == '/dev/infiniband'\n\
+        \x20   os.chdir('..'); assert os.getcwd() == '/dev'\n\
+        signal.setitimer(signal.ITIMER_REAL, 0)\n\
+        assert rung and os.listdir('/proc/self/fd') == before\n\
+        directory = os.open('/dev/infiniband', os.O_PATH)\n\
+        assert os.major(os.stat('uverbs0', dir_fd=directory).st_rdev) == 231\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn every_attribute_that_the_kernel_has_of_a_port_can_be_read_and_listed() {
+    let script = "cd /sys/class/infiniband/mlx5_0; cd ports/1; for name in lid lid_mask_count \
+                  sm_lid sm_sl rate cap_mask state phys_state link_layer; do cat $name; done; ls \
+                  counters | wc -l; cat counters/port_xmit_data hw_counters/out_of_sequence; ls -a \
+                  .. | tr '\\n' ' '";
+    let infiniband = says(&[], script);
+    let [lid, lmc, sm_lid, sm_sl, rate, _, state, physical, layer, ..] =
+        infiniband.lines().collect::<Vec<_>>()[..]
+    else {
+        panic!("{infiniband}")
+    };
+    assert!(lid.starts_with("0x") && lid != "0x0" && sm_lid.starts_with("0x"), "{infiniband}");
+    assert_eq!((lmc, sm_sl), ("0", "0"));
+    assert!(rate.contains(" Gb/sec (4X "), "{rate}");
+    assert_eq!([state, physical, layer], ["4: ACTIVE", "5: LinkUp", "InfiniBand"]);
+    assert!(infiniband.ends_with("21\n0\n0\n. .. 1"), "{infiniband}");
+    let ethernet = says(&["--link", "ethernet"], script);
+    assert!(ethernet.starts_with("0x0\n0\n0x0\n0\n"), "{ethernet}");
+    assert!(ethernet.contains("\n0x04010000\n") && ethernet.contains("\nEthernet\n"), "{ethernet}");
+    let device = "cd /sys/class/infiniband/mlx5_0/device/ && cat numa_node class && wc -l < \
+                  resource && test -s local_cpus && ls -d /sys/class/infiniband/mlx5_*/ports/*/lid \
+                  && ls -la /dev/infiniband/ | grep -c uverbs && test -d /dev/infiniband/.. && ls \
+                  /dev/infiniband/.. | grep -cx null";
+    assert_eq!(
+        says(&[], device),
+        "-1\n0x020700\n13\n/sys/class/infiniband/mlx5_0/ports/1/lid\n1\n1"
+    );
+    assert!(says(&[], "ls -la /sys/class/infiniband/ 2>&1 | grep -c '[?]' || true") == "0");
+}
+
+#[test]
+fn devices_and_links_are_told_of_by_netlink() {
+    let python = "import socket, struct, sys\n\
+        def ask(sock, kind, flags, body=b'', scatter=False):\n\
+        \x20   head = struct.pack('IHHII', 16 + len(body), kind, flags, 5, 0)\n\
+        \x20   if scatter: sock.sendmsg([head, body], [], 0, (0, 0))\n\
+        \x20   else: assert sock.sendto(head + body, (0, 0)) == 16 + len(body)\n\
+        \x20   return sock.recv(4096)\n\
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20)\n\
+        sock.settimeout(10)\n\
+        sock.bind((0, 0))\n\
+        assert sock.getsockname()[0] != 0\n\
+        one = ask(sock, 5 << 10 | 1, 0x301)\n\
+        print(b'mlx5_0\\0' in one, struct.unpack('IHHII', one[:16])[1:4] == (5 << 10 | 1, 2, 5))\n\
+        print(b'mlx5_1\\0' in sock.recv(4096), struct.unpack('IHH', sock.recv(4096)[:8])[1:])\n\
+        body = struct.pack('HHI', 8, 1, 1) + struct.pack('HH7sx', 11, 69, b'uverbs')\n\
+        print(b'uverbs1\\0' in ask(sock, 5 << 10 | 15, 1, body, True))\n\
+        unbound = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, 20)\n\
+        print(struct.unpack('i', ask(unbound, 5 << 10 | 99, 1)[16:20])[0])\n\
+        try: socket.socket(socket.AF_NETLINK, socket.SOCK_STREAM, 20)\n\
+        except OSError as error: print(error.errno)\n\
+        print(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).fileno() < 48)\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output =
+            command(&["--devices", "2"], &["python3", "-c", python]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text, "True True\nTrue (3, 2)\nTrue\n-22\n94\nTrue\n", "{errors}");
+    }
+    if Command::new("rdma").arg("-V").output().is_ok() {
+        let text = says(&["--devices", "2"], "rdma link; rdma dev");
+        assert!(text.contains("link mlx5_1/1 ") && text.contains("state ACTIVE"), "{text}");
+        assert!(text.contains("mlx5_0: node_type ca fw ") && text.contains("node_guid"), "{text}");
+    }
+}

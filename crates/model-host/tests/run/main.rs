@@ -1,0 +1,52 @@
+//! `verbless-model run`: programs that know nothing of it, and what they see.
+
+mod devices;
+mod joining;
+mod links;
+mod program;
+mod sides;
+mod told;
+
+use std::io::Write;
+use std::process::{Command, Output};
+
+/// Says that the test of this thread is skipped. What `eprintln!` says would be kept back of a test
+/// that passes; `cargo xtask test` counts these lines.
+fn skipped(reason: &str) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a test");
+    let line = format!("skipped: {name}: {reason}\n");
+    std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+}
+
+/// The binary, about to run `program` on the devices that `options` say.
+fn command(options: &[&str], program: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
+    command.arg("run").args(options).arg("--").args(program);
+    command
+}
+
+fn run(options: &[&str], script: &str) -> Output {
+    command(options, &["sh", "-c", script]).output().expect("the binary runs")
+}
+
+/// What a script prints, once it has succeeded.
+fn says(options: &[&str], script: &str) -> String {
+    let output = run(options, script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {:?}\n{errors}", output.status);
+    String::from_utf8(output.stdout).expect("text").trim_end().to_string()
+}
+
+/// A script that runs `command` as a client, again until its server listens.
+fn client(command: &str) -> String {
+    format!("for try in $(seq 50); do sleep 0.1; {command} && exit 0; done; exit 1")
+}
+
+/// What the binary says of wrong or special arguments.
+fn model(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
+    let output = command.args(arguments).output().expect("the binary runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}

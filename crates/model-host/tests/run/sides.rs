@@ -1,0 +1,90 @@
+//! The sides of a DPU, each with programs of its own.
+
+use std::process::Command;
+
+use super::{client, run, says, skipped};
+
+#[test]
+fn a_program_sees_the_devices_of_its_side_and_no_others() {
+    let profiles = ["bluefield3", "connectx6dx", "bluefield3"];
+    let profiles = profiles.map(|profile| format!("--profile={profile}"));
+    let on = |side, script| {
+        let options: Vec<_> = profiles.iter().map(|it| &**it).chain(["--side", side]).collect();
+        says(&options, script)
+    };
+    assert_eq!(on("host", "ls /dev/infiniband"), "uverbs0\nuverbs1\nuverbs2");
+    assert_eq!(on("dpu", "ls /dev/infiniband"), "uverbs0\nuverbs1");
+    assert_eq!(on("dpu", "ls /sys/class/infiniband"), "mlx5_0\nmlx5_1");
+    let guids = "cd /; for name in $(ls sys/class/infiniband); do \
+        cat sys/class/infiniband/$name/sys_image_guid; done";
+    let (host, dpu) = (on("host", guids), on("dpu", guids));
+    let [first, _, last] = host.lines().collect::<Vec<_>>()[..] else { panic!("{host}") };
+    assert_eq!(dpu.lines().collect::<Vec<_>>(), [first, last], "the same cards");
+    let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
+    assert_ne!(on("host", own), on("dpu", own));
+    assert_eq!(says(&[], own), on("host", own), "the host is where a program is");
+}
+
+#[test]
+fn opening_a_device_of_the_dpu_brings_up_the_embedded_cpus_function() {
+    let options = ["--devices", "2", "--side", "dpu", "--trace"];
+    let output = run(&options, "exec 5<>/dev/infiniband/uverbs1");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    // Of each card first the host's function, then the DPU's.
+    let enabled: Vec<_> = text.lines().filter(|line| line.contains(" ENABLE_HCA(")).collect();
+    let [line] = enabled[..] else { panic!("{text}") };
+    assert!(line.contains("function 3 ENABLE_HCA(embedded_cpu_function=1) -> ok"), "{line}");
+}
+
+#[test]
+fn a_side_that_no_device_has_is_refused_and_told_of() {
+    let output = run(&["--profile", "connectx6dx", "--side", "dpu"], "echo started");
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("no device of this run has a DPU side") && text.contains("bluefield3"),
+        "{text}"
+    );
+    let output = run(&["--profile", "connectx6dx", "--dpu", "echo there"], "echo here");
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+}
+
+#[test]
+fn a_command_on_the_dpu_side_runs_beside_the_program_and_each_sees_its_own() {
+    let file = std::env::temp_dir().join(format!("verbless-sides-{}", std::process::id()));
+    let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
+    let dpu = format!("cat; {own} > {0}.new; mv {0}.new {0}", file.display());
+    let script = format!("until test -e {0}; do sleep 0.05; done; {own}; cat {0}", file.display());
+    let text = says(&["--dpu", &dpu], &script);
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(text.lines().collect::<Vec<_>>(), [says(&[], own), says(&["--side", "dpu"], own)]);
+}
+
+#[test]
+fn a_failure_on_either_side_is_told_and_the_programs_own_goes_first() {
+    let status = |dpu: &str, script: &str| run(&["--dpu", dpu], script).status.code();
+    assert_eq!(status("exit 0", "exit 0"), Some(0));
+    assert_eq!(status("exit 5", "exit 0"), Some(5));
+    assert_eq!(status("sleep 0.2; exit 5", "exit 3"), Some(3));
+    assert_eq!(status("sleep 0.2; exit 5", "exit 0"), Some(5), "both are waited for");
+    assert_eq!(status("no-such-program 2>&-", "exit 0"), Some(127));
+}
+
+#[test]
+fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    for (port, (link, path)) in (18650..).zip([("infiniband", ""), ("ethernet", " -g 1")]) {
+        // With -c they check what arrives.
+        let pingpong = format!("ibv_rc_pingpong -c -e -n 100 -p {port}{path}");
+        let options = ["--link", link, "--dpu", &pingpong];
+        let output = run(&options, &client(&format!("{pingpong} localhost")));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}{errors}");
+        assert_eq!(text.matches("100 iters").count(), 2, "{text}");
+        assert!(!errors.contains("outlive"), "{errors}");
+    }
+}

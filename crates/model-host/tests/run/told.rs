@@ -1,0 +1,109 @@
+//! What is said to people: traces, refusals, help.
+
+use std::process::Command;
+
+use super::{command, model, skipped};
+
+#[test]
+fn a_trace_tells_of_every_ioctl_and_command() {
+    let python = "import os, fcntl, struct\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        head = struct.pack('<HHHHQII', 24, 0, 3, 0, 0, 1, 0)\n\
+        try: fcntl.ioctl(fd, 0xc0181b01, bytearray(head))\n\
+        except OSError: pass\n";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skipped("there is no python3 here");
+    }
+    let output =
+        command(&["--trace"], &["python3", "-c", python]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("uverbs0 ioctl GET_CONTEXT() -> EINVAL"), "{text}");
+    assert!(text.contains("function 0 QUERY_HCA_CAP(op_mod="), "{text}");
+    let file = std::env::temp_dir().join(format!("verbless-trace-{}", std::process::id()));
+    let option = format!("--trace={}", file.display());
+    let output = command(&[&option], &["python3", "-c", python]).output().expect("it runs");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&file).expect("the file was written");
+    let _ = std::fs::remove_file(&file);
+    assert!(text.contains("ENABLE_HCA(0x104)"), "{text}");
+}
+
+#[test]
+fn a_mistyped_option_is_not_taken_for_the_program() {
+    for mistyped in [&["--profil", "connectx6dx"][..], &["--profil=connectx6dx"]] {
+        let (code, text) = model(&[&["run"], mistyped, &["--", "echo", "started"]].concat());
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("'--profile'") && !text.contains("started\n"), "{text}");
+    }
+    let (code, text) = model(&["run", "sh", "-c", "echo $0 $1", "--profil", "-v"]);
+    assert_eq!((code, &*text), (Some(0), "--profil -v\n"), "what follows the program is its own");
+}
+
+#[test]
+fn help_names_the_profiles_and_the_ranges() {
+    for words in [&["--help"][..], &["run", "--help"], &["pci", "--help"]] {
+        let (code, text) = model(words);
+        assert_eq!(code, Some(0));
+        let profiles = text.lines().find_map(|line| line.strip_prefix("Profiles: "));
+        let named: Vec<_> = profiles.unwrap_or_default().split(", ").collect();
+        assert!(named.contains(&"connectx6dx") && named.contains(&"bluefield3"), "{text}");
+    }
+    let (_, text) = model(&["run", "--help"]);
+    assert!(text.contains("1 to 64") && text.contains("infiniband, ethernet"), "{text}");
+    let (code, text) = model(&["run", "--devices", "65", "--", "true"]);
+    assert!(code == Some(2) && text.contains("1..=64"), "{text}");
+}
+
+#[test]
+fn a_code_is_explained() {
+    let (code, text) = model(&["explain", "0x564c0008", "BAD_QP_STATE"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("the capabilities do not offer"), "{text}");
+    assert!(text.contains("command status 0x10, BAD_QP_STATE"), "{text}");
+    let (code, text) = model(&["explain", "0x12345678"]);
+    assert!(code == Some(1) && text.contains("not published"), "{text}");
+}
+
+#[test]
+fn refusals_are_told_when_they_are_asked_for_and_else_nothing_is() {
+    // The ioctl of a method that there is not.
+    let python = "import fcntl, os, struct\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        request = bytearray(struct.pack('HHHHQII', 24, 7, 77, 0, 0, 1, 0))\n\
+        try: fcntl.ioctl(fd, 0xc0181b01, request)\n\
+        except OSError as error: print(error.errno)\n";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skipped("there is no python3 here");
+    }
+    let (code, text) = model(&["run", "--", "python3", "-c", python]);
+    assert_eq!((code, &*text), (Some(0), "93\n"));
+    let (code, text) = model(&["-v", "run", "--", "python3", "-c", python]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("object 0x7, method 0x4d refused with EPROTONOSUPPORT"), "{text}");
+}
+
+#[test]
+fn what_libraries_ask_of_every_device_is_told_at_the_second_v_alone() {
+    if Command::new("ibv_devinfo").output().is_err() {
+        return skipped("there is no ibv_devinfo here");
+    }
+    for link in ["infiniband", "ethernet"] {
+        let devinfo = ["run", "--link", link, "--", "ibv_devinfo", "-v"];
+        let (code, text) = model(&[&["-v"][..], &devinfo].concat());
+        assert!(code == Some(0) && !text.contains("refused") && !text.contains("INFO"), "{text}");
+        let (_, text) = model(&[&["-vv"][..], &devinfo].concat());
+        assert!(text.contains("QUERY_DEVICE refused with ENOSPC"), "{text}");
+        assert!(text.contains("QUERY_GID_ENTRY refused with ENODATA"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_uverbs_device_is_told_of() {
+    let (_, text) = model(&["-v", "run", "--", "cat", "/dev/infiniband/rdma_cm"]);
+    assert!(
+        text.contains("refused with ENOENT: connections by rdma_cm are not modelled"),
+        "{text}"
+    );
+    let (_, text) = model(&["-v", "run", "--", "cat", "/dev/infiniband/umad0"]);
+    assert!(text.contains("management datagrams (umad) are not modelled"), "{text}");
+}

@@ -6,6 +6,7 @@ use verbless_prm::{Opcode, PortType};
 use super::abi::attr;
 use super::client::Capability;
 use super::file::{File, Method};
+use super::handles::Context;
 use super::kernel::Kernel;
 use super::uar::static_offset;
 
@@ -24,19 +25,6 @@ const RESPONSE: usize = 72;
 
 /// A client that says so does not use user indexes.
 const NO_USER_INDEX: u32 = 0xff_ffff;
-
-/// A user context.
-#[derive(Debug)]
-pub(super) struct Context {
-    /// The device's number for it; 0 without DevX.
-    pub uid: u16,
-    transport_domain: Option<u32>,
-    cqe_version: u8,
-    /// The client allocates UAR pages one by one.
-    pub dynamic_uars: bool,
-    /// UAR pages that came with the context.
-    pub static_uars: Vec<u32>,
-}
 
 impl Context {
     /// A context with these pages and nothing else.

@@ -1,4 +1,5 @@
-//! One open device file: its ioctls and mappings, and what becomes of its objects when it is closed.
+//! One open device file: its ioctls and mappings, and what becomes of its objects when it is
+//! closed.
 //!
 //! An ioctl runs in the kernel's order: header, attributes one by one (each read, looked up or
 //! reserved as it comes), mandatory ones, then the method. One ioctl of a file runs at a time.

@@ -10,11 +10,9 @@ use super::abi::object;
 use super::channel::Channel;
 use super::client::Client;
 use super::clock::ClockPage;
-use super::context::Context;
 use super::pinned::Pinned;
 use super::rules::ObjectId;
 use super::subscriptions::EventChannel;
-use super::uar;
 use super::verbs::objects::{Cq, Mr, Srq, VerbsQp};
 use crate::numbers::Numbers;
 
@@ -135,6 +133,32 @@ impl Default for Handles {
     }
 }
 
+/// A user context.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// The device's number for it; 0 without DevX.
+    pub uid: u16,
+    pub(super) transport_domain: Option<u32>,
+    pub(super) cqe_version: u8,
+    /// The client allocates UAR pages one by one.
+    pub dynamic_uars: bool,
+    /// UAR pages that came with the context.
+    pub static_uars: Vec<u32>,
+}
+
+/// The first command of pages that are allocated one by one.
+pub(super) const MMAP_OFFSETS: u64 = 9;
+
+/// Where pages that are allocated one by one are mapped: command << 16 | index.
+#[derive(Debug)]
+pub(super) struct MmapNumbers(pub Numbers);
+
+impl Default for MmapNumbers {
+    fn default() -> Self {
+        Self(Numbers::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
+    }
+}
+
 /// What a file holds.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -144,7 +168,7 @@ pub(super) struct State {
     pub(super) streams: Vec<(u64, Stream)>,
     /// UAR page by page number within the file.
     pub mmaps: BTreeMap<u32, u32>,
-    pub mmap_numbers: uar::MmapNumbers,
+    pub mmap_numbers: MmapNumbers,
     /// Where the client mapped UAR pages by itself.
     pub mapped: BTreeMap<u32, u64>,
     /// The page by which timestamps become times, once it is mapped.

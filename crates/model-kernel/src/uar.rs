@@ -12,11 +12,9 @@ use nix::errno::Errno;
 
 use super::abi::attr;
 use super::client::PAGE;
-use super::context::Context;
 use super::file::Method;
-use super::handles::{Object, State};
+use super::handles::{Context, Object, State};
 use super::refused::refused;
-use crate::numbers::Numbers;
 
 const TYPE_BLUEFLAME: u64 = 0;
 const TYPE_NON_CACHED: u64 = 1;
@@ -26,20 +24,8 @@ const MMAP_WC: u64 = 2;
 const MMAP_NC: u64 = 3;
 const MMAP_CORE_CLOCK: u64 = 5;
 const MMAP_CLOCK_INFO: u64 = 7;
-/// The first command of pages that are allocated one by one.
-const MMAP_OFFSETS: u64 = 9;
 /// Bytes of a file whose every offset has a command and an index of 16 bits.
 pub const MMAP_SPAN: u64 = (1 << 24) * PAGE;
-
-/// Where pages that are allocated one by one are mapped: command << 16 | index.
-#[derive(Debug)]
-pub(super) struct MmapNumbers(pub Numbers);
-
-impl Default for MmapNumbers {
-    fn default() -> Self {
-        Self(Numbers::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
-    }
-}
 
 impl Method<'_> {
     pub(super) fn uar_alloc(&mut self) -> Result<Object, Errno> {

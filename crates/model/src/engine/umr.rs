@@ -355,7 +355,8 @@ fn translation(
         return Some(Translation::Pages(QueueMemory { pages, log_page_size: log, offset, length }));
     }
     let log_entry_size = (mode(context) == MkeyAccessMode::KSM).then_some(log);
-    klm::translation(budget, table, log_entry_size, limits)
+    let translation = klm::translation(budget, table, log_entry_size, limits);
+    translation.inspect_err(|why| tracing::info!(why, "a UMR's entries make no sense")).ok()
 }
 
 /// Brings what the data path looks at in line with the context.

@@ -44,12 +44,13 @@ impl Capabilities {
         self.pages.get(&number).ok_or(Refusal::NoSuchPage)
     }
 
-    /// Sets page `number` to `new`, which may exceed the maximum nowhere.
-    pub(crate) fn set(&mut self, number: u16, new: &[u8]) -> Result<(), Refusal> {
+    /// Sets page `number` to `new`, which may exceed the maximum nowhere; with the reason of a
+    /// refusal comes the field that does, if it is known.
+    pub(crate) fn set(&mut self, number: u16, new: &[u8]) -> Result<(), (Refusal, Option<String>)> {
         if number == HcaCapPage::ATOMIC.0 {
-            return self.set_atomic(new);
+            return self.set_atomic(new).map_err(|refusal| (refusal, None));
         }
-        let page = self.pages.get_mut(&number).ok_or(Refusal::NoSuchPage)?;
+        let page = self.pages.get_mut(&number).ok_or((Refusal::NoSuchPage, None))?;
         let new = &new[..page.max.len()];
         let mut exceeded = None;
         View::new(page.info, new).leaves(&mut |path, leaf| {
@@ -59,9 +60,8 @@ impl Capabilities {
                 exceeded.get_or_insert_with(|| path.to_string());
             }
         });
-        if let Some(field) = exceeded {
-            tracing::debug!(field, "set above its maximum");
-            return Err(Refusal::CapabilityExceeded);
+        if exceeded.is_some() {
+            return Err((Refusal::CapabilityExceeded, exceeded));
         }
         page.current.copy_from_slice(new);
         Ok(())

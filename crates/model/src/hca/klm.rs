@@ -23,22 +23,21 @@ fn address(entry: &[u8]) -> u64 {
     u64::from(word(&entry[8..12])) << 32 | u64::from(word(&entry[12..16]))
 }
 
-/// What a list translates to; `None` for a header that does not fit the entries behind it. In a KSM
-/// all entries have one size.
+/// What a list translates to, or what is wrong with its header: it does not fit the entries behind
+/// it, or the device knows none. In a KSM all entries have one size.
 pub(crate) fn translation(
     budget: &Budget,
     list: &[u8],
     log_entry_size: Option<u32>,
     limits: &Limits,
-) -> Option<Translation> {
+) -> Result<Translation, String> {
     let mut entries = list.chunks_exact(ENTRY);
     if log_entry_size.is_none()
         && let Some(header) = list.get(..ENTRY)
         && word(&header[4..8]) == limits.repeated_mkey
     {
         if limits.repeated_block_disabled {
-            tracing::info!("the device has no repeat blocks");
-            return None;
+            return Err("the device has no repeat blocks".into());
         }
         entries.next();
         return interleaved(budget, header, entries).map(Translation::Interleaved);
@@ -50,14 +49,14 @@ pub(crate) fn translation(
             address: address(entry),
         })
         .collect();
-    Some(Translation::Indirect { entries: budget.list(entries), log_entry_size })
+    Ok(Translation::Indirect { entries: budget.list(entries), log_entry_size })
 }
 
 fn interleaved<'a>(
     budget: &Budget,
     header: &[u8],
     entries: impl Iterator<Item = &'a [u8]>,
-) -> Option<Interleaved> {
+) -> Result<Interleaved, String> {
     let (length, rounds) = (u64::from(word(&header[..4])), word(&header[8..12]));
     let count = usize::from(half(&header[14..16]));
     let klms: Vec<(Klm, Stride)> = entries
@@ -71,10 +70,13 @@ fn interleaved<'a>(
     let together: u64 = klms.iter().map(|(klm, _)| u64::from(klm.length)).sum();
     let fits = klms.len() == count && together == length && length != 0 && rounds != 0;
     if !fits {
-        tracing::info!(length, together, rounds, count, "an interleaved layout does not add up");
-        return None;
+        return Err(format!(
+            "an interleaved layout does not add up: {rounds} rounds of {length} bytes, {} of \
+             {count} entries with {together} bytes",
+            klms.len()
+        ));
     }
-    Some(Interleaved { rounds, length, klms: budget.list(klms) })
+    Ok(Interleaved { rounds, length, klms: budget.list(klms) })
 }
 
 impl Translation {

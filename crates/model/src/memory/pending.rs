@@ -75,7 +75,7 @@ impl Row {
         if self.stretches.len() < MOST { self.bytes.len() - self.used } else { 0 }
     }
 
-    /// ModelCommon for the bytes of one more stretch, which is there.
+    /// Room for the bytes of one more stretch, which is there.
     fn add(&mut self, stretch: Stretch) -> &mut [u8] {
         let at = self.used;
         self.used += stretch.length;

@@ -1,4 +1,4 @@
-//! DomainShared receive queues: their memory, their object, and the queue pairs that draw from them.
+//! Shared receive queues: their memory, their object, and the queue pairs that draw from them.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -268,7 +268,8 @@ fn a_hundred_keys_over_one_registration_all_differ(lab: &Lab) -> Result<(), Stop
 
 fn a_key_made_anew_is_not_the_one_before(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    // Not with all before it: other cases of this process count variants on, too, and there are 256.
+    // Not with all before it: other cases of this process count variants on, too, and there are
+    // 256.
     let mut before = None;
     for _ in 0..64 {
         let key = domain.region(64, KeyAccess::ALL)?.lkey();

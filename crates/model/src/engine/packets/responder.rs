@@ -88,7 +88,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// UC: takes a packet of a request; what was lost is lost, with the message that it belonged to.
+    /// UC: takes a packet of a request; what was lost is lost, with its message.
     pub(in crate::engine) fn take_unreliable(
         &mut self,
         packet: &Packet<'_>,

@@ -43,7 +43,12 @@ pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut
         return Err(Refusal::NoSuchPage);
     }
     let number = call.op_mod >> 1;
-    call.hca_mut().caps.set(number, input.capability())?;
+    call.hca_mut().caps.set(number, input.capability()).map_err(
+        |(refusal, field)| match field {
+            Some(field) => call.about(refusal, format!("{field} is set above its maximum")),
+            None => refusal,
+        },
+    )?;
     if number != HcaCapPage::ATOMIC.0 {
         call.hca_mut().capabilities_changed();
     }

@@ -220,7 +220,7 @@ fn entries(
     };
     let hca = call.hca();
     let translation = klm::translation(&hca.budget, list, log_entry_size, &hca.objects.limits)
-        .ok_or(Refusal::MkeyTranslations)?;
+        .map_err(|why| call.about(Refusal::MkeyTranslations, why))?;
     if length.is_some_and(|length| translation.covers() < length) {
         return Err(Refusal::MkeyTranslations);
     }

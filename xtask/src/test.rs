@@ -353,14 +353,15 @@ fn hwtest_on_the_model() -> Result<Outcome> {
 /// lose, double and delay one in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
     let (mut passed, mut failed, mut skips, mut more) = (0, 0, Vec::new(), 0);
-    for (link, how, environment) in [
-        ("ethernet", "--both-ways", "model ethernet"),
-        ("infiniband", "--both-ways", "model infiniband"),
-        ("ethernet", "--faults=tests/suite/lossy.toml", "lossy ethernet"),
-        ("infiniband", "--faults=tests/suite/lossy.toml", "lossy infiniband"),
+    for (profile, link, how, environment) in [
+        ("connectx6dx", "ethernet", "--both-ways", "model ethernet"),
+        ("bluefield3", "infiniband", "--both-ways", "model infiniband"),
+        ("connectx6dx", "ethernet", "--faults=tests/suite/lossy.toml", "lossy ethernet"),
+        ("bluefield3", "infiniband", "--faults=tests/suite/lossy.toml", "lossy infiniband"),
     ] {
         let mut hwtest = Command::new(crate::run::program("hwtest")?);
-        hwtest.args(["--device", "model", how, "--link", link, "--expect", environment]);
+        hwtest.args(["--device", "model", how, "--profile", profile]);
+        hwtest.args(["--link", link, "--expect", environment]);
         hwtest.current_dir(workspace_root());
         let counts = count(hwtest)?;
         passed += counts.passed;

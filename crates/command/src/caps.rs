@@ -157,6 +157,7 @@ impl Caps {
             // Linux asks for the same (`umr_check_mkey_mask` and `get_umr_update_access_mask` of
             // mlx5_ib); what changes page sizes asks for `umr_modify_entity_size_disabled` as well.
             Capability::Umr => !self.general.umr_indirect_mkey_disabled(),
+            Capability::Dma => self.general.dma_mmo_qp(),
             Capability::UmrAtomic => {
                 self.general.atomic() && !self.general.umr_modify_atomic_disabled()
             }

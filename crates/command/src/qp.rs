@@ -25,6 +25,7 @@ use crate::rmp::RmpObject;
 use crate::send;
 use verbless_ring::access::RemoteAccess;
 use verbless_ring::number::{QKey, Qpn};
+use verbless_ring::wr::Capability;
 
 /// The optional fields that say what a peer may do.
 const fn rights(service: ServiceType) -> u32 {
@@ -67,6 +68,9 @@ pub struct QpAttr {
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
+    /// It copies memory ([`MemoryCopy`](verbless_ring::wr::MemoryCopy)); reliable connected ones of
+    /// devices with `dma_mmo_qp` only.
+    pub memory_copies: bool,
 }
 
 /// Attributes of RESET → INIT.
@@ -206,6 +210,11 @@ impl Device {
             return Err(invalid("CREATE_QP", "the receive stride must be 16 to 512 bytes"));
         }
         fits("CREATE_QP", "the user index", attr.user_index, 24)?;
+        if attr.memory_copies && (attr.service != ServiceType::RC || !caps.has(Capability::Dma)) {
+            let hint = "only reliable connected queue pairs copy memory, of devices with the \
+                        capability dma_mmo_qp";
+            return Err(invalid("CREATE_QP", hint));
+        }
         let mut input = CreateQpIn::new();
         input.set_wq_umem_id(attr.rings.umem().id()).set_wq_umem_offset(attr.rings.offset());
         input.set_wq_umem_valid(true);
@@ -295,7 +304,18 @@ impl QpObject {
             .set_pkey_index(attr.pkey_index);
         self.modify(&input, "INIT needs RESET")?;
         self.init = *attr;
-        Ok(())
+        if self.attr().memory_copies { self.enable_memory_copies() } else { Ok(()) }
+    }
+
+    /// INIT2INIT_QP with mmo of the context's extension: from INIT to the next RESET, the queue
+    /// pair copies memory.
+    fn enable_memory_copies(&mut self) -> Result<(), Error> {
+        let mut input = prm::Init2initQpIn::new();
+        input.set_qpn(self.qpn.0).set_qpc_ext(true);
+        input.set_opt_param_mask_95_32(prm::OptParamMask9532::INIT2INIT_MMO.0);
+        input.qpc_data_ext_mut().set_mmo(true);
+        self.service(input.qpc_mut());
+        self.modify(&input, "the queue pair must be in INIT")
     }
 
     /// INIT2INIT_QP: changes port, partition key and access of a queue pair in INIT.

@@ -158,6 +158,8 @@ operations! {
         FetchAdd = opcode::FETCH_ADD,
         /// A change of a key: UMR, local invalidate.
         Umr = opcode::UMR,
+        /// A copy of memory within the device.
+        MemoryCopy = opcode::MMO,
         /// A WRITE arrived with an immediate; the data went where the peer said.
         ReceiveWriteImm = 0x80 | cqe_opcode::RESPONDER_WRITE_IMM,
         /// A SEND arrived.

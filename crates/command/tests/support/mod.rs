@@ -85,6 +85,7 @@ pub(crate) fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {
         shared: None,
         log_receive_stride: 5,
         user_index: 0x12_3456,
+        memory_copies: false,
     }
 }
 

@@ -10,6 +10,7 @@
 //!   sq         a turn of an SQ
 //!   srq        receive queues that QPs share
 //!   transfer   payload, from SGE to SGE
+//!   copy       copies of memory within the device
 //!   umr        changes of memory keys
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
 //!   failure    the error state, flush
@@ -24,6 +25,7 @@ mod arrivals;
 mod blueflame;
 mod command;
 mod context;
+mod copy;
 mod counters;
 mod cq;
 mod cqe;

@@ -4,8 +4,8 @@
 //! Sources: Linux `include/linux/mlx5/device.h` (MLX5_OPCODE_*), `include/linux/mlx5/qp.h`;
 //! InfiniBand specification, volume 1, 9.2 (operations of each transport service).
 
-use verbless_prm::HcaCap;
 use verbless_prm::hot::{cqe_opcode, opcode};
+use verbless_prm::{HcaCap, MmoOpMod};
 
 pub(crate) use crate::hca::qp_type::Action;
 use crate::hca::qp_type::QpType;
@@ -44,6 +44,8 @@ pub(crate) enum Part {
     Remote,
     /// The operands of an atomic.
     Atomic,
+    /// What a copy of memory tells beside its data: a buffer of the device's own.
+    Metadata,
     /// The rest of the WQE is a change of a key, which is read where it is executed.
     Umr,
 }
@@ -56,6 +58,7 @@ pub(crate) struct Capability {
 }
 
 const ATOMIC: Capability = Capability { name: "atomic", of: HcaCap::atomic };
+const DMA: Capability = Capability { name: "dma_mmo_qp", of: HcaCap::dma_mmo_qp };
 
 /// What most entries have in common.
 const BASE: Operation = Operation {
@@ -73,7 +76,7 @@ const BASE: Operation = Operation {
 };
 
 /// Every operation that the model knows; those that are asked for most come first.
-pub(crate) static TABLE: [Operation; 10] = [
+pub(crate) static TABLE: [Operation; 11] = [
     Operation {
         name: "WRITE",
         opcode: opcode::WRITE,
@@ -153,6 +156,15 @@ pub(crate) static TABLE: [Operation; 10] = [
         opcode: opcode::UMR,
         segments: &[Part::Umr],
         action: Action::Umr,
+        ..BASE
+    },
+    Operation {
+        name: "DMA",
+        opcode: opcode::MMO,
+        op_mod: MmoOpMod::DMA.0,
+        segments: &[Part::Metadata],
+        needs: Some(DMA),
+        action: Action::Copy,
         ..BASE
     },
 ];
@@ -244,7 +256,7 @@ mod tests {
     #[test]
     fn an_operation_is_refused_by_qps_that_do_not_carry_it_and_without_its_capability() {
         let (mut with, without) = (HcaCap::zeroed(), HcaCap::zeroed());
-        with.set_atomic(true);
+        with.set_atomic(true).set_dma_mmo_qp(true);
         for entry in &TABLE {
             let carriers = carriers(entry);
             for qp_type in [RC, UC, UD, QP0, QP1, REG_UMR] {
@@ -268,7 +280,7 @@ mod tests {
             assert_eq!(entry.segments.contains(&Part::Atomic), entry.is_atomic(), "{}", entry.name);
             let receives = matches!(entry.action, Action::Send { .. }) || entry.immediate;
             assert_eq!(entry.responder_cqe.is_some(), receives, "{}", entry.name);
-            let leaves = !matches!(entry.action, Action::Nop | Action::Umr);
+            let leaves = !matches!(entry.action, Action::Nop | Action::Umr | Action::Copy);
             assert_eq!(entry.message.is_some(), leaves, "{}", entry.name);
             let datagrams = UD.carries.has(entry.action);
             let local = matches!(entry.action, Action::Nop);

@@ -91,6 +91,7 @@ impl QueuePair<'_> {
         let placed = Placed { work, index, wqebbs, length };
         Ok(match work.operation.action {
             Action::Nop => Step::Over(self.succeed(&placed, 0, None)),
+            Action::Copy => Step::Over(self.copy(&placed, scratch)),
             Action::Umr => {
                 let asker = Asker::of(self.qpn, self.qp);
                 let done = umr::execute(&mut self.context, &asker, work.immediate, scratch);
@@ -115,8 +116,10 @@ impl QueuePair<'_> {
     pub(super) fn gather_list(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
         scratch.local.clear();
         let operation = work.operation;
-        if operation.action == Action::Nop {
-            return Ok(0);
+        match operation.action {
+            Action::Nop => return Ok(0),
+            Action::Copy => return self.check_copy(work, scratch),
+            _ => {}
         }
         let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let longest = self.context.limits.longest_message(self.qp);

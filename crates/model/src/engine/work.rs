@@ -1,8 +1,8 @@
 //! Send WQEs: from untrusted bytes to what is to be done.
 
 use verbless_prm::hot::{
-    AtomicSegment, CtrlSegment, DataSegment, InlineHeader, InlineWord, OCTOWORD, RaddrSegment,
-    completion,
+    AtomicSegment, CtrlSegment, DataSegment, InlineHeader, InlineWord, MmoSegment, OCTOWORD,
+    RaddrSegment, completion,
 };
 use verbless_prm::{DatagramSegment, HcaCap};
 
@@ -36,6 +36,7 @@ pub(crate) struct Work {
     pub solicited: bool,
     /// Immediate, or the key that it is about.
     pub immediate: u32,
+    /// With `rkey`: of the peer; for a copy of memory, of the buffer of the device's own.
     pub remote_address: u64,
     pub rkey: u32,
     pub operands: Operands,
@@ -118,6 +119,11 @@ impl Work {
                     let (swap_add, compare) = (operands.swap_add(), operands.compare());
                     work.operands = Operands { swap_add, compare };
                     AtomicSegment::BYTES
+                }
+                Part::Metadata => {
+                    let metadata = MmoSegment::from_prefix(rest).ok_or(Malformed)?;
+                    (work.remote_address, work.rkey) = (metadata.addr(), metadata.lkey());
+                    MmoSegment::BYTES
                 }
                 Part::Umr => rest.len(),
             };

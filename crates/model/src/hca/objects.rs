@@ -356,6 +356,8 @@ pub(crate) struct QpObject {
     /// Goes into every CQE; 0xffffff: the number of the shared receive queue, or 0, goes there
     /// instead.
     pub user_index: u32,
+    /// It takes WQEs that copy memory within the device (mmo of the context's extension).
+    pub mmo: bool,
     /// Bytes of a READ or atomic response that may be delivered in the CQE (0, 32 or 64; cs_req).
     pub requester_inline: u8,
     /// Bytes of a received message that may be delivered in the CQE (0, 32 or 64; cs_res).

@@ -77,11 +77,13 @@ pub(crate) enum Action {
     FetchAdd,
     /// A change of a key.
     Umr,
+    /// A copy of memory within the device.
+    Copy,
 }
 
 /// A set of actions: a bit for each.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Actions(u8);
+pub(crate) struct Actions(u16);
 
 impl Actions {
     pub(crate) const fn of(actions: &[Action]) -> Self {
@@ -97,7 +99,7 @@ impl Actions {
         self.0 & Self::bit(action) != 0
     }
 
-    const fn bit(action: Action) -> u8 {
+    const fn bit(action: Action) -> u16 {
         1 << match action {
             Action::Nop => 0,
             Action::Send { invalidate: false } => 1,
@@ -107,6 +109,7 @@ impl Actions {
             Action::CompareSwap => 5,
             Action::FetchAdd => 6,
             Action::Umr => 7,
+            Action::Copy => 8,
         }
     }
 }

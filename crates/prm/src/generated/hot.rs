@@ -8,7 +8,7 @@ use crate::macros::prelude::*;
 
 pub use super::{
     AtomicSegment, CqArmDoorbell, CqDoorbellRecord, Cqe, CqeError, CtrlSegment, DataSegment,
-    DatagramSegment, InlineHeader, MaskedAtomicSegment, QpDoorbellRecord, RaddrSegment,
+    DatagramSegment, InlineHeader, MaskedAtomicSegment, MmoSegment, QpDoorbellRecord, RaddrSegment,
     SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment,
 };
 pub use crate::wqe::{OCTOWORD, WQEBB};
@@ -615,4 +615,21 @@ impl UmrCtrlSegment {
     pub const MKEY_MASK_AT: usize = 0x8;
     /// Where `xlt_offset_47_16` is, in bytes.
     pub const XLT_OFFSET_47_16_AT: usize = 0x10;
+}
+
+impl MmoSegment {
+    /// Where `mmo_control_31_0` is, in bytes.
+    pub const MMO_CONTROL_31_0_AT: usize = 0x0;
+    /// Where `lkey` is, in bytes.
+    pub const LKEY_AT: usize = 0x4;
+    /// Where `addr` is, in bytes.
+    pub const ADDR_AT: usize = 0x8;
+}
+
+new! {
+    MmoSegment {
+        mmo_control_31_0: plain(u32, 0x0);
+        lkey: plain(u32, 0x4);
+        addr: plain(u64, 0x8);
+    }
 }

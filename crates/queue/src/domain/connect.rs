@@ -188,6 +188,20 @@ impl Domain {
         })
     }
 
+    /// The same with itself as the peer: what it sends, it receives, and it reaches memory of its
+    /// own device by remote keys. For queue pairs that copy memory, and for atomics.
+    ///
+    /// # Errors
+    /// As [`Domain::connect`].
+    pub fn connect_to_itself<S: Connected, R: ReceiveSide>(
+        &self,
+        qp: &mut Qp<S, R>,
+        options: &ConnectOptions,
+    ) -> Result<(), Error> {
+        let ourselves = self.address(qp, options)?;
+        self.connect(qp, &ourselves, options)
+    }
+
     /// The way to `peer`; on Ethernet the kernel finds out its MAC. It is the same for all our
     /// queue pairs: the UDP source port of one that is connected differs.
     pub fn path(&self, peer: &PeerAddress, options: &ConnectOptions) -> Result<Path, Error> {

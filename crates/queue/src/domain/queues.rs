@@ -24,6 +24,7 @@ use verbless_ring::qp::{
 use verbless_ring::ring::{OutOfBounds, RecordMemory, RingMemory};
 use verbless_ring::service::{Rc, Service};
 use verbless_ring::shared::SrqReturns;
+use verbless_ring::wr::Capability;
 
 /// What a completion queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +66,10 @@ pub struct QpConfig {
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue pair's own (24 bits).
     pub user_index: u32,
+    /// It copies memory within the device ([`MemoryCopy`](crate::wr::MemoryCopy)), beside all else
+    /// that it does. Connected to itself ([`Domain::connect_to_itself`]), it needs no peer. A
+    /// device must have such queue pairs ([`Domain::supports`]).
+    pub memory_copies: bool,
 }
 
 impl QpConfig {
@@ -80,6 +85,7 @@ impl QpConfig {
             signal_all: false,
             blueflame: BlueFlame::Always,
             user_index: 0,
+            memory_copies: false,
         }
     }
 
@@ -243,6 +249,7 @@ impl Domain {
             shared,
             log_receive_stride,
             user_index: config.user_index,
+            memory_copies: config.memory_copies,
         })?;
         let mut send = SendQueue::of(SendQueueParts {
             qpn: object.qpn(),
@@ -255,7 +262,10 @@ impl Domain {
             blueflame: config.blueflame,
         })
         .map_err(layout)?;
-        send.set_capabilities(|capability| self.device.caps().has(capability));
+        send.set_capabilities(|capability| {
+            let set_up = capability != Capability::Dma || config.memory_copies;
+            set_up && self.device.caps().has(capability)
+        });
         send.close();
         Ok(Built { object, send, receives, record })
     }

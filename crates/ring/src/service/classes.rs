@@ -35,6 +35,8 @@ classes! {
     Atomic,
     /// Changes of our own keys.
     KeyChange,
+    /// Copies of memory within the device.
+    MemoryCopy,
     /// Messages that carry their destination.
     Datagram,
 }

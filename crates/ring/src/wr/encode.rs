@@ -28,6 +28,8 @@ pub enum PostError {
     SgeTooLong,
     /// An atomic's local memory is not 8 bytes.
     AtomicLength,
+    /// A memory copy of no bytes, or of two lengths that differ.
+    CopyLength,
     /// A UMR that would let peers write or do atomics, and the local device not write.
     Access,
     /// A UMR that would give the atomic right, where the device lets none change it.
@@ -57,6 +59,9 @@ impl fmt::Display for PostError {
             Self::InlineTooLong => "more inline data than the queue was created for",
             Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
             Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",
+            Self::CopyLength => {
+                "a memory copy has one SGE of 1 to 0x7fffffff bytes on each side, of equal lengths"
+            }
             Self::Access => {
                 "its access lets peers write or do atomics but not the local device, and no key \
                  has the one without the other: set `local_write` too (KeyAccess::ALL has both)"

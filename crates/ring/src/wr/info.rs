@@ -14,11 +14,13 @@ pub enum Capability {
     Umr,
     /// UMR that gives or takes the atomic right of a key.
     UmrAtomic,
+    /// Queue pairs that copy memory.
+    Dma,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Atomics, Self::Umr, Self::UmrAtomic];
+    pub const ALL: [Self; 4] = [Self::Atomics, Self::Umr, Self::UmrAtomic, Self::Dma];
 
     /// What it is, and where the device says so.
     pub const fn words(self) -> &'static str {
@@ -33,6 +35,10 @@ impl Capability {
             Self::UmrAtomic => {
                 "UMR that changes the atomic right of a key (capability `atomic`, and \
                  `umr_modify_atomic_disabled` 0)"
+            }
+            Self::Dma => {
+                "queue pairs that copy memory (capability `dma_mmo_qp`, and a queue pair that was \
+                 made for it)"
             }
         }
     }

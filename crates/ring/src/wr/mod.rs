@@ -36,8 +36,8 @@ pub use operation::{Capability, Class, OPERATIONS, OperationInfo, Unsupported, c
 pub use payload::{Gather, Inline, Payload};
 pub(crate) use payload::{data_segment, sge_ds};
 pub use request::{
-    CompareSwap, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate, Write,
-    WriteImm,
+    CompareSwap, FetchAdd, LocalInvalidate, MemoryCopy, Nop, Read, Send, SendImm, SendInvalidate,
+    Write, WriteImm,
 };
 pub use umr::Umr;
 

@@ -9,7 +9,7 @@ use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
 use super::info::{Capability, OperationInfo};
 use super::payload::{Gather, Payload};
-use super::segment::{Found, Segment};
+use super::segment::{Ends, Found, Metadata, Segment};
 use super::umr::{FreeKey, Umr};
 use crate::address::Destination;
 use crate::completion::Operation;
@@ -115,6 +115,21 @@ declared {
         new(rkey: Rkey);
         control: u32 = rkey.0;
         segments: { free: FreeKey = FreeKey };
+    }
+
+    /// Copies memory to memory within the device, on a queue pair that was made for it
+    /// (`QpConfig::memory_copies` of verbless-queue). Such requests are not ordered among each
+    /// other, but by a [`Fence::Full`] between them.
+    MemoryCopy = "memory copy" {
+        completes: MemoryCopy, op_mod: 1, class: MemoryCopy, needs: Dma;
+        /// Copies what is in `from` to `to`, which has the same length. `scratch` is 64 bytes of
+        /// memory that the device may write while it copies; requests of one queue pair may share
+        /// it.
+        new(scratch: Sge, from: Sge, to: Sge);
+        segments: {
+            metadata: Metadata = Metadata(scratch),
+            ends: Ends = Ends { from, to }
+        };
     }
 }
 

@@ -1,6 +1,6 @@
 //! The segments of a WQE that stand behind its control segment.
 
-use verbless_prm::hot::{AtomicSegment, RaddrSegment};
+use verbless_prm::hot::{AtomicSegment, MmoSegment, RaddrSegment};
 use zerocopy::transmute;
 
 use super::encode::{Limits, PostError};
@@ -70,5 +70,58 @@ impl Segment for Found {
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         wqe.store(at, data_segment(&self.0));
         at + 1
+    }
+}
+
+/// Where a memory copy has room for the device's own use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Metadata(pub(super) Sge);
+
+/// Bytes of that room.
+pub(super) const METADATA_BYTES: u32 = 64;
+
+impl Segment for Metadata {
+    const DS: u32 = 1;
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+        if self.0.length == METADATA_BYTES { Ok(Self::DS) } else { Err(PostError::CopyLength) }
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
+        wqe.store(at, transmute!(MmoSegment::new(0, self.0.lkey.0, self.0.address)));
+        at + 1
+    }
+}
+
+/// The two ends of a memory copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    pub(super) from: Sge,
+    pub(super) to: Sge,
+}
+
+impl Segment for Ends {
+    const DS: u32 = 2;
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+        let length = self.from.length;
+        // A data segment of length 0 means 2 GiB.
+        if length == self.to.length && length.wrapping_sub(1) < 0x7fff_ffff {
+            Ok(Self::DS)
+        } else {
+            Err(PostError::CopyLength)
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
+        wqe.store(at, data_segment(&self.from));
+        wqe.store(at + 1, data_segment(&self.to));
+        at + 2
     }
 }

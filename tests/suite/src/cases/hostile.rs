@@ -87,6 +87,7 @@ impl RawQp {
             shared: None,
             log_receive_stride: 4,
             user_index: 0,
+            memory_copies: false,
         })?;
         let send = SendQueue::new(SendQueueParts {
             qpn: object.qpn(),

@@ -1,5 +1,6 @@
 //! The cases, group by group.
 
+mod copy;
 mod cq;
 mod doorbells;
 mod errors;
@@ -45,6 +46,7 @@ static GROUPS: &[&Group] = &[
     &ud::GROUP,
     &srq::GROUP,
     &umr::GROUP,
+    &copy::GROUP,
     &shape::GROUP,
     &queue::GROUP,
     &halves::GROUP,

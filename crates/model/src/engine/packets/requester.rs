@@ -10,6 +10,7 @@ use verbless_prm::hot::{CtrlSegment, cqe_syndrome};
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
 use super::super::operation::{Action, Refused};
+use super::super::requester::Step;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::umr::{self, Asker};
@@ -29,6 +30,8 @@ pub(super) enum Attempt {
     Done,
     /// There is nothing, or it must wait.
     Waits,
+    /// The next WQE copies memory within the device: it is executed in the ring.
+    Copies,
 }
 
 impl QueuePair<'_> {
@@ -72,10 +75,12 @@ impl QueuePair<'_> {
             if window.has_failed() {
                 return Ok(Turn::Sleep);
             }
-            if window.next == window.requests.len()
-                && matches!(self.fetch_next(scratch)?, Attempt::Waits)
-            {
-                return Ok(Turn::Sleep);
+            if window.next == window.requests.len() {
+                match self.fetch_next(scratch)? {
+                    Attempt::Done => {}
+                    Attempt::Waits => return Ok(Turn::Sleep),
+                    Attempt::Copies => return self.copy_next(scratch),
+                }
             }
             // One that is decided already sends nothing.
             let attempt = self.send_next(scratch);
@@ -84,7 +89,7 @@ impl QueuePair<'_> {
             self.retire();
             match attempt {
                 _ if !self.is_sending() => return Ok(Turn::Sleep),
-                Attempt::Waits => return Ok(Turn::Sleep),
+                Attempt::Waits | Attempt::Copies => return Ok(Turn::Sleep),
                 // The next request has its turn after those of other queues.
                 Attempt::Done if whole => break,
                 Attempt::Done => {}
@@ -130,6 +135,10 @@ impl QueuePair<'_> {
             self.unfetch(index, scratch);
             return Ok(Attempt::Waits);
         }
+        if work.as_ref().is_ok_and(|(work, _)| work.operation.action == Action::Copy) {
+            self.unfetch(index, scratch);
+            return Ok(Attempt::Copies);
+        }
         let sq = self.qp.sq.as_mut().ok_or(Missing::SendQueue(self.qpn))?;
         sq.consumer = index.wrapping_add(fetched.unwrap_or(1));
         let connection = self.qp.runtime.connection();
@@ -168,6 +177,15 @@ impl QueuePair<'_> {
         Ok(Attempt::Done)
     }
 
+    /// Executes the next WQE, which sends nothing, or a part of it.
+    fn copy_next(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
+        match self.begin(scratch)? {
+            Step::Over(turn) => Ok(turn),
+            // It is another one by now: its own turn comes.
+            Step::Request(_) => Ok(Turn::Again),
+        }
+    }
+
     /// Leaves a WQE for later; one that came by BlueFlame is put back.
     fn unfetch(&mut self, index: u16, scratch: &Scratch) {
         match self.qp.sq.as_mut() {
@@ -187,7 +205,7 @@ impl QueuePair<'_> {
         let fence = WqeFence(fence);
         match work.operation.action {
             // Whatever changes a key or waits for nothing has its place in the order.
-            Action::Umr | Action::Nop => window.requests.is_empty(),
+            Action::Umr | Action::Copy | Action::Nop => window.requests.is_empty(),
             _ if fence == WqeFence::STRONG_ORDERING => window.requests.is_empty(),
             _ if FENCES.contains(&fence) && responses > 0 => false,
             _ if work.operation.scatters() => responses < self.qp.requester.max_rd_atomic.into(),

@@ -3,6 +3,7 @@
 mod arrivals;
 mod blueflame;
 mod completions;
+mod copies;
 mod datagrams;
 mod doorbells;
 mod gone;

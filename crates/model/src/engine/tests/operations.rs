@@ -16,7 +16,7 @@ fn blank(code: u8, service: &'static QpType) -> Request {
     let bytes = parts.iter().map(|part| match part {
         Part::Address if service.is_datagram() => 48,
         Part::Address => 0,
-        Part::Remote | Part::Atomic => 16,
+        Part::Remote | Part::Atomic | Part::Metadata => 16,
         Part::Umr => 112,
     });
     Request::new(code).bytes(&vec![0; bytes.sum()])

@@ -367,6 +367,7 @@ impl Rig {
             uid: 1,
             state: QpState::Reset,
             qp_type: RC,
+            mmo: false,
             pd: PD,
             uar_page: PAGE,
             record: self.alloc(8),

@@ -41,6 +41,7 @@ pub(super) static RC: Transport = Transport {
         datagrams: None,
         any_domain: false,
         carries: Actions::of(&[
+            Action::Copy,
             Action::Write,
             Action::Send { invalidate: false },
             Action::Read,

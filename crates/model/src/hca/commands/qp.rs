@@ -200,6 +200,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
             ScatterToCqeRequester::UP_TO_64B => 64,
             _ => 0,
         },
+        mmo: false,
         responder_inline: match context.cs_res() {
             ScatterToCqeResponder::UP_TO_32B => 32,
             ScatterToCqeResponder::UP_TO_64B => 64,

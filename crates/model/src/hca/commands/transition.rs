@@ -3,9 +3,9 @@
 
 use verbless_prm::{
     AtomicMode, Init2initQpIn, Init2initQpOut, Init2rtrQpIn, Init2rtrQpOut, OptParamMask,
-    PathMigrationState, PathMtu, Qp2errIn, Qp2errOut, Qp2rstIn, Qp2rstOut, QpContext, Rst2initQpIn,
-    Rst2initQpOut, Rtr2rtsQpIn, Rtr2rtsQpOut, Rts2rtsQpIn, Rts2rtsQpOut, SqdRtsQpIn, SqdRtsQpOut,
-    Sqerr2rtsQpIn, Sqerr2rtsQpOut,
+    OptParamMask9532, PathMigrationState, PathMtu, Qp2errIn, Qp2errOut, Qp2rstIn, Qp2rstOut,
+    QpContext, Rst2initQpIn, Rst2initQpOut, Rtr2rtsQpIn, Rtr2rtsQpOut, Rts2rtsQpIn, Rts2rtsQpOut,
+    SqdRtsQpIn, SqdRtsQpOut, Sqerr2rtsQpIn, Sqerr2rtsQpOut,
 };
 
 use super::call::{Call, Outcome};
@@ -13,6 +13,7 @@ use super::qp::check_migration;
 use super::service::{Transition, options};
 use crate::hca::effect::Effect;
 use crate::hca::objects::{QpObject, QpState};
+use crate::hca::qp_type::Action;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -218,10 +219,28 @@ pub(super) fn init2init(
 ) -> Outcome {
     let request = request!(input);
     request.check(call, QpState::Init, request.options(call, Transition::Init2Init)?)?;
-    no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
-    call.change(kind::Qp, request.qpn, |qp| request.take_optional(qp))?;
+    let mmo = extension(call, request.qpn, input)?;
+    call.change(kind::Qp, request.qpn, |qp| {
+        request.take_optional(qp);
+        qp.mmo = mmo.unwrap_or(qp.mmo);
+    })?;
     output.set_ece(request.ece);
     Ok(())
+}
+
+/// What INIT2INIT says of `mmo` in the context's extension, the only field of it that the model
+/// knows.
+fn extension(call: &Call<'_>, qpn: u32, input: &Init2initQpIn) -> Result<Option<bool>, Refusal> {
+    let mask = input.opt_param_mask_95_32();
+    if !input.qpc_ext() || mask != OptParamMask9532::INIT2INIT_MMO.0 {
+        no_extension(input.qpc_ext(), mask)?;
+        return Ok(None);
+    }
+    let carries = call.find(kind::Qp, qpn)?.qp_type.carries;
+    if !carries.has(Action::Copy) || !call.hca().caps.general().dma_mmo_qp() {
+        return Err(Refusal::QpOptional);
+    }
+    Ok(Some(input.qpc_data_ext().mmo()))
 }
 
 /// INIT2RTR.
@@ -378,6 +397,7 @@ pub(super) fn to_reset(call: &mut Call<'_>, input: &Qp2rstIn, _: &mut Qp2rstOut)
         qp.requester = Default::default();
         qp.responder = Default::default();
         qp.remote = None;
+        qp.mmo = false;
         if let Some(rq) = &mut qp.rq {
             rq.consumer = 0;
         }

@@ -1,0 +1,93 @@
+//! Copies of memory within the device (MMO with op_mod DMA): a gather segment, a scatter segment,
+//! and the address of a buffer that is the device's own while it copies.
+//!
+//! A long copy is done part by part, each in a turn of its own, so that it holds up nobody.
+//!
+//! Sources: rdma-core `providers/mlx5/qp.c` (`mlx5_wr_memcpy`), `wqe.h` (`struct mlx5_mmo_wqe`);
+//! DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_gga_wqe`). What a device writes to the
+//! buffer of its own is not public: the model checks its key and leaves the bytes alone.
+
+use verbless_prm::hot::cqe_syndrome;
+
+use super::context::QueuePair;
+use super::keys::{self, Need, Range, Sge, User};
+use super::scratch::Scratch;
+use super::sender::Turn;
+use super::transfer::transfer;
+use super::work::{Placed, Segment, Work, segments};
+
+/// Bytes of the buffer that is the device's own.
+const OPAQUE: u64 = 64;
+/// Bytes that a turn copies at most. Tests have copies of several parts that are short.
+const MOST: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
+
+impl QueuePair<'_> {
+    /// Whether a copy is allowed, and what it may reach: its bytes, or a syndrome.
+    pub(super) fn check_copy(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
+        if !self.qp.mmo {
+            tracing::info!(self.qpn, "a copy on a QP that was not set up for it (mmo)");
+            return Err(cqe_syndrome::LOCAL_QP_OPERATION);
+        }
+        let (source, target) = ends(work, &scratch.wqe)?;
+        if source.length != target.length
+            || source.length > 1 << self.context.caps.general().log_dma_mmo_size()
+        {
+            return Err(cqe_syndrome::LOCAL_LENGTH);
+        }
+        let opaque = Range { key: work.rkey, address: work.remote_address, length: OPAQUE };
+        self.reach(opaque, Need::LocalWrite, &mut scratch.local)?;
+        self.reach(target, Need::LocalWrite, &mut scratch.remote)?;
+        self.reach(source, Need::LocalRead, &mut scratch.local)?;
+        Ok(source.length)
+    }
+
+    /// Copies the next part.
+    pub(super) fn copy(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
+        let at = self.qp.runtime.carried;
+        match self.copy_part(placed, at, scratch) {
+            Ok(end) if end < placed.length => {
+                self.qp.runtime.carried = end;
+                Turn::Again
+            }
+            done => self.finish(placed, done.map(drop)),
+        }
+    }
+
+    /// Copies the part from byte `at` on, and returns where it ends.
+    fn copy_part(&mut self, placed: &Placed, at: u64, scratch: &mut Scratch) -> Result<u64, u8> {
+        let (mut source, mut target) = ends(&placed.work, &scratch.wqe)?;
+        let length = (placed.length - at.min(placed.length)).min(MOST);
+        for range in [&mut source, &mut target] {
+            (range.address, range.length) = (range.address.wrapping_add(at), length);
+        }
+        self.reach(source, Need::LocalRead, &mut scratch.local)?;
+        self.reach(target, Need::LocalWrite, &mut scratch.remote)?;
+        transfer(self.context.spaces, &scratch.local, &scratch.wqe, &scratch.remote)
+            .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+        self.context.state.moved_bytes += length;
+        Ok(at + length)
+    }
+
+    /// Finds the memory of a range.
+    fn reach(&self, range: Range, need: Need, sges: &mut Vec<Sge>) -> Result<(), u8> {
+        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+        let mut visits = keys::VISITS;
+        sges.clear();
+        self.context.keys().resolve(user, range, need, &mut visits, sges).map_err(|refusal| {
+            tracing::info!(self.qpn, ?range, ?refusal, "a copy's key refused");
+            cqe_syndrome::LOCAL_PROTECTION
+        })
+    }
+}
+
+/// Where a copy is from and where it goes to: one segment each, and no more.
+fn ends(work: &Work, wqe: &[u8]) -> Result<(Range, Range), u8> {
+    let mut found = segments(wqe, work.data).map(|segment| match segment {
+        Ok(Segment::Pointer { lkey, address, length }) => Ok(Range { key: lkey, address, length }),
+        _ => Err(cqe_syndrome::LOCAL_QP_OPERATION),
+    });
+    match (found.next(), found.next(), found.next()) {
+        (Some(source), Some(target), None) => Ok((source?, target?)),
+        _ => Err(cqe_syndrome::LOCAL_QP_OPERATION),
+    }
+}

@@ -1,0 +1,96 @@
+//! Copies of memory within the device.
+
+use verbless_prm::MmoOpMod;
+use verbless_prm::hot::{MmoSegment, cqe_opcode, cqe_syndrome, opcode};
+
+use super::rig::{End, Request, Rig};
+use crate::hca::objects::Access;
+
+/// A rig whose device copies, and a QP that was set up for it.
+fn rig() -> (Rig, End) {
+    let mut rig = Rig::new();
+    rig.world.functions[0].hca.caps.general_mut().set_dma_mmo_qp(true).set_log_dma_mmo_size(15);
+    let (end, _) = rig.pair();
+    rig.qp(&end).mmo = true;
+    (rig, end)
+}
+
+/// A copy between two ranges under one key; the device's own buffer is at `own`.
+fn copy(own: (u64, u32), from: (u64, u32, u32), to: (u64, u32, u32)) -> Request {
+    let metadata = MmoSegment::new(0, own.1, own.0);
+    Request::new(opcode::MMO)
+        .op_mod(MmoOpMod::DMA.0)
+        .bytes(metadata.as_bytes())
+        .sge(from.0, from.1, from.2)
+        .sge(to.0, to.1, to.2)
+}
+
+#[test]
+fn a_copy_of_several_parts_gives_others_their_turns() {
+    let (mut rig, mut end) = rig();
+    let (at, key) = rig.region(0, 64 << 10);
+    let text: Vec<u8> = (0..20_000u32).map(|n| (n * 7) as u8).collect();
+    rig.fill(at, &text);
+    let (mut other, _) = rig.pair();
+    let (write, write_key) = rig.region(1, 64);
+    rig.post(&mut end, copy((at + 60_000, key), (at, 20_000, key), (at + 30_000, 20_000, key)));
+    rig.post(&mut other, Request::write(write, write_key).inline(&[1; 8]));
+    assert_eq!(rig.one(0, other.send_cq).opcode(), cqe_opcode::REQUESTER);
+    assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
+    assert_eq!(rig.bytes(at + 30_000, 20_000), text);
+}
+
+#[test]
+fn a_copy_is_as_long_as_the_device_says_and_no_longer() {
+    let (mut rig, mut end) = rig();
+    let (at, key) = rig.region(0, 128 << 10);
+    let most = 1 << 15;
+    rig.post(&mut end, copy((at, key), (at, most, key), (at + (64 << 10), most, key)));
+    assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
+    rig.post(&mut end, copy((at, key), (at, most + 1, key), (at + (64 << 10), most + 1, key)));
+    assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::LOCAL_LENGTH);
+}
+
+#[test]
+fn a_copy_that_makes_no_sense_is_refused() {
+    let read_only = Access { local_write: false, ..super::rig::ALL };
+    type Build = fn(&mut Rig, u64, u32, u32) -> Request;
+    let cases: [(u8, Build); 7] = [
+        // Two lengths.
+        (cqe_syndrome::LOCAL_LENGTH, |_, at, key, _| copy((at, key), (at, 8, key), (at, 9, key))),
+        // One segment, three segments, inline data.
+        (cqe_syndrome::LOCAL_QP_OPERATION, |_, at, key, _| {
+            let metadata = MmoSegment::new(0, key, at);
+            let head = Request::new(opcode::MMO).op_mod(1).bytes(metadata.as_bytes());
+            head.sge(at, 8, key)
+        }),
+        (cqe_syndrome::LOCAL_QP_OPERATION, |_, at, key, _| {
+            copy((at, key), (at, 8, key), (at, 8, key)).sge(at, 8, key)
+        }),
+        (cqe_syndrome::LOCAL_QP_OPERATION, |_, at, key, _| {
+            let metadata = MmoSegment::new(0, key, at);
+            let head = Request::new(opcode::MMO).op_mod(1).bytes(metadata.as_bytes());
+            head.inline(&[0; 8]).sge(at, 8, key)
+        }),
+        // The target, or the device's own buffer, may not be written.
+        (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, fixed| {
+            copy((at, key), (at, 8, key), (at, 8, fixed))
+        }),
+        (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, fixed| {
+            copy((at, fixed), (at, 8, key), (at, 8, key))
+        }),
+        // A QP that was not set up for it.
+        (cqe_syndrome::LOCAL_QP_OPERATION, |rig, at, key, _| {
+            rig.world.functions[0].hca.objects.qps.values_mut().for_each(|qp| qp.mmo = false);
+            copy((at, key), (at, 8, key), (at, 8, key))
+        }),
+    ];
+    for (number, (syndrome, build)) in cases.into_iter().enumerate() {
+        let (mut rig, mut end) = rig();
+        let (at, key) = rig.region(0, 4096);
+        let fixed = rig.mkey(0, at, 4096, read_only);
+        let request = build(&mut rig, at, key, fixed);
+        rig.post(&mut end, request);
+        assert_eq!(rig.one(0, end.send_cq).syndrome(), syndrome, "case {number}");
+    }
+}

@@ -1,0 +1,281 @@
+//! Copies of memory within the device: queue pairs with `mmo`, connected to themselves.
+
+use std::sync::Arc;
+
+use verbless_command::KeyAccess;
+use verbless_queue::wr::{Fence, MemoryCopy, Nop, PostError, Read, Request, Write};
+use verbless_queue::{
+    Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, Operation, Qp, QpConfig,
+    Region, Sge, Status,
+};
+
+use crate::case::cases;
+use crate::endpoint::until;
+use crate::need::cap;
+use crate::{Lab, Stop, ensure, ensure_eq, failed, pattern};
+
+cases!(
+    "copy",
+    "Copies of memory within the device, by queue pairs that were made for it.",
+    needs [cap!(dma_mmo_qp)]:
+    a_copy_moves_every_byte_and_no_other,
+    copies_of_any_length_and_alignment_are_exact,
+    a_batch_of_copies_is_done_and_completes_in_order,
+    a_copy_goes_between_keys_of_one_domain,
+    a_copy_behind_a_fence_sees_what_was_read,
+    a_key_of_another_domain_is_refused_on_either_side,
+    memory_that_may_not_be_written_is_read_and_not_written,
+    the_rights_of_a_key_hold_for_the_devices_own_buffer,
+    a_range_that_leaves_its_key_is_refused_and_nothing_is_written,
+    a_queue_pair_that_was_not_made_for_it_refuses,
+    a_queue_pair_that_failed_copies_again_after_a_reset,
+    what_cannot_be_asked_is_refused_before_it_is_posted,
+);
+
+/// Bytes of a region.
+const BYTES: usize = 1 << 20;
+
+/// A queue pair that is its own peer.
+struct Copier {
+    domain: Domain,
+    qp: Qp,
+    cq: Cq,
+    from: Arc<Region>,
+    to: Region,
+    scratch: Region,
+}
+
+impl Copier {
+    fn new(lab: &Lab) -> Result<Self, Stop> {
+        Self::made(lab, true)
+    }
+
+    fn made(lab: &Lab, memory_copies: bool) -> Result<Self, Stop> {
+        let domain = Domain::new(&lab.device()?)?;
+        let cq = domain.completion_queue(&CqConfig::new(64))?;
+        let config = QpConfig { memory_copies, ..QpConfig::new(32, 4) };
+        let mut qp = domain.queue_pair(&config, &cq, &cq)?;
+        domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+        let from = Arc::new(domain.region(BYTES, KeyAccess::ALL)?);
+        let to = domain.region(BYTES, KeyAccess::ALL)?;
+        let scratch = domain.region(64, KeyAccess::LOCAL)?;
+        Ok(Self { domain, qp, cq, from, to, scratch })
+    }
+
+    fn own(&self) -> Result<Sge, Stop> {
+        Ok(self.scratch.sge(0, 64)?)
+    }
+
+    fn copy(&mut self, from: Sge, to: Sge) -> Result<(), Stop> {
+        let own = self.own()?;
+        self.qp.post(&MemoryCopy::new(own, from, to).signaled(), 9)?;
+        Ok(())
+    }
+
+    fn done(&mut self) -> Result<Result<Completion, CompletionError>, Stop> {
+        let Self { qp, cq, .. } = self;
+        until("a completion", || qp.poll(cq))
+    }
+
+    /// The bytes of a region.
+    fn bytes(region: &Region, at: usize, length: usize) -> Result<Vec<u8>, Stop> {
+        let mut bytes = vec![0; length];
+        region.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A copy must fail so; then it is connected anew.
+    fn refused(&mut self, from: Sge, to: Sge, status: Status) -> Result<(), Stop> {
+        self.copy(from, to)?;
+        ensure_eq!(failed(self.done()?, status)?, 9, "cookie");
+        self.qp.reset()?;
+        Ok(self.domain.connect_to_itself(&mut self.qp, &ConnectOptions::default())?)
+    }
+}
+
+fn a_copy_moves_every_byte_and_no_other(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    let text = pattern(3, 5000);
+    copier.from.write_at(100, &text)?;
+    copier.to.write_at(0, &vec![0xa5; BYTES])?;
+    let (from, to) = (copier.from.sge(100, 5000)?, copier.to.sge(3000, 5000)?);
+    copier.copy(from, to)?;
+    let done = copier.done()??;
+    ensure_eq!((done.cookie, done.operation()), (9, Operation::MemoryCopy), "completion");
+    let mut expected = vec![0xa5; BYTES];
+    expected[3000..8000].copy_from_slice(&text);
+    ensure!(Copier::bytes(&copier.to, 0, BYTES)? == expected, "what is in the target");
+    ensure!(Copier::bytes(&copier.from, 100, 5000)? == text, "the source changed");
+    Ok(())
+}
+
+fn copies_of_any_length_and_alignment_are_exact(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    copier.from.write_at(0, &pattern(7, BYTES))?;
+    for (at, length) in [(0, 1), (1, 7), (63, 4096), (4095, 2), (5, 70_000), (0, BYTES)] {
+        let to_at = (BYTES - length).min(at * 3);
+        copier.to.write_at(0, &vec![0; BYTES])?;
+        let (from, to) = (copier.from.sge(at, length)?, copier.to.sge(to_at, length)?);
+        copier.copy(from, to)?;
+        copier.done()??;
+        let (was, is) =
+            (Copier::bytes(&copier.from, at, length)?, Copier::bytes(&copier.to, to_at, length)?);
+        ensure!(was == is, "{length} bytes from {at} to {to_at}");
+    }
+    Ok(())
+}
+
+fn a_batch_of_copies_is_done_and_completes_in_order(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    copier.from.write_at(0, &pattern(1, 32 * 64))?;
+    for round in 0..8 {
+        copier.to.write_at(0, &[0; 32 * 64])?;
+        let own = copier.own()?;
+        let mut batch = copier.qp.batch();
+        for at in 0..32 {
+            let (from, to) = (copier.from.sge(64 * at, 64)?, copier.to.sge(64 * (31 - at), 64)?);
+            batch.post(&MemoryCopy::new(own, from, to).signaled(), at as u64)?;
+        }
+        batch.ring();
+        for at in 0..32 {
+            ensure_eq!(copier.done()??.cookie, at, "cookie");
+        }
+        for at in 0..32 {
+            let (was, is) = (
+                Copier::bytes(&copier.from, 64 * at, 64)?,
+                Copier::bytes(&copier.to, 64 * (31 - at), 64)?,
+            );
+            ensure!(was == is, "round {round}, copy {at}");
+        }
+    }
+    Ok(())
+}
+
+fn a_copy_goes_between_keys_of_one_domain(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    copier.from.write_at(0, &pattern(2, 3000))?;
+    // A key over pieces of another: the device copies through it as through one range.
+    let pieces = [2000, 0, 1000].map(|at| (copier.from.clone(), at, 1000));
+    let strung = copier.domain.indirect_key(&pieces, KeyAccess::LOCAL)?;
+    let to = copier.to.sge(0, 3000)?;
+    copier.copy(Sge::new(0, 3000, strung.lkey()), to)?;
+    copier.done()??;
+    let whole = Copier::bytes(&copier.from, 0, 3000)?;
+    let expected = [&whole[2000..], &whole[..1000], &whole[1000..2000]].concat();
+    ensure!(Copier::bytes(&copier.to, 0, 3000)? == expected, "what came out");
+    Ok(())
+}
+
+fn a_copy_behind_a_fence_sees_what_was_read(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    copier.from.write_at(0, &pattern(5, 4096))?;
+    let own = copier.own()?;
+    // It is its own peer: the READ brings what the copy then takes on.
+    let (into, onward) = (copier.to.sge(0, 4096)?, copier.to.sge(8192, 4096)?);
+    let remote = copier.from.remote(0, 4096)?;
+    copier.qp.post(&Read::new(into, remote), 1)?;
+    let copy = MemoryCopy::new(own, into, onward).fence_with(Fence::Full).signaled();
+    copier.qp.post(&copy, 2)?;
+    ensure_eq!(copier.done()??.cookie, 2, "cookie");
+    ensure!(Copier::bytes(&copier.to, 8192, 4096)? == pattern(5, 4096), "what was copied on");
+    copier.qp.post(&Write::new(onward, remote).signaled(), 3)?;
+    copier.qp.post(&Nop::new().signaled(), 4)?;
+    ensure_eq!((copier.done()??.cookie, copier.done()??.cookie), (3, 4), "other requests");
+    Ok(())
+}
+
+fn a_key_of_another_domain_is_refused_on_either_side(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    let stranger = Domain::new(copier.domain.device())?.region(4096, KeyAccess::ALL)?;
+    stranger.write_at(0, &[7; 64])?;
+    let (ours, theirs) = (copier.to.sge(0, 64)?, stranger.sge(0, 64)?);
+    copier.refused(theirs, ours, Status::LocalProtection)?;
+    copier.refused(ours, theirs, Status::LocalProtection)?;
+    ensure_eq!(Copier::bytes(&stranger, 0, 64)?, [7; 64], "the other domain's memory");
+    ensure_eq!(Copier::bytes(&copier.to, 0, 64)?, [0; 64], "ours");
+    Ok(())
+}
+
+fn memory_that_may_not_be_written_is_read_and_not_written(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    let fixed = copier.domain.region(4096, KeyAccess::LOCAL_READ)?;
+    fixed.write_at(0, &pattern(1, 64))?;
+    let (fixed_sge, to) = (fixed.sge(0, 64)?, copier.to.sge(0, 64)?);
+    copier.copy(fixed_sge, to)?;
+    copier.done()??;
+    ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(1, 64), "what was read");
+    let from = copier.from.sge(0, 64)?;
+    copier.refused(from, fixed_sge, Status::LocalProtection)?;
+    ensure!(Copier::bytes(&fixed, 0, 64)? == pattern(1, 64), "it was written");
+    Ok(())
+}
+
+fn the_rights_of_a_key_hold_for_the_devices_own_buffer(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    let fixed = copier.domain.region(64, KeyAccess::LOCAL_READ)?;
+    let (from, to) = (copier.from.sge(0, 8)?, copier.to.sge(0, 8)?);
+    copier.qp.post(&MemoryCopy::new(fixed.sge(0, 64)?, from, to), 5)?;
+    ensure_eq!(failed(copier.done()?, Status::LocalProtection)?, 5, "cookie");
+    Ok(())
+}
+
+fn a_range_that_leaves_its_key_is_refused_and_nothing_is_written(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    copier.from.write_at(0, &pattern(1, BYTES))?;
+    let past = |region: &Region, length: u32| {
+        let end = region.address() + region.len() as u64;
+        Sge::new(end - u64::from(length) + 1, length, region.lkey())
+    };
+    // Long enough for several turns of the model: none of them may begin.
+    let length = BYTES - 4096;
+    let (from, to) = (copier.from.sge(0, length)?, copier.to.sge(0, length)?);
+    let (bad_from, bad_to) = (past(&copier.from, length as u32), past(&copier.to, length as u32));
+    copier.refused(bad_from, to, Status::LocalProtection)?;
+    copier.refused(from, bad_to, Status::LocalProtection)?;
+    ensure!(Copier::bytes(&copier.to, 0, BYTES)? == vec![0; BYTES], "something was written");
+    Ok(())
+}
+
+fn a_queue_pair_that_was_not_made_for_it_refuses(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::made(lab, false)?;
+    let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
+    let own = copier.own()?;
+    let refused = copier.qp.post(&MemoryCopy::new(own, from, to), 9);
+    ensure_eq!(refused, Err(PostError::Unsupported), "a post");
+    ensure!(copier.qp.send.supports(&MemoryCopy::INFO).is_err(), "it says that it copies");
+    Ok(())
+}
+
+fn a_queue_pair_that_failed_copies_again_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    copier.from.write_at(0, &pattern(4, 64))?;
+    let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
+    for _ in 0..3 {
+        copier.to.write_at(0, &[0; 64])?;
+        let nobodys = Sge::new(from.address, 64, verbless_queue::Lkey(0));
+        copier.refused(nobodys, to, Status::LocalProtection)?;
+        copier.copy(from, to)?;
+        copier.done()??;
+        ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(4, 64), "what was copied");
+    }
+    Ok(())
+}
+
+fn what_cannot_be_asked_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+    let mut copier = Copier::new(lab)?;
+    let own = copier.own()?;
+    let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
+    let with = |sge: Sge, length: u32| Sge::new(sge.address, length, sge.lkey);
+    for (own, from, to) in [
+        (own, with(from, 0), with(to, 0)),
+        (own, from, with(to, 63)),
+        (own, with(from, 1 << 31), with(to, 1 << 31)),
+        (with(own, 63), from, to),
+    ] {
+        let refused = copier.qp.post(&MemoryCopy::new(own, from, to), 0);
+        ensure_eq!(refused, Err(PostError::CopyLength), "{own:?} {from:?} {to:?}");
+    }
+    copier.copy(from, to)?;
+    copier.done()??;
+    Ok(())
+}

@@ -12,6 +12,8 @@ pub struct DeviceInfo {
     /// PCI address, such as `0000:08:00.0`; of the parent function when the device is a
     /// sub-function.
     pub pci_address: Option<String>,
+    /// What sort of function it is.
+    pub function: FunctionKind,
     /// PCI vendor id; 0x15b3 for hardware.
     pub vendor_id: u16,
     /// PCI device id, such as 0x101d.
@@ -28,6 +30,18 @@ pub struct DeviceInfo {
     pub netdevs: Vec<String>,
     /// Its ports, in the order of their numbers.
     pub ports: Vec<PortInfo>,
+}
+
+/// What sort of function a device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FunctionKind {
+    /// A physical PCI function (PF).
+    #[default]
+    Physical,
+    /// A virtual PCI function (VF).
+    Virtual,
+    /// A sub-function (SF): part of a PCI function, without an address of its own.
+    Sub,
 }
 
 /// A port of a device.

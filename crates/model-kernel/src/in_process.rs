@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use verbless_devx::{
-    Backend, DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, Mapping, OpenDevice,
-    PortInfo, Protection,
+    Backend, DeviceInfo, Error, ErrorKind, FunctionKind, Gid, GidInfo, GidType, LinkLayer, Mapping,
+    OpenDevice, PortInfo, Protection,
 };
 use verbless_model::device::Device;
 use verbless_model::wire::gid_of;
@@ -313,6 +313,7 @@ fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
         name: format!("mlx5_{number}"),
         node: format!("uverbs{number}"),
         pci_address: None,
+        function: FunctionKind::Physical,
         vendor_id: numbers.vendor_id,
         device_id: numbers.device_id,
         board_id: numbers.board_id.clone(),

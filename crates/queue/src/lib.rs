@@ -24,6 +24,7 @@
 //! |---|---|---|---|
 //! | [`Domain`] | yes | yes | locks inside: making things takes them, using things does not |
 //! | [`Region`] | yes | yes | its copies are atomic; slices are borrowed or unsafe |
+//! | [`Memory`] | yes | yes | its copies are atomic, its words too |
 //! | [`RemoteRegion`] | yes | yes | a plain value |
 //! | [`IndirectKey`] | yes | yes | nothing of it changes |
 //! | [`UmrKey`] | yes | yes | it is changed by a request that a queue posts, under `&mut` |
@@ -69,7 +70,7 @@ pub use domain::{
 pub use events::{CqEvents, Parked};
 pub use page::map_uar;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
-pub use region::{RangeError, Region, RemoteRegion};
+pub use region::{Memory, RangeError, Region, RemoteRegion};
 pub use service::{Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

@@ -13,10 +13,12 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use verbless_ring::ring::{OutOfBounds, SharedMemory};
 use verbless_ring::types::{Lkey, RemoteAddr, Rkey, Sge};
 
+mod memory;
 mod pinned;
 mod remote;
 mod views;
 
+pub use memory::Memory;
 pub(crate) use pinned::Pinned;
 pub use remote::{RangeError, RemoteRegion};
 
@@ -74,7 +76,7 @@ pub struct Region {
     lkey: Lkey,
     rkey: Option<Rkey>,
     address: u64,
-    /// Whether any key lets a device write there.
+    /// Whether any key lets a device write there, or another handle somebody else.
     written: bool,
 }
 
@@ -83,6 +85,11 @@ impl Region {
     pub(crate) fn new(parts: RegionParts) -> Self {
         let RegionParts { registration, memory, lkey, rkey, address, written } = parts;
         Self { _registration: registration, memory, lkey, rkey, address, written }
+    }
+
+    /// The same, where other handles to its bytes may be in use.
+    pub(crate) fn without_slices(self) -> Self {
+        Self { written: true, ..self }
     }
 
     /// Bytes.

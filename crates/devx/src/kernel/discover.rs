@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::sysfs::{guid, hex16, link_name, names, resolved, text};
 use crate::error::{Error, ErrorKind, Result};
-use crate::info::{DeviceInfo, Gid, GidInfo, GidType, LinkLayer, PortInfo};
+use crate::info::{DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, PortInfo};
 
 /// PCI vendor of mlx5 functions.
 const VENDOR: u16 = 0x15b3;
@@ -38,6 +38,13 @@ fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
     if !is_mlx5 {
         return None;
     }
+    let kind = if function != parent {
+        FunctionKind::Sub
+    } else if function.join("physfn").exists() {
+        FunctionKind::Virtual
+    } else {
+        FunctionKind::Physical
+    };
     let rdma = sysfs.join("class/infiniband").join(&name);
     let attribute = |file: &str| text(rdma.join(file)).unwrap_or_default();
     Some(DeviceInfo {
@@ -47,6 +54,7 @@ fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
             .and_then(|name| name.to_str())
             .filter(|name| is_pci_address(name))
             .map(str::to_owned),
+        function: kind,
         vendor_id,
         device_id: hex16(function.join("device")).unwrap_or(0),
         board_id: attribute("board_id"),

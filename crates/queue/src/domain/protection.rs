@@ -12,7 +12,7 @@ use verbless_ring::wr::{OperationInfo, Unsupported};
 use super::builder::DomainBuilder;
 use super::pages::{BLUEFLAME_PAGES, Page};
 use super::pool::{CHUNK, Pool};
-use crate::region::{Pinned, Region, RegionParts};
+use crate::region::{Memory, Pinned, Region, RegionParts};
 
 /// A protection domain and what its queues share. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -99,13 +99,26 @@ impl Domain {
         access: KeyAccess,
         owner: impl std::any::Any + Send + Sync,
     ) -> Result<Region, Error> {
+        // SAFETY: as the caller promises.
+        let memory = unsafe { Memory::from_raw(base, length, owner) };
+        self.region_on(&memory, access, false)
+    }
+
+    /// Registers `memory`, which may be registered elsewhere, too, and under other keys. A region
+    /// of it gives no slices, as other handles to its bytes may be in use.
+    ///
+    /// # Errors
+    /// As [`Domain::region_from_raw`].
+    pub fn region_of(&self, memory: &Memory, access: KeyAccess) -> Result<Region, Error> {
+        self.region_on(memory, access, true)
+    }
+
+    fn region_on(&self, memory: &Memory, access: KeyAccess, shared: bool) -> Result<Region, Error> {
         check_access(access)?;
         let umem = umem_access(access);
-        // SAFETY: as the caller promises.
-        let pinned = unsafe {
-            Pinned::register(&self.device, base, length, umem, PageSizes::Any, Arc::new(owner))
-        }?;
-        self.key(pinned, access)
+        let pinned = Pinned::of(&self.device, memory, umem, PageSizes::Any)?;
+        let region = self.key(pinned, access)?;
+        Ok(if shared { region.without_slices() } else { region })
     }
 
     fn key(&self, pinned: Pinned, access: KeyAccess) -> Result<Region, Error> {

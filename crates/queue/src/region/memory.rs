@@ -1,0 +1,131 @@
+//! Memory that no device knows yet.
+#![allow(unsafe_code, reason = "memory is mapped, or taken from the caller on his promise")]
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::{Advice, MmapOptions};
+use verbless_command::{Error, ErrorKind};
+
+use verbless_ring::ring::{OutOfBounds, SharedMemory};
+
+/// Bytes of a huge page, on x86-64 and on aarch64 with pages of 4 KiB.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Memory that can be registered on a device, or on several: [`Domain::region_of`]. Clones are the
+/// same memory, and it is there until the last of them, and the last region of it, is gone.
+///
+/// Its bytes are copied in and out, by copies that may race with each other and with a device.
+///
+/// [`Domain::region_of`]: crate::Domain::region_of
+#[derive(Clone, Debug)]
+pub struct Memory(SharedMemory);
+
+impl Memory {
+    /// Fresh zeroed memory of `length` bytes, page-aligned; from 2 MiB on aligned to that and in
+    /// huge pages as far as the system has some, which the kernel then registers as such: a 512th
+    /// of the translation entries.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] for zero bytes; [`ErrorKind::MemoryLimit`] if the system has no room.
+    pub fn allocate(length: usize) -> Result<Self, Error> {
+        if length == 0 {
+            return Err(Error::new(
+                ErrorKind::Input,
+                "allocating registered memory",
+                "0 bytes were requested: a region has at least 1",
+            ));
+        }
+        let refused = |error: std::io::Error| {
+            Error::new(
+                ErrorKind::MemoryLimit,
+                format!("allocating {length} bytes of registered memory: {error}"),
+                "request less, or free memory",
+            )
+        };
+        let huge = length >= HUGE_PAGE;
+        // No address space has room for a length that saturates.
+        let room = if huge { length.saturating_add(HUGE_PAGE - 1) } else { length };
+        let mut map = MmapOptions::new().len(room).map_anon().map_err(refused)?;
+        // A child of fork would share the pages with the device only until one of the two writes.
+        map.advise(Advice::DontFork).map_err(refused)?;
+        if huge {
+            // A system without them says EINVAL, and small pages do as well.
+            let _ = map.advise(Advice::HugePage);
+        }
+        let start = map.as_mut_ptr();
+        let skipped = if huge { start.addr().wrapping_neg() % HUGE_PAGE } else { 0 };
+        let base = NonNull::new(start.wrapping_add(skipped)).unwrap_or(NonNull::dangling());
+        // SAFETY: the mapping is ours alone, readable and writable, has `length` bytes from `base`,
+        // as fewer than `HUGE_PAGE` are skipped, and lives in the owner; no reference into it
+        // exists.
+        Ok(unsafe { Self::from_raw(base, length, map) })
+    }
+
+    /// Memory that the caller provides. `owner` is dropped when nobody uses the memory any more.
+    ///
+    /// # Safety
+    /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable (no file
+    /// mapping, not shared by fork), and no Rust reference to any of them is used but to atomics.
+    /// Raw accesses from elsewhere are volatile.
+    pub unsafe fn from_raw(
+        base: NonNull<u8>,
+        length: usize,
+        owner: impl Any + Send + Sync,
+    ) -> Self {
+        // SAFETY: as the caller promises.
+        Self(unsafe { SharedMemory::from_raw(base, length, Arc::new(owner)) })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Address of the first byte in this process.
+    pub fn address(&self) -> u64 {
+        self.0.address()
+    }
+
+    /// `length` bytes from `offset` on, as a handle of its own.
+    ///
+    /// # Errors
+    /// A range that is not in the memory.
+    pub fn slice(&self, offset: usize, length: usize) -> Result<Self, OutOfBounds> {
+        self.0.slice(offset, length).map(Self)
+    }
+
+    /// Copies `bytes` in, from `offset` on.
+    ///
+    /// # Errors
+    /// A range that is not in the memory.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.0.write_at(offset, bytes)
+    }
+
+    /// Copies out from `offset` on, as many bytes as `into` takes.
+    ///
+    /// # Errors
+    /// A range that is not in the memory.
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.0.read_at(offset, into)
+    }
+
+    /// The memory as 64-bit words of the machine's own byte order, from its first byte on; a rest
+    /// of less than 8 bytes is left out. Memory that does not begin at a multiple of 8 has none.
+    /// The device and a peer may change them at any time, each aligned word as a whole.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+
+    pub(crate) fn shared(&self) -> &SharedMemory {
+        &self.0
+    }
+}

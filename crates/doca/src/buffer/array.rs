@@ -1,0 +1,139 @@
+//! The array: buffers of one size in one map, one behind the other, found by an index.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::buf::Buf;
+use super::element::Store;
+use crate::memory::MemoryMap;
+use crate::{Error, ErrorKind, Result};
+
+/// An array of buffers of one size (`struct doca_buf_arr`), element `i` at `i * size` bytes.
+///
+/// A job takes an element out; whoever gets it back with the completion may
+/// [put it back](BufArray::put).
+pub struct BufArray {
+    elements: Box<[Option<Buf>]>,
+    first: u64,
+    size: u64,
+}
+
+/// An array that is being configured.
+#[must_use = "an array exists when it is started"]
+pub struct BufArrayBuilder<'m, M: MemoryMap> {
+    map: &'m M,
+    count: usize,
+    size: u64,
+    offset: u64,
+}
+
+/// Whose memory the descriptors of an array are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The CPU's.
+    Cpu,
+    /// A GPU's. Not supported.
+    Gpu,
+    /// A DPA's. Not supported.
+    Dpa,
+}
+
+impl<M: MemoryMap> BufArrayBuilder<'_, M> {
+    /// Bytes of the map in front of element 0.
+    pub fn start_offset(self, offset: u64) -> Self {
+        Self { offset, ..self }
+    }
+
+    /// Makes the array for code on the CPU.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if it does not fit into the one range of the map, or has no
+    /// bytes.
+    pub fn start(self) -> Result<BufArray> {
+        self.start_for(Target::Cpu)
+    }
+
+    /// Makes the array for code there.
+    ///
+    /// # Errors
+    /// As [`BufArrayBuilder::start`]; [`ErrorKind::NotSupported`] for anything but the CPU.
+    pub fn start_for(self, target: Target) -> Result<BufArray> {
+        let Self { map, count, size, offset } = self;
+        if target != Target::Cpu {
+            let text = format!("arrays of buffers for a {target:?} are not supported");
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        let (address, length) = map.whole()?;
+        let end = (count as u64).checked_mul(size).and_then(|bytes| bytes.checked_add(offset));
+        if count == 0 || size == 0 || end.is_none_or(|end| end > length) {
+            let text = format!(
+                "{count} buffers of {size} bytes from byte {offset} on are not in a map of {length}"
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        let first = address + offset;
+        let addresses = (0..count).map(|index| first + index as u64 * size);
+        let store: Arc<Store> =
+            Store::pointing(map.chunk(address, length)?, addresses, size, false);
+        let elements = std::iter::from_fn(|| store.take()).map(|mut element| {
+            element.data = element.head;
+            Some(Buf::of(element))
+        });
+        Ok(BufArray { elements: elements.collect(), first, size })
+    }
+}
+
+impl BufArray {
+    /// An array of `count` buffers of `size` bytes in a map of one range, to be configured.
+    pub fn builder<M: MemoryMap>(map: &M, count: usize, size: u64) -> BufArrayBuilder<'_, M> {
+        BufArrayBuilder { map, count, size, offset: 0 }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty()
+    }
+
+    /// Element `index`; `None` if it is out, or there is no such element.
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut Buf> {
+        self.elements.get_mut(index)?.as_mut()
+    }
+
+    /// Takes element `index` out, for a job; `None` if it is out already, or there is none.
+    pub fn take(&mut self, index: usize) -> Option<Buf> {
+        self.elements.get_mut(index)?.take()
+    }
+
+    /// Puts an element back to its index.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if the buffer is not one of this array; it is dropped.
+    pub fn put(&mut self, buffer: Buf) -> Result<()> {
+        let offset = buffer.head().checked_sub(self.first);
+        let index = offset.filter(|it| it % self.size == 0).map(|it| (it / self.size) as usize);
+        match index.and_then(|index| self.elements.get_mut(index)) {
+            Some(place) if place.is_none() && buffer.len() == self.size => {
+                *place = Some(buffer);
+                Ok(())
+            }
+            _ => {
+                let text = format!("the buffer at {:#x} is not of this array", buffer.head());
+                Err(Error::new(ErrorKind::InvalidValue, text))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for BufArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufArray")
+            .field("len", &self.len())
+            .field("element_size", &self.size)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,309 @@
+//! A buffer.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::element::Element;
+use super::reference::BufRef;
+use crate::memory::Chunk;
+use crate::types::AccessFlags;
+use crate::{Error, ErrorKind, Refused, Result};
+
+/// A buffer (`struct doca_buf`): it points to a part of a memory map. A chain of buffers is held by
+/// its first.
+///
+/// It is `Send`, and not `Sync`. A job takes it, and it comes back with the completion. Dropping it
+/// is `doca_buf_refcount_rm`: its descriptor goes back to where it came from; the bytes stay.
+pub struct Buf {
+    /// `None` only while it is dropped.
+    element: Option<Box<Element>>,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+/// One buffer of a chain, as a job sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Link<'b> {
+    element: &'b Element,
+}
+
+impl<'b> Link<'b> {
+    #[inline]
+    pub(crate) fn chunk(self) -> &'b Chunk {
+        chunk_of(self.element)
+    }
+
+    /// Address and bytes of the dataroom.
+    #[inline]
+    pub(crate) const fn data(self) -> (u64, u64) {
+        (self.element.data, self.element.data_length)
+    }
+
+    /// Address and bytes of the tailroom.
+    #[inline]
+    pub(crate) const fn tail(self) -> (u64, u64) {
+        let Element { head, length, data, data_length, .. } = *self.element;
+        (data + data_length, head + length - data - data_length)
+    }
+
+    #[inline]
+    pub(crate) fn next(self) -> Option<Self> {
+        self.element.next.as_deref().map(|element| Self { element })
+    }
+}
+
+fn chunk_of(element: &Element) -> &Chunk {
+    element.chunk.as_deref().expect("the descriptor of a buffer points to a chunk")
+}
+
+impl Buf {
+    /// A buffer of this descriptor, which points to where it shall.
+    pub(super) fn of(element: Box<Element>) -> Self {
+        element.shared.begin(element.head, element.length);
+        chunk_of(&element).count_buffer();
+        Self { element: Some(element), _not_sync: PhantomData }
+    }
+
+    #[inline]
+    pub(super) fn element(&self) -> &Element {
+        self.element.as_deref().expect("only a buffer that is dropped has no descriptor")
+    }
+
+    #[inline]
+    fn element_mut(&mut self) -> &mut Element {
+        self.element.as_deref_mut().expect("only a buffer that is dropped has no descriptor")
+    }
+
+    /// Its first byte's address (`doca_buf_head_get`).
+    pub fn head(&self) -> u64 {
+        self.element().head
+    }
+
+    /// Its bytes, all rooms together (`doca_buf_len_get`).
+    pub fn len(&self) -> u64 {
+        self.element().length
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Address of the dataroom.
+    pub fn data(&self) -> u64 {
+        self.element().data
+    }
+
+    /// Bytes of the dataroom.
+    pub fn data_len(&self) -> u64 {
+        self.element().data_length
+    }
+
+    /// Bytes of the tailroom.
+    pub fn tail_len(&self) -> u64 {
+        self.first().tail().1
+    }
+
+    /// What the map that it points into lets whom do.
+    pub fn permissions(&self) -> AccessFlags {
+        self.first().chunk().access()
+    }
+
+    /// Sets the dataroom (`doca_buf_set_data`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if it is not inside the buffer.
+    pub fn set_data(&mut self, address: u64, length: u64) -> Result<()> {
+        let element = self.element_mut();
+        let inside = address
+            .checked_sub(element.head)
+            .and_then(|offset| offset.checked_add(length))
+            .is_some_and(|end| end <= element.length);
+        if !inside {
+            let text = format!(
+                "a dataroom of {length} bytes from {address:#x} on is not inside the buffer of {} \
+                 bytes from {:#x} on",
+                element.length, element.head
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        (element.data, element.data_length) = (address, length);
+        Ok(())
+    }
+
+    /// Empties the dataroom where it is (`doca_buf_reset_data_len`): what is written next goes to
+    /// the same address.
+    pub fn reset_data_len(&mut self) {
+        self.element_mut().data_length = 0;
+    }
+
+    /// Copies `bytes` behind the dataroom, which grows by them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if the tailroom is too short; [`ErrorKind::NotPermitted`] if the
+    /// memory is not this process's.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let (address, room) = self.first().tail();
+        if bytes.len() as u64 > room {
+            let text = format!("{} bytes do not fit a tailroom of {room}", bytes.len());
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        self.first().write(address, bytes)?;
+        self.element_mut().data_length += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Copies the dataroom out from byte `offset` of it on, as many bytes as `into` takes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if the dataroom is too short; [`ErrorKind::NotPermitted`] if the
+    /// memory is not this process's.
+    pub fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let (address, length) = self.first().data();
+        let end = offset.checked_add(into.len() as u64);
+        if end.is_none_or(|end| end > length) {
+            let text = format!(
+                "{} bytes from byte {offset} on are not in a dataroom of {length}",
+                into.len()
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        self.first().read(address + offset, into)
+    }
+
+    /// The dataroom's bytes; of a chain, those of the first buffer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotPermitted`] if the memory is not this process's.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.data_len() as usize];
+        self.read_data(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// References to it, its own among them (`doca_buf_refcount_get`). One with more than 1 is
+    /// taken by no job.
+    pub fn refcount(&self) -> u16 {
+        self.element().shared.count()
+    }
+
+    /// One more reference (`doca_buf_refcount_add`). While it lives, the descriptor stays out of
+    /// its inventory and the map stays in use, the buffer may be gone or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] with 65,535 references.
+    pub fn add_ref(&self) -> Result<BufRef> {
+        BufRef::to(&self.element().shared)
+    }
+
+    /// Hangs `tail`, and what hangs on it, behind the last buffer of this chain.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if either was made by an inventory without
+    /// [`Extensions::LINKED_LIST`](super::Extensions::LINKED_LIST); then `tail` is given back.
+    pub fn link(&mut self, mut tail: Self) -> std::result::Result<(), Refused<Self>> {
+        if !self.element().can_chain() || !tail.element().can_chain() {
+            let text = "buffers of this inventory cannot be chained: make it with LINKED_LIST";
+            return Err(Refused::new(Error::plain(ErrorKind::InvalidValue, text), tail));
+        }
+        let mut last = self.element_mut();
+        while last.next.is_some() {
+            last = last.next.as_deref_mut().expect("it was there a moment ago");
+        }
+        last.next = tail.element.take();
+        Ok(())
+    }
+
+    /// Takes off what hangs behind this buffer, as a chain of its own.
+    pub fn unlink(&mut self) -> Option<Self> {
+        let next = self.element_mut().next.take();
+        next.map(|element| Self { element: Some(element), _not_sync: PhantomData })
+    }
+
+    /// Buffers of the chain, this one among them.
+    pub fn chain_len(&self) -> usize {
+        self.chain().count()
+    }
+
+    /// Bytes of all datarooms of the chain.
+    pub fn chain_data_len(&self) -> u64 {
+        self.chain().map(|link| link.data().1).sum()
+    }
+
+    /// Datarooms of the chain in order, as address and bytes.
+    pub fn datarooms(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.chain().map(Link::data)
+    }
+
+    /// The buffers of the chain.
+    #[inline]
+    pub(crate) fn chain(&self) -> impl Iterator<Item = Link<'_>> {
+        std::iter::successors(Some(self.first()), |link| link.next())
+    }
+
+    #[inline]
+    pub(crate) fn first(&self) -> Link<'_> {
+        Link { element: self.element() }
+    }
+
+    /// Whether a job may take it: each buffer of the chain has one reference.
+    pub(crate) fn is_sole(&self) -> bool {
+        self.chain().all(|link| link.element.shared.count() == 1)
+    }
+
+    /// The datarooms grow by `length` bytes that were written into the tailrooms, in order.
+    pub(crate) fn grow(&mut self, mut length: u64) {
+        let mut element = Some(self.element_mut());
+        while let Some(here) = element {
+            let room = here.head + here.length - here.data - here.data_length;
+            let grown = room.min(length);
+            here.data_length += grown;
+            length -= grown;
+            if length == 0 {
+                break;
+            }
+            element = here.next.as_deref_mut();
+        }
+    }
+}
+
+impl Link<'_> {
+    /// Copies to an address inside the buffer.
+    pub(crate) fn write(self, address: u64, bytes: &[u8]) -> Result<()> {
+        let chunk = self.chunk();
+        let memory = crate::memory::bytes_of(chunk)?;
+        let offset = (address - chunk.address()) as usize;
+        memory.write_at(offset, bytes).map_err(crate::memory::outside)
+    }
+
+    /// Copies from an address inside the buffer.
+    pub(crate) fn read(self, address: u64, into: &mut [u8]) -> Result<()> {
+        let chunk = self.chunk();
+        let memory = crate::memory::bytes_of(chunk)?;
+        let offset = (address - chunk.address()) as usize;
+        memory.read_at(offset, into).map_err(crate::memory::outside)
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        let mut next = self.element.take();
+        while let Some(mut element) = next {
+            next = element.next.take();
+            element.release();
+        }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf")
+            .field("head", &format_args!("{:#x}", self.head()))
+            .field("len", &self.len())
+            .field("data", &format_args!("{:#x}", self.data()))
+            .field("data_len", &self.data_len())
+            .field("chain", &self.chain_len())
+            .field("refcount", &self.refcount())
+            .finish()
+    }
+}

@@ -1,0 +1,170 @@
+//! What a buffer consists of, and the store that it goes back to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::memory::Chunk;
+
+/// A descriptor. It is made when its store is started, and wanders between the store and the
+/// program.
+#[derive(Debug)]
+pub(crate) struct Element {
+    /// Where it points; `None` of one in an inventory's store.
+    pub(super) chunk: Option<Arc<Chunk>>,
+    pub(super) head: u64,
+    pub(super) length: u64,
+    pub(super) data: u64,
+    pub(super) data_length: u64,
+    /// The next of the chain.
+    pub(super) next: Option<Box<Element>>,
+    pub(super) shared: Arc<Shared>,
+    /// Where it goes back to; `None` while it is there.
+    pub(super) home: Option<Arc<Store>>,
+}
+
+/// What the references to a buffer have in common with it.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    count: AtomicU16,
+    pub(super) head: AtomicU64,
+    pub(super) length: AtomicU64,
+    /// The descriptor, when the buffer is gone and references are not.
+    left: Mutex<Option<Box<Element>>>,
+}
+
+impl Shared {
+    pub(super) fn count(&self) -> u16 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(super) fn begin(&self, head: u64, length: u64) {
+        self.head.store(head, Ordering::Relaxed);
+        self.length.store(length, Ordering::Relaxed);
+        self.count.store(1, Ordering::Release);
+    }
+
+    /// One more; false if there are as many as can be counted.
+    pub(super) fn add(&self) -> bool {
+        let more = |count: u16| count.checked_add(1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn left(&self) -> std::sync::MutexGuard<'_, Option<Box<Element>>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One less; whoever was the last gives the descriptor back.
+    pub(super) fn remove(&self) {
+        let mut left = self.left();
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(element) = left.take()
+        {
+            drop(left);
+            element.go_home();
+        }
+    }
+
+    /// The buffer is dropped: gives it back, or leaves it to the references.
+    fn leave(&self, element: Box<Element>) {
+        let mut left = self.left();
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(left);
+            element.go_home();
+        } else {
+            *left = Some(element);
+        }
+    }
+}
+
+impl Element {
+    fn new() -> Self {
+        Self {
+            chunk: None,
+            head: 0,
+            length: 0,
+            data: 0,
+            data_length: 0,
+            next: None,
+            shared: Arc::default(),
+            home: None,
+        }
+    }
+
+    /// Whether it can be part of a chain.
+    pub(super) fn can_chain(&self) -> bool {
+        self.home.as_ref().is_some_and(|home| home.chains)
+    }
+
+    /// A buffer with this descriptor is dropped.
+    pub(super) fn release(self: Box<Self>) {
+        match self.shared.count() {
+            // Nobody else can make a second reference: that takes the buffer.
+            1 => self.go_home(),
+            _ => self.shared.clone().leave(self),
+        }
+    }
+
+    /// Goes back to its store.
+    fn go_home(mut self: Box<Self>) {
+        let Some(home) = self.home.take() else { return };
+        if let Some(chunk) = &self.chunk {
+            chunk.forget_buffer();
+        }
+        if !home.keeps_chunks {
+            self.chunk = None;
+        }
+        // The store has room for every descriptor that it made, so it is never refused.
+        let _refused = home.free.push(self);
+    }
+}
+
+/// Descriptors that nobody has.
+#[derive(Debug)]
+pub(crate) struct Store {
+    free: ArrayQueue<Box<Element>>,
+    /// Its descriptors point to where they always point: it is a pool.
+    keeps_chunks: bool,
+    /// Its buffers can be chained.
+    chains: bool,
+}
+
+impl Store {
+    /// Descriptors that point nowhere yet. There is at least one.
+    pub(super) fn of(count: usize, chains: bool) -> Arc<Self> {
+        let free = ArrayQueue::new(count.max(1));
+        for _ in 0..count {
+            let _refused = free.push(Box::new(Element::new()));
+        }
+        Arc::new(Self { free, keeps_chunks: false, chains })
+    }
+
+    /// Descriptors of pieces of `length` bytes of a chunk, at these addresses.
+    pub(super) fn pointing(
+        chunk: &Arc<Chunk>,
+        addresses: impl ExactSizeIterator<Item = u64>,
+        length: u64,
+        chains: bool,
+    ) -> Arc<Self> {
+        let free = ArrayQueue::new(addresses.len().max(1));
+        for address in addresses {
+            let chunk = Some(chunk.clone());
+            let element = Element { chunk, head: address, length, ..Element::new() };
+            let _refused = free.push(Box::new(element));
+        }
+        Arc::new(Self { free, keeps_chunks: true, chains })
+    }
+
+    pub(super) fn take(self: &Arc<Self>) -> Option<Box<Element>> {
+        let mut element = self.free.pop()?;
+        element.home = Some(self.clone());
+        Some(element)
+    }
+
+    /// Descriptors that nobody has.
+    pub(super) fn available(&self) -> usize {
+        self.free.len()
+    }
+}

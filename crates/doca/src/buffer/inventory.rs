@@ -1,0 +1,249 @@
+//! The inventory: buffers of any map, at any address, of any length.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::buf::Buf;
+use super::element::{Element, Store};
+use crate::memory::{Chunk, MemoryMap};
+use crate::{Error, ErrorKind, Refused, Result};
+
+/// What buffers of an inventory can do beside pointing to memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Extensions(u32);
+
+impl Extensions {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// They can be chained.
+    pub const LINKED_LIST: Self = Self(1);
+
+    /// The bits.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether all of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A store of buffer descriptors (`struct doca_buf_inventory`), started.
+///
+/// It makes its descriptors when it is started; from then on neither making nor dropping a buffer
+/// allocates. It may make any number of buffers over time, so many at a time.
+///
+/// ```no_run
+/// # use verbless_doca::{Mmap, Result};
+/// use verbless_doca::Inventory;
+///
+/// # fn f(map: &Mmap) -> Result<()> {
+/// let inventory = Inventory::builder(64).start()?;
+/// let mut buffer = inventory.buf_by_addr(map, map.address(), 256)?;
+/// buffer.append(b"a request")?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Inventory {
+    name: String,
+    capacity: usize,
+    extensions: Extensions,
+    stopped: bool,
+    store: Arc<Store>,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+/// An inventory that is being configured.
+#[derive(Clone, Debug)]
+#[must_use = "an inventory exists when it is started"]
+pub struct InventoryBuilder {
+    name: String,
+    capacity: usize,
+    extensions: Extensions,
+}
+
+impl InventoryBuilder {
+    /// A name for people.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// What its buffers can do.
+    pub fn extensions(self, extensions: Extensions) -> Self {
+        Self { extensions, ..self }
+    }
+
+    /// Makes the descriptors (`doca_buf_inventory_start`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] for an inventory of no buffers.
+    pub fn start(self) -> Result<Inventory> {
+        let Self { name, capacity, extensions } = self;
+        if capacity == 0 {
+            return Err(Error::plain(
+                ErrorKind::InvalidValue,
+                "an inventory has at least 1 buffer",
+            ));
+        }
+        let store = Store::of(capacity, extensions.contains(Extensions::LINKED_LIST));
+        let stopped = false;
+        Ok(Inventory { name, capacity, extensions, stopped, store, _not_sync: PhantomData })
+    }
+}
+
+impl Inventory {
+    /// An inventory of `capacity` buffers (`doca_buf_inventory_create`), to be configured.
+    pub fn builder(capacity: usize) -> InventoryBuilder {
+        InventoryBuilder { name: String::new(), capacity, extensions: Extensions::NONE }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Buffers that it makes at a time.
+    pub fn num_elements(&self) -> usize {
+        self.capacity
+    }
+
+    /// Buffers that it can make now.
+    pub fn num_free_elements(&self) -> usize {
+        self.store.available()
+    }
+
+    /// What its buffers can do.
+    pub fn extensions(&self) -> Extensions {
+        self.extensions
+    }
+
+    /// A buffer of `length` bytes from `address` on, which is an address of the map. Its dataroom
+    /// is empty, at its first byte (`doca_buf_inventory_buf_by_addr`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Empty`] if all are out; [`ErrorKind::InvalidValue`] if no range of the map has
+    /// all of it; [`ErrorKind::BadState`] if the inventory or the map is stopped.
+    pub fn buf_by_addr(&self, map: &impl MemoryMap, address: u64, length: u64) -> Result<Buf> {
+        self.make(map, (address, length), (address, 0))
+    }
+
+    /// The same with all of it as dataroom (`doca_buf_inventory_buf_by_data`).
+    ///
+    /// # Errors
+    /// As [`Inventory::buf_by_addr`].
+    pub fn buf_by_data(&self, map: &impl MemoryMap, data: u64, length: u64) -> Result<Buf> {
+        self.make(map, (data, length), (data, length))
+    }
+
+    /// The same with this dataroom, address and bytes, in it (`doca_buf_inventory_buf_by_args`).
+    ///
+    /// # Errors
+    /// As [`Inventory::buf_by_addr`]; [`ErrorKind::InvalidValue`] if the dataroom is not inside.
+    pub fn buf_by_args(
+        &self,
+        map: &impl MemoryMap,
+        address: u64,
+        length: u64,
+        data: u64,
+        data_length: u64,
+    ) -> Result<Buf> {
+        let mut buffer = self.make(map, (address, length), (address, 0))?;
+        buffer.set_data(data, data_length)?;
+        Ok(buffer)
+    }
+
+    /// Another buffer that points to the same bytes, with the same dataroom
+    /// (`doca_buf_inventory_buf_dup`). Of a chain, it is a copy of the whole chain. The bytes are
+    /// not copied.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Empty`] if too few are left; then none is taken.
+    pub fn buf_dup(&self, source: &Buf) -> Result<Buf> {
+        let mut copy = self.copy_of(source.element())?;
+        let mut rest = source.element().next.as_deref();
+        while let Some(element) = rest {
+            copy.link(self.copy_of(element)?)?;
+            rest = element.next.as_deref();
+        }
+        Ok(copy)
+    }
+
+    fn copy_of(&self, source: &Element) -> Result<Buf> {
+        let chunk = source.chunk.as_ref().expect("the descriptor of a buffer points to a chunk");
+        self.point(chunk, (source.head, source.length), (source.data, source.data_length))
+    }
+
+    fn make(&self, map: &impl MemoryMap, whole: (u64, u64), data: (u64, u64)) -> Result<Buf> {
+        self.point(map.chunk(whole.0, whole.1)?, whole, data)
+    }
+
+    fn point(&self, chunk: &Arc<Chunk>, whole: (u64, u64), data: (u64, u64)) -> Result<Buf> {
+        if self.stopped {
+            let text = "the inventory is stopped: call `start` first";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        }
+        let Some(mut element) = self.store.take() else {
+            let text = "all buffers of the inventory are out: drop some, or make it larger";
+            return Err(Error::plain(ErrorKind::Empty, text));
+        };
+        element.chunk = Some(chunk.clone());
+        (element.head, element.length) = whole;
+        (element.data, element.data_length) = data;
+        Ok(Buf::of(element))
+    }
+
+    /// Makes no more buffers (`doca_buf_inventory_stop`) until it is started again; those that are
+    /// out stay as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] if it is stopped.
+    pub fn stop(&mut self) -> Result<()> {
+        if self.stopped {
+            return Err(Error::plain(ErrorKind::BadState, "the inventory is stopped already"));
+        }
+        self.stopped = true;
+        Ok(())
+    }
+
+    /// Makes buffers again after [`Inventory::stop`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] if it is not stopped.
+    pub fn start(&mut self) -> Result<()> {
+        if !self.stopped {
+            return Err(Error::plain(ErrorKind::BadState, "the inventory is started already"));
+        }
+        self.stopped = false;
+        Ok(())
+    }
+
+    /// Drops it (`doca_buf_inventory_destroy`). A plain drop leaves buffers that are out as they
+    /// are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while buffers are out.
+    pub fn destroy(self) -> std::result::Result<(), Refused<Self>> {
+        match self.capacity - self.store.available() {
+            0 => Ok(()),
+            out => {
+                let text = format!("{out} buffers of the inventory are out: drop them first");
+                Err(Refused::new(Error::new(ErrorKind::InUse, text), self))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Inventory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inventory")
+            .field("name", &self.name)
+            .field("num_elements", &self.capacity)
+            .field("num_free_elements", &self.num_free_elements())
+            .field("extensions", &self.extensions)
+            .field("stopped", &self.stopped)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,159 @@
+//! The pool: buffers of one size in one map, wherever there is room.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::buf::Buf;
+use super::element::Store;
+use super::inventory::Extensions;
+use crate::memory::MemoryMap;
+use crate::{Error, ErrorKind, Refused, Result};
+
+/// A pool of buffers of one size (`struct doca_bufpool`), which do not overlap. Where a buffer is
+/// in the map is the pool's choice.
+///
+/// ```no_run
+/// # use verbless_doca::{Mmap, Result};
+/// use verbless_doca::BufPool;
+///
+/// # fn f(map: &Mmap) -> Result<()> {
+/// let pool = BufPool::builder(map, 16, 2048).alignment(64).start()?;
+/// let buffer = pool.alloc()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct BufPool {
+    count: usize,
+    size: u64,
+    store: Arc<Store>,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+/// A pool that is being configured.
+#[must_use = "a pool exists when it is started"]
+pub struct BufPoolBuilder<'m, M: MemoryMap> {
+    map: &'m M,
+    begin: Option<(u64, u64)>,
+    count: usize,
+    size: u64,
+    alignment: u64,
+    extensions: Extensions,
+}
+
+impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
+    /// What the first address of each buffer is a multiple of, a power of two; 1 if this is not
+    /// called.
+    pub fn alignment(self, alignment: u64) -> Self {
+        Self { alignment, ..self }
+    }
+
+    /// Which `length` bytes of the map it uses, from `address` on. Needed for a map of several
+    /// ranges; else it is the whole range.
+    pub fn range(self, address: u64, length: u64) -> Self {
+        Self { begin: Some((address, length)), ..self }
+    }
+
+    /// What its buffers can do.
+    pub fn extensions(self, extensions: Extensions) -> Self {
+        Self { extensions, ..self }
+    }
+
+    /// Makes the buffers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if they do not fit, for none of them or empty ones, for an
+    /// alignment that is no power of two, or for a map of several ranges without
+    /// [`BufPoolBuilder::range`].
+    pub fn start(self) -> Result<BufPool> {
+        let Self { map, begin, count, size, alignment, extensions } = self;
+        let refuse = |text: String| Err(Error::new(ErrorKind::InvalidValue, text));
+        if count == 0 || size == 0 {
+            return refuse(format!("a pool of {count} buffers of {size} bytes has none"));
+        }
+        if !alignment.is_power_of_two() {
+            return refuse(format!("an alignment of {alignment} is no power of two"));
+        }
+        let (address, length) = match begin {
+            Some(begin) => begin,
+            None => map.whole()?,
+        };
+        let chunk = map.chunk(address, length)?;
+        // Saturated numbers are past the end.
+        let first = address.saturating_add(alignment - 1) & !(alignment - 1);
+        let stride = size.saturating_add(alignment - 1) & !(alignment - 1);
+        let last = (count as u64 - 1).saturating_mul(stride).saturating_add(size);
+        let room = address.saturating_add(length).saturating_sub(first);
+        if last > room {
+            return refuse(format!(
+                "{count} buffers of {size} bytes, each at a multiple of {alignment}, need {last} \
+                 bytes; the map has {room}"
+            ));
+        }
+        let addresses = (0..count).map(|index| first + index as u64 * stride);
+        let chains = extensions.contains(Extensions::LINKED_LIST);
+        let store = Store::pointing(chunk, addresses, size, chains);
+        Ok(BufPool { count, size, store, _not_sync: PhantomData })
+    }
+}
+
+impl BufPool {
+    /// A pool of `count` buffers of `size` bytes in a map, to be configured.
+    pub fn builder<M: MemoryMap>(map: &M, count: usize, size: u64) -> BufPoolBuilder<'_, M> {
+        let extensions = Extensions::NONE;
+        BufPoolBuilder { map, begin: None, count, size, alignment: 1, extensions }
+    }
+
+    /// A buffer with an empty dataroom.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Empty`] if all are out.
+    pub fn alloc(&self) -> Result<Buf> {
+        let Some(mut element) = self.store.take() else {
+            let text = "all buffers of the pool are out: drop some, or make it larger";
+            return Err(Error::plain(ErrorKind::Empty, text));
+        };
+        (element.data, element.data_length) = (element.head, 0);
+        Ok(Buf::of(element))
+    }
+
+    /// Buffers that it has, out or not.
+    pub fn num_elements(&self) -> usize {
+        self.count
+    }
+
+    /// Buffers that are not out.
+    pub fn num_free_elements(&self) -> usize {
+        self.store.available()
+    }
+
+    /// Bytes of a buffer.
+    pub fn element_size(&self) -> u64 {
+        self.size
+    }
+
+    /// Drops it. A plain drop leaves buffers that are out as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while buffers are out.
+    pub fn destroy(self) -> std::result::Result<(), Refused<Self>> {
+        match self.count - self.store.available() {
+            0 => Ok(()),
+            out => {
+                let text = format!("{out} buffers of the pool are out: drop them first");
+                Err(Refused::new(Error::new(ErrorKind::InUse, text), self))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for BufPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufPool")
+            .field("num_elements", &self.count)
+            .field("num_free_elements", &self.num_free_elements())
+            .field("element_size", &self.size)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,61 @@
+//! References to a buffer beside the buffer itself.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::element::Shared;
+use crate::{Error, ErrorKind, Result};
+
+/// A counted reference to a buffer ([`Buf::add_ref`](super::Buf::add_ref)). It tells what never
+/// changes of the buffer, and keeps its descriptor and its map in use; the dataroom is its owner's.
+/// Dropping it is `doca_buf_refcount_rm`.
+pub struct BufRef(Arc<Shared>);
+
+impl BufRef {
+    pub(super) fn to(shared: &Arc<Shared>) -> Result<Self> {
+        match shared.add() {
+            true => Ok(Self(shared.clone())),
+            false => {
+                let text = "the buffer has 65,535 references: drop some";
+                Err(Error::plain(ErrorKind::Full, text))
+            }
+        }
+    }
+
+    /// The first byte's address.
+    pub fn head(&self) -> u64 {
+        self.0.head.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the buffer.
+    pub fn len(&self) -> u64 {
+        self.0.length.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// References to the buffer, this one among them.
+    pub fn refcount(&self) -> u16 {
+        self.0.count()
+    }
+}
+
+impl Drop for BufRef {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
+}
+
+impl fmt::Debug for BufRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufRef")
+            .field("head", &format_args!("{:#x}", self.head()))
+            .field("len", &self.len())
+            .field("refcount", &self.refcount())
+            .finish()
+    }
+}

@@ -1,0 +1,96 @@
+//! What all contexts have in common.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::{Dev, Error, ErrorKind, Result};
+
+/// Which context a job is for: a number that no other context ever has, and a small one that work
+/// queues find it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CtxId {
+    serial: u64,
+    /// No two contexts have the same at a time.
+    pub(crate) index: u32,
+}
+
+/// Indexes that are free again, and the first that was never used.
+static INDEXES: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+impl CtxId {
+    fn new() -> Self {
+        let (free, next) = &mut *INDEXES.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = free.pop().unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        });
+        Self { serial: SERIAL.fetch_add(1, Ordering::Relaxed), index }
+    }
+}
+
+/// A context as work queues know it.
+#[derive(Debug)]
+pub struct Core {
+    id: CtxId,
+    dev: Dev,
+    pub(crate) event_driven: bool,
+    workqs: AtomicU32,
+    most: u32,
+}
+
+impl Core {
+    /// Of a context on `dev`, which takes `most` work queues at a time.
+    pub(crate) fn new(dev: &Dev, event_driven: bool, most: u32) -> Self {
+        let (id, dev, workqs) = (CtxId::new(), dev.clone(), AtomicU32::new(0));
+        Self { id, dev, event_driven, workqs, most }
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> CtxId {
+        self.id
+    }
+
+    pub(crate) fn dev(&self) -> &Dev {
+        &self.dev
+    }
+
+    pub(crate) fn workqs(&self) -> u32 {
+        self.workqs.load(Ordering::Acquire)
+    }
+
+    pub(super) fn attach(&self) -> Result<()> {
+        let more = |count: u32| (count < self.most).then_some(count + 1);
+        match self.workqs.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(()),
+            Err(count) => {
+                let text = format!(
+                    "the context is on {count} work queues, as many as it takes: remove it from one"
+                );
+                Err(Error::new(ErrorKind::InUse, text))
+            }
+        }
+    }
+
+    pub(super) fn detach(&self) {
+        self.workqs.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Refuses while work queues have it.
+    pub(crate) fn may_stop(&self) -> Result<()> {
+        match self.workqs() {
+            0 => Ok(()),
+            some => {
+                let text =
+                    format!("{some} work queues have the context: remove it from them first");
+                Err(Error::new(ErrorKind::InUse, text))
+            }
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        INDEXES.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.id.index);
+    }
+}

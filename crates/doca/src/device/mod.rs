@@ -1,0 +1,212 @@
+//! Devices (`doca_dev.h`; sections 3.2 of 2.2, 4.1 to 4.4 and 5.1 of 1.3).
+//!
+//! A [`DevInfo`] describes a device: it is listed, asked, and opened. A [`Dev`] is an open one, for
+//! maps and contexts. All of them are handles, `Send` and `Sync`.
+//!
+//! ```no_run
+//! use verbless_doca::{DevInfo, Result};
+//!
+//! # fn main() -> Result<()> {
+//! for info in DevInfo::list()? {
+//!     println!("{} at {:?}", info.ib_device_name(), info.pci_address());
+//! }
+//! let dev = DevInfo::find("08:00.0")?.open()?;
+//! println!("{}", dev.info().vuid()?);
+//! # Ok(())
+//! # }
+//! ```
+
+mod open;
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, LazyLock};
+
+use verbless_devx::{Backend, DeviceInfo, FunctionKind, GidType, Kernel};
+
+use crate::types::{PciAddress, PciFuncType};
+use crate::{Error, ErrorKind, Result};
+
+pub use open::Dev;
+
+/// Whether hardware is behind a device, or software that stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DevType {
+    /// A PCI function that offers hardware's abilities.
+    Hardware,
+    /// A device of software: here the project's model of one.
+    Software,
+}
+
+/// What is known of a device before it is opened (`struct doca_devinfo`), as it was when it was
+/// listed. Clones are the same.
+#[derive(Clone)]
+pub struct DevInfo(Arc<Listed>);
+
+pub(crate) struct Listed {
+    backend: Arc<dyn Backend>,
+    info: DeviceInfo,
+}
+
+/// The kernel's devices.
+static KERNEL: LazyLock<Arc<dyn Backend>> = LazyLock::new(|| Arc::new(Kernel::new()));
+
+impl DevInfo {
+    /// The devices of this machine (`doca_devinfo_list_create`). Dropping the list leaves open what
+    /// was opened from it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Initialization`] if there is none, with what to do.
+    pub fn list() -> Result<Vec<Self>> {
+        Self::list_of(&KERNEL)
+    }
+
+    /// The devices of a backend: for the software model in this process.
+    ///
+    /// # Errors
+    /// As [`DevInfo::list`].
+    pub fn list_of(backend: &Arc<dyn Backend>) -> Result<Vec<Self>> {
+        let found = backend.enumerate()?.into_iter();
+        Ok(found.map(|info| Self(Arc::new(Listed { backend: backend.clone(), info }))).collect())
+    }
+
+    /// The device of this machine with this PCI address (`08:00.0`, `0000:08:00.0`) or name
+    /// (`mlx5_0`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], with a list of what there is.
+    pub fn find(name: &str) -> Result<Self> {
+        Self::find_in(&KERNEL, name)
+    }
+
+    /// The same among the devices of a backend.
+    ///
+    /// # Errors
+    /// As [`DevInfo::find`].
+    pub fn find_in(backend: &Arc<dyn Backend>, name: &str) -> Result<Self> {
+        let name = match name.parse::<PciAddress>() {
+            Ok(address) => address.to_string(),
+            Err(_) => name.to_owned(),
+        };
+        let info = backend.find(&name)?;
+        Ok(Self(Arc::new(Listed { backend: backend.clone(), info })))
+    }
+
+    /// Opens the device (`doca_dev_open`). One that is open already is not opened again: the same
+    /// device is returned, and it closes when the last handle to it is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotPermitted`] without access to its file; [`ErrorKind::NotSupported`] if it
+    /// offers no DevX; the device is gone.
+    pub fn open(&self) -> Result<Dev> {
+        Dev::open(self)
+    }
+
+    /// The vendor's unique identifier of the function: it stays the same over reboots
+    /// (property VUID).
+    ///
+    /// # Errors
+    /// The device cannot be opened; [`ErrorKind::NotSupported`] if it does not tell.
+    pub fn vuid(&self) -> Result<String> {
+        let dev = self.open()?;
+        dev.device().query_vuid().map_err(|error| match error.kind() {
+            verbless_devx::ErrorKind::Command => {
+                let text = format!("{} does not tell its VUID: {error}", self.name());
+                Error::new(ErrorKind::NotSupported, text).with_source(error)
+            }
+            _ => error.into(),
+        })
+    }
+
+    /// Its PCI address; that of the parent function for a sub-function.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for a device that is on no PCI bus, as the model in this process.
+    pub fn pci_address(&self) -> Result<PciAddress> {
+        match &self.0.info.pci_address {
+            Some(address) => address.parse(),
+            None => Err(self.has_no("PCI address: it is on no PCI bus")),
+        }
+    }
+
+    /// An IPv4 address of its network interface.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if none is among its GIDs, as always on InfiniBand.
+    pub fn ipv4(&self) -> Result<Ipv4Addr> {
+        let found = self.roce_addresses().find_map(|address| address.to_ipv4_mapped());
+        found.ok_or_else(|| self.has_no("IPv4 address: give its network interface one"))
+    }
+
+    /// An IPv6 address of its network interface, a link-local one if it has no other.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if none is among its GIDs, as always on InfiniBand.
+    pub fn ipv6(&self) -> Result<Ipv6Addr> {
+        let all = || self.roce_addresses().filter(|it| it.to_ipv4_mapped().is_none());
+        let wide = all().find(|it| !it.is_unicast_link_local());
+        wide.or_else(|| all().next())
+            .ok_or_else(|| self.has_no("IPv6 address: give its network interface one"))
+    }
+
+    /// The name of its network interface.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if it has none.
+    pub fn interface_name(&self) -> Result<&str> {
+        let first = self.0.info.netdevs.first().map(String::as_str);
+        first.ok_or_else(|| self.has_no("network interface"))
+    }
+
+    /// Its RDMA device name, such as `mlx5_0`.
+    pub fn ib_device_name(&self) -> &str {
+        &self.0.info.name
+    }
+
+    /// What sort of function it is.
+    pub fn function_type(&self) -> PciFuncType {
+        match self.0.info.function {
+            FunctionKind::Physical => PciFuncType::Pf,
+            FunctionKind::Virtual => PciFuncType::Vf,
+            FunctionKind::Sub => PciFuncType::Sf,
+        }
+    }
+
+    /// Whether it is hardware.
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn dev_type(&self) -> Result<DevType> {
+        let model = self.open()?.device().adapter().is_model();
+        Ok(if model { DevType::Software } else { DevType::Hardware })
+    }
+
+    /// What the layers below know of it.
+    pub fn device_info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.0.backend
+    }
+
+    fn name(&self) -> &str {
+        &self.0.info.name
+    }
+
+    fn has_no(&self, what: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("{} has no {what}", self.name()))
+    }
+
+    /// Addresses among the GIDs: those of RoCE v2 are the interface's.
+    fn roce_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
+        let gids = self.0.info.ports.iter().flat_map(|port| &port.gids);
+        gids.filter(|entry| entry.kind == GidType::RoceV2).map(|entry| entry.gid.0.into())
+    }
+}
+
+impl fmt::Debug for DevInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DevInfo").field(&self.0.info).finish()
+    }
+}

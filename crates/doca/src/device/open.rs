@@ -1,0 +1,89 @@
+//! An open device.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use verbless_command::{Caps, Device};
+use verbless_devx::Backend;
+use verbless_queue::Domain;
+
+use super::DevInfo;
+use crate::Result;
+
+/// An open device (`struct doca_dev`). Clones are the same; it closes when the last of them, and
+/// everything that was made on it, is gone (`doca_dev_close` is a drop).
+#[derive(Clone)]
+pub struct Dev(Arc<Open>);
+
+struct Open {
+    info: DevInfo,
+    device: Device,
+    domain: Domain,
+    /// Told apart by it: no two devices of a process have the same, at any time.
+    id: u64,
+}
+
+/// What is open in this process.
+static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+struct Entry {
+    backend: Weak<dyn Backend>,
+    name: String,
+    open: Weak<Open>,
+}
+
+impl Dev {
+    pub(super) fn open(info: &DevInfo) -> Result<Self> {
+        // The lock is held while it is opened, so that nobody opens it beside us.
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|entry| entry.open.strong_count() > 0);
+        let backend = Arc::downgrade(info.backend());
+        let same = |entry: &&Entry| entry.name == info.name() && entry.backend.ptr_eq(&backend);
+        if let Some(there) = open.iter().find(same).and_then(|entry| entry.open.upgrade()) {
+            return Ok(Self(there));
+        }
+        let device = Device::open(&**info.backend(), info.device_info())?;
+        let domain = Domain::new(&device)?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let this = Arc::new(Open { info: info.clone(), device, domain, id });
+        open.push(Entry { backend, name: info.name().to_owned(), open: Arc::downgrade(&this) });
+        Ok(Self(this))
+    }
+
+    /// What is known of it (`doca_dev_as_devinfo`).
+    pub fn info(&self) -> &DevInfo {
+        &self.0.info
+    }
+
+    /// The open device of the layers below: capabilities, queries, commands.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Its protection domain (`doca_dev_get_pd`), from which regions and queues of the layers below
+    /// can be made beside what is made here.
+    pub fn domain(&self) -> &Domain {
+        &self.0.domain
+    }
+
+    pub(crate) fn caps(&self) -> &Caps {
+        self.0.device.caps()
+    }
+}
+
+/// Two handles are equal if they are of the same open device.
+impl PartialEq for Dev {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Dev {}
+
+impl fmt::Debug for Dev {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dev({})", self.0.info.ib_device_name())
+    }
+}

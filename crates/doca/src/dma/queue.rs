@@ -1,0 +1,99 @@
+//! The device's queue that copies memory.
+
+use verbless_queue::access::KeyAccess;
+use verbless_queue::wr::{Capability, MemoryCopy, Nop, PostError, Request};
+use verbless_queue::{CompletionError, ConnectOptions, Cqe, Qp, QpConfig, Rc, Region, Sge};
+
+use super::refuse;
+use crate::context::Place;
+use crate::{Dev, Error, ErrorKind, Result};
+
+/// Bytes of memory that the device uses while it copies.
+const SCRATCH: usize = 64;
+
+/// Whether `dev` has such queues.
+pub(super) fn supported(dev: &Dev) -> Result<()> {
+    dev.domain().supports::<Rc>(&MemoryCopy::INFO).map_err(|why| {
+        let text = format!("{dev:?} copies no memory: {why}");
+        Error::new(ErrorKind::NotSupported, text).with_source(why)
+    })
+}
+
+/// Bytes of a copy at most.
+pub(super) fn longest(dev: &Dev) -> u64 {
+    match dev.caps().has(Capability::Dma) {
+        true => 1 << dev.caps().general.log_dma_mmo_size(),
+        false => 0,
+    }
+}
+
+/// A queue pair that is its own peer.
+pub(super) struct CopyQueue {
+    qp: Qp,
+    scratch: Region,
+}
+
+impl CopyQueue {
+    /// For so many requests at a time.
+    pub(super) fn new(place: &mut Place<'_>, requests: u32) -> Result<Self> {
+        let (dev, cq) = (&place.side.dev, &place.side.cq);
+        let config = QpConfig {
+            // A copy is longer than inline data would be.
+            inline: 0,
+            user_index: place.user_index,
+            memory_copies: true,
+            ..QpConfig::new(requests, 1)
+        };
+        let mut qp = dev.domain().queue_pair(&config, cq, cq)?;
+        dev.domain().connect_to_itself(&mut qp, &ConnectOptions::default())?;
+        let scratch = dev.domain().region(SCRATCH, KeyAccess::LOCAL)?;
+        Ok(Self { qp, scratch })
+    }
+
+    /// Posts a request.
+    #[inline]
+    pub(super) fn copy(&mut self, from: Sge, to: Sge, cookie: u64, last: bool) -> Result<()> {
+        let room = Sge::new(self.scratch.address(), SCRATCH as u32, self.scratch.lkey());
+        let copy = MemoryCopy::new(room, from, to);
+        let copy = if last { copy.signaled() } else { copy };
+        self.qp.post(&copy, cookie).map(drop).map_err(refused)
+    }
+
+    /// A request that copies nothing.
+    pub(super) fn nothing(&mut self, cookie: u64) -> Result<()> {
+        self.qp.post(&Nop::new().signaled(), cookie).map(drop).map_err(refused)
+    }
+
+    /// The cookie of a request that is done.
+    #[inline]
+    pub(super) fn complete(&mut self, cqe: Cqe) -> std::result::Result<u64, CompletionError> {
+        self.qp.complete(cqe).map(|completion| completion.cookie)
+    }
+
+    /// From the error state back to work; the device has nothing of ours.
+    pub(super) fn recover(&mut self, dev: &Dev) -> Result<()> {
+        self.qp.reset()?;
+        Ok(dev.domain().connect_to_itself(&mut self.qp, &ConnectOptions::default())?)
+    }
+
+    /// Has the device flush what it has.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        Ok(self.qp.to_error()?)
+    }
+
+    /// Takes it from the device.
+    pub(super) fn destroy(self) -> Result<()> {
+        Ok(self.qp.destroy()?)
+    }
+}
+
+#[cold]
+fn refused(error: PostError) -> Error {
+    match error {
+        PostError::Full => {
+            let text = "the device has as many requests as it takes: retrieve some jobs first";
+            refuse(ErrorKind::Again, text)
+        }
+        other => Error::new(ErrorKind::Unexpected, other.to_string()),
+    }
+}

@@ -1,0 +1,237 @@
+//! Errors (`doca_error.h`): what failed, DOCA's name for it, and what to do.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use verbless_command as lower;
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Declares [`ErrorKind`] with what is known of each value.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $c:literal, $advice:literal;)*) => {
+        /// The values of `doca_error_t`, but for `DOCA_SUCCESS` (0), which is `Ok`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[repr(u32)]
+        pub enum ErrorKind {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl ErrorKind {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// DOCA's name, such as `DOCA_ERROR_AGAIN`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $c,)* }
+            }
+
+            /// What to do about it in general.
+            pub const fn advice(self) -> &'static str {
+                match self { $(Self::$name => $advice,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A failure that has no better name.
+    Unknown = 1, "DOCA_ERROR_UNKNOWN", "read the text; the error below it says more";
+    /// The operation is not allowed: a permission is missing, or the object may not do this.
+    NotPermitted = 2, "DOCA_ERROR_NOT_PERMITTED",
+        "give the memory map the permission, or run with more rights";
+    /// Something still uses the object.
+    InUse = 3, "DOCA_ERROR_IN_USE", "give back what uses it first";
+    /// This device, this build or this side cannot do it.
+    NotSupported = 4, "DOCA_ERROR_NOT_SUPPORTED",
+        "ask the capability query first, or choose another device";
+    /// Nothing there now, or no room now.
+    Again = 5, "DOCA_ERROR_AGAIN", "retrieve completions, then try again";
+    /// An argument cannot be.
+    InvalidValue = 6, "DOCA_ERROR_INVALID_VALUE", "correct the argument that the text names";
+    /// Memory could not be had or pinned.
+    NoMemory = 7, "DOCA_ERROR_NO_MEMORY",
+        "raise the limit of locked memory (ulimit -l), or request less";
+    /// The device or a resource of it could not be set up.
+    Initialization = 8, "DOCA_ERROR_INITIALIZATION",
+        "check that the device is there and its kernel modules are loaded";
+    /// Time ran out before it happened.
+    TimeOut = 9, "DOCA_ERROR_TIME_OUT", "wait longer, or see why the other side is silent";
+    /// The object is being shut down, or is.
+    Shutdown = 10, "DOCA_ERROR_SHUTDOWN", "make a new object";
+    /// The peer reset the connection.
+    ConnectionReset = 11, "DOCA_ERROR_CONNECTION_RESET", "connect again";
+    /// The connection was aborted.
+    ConnectionAborted = 12, "DOCA_ERROR_CONNECTION_ABORTED", "connect again";
+    /// The connection is being made.
+    ConnectionInProgress = 13, "DOCA_ERROR_CONNECTION_INPROGRESS", "wait until it is made";
+    /// There is no connection.
+    NotConnected = 14, "DOCA_ERROR_NOT_CONNECTED", "connect first";
+    /// A lock is held by another.
+    NoLock = 15, "DOCA_ERROR_NO_LOCK", "try again when the other is done";
+    /// There is no such thing.
+    NotFound = 16, "DOCA_ERROR_NOT_FOUND", "list what there is";
+    /// A job failed.
+    IoFailed = 17, "DOCA_ERROR_IO_FAILED", "the event says which job, and why";
+    /// The object is in a state in which this is not possible.
+    BadState = 18, "DOCA_ERROR_BAD_STATE", "bring it into the state that the text names first";
+    /// The other side speaks another version.
+    UnsupportedVersion = 19, "DOCA_ERROR_UNSUPPORTED_VERSION",
+        "run the same release on both sides";
+    /// The operating system refused.
+    OperatingSystem = 20, "DOCA_ERROR_OPERATING_SYSTEM", "the text has its error";
+    /// The device's driver or firmware refused.
+    Driver = 21, "DOCA_ERROR_DRIVER", "the text has status and syndrome";
+    /// Something that should not be possible happened.
+    Unexpected = 22, "DOCA_ERROR_UNEXPECTED", "report it";
+    /// It is there already.
+    AlreadyExist = 23, "DOCA_ERROR_ALREADY_EXIST", "use the one that is there";
+    /// No room is left.
+    Full = 24, "DOCA_ERROR_FULL", "give something back, or make it larger";
+    /// Nothing is left to take.
+    Empty = 25, "DOCA_ERROR_EMPTY", "give something back, or make it larger";
+    /// It has begun, and is not finished.
+    InProgress = 26, "DOCA_ERROR_IN_PROGRESS", "wait until it is finished";
+}
+
+impl ErrorKind {
+    /// The number in `doca_error_t`.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The kind of a number; `None` of 0, which is success, and of numbers that none has.
+    pub fn of_number(number: u32) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.number() == number)
+    }
+}
+
+/// Why a call failed.
+///
+/// Its text says what was attempted and what to do. To make one on the path of jobs allocates
+/// nothing.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    what: Cow<'static, str>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error with its text: what failed, and what to do.
+    pub(crate) fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, what: what.into(), source: None }
+    }
+
+    /// One whose text is not made before somebody reads it.
+    pub(crate) const fn plain(kind: ErrorKind, what: &'static str) -> Self {
+        Self { kind, what: Cow::Borrowed(what), source: None }
+    }
+
+    pub(crate) fn with_source(
+        mut self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// DOCA's value.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.name(), self.what)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
+
+/// What the layers below refuse, under DOCA's name for it.
+impl From<lower::Error> for Error {
+    fn from(error: lower::Error) -> Self {
+        use lower::ErrorKind as Lower;
+        let kind = match error.kind() {
+            Lower::NoDevice | Lower::NotFound => ErrorKind::NotFound,
+            Lower::ModuleMissing => ErrorKind::Initialization,
+            Lower::Permission => ErrorKind::NotPermitted,
+            Lower::MemoryLimit => ErrorKind::NoMemory,
+            Lower::NoDevx | Lower::ModelOnly => ErrorKind::NotSupported,
+            Lower::Command | Lower::Refused => ErrorKind::Driver,
+            Lower::DeviceGone => ErrorKind::Shutdown,
+            Lower::EventsLost => ErrorKind::Unexpected,
+            Lower::Input | Lower::Peer => ErrorKind::InvalidValue,
+            Lower::Answer => ErrorKind::Unexpected,
+            Lower::Full => ErrorKind::Again,
+            Lower::Failed => ErrorKind::IoFailed,
+            Lower::Io => ErrorKind::OperatingSystem,
+            _ => ErrorKind::Unknown,
+        };
+        Self::new(kind, error.to_string()).with_source(error)
+    }
+}
+
+/// A refused call that took something: it is given back.
+#[derive(Debug)]
+pub struct Refused<T> {
+    /// Why.
+    pub error: Error,
+    /// What was given.
+    pub given: T,
+}
+
+impl<T> Refused<T> {
+    pub(crate) const fn new(error: Error, given: T) -> Self {
+        Self { error, given }
+    }
+}
+
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for Refused<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+/// Drops what was given.
+impl<T> From<Refused<T>> for Error {
+    fn from(refused: Refused<T>) -> Self {
+        refused.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_c_enumeration_and_have_no_gap() {
+        for (index, kind) in ErrorKind::ALL.iter().enumerate() {
+            assert_eq!(kind.number() as usize, index + 1);
+            assert_eq!(ErrorKind::of_number(kind.number()), Some(*kind));
+            assert!(kind.name().starts_with("DOCA_ERROR_") && !kind.advice().is_empty());
+        }
+        assert_eq!(ErrorKind::ALL.len(), 26);
+        assert_eq!((ErrorKind::of_number(0), ErrorKind::of_number(27)), (None, None));
+    }
+
+    #[test]
+    fn an_error_shows_its_name_and_its_text() {
+        let error = Error::plain(ErrorKind::Again, "the work queue is full");
+        assert_eq!(error.to_string(), "DOCA_ERROR_AGAIN: the work queue is full");
+    }
+}

@@ -1,0 +1,75 @@
+//! DOCA Core's object model on mlx5 devices, in Rust and without any of the vendor's libraries.
+//!
+//! Whoever knows DOCA finds its objects here under their names, and their rules as types: *create*
+//! and *configure* are a builder, *start* turns it into the object, *submit* takes a job with its
+//! buffers, *retrieve* gives them back, *stop* and *destroy* are methods that refuse while
+//! something is in use, or a drop.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use verbless_devx::Backend;
+//! use verbless_doca::dma::Dma;
+//! use verbless_doca::{AccessFlags, DevInfo, Event, Inventory, Memory, Mmap, WorkQ};
+//! use verbless_model::{Model, Profile};
+//! use verbless_model_kernel::InProcess;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // On the software model; where there is a card, `DevInfo::list()` has it.
+//! let model = Model::builder().device(Profile::load("bluefield3")?).build();
+//! let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+//! let dev = DevInfo::find_in(&backend, "mlx5_0")?.open()?;
+//!
+//! // Memory that the device may use, and descriptors of parts of it.
+//! let map = Mmap::builder()
+//!     .memrange(Memory::allocate(4096)?)
+//!     .permissions(AccessFlags::LOCAL_READ_WRITE)
+//!     .add_dev(&dev)
+//!     .start()?;
+//! let inventory = Inventory::builder(2).start()?;
+//! let mut source = inventory.buf_by_addr(&map, map.address(), 1024)?;
+//! let destination = inventory.buf_by_addr(&map, map.address() + 1024, 1024)?;
+//! source.append(b"copied by the device")?;
+//!
+//! // A context, a work queue on it, a job.
+//! let dma = Dma::builder(&dev).start()?;
+//! let mut workq = WorkQ::new(16)?;
+//! workq.add(&dma)?;
+//! workq.submit(dma.memcpy(source, destination).user_data(7))?;
+//! let Some(Event::Dma(done)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
+//! assert_eq!(done.destination.to_vec()?, b"copied by the device");
+//! assert_eq!(done.user_data.0, 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | DOCA's header | what |
+//! |---|---|---|
+//! | [`device`] | `doca_dev.h` | devices: lists, properties, open ones |
+//! | [`memory`] | `doca_mmap.h` | memory maps, exports |
+//! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h`, `doca_bufpool.h`, `doca_buf_array.h` | buffers |
+//! | [`context`] | `doca_ctx.h` | work queues, jobs, events |
+//! | [`dma`] | `doca_dma.h` | copies by the device |
+//! | [`sha`] | `doca_sha.h` | hashes, by software |
+//!
+//! Not here yet: representors and exports to the DPU, sync events, graphs, RDMA.
+//!
+//! # Threads
+//! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
+//! buffers, inventories and work queues are `Send`, and used by one thread at a time.
+
+pub mod buffer;
+pub mod context;
+pub mod device;
+pub mod dma;
+mod error;
+pub mod memory;
+pub mod sha;
+mod types;
+
+pub use buffer::{Buf, BufArray, BufPool, BufRef, Extensions, Inventory};
+pub use context::{Context, Event, Job, JobError, JobType, Retrieve, WorkQ};
+pub use device::{Dev, DevInfo, DevType};
+pub use error::{Error, ErrorKind, Refused, Result};
+pub use memory::{DynamicMmap, Memory, MemoryMap, Mmap};
+pub use types::{AccessFlags, PciAddress, PciFuncType, UserData};

@@ -1,0 +1,193 @@
+//! A memory range of a map, and the keys under which devices reach it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use verbless_queue::{Lkey, Memory, Region, Rkey};
+
+use crate::types::AccessFlags;
+use crate::{Dev, Error, ErrorKind, Result};
+
+/// What is called when a range is no longer used, with its first address and its bytes
+/// (`doca_mmap_memrange_free_cb_t`).
+pub type FreeCallback = Box<dyn FnOnce(u64, usize) + Send>;
+
+/// Calls the callback when it is dropped.
+struct Freed {
+    callback: Mutex<Option<FreeCallback>>,
+    address: u64,
+    length: usize,
+}
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        let callback = self.callback.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(callback) = callback {
+            callback(self.address, self.length);
+        }
+    }
+}
+
+impl fmt::Debug for Freed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Freed(..)")
+    }
+}
+
+/// A range. Buffers hold it, and so do the maps.
+#[derive(Debug)]
+pub struct Chunk {
+    address: u64,
+    length: u64,
+    access: AccessFlags,
+    /// By device, as many as the map takes. Dropped before the memory.
+    keys: Box<[OnceLock<DeviceKey>]>,
+    /// The bytes, if this process can reach them.
+    memory: Option<Memory>,
+    /// Buffers that point here.
+    buffers: AtomicU64,
+    /// Dropped last, when nobody reaches the memory any more.
+    freed: Option<Freed>,
+}
+
+/// The keys of one device.
+#[derive(Debug)]
+pub(crate) struct DeviceKey {
+    dev: Dev,
+    lkey: Option<Lkey>,
+    rkey: Option<Rkey>,
+    /// The registration, of local memory.
+    _region: Option<Region>,
+}
+
+impl Chunk {
+    /// A range of local memory for `devices` devices.
+    pub(crate) fn local(memory: Memory, access: AccessFlags, devices: usize) -> Self {
+        Self {
+            address: memory.address(),
+            length: memory.len() as u64,
+            access,
+            keys: (0..devices).map(|_| OnceLock::new()).collect(),
+            memory: Some(memory),
+            buffers: AtomicU64::new(0),
+            freed: None,
+        }
+    }
+
+    /// A peer's range, which `dev` names by `rkey` in its requests.
+    pub(crate) fn of_peer(
+        dev: &Dev,
+        rkey: Rkey,
+        (address, length): (u64, u64),
+        access: AccessFlags,
+    ) -> Self {
+        let key = DeviceKey { dev: dev.clone(), lkey: None, rkey: Some(rkey), _region: None };
+        Self {
+            address,
+            length,
+            access,
+            keys: Box::new([OnceLock::from(key)]),
+            memory: None,
+            buffers: AtomicU64::new(0),
+            freed: None,
+        }
+    }
+
+    /// Has `callback` called when the range is gone.
+    pub(crate) fn call_when_freed(&mut self, callback: Option<FreeCallback>) {
+        let (address, length) = (self.address, self.length as usize);
+        self.freed = callback.map(|callback| Freed {
+            callback: Mutex::new(Some(callback)),
+            address,
+            length,
+        });
+    }
+
+    /// Registers the range on `dev`.
+    pub(crate) fn register(&self, dev: &Dev) -> Result<()> {
+        let Some(memory) = &self.memory else {
+            let text = "memory of another machine or side has the keys that it was exported with";
+            return Err(Error::plain(ErrorKind::NotPermitted, text));
+        };
+        let region = dev.domain().region_of(memory, self.access.key())?;
+        let key = DeviceKey {
+            dev: dev.clone(),
+            lkey: Some(region.lkey()),
+            rkey: region.rkey(),
+            _region: Some(region),
+        };
+        let mut key = Some(key);
+        for place in &self.keys {
+            match place.set(key.take().expect("it is given back when the place is taken")) {
+                Ok(()) => return Ok(()),
+                Err(back) => key = Some(back),
+            }
+        }
+        Err(Error::plain(ErrorKind::Full, "the map has as many devices as it takes"))
+    }
+
+    /// Takes back what `dev` may do. Nobody else has the range.
+    pub(crate) fn deregister(&mut self, dev: &Dev) {
+        for place in &mut self.keys {
+            if place.get().is_some_and(|key| key.dev == *dev) {
+                place.take();
+            }
+        }
+    }
+
+    /// The keys of `dev`, if it has some.
+    #[inline]
+    pub(crate) fn key(&self, dev: &Dev) -> Option<&DeviceKey> {
+        self.keys.iter().filter_map(OnceLock::get).find(|key| key.dev == *dev)
+    }
+
+    pub(crate) const fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) const fn length(&self) -> u64 {
+        self.length
+    }
+
+    pub(crate) const fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    pub(crate) const fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    /// Whether `length` bytes from `address` on are in it.
+    pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
+        address
+            .checked_sub(self.address)
+            .and_then(|offset| offset.checked_add(length))
+            .is_some_and(|end| end <= self.length)
+    }
+
+    /// Buffers that point here.
+    pub(crate) fn buffers(&self) -> u64 {
+        self.buffers.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn count_buffer(&self) {
+        self.buffers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn forget_buffer(&self) {
+        self.buffers.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl DeviceKey {
+    #[inline]
+    pub(crate) const fn lkey(&self) -> Option<Lkey> {
+        self.lkey
+    }
+
+    #[inline]
+    pub(crate) const fn rkey(&self) -> Option<Rkey> {
+        self.rkey
+    }
+}

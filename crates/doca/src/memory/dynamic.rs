@@ -1,0 +1,383 @@
+//! The memory map of 1.3: ranges and devices come and go while it is started.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::export::{self, ExportDescriptor, Kind};
+use super::mmap::unused;
+use super::{Chunk, FreeCallback, Memory, MemoryMap, not_in_map, sealed};
+use crate::types::AccessFlags;
+use crate::{Dev, Error, ErrorKind, Refused, Result};
+
+/// A memory map of 1.3 (`struct doca_mmap` there).
+///
+/// Properties are set before the first start and fixed from then on. While it is started, ranges
+/// and devices are added, in any order, and devices removed. Stopped, it neither changes nor lets
+/// buffers be made, until it is started again. Once exported, it does not change any more.
+///
+/// ```no_run
+/// use verbless_doca::{AccessFlags, DevInfo, DynamicMmap, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let dev = DevInfo::find("mlx5_0")?.open()?;
+/// let mut map = DynamicMmap::new("pool");
+/// map.set_max_chunks(2)?;
+/// map.set_access_flags(AccessFlags::LOCAL_READ_WRITE)?;
+/// map.start()?;
+/// map.populate(Memory::allocate(4096)?, 4096, None)?;
+/// map.dev_add(&dev)?;
+/// map.populate(Memory::allocate(1 << 20)?, 4096, None)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct DynamicMmap {
+    name: String,
+    max_chunks: u32,
+    max_devices: u32,
+    access: AccessFlags,
+    state: State,
+    exported: bool,
+    from_export: bool,
+    devices: Vec<Dev>,
+    chunks: Vec<Arc<Chunk>>,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Never started.
+    New,
+    Started,
+    Stopped,
+}
+
+impl DynamicMmap {
+    /// A map without ranges and devices (`doca_mmap_create`). It takes one range and one device if
+    /// nothing else is set. The name is for people.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            max_chunks: 1,
+            max_devices: 1,
+            access: AccessFlags::LOCAL_READ_ONLY,
+            state: State::New,
+            exported: false,
+            from_export: false,
+            devices: Vec::new(),
+            chunks: Vec::new(),
+            _not_sync: PhantomData,
+        }
+    }
+
+    /// A map of the memory that a peer exported (`doca_mmap_create_from_export`), for jobs of
+    /// `dev`. It is started, and its properties, devices and ranges are fixed.
+    ///
+    /// # Errors
+    /// As [`Mmap::create_from_export`](super::Mmap::create_from_export).
+    pub fn create_from_export(
+        name: impl Into<String>,
+        descriptor: &[u8],
+        dev: &Dev,
+    ) -> Result<Self> {
+        let chunk = export::import(descriptor, dev)?;
+        Ok(Self {
+            access: chunk.access(),
+            state: State::Started,
+            from_export: true,
+            devices: vec![dev.clone()],
+            chunks: vec![Arc::new(chunk)],
+            ..Self::new(name)
+        })
+    }
+
+    /// Sets how many ranges it takes at most.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] after the first start; [`ErrorKind::NotPermitted`] for a map from an
+    /// export; [`ErrorKind::InvalidValue`] for 0.
+    pub fn set_max_chunks(&mut self, chunks: u32) -> Result<()> {
+        self.may_be_configured()?;
+        self.max_chunks = at_least_one(chunks)?;
+        Ok(())
+    }
+
+    /// Sets how many devices it takes at most.
+    ///
+    /// # Errors
+    /// As [`DynamicMmap::set_max_chunks`].
+    pub fn set_max_devices(&mut self, devices: u32) -> Result<()> {
+        self.may_be_configured()?;
+        self.max_devices = at_least_one(devices)?;
+        Ok(())
+    }
+
+    /// Sets who may do what.
+    ///
+    /// # Errors
+    /// As [`DynamicMmap::set_max_chunks`].
+    pub fn set_access_flags(&mut self, access: AccessFlags) -> Result<()> {
+        self.may_be_configured()?;
+        self.access = access;
+        Ok(())
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Ranges that it takes at most; of a map from an export, the remote ranges that it has.
+    pub fn max_chunks(&self) -> u32 {
+        if self.from_export { self.chunks.len() as u32 } else { self.max_chunks }
+    }
+
+    /// Devices that it takes at most.
+    pub fn max_devices(&self) -> u32 {
+        self.max_devices
+    }
+
+    /// Who may do what.
+    pub fn access_flags(&self) -> AccessFlags {
+        self.access
+    }
+
+    /// Buffers that point into it.
+    pub fn buffers(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.buffers()).sum()
+    }
+
+    /// Whether it was exported.
+    pub fn is_exported(&self) -> bool {
+        self.exported
+    }
+
+    /// Whether it was made from an export.
+    pub fn is_from_export(&self) -> bool {
+        self.from_export
+    }
+
+    /// Whether it is started.
+    pub fn is_started(&self) -> bool {
+        self.state == State::Started
+    }
+
+    /// Starts it (`doca_mmap_start`); from the first time on, its properties are fixed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] if it is started.
+    pub fn start(&mut self) -> Result<()> {
+        if self.is_started() {
+            return Err(Error::plain(ErrorKind::BadState, "the memory map is started already"));
+        }
+        self.state = State::Started;
+        Ok(())
+    }
+
+    /// Stops it (`doca_mmap_stop`): until it is started again, it does not change, is not exported,
+    /// and no buffers are made of it. Buffers that there are stay as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] if it is not started.
+    pub fn stop(&mut self) -> Result<()> {
+        self.must_be_started()?;
+        self.state = State::Stopped;
+        Ok(())
+    }
+
+    /// Registers all ranges, and those to come, with a device (`doca_mmap_dev_add`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::NotPermitted`] if it was exported
+    /// or made from an export; [`ErrorKind::AlreadyExist`] if the device is there;
+    /// [`ErrorKind::Full`] if there are as many as it takes; the device's refusal. Then nothing has
+    /// changed.
+    pub fn dev_add(&mut self, dev: &Dev) -> Result<()> {
+        self.may_change()?;
+        if self.devices.contains(dev) {
+            let text = format!("{dev:?} is in the memory map already");
+            return Err(Error::new(ErrorKind::AlreadyExist, text));
+        }
+        if self.devices.len() >= self.max_devices as usize {
+            let text = format!(
+                "the memory map has {} devices, as many as it takes: set_max_devices before start",
+                self.devices.len()
+            );
+            return Err(Error::new(ErrorKind::Full, text));
+        }
+        if let Err(error) = self.chunks.iter().try_for_each(|chunk| chunk.register(dev)) {
+            self.forget(dev);
+            return Err(error);
+        }
+        self.devices.push(dev.clone());
+        Ok(())
+    }
+
+    /// Takes a device out (`doca_mmap_dev_rm`): it can no longer reach the ranges.
+    ///
+    /// # Errors
+    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::NotFound`] if it is not there;
+    /// [`ErrorKind::InUse`] while buffers point into the map, whose jobs may be that device's.
+    pub fn dev_rm(&mut self, dev: &Dev) -> Result<()> {
+        self.may_change()?;
+        let Some(at) = self.devices.iter().position(|there| there == dev) else {
+            let text = format!("{dev:?} is not in the memory map");
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        self.chunks.iter().try_for_each(|chunk| unused(chunk))?;
+        if self.chunks.iter().any(|chunk| Arc::strong_count(chunk) > 1) {
+            let text = "a buffer pool is made of the memory map: drop it first";
+            return Err(Error::plain(ErrorKind::InUse, text));
+        }
+        self.forget(dev);
+        self.devices.remove(at);
+        Ok(())
+    }
+
+    /// Takes the keys of a device from all ranges, which nobody else has.
+    fn forget(&mut self, dev: &Dev) {
+        for chunk in self.chunks.iter_mut().filter_map(Arc::get_mut) {
+            chunk.deregister(dev);
+        }
+    }
+
+    /// Adds a range (`doca_mmap_populate`) and registers it with all devices. `page_size` is the
+    /// alignment that its first address must have, a power of two. `free` is called when the range
+    /// is not used any more: when the map and the last buffer of it are gone.
+    ///
+    /// # Errors
+    /// As [`DynamicMmap::dev_add`], [`ErrorKind::Full`] if there are as many ranges as it takes;
+    /// [`ErrorKind::InvalidValue`] for memory that is not aligned so.
+    pub fn populate(
+        &mut self,
+        memory: Memory,
+        page_size: usize,
+        free: Option<FreeCallback>,
+    ) -> Result<()> {
+        self.may_change()?;
+        if self.chunks.len() >= self.max_chunks as usize {
+            let text = format!(
+                "the memory map has {} ranges, as many as it takes: set_max_chunks before start",
+                self.chunks.len()
+            );
+            return Err(Error::new(ErrorKind::Full, text));
+        }
+        let address = memory.address();
+        if !page_size.is_power_of_two() || !address.is_multiple_of(page_size as u64) {
+            let text = format!("memory at {address:#x} is not aligned to pages of {page_size}");
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        let mut chunk = Chunk::local(memory, self.access, self.max_devices as usize);
+        self.devices.iter().try_for_each(|dev| chunk.register(dev))?;
+        // Not before it is sure to be taken: who gets an error still has the memory.
+        chunk.call_when_freed(free);
+        self.chunks.push(Arc::new(chunk));
+        Ok(())
+    }
+
+    /// What a peer needs to reach the one range through `dev` (`doca_mmap_export`, for RDMA). From
+    /// then on the map does not change.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::NotPermitted`] if it was exported
+    /// or made from an export, or has no `RDMA_` permission; [`ErrorKind::InvalidValue`] if `dev`
+    /// is not in it, or if it has not exactly one range.
+    pub fn export_rdma(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
+        self.may_change()?;
+        let [chunk] = &self.chunks[..] else {
+            let text = format!(
+                "the memory map has {} ranges; only a map of one can be exported",
+                self.chunks.len()
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        };
+        let descriptor = export::export(chunk, dev, Kind::Rdma)?;
+        self.exported = true;
+        Ok(descriptor)
+    }
+
+    /// Drops it (`doca_mmap_destroy`): deregisters all ranges, then calls their callbacks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while buffers point into it.
+    #[expect(clippy::result_large_err, reason = "it gives back the map")]
+    pub fn destroy(self) -> std::result::Result<(), Refused<Self>> {
+        match self.chunks.iter().try_for_each(|chunk| unused(chunk)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+
+    fn must_be_started(&self) -> Result<()> {
+        if self.is_started() {
+            return Ok(());
+        }
+        Err(Error::plain(ErrorKind::BadState, "the memory map is not started: call `start` first"))
+    }
+
+    /// Whether ranges and devices may change, and it may be exported.
+    fn may_change(&self) -> Result<()> {
+        self.must_be_started()?;
+        let text = match (self.exported, self.from_export) {
+            (false, false) => return Ok(()),
+            (true, _) => "the memory map was exported: it does not change any more",
+            (_, true) => "the memory map was made from an export: it does not change",
+        };
+        Err(Error::plain(ErrorKind::NotPermitted, text))
+    }
+
+    fn may_be_configured(&self) -> Result<()> {
+        if self.exported || self.from_export {
+            let text = "properties of a memory map that was exported or made from an export are \
+                        fixed";
+            return Err(Error::plain(ErrorKind::NotPermitted, text));
+        }
+        if self.state != State::New {
+            let text = "properties of a memory map are fixed from its first start on";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        }
+        Ok(())
+    }
+}
+
+fn at_least_one(count: u32) -> Result<u32> {
+    match count {
+        0 => Err(Error::plain(ErrorKind::InvalidValue, "a memory map takes at least one")),
+        some => Ok(some),
+    }
+}
+
+impl sealed::Sealed for DynamicMmap {
+    fn chunk(&self, address: u64, length: u64) -> Result<&Arc<Chunk>> {
+        self.must_be_started()?;
+        let found = self.chunks.iter().find(|chunk| chunk.contains(address, length));
+        found.ok_or_else(|| not_in_map(address, length, &self.chunks))
+    }
+
+    fn whole(&self) -> Result<(u64, u64)> {
+        match &self.chunks[..] {
+            [chunk] => Ok((chunk.address(), chunk.length())),
+            chunks => {
+                let text = format!("the memory map has {} ranges: say which", chunks.len());
+                Err(Error::new(ErrorKind::InvalidValue, text))
+            }
+        }
+    }
+}
+
+impl MemoryMap for DynamicMmap {}
+
+impl fmt::Debug for DynamicMmap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamicMmap")
+            .field("name", &self.name)
+            .field("state", &self.state)
+            .field("chunks", &self.chunks.len())
+            .field("devices", &self.devices)
+            .field("access", &self.access)
+            .field("exported", &self.exported)
+            .field("from_export", &self.from_export)
+            .finish_non_exhaustive()
+    }
+}

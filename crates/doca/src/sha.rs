@@ -1,0 +1,471 @@
+//! SHA (`doca_sha.h`): SHA-1, SHA-256 and SHA-512 of buffers, at once or in parts.
+//!
+//! The command of the hardware that does it is not public. So software does it, on the thread that
+//! calls [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve), a bit at a time; the
+//! [capabilities](Sha::hardware_supported) say so. Everything else is as with a context of
+//! hardware.
+//!
+//! ```no_run
+//! # use verbless_doca::{Buf, Dev, Event, WorkQ};
+//! use verbless_doca::sha::{Algorithm, Sha};
+//!
+//! # fn f(dev: &Dev, message: Buf, digest: Buf) -> Result<(), Box<dyn std::error::Error>> {
+//! let sha = Sha::builder(dev).start()?;
+//! let mut workq = WorkQ::new(16)?;
+//! workq.add(&sha)?;
+//! workq.submit(sha.hash(Algorithm::Sha256, message, digest).user_data(7))?;
+//! let Some(Event::Sha(done)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
+//! assert_eq!(done.destination.unwrap().data_len(), 32);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::Digest;
+
+use crate::buffer::Link;
+use crate::context::{Context, workq_sealed};
+use crate::context::{Core, CtxId, Engine, Event, Job, JobError, JobType, Place, Side, sealed};
+use crate::{Buf, Dev, Error, ErrorKind, Refused, Result, UserData};
+
+/// Bytes that are hashed by one call of `progress_retrieve`: about a tenth of a millisecond.
+const STEP: u64 = 64 << 10;
+
+/// A hash function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// SHA-1: 20 bytes.
+    Sha1,
+    /// SHA-256: 32 bytes.
+    Sha256,
+    /// SHA-512: 64 bytes.
+    Sha512,
+}
+
+impl Algorithm {
+    /// Bytes of a digest (`doca_sha_get_min_dst_buf_size`).
+    pub const fn digest_len(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// Bytes that the function takes at a time: the parts of a hash, but for the last, are
+    /// multiples of it (`doca_sha_get_partial_hash_block_size`).
+    pub const fn block_len(self) -> usize {
+        match self {
+            Self::Sha1 | Self::Sha256 => 64,
+            Self::Sha512 => 128,
+        }
+    }
+}
+
+/// A started SHA context. It takes any number of work queues, in either mode.
+#[derive(Debug)]
+pub struct Sha {
+    core: Arc<Core>,
+}
+
+/// A SHA context that is being configured.
+#[derive(Clone, Debug)]
+#[must_use = "a context exists when it is started"]
+pub struct ShaBuilder {
+    dev: Dev,
+}
+
+impl ShaBuilder {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn start(self) -> Result<Sha> {
+        Ok(Sha { core: Arc::new(Core::new(&self.dev, true, u32::MAX)) })
+    }
+}
+
+impl Sha {
+    /// A context on `dev`, to be configured.
+    pub fn builder(dev: &Dev) -> ShaBuilder {
+        ShaBuilder { dev: dev.clone() }
+    }
+
+    /// Its device.
+    pub fn dev(&self) -> &Dev {
+        self.core.dev()
+    }
+
+    /// Whether `dev` has jobs of this function (`doca_sha_job_get_supported`): all do, by software.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn job_supported(dev: &Dev, algorithm: Algorithm) -> Result<()> {
+        let _ = (dev, algorithm);
+        Ok(())
+    }
+
+    /// Whether hardware does them (`doca_sha_get_hardware_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`]: software does them.
+    pub fn hardware_supported(dev: &Dev) -> Result<()> {
+        let text = format!("software hashes for {dev:?}: the hardware's command is not public");
+        Err(Error::new(ErrorKind::NotSupported, text))
+    }
+
+    /// Buffers that a source may be chained of (`doca_sha_get_max_list_buf_num_elem`): any number.
+    pub const fn max_list_buf_num_elem() -> u32 {
+        u32::MAX
+    }
+
+    /// Bytes of a source at most (`doca_sha_get_max_src_buffer_size`).
+    pub const fn max_source_len() -> u64 {
+        1 << 40
+    }
+
+    /// A job: the hash of the datarooms of `source`, appended to `destination`.
+    pub fn hash(&self, algorithm: Algorithm, source: Buf, destination: Buf) -> HashJob {
+        HashJob {
+            ctx: self.core.id(),
+            user_data: UserData::default(),
+            part: None,
+            algorithm,
+            source,
+            destination: Some(destination),
+        }
+    }
+
+    /// Begins a hash in parts (`doca_sha_partial_session_create`).
+    pub fn partial(&self, algorithm: Algorithm) -> Partial {
+        Partial { algorithm, state: Box::new(State::new(algorithm)) }
+    }
+
+    /// A job: the next part of a hash. Its length is a multiple of
+    /// [`Algorithm::block_len`]. The session comes back with the event.
+    pub fn update(&self, session: Partial, source: Buf) -> HashJob {
+        HashJob {
+            ctx: self.core.id(),
+            user_data: UserData::default(),
+            algorithm: session.algorithm,
+            part: Some(session),
+            source,
+            destination: None,
+        }
+    }
+
+    /// A job: the last part of a hash, which may be empty; the digest is appended to
+    /// `destination`. The session comes back as a new one of the same function.
+    pub fn finish(&self, session: Partial, source: Buf, destination: Buf) -> HashJob {
+        HashJob { destination: Some(destination), ..self.update(session, source) }
+    }
+
+    /// Ends the context.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while it is on a work queue.
+    pub fn stop(self) -> std::result::Result<ShaBuilder, Refused<Self>> {
+        match self.core.may_stop() {
+            Ok(()) => Ok(ShaBuilder { dev: self.core.dev().clone() }),
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+}
+
+impl sealed::Sealed for Sha {
+    fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn engine(&self, place: &mut Place<'_>) -> Result<Box<dyn Engine>> {
+        Ok(Box::new(Hasher { jobs: VecDeque::with_capacity(place.depth as usize), aborted: false }))
+    }
+}
+
+impl Context for Sha {}
+
+/// A hash of several parts (`struct doca_sha_partial_session`).
+pub struct Partial {
+    algorithm: Algorithm,
+    state: Box<State>,
+}
+
+impl Partial {
+    /// Its function.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+impl fmt::Debug for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Partial({:?})", self.algorithm)
+    }
+}
+
+/// A function, and what it has taken so far.
+enum State {
+    Sha1(sha1::Sha1),
+    Sha256(sha2::Sha256),
+    Sha512(sha2::Sha512),
+}
+
+impl State {
+    fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Sha1 => Self::Sha1(Digest::new()),
+            Algorithm::Sha256 => Self::Sha256(Digest::new()),
+            Algorithm::Sha512 => Self::Sha512(Digest::new()),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha1(state) => state.update(bytes),
+            Self::Sha256(state) => state.update(bytes),
+            Self::Sha512(state) => state.update(bytes),
+        }
+    }
+
+    /// Writes the digest, and begins anew.
+    fn finish(&mut self, into: &mut [u8; 64]) -> usize {
+        match self {
+            Self::Sha1(state) => put(into, &state.finalize_reset()),
+            Self::Sha256(state) => put(into, &state.finalize_reset()),
+            Self::Sha512(state) => put(into, &state.finalize_reset()),
+        }
+    }
+}
+
+fn put(into: &mut [u8; 64], digest: &[u8]) -> usize {
+    into[..digest.len()].copy_from_slice(digest);
+    digest.len()
+}
+
+/// A SHA job (`struct doca_sha_job`).
+#[derive(Debug)]
+#[must_use = "a job is done when it is submitted"]
+pub struct HashJob {
+    ctx: CtxId,
+    user_data: UserData,
+    algorithm: Algorithm,
+    part: Option<Partial>,
+    source: Buf,
+    destination: Option<Buf>,
+}
+
+impl HashJob {
+    /// What comes back with its event.
+    pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
+        Self { user_data: user_data.into(), ..self }
+    }
+
+    /// Gives back its buffers: source, destination.
+    pub fn into_bufs(self) -> (Buf, Option<Buf>) {
+        (self.source, self.destination)
+    }
+
+    /// Whether it can be done as it is.
+    fn check(&self) -> Result<()> {
+        let refuse = |kind, text: &'static str| Err(Error::plain(kind, text));
+        let sole = self.source.is_sole() && self.destination.as_ref().is_none_or(Buf::is_sole);
+        if !sole {
+            let text = "a buffer with several references can be in no job: drop the others first";
+            return refuse(ErrorKind::InvalidValue, text);
+        }
+        let here = |link: Link<'_>| link.chunk().memory().is_some();
+        if !self.source.chain().all(here)
+            || self.destination.as_ref().is_some_and(|it| !it.chain().all(here))
+        {
+            let text = "software hashes memory of this process only: copy it here by DMA first";
+            return refuse(ErrorKind::NotSupported, text);
+        }
+        let block = self.algorithm.block_len() as u64;
+        match &self.destination {
+            None if !self.source.chain_data_len().is_multiple_of(block) => {
+                let text = "a part of a hash that is not the last must be whole blocks: 64 bytes, \
+                            128 of SHA-512";
+                refuse(ErrorKind::InvalidValue, text)
+            }
+            None => Ok(()),
+            Some(into) if !into.permissions().is_local_write() => {
+                let text = "the map of the destination has no permission LOCAL_READ_WRITE";
+                refuse(ErrorKind::NotPermitted, text)
+            }
+            Some(into) if into.tail_len() < self.algorithm.digest_len() as u64 => {
+                let text = "the destination's tailroom is shorter than the digest";
+                refuse(ErrorKind::InvalidValue, text)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl workq_sealed::Sealed for HashJob {
+    type Engine = Hasher;
+
+    fn context(&self) -> CtxId {
+        self.ctx
+    }
+
+    fn begin(
+        mut self,
+        engine: &mut Hasher,
+        _side: &mut Side,
+    ) -> std::result::Result<(), Refused<Self>> {
+        if engine.aborted {
+            let text = "the context was aborted on this work queue: remove it";
+            return Err(Refused::new(Error::plain(ErrorKind::Shutdown, text), self));
+        }
+        if let Err(error) = self.check() {
+            return Err(Refused::new(error, self));
+        }
+        let kind = if self.part.is_some() { JobType::ShaPartial } else { JobType::ShaHash };
+        let part = self.part.take();
+        let (algorithm, state) = match part {
+            Some(part) => (part.algorithm, Held::Part(part.state)),
+            None => (self.algorithm, Held::Whole(State::new(self.algorithm))),
+        };
+        let HashJob { user_data, source, destination, .. } = self;
+        let job = Running { kind, user_data, algorithm, state, source, destination, done: 0 };
+        engine.jobs.push_back(job);
+        Ok(())
+    }
+}
+
+impl Job for HashJob {}
+
+/// A SHA job that is done.
+#[derive(Debug)]
+pub struct HashDone {
+    /// What was given with the job.
+    pub user_data: UserData,
+    /// What sort of job it was.
+    pub job_type: JobType,
+    /// How it went.
+    pub result: std::result::Result<(), JobError>,
+    /// The source, as it was.
+    pub source: Buf,
+    /// The destination, with the digest behind its dataroom; `None` of a part.
+    pub destination: Option<Buf>,
+    /// The session of a part.
+    pub session: Option<Partial>,
+}
+
+/// A job in flight.
+struct Running {
+    kind: JobType,
+    user_data: UserData,
+    algorithm: Algorithm,
+    state: Held,
+    source: Buf,
+    destination: Option<Buf>,
+    /// Bytes of the source that were hashed.
+    done: u64,
+}
+
+/// Where a job has its function: that of a part is its session's.
+#[expect(clippy::large_enum_variant, reason = "a job allocates nothing")]
+enum Held {
+    Whole(State),
+    Part(Box<State>),
+}
+
+impl Held {
+    fn get(&mut self) -> &mut State {
+        match self {
+            Self::Whole(state) => state,
+            Self::Part(state) => state,
+        }
+    }
+}
+
+impl Running {
+    /// Hashes a bit; true when all is hashed.
+    fn step(&mut self) -> Result<bool> {
+        let mut skip = self.done;
+        let mut bytes = [0; 4096];
+        let mut budget = STEP;
+        for link in self.source.chain() {
+            let (address, length) = link.data();
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let mut at = std::mem::take(&mut skip);
+            while at < length && budget > 0 {
+                let now = (length - at).min(bytes.len() as u64).min(budget);
+                let part = &mut bytes[..now as usize];
+                link.read(address + at, part)?;
+                self.state.get().update(part);
+                at += now;
+                self.done += now;
+                budget -= now;
+            }
+            if at < length {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn end(mut self, result: std::result::Result<(), JobError>) -> Event {
+        let mut result = result;
+        if result.is_ok()
+            && let Some(into) = &mut self.destination
+        {
+            let mut digest = [0; 64];
+            let length = self.state.get().finish(&mut digest);
+            if let Err(error) = into.append(&digest[..length]) {
+                result = Err(JobError::new(error.kind()));
+            }
+        }
+        let algorithm = self.algorithm;
+        let session = match self.state {
+            Held::Whole(_) => None,
+            Held::Part(state) => Some(Partial { algorithm, state }),
+        };
+        Event::Sha(HashDone {
+            user_data: self.user_data,
+            job_type: self.kind,
+            result,
+            source: self.source,
+            destination: self.destination,
+            session,
+        })
+    }
+}
+
+/// The jobs of one work queue, done in their order.
+pub struct Hasher {
+    jobs: VecDeque<Running>,
+    aborted: bool,
+}
+
+impl Engine for Hasher {
+    fn progress(&mut self, _side: &mut Side) -> Option<Event> {
+        let result = match (self.aborted, self.jobs.front_mut()?.step()) {
+            (true, _) => Err(JobError::new(ErrorKind::Shutdown)),
+            (false, Ok(false)) => return None,
+            (false, Ok(true)) => Ok(()),
+            (false, Err(error)) => Err(JobError::new(error.kind())),
+        };
+        self.jobs.pop_front().map(|job| job.end(result))
+    }
+
+    fn has_work(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.jobs.len() as u32
+    }
+
+    fn abort(&mut self) -> Result<()> {
+        self.aborted = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! What many objects share (`doca_types.h`).
+
+use std::fmt;
+use std::ops::{BitAnd, BitOr, BitOrAssign};
+
+use verbless_queue::access::{KeyAccess, RemoteAccess};
+
+/// What a program attaches to a job and gets back with its completion (`union doca_data`): a
+/// number, or a pointer as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserData(pub u64);
+
+impl From<u64> for UserData {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl<T> From<*const T> for UserData {
+    fn from(pointer: *const T) -> Self {
+        Self(pointer.expose_provenance() as u64)
+    }
+}
+
+/// Who may do what to the memory of a map (`enum doca_access_flags`, and
+/// `enum doca_mmap_access_flags` of 1.3).
+///
+/// | flag | bit | lets |
+/// |---|---|---|
+/// | [`LOCAL_READ_ONLY`](Self::LOCAL_READ_ONLY) | none | devices of this side read |
+/// | [`LOCAL_READ_WRITE`](Self::LOCAL_READ_WRITE) | 0 | devices of this side read and write |
+/// | [`RDMA_READ`](Self::RDMA_READ) | 1 | a peer read |
+/// | [`RDMA_WRITE`](Self::RDMA_WRITE) | 2 | a peer write |
+/// | [`RDMA_ATOMIC`](Self::RDMA_ATOMIC) | 3 | a peer use atomics |
+/// | [`DPU_READ_ONLY`](Self::DPU_READ_ONLY) | 4 | the DPU read |
+/// | [`DPU_READ_WRITE`](Self::DPU_READ_WRITE) | 5 | the DPU read and write |
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct AccessFlags(u32);
+
+impl AccessFlags {
+    /// Devices of this side read.
+    pub const LOCAL_READ_ONLY: Self = Self(0);
+    /// Devices of this side read and write.
+    pub const LOCAL_READ_WRITE: Self = Self(1);
+    /// A peer reads.
+    pub const RDMA_READ: Self = Self(1 << 1);
+    /// A peer writes.
+    pub const RDMA_WRITE: Self = Self(1 << 2);
+    /// A peer uses atomics.
+    pub const RDMA_ATOMIC: Self = Self(1 << 3);
+    /// The DPU reads.
+    pub const DPU_READ_ONLY: Self = Self(1 << 4);
+    /// The DPU reads and writes.
+    pub const DPU_READ_WRITE: Self = Self(1 << 5);
+
+    const NAMES: [(Self, &str); 6] = [
+        (Self::LOCAL_READ_WRITE, "LOCAL_READ_WRITE"),
+        (Self::RDMA_READ, "RDMA_READ"),
+        (Self::RDMA_WRITE, "RDMA_WRITE"),
+        (Self::RDMA_ATOMIC, "RDMA_ATOMIC"),
+        (Self::DPU_READ_ONLY, "DPU_READ_ONLY"),
+        (Self::DPU_READ_WRITE, "DPU_READ_WRITE"),
+    ];
+
+    /// The bits of the C enumeration.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Flags of these bits; `None` if a bit has no meaning.
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        if bits >> 6 == 0 { Some(Self(bits)) } else { None }
+    }
+
+    /// Whether all flags of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether one of the flags of `other` is set.
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether a peer may do anything.
+    pub const fn is_rdma(self) -> bool {
+        self.intersects(Self(0b1110))
+    }
+
+    /// Whether the DPU may do anything.
+    pub const fn is_dpu(self) -> bool {
+        self.intersects(Self(0b11_0000))
+    }
+
+    /// Whether devices of this side may write.
+    pub const fn is_local_write(self) -> bool {
+        self.contains(Self::LOCAL_READ_WRITE)
+    }
+
+    /// The rights of the key that devices of this side and peers use; the DPU has another. A device
+    /// lets nobody write under a key that does not let itself, so the right to write locally comes
+    /// with that of a peer; that a job must not use it is checked when the job is submitted.
+    pub(crate) const fn key(self) -> KeyAccess {
+        let (write, atomic) = (self.contains(Self::RDMA_WRITE), self.contains(Self::RDMA_ATOMIC));
+        KeyAccess {
+            local_write: self.is_local_write() || write || atomic,
+            remote: RemoteAccess { read: self.contains(Self::RDMA_READ), write, atomic },
+            relaxed_ordering: false,
+        }
+    }
+}
+
+impl BitOr for AccessFlags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for AccessFlags {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl BitAnd for AccessFlags {
+    type Output = Self;
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl fmt::Debug for AccessFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names =
+            Self::NAMES.iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| *name);
+        f.write_str(names.next().unwrap_or("LOCAL_READ_ONLY"))?;
+        names.try_for_each(|name| write!(f, " | {name}"))
+    }
+}
+
+/// What a PCI function is (`enum doca_pci_func_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum PciFuncType {
+    /// A physical function.
+    Pf = 0,
+    /// A virtual function.
+    Vf = 1,
+    /// A sub-function.
+    Sf = 2,
+}
+
+/// A PCI address: bus, device, function, and the domain in front of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// Domain; 0 on most machines.
+    pub domain: u16,
+    /// Bus.
+    pub bus: u8,
+    /// Device, 0 to 31.
+    pub device: u8,
+    /// Function, 0 to 7.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+/// `08:00.0`, or `0000:08:00.0` with the domain.
+impl std::str::FromStr for PciAddress {
+    type Err = crate::Error;
+
+    fn from_str(text: &str) -> crate::Result<Self> {
+        let parse = || {
+            let (front, function) = text.rsplit_once('.')?;
+            let mut parts = front.rsplit(':');
+            let device = u8::from_str_radix(parts.next()?, 16).ok().filter(|&it| it < 32)?;
+            let bus = u8::from_str_radix(parts.next()?, 16).ok()?;
+            let domain = parts.next().map_or(Some(0), |it| u16::from_str_radix(it, 16).ok())?;
+            let function = function.parse().ok().filter(|&it: &u8| it < 8)?;
+            parts.next().is_none().then_some(Self { domain, bus, device, function })
+        };
+        parse().ok_or_else(|| {
+            crate::Error::new(
+                crate::ErrorKind::InvalidValue,
+                format!("{text:?} is no PCI address: write it as 08:00.0 or 0000:08:00.0"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_have_the_bits_of_the_c_enumeration() {
+        let all = AccessFlags::NAMES.map(|(flag, _)| flag.bits());
+        assert_eq!(all, [1, 2, 4, 8, 16, 32]);
+        assert_eq!(AccessFlags::LOCAL_READ_ONLY.bits(), 0);
+        assert_eq!(AccessFlags::from_bits(64), None);
+    }
+
+    #[test]
+    fn flags_show_their_names() {
+        let flags = AccessFlags::RDMA_READ | AccessFlags::LOCAL_READ_WRITE;
+        assert_eq!(format!("{flags:?}"), "LOCAL_READ_WRITE | RDMA_READ");
+        assert_eq!(format!("{:?}", AccessFlags::LOCAL_READ_ONLY), "LOCAL_READ_ONLY");
+    }
+
+    #[test]
+    fn a_key_lets_its_device_write_only_where_somebody_may_write() {
+        assert!(!AccessFlags::LOCAL_READ_ONLY.key().local_write);
+        assert!(!(AccessFlags::RDMA_READ | AccessFlags::DPU_READ_ONLY).key().local_write);
+        for flag in [AccessFlags::RDMA_WRITE, AccessFlags::RDMA_ATOMIC] {
+            assert!(flag.key().local_write, "{flag:?}");
+        }
+        let dpu = (AccessFlags::DPU_READ_WRITE | AccessFlags::LOCAL_READ_WRITE).key();
+        assert_eq!(dpu, KeyAccess::LOCAL, "what the DPU may do is not a peer's right");
+    }
+
+    #[test]
+    fn pci_addresses_are_read_with_and_without_a_domain_and_hostile_ones_refused() {
+        let address = PciAddress { domain: 0, bus: 0xb, device: 0, function: 2 };
+        assert_eq!("0b:00.2".parse::<PciAddress>().unwrap(), address);
+        assert_eq!("0000:0b:00.2".parse::<PciAddress>().unwrap(), address);
+        assert_eq!(address.to_string(), "0000:0b:00.2");
+        for bad in ["", "0b", "0b:00", "0b:20.0", "0b:00.8", "1:2:3:4.5", "0b:00.", "zz:00.0"] {
+            assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! DMA copies.
+
+mod support;
+
+use std::time::Duration;
+
+use verbless_doca::dma::{Dma, MemcpyDone};
+use verbless_doca::{
+    AccessFlags, Buf, Context, Dev, DevInfo, ErrorKind, Event, Inventory, Mmap, Retrieve, WorkQ,
+};
+
+use verbless_prm::CqeSyndrome;
+
+use support::{dev, map, plain};
+
+const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+
+struct Lab {
+    dev: Dev,
+    map: Mmap,
+    inventory: Inventory,
+    dma: Dma,
+    workq: WorkQ,
+}
+
+fn lab(workq: WorkQ) -> Lab {
+    lab_on(&dev(), workq)
+}
+
+fn lab_on(dev: &Dev, workq: WorkQ) -> Lab {
+    let dev = dev.clone();
+    let (map, inventory) = plain(&dev, 4 << 20, 512);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = workq;
+    workq.add(&dma).unwrap();
+    Lab { dev, map, inventory, dma, workq }
+}
+
+impl Lab {
+    /// A buffer of the map whose dataroom is all of it.
+    fn data(&self, at: u64, length: u64) -> Buf {
+        self.inventory.buf_by_data(&self.map, self.map.address() + at, length).unwrap()
+    }
+
+    /// One whose dataroom is empty.
+    fn room(&self, at: u64, length: u64) -> Buf {
+        self.inventory.buf_by_addr(&self.map, self.map.address() + at, length).unwrap()
+    }
+
+    fn fill(&self, at: usize, length: usize, seed: u8) -> Vec<u8> {
+        let bytes: Vec<u8> = (0..length).map(|n| (n as u8).wrapping_mul(7) ^ seed).collect();
+        self.map.write_at(at, &bytes).unwrap();
+        bytes
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.map.read_at(at, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+fn done(workq: &mut WorkQ) -> MemcpyDone {
+    match workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough") {
+        Event::Dma(done) => done,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it was not refused"),
+        Err(error) => error.into().kind(),
+    }
+}
+
+#[test]
+fn a_copy_appends_the_source_to_the_destination() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let bytes = lab.fill(0, 1000, 1);
+    let mut into = lab.room(0x1000, 2000);
+    into.append(b"in front").unwrap();
+    let job = lab.dma.memcpy(lab.data(0, 1000), into).user_data(5);
+    lab.workq.submit(job).unwrap();
+    let done = done(&mut lab.workq);
+    assert_eq!((done.user_data.0, done.source.data_len()), (5, 1000));
+    assert_eq!(done.destination.data_len(), 1008);
+    assert_eq!(lab.bytes(0x1000, 8), b"in front");
+    assert_eq!(lab.bytes(0x1008, 1000), bytes);
+    // Again into the rest of the tailroom, which is then too short.
+    let again = lab.dma.memcpy(done.source, done.destination);
+    let refused = lab.workq.submit(again).map(|()| done_len(&mut lab.workq));
+    assert_eq!(refused.map_err(|it| it.error.kind()).unwrap_err(), ErrorKind::InvalidValue);
+}
+
+fn done_len(workq: &mut WorkQ) -> u64 {
+    done(workq).destination.data_len()
+}
+
+#[test]
+fn an_empty_copy_and_one_byte_and_a_long_one_are_done() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let bytes = lab.fill(0, 2 << 20, 3);
+    for length in [0, 1, 4095, 256 << 10, 2 << 20] {
+        let job = lab.dma.memcpy(lab.data(0, length), lab.room(2 << 20, 2 << 20));
+        lab.workq.submit(job).unwrap();
+        let done = done(&mut lab.workq);
+        assert_eq!(done.destination.data_len(), length);
+        let length = length as usize;
+        assert_eq!(lab.bytes(2 << 20, length), bytes[..length], "{length}");
+    }
+}
+
+#[test]
+fn chains_of_unlike_pieces_are_copied_as_one() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let bytes = lab.fill(0, 6000, 9);
+    let (mut source, mut at) = (lab.data(0, 0), 0);
+    for length in [1, 999, 0, 3000, 2000] {
+        source.link(lab.data(at, length)).unwrap();
+        at += length;
+    }
+    let base = 1 << 20;
+    let mut into = lab.room(base, 100);
+    into.append(&[0xee; 40]).unwrap();
+    for (at, length) in [(1000, 0), (2000, 1500), (4000, 4000), (9000, 4000)] {
+        into.link(lab.room(base + at, length)).unwrap();
+    }
+    lab.workq.submit(lab.dma.memcpy(source, into)).unwrap();
+    let done = done(&mut lab.workq);
+    assert_eq!((done.source.chain_data_len(), done.destination.chain_data_len()), (6000, 6040));
+    let base = base as usize;
+    let got = [
+        lab.bytes(base + 40, 60),
+        lab.bytes(base + 2000, 1500),
+        lab.bytes(base + 4000, 4000),
+        lab.bytes(base + 9000, 440),
+    ];
+    assert_eq!(got.concat(), bytes);
+    let lengths: Vec<_> = done.destination.datarooms().map(|(_, length)| length).collect();
+    assert_eq!(lengths, [100, 0, 1500, 4000, 440]);
+}
+
+#[test]
+fn chains_may_be_as_long_as_the_device_says_and_no_longer() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let most = Dma::max_list_buf_num_elem(&lab.dev).unwrap();
+    let bytes = lab.fill(0, 10 * most as usize, 2);
+    let chain = |lab: &Lab, count: u32| {
+        let mut first = lab.data(0, 10);
+        (1..count).for_each(|n| first.link(lab.data(10 * u64::from(n), 10)).unwrap());
+        first
+    };
+    let into = || lab.room(1 << 20, 1 << 20);
+    let too_long = lab.dma.memcpy(chain(&lab, most + 1), into());
+    let longest = lab.dma.memcpy(chain(&lab, most), into());
+    assert_eq!(kind(lab.workq.submit(too_long)), ErrorKind::InvalidValue);
+    lab.workq.submit(longest).unwrap();
+    done(&mut lab.workq);
+    assert_eq!(lab.bytes(1 << 20, bytes.len()), bytes);
+}
+
+#[test]
+fn a_thousand_copies_at_a_time_are_each_done_once() {
+    let mut lab = lab(WorkQ::new(128).unwrap());
+    lab.fill(0, 128 * 64, 5);
+    let (mut submitted, mut seen) = (0u64, vec![0u8; 1000]);
+    while submitted < 1000 || lab.workq.in_flight() > 0 {
+        while submitted < 1000 {
+            let slot = submitted % 128;
+            let job = lab.dma.memcpy(lab.data(64 * slot, 64), lab.room(0x10_0000 + 64 * slot, 64));
+            match lab.workq.submit(job.user_data(submitted)) {
+                Ok(()) => submitted += 1,
+                Err(refused) => {
+                    assert_eq!(refused.error.kind(), ErrorKind::Again);
+                    break;
+                }
+            }
+        }
+        seen[done(&mut lab.workq).user_data.0 as usize] += 1;
+    }
+    assert!(seen.iter().all(|&count| count == 1));
+    assert_eq!(lab.bytes(0x10_0000, 128 * 64), lab.bytes(0, 128 * 64));
+}
+
+#[test]
+fn permissions_of_the_maps_are_kept() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let read_only = map(&lab.dev, 4096, AccessFlags::LOCAL_READ_ONLY);
+    let rdma_only = map(&lab.dev, 4096, AccessFlags::RDMA_WRITE);
+    let strange = map(&dev(), 4096, AccessFlags::LOCAL_READ_WRITE);
+    let at = |map: &Mmap| lab.inventory.buf_by_addr(map, map.address(), 64).unwrap();
+    let full = |map: &Mmap| lab.inventory.buf_by_data(map, map.address(), 64).unwrap();
+    for map in [&read_only, &rdma_only, &strange] {
+        let job = lab.dma.memcpy(lab.data(0, 64), at(map));
+        assert_eq!(kind(lab.workq.submit(job)), ErrorKind::NotPermitted);
+    }
+    let from_strange = lab.dma.memcpy(full(&strange), lab.room(0, 64));
+    let from_read_only = lab.dma.memcpy(full(&read_only), lab.room(0, 64));
+    assert_eq!(kind(lab.workq.submit(from_strange)), ErrorKind::NotPermitted);
+    lab.workq.submit(from_read_only).unwrap();
+    done(&mut lab.workq);
+    let shared = lab.data(0, 64);
+    let reference = shared.add_ref().unwrap();
+    let job = lab.dma.memcpy(shared, lab.room(64, 64));
+    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::InvalidValue);
+    drop(reference);
+}
+
+#[test]
+fn memory_of_a_peer_is_for_rdma() {
+    let list = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
+    let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
+    let far = map(&other, 4096, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
+    let descriptor = far.export_rdma(&other).unwrap();
+    let far = Mmap::create_from_export(descriptor.as_bytes(), &dev).unwrap();
+    let (near, inventory) = plain(&dev, 4096, 2);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(1).unwrap();
+    workq.add(&dma).unwrap();
+    let source = inventory.buf_by_data(&far, far.address(), 8).unwrap();
+    let job = dma.memcpy(source, inventory.buf_by_addr(&near, near.address(), 8).unwrap());
+    assert_eq!(kind(workq.submit(job)), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn a_job_that_fails_fails_alone_wherever_it_is_in_the_queue() {
+    let (model, dev) = support::disturbed();
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = lab.fill(0, 64, 1);
+    // Two in a batch fail at times, and those of the second are chains of four requests.
+    for (round, chained) in [(0, false), (1, true)].into_iter().cycle().take(20).enumerate() {
+        let nth = 1 + round as u32 % 8;
+        model.fail_request(0, None, nth, CqeSyndrome::LOCAL_PROTECTION.0);
+        model.fail_request(0, None, nth + 1, CqeSyndrome::LOCAL_QP_OPERATION.0);
+        for n in 0..10u64 {
+            let mut into = lab.room(0x1000 * (n + 1), if chained.1 { 16 } else { 64 });
+            if chained.1 {
+                (1..4).for_each(|at| into.link(lab.room(0x1000 * (n + 1) + 16 * at, 16)).unwrap());
+            }
+            lab.map.write_at(0x1000 * (n as usize + 1), &[0; 64]).unwrap();
+            let job = lab.dma.memcpy(lab.data(0, 64), into).user_data(n);
+            lab.workq.submit(job).unwrap();
+        }
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        while lab.workq.in_flight() > 0 {
+            match lab.workq.retrieve_within(MINUTE) {
+                Ok(Some(event)) => good.push(event.user_data().0),
+                Err(Retrieve::IoFailed(event)) => {
+                    let error = event.result().unwrap_err();
+                    assert_ne!(error.kind(), ErrorKind::Shutdown, "{error}");
+                    bad.push(event.user_data().0);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((1..=2).contains(&bad.len()), "round {round}: {bad:?}");
+        assert_eq!(good.len() + bad.len(), 10, "round {round}: {good:?}, {bad:?}");
+        for n in good {
+            assert_eq!(lab.bytes(0x1000 * (n as usize + 1), 64), bytes, "{n}");
+        }
+    }
+}
+
+#[test]
+fn an_abort_yields_every_job_once_and_a_drop_gives_all_buffers_back() {
+    let mut lab = lab(WorkQ::new(64).unwrap());
+    let submit = |lab: &mut Lab, n: u64| {
+        let job = lab.dma.memcpy(lab.data(0, 1 << 20), lab.room(1 << 20, 1 << 20)).user_data(n);
+        lab.workq.submit(job)
+    };
+    (0..64).for_each(|n| submit(&mut lab, n).unwrap());
+    lab.workq.abort(&lab.dma).unwrap();
+    let mut seen = [0; 64];
+    while lab.workq.in_flight() > 0 {
+        let event = match lab.workq.retrieve_within(MINUTE) {
+            Ok(Some(event)) => event,
+            Err(Retrieve::IoFailed(event)) => {
+                assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+                event
+            }
+            other => panic!("{other:?}"),
+        };
+        seen[event.user_data().0 as usize] += 1;
+    }
+    assert_eq!(seen, [1; 64]);
+    assert_eq!(kind(submit(&mut lab, 0)), ErrorKind::Shutdown);
+    lab.workq.remove(&lab.dma).unwrap();
+    lab.workq.add(&lab.dma).unwrap();
+    (0..64).for_each(|n| submit(&mut lab, n).unwrap());
+    drop(lab.workq);
+    assert_eq!((lab.inventory.num_free_elements(), lab.map.buffers()), (512, 0));
+    assert_eq!(lab.dma.workqs(), 0);
+}
+
+#[test]
+fn a_thread_sleeps_until_copies_are_done_and_misses_none() {
+    let mut lab = lab(WorkQ::builder(4).event_driven().build().unwrap());
+    for n in 0..2000 {
+        let count = 1 + n % 3;
+        for _ in 0..count {
+            let job = lab.dma.memcpy(lab.data(0, 64), lab.room(0x1000, 64));
+            lab.workq.submit(job).unwrap();
+        }
+        for _ in 0..count {
+            done(&mut lab.workq);
+        }
+    }
+    assert!(lab.workq.retrieve_within(Some(Duration::from_millis(5))).unwrap().is_none());
+}
+
+#[test]
+fn one_work_queue_serves_contexts_of_several_devices_and_kinds() {
+    use verbless_doca::sha::{Algorithm, Sha};
+    let list = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
+    let devs = [list[0].open().unwrap(), list[1].open().unwrap()];
+    let mut workq = WorkQ::builder(16).event_driven().build().unwrap();
+    let dmas = devs.each_ref().map(|dev| Dma::builder(dev).start().unwrap());
+    let sha = Sha::builder(&devs[1]).start().unwrap();
+    dmas.iter().for_each(|dma| workq.add(dma).unwrap());
+    workq.add(&sha).unwrap();
+    let maps = devs.each_ref().map(|dev| plain(dev, 4096, 8));
+    for round in 0..100 {
+        for (dma, (map, inventory)) in dmas.iter().zip(&maps) {
+            let from = inventory.buf_by_data(map, map.address(), 64).unwrap();
+            let to = inventory.buf_by_addr(map, map.address() + 64, 64).unwrap();
+            workq.submit(dma.memcpy(from, to)).unwrap();
+        }
+        let (map, inventory) = &maps[0];
+        let from = inventory.buf_by_data(map, map.address(), 64).unwrap();
+        let to = inventory.buf_by_addr(map, map.address() + 64, 64).unwrap();
+        workq.submit(sha.hash(Algorithm::Sha1, from, to)).unwrap();
+        let kinds = [(); 3].map(|()| workq.retrieve_within(MINUTE).unwrap().unwrap().job_type());
+        assert_eq!(kinds.iter().filter(|it| format!("{it:?}") == "ShaHash").count(), 1, "{round}");
+    }
+    workq.remove(&dmas[0]).unwrap();
+    workq.remove(&sha).unwrap();
+    workq.remove(&dmas[1]).unwrap();
+    workq.destroy().unwrap();
+}
+
+#[test]
+fn a_device_without_the_engine_says_so() {
+    let dev = DevInfo::list_of(&support::backend("connectx6dx")).unwrap()[0].open().unwrap();
+    assert_eq!(kind(Dma::memcpy_supported(&dev)), ErrorKind::NotSupported);
+    assert_eq!(kind(Dma::max_buf_size(&dev)), ErrorKind::NotSupported);
+    assert_eq!(kind(Dma::builder(&dev).start()), ErrorKind::NotSupported);
+    let dev = support::dev();
+    assert_eq!(Dma::max_buf_size(&dev).unwrap(), 1 << 31);
+}

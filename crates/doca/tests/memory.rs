@@ -1,0 +1,434 @@
+//! Devices, memory maps and buffers.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use verbless_doca::{
+    AccessFlags, BufArray, BufPool, DevInfo, DevType, DynamicMmap, ErrorKind, Extensions,
+    Inventory, Memory, Mmap, PciFuncType,
+};
+
+use support::{backend, dev, map, plain};
+
+const READ_WRITE: AccessFlags = AccessFlags::LOCAL_READ_WRITE;
+
+#[test]
+fn a_device_that_is_opened_twice_is_the_same_and_another_one_is_not() {
+    let backend = backend("bluefield3");
+    let list = DevInfo::list_of(&backend).unwrap();
+    let (first, second) = (list[0].open().unwrap(), list[1].open().unwrap());
+    assert_ne!(first, second);
+    assert_eq!(first, DevInfo::find_in(&backend, "mlx5_0").unwrap().open().unwrap());
+    drop(list);
+    assert_eq!(first.info().ib_device_name(), "mlx5_0");
+    let stranger = support::dev();
+    assert_ne!(first, stranger, "the same name in another backend is another device");
+}
+
+#[test]
+fn a_device_closes_with_its_last_handle_and_opens_anew() {
+    let info = DevInfo::list_of(&backend("bluefield3")).unwrap().remove(0);
+    let (first, second) = (info.open().unwrap(), info.open().unwrap());
+    drop(first);
+    let third = info.open().unwrap();
+    assert_eq!(second, third);
+    drop((second, third.clone()));
+    let map = map(&third, 64, READ_WRITE);
+    drop(third);
+    drop(map);
+    assert!(info.open().is_ok());
+}
+
+#[test]
+fn a_model_tells_what_it_is_and_has_no_pci_address() {
+    let info = DevInfo::list_of(&backend("bluefield3")).unwrap().remove(1);
+    assert_eq!(info.ib_device_name(), "mlx5_1");
+    assert_eq!(info.function_type(), PciFuncType::Pf);
+    assert_eq!(info.dev_type().unwrap(), DevType::Software);
+    assert_eq!(info.pci_address().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(info.ipv4().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        DevInfo::find_in(&backend("bluefield3"), "mlx5_7").unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+}
+
+#[test]
+fn a_map_needs_memory_and_a_device_and_its_bytes_are_copied_in_and_out() {
+    let dev = dev();
+    assert_eq!(Mmap::builder().add_dev(&dev).start().unwrap_err().kind(), ErrorKind::BadState);
+    let memory = Memory::allocate(4096).unwrap();
+    let bare = Mmap::builder().memrange(memory);
+    assert_eq!(bare.clone().start().unwrap_err().kind(), ErrorKind::BadState);
+    let map = bare.permissions(READ_WRITE).add_dev(&dev).add_dev(&dev).start().unwrap();
+    map.write_at(4090, b"abcdef").unwrap();
+    let mut bytes = [0; 6];
+    map.read_at(4090, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"abcdef");
+    assert_eq!(map.write_at(4091, b"abcdef").unwrap_err().kind(), ErrorKind::InvalidValue);
+}
+
+#[test]
+fn a_map_is_on_several_devices_and_its_memory_is_the_same() {
+    let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
+    let (a, b) = (list[0].open().unwrap(), list[1].open().unwrap());
+    let memory = Memory::allocate(4096).unwrap();
+    let map = Mmap::builder().memrange(memory.clone()).add_dev(&a).add_dev(&b).start().unwrap();
+    memory.write_at(0, b"x").unwrap();
+    let mut byte = [0];
+    map.read_at(0, &mut byte).unwrap();
+    assert_eq!(&byte, b"x");
+}
+
+#[test]
+fn a_map_cannot_be_stopped_while_buffers_point_into_it_and_starts_again_as_it_was() {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 4);
+    let buffer = inventory.buf_by_addr(&map, map.address(), 64).unwrap();
+    assert_eq!(map.buffers(), 1);
+    let refused = map.stop().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    let map = refused.given.destroy().unwrap_err().given;
+    drop(buffer);
+    let address = map.address();
+    let again = map.stop().unwrap().start().unwrap();
+    assert_eq!((again.address(), again.len(), again.permissions()), (address, 4096, READ_WRITE));
+    again.destroy().unwrap();
+}
+
+#[test]
+fn exporting_needs_the_permission_and_a_device_of_the_map_and_is_repeatable() {
+    let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
+    let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
+    let local = map(&dev, 64, READ_WRITE | AccessFlags::DPU_READ_WRITE);
+    assert_eq!(local.export_rdma(&dev).unwrap_err().kind(), ErrorKind::NotPermitted);
+    let shared = map(&dev, 64, READ_WRITE | AccessFlags::RDMA_WRITE);
+    assert_eq!(shared.export_rdma(&other).unwrap_err().kind(), ErrorKind::InvalidValue);
+    let descriptor = shared.export_rdma(&dev).unwrap();
+    assert_eq!(descriptor, shared.export_rdma(&dev).unwrap());
+
+    let there = Mmap::create_from_export(descriptor.as_bytes(), &other).unwrap();
+    assert!(there.is_from_export() && !shared.is_from_export());
+    assert_eq!((there.address(), there.len()), (shared.address(), 64));
+    assert_eq!(there.write_at(0, b"x").unwrap_err().kind(), ErrorKind::NotPermitted);
+    assert_eq!(there.export_rdma(&other).unwrap_err().kind(), ErrorKind::NotPermitted);
+    let refused = there.stop().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::NotPermitted);
+    refused.given.destroy().unwrap();
+}
+
+#[test]
+fn a_dynamic_map_takes_ranges_and_devices_in_any_order_while_it_is_started() {
+    let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
+    let (a, b) = (list[0].open().unwrap(), list[1].open().unwrap());
+    let memory = || Memory::allocate(4096).unwrap();
+    let mut map = DynamicMmap::new("pool");
+    assert_eq!((map.max_chunks(), map.max_devices(), map.name()), (1, 1, "pool"));
+    assert_eq!(map.populate(memory(), 1, None).unwrap_err().kind(), ErrorKind::BadState);
+    assert_eq!(map.dev_add(&a).unwrap_err().kind(), ErrorKind::BadState);
+    map.set_max_chunks(2).unwrap();
+    map.set_max_devices(2).unwrap();
+    map.set_access_flags(READ_WRITE).unwrap();
+    assert_eq!(map.set_max_chunks(0).unwrap_err().kind(), ErrorKind::InvalidValue);
+    map.start().unwrap();
+    assert_eq!(map.start().unwrap_err().kind(), ErrorKind::BadState);
+    assert_eq!(map.set_max_chunks(3).unwrap_err().kind(), ErrorKind::BadState);
+
+    map.dev_add(&a).unwrap();
+    let first = memory();
+    map.populate(first.clone(), 4096, None).unwrap();
+    map.dev_add(&b).unwrap();
+    assert_eq!(map.dev_add(&b).unwrap_err().kind(), ErrorKind::AlreadyExist);
+    assert_eq!(map.dev_add(&dev()).unwrap_err().kind(), ErrorKind::Full);
+    map.populate(memory(), 4096, None).unwrap();
+    assert_eq!(map.populate(memory(), 4096, None).unwrap_err().kind(), ErrorKind::Full);
+
+    let inventory = Inventory::builder(2).start().unwrap();
+    let buffer = inventory.buf_by_addr(&map, first.address(), 4096).unwrap();
+    assert_eq!(map.buffers(), 1);
+    assert_eq!(map.dev_rm(&b).unwrap_err().kind(), ErrorKind::InUse);
+    drop(buffer);
+    map.dev_rm(&b).unwrap();
+    assert_eq!(map.dev_rm(&b).unwrap_err().kind(), ErrorKind::NotFound);
+    map.stop().unwrap();
+    let stopped = inventory.buf_by_addr(&map, first.address(), 1).unwrap_err();
+    assert_eq!(stopped.kind(), ErrorKind::BadState);
+    assert_eq!(map.set_max_chunks(3).unwrap_err().kind(), ErrorKind::BadState, "for good");
+    map.start().unwrap();
+    map.dev_add(&b).unwrap();
+    map.destroy().unwrap();
+}
+
+#[test]
+fn a_misaligned_range_is_refused_and_the_caller_keeps_its_callback_uncalled() {
+    let mut map = DynamicMmap::new("");
+    map.start().unwrap();
+    let memory = Memory::allocate(4096).unwrap().slice(8, 64).unwrap();
+    let error = map.populate(memory.clone(), 4096, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidValue);
+    assert_eq!(map.populate(memory.clone(), 3, None).unwrap_err().kind(), ErrorKind::InvalidValue);
+    map.populate(memory, 8, None).unwrap();
+}
+
+#[test]
+fn a_range_is_freed_by_its_callback_once_when_map_and_buffers_are_gone() {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let dev = dev();
+    let mut map = DynamicMmap::new("freed");
+    map.start().unwrap();
+    map.dev_add(&dev).unwrap();
+    let memory = Memory::allocate(4096).unwrap();
+    let expected = memory.address();
+    let free = Box::new(move |address, length| {
+        assert_eq!((address, length), (expected, 4096));
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    });
+    map.populate(memory, 4096, Some(free)).unwrap();
+    let inventory = Inventory::builder(1).start().unwrap();
+    let buffer = inventory.buf_by_addr(&map, expected, 1).unwrap();
+    let map = map.destroy().unwrap_err().given;
+    drop(map);
+    assert_eq!(CALLS.load(Ordering::Relaxed), 0, "a buffer still points there");
+    drop(buffer);
+    assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_exported_dynamic_map_does_not_change_any_more() {
+    let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
+    let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
+    let mut map = DynamicMmap::new("exported");
+    map.set_max_chunks(2).unwrap();
+    map.set_access_flags(READ_WRITE | AccessFlags::RDMA_READ).unwrap();
+    assert_eq!(map.export_rdma(&dev).unwrap_err().kind(), ErrorKind::BadState);
+    map.start().unwrap();
+    map.dev_add(&dev).unwrap();
+    assert_eq!(map.export_rdma(&dev).unwrap_err().kind(), ErrorKind::InvalidValue, "no range");
+    map.populate(Memory::allocate(64).unwrap(), 64, None).unwrap();
+    let descriptor = map.export_rdma(&dev).unwrap();
+    assert!(map.is_exported());
+    let kind = |result: verbless_doca::Result<()>| result.unwrap_err().kind();
+    let more = Memory::allocate(64).unwrap();
+    assert_eq!(kind(map.populate(more, 64, None)), ErrorKind::NotPermitted);
+    assert_eq!(kind(map.dev_add(&other)), ErrorKind::NotPermitted);
+    assert_eq!(kind(map.dev_rm(&dev)), ErrorKind::NotPermitted);
+    assert_eq!(kind(map.export_rdma(&dev).map(drop)), ErrorKind::NotPermitted);
+    assert_eq!(kind(map.set_max_devices(9)), ErrorKind::NotPermitted);
+
+    let there = DynamicMmap::create_from_export("x", descriptor.as_bytes(), &other);
+    let mut there = there.unwrap();
+    assert!(there.is_from_export() && there.is_started());
+    assert_eq!(there.max_chunks(), 1, "the remote ranges");
+    assert_eq!(kind(there.dev_add(&dev)), ErrorKind::NotPermitted);
+    assert_eq!(kind(there.set_access_flags(READ_WRITE)), ErrorKind::NotPermitted);
+    assert_eq!(kind(there.export_rdma(&other).map(drop)), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn a_buffer_has_three_rooms() {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 4);
+    let base = map.address();
+    let mut by_addr = inventory.buf_by_addr(&map, base, 100).unwrap();
+    assert_eq!((by_addr.data(), by_addr.data_len(), by_addr.tail_len()), (base, 0, 100));
+    let by_data = inventory.buf_by_data(&map, base, 100).unwrap();
+    assert_eq!((by_data.data(), by_data.data_len(), by_data.tail_len()), (base, 100, 0));
+    let by_args = inventory.buf_by_args(&map, base, 100, base + 10, 20).unwrap();
+    assert_eq!((by_args.head(), by_args.len()), (base, 100));
+    assert_eq!((by_args.data(), by_args.data_len(), by_args.tail_len()), (base + 10, 20, 70));
+
+    by_addr.append(b"hello ").unwrap();
+    by_addr.append(b"world").unwrap();
+    assert_eq!(by_addr.to_vec().unwrap(), b"hello world");
+    by_addr.reset_data_len();
+    by_addr.append(b"HELLO").unwrap();
+    assert_eq!(by_addr.to_vec().unwrap(), b"HELLO", "the same address");
+    assert_eq!(by_addr.append(&[0; 96]).unwrap_err().kind(), ErrorKind::InvalidValue);
+    assert_eq!(by_addr.data_len(), 5, "nothing was appended");
+    for (address, length) in [(base - 1, 1), (base, 101), (base + 100, 1), (base + 1, u64::MAX)] {
+        let error = by_addr.set_data(address, length).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidValue, "{address:#x} {length}");
+    }
+    by_addr.set_data(base + 100, 0).unwrap();
+    assert_eq!(by_addr.tail_len(), 0);
+}
+
+#[test]
+fn buffers_outside_of_the_map_and_more_than_the_inventory_has_are_refused() {
+    let dev = dev();
+    let (map, mut inventory) = plain(&dev, 4096, 2);
+    let base = map.address();
+    for (address, length) in [(base - 1, 1), (base, 4097), (base + 4096, 1), (u64::MAX, 2)] {
+        let error = inventory.buf_by_addr(&map, address, length).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidValue, "{address:#x} {length}");
+    }
+    let bad_data = inventory.buf_by_args(&map, base, 8, base + 4, 8).unwrap_err();
+    assert_eq!(bad_data.kind(), ErrorKind::InvalidValue);
+    assert_eq!(inventory.num_free_elements(), 2, "a refusal keeps none");
+    let out = [(); 2].map(|()| inventory.buf_by_addr(&map, base, 1).unwrap());
+    assert_eq!(inventory.buf_by_addr(&map, base, 1).unwrap_err().kind(), ErrorKind::Empty);
+    let refused = inventory.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    inventory = refused.given;
+    drop(out);
+    inventory.stop().unwrap();
+    assert_eq!(inventory.buf_by_addr(&map, base, 1).unwrap_err().kind(), ErrorKind::BadState);
+    assert_eq!(inventory.stop().unwrap_err().kind(), ErrorKind::BadState);
+    inventory.start().unwrap();
+    inventory.buf_by_addr(&map, base, 1).unwrap();
+    inventory.destroy().unwrap();
+    assert_eq!(Inventory::builder(0).start().unwrap_err().kind(), ErrorKind::InvalidValue);
+}
+
+#[test]
+fn chains_are_linked_counted_copied_and_taken_apart() {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 8);
+    let base = map.address();
+    let part = |at| inventory.buf_by_data(&map, base + at, 10).unwrap();
+    let mut chain = part(0);
+    chain.link(part(100)).unwrap();
+    let mut tail = part(200);
+    tail.link(part(300)).unwrap();
+    chain.link(tail).unwrap();
+    assert_eq!((chain.chain_len(), chain.chain_data_len()), (4, 40));
+    let rooms: Vec<_> = chain.datarooms().map(|(address, _)| address - base).collect();
+    assert_eq!(rooms, [0, 100, 200, 300]);
+    let copy = inventory.buf_dup(&chain).unwrap();
+    assert_eq!(copy.chain_len(), 4);
+    assert_eq!(inventory.num_free_elements(), 0);
+    assert_eq!(inventory.buf_dup(&chain).unwrap_err().kind(), ErrorKind::Empty);
+    drop(copy);
+    assert_eq!((inventory.num_free_elements(), map.buffers()), (4, 4));
+    let behind = chain.unlink().unwrap();
+    assert_eq!((chain.chain_len(), behind.chain_len()), (1, 3));
+    assert!(chain.unlink().is_none());
+    drop(behind);
+    assert_eq!(inventory.num_free_elements(), 7);
+    // A copy that needs more than there is gives back what it took.
+    let mut long = part(0);
+    (0..4).for_each(|at| long.link(part(at)).unwrap());
+    assert!(inventory.buf_dup(&long).is_err());
+    assert_eq!(inventory.num_free_elements(), 2);
+
+    let plain = Inventory::builder(2).extensions(Extensions::NONE).start().unwrap();
+    let single = plain.buf_by_addr(&map, base, 1).unwrap();
+    let refused = long.link(single).unwrap_err();
+    assert_eq!((refused.error.kind(), refused.given.len()), (ErrorKind::InvalidValue, 1));
+}
+
+#[test]
+fn references_keep_a_descriptor_and_a_map_in_use_after_the_buffer_is_gone() {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 1);
+    let buffer = inventory.buf_by_addr(&map, map.address(), 32).unwrap();
+    assert_eq!(buffer.refcount(), 1);
+    let (first, second) = (buffer.add_ref().unwrap(), buffer.add_ref().unwrap());
+    assert_eq!((buffer.refcount(), first.refcount(), first.len()), (3, 3, 32));
+    drop(buffer);
+    assert_eq!((second.refcount(), second.head()), (2, map.address()));
+    drop(first);
+    assert_eq!((inventory.num_free_elements(), map.buffers()), (0, 1));
+    drop(second);
+    assert_eq!((inventory.num_free_elements(), map.buffers()), (1, 0));
+    let again = inventory.buf_by_addr(&map, map.address(), 8).unwrap();
+    assert_eq!(again.refcount(), 1);
+}
+
+#[test]
+fn buffers_and_references_may_be_dropped_on_any_thread() {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 64);
+    for _ in 0..200 {
+        let taken: Vec<_> = (0..32)
+            .map(|at| {
+                let buffer = inventory.buf_by_addr(&map, map.address() + at, 1).unwrap();
+                (buffer.add_ref().unwrap(), buffer)
+            })
+            .collect();
+        let (references, buffers): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(references));
+            scope.spawn(move || drop(buffers));
+        });
+        assert_eq!((inventory.num_free_elements(), map.buffers()), (64, 0));
+    }
+}
+
+#[test]
+fn a_pool_gives_aligned_buffers_that_do_not_overlap() {
+    let dev = dev();
+    let map = map(&dev, 4096, READ_WRITE);
+    let pool = BufPool::builder(&map, 5, 100).alignment(256).start().unwrap();
+    let out: Vec<_> = (0..5).map(|_| pool.alloc().unwrap()).collect();
+    let mut heads: Vec<_> = out.iter().map(|buffer| buffer.head()).collect();
+    heads.sort_unstable();
+    assert!(heads.iter().all(|head| head % 256 == 0));
+    assert!(heads.windows(2).all(|pair| pair[1] - pair[0] >= 100));
+    assert_eq!(pool.alloc().unwrap_err().kind(), ErrorKind::Empty);
+    assert_eq!(map.buffers(), 5);
+    let pool = pool.destroy().unwrap_err().given;
+    drop(out);
+    assert_eq!((pool.num_free_elements(), map.buffers()), (5, 0));
+    let mut again = pool.alloc().unwrap();
+    again.append(b"x").unwrap();
+    drop(again);
+    assert!((0..5).all(|_| pool.alloc().unwrap().data_len() == 0));
+    pool.destroy().unwrap();
+    let too_many = |count, size, alignment| {
+        let pool = BufPool::builder(&map, count, size).alignment(alignment).start();
+        pool.unwrap_err().kind() == ErrorKind::InvalidValue
+    };
+    assert!(too_many(17, 100, 256) && too_many(0, 1, 1) && too_many(1, 0, 1));
+    assert!(too_many(1, 1, 3) && too_many(2, u64::MAX, 1) && too_many(2, 1, 1 << 63));
+}
+
+#[test]
+fn an_array_has_its_elements_by_index() {
+    let dev = dev();
+    let map = map(&dev, 1000, READ_WRITE);
+    let mut array = BufArray::builder(&map, 9, 100).start_offset(100).start().unwrap();
+    assert_eq!(array.len(), 9);
+    for index in 0..9 {
+        let element = array.get_mut(index).unwrap();
+        assert_eq!(element.head(), map.address() + 100 + 100 * index as u64);
+    }
+    let third = array.take(3).unwrap();
+    assert!(array.take(3).is_none() && array.get_mut(3).is_none() && array.take(9).is_none());
+    array.put(third).unwrap();
+    let inventory = Inventory::builder(1).start().unwrap();
+    let stranger = inventory.buf_by_addr(&map, map.address() + 100, 100).unwrap();
+    assert_eq!(array.put(stranger).unwrap_err().kind(), ErrorKind::InvalidValue, "it is there");
+    assert!(BufArray::builder(&map, 10, 100).start_offset(1).start().is_err());
+    assert!(BufArray::builder(&map, 10, u64::MAX).start().is_err());
+    let gpu = BufArray::builder(&map, 1, 1).start_for(verbless_doca::buffer::Target::Gpu);
+    assert_eq!(gpu.unwrap_err().kind(), ErrorKind::NotSupported);
+}
+
+#[test]
+fn an_inventory_of_two_makes_a_million_buffers_one_after_the_other() {
+    // A descriptor has no number that could run out.
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 2);
+    for _ in 0..1_000_000 {
+        drop(inventory.buf_by_addr(&map, map.address(), 8).unwrap());
+    }
+    assert_eq!(inventory.num_free_elements(), 2);
+}
+
+#[test]
+fn handles_are_send_and_devices_are_sync() {
+    fn send<T: Send>() {}
+    fn sync<T: Send + Sync>() {}
+    sync::<DevInfo>();
+    sync::<verbless_doca::Dev>();
+    sync::<verbless_doca::sha::Sha>();
+    send::<Mmap>();
+    send::<DynamicMmap>();
+    send::<verbless_doca::Buf>();
+    send::<Inventory>();
+    send::<verbless_doca::WorkQ>();
+    sync::<Arc<verbless_doca::BufRef>>();
+}

@@ -1,0 +1,281 @@
+//! Work queues, with a context of software.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use sha2::Digest;
+use verbless_doca::sha::{Algorithm, HashDone, Sha};
+use verbless_doca::{
+    AccessFlags, Buf, Context, ErrorKind, Event, Inventory, JobType, Mmap, Retrieve, WorkQ,
+};
+
+use support::{dev, map, plain};
+
+struct Lab {
+    map: Mmap,
+    inventory: Inventory,
+    sha: Sha,
+    workq: WorkQ,
+}
+
+fn lab(workq: WorkQ) -> Lab {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 1 << 20, 64);
+    let sha = Sha::builder(&dev).start().unwrap();
+    let mut workq = workq;
+    workq.add(&sha).unwrap();
+    Lab { map, inventory, sha, workq }
+}
+
+impl Lab {
+    /// A buffer with these bytes at an offset.
+    fn message(&self, at: u64, bytes: &[u8]) -> Buf {
+        let address = self.map.address() + at;
+        let mut buffer =
+            self.inventory.buf_by_addr(&self.map, address, bytes.len() as u64).unwrap();
+        buffer.append(bytes).unwrap();
+        buffer
+    }
+
+    fn room(&self, at: u64) -> Buf {
+        self.inventory.buf_by_addr(&self.map, self.map.address() + at, 64).unwrap()
+    }
+}
+
+fn done(workq: &mut WorkQ) -> HashDone {
+    match workq.retrieve_within(Some(Duration::from_secs(60))).unwrap().unwrap() {
+        Event::Sha(done) => done,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it was not refused"),
+        Err(error) => error.into().kind(),
+    }
+}
+
+#[test]
+fn digests_are_those_of_the_functions() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let text: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
+    let expected: [Vec<u8>; 3] = [
+        sha1::Sha1::digest(&text).to_vec(),
+        sha2::Sha256::digest(&text).to_vec(),
+        sha2::Sha512::digest(&text).to_vec(),
+    ];
+    let all = [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512];
+    for (algorithm, expected) in all.into_iter().zip(expected) {
+        // In one piece, and in a chain of three with an empty one between.
+        let mut chain = lab.message(0, &text[..70_001]);
+        chain.link(lab.message(0x4_0000, b"")).unwrap();
+        chain.link(lab.message(0x4_0000, &text[70_001..])).unwrap();
+        for source in [lab.message(0x8_0000, &text), chain] {
+            let job = lab.sha.hash(algorithm, source, lab.room(0xf_0000)).user_data(9);
+            lab.workq.submit(job).unwrap();
+            let done = done(&mut lab.workq);
+            assert_eq!(done.destination.unwrap().to_vec().unwrap(), expected, "{algorithm:?}");
+            assert_eq!((done.user_data.0, done.job_type), (9, JobType::ShaHash));
+        }
+    }
+}
+
+#[test]
+fn a_hash_in_parts_is_that_of_the_whole_and_its_session_can_be_used_again() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let text = [7; 1000];
+    let mut session = Some(lab.sha.partial(Algorithm::Sha512));
+    for _ in 0..2 {
+        for part in text[..896].chunks(128) {
+            let job = lab.sha.update(session.take().unwrap(), lab.message(0, part));
+            lab.workq.submit(job).unwrap();
+            let done = done(&mut lab.workq);
+            assert_eq!(done.job_type, JobType::ShaPartial);
+            assert!(done.destination.is_none());
+            session = done.session;
+        }
+        let last = lab.message(0, &text[896..]);
+        let job = lab.sha.finish(session.take().unwrap(), last, lab.room(0x1000));
+        lab.workq.submit(job).unwrap();
+        let done = done(&mut lab.workq);
+        assert_eq!(
+            done.destination.unwrap().to_vec().unwrap(),
+            sha2::Sha512::digest(text).to_vec()
+        );
+        session = done.session;
+    }
+    let odd = lab.sha.update(lab.sha.partial(Algorithm::Sha512), lab.message(0, &[0; 64]));
+    assert_eq!(kind(lab.workq.submit(odd)), ErrorKind::InvalidValue, "half a block");
+}
+
+#[test]
+fn a_digest_is_appended_and_a_tailroom_that_is_too_short_refused() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let mut room = lab.room(0x1000);
+    room.append(b"digest: ").unwrap();
+    let job = lab.sha.hash(Algorithm::Sha1, lab.message(0, b"abc"), room);
+    lab.workq.submit(job).unwrap();
+    let bytes = done(&mut lab.workq).destination.unwrap().to_vec().unwrap();
+    assert_eq!((&bytes[..8], bytes.len()), (&b"digest: "[..], 28));
+    let mut short = lab.room(0x1000);
+    short.append(&[0; 45]).unwrap();
+    let refused = lab.workq.submit(lab.sha.hash(Algorithm::Sha1, lab.message(0, b"a"), short));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
+    assert_eq!(refused.given.into_bufs().1.unwrap().data_len(), 45, "it is given back");
+}
+
+#[test]
+fn buffers_that_a_job_cannot_have_are_refused() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let source = lab.message(0, b"abc");
+    let reference = source.add_ref().unwrap();
+    let refused = lab.workq.submit(lab.sha.hash(Algorithm::Sha1, source, lab.room(64)));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidValue, "a second reference");
+    drop(reference);
+    lab.workq.submit(refused.given).unwrap();
+    done(&mut lab.workq);
+
+    let read_only = map(lab.sha_dev(), 4096, AccessFlags::LOCAL_READ_ONLY);
+    let into = lab.inventory.buf_by_addr(&read_only, read_only.address(), 64).unwrap();
+    let job = lab.sha.hash(Algorithm::Sha1, lab.message(0, b"abc"), into);
+    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::NotPermitted);
+}
+
+impl Lab {
+    fn sha_dev(&self) -> &verbless_doca::Dev {
+        self.sha.dev()
+    }
+}
+
+#[test]
+fn a_full_work_queue_says_again_and_gives_the_job_back() {
+    let mut lab = lab(WorkQ::new(2).unwrap());
+    let job = |lab: &Lab, n| {
+        lab.sha.hash(Algorithm::Sha1, lab.message(n, b"abc"), lab.room(0x1000 * n)).user_data(n)
+    };
+    lab.workq.submit(job(&lab, 1)).unwrap();
+    lab.workq.submit(job(&lab, 2)).unwrap();
+    let refused = lab.workq.submit(job(&lab, 3)).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::Again);
+    assert_eq!(lab.workq.in_flight(), 2);
+    assert_eq!(done(&mut lab.workq).user_data.0, 1);
+    lab.workq.submit(refused.given).unwrap();
+    let rest = [(); 2].map(|()| done(&mut lab.workq).user_data.0);
+    assert_eq!((rest, lab.workq.in_flight()), ([2, 3], 0));
+    assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+}
+
+#[test]
+fn states_are_kept() {
+    let Lab { map, inventory, sha, mut workq } = lab(WorkQ::new(2).unwrap());
+    let buffer = || inventory.buf_by_addr(&map, map.address(), 64).unwrap();
+    assert_eq!(kind(workq.add(&sha)), ErrorKind::AlreadyExist);
+    assert_eq!(kind(workq.set_depth(4)), ErrorKind::BadState);
+    assert_eq!(kind(workq.set_event_driven(true)), ErrorKind::BadState);
+    assert_eq!(kind(workq.arm()), ErrorKind::BadState, "polling mode");
+    assert_eq!(sha.workqs(), 1);
+    let sha = sha.stop().unwrap_err();
+    assert_eq!(sha.error.kind(), ErrorKind::InUse);
+    let sha = sha.given;
+    workq.submit(sha.hash(Algorithm::Sha1, buffer(), buffer())).unwrap();
+    assert_eq!(kind(workq.remove(&sha)), ErrorKind::InUse, "a job is in flight");
+    let refused = workq.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    workq = refused.given;
+    done(&mut workq);
+    workq.remove(&sha).unwrap();
+    assert_eq!(kind(workq.remove(&sha)), ErrorKind::NotFound);
+    let job = sha.hash(Algorithm::Sha1, buffer(), buffer());
+    let refused = workq.submit(job).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::BadState);
+    workq.set_depth(1).unwrap();
+    assert_eq!(kind(workq.set_depth(0)), ErrorKind::InvalidValue);
+    workq.add(&sha).unwrap();
+    workq.submit(refused.given).unwrap();
+    drop(workq);
+    assert_eq!(inventory.num_free_elements(), 64, "what was in flight is back");
+    let again = sha.stop().unwrap().start().unwrap();
+    assert_eq!(again.workqs(), 0);
+    assert_eq!(kind(WorkQ::new(0)), ErrorKind::InvalidValue);
+}
+
+#[test]
+fn a_job_of_a_context_that_is_gone_never_runs_on_another_one() {
+    let mut lab = lab(WorkQ::new(2).unwrap());
+    let job = lab.sha.hash(Algorithm::Sha1, lab.message(0, b"abc"), lab.room(64));
+    lab.workq.remove(&lab.sha).unwrap();
+    let dev = lab.sha.dev().clone();
+    drop(lab.sha);
+    // It has the index of the one that is gone.
+    let other = Sha::builder(&dev).start().unwrap();
+    lab.workq.add(&other).unwrap();
+    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::BadState);
+}
+
+#[test]
+fn an_abort_yields_each_job_once_and_nothing_more_is_taken() {
+    let mut lab = lab(WorkQ::new(8).unwrap());
+    for n in 0..5 {
+        let job = lab.sha.hash(Algorithm::Sha1, lab.message(n, b"a"), lab.room(64 * n));
+        lab.workq.submit(job.user_data(n)).unwrap();
+    }
+    lab.workq.abort(&lab.sha).unwrap();
+    let job = lab.sha.hash(Algorithm::Sha1, lab.message(9, b"a"), lab.room(640));
+    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::Shutdown);
+    let mut seen = Vec::new();
+    while lab.workq.in_flight() > 0 {
+        match lab.workq.progress_retrieve() {
+            Err(Retrieve::IoFailed(event)) => {
+                assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+                seen.push(event.user_data().0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 4]);
+    lab.workq.remove(&lab.sha).unwrap();
+    lab.workq.add(&lab.sha).unwrap();
+    let job = lab.sha.hash(Algorithm::Sha1, lab.message(9, b"a"), lab.room(640));
+    lab.workq.submit(job).unwrap();
+    done(&mut lab.workq);
+}
+
+#[test]
+fn arming_before_and_after_a_submit_signals_and_a_thread_sleeps_until_then() {
+    let mut lab = lab(WorkQ::builder(4).event_driven().build().unwrap());
+    let readable = |workq: &WorkQ| {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut files = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
+        poll(&mut files, PollTimeout::ZERO).unwrap() == 1
+    };
+    let job = |lab: &Lab| lab.sha.hash(Algorithm::Sha1, lab.message(0, b"a"), lab.room(64));
+    assert!(!readable(&lab.workq));
+    // Arm, submit, wait.
+    lab.workq.arm().unwrap();
+    assert!(!readable(&lab.workq));
+    lab.workq.submit(job(&lab)).unwrap();
+    assert!(readable(&lab.workq));
+    lab.workq.clear().unwrap();
+    assert!(!readable(&lab.workq));
+    done(&mut lab.workq);
+    // Submit, arm, wait.
+    lab.workq.submit(job(&lab)).unwrap();
+    lab.workq.arm().unwrap();
+    assert!(readable(&lab.workq), "there is something to retrieve");
+    lab.workq.clear().unwrap();
+    done(&mut lab.workq);
+    let start = Instant::now();
+    let none = lab.workq.retrieve_within(Some(Duration::from_millis(30))).unwrap();
+    assert!(none.is_none() && start.elapsed() >= Duration::from_millis(30));
+}
+
+#[test]
+fn hashing_is_software_and_says_so() {
+    let dev = dev();
+    assert_eq!(kind(Sha::hardware_supported(&dev)), ErrorKind::NotSupported);
+    Sha::job_supported(&dev, Algorithm::Sha512).unwrap();
+}

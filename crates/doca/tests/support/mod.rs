@@ -1,0 +1,41 @@
+//! Devices of the model in this process.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::sync::Arc;
+
+use verbless_devx::Backend;
+use verbless_doca::{AccessFlags, Dev, DevInfo, Inventory, Memory, Mmap};
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+
+/// Two devices of one profile, connected to each other.
+pub(crate) fn backend(profile: &str) -> Arc<dyn Backend> {
+    let card = Profile::load(profile).unwrap();
+    let model = Model::builder().device(card.clone()).device(card).build();
+    Arc::new(InProcess::of(&model))
+}
+
+/// A model of one BlueField, to be disturbed, and the device.
+pub(crate) fn disturbed() -> (Model, Dev) {
+    let model = Model::builder().device(Profile::load("bluefield3").unwrap()).build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+    (model, dev)
+}
+
+/// The first device of a fresh model.
+pub(crate) fn dev() -> Dev {
+    DevInfo::list_of(&backend("bluefield3")).unwrap()[0].open().unwrap()
+}
+
+/// A map of fresh memory.
+pub(crate) fn map(dev: &Dev, length: usize, access: AccessFlags) -> Mmap {
+    let memory = Memory::allocate(length).unwrap();
+    Mmap::builder().memrange(memory).permissions(access).add_dev(dev).start().unwrap()
+}
+
+/// A map that devices of this side read and write, and an inventory.
+pub(crate) fn plain(dev: &Dev, length: usize, buffers: usize) -> (Mmap, Inventory) {
+    let inventory = Inventory::builder(buffers).extensions(verbless_doca::Extensions::LINKED_LIST);
+    (map(dev, length, AccessFlags::LOCAL_READ_WRITE), inventory.start().unwrap())
+}

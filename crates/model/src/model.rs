@@ -484,8 +484,8 @@ impl Model {
     }
 
     /// Writes down, queue by queue, every CQE and a digest of all data that arrives in memory,
-    /// until the guard is dropped: to compare one run of a program with another. What a queue gets is
-    /// there once its CQE has been written. CQEs are kept, 64 or 128 bytes each.
+    /// until the guard is dropped: to compare one run of a program with another. What a queue gets
+    /// is there once its CQE has been written. CQEs are kept, 64 or 128 bytes each.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};

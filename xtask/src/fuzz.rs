@@ -59,7 +59,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "requests",
-        what: "the model's data path, against hostile queues",
+        what: "the model's data path, against hostile queues and packets of hostile peers",
         longest: LONGEST,
         smoke: true,
     },
@@ -77,7 +77,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "packets",
-        what: "frames that come over a link, against the parser",
+        what: "frames of a link and datagrams of a socket, against the parser",
         longest: LONGEST,
         smoke: true,
     },

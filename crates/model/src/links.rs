@@ -79,6 +79,19 @@ impl Model {
         self.shared.common.fabric.lock().traffic_inside(at)
     }
 
+    /// A frame leaves the card of a port as if it had sent it, any bytes.
+    ///
+    /// # Panics
+    /// When there is no such device, or it has no such port.
+    #[cfg(fuzzing)]
+    pub fn fuzz_frame(&self, device: usize, port: u8, frame: &[u8]) {
+        let at = self.port(device, port);
+        self.shared.with(|world| {
+            let now = world.clock.now;
+            world.fabric().lock().receive_external(now, at, frame);
+        });
+    }
+
     /// Which port of the fabric is port `port` of device `device`. An invalid number is the
     /// caller's mistake, and this panics with nothing locked.
     fn port(&self, device: usize, port: u8) -> PhysicalPort {

@@ -1,8 +1,10 @@
 //! What comes over a link: parsed, and emitted as it was.
 #![no_main]
 
+use std::net::IpAddr;
+
 use libfuzzer_sys::fuzz_target;
-use verbless_model::wire::{Mac, Malformed, Packet, ROCE_PORT, Route, datagram};
+use verbless_model::wire::{Mac, Malformed, Packet, ROCE_PORT, Route, datagram, seal_ethernet};
 
 /// What a buffer is filled with, so that a byte that is left unwritten shows.
 const FILL: u8 = 0xa5;
@@ -15,10 +17,31 @@ fn parse(infiniband: bool, frame: &[u8]) -> Result<Option<Packet<'_>>, Malformed
     }
 }
 
-/// A datagram of a socket, and the frame that it becomes sent on.
-fn datagram(payload: &[u8]) {
-    let (from, to) = (([192, 0, 2, 1], ROCE_PORT).into(), [192, 0, 2, 2].into());
-    let Some(mut frame) = datagram::receive([Mac([2; 6]); 2], from, to, payload) else { return };
+/// A datagram of a socket, and the frame that it becomes sent on. With `sealed` its ICRC is right
+/// for some IPv4 identification, as that of a peer is, which no fuzzer guesses.
+fn datagram(payload: &[u8], ipv6: bool, sealed: bool) {
+    let ends: [IpAddr; 2] = match ipv6 {
+        true => [1, 2].map(|host: u16| [0x2001, 0xdb8, 0, 0, 0, 0, 0, host].into()),
+        false => [[192, 0, 2, 1].into(), [192, 0, 2, 2].into()],
+    };
+    let (from, to) = ((ends[0], ROCE_PORT).into(), ends[1]);
+    let mut payload = payload.to_vec();
+    let receive = |payload: &[u8]| datagram::receive([Mac([2; 6]); 2], from, to, payload);
+    if sealed && let Some(mut frame) = receive(&payload) {
+        let identification = [frame[18], frame[19]];
+        if !ipv6 && let [first, second, ..] = payload[..] {
+            frame[18..20].copy_from_slice(&[first, second]);
+            checksum(&mut frame[14..34]);
+        }
+        if seal_ethernet(&mut frame).is_ok_and(|it| it) {
+            let start = frame.len() - payload.len();
+            payload.copy_from_slice(&frame[start..]);
+            let again = receive(&payload).expect("it is as long as before");
+            // What the sender's kernel wrote is found out again.
+            assert_eq!(again, frame, "identification {identification:?} before");
+        }
+    }
+    let Some(mut frame) = receive(&payload) else { return };
     let before = Packet::parse_ethernet(&frame).ok().flatten().map(|it| it.headers.transport);
     if datagram::send(&mut frame).is_some() {
         let after = Packet::parse_ethernet(&frame).ok().flatten();
@@ -26,10 +49,20 @@ fn datagram(payload: &[u8]) {
     }
 }
 
+/// Makes the checksum of an IPv4 header right.
+fn checksum(header: &mut [u8]) {
+    header[10..12].fill(0);
+    let words = header.chunks_exact(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, frame)) = data.split_first() else { return };
     if kind & 2 != 0 {
-        return datagram(frame);
+        return datagram(frame, kind & 1 != 0, kind & 4 != 0);
     }
     let infiniband = kind & 1 != 0;
     let mut frame = frame.to_vec();

@@ -1,6 +1,6 @@
 //! The work request engine: valid queues and keys of two functions, then requests that are nearly
 //! right or random, wild pointers, rings and records that are overwritten, doorbells for
-//! everything, and queues that die meanwhile.
+//! everything, packets of a hostile peer, and queues that die meanwhile.
 #![no_main]
 
 use std::time::Duration;
@@ -8,10 +8,11 @@ use std::time::Duration;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA};
+use verbless_fuzz::frame::{Ends, Frame};
 use verbless_fuzz::machine::{Machine, Sort};
 use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, Step, Stretch};
 use verbless_fuzz::wqe::{self, Endpoints, Wqe};
-use verbless_model::{Fault, Link};
+use verbless_model::{Fault, Link, Watch};
 use verbless_prm::{AttachToMcgIn, ServiceType};
 
 /// Operations and turns of one run at most.
@@ -92,6 +93,12 @@ enum Operation {
         function: bool,
         up: bool,
     },
+    /// A packet for a QP, as its peer's port, or its own, may send it.
+    Packet {
+        qp: u8,
+        frame: Frame,
+        own: bool,
+    },
     Lose {
         function: bool,
         what: u8,
@@ -107,6 +114,8 @@ struct Start {
     big_cqes: bool,
     loopback: bool,
     klm_of_klm: bool,
+    /// Somebody watches, so that messages go in packets.
+    packets: bool,
 }
 
 #[derive(Arbitrary, Debug, Clone, Copy)]
@@ -144,6 +153,9 @@ struct Lab {
     /// By function, the services of its QPs, as `known.queues`.
     services: [Vec<ServiceType>; 2],
     loopback: bool,
+    /// By function, the next PSN of a packet for each QP.
+    psns: [Vec<u32>; 2],
+    _watch: Option<Watch>,
 }
 
 impl Lab {
@@ -152,7 +164,12 @@ impl Lab {
             machine: Machine::new(2, Link::Infiniband),
             services: [Vec::new(), Vec::new()],
             loopback: start.loopback,
+            psns: [Vec::new(), Vec::new()],
+            _watch: None,
         };
+        if start.packets {
+            lab._watch = Some(lab.machine.device.model().watch_frames(|_| ()));
+        }
         for function in 0..2 {
             lab.furnish(function, start);
         }
@@ -350,6 +367,23 @@ impl Lab {
             }
             Operation::Port { function, up } => {
                 self.machine.device.model().set_port(usize::from(*function), 1, *up);
+            }
+            Operation::Packet { qp, frame, own } => {
+                let Some((function, index)) = self.queue(*qp) else { return };
+                let from = if *own { function } else { 1 - function };
+                let psns = &mut self.psns[function];
+                psns.resize(psns.len().max(index + 1), 0);
+                let service = match self.services[function].get(index).copied() {
+                    Some(ServiceType::RC | ServiceType::REG_UMR) => 0,
+                    Some(ServiceType::UC) => 1,
+                    _ => 3,
+                };
+                let known = &self.machine.known[function];
+                let (lids, qpn) = ([lid(from), lid(function)], known.queues[index].qpn);
+                let (bytes, next) =
+                    frame.bytes(&Ends { lids, qpn, service, psn: psns[index], known });
+                psns[index] += u32::from(next);
+                self.machine.device.model().fuzz_frame(from, 1, &bytes);
             }
             Operation::Lose { function, what, skip, count } => {
                 let fault = match what % 4 {

@@ -5,6 +5,7 @@
 //!   memory    a guest's memory, and the count of what the device does in it
 //!   address   where hostile pointers point
 //!   client    a client of the in-process front end, whose memory changes while it is read
+//!   frame     packets of a hostile peer
 //!   guest     the command queue: entries, mailboxes, and lies in both
 //!   machine   the guests of one device, and the numbers of what they made
 //!   object    commands that make, move and destroy, as an honest driver sends them
@@ -14,6 +15,7 @@
 
 pub mod address;
 pub mod client;
+pub mod frame;
 pub mod guest;
 pub mod machine;
 pub mod memory;

@@ -23,7 +23,8 @@ enum Limit {
 use Limit::{AtLeast, AtMost};
 
 /// Of two functions on two processors less than twice the rate of one is left where the machine
-/// does something else as well: 1.4 to 2.1 were seen, and 1.0 with one thread for both.
+/// does something else as well: 1.6 to 2.1 were seen, and 1.0 with one thread for both. Commands
+/// are a query, and such that make a memory key and destroy it.
 const ROWS: [Row; 4] = [
     Row {
         name: "busy: a command of another function",
@@ -37,7 +38,7 @@ const ROWS: [Row; 4] = [
         name: "busy: two functions, against one",
         label: "two devices:",
         unit: "times",
-        limit: AtLeast(1.2),
+        limit: AtLeast(1.4),
     },
 ];
 

@@ -205,7 +205,8 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let status = supervisor.run()?;
     for device in 0..model.devices() {
         let left = model.counts(device);
-        if left != ObjectCounts::default() {
+        // A dead device cannot be told to destroy anything.
+        if left != ObjectCounts::default() && model.device(device).is_alive() {
             tracing::error!(
                 device,
                 ?left,

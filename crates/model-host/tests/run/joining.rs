@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use super::{client, command, model, says, skipped};
 
 /// A run with a name, whose program waits for its input to end.
-struct Host {
-    name: String,
+pub(super) struct Host {
+    pub(super) name: String,
     child: Child,
 }
 
 impl Host {
-    fn start(what: &str, options: &[&str], script: &str) -> Self {
+    pub(super) fn start(what: &str, options: &[&str], script: &str) -> Self {
         let name = format!("{what}-{}", std::process::id());
         let script = format!("echo ready; {script}");
         let mut child = command(&[options, &["--name", &name]].concat(), &["sh", "-c", &script])
@@ -27,12 +27,12 @@ impl Host {
         Self { name, child }
     }
 
-    fn join(&self, options: &[&str], script: &str) -> Command {
+    pub(super) fn join(&self, options: &[&str], script: &str) -> Command {
         command(&[options, &["--join", &self.name]].concat(), &["sh", "-c", script])
     }
 
     /// Lets its program end; its exit code.
-    fn end(mut self) -> Option<i32> {
+    pub(super) fn end(mut self) -> Option<i32> {
         drop(self.child.stdin.take());
         self.child.wait().expect("it ends").code()
     }

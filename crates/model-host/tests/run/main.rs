@@ -1,6 +1,7 @@
 //! `verbless-model run`: programs that know nothing of it, and what they see.
 
 mod devices;
+mod failing;
 mod joining;
 mod links;
 mod program;

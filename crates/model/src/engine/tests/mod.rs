@@ -5,6 +5,7 @@ mod blueflame;
 mod completions;
 mod copies;
 mod datagrams;
+mod disagreement;
 mod doorbells;
 mod gone;
 mod hostile;

@@ -1,0 +1,91 @@
+//! What `verbless-model ctl` lets fail, as the programs of a run feel it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use super::joining::Host;
+use super::{model, run, skipped};
+
+/// What `verbless-model ctl` says to a run, tried for each of these numbers until it succeeds.
+fn fail_one(host: &Host, what: &str, numbers: std::ops::Range<u32>) -> u32 {
+    let start = std::time::Instant::now();
+    while start.elapsed().as_secs() < 20 {
+        for number in numbers.clone() {
+            if model(&["ctl", &host.name, what, "0", &number.to_string()]).0 == Some(0) {
+                return number;
+            }
+        }
+    }
+    panic!("{what}: nothing of this kind in {numbers:?}");
+}
+
+/// Lets a queue of one of two programs fail that talk to each other: one of them says so.
+fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    let host = Host::start(what, &[], "read line; exit 0");
+    // One that is only silent to the other waits for ever.
+    let pingpong = format!("timeout 10 ibv_rc_pingpong -p {port} -n 1000000000");
+    let start = |script: &str| {
+        let mut program = host.join(&[], script);
+        program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+    };
+    let server = start(&pingpong);
+    // The server listens soon; a client that finds nobody says so.
+    let client = start(&format!(
+        "for try in $(seq 50); do sleep 0.1; said=$({pingpong} localhost 2>&1); \
+         case $said in *Couldn*) ;; *) echo \"$said\"; exit;; esac; done"
+    ));
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let number = fail_one(&host, what, numbers);
+    let again = model(&["ctl", &host.name, what, "0", &number.to_string()]);
+    let outputs = [server, client].map(|it| it.wait_with_output().expect("it ends"));
+    let text: String = outputs
+        .iter()
+        .map(|it| String::from_utf8_lossy(&[&it.stdout[..], &it.stderr].concat()).into_owned())
+        .collect();
+    assert!(text.contains("Failed status"), "{what} {number:#x}: {text}");
+    assert!(again.0 == Some(1) && again.1.contains("that can fail"), "{}", again.1);
+    assert_eq!(host.end(), Some(0));
+}
+
+#[test]
+fn a_queue_pair_that_is_told_to_fail_fails_the_program_that_uses_it() {
+    a_queue_fails("fail-qp", 0x80..0x100, 18861);
+}
+
+#[test]
+fn a_completion_queue_that_is_told_to_fail_is_felt_at_the_other_end() {
+    a_queue_fails("fail-cq", 0x400..0x480, 18862);
+}
+
+#[test]
+fn a_device_that_is_removed_is_fatal_to_its_programs_and_answers_nobody() {
+    if Command::new("ibv_asyncwatch").arg("--help").output().is_err() {
+        return skipped("there is no ibv_asyncwatch here");
+    }
+    let host = Host::start("remove", &[], "read line; exit 0");
+    let works = || host.join(&[], "ibv_devinfo -d mlx5_0").output().expect("it runs");
+    assert!(works().status.success());
+    let mut watch = host.join(&[], "stdbuf -oL timeout 20 ibv_asyncwatch -d mlx5_0");
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(watch.stdout.take().expect("captured")).lines();
+    let mut line = || lines.next().expect("a line").expect("text");
+    assert!(line().contains("async event FD"), "it watches");
+    assert_eq!(model(&["ctl", &host.name, "remove", "0"]), (Some(0), String::new()));
+    assert!(line().contains("event_type"), "it hears of it");
+    assert!(!works().status.success(), "it is gone");
+    watch.wait().expect("it ends");
+    assert_eq!(host.end(), Some(0));
+}
+
+#[test]
+fn a_device_that_is_removed_keeps_its_objects_without_a_complaint() {
+    let name = format!("keeps-{}", std::process::id());
+    let tool = env!("CARGO_BIN_EXE_verbless-model");
+    let script = format!("exec 5<>/dev/infiniband/uverbs0; {tool} ctl {name} remove 0");
+    let output = run(&["--name", &name], &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("a bug of the model"), "{errors}");
+}

@@ -1,0 +1,141 @@
+//! Packets of InfiniBand, as a hostile peer sends them: nearly right or wrong, and with a right
+//! ICRC, which no fuzzer guesses, where the input asks for it.
+
+use arbitrary::Arbitrary;
+use verbless_model::wire::{Message, Opcode, Position, Service, seal_infiniband};
+use verbless_prm::BthOpcode;
+
+use crate::machine::{Known, Sort};
+use crate::object::{Q_KEY, Stretch};
+
+/// A packet for a QP.
+#[derive(Arbitrary, Debug)]
+pub struct Frame {
+    opcode: Code,
+    /// Solicited, and whether an ACK is asked for.
+    flags: u8,
+    /// Another partition than the default one.
+    partition: Option<u16>,
+    /// So far from the next PSN; `None`: the next one.
+    psn: Option<i8>,
+    /// What RETH and AtomicETH name.
+    remote: Stretch,
+    /// The length is that of the payload.
+    whole: bool,
+    operands: [u64; 2],
+    /// Of the AETH: ACK, RNR NAK or NAK.
+    syndrome: u8,
+    /// Of a datagram, if not the right one.
+    queue_key: Option<u32>,
+    /// An immediate; a key's index if it invalidates.
+    immediate: u32,
+    payload: u16,
+    fill: u8,
+    /// Bytes that are changed, before the ICRC is computed.
+    lies: Vec<(u8, u8)>,
+    /// The ICRC is right; else it is 0.
+    sealed: bool,
+}
+
+/// An opcode: of the QP's own service, or any.
+#[derive(Arbitrary, Debug, Clone, Copy)]
+enum Code {
+    Own(u8),
+    Any(u8),
+}
+
+/// Who sends a packet to whom.
+pub struct Ends<'a> {
+    /// LIDs of the sender and of the receiver.
+    pub lids: [u16; 2],
+    pub qpn: u32,
+    /// Bits 7:5 of the opcodes of the QP's service.
+    pub service: u8,
+    /// The next PSN.
+    pub psn: u32,
+    /// The receiver, whose keys the packet names.
+    pub known: &'a Known,
+}
+
+/// Bytes of the longest payload.
+const LONGEST: u16 = 4096;
+
+impl Frame {
+    /// Its bytes, and whether it has the next PSN.
+    pub fn bytes(&self, ends: &Ends<'_>) -> (Vec<u8>, bool) {
+        let code = match self.opcode {
+            Code::Own(code) => ends.service << 5 | code & 0x1f,
+            Code::Any(code) => code,
+        };
+        let opcode = Opcode::of(BthOpcode(code));
+        let carries = opcode.is_some_and(Opcode::has_payload);
+        let length = if carries { self.payload % (LONGEST + 1) } else { 0 };
+        let pad = length.wrapping_neg() & 3;
+        let mut rest = Vec::new();
+        if let Some(opcode) = opcode {
+            self.extend(opcode, ends, length, &mut rest);
+        }
+        rest.resize(rest.len() + usize::from(length), self.fill);
+        rest.resize(rest.len() + usize::from(pad) + 4, 0);
+
+        let psn = ends.psn.wrapping_add(self.psn.unwrap_or(0) as u32) & 0xff_ffff;
+        let partition = self.partition.unwrap_or(0xffff).to_be_bytes();
+        let mut bytes = vec![0, 2];
+        bytes.extend(ends.lids[1].to_be_bytes());
+        bytes.extend((((8 + 12 + rest.len()) / 4) as u16).to_be_bytes());
+        bytes.extend(ends.lids[0].to_be_bytes());
+        bytes.extend([code, self.flags & 0x80 | (pad as u8) << 4, partition[0], partition[1]]);
+        bytes.extend((ends.qpn & 0xff_ffff).to_be_bytes());
+        bytes.extend((u32::from(self.flags & 1) << 31 | psn).to_be_bytes());
+        bytes.extend(rest);
+        for (at, by) in self.lies.iter().take(3) {
+            // Headers are what is worth a lie.
+            let at = usize::from(*at) % bytes.len().min(64);
+            bytes[at] ^= by;
+        }
+        if self.sealed {
+            let _ = seal_infiniband(&mut bytes);
+        }
+        (bytes, self.psn.is_none())
+    }
+
+    /// The headers behind the BTH.
+    fn extend(&self, opcode: Opcode, ends: &Ends<'_>, length: u16, into: &mut Vec<u8>) {
+        let key = ends.known.pick(Sort::Key, self.remote.key).to_be_bytes();
+        let begins = matches!(opcode.place, Position::First | Position::Only);
+        if opcode.service == Service::Ud {
+            into.extend(self.queue_key.unwrap_or(Q_KEY).to_be_bytes());
+            into.extend((ends.qpn & 0xff_ffff).to_be_bytes());
+        }
+        match opcode.message {
+            Message::Write if !begins => {}
+            Message::Write | Message::ReadRequest => {
+                into.extend(self.remote.at.get().to_be_bytes());
+                into.extend(key);
+                let length = if self.whole { u32::from(length) } else { self.remote.length };
+                into.extend(length.to_be_bytes());
+            }
+            Message::CompareSwap | Message::FetchAdd => {
+                into.extend(self.remote.at.get().to_be_bytes());
+                into.extend(key);
+                self.operands.iter().for_each(|it| into.extend(it.to_be_bytes()));
+            }
+            Message::Acknowledge | Message::AtomicAcknowledge => {
+                into.extend(u32::from(self.syndrome).rotate_right(8).to_be_bytes());
+                if opcode.message == Message::AtomicAcknowledge {
+                    into.extend(self.operands[0].to_be_bytes());
+                }
+            }
+            Message::ReadResponse if opcode.place != Position::Middle => {
+                into.extend(u32::from(self.syndrome).rotate_right(8).to_be_bytes());
+            }
+            _ => {}
+        }
+        if opcode.immediate {
+            into.extend(self.immediate.to_be_bytes());
+        }
+        if opcode.invalidate {
+            into.extend(ends.known.pick(Sort::Key, self.immediate as u8).to_be_bytes());
+        }
+    }
+}

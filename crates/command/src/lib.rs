@@ -8,6 +8,7 @@
 //!
 //! Every error names the command, its status and syndrome, and what to check next.
 
+mod alias;
 mod caps;
 mod cq;
 mod device;
@@ -22,6 +23,7 @@ mod query;
 mod rmp;
 mod send;
 
+pub use alias::{AccessKey, AliasAttr, AliasKey};
 pub use caps::{CapMode, CapPage, Caps};
 pub use cq::{CqAttr, CqObject, Moderation};
 pub use device::Device;

@@ -47,6 +47,15 @@ pub enum KeyMemory {
         /// The entries; their `length` is not used.
         klms: Vec<Klm>,
     },
+    /// A key of a function of this device, itself included; addresses count as there, and `start`
+    /// is 0. The rights of both keys count; the one of another function must be made for it
+    /// (`KeyAccess::crossing`), and one of this function must be of the same context.
+    Crossing {
+        /// The function that owns the key.
+        vhca_id: u16,
+        /// The key there.
+        key: Rkey,
+    },
     /// None yet: UMR requests give the KLM entries and the rights. The key is free until then; its
     /// `length` is 0.
     Umr {
@@ -98,6 +107,11 @@ impl Device {
     /// CREATE_MKEY.
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
         check(&attr)?;
+        let crosses = attr.access.crossing || matches!(attr.memory, KeyMemory::Crossing { .. });
+        if crosses && !self.caps().general.crossing_vhca_mkey() {
+            let what = "the device has no crossing keys (hca_cap.crossing_vhca_mkey)";
+            return Err(invalid("CREATE_MKEY", what));
+        }
         let variant = next_variant();
         let mut head = CreateMkeyIn::new();
         let mut tail = Vec::new();
@@ -111,6 +125,7 @@ impl Device {
             .set_a(access.remote.atomic && caps.atomics)
             .set_relaxed_ordering_write(access.relaxed_ordering && caps.relaxed_writes)
             .set_relaxed_ordering_read(access.relaxed_ordering && caps.relaxed_reads)
+            .set_crossed_side_mkey(access.crossing)
             .set_qpn(ANY_QP)
             .set_mkey_7_0(variant)
             .set_pd(attr.pd.pdn())
@@ -147,6 +162,10 @@ impl Device {
                     .set_umr_en(true)
                     .set_en_rinval(*remote_invalidate)
                     .set_translations_octword_size(klms.next_multiple_of(4));
+            }
+            &KeyMemory::Crossing { vhca_id, key: Rkey(key) } => {
+                set_access_mode(context, prm::MkeyAccessMode::CROSSING);
+                context.set_crossing_target_vhca_id(vhca_id).set_crossing_target_mkey(key);
             }
             KeyMemory::Ksms { log_length, klms } => {
                 set_access_mode(context, prm::MkeyAccessMode::KSM);
@@ -207,6 +226,9 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
                     "start and memory must lie at the same offset within a page",
                 ));
             }
+        }
+        KeyMemory::Crossing { .. } if attr.start != 0 => {
+            return Err(invalid("CREATE_MKEY", "a crossing key begins at address 0"));
         }
         KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } if klms.is_empty() => {
             return Err(invalid("CREATE_MKEY", "an indirect key needs at least one KLM entry"));

@@ -106,6 +106,7 @@ impl AccessFlags {
             local_write: self.is_local_write() || write || atomic,
             remote: RemoteAccess { read: self.contains(Self::RDMA_READ), write, atomic },
             relaxed_ordering: false,
+            crossing: false,
         }
     }
 }

@@ -102,9 +102,11 @@ impl Device {
 
     /// Executes a command: the whole input mailbox, and the whole output mailbox.
     pub fn execute(&self, input: &[u8], output: &mut [u8]) {
-        self.shared.with_function(self.id, |world| {
-            engine::execute(world, self.id, input, output);
-        });
+        let execute = |world: &mut World| engine::execute(world, self.id, input, output);
+        match engine::concerns_others(input) {
+            true => self.shared.with(execute),
+            false => self.shared.with_function(self.id, execute),
+        }
     }
 
     /// A store to the UAR pages by the driver itself; `offset` counts from the first page.

@@ -53,6 +53,17 @@ impl Functions {
         self.0[id].take()
     }
 
+    /// One of them, and the others beside it.
+    ///
+    /// # Panics
+    /// If that one is not at hand.
+    pub(crate) fn split(&mut self, id: usize) -> (&mut Function, Others<'_>) {
+        let (before, rest) = self.0.split_at_mut(id);
+        let (one, after) = rest.split_first_mut().expect("a function that exists");
+        let one = one.as_mut().expect("a function that is at hand");
+        (one, Others { before, after })
+    }
+
     /// Those at hand.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Function> {
         self.0.iter().flatten().map(|function| &**function)
@@ -61,6 +72,24 @@ impl Functions {
     /// Those at hand.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Function> {
         self.0.iter_mut().flatten().map(|function| &mut **function)
+    }
+}
+
+/// The functions that a thread has beside one that it works with.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Others<'a> {
+    before: &'a [Option<Box<Function>>],
+    after: &'a [Option<Box<Function>>],
+}
+
+impl<'a> Others<'a> {
+    /// Function `id`, if it is at hand and not the one in the middle.
+    pub(crate) fn get(self, id: usize) -> Option<&'a Function> {
+        let slot = match id.checked_sub(self.before.len()) {
+            None => self.before.get(id),
+            Some(behind) => self.after.get(behind.checked_sub(1)?),
+        };
+        slot?.as_deref()
     }
 }
 

@@ -33,12 +33,11 @@ pub(crate) struct SharedWorld {
 }
 
 /// Which functions something is done with.
-#[derive(Clone, Copy)]
 enum Which {
     All,
     One(usize),
-    /// Both, the lower one first.
-    Two(usize, usize),
+    /// These, in ascending order.
+    These(Vec<usize>),
 }
 
 impl SharedWorld {
@@ -112,7 +111,7 @@ impl SharedWorld {
 
     /// Lets the engine work with function `id`, if no other thread has it: without a word to
     /// watchers, for whom its thread does not wait. Gives what `work` gives; where that needs a
-    /// function that another thread has, it is done again with both.
+    /// function that another thread has, it is done again with all that it needs.
     pub(crate) fn work<R>(
         &self,
         id: usize,
@@ -129,17 +128,17 @@ impl SharedWorld {
         world.put(id, function);
         loop {
             std::mem::swap(&mut world.scratch, scratch);
-            let (result, wanted) = self.run(
+            let (result, needed) = self.run(
                 world,
                 |world| {
                     let result = work(world);
                     std::mem::swap(&mut world.scratch, scratch);
-                    (result, world.wanted)
+                    (result, world.needed())
                 },
                 false,
             );
-            let Some(other) = wanted else { return Some(result) };
-            world = self.world(Which::Two(id.min(other), id.max(other)));
+            let Some(needed) = needed else { return Some(result) };
+            world = self.world(Which::These(needed));
         }
     }
 
@@ -150,7 +149,7 @@ impl SharedWorld {
         match which {
             Which::All => (0..self.count()).for_each(take),
             Which::One(id) => take(id),
-            Which::Two(low, high) => [low, high].into_iter().for_each(take),
+            Which::These(ids) => ids.into_iter().for_each(take),
         }
         // Who had them before may have moved the clock.
         world.clock = self.clock();

@@ -12,7 +12,7 @@ use crate::fabric::{Fabric, SharedFabric, Vport};
 use crate::functions::{Functions, Slot};
 use crate::hca::Refused;
 use crate::memory::{Held, Interrupts, Space, Spaces};
-use crate::profile::Link;
+use crate::profile::{Link, Side};
 use crate::watch::Outbox;
 
 /// What one thread works with: the functions that it has, and what all threads share.
@@ -77,6 +77,9 @@ impl World {
                 Some((.., functions)) => functions.push(number),
                 None => cards.push((hca.profile.link(), hca.ports.len() as u8, vec![number])),
             }
+        }
+        for (.., card) in &cards {
+            tell_neighbours(&mut functions, card);
         }
         for (kind, ports, functions) in cards {
             fabric.add_card(kind, ports, functions);
@@ -169,6 +172,24 @@ impl World {
         }
     }
 
+    /// Sees to it that the functions are at hand whose memory keys of function `id`, which is, lead
+    /// to; false as for [`World::have`].
+    pub(crate) fn have_owners(&mut self, id: usize) -> bool {
+        let leads_to = &self.functions[id].hca.leads_to;
+        if leads_to.is_empty() {
+            return true;
+        }
+        let owners: Vec<usize> = leads_to.keys().copied().collect();
+        owners.into_iter().all(|owner| self.have(owner))
+    }
+
+    /// What one must have to begin again, if one must: what is at hand, and what was wanted.
+    pub(crate) fn needed(&self) -> Option<Vec<usize>> {
+        let wanted = self.wanted?;
+        let needed = |&id: &usize| id == wanted || self.functions.has(id);
+        Some((0..self.functions.len()).filter(needed).collect())
+    }
+
     /// Shows that nothing moves as long as it lives.
     ///
     /// # Panics
@@ -201,6 +222,19 @@ impl World {
             }
         }
         raised
+    }
+}
+
+/// Tells the functions of a card which of them they may reach: a DPU's functions reach the host's,
+/// and not the other way round.
+fn tell_neighbours(functions: &mut [Function], card: &[usize]) {
+    for &id in card {
+        let side = functions[id].hca.profile.side();
+        let reaches = card.iter().filter(|&&other| {
+            side == Side::Dpu || functions[other].hca.profile.side() == Side::Host
+        });
+        let named = reaches.map(|&other| (functions[other].hca.caps.general().vhca_id(), other));
+        functions[id].hca.neighbours = named.collect();
     }
 }
 

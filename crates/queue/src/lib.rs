@@ -64,8 +64,9 @@ pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, CqCleaner, Cqe};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
 pub use domain::{
-    ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, DomainBuilder, IndirectKey, JoinError,
-    Peer, PeerAddress, Qp, QpConfig, ReceiveHalf, SendHalf, SplitError, Srq, SrqConfig, UmrKey,
+    ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, DomainBuilder, ImportedRegion,
+    IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, ReceiveHalf, SendHalf, SharedRegion,
+    SplitError, Srq, SrqConfig, UmrKey,
 };
 pub use events::{CqEvents, Parked};
 pub use page::map_uar;
@@ -74,5 +75,5 @@ pub use region::{Memory, RangeError, Region, RemoteRegion};
 pub use service::{Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
-pub use verbless_command::{Error, ErrorKind};
+pub use verbless_command::{AccessKey, Error, ErrorKind};
 pub use wait::poll_within;

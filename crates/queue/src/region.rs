@@ -71,7 +71,7 @@ pub(crate) struct RegionParts {
 /// ```
 pub struct Region {
     /// Declared, and so dropped, before the memory that it gives access to.
-    _registration: Box<dyn Any + Send + Sync>,
+    registration: Box<dyn Any + Send + Sync>,
     memory: SharedMemory,
     lkey: Lkey,
     rkey: Option<Rkey>,
@@ -84,7 +84,7 @@ impl Region {
     /// A region of these parts.
     pub(crate) fn new(parts: RegionParts) -> Self {
         let RegionParts { registration, memory, lkey, rkey, address, written } = parts;
-        Self { _registration: registration, memory, lkey, rkey, address, written }
+        Self { registration, memory, lkey, rkey, address, written }
     }
 
     /// The same, where other handles to its bytes may be in use.
@@ -145,6 +145,11 @@ impl Region {
     /// A region whose access allows peers nothing.
     pub fn remote_region(&self) -> Result<RemoteRegion, RangeError> {
         Ok(RemoteRegion::new(self.remote(0, self.len())?, self.len() as u64))
+    }
+
+    /// What keeps its keys alive.
+    pub(crate) fn registration(&self) -> &(dyn Any + Send + Sync) {
+        &*self.registration
     }
 
     /// Whether any key lets a device write there.

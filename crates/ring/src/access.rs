@@ -28,6 +28,9 @@ pub struct KeyAccess {
     /// of them so, or none, does what it can (capabilities
     /// `relaxed_ordering_read` and `relaxed_ordering_write`).
     pub relaxed_ordering: bool,
+    /// Crossing keys of other functions may lead to this one (`crossed_side_mkey`; capability
+    /// `crossing_vhca_mkey`). It is no right that UMR gives.
+    pub crossing: bool,
 }
 
 impl KeyAccess {
@@ -36,6 +39,7 @@ impl KeyAccess {
         local_write: false,
         remote: RemoteAccess { read: false, write: false, atomic: false },
         relaxed_ordering: false,
+        crossing: false,
     };
     /// Reading and writing by the local device only.
     pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };

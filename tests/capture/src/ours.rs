@@ -196,6 +196,7 @@ fn key_access(access: Access) -> KeyAccess {
         local_write: access.local_write,
         remote: remote_access(access),
         relaxed_ordering: access.relaxed,
+        crossing: false,
     }
 }
 

@@ -300,6 +300,15 @@ impl Lab {
         Ok(Device::open(self.backend(), self.other_info())?)
     }
 
+    /// Opens a function of a device that owns memory, and one that it may let at that: another of
+    /// the same device where there is one, or the same again. Of a DPU the host's function owns
+    /// the memory.
+    pub fn owner_and_user(&self) -> Result<(Device, Device), Stop> {
+        let same_card = self.other_info().system_image_guid == self.info().system_image_guid;
+        let user = if same_card { self.other_device()? } else { self.device()? };
+        Ok((self.device()?, user))
+    }
+
     /// One line on what this is. Only what does not identify itself as the model is called
     /// hardware.
     pub fn describe(&self) -> String {

@@ -59,6 +59,8 @@ pub enum Need {
     NoBond,
     /// Two devices on one fabric.
     Peer,
+    /// The two are the host's function of a DPU and the DPU's own.
+    Sides,
     /// The model in this process: the case looks into it, or has it fail.
     Model,
     /// The device identifies itself as the model, in this process or behind a kernel: what the case
@@ -122,6 +124,7 @@ impl fmt::Display for Need {
             Self::Bond => f.write_str("bonded ports"),
             Self::NoBond => f.write_str("ports that are not bonded"),
             Self::Peer => f.write_str("a second device on the fabric"),
+            Self::Sides => f.write_str("a host and its DPU"),
             Self::Model => f.write_str("the model in this process"),
             Self::ModelDevice => f.write_str("a device of the model"),
             Self::BlueFlame => f.write_str("BlueFlame registers mapped write-combined"),
@@ -148,6 +151,8 @@ pub(crate) struct Facts {
     model_device: bool,
     blue_flame: bool,
     number_reuse: bool,
+    /// The two devices are functions of one card.
+    one_card: bool,
     /// Bytes that may be pinned; none: without limit, or with the privilege to ignore it.
     pinnable: Option<u64>,
     memlock: u64,
@@ -190,6 +195,8 @@ impl Facts {
             model_device: device.adapter().is_model(),
             blue_flame,
             number_reuse: number_reuse(&device)?,
+            one_card: devices.len() > 1
+                && devices.iter().all(|it| it.system_image_guid == devices[0].system_image_guid),
             pinnable: limited.then_some(memlock),
             memlock,
             lossless,
@@ -210,6 +217,7 @@ impl Facts {
             Need::Bond => self.bonded,
             Need::NoBond => !self.bonded,
             Need::Peer => self.caps.len() > 1,
+            Need::Sides => self.one_card,
             Need::Model => self.model,
             Need::ModelDevice => self.model_device,
             Need::BlueFlame => self.blue_flame,

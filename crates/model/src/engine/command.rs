@@ -8,17 +8,28 @@ use super::faults::QueueKind;
 use super::function::Function;
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
-use crate::hca::{Effect, Refusal, cq_resized};
+use crate::hca::{Asked, Effect, Refusal, cq_resized};
 use crate::runtime::SendRuntime;
 use crate::world::World;
+
+/// Whether a command concerns other functions too, all of which must be at hand for it then.
+pub(crate) fn concerns_others(input: &[u8]) -> bool {
+    Asked::by(input).is_some()
+}
 
 /// Executes one command of function `id`: the whole inbox, uid stamped by who plays the kernel, and
 /// the whole outbox, which holds the outcome.
 pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [u8]) {
     world.clock.tick();
     let now = world.clock.now;
+    let answer = Asked::by(input).and_then(|asked| {
+        let other = asked.of(&world.functions[id].hca)?;
+        asked.answer(other, &world.functions[other].hca)
+    });
     let function = &mut world.functions[id];
+    function.hca.answer = answer;
     function.hca.execute(input, output);
+    function.hca.answer = None;
     if let Err(refusal) = apply_all(function, now) {
         function.hca.refuse(input, output, refusal, None);
     }

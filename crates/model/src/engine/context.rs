@@ -7,20 +7,24 @@ use std::fmt;
 use super::cq::CompletionQueue;
 use super::events::Events;
 use super::function::Function;
-use super::keys::Keys;
+use super::keys::{Keys, Neighbours, NoNeighbours};
 use super::packets::path::Addresses;
 use super::state::State;
 use verbless_prm::ServiceType;
 
+use crate::functions::{Functions, Others};
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
-use crate::hca::objects::{Cq, Limits, Mkey, QCounter, QpObject, Sq, Srq};
+use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Sq, Srq};
 use crate::memory::{HostMemory, Space, Spaces};
 
 /// Everything of a function but its QPs and SQs.
 pub(super) struct Context<'a> {
     pub cqs: &'a mut BTreeMap<u32, Cq>,
     pub mkeys: &'a mut BTreeMap<u32, Mkey>,
+    pub aliases: &'a BTreeMap<u32, Alias>,
+    /// The functions at hand besides: those whose memory keys of this one may lead to.
+    pub others: Others<'a>,
     pub srqs: &'a mut BTreeMap<u32, Srq>,
     pub counters: &'a mut BTreeMap<u8, QCounter>,
     pub events: Events<'a>,
@@ -96,7 +100,13 @@ impl Context<'_> {
     }
 
     pub(super) fn keys(&self) -> Keys<'_> {
-        Keys { mkeys: self.mkeys, limits: self.limits, space: self.space }
+        Keys {
+            mkeys: self.mkeys,
+            aliases: self.aliases,
+            limits: self.limits,
+            space: self.space,
+            neighbours: &self.others,
+        }
     }
 
     /// The device's free-running clock, as CQEs show it.
@@ -104,6 +114,19 @@ impl Context<'_> {
         self.limits.ticks(self.now)
     }
 }
+
+impl Neighbours for Others<'_> {
+    fn keys(&self, id: usize) -> Option<Keys<'_>> {
+        let Function { hca, space, .. } = self.get(id)?;
+        let Objects { mkeys, aliases, limits, .. } = &hca.objects;
+        // A dead function's memory is out of everybody's reach.
+        let alive = !hca.fatal;
+        alive.then_some(Keys { mkeys, aliases, limits, space: *space, neighbours: &NOBODY })
+    }
+}
+
+/// Keys of another function lead no further.
+static NOBODY: NoNeighbours = NoNeighbours;
 
 /// QPs, SQs, and what they work with.
 struct Parts<'a> {
@@ -113,7 +136,7 @@ struct Parts<'a> {
 }
 
 impl Function {
-    fn parts(&mut self, now: u64) -> Parts<'_> {
+    fn parts<'a>(&'a mut self, now: u64, others: Others<'a>) -> Parts<'a> {
         let Self { hca, engine, space, spaces } = self;
         let memory = &*hca.memory;
         let addresses =
@@ -123,6 +146,8 @@ impl Function {
         let context = Context {
             cqs: &mut objects.cqs,
             mkeys: &mut objects.mkeys,
+            aliases: &objects.aliases,
+            others,
             srqs: &mut objects.srqs,
             counters: &mut objects.counters,
             events,
@@ -141,19 +166,29 @@ impl Function {
 
     /// What is there beside QPs and SQs, at a time.
     pub(super) fn context(&mut self, now: u64) -> Context<'_> {
-        self.parts(now).context
+        self.parts(now, Others::default()).context
+    }
+
+    /// A QP, to do something with it that asks for no key of another function's.
+    pub(super) fn pair(&mut self, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
+        self.pair_among(qpn, now, Others::default())
     }
 
     /// A QP, to do something with it.
-    pub(super) fn pair(&mut self, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
-        let Parts { qps, context, .. } = self.parts(now);
+    pub(super) fn pair_among<'a>(
+        &'a mut self,
+        qpn: u32,
+        now: u64,
+        others: Others<'a>,
+    ) -> Result<QueuePair<'a>, Missing> {
+        let Parts { qps, context, .. } = self.parts(now, others);
         let qp = qps.get_mut(&qpn).ok_or(Missing::Qp(qpn))?;
         Ok(QueuePair { qpn, qp, context })
     }
 
     /// An SQ, to do something with it.
     pub(super) fn sq(&mut self, sqn: u32, now: u64) -> Result<StandaloneSq<'_>, Missing> {
-        let Parts { sqs, context, .. } = self.parts(now);
+        let Parts { sqs, context, .. } = self.parts(now, Others::default());
         let sq = sqs.get_mut(&sqn).ok_or(Missing::Sq(sqn))?;
         Ok(StandaloneSq { sqn, sq, context })
     }
@@ -162,5 +197,13 @@ impl Function {
     pub(super) fn events(&mut self) -> Events<'_> {
         let Self { hca, .. } = self;
         Events { eqs: &mut hca.objects.eqs, raised: &mut hca.raised, memory: &*hca.memory }
+    }
+}
+
+impl Functions {
+    /// A QP of function `id`, to do something with it.
+    pub(super) fn pair(&mut self, id: usize, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
+        let (function, others) = self.split(id);
+        function.pair_among(qpn, now, others)
     }
 }

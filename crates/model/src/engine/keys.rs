@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::hca::objects::{Interleaved, Klm, Limits, Mkey, Translation};
+use crate::hca::objects::{Alias, Interleaved, Klm, Limits, Mkey, Translation};
 use crate::memory::Space;
 
 /// A stretch of memory that a message comes from or goes to.
@@ -68,6 +68,8 @@ pub(crate) enum Refusal {
     Bounds,
     /// Its translation makes no sense: too deep, too long, a hole.
     Translation,
+    /// It leads to a key of another function, which is gone or may not be reached any more.
+    Foreign,
 }
 
 /// On whose behalf a key is used.
@@ -94,15 +96,42 @@ pub(crate) struct Range {
 }
 
 /// The keys of a function.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     pub mkeys: &'a BTreeMap<u32, Mkey>,
+    /// Names that it has for keys of other functions; their indexes are of one range with its own.
+    pub aliases: &'a BTreeMap<u32, Alias>,
     pub limits: &'a Limits,
     /// Where their translations lead to.
     pub space: Space,
+    /// The other functions at hand.
+    pub neighbours: &'a dyn Neighbours,
 }
 
-impl Keys<'_> {
+/// The functions beside the one whose keys are asked.
+pub(crate) trait Neighbours {
+    /// The keys of function `id`; `None` if it is not at hand, or dead.
+    fn keys(&self, id: usize) -> Option<Keys<'_>>;
+}
+
+/// There are none.
+pub(crate) struct NoNeighbours;
+
+impl Neighbours for NoNeighbours {
+    fn keys(&self, _: usize) -> Option<Keys<'_>> {
+        None
+    }
+}
+
+impl<'a> Keys<'a> {
+    /// Those of a function, this one or another.
+    fn of(self, function: usize) -> Option<Keys<'a>> {
+        match Space::of(function) == self.space {
+            true => Some(self),
+            false => self.neighbours.keys(function),
+        }
+    }
+
     /// Finds the memory behind a range and adds it to `sges`; `visits` is what is left to its
     /// list of [`VISITS`].
     ///
@@ -135,8 +164,22 @@ impl Walk<'_> {
             self.memory(address, length);
             return Ok(());
         }
-        let mkey = self.keys.mkeys.get(&(key >> 8)).ok_or(Refusal::NoKey)?;
+        let Some(mkey) = self.keys.mkeys.get(&(key >> 8)) else {
+            let alias = self.keys.aliases.get(&(key >> 8)).ok_or(Refusal::NoKey)?;
+            return self.alias(alias, key, address, length, depth);
+        };
         self.check(mkey, key)?;
+        self.translate(mkey, address, length, depth)
+    }
+
+    /// Finds the memory behind a key that has been checked.
+    fn translate(
+        &mut self,
+        mkey: &Mkey,
+        address: u64,
+        length: u64,
+        depth: u32,
+    ) -> Result<(), Refusal> {
         let at = bounds(mkey, address, length)?;
         match &mkey.translation {
             Translation::Physical => self.memory(address, length),
@@ -156,11 +199,27 @@ impl Walk<'_> {
                 self.need = self.need.of_entries();
                 self.interleaved(layout, at, length, depth)?;
             }
+            &Translation::Crossing { function, key } => {
+                let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                self.need = self.need.of_entries();
+                self.crossing(mkey, function, key, (address, length), depth)?;
+            }
         }
         Ok(())
     }
 
     fn check(&self, mkey: &Mkey, key: u32) -> Result<(), Refusal> {
+        match () {
+            () if u32::from(mkey.variant) != key & 0xff => Err(Refusal::Variant),
+            () if mkey.free => Err(Refusal::Free),
+            // The null key belongs to every domain.
+            () if mkey.pd != self.user.pd && !mkey.is_null() => Err(Refusal::Pd),
+            () if mkey.qpn != ANY_QP && mkey.qpn != self.user.qpn => Err(Refusal::Qp),
+            () => self.allowed(mkey),
+        }
+    }
+
+    fn allowed(&self, mkey: &Mkey) -> Result<(), Refusal> {
         let access = &mkey.access;
         let allowed = match self.need {
             Need::LocalRead => access.local_read,
@@ -169,15 +228,78 @@ impl Walk<'_> {
             Need::RemoteWrite => access.remote_write,
             Need::Atomic => access.atomic,
         };
-        match () {
-            () if u32::from(mkey.variant) != key & 0xff => Err(Refusal::Variant),
-            () if mkey.free => Err(Refusal::Free),
-            // The null key belongs to every domain.
-            () if mkey.pd != self.user.pd && !mkey.is_null() => Err(Refusal::Pd),
-            () if mkey.qpn != ANY_QP && mkey.qpn != self.user.qpn => Err(Refusal::Qp),
-            () if !allowed => Err(Refusal::Access),
-            () => Ok(()),
+        if allowed { Ok(()) } else { Err(Refusal::Access) }
+    }
+
+    /// An alias has a domain of its own; everything else is its target's.
+    fn alias(
+        &mut self,
+        alias: &Alias,
+        key: u32,
+        address: u64,
+        length: u64,
+        depth: u32,
+    ) -> Result<(), Refusal> {
+        if key & 0xff != 0 {
+            return Err(Refusal::Variant);
         }
+        if alias.pd != self.user.pd {
+            return Err(Refusal::Pd);
+        }
+        let keys = self.keys.of(alias.function).ok_or(Refusal::Foreign)?;
+        let target = keys.mkeys.get(&alias.index).ok_or(Refusal::Foreign)?;
+        // A key that has the index of one that was opened is not open for that.
+        if target.offer.as_ref().is_none_or(|offer| offer.serial != alias.serial) {
+            return Err(Refusal::Foreign);
+        }
+        self.foreign(keys, target, (address, length), depth)
+    }
+
+    /// A crossing key counts addresses as its target does, which must have been made for that
+    /// (`crossed_side_mkey`); within one function they must have one owner.
+    fn crossing(
+        &mut self,
+        mkey: &Mkey,
+        function: usize,
+        key: u32,
+        range: (u64, u64),
+        depth: u32,
+    ) -> Result<(), Refusal> {
+        let own = Space::of(function) == self.keys.space;
+        let keys = self.keys.of(function).ok_or(Refusal::Foreign)?;
+        let target = keys.mkeys.get(&(key >> 8)).ok_or(Refusal::Foreign)?;
+        let open = match own {
+            true => mkey.uid == 0 || target.uid == mkey.uid,
+            false => target.context.crossed_side_mkey(),
+        };
+        if !open {
+            return Err(Refusal::Foreign);
+        }
+        if u32::from(target.variant) != key & 0xff {
+            return Err(Refusal::Variant);
+        }
+        self.foreign(keys, target, range, depth)
+    }
+
+    /// Goes on with the keys of the target's function and in its domain.
+    fn foreign(
+        &mut self,
+        keys: Keys<'_>,
+        target: &Mkey,
+        (address, length): (u64, u64),
+        depth: u32,
+    ) -> Result<(), Refusal> {
+        if target.free {
+            return Err(Refusal::Free);
+        }
+        if target.qpn != ANY_QP {
+            return Err(Refusal::Qp);
+        }
+        self.allowed(target)?;
+        let user = User { pd: target.pd, reserved_lkey: false, ..self.user };
+        let Self { need, visits, sges, .. } = self;
+        let mut walk = Walk { keys, user, need: *need, visits, sges };
+        walk.translate(target, address, length, depth)
     }
 
     fn memory(&mut self, address: u64, length: u64) {

@@ -57,7 +57,7 @@ mod work;
 pub(crate) use blueflame::trapped_write;
 #[cfg(test)]
 pub(crate) use command::apply;
-pub(crate) use command::{event, execute, fail_queue, reset, set_port};
+pub(crate) use command::{concerns_others, event, execute, fail_queue, reset, set_port};
 pub(crate) use doorbell::mmio_write;
 #[cfg(test)]
 pub(crate) use faults::Strike;

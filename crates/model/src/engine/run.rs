@@ -119,6 +119,10 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
         world.functions[id].engine.ingress.clear();
         return false;
     }
+    if !world.have_owners(id) {
+        return false;
+    }
+    let function = &mut world.functions[id];
     let turns = function.engine.turns.wrapping_add(1);
     function.engine.turns = turns;
     let mut worked = false;
@@ -161,9 +165,10 @@ fn take_arrival(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     if world.functions[id].engine.ingress.is_empty() {
         collect(world, id);
     }
-    let (function, now) = (&mut world.functions[id], world.clock.now);
+    let now = world.clock.now;
+    let (function, others) = world.functions.split(id);
     let Some(delivery) = function.engine.ingress.pop_front() else { return false };
-    packets::arrive(function, &delivery, now, scratch);
+    packets::arrive(function, others, &delivery, now, scratch);
     function.engine.spent.push(delivery.frame);
     send_packets(world, id);
     true
@@ -189,8 +194,9 @@ fn collect(world: &mut World, id: usize) {
 fn answer(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     let function = &mut world.functions[id];
     let Some(qpn) = function.engine.answering.pop_front() else { return false };
-    match function.pair(qpn, world.clock.now).map(|mut pair| pair.send_answers(scratch)) {
-        Ok(true) => function.engine.answering.push_back(qpn),
+    let pair = world.functions.pair(id, qpn, world.clock.now);
+    match pair.map(|mut pair| pair.send_answers(scratch)) {
+        Ok(true) => world.functions[id].engine.answering.push_back(qpn),
         Ok(false) => {}
         Err(missing) => tracing::error!(%missing, "a QP that was to answer is gone"),
     }
@@ -250,7 +256,7 @@ fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
 /// Gives a QP its turn: executes one WQE, or a part of it, if its state lets it.
 fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
     let in_packets = world.in_packets || !world.fabric().is_undisturbed();
-    let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
+    let mut pair = world.functions.pair(id, qpn, world.clock.now)?;
     let st = pair.qp.qp_type.st;
     let transport = transport::find(st).ok_or(Missing::Transport(qpn, st))?;
     if let Some(carry) = transport.carry

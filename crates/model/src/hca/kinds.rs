@@ -20,7 +20,8 @@
 //! - `commands` lead to their handlers, sent by users or by the kernel alone. Those of a general
 //!   object type name it: `user CreateGeneralObjectIn of SAMPLER => sampler::create;`. A type with
 //!   such an entry also needs its bit in `hca_cap.general_obj_types` of the profiles, and no other
-//!   type has one.
+//!   type has one, but for the types from 0xff00 on: those are aliases of objects that have
+//!   commands of their own.
 //!
 //! [`Objects`]: crate::hca::registry::Objects
 //! [`Objects::change`]: crate::hca::registry::Objects::change
@@ -168,13 +169,35 @@ macro_rules! kinds {
                     doorbell: [],
                     absent: NoSuchMkey,
                     in_use: [],
-                    gone: [],
+                    gone: [mkey_gone],
                 },
                 commands: {
                     user CreateMkeyIn => mkey::create;
                     user QueryMkeyIn => mkey::query;
                     user DestroyMkeyIn =>
                         |call, input, _| call.destroy(kind::Mkey, input.mkey_index());
+                }
+            }
+            /// Aliases of memory keys of other functions. Their indexes are of one range with those
+            /// of keys.
+            aliases: Alias(u32) => objects::Alias {
+                numbers: [],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.mkey,
+                    owner: |alias| alias.uid,
+                    made: [],
+                    refers: |alias, to| to(Kind::Pd, alias.pd),
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchAlias,
+                    in_use: [],
+                    gone: [alias_gone],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of MKEY => alias::create;
+                    user DestroyGeneralObjectIn of MKEY =>
+                        |call, input, _| call.destroy(kind::Alias, input.obj_id());
                 }
             }
             /// Completion queues.

@@ -22,7 +22,7 @@ pub(crate) mod state;
 mod tests;
 mod vport;
 
-pub(crate) use commands::{cq_resized, reconfigure_key};
+pub(crate) use commands::{Asked, cq_resized, reconfigure_key};
 pub(crate) use effect::Effect;
 pub(crate) use fault::Countdowns;
 pub use refusal::Refusal;

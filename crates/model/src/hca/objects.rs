@@ -84,6 +84,8 @@ pub(crate) enum Translation {
     Interleaved(Interleaved),
     /// The null key: reads give zeros, writes vanish.
     Null,
+    /// A key of a function, the same or another of its card; addresses count as there.
+    Crossing { function: usize, key: u32 },
 }
 
 /// Memory of an indirect key that repeats: a round takes so many bytes of each KLM in turn, and
@@ -126,7 +128,45 @@ pub(crate) struct Mkey {
     pub umem: Option<u32>,
     /// Of a key whose range UMR may change: its translation entries as software wrote them.
     pub table: Option<List<u8>>,
+    /// What other functions must know to make an alias of it, if any may.
+    pub offer: Option<Offer>,
     pub context: MkeyContext,
+}
+
+/// What the owner of an object said when it let other functions at it
+/// (ALLOW_OTHER_VHCA_ACCESS).
+#[derive(Clone)]
+pub(crate) struct Offer {
+    pub access_key: [u8; 32],
+    /// Tells the object from later ones of its number.
+    pub serial: u64,
+}
+
+impl std::fmt::Debug for Offer {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offer").field("serial", &self.serial).finish_non_exhaustive()
+    }
+}
+
+/// A memory key that a function, this one or another, opened to others.
+#[derive(Debug)]
+pub(crate) struct Foreign {
+    pub function: usize,
+    pub index: u32,
+    pub offer: Offer,
+}
+
+/// An alias of a memory key of a function, this one or another.
+#[derive(Debug)]
+pub(crate) struct Alias {
+    pub uid: Uid,
+    pub pd: u32,
+    /// Whose key it is, by the number in the model, and the key's index there.
+    pub function: usize,
+    pub index: u32,
+    /// That of the offer by which it was made.
+    pub serial: u64,
 }
 
 impl Mkey {
@@ -150,6 +190,7 @@ impl Mkey {
             qpn: 0xff_ffff,
             umem: None,
             table: None,
+            offer: None,
             context: MkeyContext::zeroed(),
         }
     }

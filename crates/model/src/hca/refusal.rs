@@ -101,6 +101,11 @@ refusals! {
          larger offset than page_offset can express.";
     RecordMisaligned = 0x46, BAD_PARAM, "A doorbell record is not aligned to 8 bytes.";
 
+    NoSuchAlias = 0x5a, BAD_RES, "No such alias for this uid.";
+    NoOffer = 0x5b, BAD_RES,
+        "There is no such object of a function that this one may reach, or the access key is \
+         wrong.";
+    NotToBeShared = 0x5c, BAD_PARAM, "Objects of this type cannot be shared.";
     NoSuchMkey = 0x50, BAD_RES, "No such mkey for this uid.";
     MkeyMode = 0x51, BAD_PARAM, "The access mode is not supported here.";
     MkeyLength = 0x52, BAD_PARAM, "The length is 0, or the range overflows.";

@@ -277,6 +277,11 @@ impl Objects {
         self.uses.any(kind, number) || self.is_moved_to(kind, number)
     }
 
+    /// How many memory keys there are, aliases among them.
+    pub(crate) fn keys(&self) -> usize {
+        self.mkeys.len() + self.aliases.len()
+    }
+
     /// Whether some EQ asks for events of type `kind`.
     pub(crate) fn takes_event(&self, kind: u8) -> bool {
         self.eqs.values().any(|eq| eq.takes(kind))

@@ -89,6 +89,18 @@ pub(super) fn leave_group(objects: &mut Objects, qpn: u32, group: &[u8; 16]) {
     }
 }
 
+/// A crossing key leads to its function no more.
+fn mkey_gone(hca: &mut Hca, _: u32, mkey: objects::Mkey) {
+    if let objects::Translation::Crossing { function, .. } = mkey.translation {
+        hca.lead_away(function);
+    }
+}
+
+/// The same of an alias.
+fn alias_gone(hca: &mut Hca, _: u32, alias: objects::Alias) {
+    hca.lead_away(alias.function);
+}
+
 /// The engine forgets an SQ.
 fn sq_gone(hca: &mut Hca, number: u32, sq: objects::Sq) {
     hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));

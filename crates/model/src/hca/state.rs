@@ -12,7 +12,7 @@ use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
 use crate::hca::numbers::AllNumbers;
-use crate::hca::objects::{Address, Limits, Objects};
+use crate::hca::objects::{Address, Foreign, Limits, Objects};
 use crate::hca::pages::Pages;
 use crate::hca::qp_type::QpTypes;
 use crate::hca::refusal::Refused;
@@ -87,6 +87,15 @@ pub(crate) struct Hca {
     pub faults: Countdowns<u16, (u8, u32)>,
     /// Ioctls of its driver that are to fail, each with its errno.
     pub ioctl_faults: Countdowns<Ioctl, i32>,
+    /// The functions of its card that it may reach, itself among them: their numbers in the model
+    /// by their vhca_id.
+    pub neighbours: BTreeMap<u16, usize>,
+    /// Functions that aliases and crossing keys of this one lead to, with how many of them do.
+    pub leads_to: BTreeMap<usize, u32>,
+    /// Objects that were opened to other functions so far.
+    pub offers: u64,
+    /// What another function offers of the object that the command under way names.
+    pub answer: Option<Foreign>,
     /// What the engine is to hear of the command under way.
     pub effects: Vec<Effect>,
 }
@@ -138,9 +147,28 @@ impl Hca {
             removed: false,
             faults: Countdowns::default(),
             ioctl_faults: Countdowns::default(),
+            neighbours: BTreeMap::new(),
+            leads_to: BTreeMap::new(),
+            offers: 0,
+            answer: None,
             effects: Vec::new(),
             caps,
             profile,
+        }
+    }
+
+    /// One more alias or crossing key leads to function `to`.
+    pub(crate) fn lead_to(&mut self, to: usize) {
+        *self.leads_to.entry(to).or_default() += 1;
+    }
+
+    /// One fewer does.
+    pub(crate) fn lead_away(&mut self, from: usize) {
+        if let Some(count) = self.leads_to.get_mut(&from) {
+            *count -= 1;
+            if *count == 0 {
+                self.leads_to.remove(&from);
+            }
         }
     }
 

@@ -512,7 +512,10 @@ structure! {
         object_id_to_be_accessed set_object_id_to_be_accessed: number(u32, 32, 32);
         /// The secret that the owner gave in ALLOW_OTHER_VHCA_ACCESS. `0x10, 32 bytes`
         access_key set_access_key: bytes(0x20, 128);
-        /// Anything that the user wants to keep with the alias. `0x30, 16 bytes`
+        /// By type of the object: of an alias of a memory key the first dword is the protection
+        /// domain; otherwise what the user wants to keep with the alias. `0x30, 16 bytes`
+        ///
+        /// Source: linux: mlx5_ifc_alias_context_bits; ucx: uct_ib_mlx5_devx_mem_attach.
         metadata set_metadata: bytes(0x10, 384);
     }
 }

@@ -261,8 +261,10 @@ enumeration! {
     /// which object of another virtual HCA.
     ///
     /// Source: linux: MLX5_CROSS_VHCA_OBJ_TO_OBJ_SUPPORTED_\*; dpdk:
-    /// MLX5_CROSS_VHCA_OBJ_TO_OBJ_TYPE_\*.
+    /// MLX5_CROSS_VHCA_OBJ_TO_OBJ_TYPE_\*; ucx: UCT_IB_MLX5_HCA_CAPS_2_CROSS_VHCA_OBJ_TO_OBJ_\*.
     pub struct CrossVhcaReference(pub u32) = "cross_vhca_reference", 32 bits {
+        /// A local memory key (alias) to a remote memory key.
+        MKEY_TO_MKEY = 0x100,
         /// A steering table context to a remote TIR.
         STC_TO_TIR = 0x400,
         /// A steering table context to a remote flow table.
@@ -283,8 +285,11 @@ enumeration! {
     /// be allowed to use.
     ///
     /// Source: linux: MLX5_ALLOWED_OBJ_FOR_OTHER_VHCA_ACCESS_\*; dpdk:
-    /// MLX5_CROSS_VHCA_ALLOWED_OBJS_\*.
+    /// MLX5_CROSS_VHCA_ALLOWED_OBJS_\*; ucx:
+    /// UCT_IB_MLX5_HCA_CAPS_2_ALLOWED_OBJ_FOR_OTHER_VHCA_ACCESS_\*.
     pub struct OtherVhcaObject(pub u64) = "other_vhca_object", 64 bits {
+        /// Another function may be let at memory keys.
+        MKEY = 4,
         /// Another function may be let at TIRs, as the destination of its rules.
         TIR = 0x100,
         /// Another function may be let at flow tables, as the destination of its rules.

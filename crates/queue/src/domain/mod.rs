@@ -30,6 +30,7 @@
 mod builder;
 mod connect;
 mod datagram;
+mod foreign;
 pub mod halves;
 mod handshake;
 mod key;
@@ -45,6 +46,7 @@ mod transitions;
 pub use builder::DomainBuilder;
 pub use connect::ConnectOptions;
 pub use datagram::DatagramOptions;
+pub use foreign::{ImportedRegion, SharedRegion};
 pub use halves::{JoinError, ReceiveHalf, SendHalf, SplitError};
 pub use handshake::Peer;
 pub use key::{IndirectKey, UmrKey};

@@ -185,7 +185,7 @@ fn peers_may_not_write_where_the_device_may_not_and_the_error_says_so(
         RemoteAccess { write: true, ..Default::default() },
         RemoteAccess { atomic: true, ..Default::default() },
     ] {
-        let access = KeyAccess { local_write: false, remote, relaxed_ordering: false };
+        let access = KeyAccess { local_write: false, remote, ..KeyAccess::LOCAL_READ };
         let Err(error) = domain.region(4096, access) else {
             return Err(Stop::fail(format!("{access:?} was taken")));
         };

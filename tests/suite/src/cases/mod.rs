@@ -7,6 +7,7 @@ mod errors;
 mod events;
 mod failure;
 mod faults;
+mod foreign;
 mod halves;
 mod handshake;
 mod hostile;
@@ -47,6 +48,7 @@ static GROUPS: &[&Group] = &[
     &srq::GROUP,
     &umr::GROUP,
     &copy::GROUP,
+    &foreign::GROUP,
     &shape::GROUP,
     &queue::GROUP,
     &halves::GROUP,

@@ -6,6 +6,7 @@ use super::path::{Addresses, mapped};
 use crate::engine::function::Function;
 use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
+use crate::functions::Others;
 use crate::hca::Hca;
 use crate::hca::objects::{Objects, QpObject};
 use crate::wire::{Opcode, Packet, Route, Service};
@@ -18,6 +19,7 @@ const MEMBERS: u16 = 0x7fff;
 /// Takes what arrived at a port of a function.
 pub(in crate::engine) fn arrive(
     function: &mut Function,
+    others: Others<'_>,
     delivery: &Delivery,
     now: u64,
     scratch: &mut Scratch,
@@ -51,7 +53,7 @@ pub(in crate::engine) fn arrive(
         return;
     }
     if to == GROUP && opcode.service == Service::Ud {
-        to_group(function, (&packet, opcode), (port, own), now, scratch);
+        to_group((function, others), (&packet, opcode), (port, own), now, scratch);
         return;
     }
     let Some(qpn) = number(&function.hca.objects, port, to) else {
@@ -76,7 +78,7 @@ pub(in crate::engine) fn arrive(
         }
     }
     let st = qp.qp_type.st;
-    match (transport::find(st), function.pair(qpn, now)) {
+    match (transport::find(st), function.pair_among(qpn, now, others)) {
         (Some(transport), Ok(mut pair)) => (transport.take)(&mut pair, &packet, opcode, scratch),
         (_, Err(missing)) => tracing::error!(%missing, "a packet for a QP that cannot take it"),
         (None, _) => tracing::error!(qpn, ?st, "a packet for a QP of a type that takes none"),
@@ -89,7 +91,7 @@ fn addresses(hca: &Hca) -> Addresses<'_> {
 
 /// Gives a datagram to all QPs of a function that joined its group.
 fn to_group(
-    function: &mut Function,
+    (function, others): (&mut Function, Others<'_>),
     (packet, opcode): (&Packet<'_>, Opcode),
     (port, own): (u8, bool),
     now: u64,
@@ -107,7 +109,7 @@ fn to_group(
     let source = packet.headers.transport.extensions.deth.map(|deth| deth.source_qp());
     let members: Vec<u32> = members.iter().copied().collect();
     for qpn in members {
-        let mut pair = match function.pair(qpn, now) {
+        let mut pair = match function.pair_among(qpn, now, others) {
             Ok(pair) => pair,
             Err(missing) => {
                 tracing::error!(%missing, ?group, "a group has a member that is gone");

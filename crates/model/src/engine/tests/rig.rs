@@ -329,6 +329,7 @@ impl Rig {
             qpn: 0xff_ffff,
             umem: None,
             table: None,
+            offer: None,
             context: zeroed(),
         };
         self.world.functions[hca].hca.objects.mkeys.insert(index, mkey);

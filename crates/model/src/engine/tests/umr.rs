@@ -4,10 +4,10 @@ use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{MkeyAccessMode, MkeyContext, UmrCtrlSegment, UmrMkeyMask as Mask};
 
 use super::rig::{ALL, End, PD, Request, Rig};
-use crate::engine::keys::{ANY_QP, Keys, Need, Range, Refusal, User, VISITS};
+use crate::engine::keys::{ANY_QP, Keys, Need, NoNeighbours, Range, Refusal, User, VISITS};
 use crate::engine::transport::types::{RC, REG_UMR};
 use crate::hca::budget::Budget;
-use crate::hca::objects::{QpState, Translation};
+use crate::hca::objects::{Objects, QpState, Translation};
 use crate::memory::Space;
 
 const PAGE: u64 = 4096;
@@ -37,7 +37,9 @@ fn key_0_and_a_key_that_was_never_mapped_are_refused_to_us_and_to_a_peer() {
             rig.mkey_mut(0, key).access = ALL;
         }
         let objects = &rig.world.functions[0].hca.objects;
-        let keys = Keys { mkeys: &objects.mkeys, limits: &objects.limits, space: Space::of(0) };
+        let Objects { mkeys, aliases, limits, .. } = objects;
+        let (space, neighbours) = (Space::of(0), &NoNeighbours);
+        let keys = Keys { mkeys, aliases, limits, space, neighbours };
         let user = User { pd: PD, qpn: 5, reserved_lkey: false };
         let why = if key == 0 { Refusal::NoKey } else { Refusal::Free };
         for need in [Need::LocalRead, Need::LocalWrite, Need::RemoteRead, Need::RemoteWrite] {

@@ -52,7 +52,8 @@ impl<'a> Carrier<'a> {
                     }
                     // Now that it cannot change: is it still the one?
                 }
-                _ => return Ok(true),
+                Some(peer) => return Ok(self.world.have_owners(peer)),
+                None => return Ok(true),
             }
         }
     }
@@ -80,7 +81,7 @@ impl<'a> Carrier<'a> {
     /// The QP itself.
     pub(super) fn pair(&mut self) -> Result<QueuePair<'_>, Missing> {
         let (function, qpn) = self.from;
-        self.world.functions[function].pair(qpn, self.world.clock.now)
+        self.world.functions.pair(function, qpn, self.world.clock.now)
     }
 
     /// Takes a part of the QP's request to its peer, which gets it by `receive`.
@@ -109,7 +110,7 @@ impl<'a> Carrier<'a> {
             return Ok(silence);
         }
         let message = Whole { slid, psn, packets, work: &placed.work, length: placed.length, part };
-        let mut pair = world.functions[target].pair(to_qpn, world.clock.now)?;
+        let mut pair = world.functions.pair(target, to_qpn, world.clock.now)?;
         let answer = receive(&mut pair, &message, scratch);
         Ok(Exchange { answer, peer: Some((target, to_qpn)), packets })
     }

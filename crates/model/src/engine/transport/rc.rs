@@ -110,7 +110,7 @@ impl Carrier<'_> {
         let now = self.world.clock.now;
         let world = &mut *self.world;
         if let Some((peer, number)) = peer {
-            let mut pair = world.functions[peer].pair(number, now)?;
+            let mut pair = world.functions.pair(peer, number, now)?;
             if pair.is_gone() {
                 pair.enter_error();
                 return Ok(self.pair()?.unanswered());

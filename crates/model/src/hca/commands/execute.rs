@@ -7,7 +7,7 @@ use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
 use super::call::{Call, Outcome};
 use super::{
-    capability, counter, cq, domain, eq, lifecycle, mad, mkey, multicast, pages, qp, query,
+    alias, capability, counter, cq, domain, eq, lifecycle, mad, mkey, multicast, pages, qp, query,
 };
 use super::{register, sq, srq, transition, uctx, umem, vport};
 use crate::hca::kinds::kinds;
@@ -90,6 +90,7 @@ commands! {
     Enabled user NopIn => query::nop;
     Enabled user QueryVuidIn => query::vuid;
     Enabled user QueryLagIn => query::lag;
+    Up user AllowOtherVhcaAccessIn => alias::allow;
     Up user QuerySpecialContextsIn => query::special_contexts;
     Enabled kernel AccessRegisterIn => register::access;
     Up kernel MadIfcIn => mad::mad_ifc;

@@ -14,7 +14,7 @@ use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_MKEY takes.
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 23] = [
     "free",
     "access_mode_4_2",
     "relaxed_ordering_write",
@@ -36,6 +36,8 @@ const KNOWN: [&str; 21] = [
     "translations_octword_size",
     "relaxed_ordering_read",
     "log_page_size",
+    "crossed_side_mkey",
+    "crossing_target_vhca_id",
 ];
 
 /// Bytes of one unit in which translation tables are counted.
@@ -50,7 +52,7 @@ pub(super) fn create(
     let context = input.memory_key_mkey_entry();
     let general = call.hca().caps.general();
     call.find(kind::Pd, context.pd())?;
-    call.check_count(call.hca().objects.mkeys.len(), general.log_max_mkey())?;
+    call.check_count(call.hca().objects.keys(), general.log_max_mkey())?;
     call.only(context, &KNOWN)?;
     // No capability lets software choose.
     if input.input_mkey_index() != 0 {
@@ -59,6 +61,7 @@ pub(super) fn create(
     if (input.pg_access() && !general.pg())
         || input.data_direct()
         || (context.a() && !general.atomic())
+        || (context.crossed_side_mkey() && !general.crossing_vhca_mkey())
         || (context.relaxed_ordering_write() && !general.relaxed_ordering_write())
         || (context.relaxed_ordering_read()
             && !general.relaxed_ordering_read()
@@ -90,9 +93,15 @@ pub(super) fn create(
         qpn: context.qpn(),
         umem,
         table,
+        offer: None,
         context: *context,
     };
+    let leads_to = match mkey.translation {
+        Translation::Crossing { function, .. } => Some(function),
+        _ => None,
+    };
     output.set_mkey_index(call.make(kind::Mkey, mkey)?);
+    leads_to.into_iter().for_each(|function| call.hca_mut().lead_to(function));
     Ok(())
 }
 
@@ -132,6 +141,9 @@ fn translation(
     if length == Some(0) {
         return Err(Refusal::MkeyLength);
     }
+    if mode != MkeyAccessMode::CROSSING && context.crossing_target_vhca_id() != 0 {
+        return Err(Refusal::MkeyMode);
+    }
     match mode {
         // Bus addresses are the kernel's to give.
         MkeyAccessMode::PA if call.uid == 0 && !input.mkey_umem_valid() => {
@@ -144,8 +156,23 @@ fn translation(
         MkeyAccessMode::KLMS | MkeyAccessMode::KSM if !input.mkey_umem_valid() => {
             entries(call, input, context, mode, length)
         }
+        MkeyAccessMode::CROSSING if call.hca().caps.general().crossing_vhca_mkey() => {
+            crossing(call, context)
+        }
         _ => Err(Refusal::MkeyMode),
     }
+}
+
+/// A key that leads to one of a function. The kernel marks it as of a UMEM, like all keys of users
+/// that it does not know as indirect, and nobody looks at that. Linux's own
+/// (`reg_create_crossing_vhca_mr`) begin at 0.
+fn crossing(call: &Call<'_>, context: &MkeyContext) -> Result<Translation, Refusal> {
+    if context.start_addr() != 0 || context.umr_en() {
+        return Err(Refusal::MkeyMode);
+    }
+    let to = call.hca().neighbours.get(&context.crossing_target_vhca_id());
+    let function = *to.ok_or(Refusal::NoSuchFunction)?;
+    Ok(Translation::Crossing { function, key: context.crossing_target_mkey() })
 }
 
 /// The pages of a key of mode MTT: those of a UMEM, or those that the command lists.

@@ -1,5 +1,6 @@
 //! The commands: one module for each kind of object or of question, and the table that leads there.
 
+mod alias;
 mod call;
 mod capability;
 mod counter;
@@ -24,5 +25,6 @@ mod uctx;
 mod umem;
 mod vport;
 
+pub(crate) use alias::Asked;
 pub(crate) use cq::resized as cq_resized;
 pub(crate) use mkey::reconfigure as reconfigure_key;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use verbless_prm as prm;
 use verbless_prm::{
     AllocQCounterIn, AllocTransportDomainIn, AllocXrcdIn, CommandInfo, CommandInput, CreateQpIn,
-    CreateRmpIn, CreateXrcSrqIn, RqType, WqType,
+    CreateRmpIn, CreateXrcSrqIn, GeneralObjectType, RqType, WqType,
 };
 
 use super::rig::{Rig, UMEM, User, pages};
@@ -52,6 +52,9 @@ fn destroy(rig: &mut Rig, (kind, number): (Kind, u32)) -> Result<(), Refusal> {
     for command in said.commands.iter().filter(ends) {
         let mut input = vec![0; command.input.bytes];
         input[..2].copy_from_slice(&command.opcode.to_be_bytes());
+        if command.opcode == prm::DESTROY_GENERAL_OBJECT.opcode {
+            input[6..8].copy_from_slice(&GeneralObjectType::MKEY.0.to_be_bytes());
+        }
         input[8..12].copy_from_slice(&number.to_be_bytes());
         result = rig.raw(&input, &mut vec![0; command.output.bytes]);
         if result != Err(said.absent) {
@@ -94,7 +97,9 @@ fn one_of_each(rig: &mut Rig) {
     })
     .unwrap();
     rig.sq(user, |_| {}).unwrap();
-    rig.mkey(user, |_| {}).unwrap();
+    let mkey = rig.mkey(user, |_| {}).unwrap();
+    rig.offer(user.uid, mkey, [7; 32]).unwrap();
+    rig.alias(user, (1, mkey), [7; 32]).unwrap();
     rig.send::<AllocTransportDomainIn>(user.uid, |_| {}).unwrap();
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use verbless_prm::{
-    AccessRegisterIn, AllocPdIn, AllocUarIn, CommandInfo, CommandInput, CommandOutput,
-    CommandStatus, CreateCqIn, CreateEqIn, CreateMkeyIn, CreateQpIn, CreateSqIn, CreateUctxIn,
-    CreateUmemIn, EnableHcaIn, InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState,
-    QueryPagesIn, RqType, ServiceType, Structure, WqType,
+    AccessRegisterIn, AliasContext, AllocPdIn, AllocUarIn, AllowOtherVhcaAccessIn, CommandInfo,
+    CommandInput, CommandOutput, CommandStatus, CreateCqIn, CreateEqIn, CreateGeneralObjectIn,
+    CreateMkeyIn, CreateQpIn, CreateSqIn, CreateUctxIn, CreateUmemIn, EnableHcaIn,
+    GeneralObjectType, InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState, QueryPagesIn,
+    RqType, ServiceType, Structure, WqType,
 };
 use zerocopy::FromBytes;
 
@@ -100,6 +101,50 @@ impl Rig {
         let uar = rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
         rig.eq(uar, 0).unwrap();
         rig
+    }
+
+    /// Opens a key to other functions.
+    pub(super) fn offer(
+        &mut self,
+        uid: u16,
+        index: u32,
+        access_key: [u8; 32],
+    ) -> Result<(), Refusal> {
+        self.send::<AllowOtherVhcaAccessIn>(uid, |input| {
+            input
+                .set_object_type_to_be_accessed(GeneralObjectType::MKEY)
+                .set_object_id_to_be_accessed(index)
+                .set_access_key(&access_key);
+        })
+        .map(|_| ())
+    }
+
+    /// Makes an alias of a key, by the function's vhca_id and the key's index there.
+    pub(super) fn alias(
+        &mut self,
+        user: User,
+        (vhca_id, index): (u16, u32),
+        access_key: [u8; 32],
+    ) -> Result<u32, Refusal> {
+        let mut context = AliasContext::zeroed();
+        let mut metadata = [0; 16];
+        metadata[..4].copy_from_slice(&user.pd.to_be_bytes());
+        context
+            .set_vhca_id_to_be_accessed(vhca_id)
+            .set_object_id_to_be_accessed(index)
+            .set_access_key(&access_key)
+            .set_metadata(&metadata);
+        let (list, room) = (*context.as_bytes(), AliasContext::BYTES);
+        self.call::<CreateGeneralObjectIn>(
+            user.uid,
+            GeneralObjectType::MKEY.0,
+            &list,
+            room,
+            |input| {
+                input.set_alias_object(true);
+            },
+        )
+        .map(|(output, _)| output.obj_id())
     }
 
     pub(super) fn give_pages(&mut self, count: u32) -> Result<(), Refusal> {

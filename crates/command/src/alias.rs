@@ -1,0 +1,175 @@
+//! Keys of other functions: the owner opens a memory key to those who know a secret
+//! (ALLOW_OTHER_VHCA_ACCESS), and they make an alias of it.
+//!
+//! An alias is a memory key here, whose memory and rights are those of the owner's key. It ends
+//! when the owner's key does: an access then fails as that by a key that does not exist. A DPU
+//! reaches its host's memory in this way (UCX: `uct_ib_mlx5_devx_mem_attach`).
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+
+use verbless_devx::{Error, ErrorKind, Pd};
+use verbless_prm as prm;
+use verbless_prm::{AliasContext, CreateGeneralObjectOut, GeneralObjectType};
+
+use crate::caps::Caps;
+use crate::device::Device;
+use crate::error::invalid;
+use crate::mkey::MkeyObject;
+use crate::owned::Owned;
+use verbless_ring::number::{Lkey, Rkey};
+
+/// The secret by which other functions are let at an object: 32 bytes. It is not shown by `Debug`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct AccessKey([u8; 32]);
+
+impl AccessKey {
+    /// These bytes.
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Random bytes of the system's (`/dev/urandom`).
+    ///
+    /// # Errors
+    /// The system gives none.
+    pub fn random() -> std::io::Result<Self> {
+        let mut bytes = [0; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// The bytes, to hand to whom they are for.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AccessKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AccessKey(32 bytes)")
+    }
+}
+
+/// What an alias of a memory key is made of.
+#[derive(Debug, Clone)]
+pub struct AliasAttr {
+    /// Protection domain here: queue pairs of it may use the alias.
+    pub pd: Pd,
+    /// The function that owns the key ([`Device::vhca_id`] there).
+    pub vhca_id: u16,
+    /// The key there.
+    pub key: Rkey,
+    /// The secret that its owner gave.
+    pub access_key: AccessKey,
+}
+
+/// A key of another function, as this one names it.
+#[derive(Debug)]
+pub struct AliasKey {
+    key: u32,
+    owned: Owned<AliasAttr>,
+}
+
+impl Caps {
+    /// Whether the function can open its memory keys to others, and make aliases of theirs
+    /// (UCX's `uct_ib_mlx5_devx_check_xgvmi`).
+    pub fn shares_keys(&self) -> bool {
+        self.general_2.as_ref().is_some_and(|page| {
+            let (refers, opens) = (
+                page.cross_vhca_object_to_object_supported(),
+                page.allowed_object_for_other_vhca_access(),
+            );
+            refers & prm::CrossVhcaReference::MKEY_TO_MKEY.0 != 0
+                && opens & prm::OtherVhcaObject::MKEY.0 != 0
+        })
+    }
+}
+
+impl MkeyObject {
+    /// ALLOW_OTHER_VHCA_ACCESS: functions that know the secret may make aliases of this key, until
+    /// it is destroyed. A second secret takes the place of the first.
+    ///
+    /// # Errors
+    /// The device shares no keys ([`Caps::shares_keys`]).
+    pub fn allow(&self, device: &Device, secret: &AccessKey) -> Result<(), Error> {
+        let Rkey(key) = self.rkey();
+        device.allow_other_vhca_access(GeneralObjectType::MKEY, key >> 8, &secret.0)
+    }
+}
+
+impl Device {
+    /// The number that tells this function from the others of its device.
+    pub fn vhca_id(&self) -> u16 {
+        self.caps().general.vhca_id()
+    }
+
+    /// CREATE_GENERAL_OBJECT of an alias of a memory key of another function.
+    ///
+    /// # Errors
+    /// The device shares no keys; there is no such key of a function that this one may reach, or
+    /// the secret is not its owner's.
+    pub fn create_alias_key(&self, attr: AliasAttr) -> Result<AliasKey, Error> {
+        const ATTEMPTED: &str = "CREATE_GENERAL_OBJECT";
+        if !self.caps().shares_keys() {
+            let what = "the device makes no aliases of memory keys: hca_cap_2 lacks \
+                        cross_vhca_object_to_object_supported or \
+                        allowed_object_for_other_vhca_access for them";
+            return Err(invalid(ATTEMPTED, what));
+        }
+        let mut input = prm::CreateAliasObjIn::zeroed();
+        let head = input.hdr_mut();
+        head.set_opcode(prm::CREATE_GENERAL_OBJECT.opcode).set_obj_type(GeneralObjectType::MKEY);
+        let mut parameters = prm::GeneralObjCreateParam::zeroed();
+        parameters.set_alias_object(true);
+        head.set_op_param(u32::from_be_bytes(*parameters.as_bytes()));
+        let mut metadata = [0; 16];
+        metadata[..4].copy_from_slice(&attr.pd.pdn().to_be_bytes());
+        let Rkey(key) = attr.key;
+        input
+            .alias_ctx_mut()
+            .set_vhca_id_to_be_accessed(attr.vhca_id)
+            .set_object_id_to_be_accessed(key >> 8)
+            .set_access_key(&attr.access_key.0)
+            .set_metadata(&metadata);
+        const HEAD: usize = CreateGeneralObjectOut::BYTES;
+        let mut output = [0; HEAD + AliasContext::BYTES];
+        let object = self.obj_create(input.as_bytes(), &mut output)?;
+        let number = CreateGeneralObjectOut::from_prefix(&output).map_or(0, |head| head.obj_id());
+        let alias = AliasKey { key: number << 8, owned: Owned::new(object, attr) };
+        match AliasContext::from_prefix(&output[HEAD..]).map_or(0, AliasContext::status) {
+            0 => Ok(alias),
+            state => Err(Error::new(
+                ErrorKind::Answer,
+                ATTEMPTED,
+                format!(
+                    "the alias is in state {state} and not good (0): does its owner's key still \
+                     exist, and is the secret its own?"
+                ),
+            )),
+        }
+    }
+}
+
+impl AliasKey {
+    /// The key for local segments. Its addresses are the owner's.
+    pub fn lkey(&self) -> Lkey {
+        Lkey(self.key)
+    }
+
+    /// The key to give to a peer.
+    pub fn rkey(&self) -> Rkey {
+        Rkey(self.key)
+    }
+
+    /// What it was created from.
+    pub fn attr(&self) -> &AliasAttr {
+        self.owned.parents()
+    }
+
+    /// DESTROY_GENERAL_OBJECT. The owner's key stays as it is.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}

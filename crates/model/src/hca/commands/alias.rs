@@ -1,0 +1,124 @@
+//! Keys that are opened to other functions, and the aliases that those make of them.
+//!
+//! The owner says a secret with ALLOW_OTHER_VHCA_ACCESS; whoever knows it makes an alias by
+//! CREATE_GENERAL_OBJECT, and then reaches the memory with the rights of the owner's key, until the
+//! owner destroys that. What hardware does when the secret is wrong is in no public source: here
+//! the command fails. Of an alias the first word of `metadata` is the protection domain, and the
+//! low byte of the key is 0, as UCX has it (`uct_ib_mlx5_devx_mem_attach`).
+
+use verbless_prm::reflect::View;
+use verbless_prm::{
+    AliasContext, AllowOtherVhcaAccessIn, AllowOtherVhcaAccessOut, CREATE_GENERAL_OBJECT,
+    CreateGeneralObjectIn, CreateGeneralObjectOut, CrossVhcaReference, GeneralObjectType,
+    OtherVhcaObject, Structure,
+};
+
+use super::call::{Call, Outcome};
+use crate::hca::objects::{Alias, Foreign, Offer};
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
+use crate::hca::state::Hca;
+
+/// An object of another function that a command names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    vhca_id: u16,
+    index: u32,
+}
+
+impl Asked {
+    /// What a command wants to know of another function, if it does.
+    pub(crate) fn by(input: &[u8]) -> Option<Self> {
+        let head = CreateGeneralObjectIn::from_prefix(input)?;
+        let asks = head.opcode() == CREATE_GENERAL_OBJECT.opcode
+            && head.obj_type() == GeneralObjectType::MKEY
+            && head.alias_object();
+        let context = AliasContext::from_prefix(input.get(CreateGeneralObjectIn::BYTES..)?)?;
+        asks.then(|| Self {
+            vhca_id: context.vhca_id_to_be_accessed(),
+            index: context.object_id_to_be_accessed(),
+        })
+    }
+
+    /// Which function that is, of those that this one may reach.
+    pub(crate) fn of(self, hca: &Hca) -> Option<usize> {
+        hca.neighbours.get(&self.vhca_id).copied()
+    }
+
+    /// What that function answers.
+    pub(crate) fn answer(self, function: usize, owner: &Hca) -> Option<Foreign> {
+        let offer = owner.objects.mkeys.get(&self.index)?.offer.clone()?;
+        (!owner.fatal).then_some(Foreign { function, index: self.index, offer })
+    }
+}
+
+/// ALLOW_OTHER_VHCA_ACCESS.
+pub(super) fn allow(
+    call: &mut Call<'_>,
+    input: &AllowOtherVhcaAccessIn,
+    _: &mut AllowOtherVhcaAccessOut,
+) -> Outcome {
+    let allowed = call.hca().caps.general_2().allowed_object_for_other_vhca_access();
+    if input.object_type_to_be_accessed() != GeneralObjectType::MKEY
+        || allowed & OtherVhcaObject::MKEY.0 == 0
+    {
+        return Err(Refusal::NotToBeShared);
+    }
+    let index = input.object_id_to_be_accessed();
+    call.find(kind::Mkey, index)?;
+    call.hca_mut().offers += 1;
+    let new = call.hca().offers;
+    let access_key = *input.access_key();
+    call.change(kind::Mkey, index, |mkey| {
+        // A new secret keeps nobody out who is in.
+        let serial = mkey.offer.as_ref().map_or(new, |offer| offer.serial);
+        mkey.offer = Some(Offer { access_key, serial });
+    })
+}
+
+/// CREATE_GENERAL_OBJECT of an alias of a memory key.
+pub(super) fn create(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let answer = call.hca_mut().answer.take();
+    let supported = call.hca().caps.general_2().cross_vhca_object_to_object_supported();
+    // Keys themselves have commands of their own.
+    if !input.alias_object()
+        || supported & CrossVhcaReference::MKEY_TO_MKEY.0 == 0
+        || input.log_obj_range() != 0
+    {
+        return Err(Refusal::Unsupported);
+    }
+    let Some(context) = AliasContext::from_prefix(call.list) else {
+        return Err(Refusal::ListTooShort);
+    };
+    let view = View::new(<AliasContext as Structure>::INFO, context.as_bytes());
+    if view.nonzero_reserved().is_some() {
+        return Err(Refusal::Reserved);
+    }
+    // No function has a number that software chose.
+    if context.vhca_id_type() {
+        return Err(Refusal::Unsupported);
+    }
+    let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
+    if call.output.len() < shown.end {
+        return Err(Refusal::OutputTooShort);
+    }
+    let pd = context.metadata().first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
+    call.find(kind::Pd, pd)?;
+    let hca = call.hca();
+    call.check_count(hca.objects.keys(), hca.caps.general().log_max_mkey())?;
+    let Foreign { function, index, offer } = answer.ok_or(Refusal::NoOffer)?;
+    if offer.access_key != *context.access_key() {
+        return Err(Refusal::NoOffer);
+    }
+    let alias = Alias { uid: call.uid, pd, function, index, serial: offer.serial };
+    output.set_obj_id(call.make(kind::Alias, alias)?);
+    call.hca_mut().lead_to(function);
+    let mut made = *context;
+    made.set_access_key(&[0; 32]);
+    call.output[shown].copy_from_slice(made.as_bytes());
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Keys that are opened to other functions, and aliases: what each command refuses.
+
+use verbless_prm::{
+    AllowOtherVhcaAccessIn, CreateGeneralObjectIn, DestroyGeneralObjectIn, DestroyMkeyIn,
+    GeneralObjectType,
+};
+
+use super::rig::Rig;
+use crate::hca::Refusal;
+use crate::profile::{Link, Profile};
+
+const LINK: Link = Link::Infiniband;
+const SECRET: [u8; 32] = [7; 32];
+
+#[test]
+fn only_a_key_s_owner_opens_it_and_only_keys_are_opened() {
+    let mut rig = Rig::up(LINK);
+    let (mine, other) = (rig.user(), rig.user());
+    let mkey = rig.mkey(mine, |_| {}).unwrap();
+    assert_eq!(rig.offer(other.uid, mkey, SECRET), Err(Refusal::NoSuchMkey));
+    assert_eq!(rig.offer(mine.uid, mkey + 1, SECRET), Err(Refusal::NoSuchMkey));
+    let queue = rig.send::<AllowOtherVhcaAccessIn>(mine.uid, |input| {
+        input.set_object_type_to_be_accessed(GeneralObjectType::CQ);
+        input.set_object_id_to_be_accessed(mine.cq);
+    });
+    assert_eq!(queue.err(), Some(Refusal::NotToBeShared));
+    // Nobody was let in by any of it.
+    assert_eq!(rig.alias(other, (1, mkey), SECRET), Err(Refusal::NoOffer));
+    rig.offer(mine.uid, mkey, SECRET).unwrap();
+    rig.alias(other, (1, mkey), SECRET).unwrap();
+}
+
+#[test]
+fn an_alias_is_its_maker_s_and_no_key_like_others() {
+    let mut rig = Rig::up(LINK);
+    let (mine, other) = (rig.user(), rig.user());
+    let mkey = rig.mkey(mine, |_| {}).unwrap();
+    rig.offer(mine.uid, mkey, SECRET).unwrap();
+    let thief = super::rig::User { pd: mine.pd, ..other };
+    assert_eq!(rig.alias(thief, (1, mkey), SECRET), Err(Refusal::NoSuchPd));
+    assert_eq!(rig.alias(other, (2, mkey), SECRET), Err(Refusal::NoOffer), "no such function");
+    let alias = rig.alias(other, (1, mkey), SECRET).unwrap();
+    assert_ne!(alias, mkey, "aliases and keys have indexes of one range");
+    let mut destroy = |uid, number| {
+        let kind = GeneralObjectType::MKEY.0;
+        rig.call::<DestroyGeneralObjectIn>(uid, kind, &[], 0, |input| {
+            input.set_obj_id(number);
+        })
+        .err()
+    };
+    assert_eq!(destroy(mine.uid, alias), Some(Refusal::NoSuchAlias));
+    assert_eq!(destroy(mine.uid, mkey), Some(Refusal::NoSuchAlias), "a key is no alias");
+    assert_eq!(destroy(other.uid, alias), None);
+    let again = rig.alias(other, (1, mkey), SECRET).unwrap();
+    assert_eq!(rig.offer(other.uid, again, SECRET), Err(Refusal::NoSuchMkey), "nor the reverse");
+    let key = rig.send::<DestroyMkeyIn>(other.uid, |input| {
+        input.set_mkey_index(again);
+    });
+    assert_eq!(key.err(), Some(Refusal::NoSuchMkey));
+    // The key goes, and the alias stays until its maker destroys it.
+    rig.send::<DestroyMkeyIn>(mine.uid, |input| {
+        input.set_mkey_index(mkey);
+    })
+    .unwrap();
+    assert_eq!((rig.counts().aliases, rig.counts().mkeys), (1, 0));
+}
+
+#[test]
+fn a_key_itself_is_no_general_object_and_a_short_alias_is_none() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let kind = GeneralObjectType::MKEY.0;
+    let key = rig.call::<CreateGeneralObjectIn>(user.uid, kind, &[0; 64], 64, |_| {});
+    assert_eq!(key.err(), Some(Refusal::Unsupported));
+    for (list, room, refusal) in
+        [(63, 64, Refusal::ListTooShort), (64, 63, Refusal::OutputTooShort)]
+    {
+        let list = vec![0; list];
+        let short = rig.call::<CreateGeneralObjectIn>(user.uid, kind, &list, room, |input| {
+            input.set_alias_object(true);
+        });
+        assert_eq!(short.err(), Some(refusal));
+    }
+}
+
+#[test]
+fn a_device_that_cannot_share_keys_says_so() {
+    let mut rig = Rig::up_of(Profile::load("connectx6dx").unwrap());
+    let user = rig.user();
+    let mkey = rig.mkey(user, |_| {}).unwrap();
+    assert_eq!(rig.offer(user.uid, mkey, SECRET), Err(Refusal::NotToBeShared));
+    assert_eq!(rig.alias(user, (1, mkey), SECRET), Err(Refusal::Unsupported));
+}

@@ -1,0 +1,427 @@
+//! Memory of another function of the device, reached by an alias or a crossing key. Where there is
+//! one function only, it is both sides.
+
+use std::sync::Arc;
+
+use verbless_command::{AliasAttr, KeyAccess, KeyMemory, MkeyAttr, RemoteAccess};
+use verbless_devx::ErrorKind;
+use verbless_queue::wr::{FetchAdd, MemoryCopy, Read, Write};
+use verbless_queue::{AccessKey, ConnectOptions, CqConfig, Domain, QpConfig, Sge, Status};
+
+use crate::case::cases;
+use crate::endpoint::until;
+use crate::need::{ATOMICS, cap};
+use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, pattern};
+
+/// Keys that other functions make aliases of.
+const SHARES_KEYS: Need = Need::Cap("shared memory keys", |caps| caps.shares_keys());
+
+cases!(
+    "foreign",
+    "Memory of another function of the device, reached by an alias or a crossing key.",
+    needs [SHARES_KEYS]:
+    memory_of_another_function_is_read_and_written,
+    long_messages_from_and_into_memory_of_another_function_arrive_whole,
+    a_peer_is_let_at_memory_of_a_third_function,
+    atomics_reach_memory_of_another_function [ATOMICS],
+    copies_within_the_device_reach_memory_of_another_function [cap!(dma_mmo_qp)],
+    a_wrong_secret_lets_nobody_in,
+    a_key_that_was_not_opened_lets_nobody_in,
+    a_function_that_does_not_exist_shares_nothing,
+    a_new_secret_takes_the_place_of_the_old_one,
+    an_alias_ends_with_the_key_that_it_stands_for,
+    an_alias_does_not_stand_for_the_next_key_of_that_index,
+    an_alias_that_is_gone_is_no_key,
+    an_alias_has_the_rights_of_its_key,
+    an_alias_reaches_no_further_than_its_key,
+    an_alias_belongs_to_one_protection_domain,
+    a_key_over_several_regions_may_be_shared,
+    a_host_is_not_let_at_memory_of_its_dpu [Need::Model, Need::Sides],
+    a_crossing_key_reaches_a_key_that_was_made_for_it [cap!(crossing_vhca_mkey)],
+    a_crossing_key_of_no_function_is_refused [cap!(crossing_vhca_mkey)],
+);
+
+const SECRET: AccessKey = AccessKey::new([0x5a; 32]);
+
+/// Who owns the memory, and who is let at it: two functions of one device where there are two.
+struct Functions {
+    pair: Pair,
+}
+
+/// Both sides, connected; the owner's is `a`.
+fn functions(lab: &Lab) -> Result<Functions, Stop> {
+    let config = QpConfig::new(64, 64);
+    let (owner, user) = lab.owner_and_user()?;
+    let mut pair = Pair {
+        a: Endpoint::new(owner, &config, 64 << 10)?,
+        b: Endpoint::new(user, &config, 64 << 10)?,
+    };
+    pair.connect(&ConnectOptions::default())?;
+    Ok(Functions { pair })
+}
+
+impl Functions {
+    /// Writes from the owner's memory and reads into it, by requests of the other side that name it
+    /// as local memory; and looks at the bytes.
+    fn works(&mut self, at: impl Fn(u64, u32) -> Result<Sge, Stop>) -> Result<(), Stop> {
+        let Pair { a, b } = &mut self.pair;
+        a.fill(0, &pattern(3, 4096))?;
+        // The target is the user's own memory, the queue pair at the other end the owner's.
+        let into = a.remote(32 << 10)?;
+        b.perform(&Write::new(at(100, 3000)?, into).signaled())?;
+        ensure!(a.bytes(32 << 10, 3000)? == pattern(3, 4096)[100..3100], "other bytes came out");
+        a.fill(40 << 10, &pattern(4, 3000))?;
+        b.perform(&Read::new(at(8 << 10, 3000)?, a.remote(40 << 10)?).signaled())?;
+        ensure!(a.bytes(8 << 10, 3000)? == pattern(4, 3000), "other bytes came in");
+        Ok(())
+    }
+
+    /// How a request of the user's fails that reads from there; nothing if it succeeds.
+    fn reads_from(&mut self, from: Sge) -> Result<Option<Status>, Stop> {
+        let Pair { a, b } = &mut self.pair;
+        b.qp.post(&Write::new(from, a.remote(0)?).signaled(), 0)?;
+        match b.sent()? {
+            Ok(_) => Ok(None),
+            Err(verbless_queue::CompletionError::Failed(failure)) => Ok(Some(failure.status)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn memory_of_another_function_is_read_and_written(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let shared = a.domain.share(&a.region, &SECRET)?;
+    ensure_eq!(shared.vhca_id, a.device.vhca_id(), "the function in the description");
+    let imported = b.domain.import(&shared, &SECRET)?;
+    ensure_eq!(imported.len(), 64 << 10, "length");
+    ensure!(imported.sge(64 << 10, 1).is_err() && imported.remote(0, 65_537).is_err(), "bounds");
+    functions.works(|offset, length| Ok(imported.sge(offset, length)?))
+}
+
+fn long_messages_from_and_into_memory_of_another_function_arrive_whole(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let Functions { pair: Pair { a, mut b } } = functions(lab)?;
+    let bytes = 3 << 20;
+    let (from, into) =
+        (a.domain.region(bytes, KeyAccess::ALL)?, a.domain.region(bytes, KeyAccess::ALL)?);
+    from.write_at(0, &pattern(9, bytes))?;
+    let shared = a.domain.share(&from, &SECRET)?;
+    let imported = b.domain.import(&shared, &SECRET)?;
+    let all = imported.sge(0, bytes as u32)?;
+    b.perform(&Write::new(all, into.remote(0, bytes)?).signaled())?;
+    let mut back = vec![0; bytes];
+    into.read_at(0, &mut back)?;
+    ensure!(back == pattern(9, bytes), "a WRITE brought other bytes");
+    into.write_at(0, &pattern(10, bytes))?;
+    b.perform(&Read::new(all, into.remote(0, bytes)?).signaled())?;
+    from.read_at(0, &mut back)?;
+    ensure!(back == pattern(10, bytes), "a READ brought other bytes");
+    Ok(())
+}
+
+fn a_peer_is_let_at_memory_of_a_third_function(lab: &Lab) -> Result<(), Stop> {
+    let Functions { pair: Pair { mut a, b } } = functions(lab)?;
+    // The owner is also the peer of whom it lets in: its request names the alias as the peer's
+    // memory, and comes back to its own.
+    let imported = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
+    a.fill(0, &pattern(5, 2000))?;
+    let from = a.sge(0, 2000)?;
+    a.perform(&Write::new(from, imported.remote(32 << 10, 2000)?).signaled())?;
+    ensure!(a.bytes(32 << 10, 2000)? == pattern(5, 2000), "other bytes arrived");
+    let into = a.sge(8 << 10, 2000)?;
+    a.perform(&Read::new(into, imported.remote(32 << 10, 2000)?).signaled())?;
+    ensure!(a.bytes(8 << 10, 2000)? == pattern(5, 2000), "other bytes came back");
+    Ok(())
+}
+
+fn atomics_reach_memory_of_another_function(lab: &Lab) -> Result<(), Stop> {
+    let Functions { pair: Pair { mut a, b } } = functions(lab)?;
+    let imported = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
+    a.fill(256, &40u64.to_ne_bytes())?;
+    let before = a.sge(512, 8)?;
+    a.perform(&FetchAdd::new(before, imported.remote(256, 8)?, 2).signaled())?;
+    ensure_eq!(a.bytes(256, 8)?, 42u64.to_ne_bytes(), "the word");
+    ensure_eq!(a.bytes(512, 8)?, 40u64.to_ne_bytes(), "what was there");
+    Ok(())
+}
+
+/// As a DPU moves its host's memory: no peer takes part.
+fn copies_within_the_device_reach_memory_of_another_function(lab: &Lab) -> Result<(), Stop> {
+    const BYTES: usize = 1 << 20;
+    let (owner, user) = lab.owner_and_user()?;
+    let (owner, user) = (Domain::new(&owner)?, Domain::new(&user)?);
+    let mut cq = user.completion_queue(&CqConfig::new(8))?;
+    let config = QpConfig { memory_copies: true, ..QpConfig::new(4, 1) };
+    let mut qp = user.queue_pair(&config, &cq, &cq)?;
+    user.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+    let scratch = user.region(64, KeyAccess::LOCAL)?;
+    let here = user.region(BYTES, KeyAccess::LOCAL)?;
+    let there = owner.region(BYTES, KeyAccess::LOCAL)?;
+    let imported = user.import(&owner.share(&there, &SECRET)?, &SECRET)?;
+    let (far, near) = (imported.sge(0, BYTES as u32)?, here.sge(0, BYTES)?);
+    let mut bytes = vec![0; BYTES];
+    there.write_at(0, &pattern(12, BYTES))?;
+    qp.post(&MemoryCopy::new(scratch.sge(0, 64)?, far, near).signaled(), 0)?;
+    until("a completion", || qp.poll(&mut cq))??;
+    here.read_at(0, &mut bytes)?;
+    ensure!(bytes == pattern(12, BYTES), "other bytes came here");
+    here.write_at(0, &pattern(13, BYTES))?;
+    qp.post(&MemoryCopy::new(scratch.sge(0, 64)?, near, far).signaled(), 0)?;
+    until("a completion", || qp.poll(&mut cq))??;
+    there.read_at(0, &mut bytes)?;
+    ensure!(bytes == pattern(13, BYTES), "other bytes came there");
+    drop(there);
+    qp.post(&MemoryCopy::new(scratch.sge(0, 64)?, far, near).signaled(), 0)?;
+    failed(until("a completion", || qp.poll(&mut cq))?, Status::LocalProtection)?;
+    Ok(())
+}
+
+/// That an import is refused by the device.
+fn is_refused<T>(import: Result<T, verbless_queue::Error>, what: &str) -> Result<(), Stop> {
+    match import {
+        Ok(_) => Err(Stop::fail(format!("{what}, and it was let in"))),
+        Err(error) if matches!(error.kind(), ErrorKind::Command | ErrorKind::Answer) => Ok(()),
+        Err(error) => Err(Stop::fail(format!("{what}: {error}, which is not of the device"))),
+    }
+}
+
+fn a_wrong_secret_lets_nobody_in(lab: &Lab) -> Result<(), Stop> {
+    let Functions { pair: Pair { a, b } } = functions(lab)?;
+    let shared = a.domain.share(&a.region, &SECRET)?;
+    for at in [0, 17, 31] {
+        let mut wrong = *SECRET.as_bytes();
+        wrong[at] ^= 1;
+        let import = b.domain.import(&shared, &AccessKey::new(wrong));
+        is_refused(import, &format!("byte {at} of the secret is another"))?;
+    }
+    b.domain.import(&shared, &SECRET)?;
+    Ok(())
+}
+
+fn a_key_that_was_not_opened_lets_nobody_in(lab: &Lab) -> Result<(), Stop> {
+    let Functions { pair: Pair { a, b } } = functions(lab)?;
+    let mut shared = a.domain.share(&a.region, &SECRET)?;
+    let other = a.domain.region(4096, KeyAccess::ALL)?;
+    shared.key = other.lkey().0;
+    for secret in [SECRET, AccessKey::new([0; 32])] {
+        is_refused(b.domain.import(&shared, &secret), "the key was not opened")?;
+    }
+    Ok(())
+}
+
+fn a_function_that_does_not_exist_shares_nothing(lab: &Lab) -> Result<(), Stop> {
+    let Functions { pair: Pair { a, b } } = functions(lab)?;
+    let mut shared = a.domain.share(&a.region, &SECRET)?;
+    shared.vhca_id = 0xfff0;
+    is_refused(b.domain.import(&shared, &SECRET), "there is no such function")
+}
+
+fn a_new_secret_takes_the_place_of_the_old_one(lab: &Lab) -> Result<(), Stop> {
+    let Functions { pair: Pair { a, b } } = functions(lab)?;
+    let shared = a.domain.share(&a.region, &SECRET)?;
+    let other = AccessKey::random()?;
+    a.domain.share(&a.region, &other)?;
+    is_refused(b.domain.import(&shared, &SECRET), "the secret is the old one")?;
+    b.domain.import(&shared, &other)?;
+    Ok(())
+}
+
+fn an_alias_ends_with_the_key_that_it_stands_for(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let region = a.domain.region(4096, KeyAccess::ALL)?;
+    let imported = b.domain.import(&a.domain.share(&region, &SECRET)?, &SECRET)?;
+    let from = imported.sge(0, 64)?;
+    ensure_eq!(functions.reads_from(from)?, None, "while the key lives");
+    drop(region);
+    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "after its end");
+    Ok(())
+}
+
+fn an_alias_does_not_stand_for_the_next_key_of_that_index(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let region = a.domain.region(4096, KeyAccess::ALL)?;
+    let shared = a.domain.share(&region, &SECRET)?;
+    let imported = b.domain.import(&shared, &SECRET)?;
+    drop(region);
+    let mut others = Vec::new();
+    for _ in 0..64 {
+        let other = a.domain.region(4096, KeyAccess::ALL)?;
+        a.domain.share(&other, &SECRET)?;
+        others.push(other);
+    }
+    // Wherever the new one lies, no way leads there.
+    for other in &others {
+        let from = Sge::new(other.address(), 64, imported.lkey());
+        ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by the old alias");
+        functions.pair.restart()?;
+    }
+    Ok(())
+}
+
+fn an_alias_that_is_gone_is_no_key(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let imported = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
+    let from = imported.sge(0, 64)?;
+    drop(imported);
+    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by the alias");
+    functions.pair.restart()?;
+    let Pair { a, b } = &functions.pair;
+    // The owner's key lives on, and lets others in.
+    let again = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
+    functions.works(|offset, length| Ok(again.sge(offset, length)?))
+}
+
+fn an_alias_has_the_rights_of_its_key(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let read_only = a.domain.region(4096, KeyAccess::LOCAL_READ)?;
+    read_only.write_at(0, &pattern(6, 4096))?;
+    let imported = b.domain.import(&a.domain.share(&read_only, &SECRET)?, &SECRET)?;
+    let piece = imported.sge(0, 64)?;
+    ensure_eq!(functions.reads_from(piece)?, None, "reading");
+    let Pair { a, b } = &mut functions.pair;
+    b.qp.post(&Read::new(piece, a.remote(0)?).signaled(), 1)?;
+    failed(b.sent()?, Status::LocalProtection)?;
+    let mut bytes = vec![0; 4096];
+    read_only.read_at(0, &mut bytes)?;
+    ensure!(bytes == pattern(6, 4096), "memory that nobody may write was written");
+    // No more than its key does it let a peer in.
+    functions.pair.restart()?;
+    let Pair { a, .. } = &mut functions.pair;
+    let into = a.sge(0, 64)?;
+    a.qp.post(&Read::new(into, imported.remote(0, 64)?).signaled(), 2)?;
+    failed(a.sent()?, Status::RemoteAccess)?;
+    Ok(())
+}
+
+fn an_alias_reaches_no_further_than_its_key(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let region = a.domain.region(4096, KeyAccess::ALL)?;
+    let imported = b.domain.import(&a.domain.share(&region, &SECRET)?, &SECRET)?;
+    for (offset, length) in [(4096, 1), (4095, 2), (u64::MAX, 1)] {
+        let address = imported.address().wrapping_add(offset);
+        let from = Sge::new(address, length, imported.lkey());
+        ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "past the end");
+        functions.pair.restart()?;
+    }
+    let last = imported.sge(4095, 1)?;
+    ensure_eq!(functions.reads_from(last)?, None, "the last byte");
+    Ok(())
+}
+
+fn an_alias_belongs_to_one_protection_domain(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let another = Domain::new(&b.device)?;
+    let imported = another.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
+    let from = imported.sge(0, 64)?;
+    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by another domain's");
+    Ok(())
+}
+
+/// As UCX shares memory: an indirect key over that of the region.
+fn a_key_over_several_regions_may_be_shared(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let regions: Vec<_> = (0..2)
+        .map(|_| a.domain.region(4096, KeyAccess::LOCAL).map(Arc::new))
+        .collect::<Result<_, _>>()?;
+    regions[0].write_at(4000, &pattern(7, 96))?;
+    regions[1].write_at(0, &pattern(8, 96))?;
+    let both = [(regions[0].clone(), 4000, 96), (regions[1].clone(), 0, 96)];
+    let access = KeyAccess { remote: RemoteAccess::default(), ..KeyAccess::ALL };
+    let key = a.domain.indirect_key(&both, access)?;
+    key.mkey().allow(&a.device, &SECRET)?;
+    let alias = b.device.create_alias_key(AliasAttr {
+        pd: b.domain.pd().clone(),
+        vhca_id: a.device.vhca_id(),
+        key: key.rkey(),
+        access_key: SECRET,
+    })?;
+    let from = Sge::new(0, 192, alias.lkey());
+    ensure_eq!(functions.reads_from(from)?, None, "over both");
+    let arrived = functions.pair.a.bytes(0, 192)?;
+    ensure!(arrived == [pattern(7, 96), pattern(8, 96)].concat(), "other bytes came out");
+    // A region that is gone is no part of it any more.
+    drop((both, regions, key));
+    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "after its end");
+    Ok(())
+}
+
+fn a_host_is_not_let_at_memory_of_its_dpu(lab: &Lab) -> Result<(), Stop> {
+    let (host, dpu) = lab.owner_and_user()?;
+    let (host, dpu) = (Domain::new(&host)?, Domain::new(&dpu)?);
+    let region = dpu.region(4096, KeyAccess::ALL)?;
+    let shared = dpu.share(&region, &SECRET)?;
+    is_refused(host.import(&shared, &SECRET), "the memory is its DPU's")?;
+    dpu.import(&shared, &SECRET)?;
+    Ok(())
+}
+
+fn a_crossing_key_reaches_a_key_that_was_made_for_it(lab: &Lab) -> Result<(), Stop> {
+    let mut functions = functions(lab)?;
+    let Pair { a, b } = &functions.pair;
+    let access = KeyAccess { crossing: true, ..KeyAccess::LOCAL };
+    let region = a.domain.region(64 << 10, access)?;
+    let crossing = |target: &verbless_queue::Region, length: u64| {
+        b.device.create_mkey(MkeyAttr {
+            pd: b.domain.pd().clone(),
+            access: KeyAccess::ALL,
+            start: 0,
+            length,
+            memory: KeyMemory::Crossing {
+                vhca_id: a.device.vhca_id(),
+                key: verbless_queue::Rkey(target.lkey().0),
+            },
+        })
+    };
+    let end = region.address() + region.len() as u64;
+    let key = crossing(&region, end)?;
+    let ordinary = a.domain.region(4096, KeyAccess::ALL)?;
+    let to_ordinary = crossing(&ordinary, ordinary.address() + 4096)?;
+    region.write_at(0, &pattern(11, 64 << 10))?;
+    let from = Sge::new(region.address() + 5, 1000, key.lkey());
+    let at_ordinary = Sge::new(ordinary.address(), 64, to_ordinary.lkey());
+    let past = Sge::new(end, 1, key.lkey());
+    ensure_eq!(functions.reads_from(from)?, None, "through the crossing key");
+    let bytes = functions.pair.a.bytes(0, 1000)?;
+    ensure!(bytes == pattern(11, 64 << 10)[5..1005], "other bytes came out");
+    // A key of this function may be crossed by its owner whether or not it was made for it.
+    let own = functions.pair.a.device.vhca_id() == functions.pair.b.device.vhca_id();
+    if !own {
+        let status = functions.reads_from(at_ordinary)?;
+        ensure_eq!(status, Some(Status::LocalProtection), "to a key not made for it");
+        functions.pair.restart()?;
+    }
+    ensure_eq!(functions.reads_from(past)?, Some(Status::LocalProtection), "past the end");
+    functions.pair.restart()?;
+    drop(region);
+    ensure_eq!(
+        functions.reads_from(from)?,
+        Some(Status::LocalProtection),
+        "after the target's end"
+    );
+    Ok(())
+}
+
+fn a_crossing_key_of_no_function_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let Functions { pair: Pair { b, .. } } = functions(lab)?;
+    let attr = MkeyAttr {
+        pd: b.domain.pd().clone(),
+        access: KeyAccess::LOCAL,
+        start: 0,
+        length: 4096,
+        memory: KeyMemory::Crossing { vhca_id: 0xfff0, key: b.region.remote(0, 0)?.rkey },
+    };
+    is_refused(b.device.create_mkey(attr.clone()), "there is no such function")?;
+    let shifted = MkeyAttr { start: 4096, ..attr };
+    let error = b.device.create_mkey(shifted).err().map(|error| error.kind());
+    ensure_eq!(error, Some(ErrorKind::Input), "of one that begins above 0");
+    Ok(())
+}

@@ -101,8 +101,8 @@ pub(crate) fn chaos() -> Result<Outcome> {
 }
 
 /// Cases of two programs on one model, on both kinds of port, over perfect links and over some that
-/// lose, double and delay one frame in a hundred; and the example `kv`, whose server and clients
-/// are processes.
+/// lose, double and delay one frame in a hundred; the example `kv`, whose server and clients are
+/// processes; and the example `graph`.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
     let process = program("process")?;
@@ -124,6 +124,8 @@ pub(crate) fn process() -> Result<Outcome> {
         "example kv: a server, and clients in other processes",
         &key_value(&kv),
     );
+    let graph = program("examples/graph")?;
+    checks.run(&model, &[], "example graph: hash, copy, compare", &graph.display().to_string());
     Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
 }
 
@@ -247,7 +249,7 @@ pub(crate) fn both_of(server: &str, client: &str) -> String {
 }
 
 /// Packages of the programs that steps of `cargo xtask test` run in release mode.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     "verbless-model-host",
     "verbless-conformance",
     "verbless-chaos",
@@ -255,9 +257,10 @@ const PACKAGES: [&str; 7] = [
     "verbless-rxe",
     "verbless-model-kernel",
     "verbless",
+    "verbless-doca",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 4] = ["busy", "kv", "speed", "stepped"];
+const EXAMPLES: [&str; 5] = ["busy", "graph", "kv", "speed", "stepped"];
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {

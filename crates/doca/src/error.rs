@@ -180,6 +180,13 @@ impl From<lower::Error> for Error {
     }
 }
 
+/// What a callback answers when a call of it failed.
+impl From<Error> for ErrorKind {
+    fn from(error: Error) -> Self {
+        error.kind
+    }
+}
+
 /// A refused call that took something: it is given back.
 #[derive(Debug)]
 pub struct Refused<T> {

@@ -50,9 +50,10 @@
 //! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h`, `doca_bufpool.h`, `doca_buf_array.h` | buffers |
 //! | [`context`] | `doca_ctx.h` | work queues, jobs, events |
 //! | [`dma`] | `doca_dma.h` | copies by the device |
+//! | [`graph`] | `doca_graph.h` | jobs in the order of their dependencies |
 //! | [`sha`] | `doca_sha.h` | hashes, by software |
 //!
-//! Not here yet: representors and exports to the DPU, sync events, graphs, RDMA.
+//! Not here yet: representors and exports to the DPU, sync events, RDMA.
 //!
 //! # Threads
 //! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
@@ -63,12 +64,13 @@ pub mod context;
 pub mod device;
 pub mod dma;
 mod error;
+pub mod graph;
 pub mod memory;
 pub mod sha;
 mod types;
 
 pub use buffer::{Buf, BufArray, BufPool, BufRef, Extensions, Inventory};
-pub use context::{Context, Event, Job, JobError, JobType, Retrieve, WorkQ};
+pub use context::{Context, Event, Events, Job, JobError, JobType, Retrieve, WorkQ};
 pub use device::{Dev, DevInfo, DevType};
 pub use error::{Error, ErrorKind, Refused, Result};
 pub use memory::{DynamicMmap, Memory, MemoryMap, Mmap};

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use sha2::Digest;
 
 use crate::buffer::Link;
-use crate::context::{Context, workq_sealed};
+use crate::context::{Context, Done, Tag, job_sealed};
 use crate::context::{Core, CtxId, Engine, Event, Job, JobError, JobType, Place, Side, sealed};
 use crate::{Buf, Dev, Error, ErrorKind, Refused, Result, UserData};
 
@@ -131,6 +131,7 @@ impl Sha {
     pub fn hash(&self, algorithm: Algorithm, source: Buf, destination: Buf) -> HashJob {
         HashJob {
             ctx: self.core.id(),
+            tag: Tag::default(),
             user_data: UserData::default(),
             part: None,
             algorithm,
@@ -149,6 +150,7 @@ impl Sha {
     pub fn update(&self, session: Partial, source: Buf) -> HashJob {
         HashJob {
             ctx: self.core.id(),
+            tag: Tag::default(),
             user_data: UserData::default(),
             algorithm: session.algorithm,
             part: Some(session),
@@ -250,6 +252,7 @@ fn put(into: &mut [u8; 64], digest: &[u8]) -> usize {
 #[must_use = "a job is done when it is submitted"]
 pub struct HashJob {
     ctx: CtxId,
+    tag: Tag,
     user_data: UserData,
     algorithm: Algorithm,
     part: Option<Partial>,
@@ -304,11 +307,19 @@ impl HashJob {
     }
 }
 
-impl workq_sealed::Sealed for HashJob {
+impl job_sealed::Sealed for HashJob {
     type Engine = Hasher;
 
     fn context(&self) -> CtxId {
         self.ctx
+    }
+
+    fn job_type(&self) -> JobType {
+        if self.part.is_some() { JobType::ShaPartial } else { JobType::ShaHash }
+    }
+
+    fn set_tag(&mut self, tag: Tag) {
+        self.tag = tag;
     }
 
     fn begin(
@@ -323,14 +334,14 @@ impl workq_sealed::Sealed for HashJob {
         if let Err(error) = self.check() {
             return Err(Refused::new(error, self));
         }
-        let kind = if self.part.is_some() { JobType::ShaPartial } else { JobType::ShaHash };
+        let kind = self.job_type();
         let part = self.part.take();
         let (algorithm, state) = match part {
             Some(part) => (part.algorithm, Held::Part(part.state)),
             None => (self.algorithm, Held::Whole(State::new(self.algorithm))),
         };
-        let HashJob { user_data, source, destination, .. } = self;
-        let job = Running { kind, user_data, algorithm, state, source, destination, done: 0 };
+        let HashJob { tag, user_data, source, destination, .. } = self;
+        let job = Running { tag, kind, user_data, algorithm, state, source, destination, done: 0 };
         engine.jobs.push_back(job);
         Ok(())
     }
@@ -357,6 +368,7 @@ pub struct HashDone {
 
 /// A job in flight.
 struct Running {
+    tag: Tag,
     kind: JobType,
     user_data: UserData,
     algorithm: Algorithm,
@@ -412,7 +424,7 @@ impl Running {
         Ok(true)
     }
 
-    fn end(mut self, result: std::result::Result<(), JobError>) -> Event {
+    fn end(mut self, result: std::result::Result<(), JobError>) -> Done {
         let mut result = result;
         if result.is_ok()
             && let Some(into) = &mut self.destination
@@ -428,14 +440,15 @@ impl Running {
             Held::Whole(_) => None,
             Held::Part(state) => Some(Partial { algorithm, state }),
         };
-        Event::Sha(HashDone {
+        let event = Event::Sha(HashDone {
             user_data: self.user_data,
             job_type: self.kind,
             result,
             source: self.source,
             destination: self.destination,
             session,
-        })
+        });
+        Done { tag: self.tag, event }
     }
 }
 
@@ -446,7 +459,7 @@ pub struct Hasher {
 }
 
 impl Engine for Hasher {
-    fn progress(&mut self, _side: &mut Side) -> Option<Event> {
+    fn progress(&mut self, _side: &mut Side) -> Option<Done> {
         let result = match (self.aborted, self.jobs.front_mut()?.step()) {
             (true, _) => Err(JobError::new(ErrorKind::Shutdown)),
             (false, Ok(false)) => return None,

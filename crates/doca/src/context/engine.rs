@@ -4,7 +4,7 @@ use std::any::Any;
 
 use verbless_queue::Cqe;
 
-use super::{Event, Side};
+use super::{Done, Side};
 use crate::{Error, ErrorKind, Result};
 
 /// Where an engine is made.
@@ -25,14 +25,14 @@ pub trait Engine: Any + Send {
     ///
     /// # Errors
     /// A CQE that cannot be.
-    fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Event>> {
+    fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
         let _ = side;
         let text = format!("the device completed a request of {}, which has no queue", cqe.qpn());
         Err(Error::new(ErrorKind::InvalidValue, text))
     }
 
     /// Does a bit of what no device does. It may complete a job.
-    fn progress(&mut self, side: &mut Side) -> Option<Event> {
+    fn progress(&mut self, side: &mut Side) -> Option<Done> {
         let _ = side;
         None
     }

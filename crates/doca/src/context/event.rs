@@ -6,7 +6,7 @@ use verbless_queue::Status;
 use verbless_queue::completion::Failure;
 
 use crate::{Error, ErrorKind, UserData};
-use crate::{dma, sha};
+use crate::{dma, graph, sha};
 
 /// The result of a job (`struct doca_event`), with the buffers that the job took.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub enum Event {
     Dma(dma::MemcpyDone),
     /// A hash.
     Sha(sha::HashDone),
+    /// An instance of a graph.
+    Graph(graph::GraphDone),
 }
 
 /// What sort of job an event is of (`doca_event::type`).
@@ -28,6 +30,8 @@ pub enum JobType {
     ShaHash,
     /// A part of a hash.
     ShaPartial,
+    /// An instance of a graph (`DOCA_GRAPH_JOB`).
+    Graph,
 }
 
 impl Event {
@@ -36,6 +40,7 @@ impl Event {
         match self {
             Self::Dma(done) => done.user_data,
             Self::Sha(done) => done.user_data,
+            Self::Graph(done) => done.user_data,
         }
     }
 
@@ -44,6 +49,7 @@ impl Event {
         match self {
             Self::Dma(_) => JobType::DmaMemcpy,
             Self::Sha(done) => done.job_type,
+            Self::Graph(_) => JobType::Graph,
         }
     }
 
@@ -52,7 +58,14 @@ impl Event {
         match self {
             Self::Dma(done) => done.result,
             Self::Sha(done) => done.result,
+            Self::Graph(done) => done.result,
         }
+    }
+
+    /// Whether it is retrieved as a failure. That an instance of a graph has ended is a success,
+    /// whatever its status.
+    pub(crate) fn is_failed_job(&self) -> bool {
+        !matches!(self, Self::Graph(_)) && self.result().is_err()
     }
 }
 

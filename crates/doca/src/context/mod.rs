@@ -17,15 +17,22 @@ mod core;
 mod engine;
 mod event;
 mod handle;
+mod job;
+mod queues;
 mod side;
+mod wait;
 mod workq;
 
 pub(crate) use self::core::{Core, CtxId};
 pub(crate) use engine::{Engine, Place};
 pub use event::{Event, JobError, JobType, Retrieve};
+pub use job::Job;
+pub(crate) use job::sealed as job_sealed;
+pub(crate) use job::{Done, Tag};
+pub(crate) use queues::Queues;
 pub(crate) use side::Side;
-pub(crate) use workq::sealed as workq_sealed;
-pub use workq::{Job, WorkQ, WorkQBuilder};
+pub use wait::Events;
+pub use workq::{WorkQ, WorkQBuilder};
 
 pub(crate) mod sealed {
     use std::sync::Arc;

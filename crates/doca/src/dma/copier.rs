@@ -9,7 +9,7 @@ use verbless_queue::{CompletionError, Cqe, Sge, Status};
 use super::queue::CopyQueue;
 use super::{MAX_LIST, Memcpy, MemcpyDone, refuse};
 use crate::buffer::Link;
-use crate::context::{Engine, Event, JobError, Place, Side};
+use crate::context::{Done, Engine, Event, JobError, Place, Side, Tag};
 use crate::types::AccessFlags;
 use crate::{Buf, Error, ErrorKind, Refused, Result, UserData};
 
@@ -51,6 +51,7 @@ enum State {
 
 /// A job in flight.
 struct Running {
+    tag: Tag,
     user_data: UserData,
     source: Buf,
     destination: Buf,
@@ -117,10 +118,10 @@ impl Copier {
         }
         self.reserved += requests;
         self.free.pop();
-        let Memcpy { user_data, source, destination, .. } = job;
+        let Memcpy { tag, user_data, source, destination, .. } = job;
         let failure = None;
         self.jobs[index as usize] =
-            Some(Running { user_data, source, destination, bytes, requests, failure });
+            Some(Running { tag, user_data, source, destination, bytes, requests, failure });
         Ok(())
     }
 
@@ -197,8 +198,8 @@ impl Copier {
         index: u32,
         result: std::result::Result<(), JobError>,
         side: &mut Side,
-    ) -> Option<Event> {
-        let Running { user_data, source, mut destination, bytes, requests, .. } =
+    ) -> Option<Done> {
+        let Running { tag, user_data, source, mut destination, bytes, requests, .. } =
             self.jobs.get_mut(index as usize)?.take()?;
         self.free.push(index);
         self.reserved -= requests;
@@ -206,12 +207,13 @@ impl Copier {
         if result.is_ok() {
             destination.grow(bytes);
         }
-        Some(Event::Dma(MemcpyDone { user_data, result, source, destination }))
+        let event = Event::Dma(MemcpyDone { user_data, result, source, destination });
+        Some(Done { tag, event })
     }
 
     /// What a failed request means.
     #[cold]
-    fn failed(&mut self, failure: Failure, side: &mut Side) -> Option<Event> {
+    fn failed(&mut self, failure: Failure, side: &mut Side) -> Option<Done> {
         let (index, last) = ((failure.cookie >> 1) as u32, failure.cookie & 1 == 1);
         if self.state == State::Works {
             self.state = State::Failed;
@@ -267,7 +269,7 @@ impl Copier {
 
 impl Engine for Copier {
     #[inline]
-    fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Event>> {
+    fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
         let queue = self.queue.as_mut().expect("only one that is dropped has no queue");
         match queue.complete(cqe) {
             Ok(cookie) => {
@@ -286,7 +288,7 @@ impl Engine for Copier {
         }
     }
 
-    fn progress(&mut self, side: &mut Side) -> Option<Event> {
+    fn progress(&mut self, side: &mut Side) -> Option<Done> {
         let (index, error) = self.ended.pop_front()?;
         self.end(index, Err(error), side)
     }

@@ -28,7 +28,7 @@ mod queue;
 use std::sync::Arc;
 
 use crate::context::{
-    Context, Core, CtxId, Engine, Job, JobError, Place, Side, sealed, workq_sealed,
+    Context, Core, CtxId, Engine, Job, JobError, JobType, Place, Side, Tag, job_sealed, sealed,
 };
 use crate::{Buf, Dev, Error, ErrorKind, Refused, Result, UserData};
 
@@ -99,7 +99,8 @@ impl Dma {
 
     /// A job: copies the datarooms of `source` into the tailrooms of `destination`.
     pub fn memcpy(&self, source: Buf, destination: Buf) -> Memcpy {
-        Memcpy { ctx: self.core.id(), user_data: UserData::default(), source, destination }
+        let (tag, user_data) = (Tag::default(), UserData::default());
+        Memcpy { ctx: self.core.id(), tag, user_data, source, destination }
     }
 
     /// Ends the context.
@@ -131,6 +132,7 @@ impl Context for Dma {}
 #[must_use = "a job is done when it is submitted"]
 pub struct Memcpy {
     ctx: CtxId,
+    tag: Tag,
     user_data: UserData,
     source: Buf,
     destination: Buf,
@@ -148,12 +150,20 @@ impl Memcpy {
     }
 }
 
-impl workq_sealed::Sealed for Memcpy {
+impl job_sealed::Sealed for Memcpy {
     type Engine = Copier;
 
     #[inline]
     fn context(&self) -> CtxId {
         self.ctx
+    }
+
+    fn job_type(&self) -> JobType {
+        JobType::DmaMemcpy
+    }
+
+    fn set_tag(&mut self, tag: Tag) {
+        self.tag = tag;
     }
 
     #[inline]

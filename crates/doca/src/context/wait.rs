@@ -1,0 +1,179 @@
+//! Waiting for jobs: by a file, asleep, by a future, and as an iterator.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{Event, Retrieve, WorkQ};
+use crate::{Error, ErrorKind, Result};
+
+impl WorkQ {
+    /// A file that becomes readable when a job is done (`doca_workq_get_event_handle`), after
+    /// [`arm`](WorkQ::arm). It is there from the beginning, stays the same, and tells of all
+    /// contexts and devices.
+    pub fn event_handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// Has the file become readable when the next job is done (`doca_workq_event_handle_arm`), at
+    /// once if one is. Jobs may be submitted before and after; none is missed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] in polling mode; the device is gone.
+    pub fn arm(&mut self) -> Result<()> {
+        if !self.event_driven {
+            let text = "the work queue is in polling mode: build it with `event_driven`";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        }
+        self.armed = true;
+        let done = self.queues.park()?;
+        if done || self.has_work() { self.handle.signal() } else { Ok(()) }
+    }
+
+    /// Takes the events that made the file readable (`doca_workq_event_handle_clear`). Then
+    /// retrieve until there is nothing, and arm again.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn clear(&mut self) -> Result<()> {
+        self.armed = false;
+        self.handle.clear()?;
+        self.queues.clear_events()
+    }
+
+    /// Retrieves a result, and waits for it if there is none: asleep in event-driven mode, spinning
+    /// in polling mode. `None`: `timeout` passed. Without a timeout it waits for good.
+    ///
+    /// # Errors
+    /// As [`WorkQ::progress_retrieve`], but never [`Retrieve::Again`].
+    pub fn retrieve_within(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> std::result::Result<Option<Event>, Retrieve> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            match self.progress_retrieve() {
+                Err(Retrieve::Again) => {}
+                Ok(event) => return Ok(Some(event)),
+                Err(other) => return Err(other),
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            if self.event_driven {
+                self.sleep(left).map_err(Retrieve::InvalidValue)?;
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Arms, sleeps until there is an event, and clears.
+    fn sleep(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.arm()?;
+        let timeout = match timeout {
+            // Rounded up, so that it does not spin through the last millisecond.
+            Some(left) => {
+                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+            }
+            None => PollTimeout::NONE,
+        };
+        let mut files = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut files, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => self.clear(),
+            Err(errno) => {
+                let text = format!("waiting for an event: {errno}");
+                Err(Error::new(ErrorKind::OperatingSystem, text).with_source(errno))
+            }
+        }
+    }
+
+    /// The next event as a future, on any executor. `readable` waits until the
+    /// [file](WorkQ::event_handle) is readable; it is the only thing that an executor provides, and
+    /// it may come back too early. The work queue is in event-driven mode.
+    ///
+    /// Dropped before it is done, it has lost nothing: it takes an event only when it is done.
+    ///
+    /// With tokio, where `file` is an `AsyncFd` of a duplicate of the file:
+    ///
+    /// ```ignore
+    /// let readable = async || {
+    ///     file.readable().await?.clear_ready();
+    ///     Ok(())
+    /// };
+    /// let event = workq.next(readable).await?;
+    /// ```
+    ///
+    /// # Errors
+    /// As [`WorkQ::progress_retrieve`], but never [`Retrieve::Again`];
+    /// [`Retrieve::InvalidValue`] with [`ErrorKind::BadState`] in polling mode, and with
+    /// [`ErrorKind::OperatingSystem`] if `readable` fails.
+    pub async fn next(
+        &mut self,
+        mut readable: impl AsyncFnMut() -> std::io::Result<()>,
+    ) -> std::result::Result<Event, Retrieve> {
+        loop {
+            for _ in 0..BURST {
+                match self.progress_retrieve() {
+                    Err(Retrieve::Again) if self.has_work() => {}
+                    Err(Retrieve::Again) => break,
+                    other => return other,
+                }
+            }
+            self.rearm().map_err(Retrieve::InvalidValue)?;
+            readable().await.map_err(|error| Retrieve::InvalidValue(not_readable(error)))?;
+        }
+    }
+
+    /// Arms after whatever was before. An event that nobody has taken would let a reactor that
+    /// tells of changes only sleep for good.
+    pub(crate) fn rearm(&mut self) -> Result<()> {
+        self.clear()?;
+        self.arm()
+    }
+
+    /// The events as they come. Between them it waits as [`WorkQ::retrieve_within`] does, and it
+    /// ends when none comes within `timeout`.
+    pub fn events(&mut self, timeout: Option<Duration>) -> Events<'_> {
+        Events { workq: self, timeout, until_idle: false, broken: false }
+    }
+
+    /// The events of all that is in flight; it waits for them, and ends when nothing is.
+    pub fn drain(&mut self) -> Events<'_> {
+        Events { workq: self, timeout: None, until_idle: true, broken: false }
+    }
+}
+
+/// Steps of software's work that a future does before it lets others work.
+pub(crate) const BURST: u32 = 16;
+
+/// What `readable` of a program failed with.
+pub(crate) fn not_readable(error: std::io::Error) -> Error {
+    let text = format!("waiting for the work queue's file: {error}");
+    Error::new(ErrorKind::OperatingSystem, text).with_source(error)
+}
+
+/// The events of a work queue: see [`WorkQ::events`] and [`WorkQ::drain`]. A failed job is an item
+/// as others are; when the work queue itself failed, that is the last item.
+#[derive(Debug)]
+pub struct Events<'w> {
+    workq: &'w mut WorkQ,
+    timeout: Option<Duration>,
+    until_idle: bool,
+    broken: bool,
+}
+
+impl Iterator for Events<'_> {
+    type Item = std::result::Result<Event, Retrieve>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.broken || (self.until_idle && self.workq.in_flight() == 0) {
+            return None;
+        }
+        let item = self.workq.retrieve_within(self.timeout).transpose();
+        self.broken = matches!(item, Some(Err(Retrieve::InvalidValue(_))));
+        item
+    }
+}

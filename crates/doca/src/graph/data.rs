@@ -1,0 +1,218 @@
+//! What the nodes of an instance have.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::instance::Instance;
+use super::plan::{Kind, Plan};
+use crate::context::{CtxId, Event, Job, JobError, Queues, Tag};
+use crate::error::{Error, ErrorKind, Refused, Result};
+
+/// A job of whatever type, or the place of one.
+pub(super) trait Held: Any + Send {
+    /// Its context, if there is a job.
+    fn context(&self) -> Option<CtxId>;
+
+    /// Begins the job; it stays if it is refused.
+    fn begin(&mut self, queues: &mut Queues, tag: Tag) -> Result<()>;
+}
+
+impl<J: Job> Held for Option<J> {
+    fn context(&self) -> Option<CtxId> {
+        self.as_ref().map(J::context)
+    }
+
+    fn begin(&mut self, queues: &mut Queues, tag: Tag) -> Result<()> {
+        let Some(mut job) = self.take() else { return Err(unset()) };
+        job.set_tag(tag);
+        match queues.begin(job) {
+            Ok(_) => Ok(()),
+            Err(Refused { error, given }) => {
+                *self = Some(given);
+                Err(error)
+            }
+        }
+    }
+}
+
+pub(super) enum Data {
+    Unset,
+    Job(Box<dyn Held>),
+    User(Box<dyn Any + Send>),
+    Graph(Instance),
+}
+
+/// How far a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It waits for so many others.
+    Waits(u32),
+    Ended,
+    /// It depends on one that failed.
+    Stopped,
+}
+
+pub(super) struct NodeData {
+    pub(super) data: Data,
+    pub(super) result: Option<Event>,
+    progress: Progress,
+}
+
+/// Nodes that can begin. The instance is in a list of the work queue's while there are some.
+pub(super) struct Line {
+    pub(super) nodes: VecDeque<u32>,
+    pub(super) listed: bool,
+}
+
+/// The state of an instance. A work queue has it while the instance runs.
+pub(super) struct Body {
+    pub(super) plan: Arc<Plan>,
+    pub(super) nodes: Box<[NodeData]>,
+    /// User nodes that can begin.
+    pub(super) users: Line,
+    /// Other nodes that can begin.
+    pub(super) others: Line,
+    /// Nodes that are not at their end.
+    left: u32,
+    /// The first failure.
+    pub(super) result: std::result::Result<(), JobError>,
+    pub(super) failed: Option<u32>,
+    /// Nodes to stop; empty when nobody looks.
+    open: Vec<u32>,
+}
+
+pub(super) fn unset() -> Error {
+    let text = "the data of a node is not set: set that of every node before each submission";
+    Error::plain(ErrorKind::InvalidValue, text)
+}
+
+impl Body {
+    pub(super) fn new(plan: &Arc<Plan>) -> Self {
+        let count = plan.nodes.len();
+        let line = || Line { nodes: VecDeque::with_capacity(count), listed: false };
+        let node = |_| NodeData { data: Data::Unset, result: None, progress: Progress::Ended };
+        Self {
+            plan: plan.clone(),
+            nodes: (0..count).map(node).collect(),
+            users: line(),
+            others: line(),
+            left: 0,
+            result: Ok(()),
+            failed: None,
+            open: Vec::with_capacity(count),
+        }
+    }
+
+    /// Sets the job of a node.
+    pub(super) fn set_job<J: Job>(
+        &mut self,
+        place: usize,
+        job: J,
+    ) -> std::result::Result<(), Refused<J>> {
+        match self.plan.nodes[place].kind {
+            Kind::Ctx(context, kind) if context == job.context() && kind == job.job_type() => {}
+            _ => {
+                let text = "the node is for no job of this sort and context";
+                return Err(Refused::new(Error::plain(ErrorKind::InvalidValue, text), job));
+            }
+        }
+        match self.job::<J>(place) {
+            Some(held) => *held = Some(job),
+            None => self.nodes[place].data = Data::Job(Box::new(Some(job))),
+        }
+        Ok(())
+    }
+
+    /// The place of a node's job.
+    pub(super) fn job<J: Job>(&mut self, place: usize) -> Option<&mut Option<J>> {
+        let Data::Job(held) = &mut self.nodes[place].data else { return None };
+        let held: &mut dyn Any = held.as_mut();
+        held.downcast_mut()
+    }
+
+    /// Whether it can be submitted as it is.
+    pub(super) fn check(&self, queues: &Queues) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| match &node.data {
+            Data::Unset => Err(unset()),
+            Data::User(_) => Ok(()),
+            Data::Graph(instance) => instance.idle()?.check(queues),
+            Data::Job(job) => match job.context() {
+                None => Err(unset()),
+                Some(context) if queues.has(context) => Ok(()),
+                Some(_) => {
+                    let text = "the work queue is not on the context of a node: call `add` first";
+                    Err(Error::plain(ErrorKind::BadState, text))
+                }
+            },
+        })
+    }
+
+    /// Begins a run.
+    pub(super) fn begin(&mut self) {
+        (self.left, self.result, self.failed) = (self.nodes.len() as u32, Ok(()), None);
+        for place in 0..self.nodes.len() {
+            let parents = self.plan.nodes[place].parents;
+            self.nodes[place].result = None;
+            self.nodes[place].progress = Progress::Waits(parents);
+            if parents == 0 {
+                self.enlist(place as u32);
+            }
+        }
+    }
+
+    fn enlist(&mut self, node: u32) {
+        match self.plan.nodes[node as usize].kind {
+            Kind::User(_) => self.users.nodes.push_back(node),
+            _ => self.others.nodes.push_back(node),
+        }
+    }
+
+    /// A node ended. True: so did the run.
+    pub(super) fn end(&mut self, node: u32, result: std::result::Result<(), JobError>) -> bool {
+        self.nodes[node as usize].progress = Progress::Ended;
+        self.left -= 1;
+        if result.is_err() && self.result.is_ok() {
+            (self.result, self.failed) = (result, Some(node));
+        }
+        let plan = self.plan.clone();
+        let children = &plan.nodes[node as usize].children;
+        match result {
+            Ok(()) => children.iter().for_each(|&child| self.parent_ended(child)),
+            Err(_) => {
+                self.open.extend(children);
+                self.stop(&plan);
+            }
+        }
+        self.left == 0
+    }
+
+    fn parent_ended(&mut self, node: u32) {
+        if let Progress::Waits(parents) = &mut self.nodes[node as usize].progress {
+            *parents -= 1;
+            if *parents == 0 {
+                self.enlist(node);
+            }
+        }
+    }
+
+    /// Stops the nodes in `open` and all that depend on them. None of them has begun.
+    fn stop(&mut self, plan: &Plan) {
+        while let Some(node) = self.open.pop() {
+            let progress = &mut self.nodes[node as usize].progress;
+            if *progress != Progress::Stopped {
+                *progress = Progress::Stopped;
+                self.left -= 1;
+                self.open.extend(&plan.nodes[node as usize].children);
+            }
+        }
+    }
+
+    /// Forgets a run that does not end.
+    pub(super) fn give_up(&mut self) {
+        for line in [&mut self.users, &mut self.others] {
+            line.nodes.clear();
+            line.listed = false;
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Instances of graphs.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::data::{Body, Data};
+use super::plan::{Kind, Node, Plan};
+use crate::context::{Event, Job, JobError};
+use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::types::UserData;
+
+/// An instance of a graph (`struct doca_graph_instance`): its nodes' data, then their results.
+///
+/// A clone is the same instance. It is `Send` and `Sync`. While it runs, all of its methods answer
+/// [`ErrorKind::InUse`]; if all clones of it are dropped, it runs on to its end.
+#[derive(Clone)]
+pub struct Instance {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    plan: Arc<Plan>,
+    /// `None` while it runs.
+    body: Mutex<Option<Box<Body>>>,
+}
+
+/// The state of an instance that does not run.
+pub(super) struct Idle<'i>(MutexGuard<'i, Option<Box<Body>>>);
+
+impl Deref for Idle<'_> {
+    type Target = Body;
+    fn deref(&self) -> &Body {
+        self.0.as_ref().expect("it was there when this was made")
+    }
+}
+
+impl DerefMut for Idle<'_> {
+    fn deref_mut(&mut self) -> &mut Body {
+        self.0.as_mut().expect("it was there when this was made")
+    }
+}
+
+impl Idle<'_> {
+    /// Takes it for a run.
+    pub(super) fn take(mut self) -> Box<Body> {
+        self.0.take().expect("it was there when this was made")
+    }
+}
+
+impl Instance {
+    pub(super) fn new(plan: &Arc<Plan>) -> Self {
+        let body = Mutex::new(Some(Box::new(Body::new(plan))));
+        Self { shared: Arc::new(Shared { plan: plan.clone(), body }) }
+    }
+
+    pub(super) fn plan(&self) -> &Arc<Plan> {
+        &self.shared.plan
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Body>>> {
+        self.shared.body.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its state, unless it runs.
+    pub(super) fn idle(&self) -> Result<Idle<'_>> {
+        let body = self.lock();
+        if body.is_some() {
+            return Ok(Idle(body));
+        }
+        let text = "the instance is in flight: retrieve its event first";
+        Err(Error::plain(ErrorKind::InUse, text))
+    }
+
+    /// It does not run any more.
+    pub(super) fn put_back(&self, body: Box<Body>) {
+        *self.lock() = Some(body);
+    }
+
+    /// Whether it is in flight.
+    pub fn is_running(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    /// Sets the job of a context node (`doca_graph_instance_set_ctx_node_data`). It is used up when
+    /// it is done; its buffers are then in the node's [result](Instance::take_result). One that was
+    /// set before is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the job is of another context or sort
+    /// than the node, or the node is of another graph.
+    pub fn set_ctx_node_data<J: Job>(
+        &self,
+        node: Node,
+        job: J,
+    ) -> std::result::Result<(), Refused<J>> {
+        match self.shared.plan.place(node).and_then(|place| Ok((place, self.idle()?))) {
+            Ok((place, mut body)) => body.set_job(place, job),
+            Err(error) => Err(Refused::new(error, job)),
+        }
+    }
+
+    /// Sets what the callback of a user node works with (`doca_graph_instance_set_user_node_data`);
+    /// `()` if it needs nothing. It stays from run to run.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is no user node of this graph.
+    pub fn set_user_node_data<T: Any + Send>(&self, node: Node, data: T) -> Result<()> {
+        let place = self.shared.plan.place(node)?;
+        if !matches!(self.shared.plan.nodes[place].kind, Kind::User(_)) {
+            return Err(Error::plain(ErrorKind::InvalidValue, "the node is no user node"));
+        }
+        let mut body = self.idle()?;
+        match body.user_data::<T>(place) {
+            Some(there) => *there = data,
+            None => body.nodes[place].data = Data::User(Box::new(data)),
+        }
+        Ok(())
+    }
+
+    /// Takes the data of a user node; `None` if it has none of this type.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] for a node of another graph.
+    pub fn take_user_node_data<T: Any + Send>(&self, node: Node) -> Result<Option<T>> {
+        let place = self.shared.plan.place(node)?;
+        let mut body = self.idle()?;
+        if body.user_data::<T>(place).is_none() {
+            return Ok(None);
+        }
+        match std::mem::replace(&mut body.nodes[place].data, Data::Unset) {
+            Data::User(data) => Ok(data.downcast().ok().map(|data| *data)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Sets the instance of a sub-graph node (`doca_graph_instance_set_sub_graph_node_data`). It
+    /// stays from run to run; the data of its nodes is set, and their results are taken, by
+    /// another clone of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is no instance of the node's graph,
+    /// or the node is of another graph.
+    pub fn set_sub_graph_node_data(&self, node: Node, instance: Self) -> Result<()> {
+        let place = self.shared.plan.place(node)?;
+        match &self.shared.plan.nodes[place].kind {
+            Kind::Graph(plan) if Arc::ptr_eq(plan, instance.plan()) => {
+                self.idle()?.nodes[place].data = Data::Graph(instance);
+                Ok(())
+            }
+            _ => {
+                let text = "the node is for no instance of this graph";
+                Err(Error::plain(ErrorKind::InvalidValue, text))
+            }
+        }
+    }
+
+    /// Takes the event of a context node's job, with its buffers; `None` if it did not run, or the
+    /// event was taken. What is left is dropped by the next submission.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] for a node of another graph.
+    pub fn take_result(&self, node: Node) -> Result<Option<Event>> {
+        let place = self.shared.plan.place(node)?;
+        Ok(self.idle()?.nodes[place].result.take())
+    }
+
+    /// Takes the job of a context node that did not run; `None` if it ran, or was not set, or is of
+    /// another type.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] for a node of another graph.
+    pub fn take_job<J: Job>(&self, node: Node) -> Result<Option<J>> {
+        let place = self.shared.plan.place(node)?;
+        Ok(self.idle()?.job::<J>(place).and_then(Option::take))
+    }
+}
+
+impl Body {
+    pub(super) fn user_data<T: Any + Send>(&mut self, place: usize) -> Option<&mut T> {
+        match &mut self.nodes[place].data {
+            Data::User(data) => data.downcast_mut(),
+            _ => None,
+        }
+    }
+}
+
+/// An instance of a graph that has ended.
+#[derive(Debug)]
+pub struct GraphDone {
+    /// What was given with the submission.
+    pub user_data: UserData,
+    /// How it went: as its first node to fail, if one did.
+    pub result: std::result::Result<(), JobError>,
+    /// The first node that failed. If it is a sub-graph node, the sub-graph's own failed.
+    pub failed: Option<Node>,
+    /// The instance, which has the results of its nodes.
+    pub instance: Instance,
+}
+
+impl GraphDone {
+    /// The number in `doca_event::result`: 0, or [`ErrorKind::number`] of the failure.
+    pub fn status(&self) -> u64 {
+        self.result.err().map_or(0, |error| error.kind().number().into())
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Instance")
+            .field("nodes", &self.shared.plan.nodes.len())
+            .field("running", &self.is_running())
+            .finish()
+    }
+}

@@ -1,0 +1,54 @@
+//! Graphs (`doca_graph.h`; section 3.4.7 of 2.2): jobs in the order of their dependencies.
+//!
+//! A graph has *context nodes*, each of which is a job of a context; *user nodes*, which call a
+//! function of the program; and *sub-graph nodes*, which are an instance of another graph. Once it
+//! is started it does not change. Any number of *instances* of it can be in flight on a work queue,
+//! beside each other and beside other jobs.
+//!
+//! ```no_run
+//! # use verbless_doca::{Buf, Event, JobType, WorkQ};
+//! # use verbless_doca::{dma::Dma, sha::{Algorithm, Sha}};
+//! use verbless_doca::graph::Graph;
+//!
+//! # fn f(dma: Dma, sha: Sha, mut workq: WorkQ, b: [Buf; 4])
+//! #     -> Result<(), Box<dyn std::error::Error>> {
+//! # let [from, to, message, digest] = b;
+//! let mut graph = Graph::builder();
+//! let copy = graph.ctx_node(&dma, JobType::DmaMemcpy);
+//! let hash = graph.ctx_node(&sha, JobType::ShaHash);
+//! let both = graph.user_node(|_| {
+//!     println!("copied and hashed");
+//!     Ok(())
+//! });
+//! graph.add_dependency(copy, both)?;
+//! graph.add_dependency(hash, both)?;
+//! let graph = graph.start()?;
+//! workq.add_graph(&graph)?;
+//!
+//! let instance = graph.instance();
+//! instance.set_ctx_node_data(copy, dma.memcpy(from, to))?;
+//! instance.set_ctx_node_data(hash, sha.hash(Algorithm::Sha256, message, digest))?;
+//! instance.set_user_node_data(both, ())?;
+//! workq.submit_graph(&instance, 7)?;
+//! let Some(Event::Graph(done)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
+//! assert_eq!((done.status(), done.user_data.0), (0, 7));
+//! let Some(Event::Dma(copied)) = instance.take_result(copy)? else { panic!("it is a copy") };
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A node that fails stops those that depend on it, be it by others; the rest of the instance runs
+//! to its end. Then the instance has the results of the nodes that ran, and the jobs of those that
+//! did not, all with their buffers. Node data of jobs is used up by a run: set it again for the
+//! next one. Data of user nodes and of sub-graph nodes stays.
+
+mod data;
+mod instance;
+mod plan;
+mod runs;
+mod user;
+
+pub use instance::{GraphDone, Instance};
+pub use plan::{Graph, GraphBuilder, Node};
+pub(crate) use runs::{Runs, Step};
+pub use user::UserNode;

@@ -1,0 +1,249 @@
+//! What a graph consists of.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::instance::Instance;
+use super::user::{Callback, UserNode};
+use crate::context::{Context, CtxId, JobType};
+use crate::error::{Error, ErrorKind, Refused, Result};
+
+/// A node of a graph (`struct doca_graph_node`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    graph: u64,
+    index: u32,
+}
+
+impl Node {
+    /// Its number: nodes are counted from 0 on in the order in which they were made.
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// What a node does.
+#[derive(Clone)]
+pub(super) enum Kind {
+    Ctx(CtxId, JobType),
+    User(Arc<Callback>),
+    Graph(Arc<Plan>),
+}
+
+#[derive(Clone)]
+pub(super) struct PlanNode {
+    pub(super) kind: Kind,
+    /// Nodes that depend on it.
+    pub(super) children: Vec<u32>,
+    /// Nodes that it depends on.
+    pub(super) parents: u32,
+}
+
+/// The nodes of a graph and their dependencies, which do not change any more.
+pub(crate) struct Plan {
+    serial: u64,
+    pub(super) nodes: Box<[PlanNode]>,
+    /// Instances that one instance is, its sub-graphs' and theirs with it.
+    pub(super) instances: u32,
+    workqs: AtomicU32,
+}
+
+/// A graph that is being built (`doca_graph_create`).
+#[must_use = "a graph exists when it is started"]
+pub struct GraphBuilder {
+    serial: u64,
+    nodes: Vec<PlanNode>,
+}
+
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+impl GraphBuilder {
+    /// A node that is a job of this sort for this context (`doca_graph_ctx_node_create`).
+    pub fn ctx_node<C: Context>(&mut self, context: &C, job_type: JobType) -> Node {
+        self.add(Kind::Ctx(context.core().id(), job_type))
+    }
+
+    /// A node that calls `callback` (`doca_graph_user_node_create`), from
+    /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve) of whatever thread that is.
+    /// The node fails if it returns an error, which is then the status of the instance. All
+    /// instances share it; what is an instance's own is its
+    /// [data](Instance::set_user_node_data).
+    pub fn user_node<F>(&mut self, callback: F) -> Node
+    where
+        F: Fn(&mut UserNode<'_>) -> std::result::Result<(), ErrorKind> + Send + Sync + 'static,
+    {
+        self.add(Kind::User(Arc::new(callback)))
+    }
+
+    /// A node that is an instance of another graph (`doca_graph_sub_graph_node_create`).
+    pub fn sub_graph_node(&mut self, graph: &Graph) -> Node {
+        self.add(Kind::Graph(graph.plan.clone()))
+    }
+
+    fn add(&mut self, kind: Kind) -> Node {
+        let index = self.nodes.len() as u32;
+        self.nodes.push(PlanNode { kind, children: Vec::new(), parents: 0 });
+        Node { graph: self.serial, index }
+    }
+
+    /// Has `to` begin only when `from` is done (`doca_graph_add_dependency`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if `from` depends on `to` already, with the cycle, and for a
+    /// node of another graph; [`ErrorKind::AlreadyExist`] if `to` depends on `from` already.
+    pub fn add_dependency(&mut self, from: Node, to: Node) -> Result<()> {
+        if from.graph != self.serial || to.graph != self.serial {
+            let text = "a node of another graph can be in no dependency: use a sub-graph node";
+            return Err(Error::plain(ErrorKind::InvalidValue, text));
+        }
+        if self.nodes[from.index as usize].children.contains(&to.index) {
+            let text = format!("{} depends on {} already", self.name(to), self.name(from));
+            return Err(Error::new(ErrorKind::AlreadyExist, text));
+        }
+        if let Some(path) = self.path(to.index, from.index) {
+            let arrows: Vec<_> =
+                path.iter().map(|&index| self.name(Node { index, ..from })).collect();
+            let text = format!(
+                "the dependency of {} on {} would close the cycle {} -> {}: leave one of them out",
+                self.name(to),
+                self.name(from),
+                arrows.join(" -> "),
+                self.name(to)
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        self.nodes[from.index as usize].children.push(to.index);
+        self.nodes[to.index as usize].parents += 1;
+        Ok(())
+    }
+
+    /// The nodes on a way from one to another, both among them.
+    fn path(&self, from: u32, to: u32) -> Option<Vec<u32>> {
+        let mut before = vec![None; self.nodes.len()];
+        let mut open = vec![from];
+        before[from as usize] = Some(from);
+        while let Some(at) = open.pop() {
+            if at == to {
+                let back = |&at: &u32| before[at as usize].filter(|_| at != from);
+                let mut path: Vec<_> = std::iter::successors(Some(to), back).collect();
+                path.reverse();
+                return Some(path);
+            }
+            for &child in &self.nodes[at as usize].children {
+                if before[child as usize].is_none() {
+                    before[child as usize] = Some(at);
+                    open.push(child);
+                }
+            }
+        }
+        None
+    }
+
+    fn name(&self, node: Node) -> String {
+        let index = node.index;
+        match &self.nodes[index as usize].kind {
+            Kind::Ctx(_, job_type) => format!("node {index} ({job_type:?})"),
+            Kind::User(_) => format!("node {index} (user)"),
+            Kind::Graph(_) => format!("node {index} (sub-graph)"),
+        }
+    }
+
+    /// Starts it (`doca_graph_start`): it can be instantiated, and not changed any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if it has no context node, nor has a sub-graph.
+    pub fn start(self) -> Result<Graph> {
+        let works = |node: &PlanNode| !matches!(node.kind, Kind::User(_));
+        if !self.nodes.iter().any(works) {
+            let text = "a graph has at least one context node, itself or in a sub-graph: add one";
+            return Err(Error::plain(ErrorKind::InvalidValue, text));
+        }
+        let below = |node: &PlanNode| match &node.kind {
+            Kind::Graph(plan) => plan.instances,
+            _ => 0,
+        };
+        let instances = self.nodes.iter().map(below).fold(1, u32::saturating_add);
+        let Self { serial, nodes } = self;
+        let workqs = AtomicU32::new(0);
+        Ok(Graph { plan: Arc::new(Plan { serial, nodes: nodes.into(), instances, workqs }) })
+    }
+}
+
+/// A started graph (`struct doca_graph`). It is `Send` and `Sync`.
+pub struct Graph {
+    pub(super) plan: Arc<Plan>,
+}
+
+impl Graph {
+    /// A graph to build.
+    pub fn builder() -> GraphBuilder {
+        GraphBuilder { serial: SERIAL.fetch_add(1, Ordering::Relaxed), nodes: Vec::new() }
+    }
+
+    /// Its nodes.
+    pub fn num_nodes(&self) -> usize {
+        self.plan.nodes.len()
+    }
+
+    /// A new instance (`doca_graph_instance_create`), whose nodes have no data yet.
+    pub fn instance(&self) -> Instance {
+        Instance::new(&self.plan)
+    }
+
+    /// Work queues that are on it.
+    pub fn workqs(&self) -> u32 {
+        self.plan.workqs.load(Ordering::Acquire)
+    }
+
+    /// Ends it (`doca_graph_stop`). Its instances keep what they have.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while a work queue is on it.
+    pub fn stop(self) -> std::result::Result<(), Refused<Self>> {
+        match self.workqs() {
+            0 => Ok(()),
+            some => {
+                let text = format!("{some} work queues have the graph: remove it from them first");
+                Err(Refused::new(Error::new(ErrorKind::InUse, text), self))
+            }
+        }
+    }
+}
+
+impl Plan {
+    pub(super) fn attach(&self) {
+        self.workqs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn detach(&self) {
+        self.workqs.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The place of a node of this graph.
+    pub(super) fn place(&self, node: Node) -> Result<usize> {
+        if node.graph == self.serial {
+            return Ok(node.index as usize);
+        }
+        Err(Error::plain(ErrorKind::InvalidValue, "the node is of another graph"))
+    }
+
+    pub(super) const fn node(&self, index: u32) -> Node {
+        Node { graph: self.serial, index }
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph")
+            .field("nodes", &self.num_nodes())
+            .field("workqs", &self.workqs())
+            .finish()
+    }
+}
+
+impl fmt::Debug for GraphBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GraphBuilder").field("nodes", &self.nodes.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,301 @@
+//! The instances that run on a work queue.
+
+use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+
+use super::data::{Body, Data, unset};
+use super::instance::{GraphDone, Instance};
+use super::plan::{Graph, Kind, Plan};
+use super::user::UserNode;
+use crate::context::{Done, Event, JobError, Queues, Tag};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::UserData;
+
+/// Instances that room is made for in advance; those of sub-graphs count. More than so many at a
+/// time make room when they first run.
+const MOST_PREPARED: usize = 1 << 16;
+
+/// The graphs of a work queue, and the instances of them that run.
+#[derive(Default)]
+pub(crate) struct Runs {
+    graphs: Vec<Added>,
+    runs: Vec<Option<Run>>,
+    free: Vec<u32>,
+    /// Runs with user nodes that can begin.
+    users: VecDeque<u32>,
+    /// Runs with other nodes that can begin: more than none only when there is no room for a job.
+    others: VecDeque<u32>,
+    /// Runs that ended, and were not retrieved.
+    ended: VecDeque<u32>,
+    /// Submitted and not retrieved.
+    in_flight: u32,
+    depth: u32,
+}
+
+struct Added {
+    plan: Arc<Plan>,
+    running: u32,
+}
+
+struct Run {
+    instance: Instance,
+    body: Box<Body>,
+    whose: Whose,
+}
+
+enum Whose {
+    /// A node's of another run.
+    Node { run: u32, node: u32 },
+    /// Who submitted it.
+    Submitter { tag: Tag, user_data: UserData },
+}
+
+/// What [`Runs::step`] did.
+pub(crate) enum Step {
+    /// There was nothing to do.
+    Nothing,
+    /// A user node was called.
+    Node,
+    /// An instance ended before.
+    Ended(Done),
+}
+
+impl Runs {
+    /// Graphs that the work queue is on.
+    pub(crate) fn graphs(&self) -> usize {
+        self.graphs.len()
+    }
+
+    /// Instances that were submitted and not retrieved.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Adds a graph, and makes room for `depth` instances of it.
+    pub(crate) fn add(&mut self, graph: &Graph, depth: u32) -> Result<()> {
+        if self.place_of(&graph.plan).is_some() {
+            let text = "the work queue is on this graph already";
+            return Err(Error::plain(ErrorKind::AlreadyExist, text));
+        }
+        let plan = graph.plan.clone();
+        plan.attach();
+        self.depth = depth;
+        self.graphs.push(Added { plan, running: 0 });
+        let most = self.graphs.iter().map(|added| added.plan.instances).max().unwrap_or(1);
+        let runs = (depth as usize).saturating_mul(most as usize).min(MOST_PREPARED);
+        let more = runs.saturating_sub(self.runs.len());
+        self.runs.reserve(more);
+        for list in [&mut self.users, &mut self.others, &mut self.ended] {
+            list.reserve(runs);
+        }
+        self.free.reserve(runs);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, graph: &Graph) -> Result<()> {
+        let Some(place) = self.place_of(&graph.plan) else {
+            return Err(Error::plain(ErrorKind::NotFound, "the work queue is not on this graph"));
+        };
+        match self.graphs[place].running {
+            0 => {
+                self.graphs.swap_remove(place).plan.detach();
+                Ok(())
+            }
+            some => {
+                let text = format!("{some} instances of it are in flight: retrieve them first");
+                Err(Error::new(ErrorKind::InUse, text))
+            }
+        }
+    }
+
+    fn place_of(&self, plan: &Arc<Plan>) -> Option<usize> {
+        self.graphs.iter().position(|added| Arc::ptr_eq(&added.plan, plan))
+    }
+
+    /// Begins an instance.
+    pub(crate) fn submit(
+        &mut self,
+        queues: &mut Queues,
+        instance: &Instance,
+        user_data: UserData,
+        tag: Tag,
+    ) -> Result<()> {
+        let Some(place) = self.place_of(instance.plan()) else {
+            let text = "the work queue is not on the instance's graph: call `add_graph` first";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        };
+        let body = instance.idle()?;
+        if self.in_flight == self.depth {
+            let text = "as many instances are in flight as the work queue is deep: retrieve some";
+            return Err(Error::plain(ErrorKind::Again, text));
+        }
+        body.check(queues)?;
+        self.graphs[place].running += 1;
+        self.in_flight += 1;
+        let whose = Whose::Submitter { tag, user_data };
+        self.begin(Run { instance: instance.clone(), body: body.take(), whose });
+        self.pump(queues);
+        Ok(())
+    }
+
+    fn begin(&mut self, mut run: Run) {
+        run.body.begin();
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.runs.push(None);
+            self.runs.len() as u32 - 1
+        });
+        self.runs[index as usize] = Some(run);
+        self.list(index);
+    }
+
+    fn run(&mut self, index: u32) -> &mut Run {
+        self.runs[index as usize].as_mut().expect("a run is there until it has ended")
+    }
+
+    /// Lists a run that has nodes which can begin.
+    fn list(&mut self, index: u32) {
+        let Self { runs, users, others, .. } = self;
+        let Some(Run { body, .. }) = &mut runs[index as usize] else { return };
+        for (line, list) in [(&mut body.users, users), (&mut body.others, others)] {
+            if !line.listed && !line.nodes.is_empty() {
+                line.listed = true;
+                list.push_back(index);
+            }
+        }
+    }
+
+    /// Whether [`Runs::step`] has something to do.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.users.is_empty() || !self.ended.is_empty()
+    }
+
+    /// Calls a user node, or yields an instance that ended.
+    pub(crate) fn step(&mut self, queues: &mut Queues) -> Step {
+        if let Some(index) = self.ended.pop_front() {
+            return Step::Ended(self.retrieve(index));
+        }
+        let Some(index) = self.users.pop_front() else { return Step::Nothing };
+        let body = &mut self.run(index).body;
+        body.users.listed = false;
+        let Some(node) = body.users.nodes.pop_front() else { return Step::Nothing };
+        let Kind::User(callback) = &body.plan.nodes[node as usize].kind else {
+            return Step::Nothing;
+        };
+        let callback = callback.clone();
+        let call = AssertUnwindSafe(|| callback(&mut UserNode::new(body, node)));
+        let called = panic::catch_unwind(call);
+        let result = called.as_ref().map_or(Err(ErrorKind::Unexpected), |result| *result);
+        self.list(index);
+        self.end(index, node, result.map_err(JobError::new));
+        self.pump(queues);
+        if let Err(panic) = called {
+            // The node failed, and the panic goes on: the instance is as it should be.
+            panic::resume_unwind(panic);
+        }
+        Step::Node
+    }
+
+    /// A job of a node ended.
+    pub(crate) fn node_ended(&mut self, queues: &mut Queues, run: u32, node: u32, event: Event) {
+        let result = event.result();
+        self.run(run).body.nodes[node as usize].result = Some(event);
+        self.end(run, node, result);
+        self.pump(queues);
+    }
+
+    /// A node ended: those that it let begin are listed, and with the last one ends the run, and
+    /// then perhaps the node of another.
+    fn end(&mut self, run: u32, node: u32, result: std::result::Result<(), JobError>) {
+        let (mut run, mut node, mut result) = (run, node, result);
+        loop {
+            let here = self.run(run);
+            if !here.body.end(node, result) {
+                self.list(run);
+                return;
+            }
+            let Whose::Node { run: above, node: its } = here.whose else {
+                self.ended.push_back(run);
+                return;
+            };
+            result = here.body.result;
+            let Some(Run { instance, body, .. }) = self.runs[run as usize].take() else { return };
+            instance.put_back(body);
+            self.free.push(run);
+            (run, node) = (above, its);
+        }
+    }
+
+    /// The event of a run that ended.
+    fn retrieve(&mut self, index: u32) -> Done {
+        let run = self.runs[index as usize].take().expect("a run that ended is retrieved once");
+        self.free.push(index);
+        let Run { instance, body, whose } = run;
+        let (result, failed) = (body.result, body.failed.map(|node| body.plan.node(node)));
+        if let Some(place) = self.place_of(instance.plan()) {
+            self.graphs[place].running -= 1;
+        }
+        self.in_flight -= 1;
+        instance.put_back(body);
+        let (tag, user_data) = match whose {
+            Whose::Submitter { tag, user_data } => (tag, user_data),
+            Whose::Node { .. } => unreachable!("only what was submitted is retrieved"),
+        };
+        Done { tag, event: Event::Graph(GraphDone { user_data, result, failed, instance }) }
+    }
+
+    /// Begins all that can begin but user nodes. What there is no room for is tried again when a
+    /// job has ended.
+    pub(crate) fn pump(&mut self, queues: &mut Queues) {
+        while let Some(&index) = self.others.front() {
+            let body = &mut self.run(index).body;
+            let node = *body.others.nodes.front().expect("only runs with such nodes are listed");
+            let began = match &mut body.nodes[node as usize].data {
+                Data::Job(job) => job.begin(queues, Tag::Node { run: index, node }),
+                Data::Graph(instance) => {
+                    let instance = instance.clone();
+                    match instance.idle().map(|body| body.take()) {
+                        Ok(body) => {
+                            self.begin(Run {
+                                instance,
+                                body,
+                                whose: Whose::Node { run: index, node },
+                            });
+                            Ok(())
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+                Data::Unset | Data::User(_) => Err(unset()),
+            };
+            match began {
+                // With nothing in flight, nothing would make room.
+                Err(error) if error.kind() == ErrorKind::Again && queues.in_flight() > 0 => return,
+                began => {
+                    // Taken from the lists first: with its last node, the run goes.
+                    let line = &mut self.run(index).body.others;
+                    line.nodes.pop_front();
+                    if line.nodes.is_empty() {
+                        line.listed = false;
+                        self.others.pop_front();
+                    }
+                    if let Err(error) = began {
+                        self.end(index, node, Err(JobError::new(error.kind())));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Instances that run are given back, without the jobs that began and did not end.
+impl Drop for Runs {
+    fn drop(&mut self) {
+        for Run { instance, mut body, .. } in self.runs.drain(..).flatten() {
+            body.give_up();
+            instance.put_back(body);
+        }
+        self.graphs.drain(..).for_each(|added| added.plan.detach());
+    }
+}

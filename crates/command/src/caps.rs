@@ -158,6 +158,7 @@ impl Caps {
             // mlx5_ib); what changes page sizes asks for `umr_modify_entity_size_disabled` as well.
             Capability::Umr => !self.general.umr_indirect_mkey_disabled(),
             Capability::Dma => self.general.dma_mmo_qp(),
+            Capability::WaitOnData => self.general.wait_on_data(),
             Capability::UmrAtomic => {
                 self.general.atomic() && !self.general.umr_modify_atomic_disabled()
             }

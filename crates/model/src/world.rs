@@ -68,6 +68,7 @@ impl World {
         let outbox = Arc::<Outbox>::default();
         for (number, function) in functions.iter_mut().enumerate() {
             function.engine.outbox = Some((number, outbox.clone()));
+            function.engine.waits.at_every_step = stepped;
         }
         let mut fabric = Fabric::default();
         fabric.show(outbox.clone());

@@ -160,6 +160,8 @@ operations! {
         Umr = opcode::UMR,
         /// A copy of memory within the device.
         MemoryCopy = opcode::MMO,
+        /// A wait for data.
+        Wait = opcode::WAIT,
         /// A WRITE arrived with an immediate; the data went where the peer said.
         ReceiveWriteImm = 0x80 | cqe_opcode::RESPONDER_WRITE_IMM,
         /// A SEND arrived.

@@ -393,6 +393,7 @@ fn wc_operation(operation: Operation) -> (u64, u64) {
         Operation::FetchAdd => (4, 0),
         Operation::Umr => (6, 0),
         Operation::MemoryCopy => panic!("the recordings have no memory copy"),
+        Operation::Wait => panic!("the recordings have no wait"),
         Operation::Receive => (128, 0),
         Operation::ReceiveImm => (128, IMM),
         Operation::ReceiveInvalidate => (128, INVALIDATED),

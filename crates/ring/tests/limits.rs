@@ -17,7 +17,7 @@ use verbless_ring::qp::{ReceiveQueueParts, SendQueueParts};
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_ring::uar::UarPage;
 use verbless_ring::wr::{
-    Capability, CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Umr, Write,
+    Capability, CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Umr, Until, Wait, Write,
 };
 use verbless_ring::{
     CompletionError, CompletionQueue, Cqn, Lkey, Operation, QKey, Qpn, QueuePair, ReceiveQueue,
@@ -571,4 +571,23 @@ fn the_halves_of_a_queue_pair_work_on_two_threads_with_a_completion_queue_each()
             }
         });
     });
+}
+
+#[test]
+fn a_wait_says_its_word_and_condition_and_an_odd_address_is_refused() {
+    let mut sender = Sender::new(Settings::default());
+    let until = Until::past(0x0102_0304_0506_0708).masked(0xff00).not();
+    sender.queue.post(&Wait::new(0x1_0000_2008, Lkey(0x1234), until).signaled(), 0).unwrap();
+    let ring = bytes(&sender.ring);
+    assert_eq!(ring[..4], [1, 0, 0, 0x0f], "op_mod, index and opcode");
+    assert_eq!(ring[7], 3, "ds");
+    let mut segment = [0; 32];
+    segment[3] = 0x14;
+    segment[4..8].copy_from_slice(&0x1234_u32.to_be_bytes());
+    segment[8..16].copy_from_slice(&0x1_0000_2008_u64.to_be_bytes());
+    segment[16..24].copy_from_slice(&0x0102_0304_0506_0708_u64.to_be_bytes());
+    segment[24..].copy_from_slice(&0xff00_u64.to_be_bytes());
+    assert_eq!(ring[16..48], segment);
+    let odd = Wait::new(0x1004, Lkey(1), Until::equal(0));
+    assert_eq!(sender.queue.post(&odd, 0), Err(PostError::Unaligned));
 }

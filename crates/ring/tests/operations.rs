@@ -8,8 +8,9 @@ use support::{Sender, Settings, to_lid};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::service::{SERVICES, Service};
 use verbless_ring::wr::{
-    Capability, CompareSwap, FetchAdd, LocalInvalidate, Nop, OPERATIONS, OperationInfo, PostError,
-    Read, Request, Send, SendImm, SendInvalidate, Umr, Unsupported, WorkRequest, Write, WriteImm,
+    Capability, CompareSwap, FetchAdd, LocalInvalidate, MemoryCopy, Nop, OPERATIONS, OperationInfo,
+    PostError, Read, Request, Send, SendImm, SendInvalidate, Umr, Unsupported, Until, Wait,
+    WorkRequest, Write, WriteImm,
 };
 use verbless_ring::{Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, Uc, Ud};
 
@@ -88,6 +89,8 @@ fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
         CompareSwap::new(sge, remote, 1, 2),
         FetchAdd::new(sge, remote, 1),
         LocalInvalidate::new(Rkey(0x200)),
+        MemoryCopy::new(Sge::new(0x2000, 64, Lkey(1)), sge, sge),
+        Wait::new(0x1000, Lkey(1), Until::equal(1)),
         Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
     );
     answers

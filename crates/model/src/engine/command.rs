@@ -67,6 +67,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
         Effect::SenderReady(number) => doorbell::sender_ready(function, number),
         Effect::QpForgotten(qpn, runtime, send) => {
             function.engine.errored.remove(&qpn);
+            function.engine.waits.remove(qpn);
             function.engine.faults.forget(qpn);
             function.engine.stop_timer(runtime.resume_at, qpn);
             if runtime.started().is_some_and(|connection| connection.answers) {

@@ -57,11 +57,17 @@ impl Function {
 
     /// When the next timer runs out, if one runs.
     pub(crate) fn next_timer(&self) -> Option<u64> {
-        let State { timers, delayed, moderated, held, .. } = &self.engine;
+        let State { timers, delayed, moderated, held, waits, .. } = &self.engine;
         let waiting = timers.first().map(|&(at, _)| at);
         let delayed = delayed.first_key_value().map(|(&(due, _), _)| due);
         let moderated = moderated.first().map(|&(due, _)| due);
-        waiting.into_iter().chain(delayed).chain(moderated).chain(held.next_due()).min()
+        waiting
+            .into_iter()
+            .chain(delayed)
+            .chain(moderated)
+            .chain(held.next_due())
+            .chain(waits.next_due())
+            .min()
     }
 
     /// Whether it has work that waits for nothing.

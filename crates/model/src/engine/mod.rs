@@ -11,6 +11,7 @@
 //!   srq        receive queues that QPs share
 //!   transfer   payload, from SGE to SGE
 //!   copy       copies of memory within the device
+//!   wait       queues that wait for data: their conditions (condition), looks at them
 //!   umr        changes of memory keys
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
 //!   failure    the error state, flush
@@ -24,6 +25,7 @@
 mod arrivals;
 mod blueflame;
 mod command;
+mod condition;
 mod context;
 mod copy;
 mod counters;
@@ -52,6 +54,7 @@ mod thread;
 mod transfer;
 mod transport;
 mod umr;
+mod wait;
 mod work;
 
 pub(crate) use blueflame::trapped_write;

@@ -5,7 +5,7 @@
 //! InfiniBand specification, volume 1, 9.2 (operations of each transport service).
 
 use verbless_prm::hot::{cqe_opcode, opcode};
-use verbless_prm::{HcaCap, MmoOpMod};
+use verbless_prm::{HcaCap, MmoOpMod, WaitOpMod};
 
 pub(crate) use crate::hca::qp_type::Action;
 use crate::hca::qp_type::QpType;
@@ -46,6 +46,8 @@ pub(crate) enum Part {
     Atomic,
     /// What a copy of memory tells beside its data: a buffer of the device's own.
     Metadata,
+    /// What is waited for, which is read where it is executed.
+    Wait,
     /// The rest of the WQE is a change of a key, which is read where it is executed.
     Umr,
 }
@@ -59,6 +61,8 @@ pub(crate) struct Capability {
 
 const ATOMIC: Capability = Capability { name: "atomic", of: HcaCap::atomic };
 const DMA: Capability = Capability { name: "dma_mmo_qp", of: HcaCap::dma_mmo_qp };
+
+const WAIT_ON_DATA: Capability = Capability { name: "wait_on_data", of: HcaCap::wait_on_data };
 
 /// What most entries have in common.
 const BASE: Operation = Operation {
@@ -76,7 +80,7 @@ const BASE: Operation = Operation {
 };
 
 /// Every operation that the model knows; those that are asked for most come first.
-pub(crate) static TABLE: [Operation; 11] = [
+pub(crate) static TABLE: [Operation; 12] = [
     Operation {
         name: "WRITE",
         opcode: opcode::WRITE,
@@ -165,6 +169,15 @@ pub(crate) static TABLE: [Operation; 11] = [
         segments: &[Part::Metadata],
         needs: Some(DMA),
         action: Action::Copy,
+        ..BASE
+    },
+    Operation {
+        name: "WAIT",
+        opcode: opcode::WAIT,
+        op_mod: WaitOpMod::DATA.0,
+        segments: &[Part::Wait],
+        needs: Some(WAIT_ON_DATA),
+        action: Action::Wait,
         ..BASE
     },
 ];
@@ -256,7 +269,7 @@ mod tests {
     #[test]
     fn an_operation_is_refused_by_qps_that_do_not_carry_it_and_without_its_capability() {
         let (mut with, without) = (HcaCap::zeroed(), HcaCap::zeroed());
-        with.set_atomic(true).set_dma_mmo_qp(true);
+        with.set_atomic(true).set_dma_mmo_qp(true).set_wait_on_data(true);
         for entry in &TABLE {
             let carriers = carriers(entry);
             for qp_type in [RC, UC, UD, QP0, QP1, REG_UMR] {
@@ -280,7 +293,8 @@ mod tests {
             assert_eq!(entry.segments.contains(&Part::Atomic), entry.is_atomic(), "{}", entry.name);
             let receives = matches!(entry.action, Action::Send { .. }) || entry.immediate;
             assert_eq!(entry.responder_cqe.is_some(), receives, "{}", entry.name);
-            let leaves = !matches!(entry.action, Action::Nop | Action::Umr | Action::Copy);
+            let leaves =
+                !matches!(entry.action, Action::Nop | Action::Umr | Action::Copy | Action::Wait);
             assert_eq!(entry.message.is_some(), leaves, "{}", entry.name);
             let datagrams = UD.carries.has(entry.action);
             let local = matches!(entry.action, Action::Nop);

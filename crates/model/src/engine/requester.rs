@@ -92,6 +92,7 @@ impl QueuePair<'_> {
         Ok(match work.operation.action {
             Action::Nop => Step::Over(self.succeed(&placed, 0, None)),
             Action::Copy => Step::Over(self.copy(&placed, scratch)),
+            Action::Wait => Step::Over(self.wait_for_data(&placed, scratch)),
             Action::Umr => {
                 let asker = Asker::of(self.qpn, self.qp);
                 let done = umr::execute(&mut self.context, &asker, work.immediate, scratch);
@@ -119,6 +120,7 @@ impl QueuePair<'_> {
         match operation.action {
             Action::Nop => return Ok(0),
             Action::Copy => return self.check_copy(work, scratch),
+            Action::Wait => return Self::check_wait(&scratch.wqe),
             _ => {}
         }
         let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };

@@ -102,7 +102,7 @@ impl QueuePair<'_> {
             Action::Write => self.write(message, scratch).map(|()| None),
             Action::Read => self.remote(message, Need::RemoteRead, scratch).map(|()| None),
             Action::CompareSwap | Action::FetchAdd => self.atomic(message, scratch).map(Some),
-            Action::Nop | Action::Umr | Action::Copy => Ok(None),
+            Action::Nop | Action::Umr | Action::Copy | Action::Wait => Ok(None),
         };
         if (done.is_err() || message.part.ends())
             && let Some(what) = counted(action, &done)

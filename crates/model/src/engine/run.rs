@@ -7,7 +7,7 @@ use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
 use super::transport::Carrier;
-use super::{blueflame, doorbell, packets, transport};
+use super::{blueflame, doorbell, packets, transport, wait};
 use crate::fabric::Vport;
 use crate::world::World;
 
@@ -134,6 +134,7 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
         worked |= flush_late(world, id);
     }
     worked |= expire(&mut world.functions[id], now);
+    worked |= wait::look(world, id);
     let engine = &world.functions[id].engine;
     if engine.answering.is_empty() && engine.ingress.is_empty() && !world.fabric().has_for(id, now)
     {

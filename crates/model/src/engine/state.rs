@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::condition::Condition;
 use super::cqe::Completion;
 use super::faults::Faults;
 use super::scratch::Phase;
@@ -32,6 +33,8 @@ pub(crate) struct State {
     pub buffers: Buffers,
     /// QPs that wait, by the time at which they go on.
     pub timers: BTreeSet<(u64, u32)>,
+    /// QPs that wait for data.
+    pub waits: Waits,
     /// QPs in the error state: what is posted to them is flushed.
     pub errored: BTreeSet<u32>,
     /// The one of them that was looked at last.
@@ -59,6 +62,7 @@ impl State {
         self.answering.clear();
         self.egress.clear();
         self.timers.clear();
+        self.waits.queues.clear();
         self.errored.clear();
         self.delayed.clear();
         self.moderated.clear();
@@ -69,6 +73,41 @@ impl State {
         if let Some(at) = at {
             self.timers.remove(&(at, qpn));
         }
+    }
+}
+
+/// Send queues that stand still until a word in memory is as they want it.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    pub queues: BTreeMap<u32, Waiting>,
+    /// They are looked at whenever the function is, and have no timer: a stepped model would find
+    /// no end of them.
+    pub at_every_step: bool,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub condition: Condition,
+    /// When it began, and when it is looked at next.
+    pub since: u64,
+    pub due: u64,
+}
+
+impl Waits {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// A queue waits no longer.
+    pub(super) fn remove(&mut self, qpn: u32) {
+        self.queues.remove(&qpn);
+    }
+
+    /// When one is looked at next, if time tells.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        let due = self.queues.values().map(|waiting| waiting.due).min();
+        due.filter(|_| !self.at_every_step)
     }
 }
 

@@ -4,7 +4,7 @@ use verbless_prm::hot::{
     AtomicSegment, CtrlSegment, DataSegment, InlineHeader, InlineWord, MmoSegment, OCTOWORD,
     RaddrSegment, completion,
 };
-use verbless_prm::{DatagramSegment, HcaCap};
+use verbless_prm::{DatagramSegment, HcaCap, WaitDataSegment};
 
 use super::operation::{Operation, Part, Refused};
 use crate::hca::qp_type::QpType;
@@ -124,6 +124,10 @@ impl Work {
                     let metadata = MmoSegment::from_prefix(rest).ok_or(Malformed)?;
                     (work.remote_address, work.rkey) = (metadata.addr(), metadata.lkey());
                     MmoSegment::BYTES
+                }
+                Part::Wait => {
+                    WaitDataSegment::from_prefix(rest).ok_or(Malformed)?;
+                    WaitDataSegment::BYTES
                 }
                 Part::Umr => rest.len(),
             };

@@ -79,6 +79,8 @@ pub(crate) enum Action {
     Umr,
     /// A copy of memory within the device.
     Copy,
+    /// A wait for data in memory.
+    Wait,
 }
 
 /// A set of actions: a bit for each.
@@ -110,6 +112,7 @@ impl Actions {
             Action::FetchAdd => 6,
             Action::Umr => 7,
             Action::Copy => 8,
+            Action::Wait => 9,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::macros::prelude::*;
 pub use super::{
     AtomicSegment, CqArmDoorbell, CqDoorbellRecord, Cqe, CqeError, CtrlSegment, DataSegment,
     DatagramSegment, InlineHeader, MaskedAtomicSegment, MmoSegment, QpDoorbellRecord, RaddrSegment,
-    SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment,
+    SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment, WaitDataSegment,
 };
 pub use crate::wqe::{OCTOWORD, WQEBB};
 
@@ -631,5 +631,36 @@ new! {
         mmo_control_31_0: plain(u32, 0x0);
         lkey: plain(u32, 0x4);
         addr: plain(u64, 0x8);
+    }
+}
+
+word! {
+    /// The word at 0x0 of `wait_data_segment`.
+    WaitOperation(u32) at 0x0 packs {
+        /// Wait until the condition is false.
+        invert with_invert: flag(4);
+        /// How the word in memory is compared with the given one: what ends the wait.
+        condition with_condition: bits(u8, 0, 4);
+    }
+}
+
+impl WaitDataSegment {
+    /// Where `lkey` is, in bytes.
+    pub const LKEY_AT: usize = 0x4;
+    /// Where `va` is, in bytes.
+    pub const VA_AT: usize = 0x8;
+    /// Where `value` is, in bytes.
+    pub const VALUE_AT: usize = 0x10;
+    /// Where `mask` is, in bytes.
+    pub const MASK_AT: usize = 0x18;
+}
+
+new! {
+    WaitDataSegment {
+        wait_operation: packed(WaitOperation, 0x0);
+        lkey: plain(u32, 0x4);
+        va: plain(u64, 0x8);
+        value: plain(u64, 0x10);
+        mask: plain(u64, 0x18);
     }
 }

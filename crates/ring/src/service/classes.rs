@@ -37,6 +37,8 @@ classes! {
     KeyChange,
     /// Copies of memory within the device.
     MemoryCopy,
+    /// Waits for data in memory of the device's host.
+    Wait,
     /// Messages that carry their destination.
     Datagram,
 }

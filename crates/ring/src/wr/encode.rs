@@ -30,6 +30,8 @@ pub enum PostError {
     AtomicLength,
     /// A memory copy of no bytes, or of two lengths that differ.
     CopyLength,
+    /// A wait for a word whose address is no multiple of 8.
+    Unaligned,
     /// A UMR that would let peers write or do atomics, and the local device not write.
     Access,
     /// A UMR that would give the atomic right, where the device lets none change it.
@@ -62,6 +64,7 @@ impl fmt::Display for PostError {
             Self::CopyLength => {
                 "a memory copy has one SGE of 1 to 0x7fffffff bytes on each side, of equal lengths"
             }
+            Self::Unaligned => "the word that a wait is for must lie at a multiple of 8 bytes",
             Self::Access => {
                 "its access lets peers write or do atomics but not the local device, and no key \
                  has the one without the other: set `local_write` too (KeyAccess::ALL has both)"

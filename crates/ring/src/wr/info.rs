@@ -16,11 +16,14 @@ pub enum Capability {
     UmrAtomic,
     /// Queue pairs that copy memory.
     Dma,
+    /// Waits for data in memory.
+    WaitOnData,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Atomics, Self::Umr, Self::UmrAtomic, Self::Dma];
+    pub const ALL: [Self; 5] =
+        [Self::Atomics, Self::Umr, Self::UmrAtomic, Self::Dma, Self::WaitOnData];
 
     /// What it is, and where the device says so.
     pub const fn words(self) -> &'static str {
@@ -36,6 +39,7 @@ impl Capability {
                 "UMR that changes the atomic right of a key (capability `atomic`, and \
                  `umr_modify_atomic_disabled` 0)"
             }
+            Self::WaitOnData => "waits for data in memory (capability `wait_on_data`)",
             Self::Dma => {
                 "queue pairs that copy memory (capability `dma_mmo_qp`, and a queue pair that was \
                  made for it)"

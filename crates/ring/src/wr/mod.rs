@@ -28,6 +28,7 @@ pub(crate) mod probe;
 mod request;
 mod segment;
 mod umr;
+mod wait;
 
 pub use datagram::To;
 pub(crate) use encode::Limits;
@@ -37,9 +38,10 @@ pub use payload::{Gather, Inline, Payload};
 pub(crate) use payload::{data_segment, sge_ds};
 pub use request::{
     CompareSwap, FetchAdd, LocalInvalidate, MemoryCopy, Nop, Read, Send, SendImm, SendInvalidate,
-    Write, WriteImm,
+    Wait, Write, WriteImm,
 };
 pub use umr::Umr;
+pub use wait::Until;
 
 use crate::service::{Carries, Rc, Service};
 

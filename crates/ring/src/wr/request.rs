@@ -9,13 +9,14 @@ use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
 use super::info::{Capability, OperationInfo};
 use super::payload::{Gather, Payload};
-use super::segment::{Ends, Found, Metadata, Segment};
+use super::segment::{Ends, Found, Metadata, Segment, Word};
 use super::umr::{FreeKey, Umr};
+use super::wait::Until;
 use crate::address::Destination;
 use crate::completion::Operation;
 use crate::ring::Wqe;
 use crate::service::{Class, class};
-use crate::types::{RemoteAddr, Rkey, Sge};
+use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
 
 operations! {
 declared {
@@ -130,6 +131,15 @@ declared {
             metadata: Metadata = Metadata(scratch),
             ends: Ends = Ends { from, to }
         };
+    }
+
+    /// Waits until a word in memory is as it should be, whoever writes it there: requests behind it
+    /// on the queue do not begin before.
+    Wait = "wait for data" {
+        completes: Wait, op_mod: 1, class: Wait, needs: WaitOnData;
+        /// Waits for the 8 bytes at `address` (aligned to 8) under `lkey`.
+        new(address: u64, lkey: Lkey, until: Until);
+        segments: { word: Word = Word { address, lkey, until } };
     }
 }
 

@@ -1,12 +1,13 @@
 //! The segments of a WQE that stand behind its control segment.
 
-use verbless_prm::hot::{AtomicSegment, MmoSegment, RaddrSegment};
+use verbless_prm::hot::{AtomicSegment, MmoSegment, RaddrSegment, WaitDataSegment};
 use zerocopy::transmute;
 
 use super::encode::{Limits, PostError};
 use super::payload::data_segment;
+use super::wait::Until;
 use crate::ring::Wqe;
-use crate::types::{RemoteAddr, Sge};
+use crate::types::{Lkey, RemoteAddr, Sge};
 
 /// A segment, or several that belong together. It cannot be named outside, because a wrong `ds`
 /// would corrupt the next WQE.
@@ -122,6 +123,35 @@ impl Segment for Ends {
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         wqe.store(at, data_segment(&self.from));
         wqe.store(at + 1, data_segment(&self.to));
+        at + 2
+    }
+}
+
+/// A word in memory, and what is waited for there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word {
+    pub(super) address: u64,
+    pub(super) lkey: Lkey,
+    pub(super) until: Until,
+}
+
+impl Segment for Word {
+    const DS: u32 = 2;
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+        // The low bits would name an action on failure.
+        if self.address.is_multiple_of(8) { Ok(Self::DS) } else { Err(PostError::Unaligned) }
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
+        let Until { operation, value, mask } = self.until;
+        let segment = WaitDataSegment::new(operation, self.lkey.0, self.address, value, mask);
+        let [first, second]: [[u64; 2]; 2] = transmute!(segment);
+        wqe.store(at, first);
+        wqe.store(at + 1, second);
         at + 2
     }
 }

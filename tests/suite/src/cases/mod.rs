@@ -27,6 +27,7 @@ mod srq;
 mod uc;
 mod ud;
 mod umr;
+mod wait;
 
 use std::sync::LazyLock;
 
@@ -48,6 +49,7 @@ static GROUPS: &[&Group] = &[
     &srq::GROUP,
     &umr::GROUP,
     &copy::GROUP,
+    &wait::GROUP,
     &foreign::GROUP,
     &shape::GROUP,
     &queue::GROUP,

@@ -30,8 +30,8 @@ pub(super) enum Attempt {
     Done,
     /// There is nothing, or it must wait.
     Waits,
-    /// The next WQE copies memory within the device: it is executed in the ring.
-    Copies,
+    /// The next WQE sends nothing and takes more than one turn: it is executed in the ring.
+    InRing,
 }
 
 impl QueuePair<'_> {
@@ -79,7 +79,7 @@ impl QueuePair<'_> {
                 match self.fetch_next(scratch)? {
                     Attempt::Done => {}
                     Attempt::Waits => return Ok(Turn::Sleep),
-                    Attempt::Copies => return self.copy_next(scratch),
+                    Attempt::InRing => return self.next_in_ring(scratch),
                 }
             }
             // One that is decided already sends nothing.
@@ -89,7 +89,7 @@ impl QueuePair<'_> {
             self.retire();
             match attempt {
                 _ if !self.is_sending() => return Ok(Turn::Sleep),
-                Attempt::Waits | Attempt::Copies => return Ok(Turn::Sleep),
+                Attempt::Waits | Attempt::InRing => return Ok(Turn::Sleep),
                 // The next request has its turn after those of other queues.
                 Attempt::Done if whole => break,
                 Attempt::Done => {}
@@ -135,9 +135,10 @@ impl QueuePair<'_> {
             self.unfetch(index, scratch);
             return Ok(Attempt::Waits);
         }
-        if work.as_ref().is_ok_and(|(work, _)| work.operation.action == Action::Copy) {
+        let in_ring = [Action::Copy, Action::Wait];
+        if work.as_ref().is_ok_and(|(work, _)| in_ring.contains(&work.operation.action)) {
             self.unfetch(index, scratch);
-            return Ok(Attempt::Copies);
+            return Ok(Attempt::InRing);
         }
         let sq = self.qp.sq.as_mut().ok_or(Missing::SendQueue(self.qpn))?;
         sq.consumer = index.wrapping_add(fetched.unwrap_or(1));
@@ -178,7 +179,7 @@ impl QueuePair<'_> {
     }
 
     /// Executes the next WQE, which sends nothing, or a part of it.
-    fn copy_next(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
+    fn next_in_ring(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
         match self.begin(scratch)? {
             Step::Over(turn) => Ok(turn),
             // It is another one by now: its own turn comes.
@@ -205,7 +206,7 @@ impl QueuePair<'_> {
         let fence = WqeFence(fence);
         match work.operation.action {
             // Whatever changes a key or waits for nothing has its place in the order.
-            Action::Umr | Action::Copy | Action::Nop => window.requests.is_empty(),
+            Action::Umr | Action::Copy | Action::Wait | Action::Nop => window.requests.is_empty(),
             _ if fence == WqeFence::STRONG_ORDERING => window.requests.is_empty(),
             _ if FENCES.contains(&fence) && responses > 0 => false,
             _ if work.operation.scatters() => responses < self.qp.requester.max_rd_atomic.into(),

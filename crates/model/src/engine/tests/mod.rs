@@ -22,4 +22,5 @@ mod sqs;
 mod srqs;
 mod threads;
 mod umr;
+mod waits;
 mod ways;

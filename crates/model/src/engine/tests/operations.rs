@@ -17,6 +17,7 @@ fn blank(code: u8, service: &'static QpType) -> Request {
         Part::Address if service.is_datagram() => 48,
         Part::Address => 0,
         Part::Remote | Part::Atomic | Part::Metadata => 16,
+        Part::Wait => 32,
         Part::Umr => 112,
     });
     Request::new(code).bytes(&vec![0; bytes.sum()])
@@ -24,9 +25,10 @@ fn blank(code: u8, service: &'static QpType) -> Request {
 
 /// What a QP of this service says of a WQE: nothing, or opcode, index and syndrome of its error
 /// CQE.
-fn outcome(service: &'static QpType, op_mod: u8, code: u8, atomic: bool) -> Option<(u8, u16, u8)> {
+fn outcome(service: &'static QpType, op_mod: u8, code: u8, able: bool) -> Option<(u8, u16, u8)> {
     let mut rig = Rig::new();
-    rig.world.functions[0].hca.caps.general_mut().set_atomic(atomic);
+    let general = rig.world.functions[0].hca.caps.general_mut();
+    general.set_atomic(able).set_dma_mmo_qp(able).set_wait_on_data(able);
     let mut end = rig.end(0);
     let peer = rig.end(1);
     rig.connect(&end, &peer);
@@ -46,14 +48,17 @@ fn what_a_service_does_not_carry_is_a_local_qp_operation_error() {
     for entry in &TABLE {
         for service in SERVICES {
             if !service.carries.has(entry.action) {
-                assert_eq!(outcome(service, 0, entry.opcode, true), REFUSED, "{}", entry.name);
+                let outcome = outcome(service, entry.op_mod, entry.opcode, true);
+                assert_eq!(outcome, REFUSED, "{}", entry.name);
             }
         }
         let carries = |service: &&&QpType| service.carries.has(entry.action);
         let service = SERVICES.iter().find(carries).unwrap();
-        assert_eq!(outcome(service, 1, entry.opcode, true), REFUSED, "{} with op_mod", entry.name);
+        let other = outcome(service, entry.op_mod + 1, entry.opcode, true);
+        assert_eq!(other, REFUSED, "{} with op_mod", entry.name);
         if entry.needs.is_some() {
-            assert_eq!(outcome(service, 0, entry.opcode, false), REFUSED, "{} lacks", entry.name);
+            let unable = outcome(service, entry.op_mod, entry.opcode, false);
+            assert_eq!(unable, REFUSED, "{} lacks", entry.name);
         }
     }
 }

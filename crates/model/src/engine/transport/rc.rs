@@ -42,6 +42,7 @@ pub(super) static RC: Transport = Transport {
         any_domain: false,
         carries: Actions::of(&[
             Action::Copy,
+            Action::Wait,
             Action::Write,
             Action::Send { invalidate: false },
             Action::Read,

@@ -297,9 +297,10 @@ fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The operations that have rows here: those on memory of the device alone are the group `copy`.
+/// The operations that have rows here: those on memory of the device alone are the groups
+/// `copy` and `wait`.
 fn messages() -> impl Iterator<Item = &'static OperationInfo> {
-    OPERATIONS.iter().filter(|info| info.class != Class::MemoryCopy)
+    OPERATIONS.iter().filter(|info| ![Class::MemoryCopy, Class::Wait].contains(&info.class))
 }
 
 /// The names of what the rows of a service post.

@@ -1,0 +1,88 @@
+//! Waits for data: what a stepped model does with them, and what is refused.
+
+use verbless_prm::hot::{WaitDataSegment, WaitOperation, cqe_opcode, cqe_syndrome, opcode};
+use verbless_prm::{WaitCondition, WaitOpMod};
+
+use super::rig::{End, Request, Rig};
+use crate::engine;
+use crate::hca::Effect;
+use crate::hca::objects::Access;
+
+/// A rig whose device waits for data.
+fn rig() -> (Rig, End) {
+    let mut rig = Rig::new();
+    rig.world.functions[0].hca.caps.general_mut().set_wait_on_data(true);
+    let (end, _) = rig.pair();
+    (rig, end)
+}
+
+/// A wait until the word at `at` is `value`.
+fn wait(at: u64, key: u32, value: u64) -> Request {
+    said(WaitCondition::EQUAL.0, at, key, value)
+}
+
+fn said(condition: u8, at: u64, key: u32, value: u64) -> Request {
+    let operation = WaitOperation::new().with_condition(condition);
+    let segment = WaitDataSegment::new(operation, key, at, value, u64::MAX);
+    Request::new(opcode::WAIT).op_mod(WaitOpMod::DATA.0).bytes(segment.as_bytes())
+}
+
+#[test]
+fn a_stepped_model_that_waits_is_idle_and_looks_at_every_step() {
+    let (mut rig, mut end) = rig();
+    let (at, key) = rig.region(0, 64);
+    rig.post(&mut end, wait(at, key, 5));
+    rig.run();
+    assert!(!engine::step(&mut rig.world) && !engine::jump(&mut rig.world), "nothing ends it");
+    assert!(rig.poll(0, end.send_cq).is_none());
+    rig.fill(at, &5u64.to_be_bytes());
+    assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
+    assert!(rig.world.functions[0].engine.waits.queues.is_empty());
+}
+
+#[test]
+fn a_key_that_ends_or_loses_its_right_ends_the_wait_by_an_error() {
+    let (mut rig, mut end) = rig();
+    let (at, key) = rig.region(0, 64);
+    rig.post(&mut end, wait(at, key, 5));
+    rig.run();
+    assert!(rig.poll(0, end.send_cq).is_none());
+    rig.mkey_mut(0, key).access = Access::default();
+    let entry = rig.one(0, end.send_cq);
+    assert_eq!(entry.error(), (cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_PROTECTION));
+}
+
+#[test]
+fn what_the_model_does_not_know_of_waits_is_an_operation_error() {
+    let cases: [fn(u64, u32) -> Request; 3] = [
+        // An action on failure, and a condition, that are not public.
+        |at, key| wait(at + 1, key, 0),
+        |at, key| said(6, at, key, 0),
+        // A WQE that ends before its mask.
+        |_, _| Request::new(opcode::WAIT).op_mod(WaitOpMod::DATA.0).bytes(&[0; 16]),
+    ];
+    for case in cases {
+        let (mut rig, mut end) = rig();
+        let (at, key) = rig.region(0, 64);
+        rig.post(&mut end, case(at, key));
+        assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION);
+    }
+    let (mut rig, mut end) = rig();
+    rig.world.functions[0].hca.caps.general_mut().set_wait_on_data(false);
+    let (at, key) = rig.region(0, 64);
+    rig.post(&mut end, wait(at, key, 0));
+    assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION, "no wait");
+}
+
+#[test]
+fn a_queue_pair_that_fails_or_goes_waits_no_more() {
+    let (mut rig, mut end) = rig();
+    let (at, key) = rig.region(0, 64);
+    rig.post(&mut end, wait(at, key, 5));
+    rig.run();
+    let function = &mut rig.world.functions[0];
+    engine::apply(function, 0, Effect::QpToError(end.qpn)).unwrap();
+    assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::FLUSHED);
+    rig.run();
+    assert!(rig.world.functions[0].engine.waits.queues.is_empty());
+}

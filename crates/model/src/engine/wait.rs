@@ -1,0 +1,119 @@
+//! WAIT on data: a send queue that stands still until a word in memory fulfils a condition.
+//!
+//! Nothing tells the device that memory has changed, so it looks: soon at first, then at times that
+//! grow with the wait, up to a millisecond, so that a queue that waits long costs little. A stepped
+//! model looks at every step.
+
+use verbless_prm::hot::cqe_syndrome;
+
+use super::condition::{Condition, WORD};
+use super::context::QueuePair;
+use super::doorbell;
+use super::keys::{self, Need, Range, User};
+use super::scratch::Scratch;
+use super::sender::Turn;
+use super::state::{Waiting, Waits};
+use super::transfer;
+use super::work::Placed;
+use crate::hca::objects::QpState;
+use crate::world::World;
+
+/// Shortest and longest time between two looks, in nanoseconds.
+const SHORTEST: u64 = 2_000;
+const LONGEST: u64 = 1_000_000;
+/// A queue that has waited so long is looked at again after a part of that.
+const PART: u64 = 8;
+
+impl QueuePair<'_> {
+    /// Whether the WQE is a wait that can be: its bytes, of which it moves none, or a syndrome.
+    pub(super) fn check_wait(wqe: &[u8]) -> Result<u64, u8> {
+        Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
+    }
+
+    /// Goes on if the condition holds, or stands still.
+    pub(super) fn wait_for_data(&mut self, placed: &Placed, scratch: &Scratch) -> Turn {
+        let holds = Condition::of(&scratch.wqe)
+            .ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
+            .and_then(|condition| Ok((condition, self.holds(&condition)?)));
+        match holds {
+            Ok((condition, false)) => {
+                if let Some(sq) = self.qp.sq.as_mut() {
+                    sq.runtime.copies.put_back(placed.index, &scratch.wqe);
+                }
+                self.context.state.waits.add(self.qpn, condition, self.context.now);
+                Turn::Sleep
+            }
+            done => {
+                self.context.state.waits.remove(self.qpn);
+                self.finish(placed, done.map(drop))
+            }
+        }
+    }
+
+    /// Whether the word in memory is as a condition wants it; the error is a syndrome.
+    fn holds(&self, condition: &Condition) -> Result<bool, u8> {
+        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+        let range = Range { key: condition.lkey, address: condition.address, length: WORD };
+        let (mut visits, mut sges) = (keys::VISITS, Vec::new());
+        self.context.keys().resolve(user, range, Need::LocalRead, &mut visits, &mut sges).map_err(
+            |refusal| {
+                tracing::info!(self.qpn, ?range, ?refusal, "the key of a wait refused");
+                cqe_syndrome::LOCAL_PROTECTION
+            },
+        )?;
+        let mut word = [0; WORD as usize];
+        transfer::gather(self.context.spaces, &sges, &[], &mut word)
+            .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+        Ok(condition.holds(u64::from_be_bytes(word)))
+    }
+}
+
+/// Gives queues of a function that stand still a turn if their waits are over; true if there are
+/// such.
+pub(super) fn look(world: &mut World, id: usize) -> bool {
+    let now = world.clock.now;
+    let (function, others) = world.functions.split(id);
+    if function.engine.waits.is_empty() {
+        return false;
+    }
+    let mut worked = false;
+    for (qpn, condition) in function.engine.waits.due(now) {
+        let Ok(pair) = function.pair_among(qpn, now, others) else {
+            function.engine.waits.remove(qpn);
+            continue;
+        };
+        // Its turn says what is wrong.
+        if pair.qp.state != QpState::Rts || pair.holds(&condition) != Ok(false) {
+            function.engine.waits.remove(qpn);
+            doorbell::queue(function, qpn);
+            worked = true;
+        } else {
+            function.engine.waits.later(qpn, now);
+        }
+    }
+    worked
+}
+
+impl Waits {
+    /// A queue waits from now on, or still does.
+    fn add(&mut self, qpn: u32, condition: Condition, now: u64) {
+        let new = Waiting { condition, since: now, due: now };
+        self.queues.entry(qpn).or_insert(new).condition = condition;
+        self.later(qpn, now);
+    }
+
+    /// It is looked at again, after a time that grows with its wait.
+    fn later(&mut self, qpn: u32, now: u64) {
+        if let Some(waiting) = self.queues.get_mut(&qpn) {
+            let pause = (now.saturating_sub(waiting.since) / PART).clamp(SHORTEST, LONGEST);
+            waiting.due = now + pause;
+        }
+    }
+
+    /// Those that are to be looked at: all where nothing else tells of time.
+    fn due(&self, now: u64) -> Vec<(u32, Condition)> {
+        let all = self.at_every_step;
+        let due = self.queues.iter().filter(|(_, waiting)| all || waiting.due <= now);
+        due.map(|(&qpn, waiting)| (qpn, waiting.condition)).collect()
+    }
+}

@@ -1,0 +1,58 @@
+//! What a wait for data waits for.
+
+use verbless_prm::WaitCondition;
+use verbless_prm::hot::WaitOperation;
+
+/// A condition on a 64-bit word in memory, which is big-endian there. Only the bits of its mask
+/// count, all unless [`masked`](Self::masked) says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Until {
+    pub(super) operation: WaitOperation,
+    pub(super) value: u64,
+    pub(super) mask: u64,
+}
+
+impl Until {
+    const fn new(condition: WaitCondition, value: u64) -> Self {
+        let operation = WaitOperation::new().with_condition(condition.0);
+        Self { operation, value, mask: u64::MAX }
+    }
+
+    /// It equals `value`.
+    pub const fn equal(value: u64) -> Self {
+        Self::new(WaitCondition::EQUAL, value)
+    }
+
+    /// It is larger than `value`.
+    pub const fn above(value: u64) -> Self {
+        Self::new(WaitCondition::BIGGER, value)
+    }
+
+    /// It is smaller than `value`.
+    pub const fn below(value: u64) -> Self {
+        Self::new(WaitCondition::SMALLER, value)
+    }
+
+    /// It is ahead of `value`, by less than half the range of the bits that count: for counters
+    /// that wrap.
+    pub const fn past(value: u64) -> Self {
+        Self::new(WaitCondition::CYCLIC_BIGGER, value)
+    }
+
+    /// It is behind `value`, by less than half the range of the bits that count.
+    pub const fn before(value: u64) -> Self {
+        Self::new(WaitCondition::CYCLIC_SMALLER, value)
+    }
+
+    /// Only these bits of the word count.
+    pub const fn masked(mut self, mask: u64) -> Self {
+        self.mask = mask;
+        self
+    }
+
+    /// The opposite.
+    pub const fn not(mut self) -> Self {
+        self.operation = self.operation.with_invert(!self.operation.invert());
+        self
+    }
+}

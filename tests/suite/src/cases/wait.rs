@@ -1,0 +1,220 @@
+//! Waits for data: a send queue stands still until a word in memory is as it should be.
+
+use std::sync::atomic::Ordering;
+
+use verbless_queue::wr::{Inline, Nop, PostError, Until, Wait, Write};
+use verbless_queue::{Domain, Operation, Region, Status};
+
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet};
+
+cases!(
+    "wait",
+    "Waits for data: a send queue stands still until a word in memory is as it should be.",
+    needs [cap!(wait_on_data)]:
+    a_wait_for_what_is_so_already_is_over_at_once,
+    what_is_behind_a_wait_begins_when_the_word_is_stored,
+    a_word_that_a_peer_writes_ends_the_wait,
+    each_condition_holds_for_what_its_name_says,
+    only_the_bits_of_the_mask_count,
+    a_queue_that_waits_holds_up_no_other_and_still_receives,
+    waits_on_one_queue_end_in_order,
+    a_hundred_waits_each_end_by_their_own_word,
+    a_wait_under_a_key_that_refuses_fails,
+    a_word_that_is_not_aligned_is_refused_before_it_is_posted,
+    the_error_state_flushes_a_wait_and_what_is_behind_it,
+    a_queue_that_waits_starts_over_after_a_reset,
+);
+
+/// Where in the region the word is.
+const WORD: usize = 128;
+
+/// A wait for that word.
+fn wait(region: &Region, until: Until) -> Result<Wait, Stop> {
+    let word = region.sge(WORD, 8)?;
+    Ok(Wait::new(word.address, word.lkey, until).signaled())
+}
+
+/// Stores a number as the device reads it, whole.
+fn store(end: &Endpoint, number: u64) {
+    end.region.words()[WORD / 8].store(number.to_be(), Ordering::Release);
+}
+
+fn a_wait_for_what_is_so_already_is_over_at_once(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b: _b } = Pair::new(lab)?;
+    store(&a, 7);
+    let done = a.perform(&wait(&a.region, Until::equal(7))?)?;
+    ensure_eq!(done.operation(), Operation::Wait, "operation of the completion");
+    Ok(())
+}
+
+fn what_is_behind_a_wait_begins_when_the_word_is_stored(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b } = Pair::new(lab)?;
+    let text = pattern(1, 1000);
+    a.fill(4096, &text)?;
+    let (from, to) = (a.sge(4096, 1000)?, b.remote(0)?);
+    a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
+    a.qp.post(&Write::new(from, to).signaled(), 2)?;
+    quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
+    ensure!(b.bytes(0, 1000)? == vec![0; 1000], "the WRITE did not wait");
+    store(&a, 1);
+    ensure_eq!(a.sent()??.cookie, 1, "first completion");
+    ensure_eq!(a.sent()??.cookie, 2, "second completion");
+    ensure!(b.bytes(0, 1000)? == text, "other bytes arrived");
+    Ok(())
+}
+
+fn a_word_that_a_peer_writes_ends_the_wait(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, mut b } = Pair::new(lab)?;
+    a.qp.post(&wait(&a.region, Until::above(4))?, 1)?;
+    let to = a.remote(WORD)?;
+    b.perform(&Write::new(Inline(&4u64.to_be_bytes()), to).signaled())?;
+    quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
+    b.perform(&Write::new(Inline(&5u64.to_be_bytes()), to).signaled())?;
+    ensure_eq!(a.sent()??.cookie, 1, "completion");
+    Ok(())
+}
+
+/// The wait is not over with one word, and is with the other.
+fn turns(end: &mut Endpoint, until: Until, waits: u64, over: u64) -> Result<(), Stop> {
+    store(end, waits);
+    end.qp.post(&wait(&end.region, until)?, waits)?;
+    quiet(&format!("{until:?} with {waits:#x}"), || end.qp.poll(&mut end.send_cq))?;
+    store(end, over);
+    ensure_eq!(end.sent()??.cookie, waits, "completion");
+    Ok(())
+}
+
+fn each_condition_holds_for_what_its_name_says(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b: _b } = Pair::new(lab)?;
+    for (until, waits, over) in [
+        (Until::equal(7), 8, 7),
+        (Until::equal(7).not(), 7, 8),
+        (Until::above(7), 7, 8),
+        (Until::above(7).not(), 8, 7),
+        (Until::below(7), 7, 6),
+        (Until::past(u64::MAX), u64::MAX, 0),
+        (Until::past(7), u64::MAX, 8),
+        (Until::before(0), 1, u64::MAX),
+    ] {
+        turns(&mut a, until, waits, over)?;
+    }
+    Ok(())
+}
+
+fn only_the_bits_of_the_mask_count(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b: _b } = Pair::new(lab)?;
+    for (until, waits, over) in [
+        (Until::equal(0x12).masked(0xff), 0x1213, 0xab12),
+        (Until::equal(0x1200).masked(0xff00), 0x12, 0x12ff),
+        (Until::above(0x7f).masked(0xff), 0xff00, 0xff80),
+        (Until::past(0xfe).masked(0xff), 0x1_00fe, 0x1_0000),
+    ] {
+        turns(&mut a, until, waits, over)?;
+    }
+    Ok(())
+}
+
+fn a_queue_that_waits_holds_up_no_other_and_still_receives(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, mut b } = Pair::new(lab)?;
+    let mut others = Pair::new(lab)?;
+    a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
+    for round in 0..50 {
+        let to = others.b.remote(round)?;
+        others.a.perform(&Write::new(Inline(b"x"), to).signaled())?;
+        let to = a.remote(8 << 10)?;
+        b.perform(&Write::new(Inline(&[round as u8]), to).signaled())?;
+        ensure_eq!(a.bytes(8 << 10, 1)?, [round as u8], "what arrived");
+    }
+    quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
+    store(&a, 1);
+    ensure_eq!(a.sent()??.cookie, 1, "completion");
+    Ok(())
+}
+
+fn waits_on_one_queue_end_in_order(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b: _b } = Pair::new(lab)?;
+    for number in 1..=10 {
+        a.qp.post(&wait(&a.region, Until::below(number).not())?, number)?;
+    }
+    for number in 1..=10 {
+        store(&a, number);
+        ensure_eq!(a.sent()??.cookie, number, "completion");
+        ensure!(a.qp.poll(&mut a.send_cq).is_none(), "the next wait is over with {number}");
+    }
+    Ok(())
+}
+
+fn a_hundred_waits_each_end_by_their_own_word(lab: &Lab) -> Result<(), Stop> {
+    let (device, ends) = (lab.device()?, 20);
+    let mut waiting = Vec::new();
+    for _ in 0..ends {
+        let mut pair = Pair::new(lab)?;
+        for number in 1..=5 {
+            pair.a.qp.post(&wait(&pair.a.region, Until::equal(number))?, number)?;
+        }
+        waiting.push(pair);
+    }
+    for number in 1..=5 {
+        for pair in waiting.iter_mut().rev() {
+            store(&pair.a, number);
+            ensure_eq!(pair.a.sent()??.cookie, number, "completion");
+        }
+    }
+    drop((waiting, device));
+    Ok(())
+}
+
+fn a_wait_under_a_key_that_refuses_fails(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let other = Domain::new(&pair.a.device)?;
+    let foreign = other.region(4096, verbless_command::KeyAccess::ALL)?;
+    let mut past = pair.a.sge(0, 8)?;
+    past.address += pair.a.region.len() as u64;
+    for word in [foreign.sge(0, 8)?, past] {
+        pair.a.qp.post(&Wait::new(word.address, word.lkey, Until::equal(0)), 3)?;
+        ensure_eq!(failed(pair.a.sent()?, Status::LocalProtection)?, 3, "cookie");
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+fn a_word_that_is_not_aligned_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b: _b } = Pair::new(lab)?;
+    let word = a.sge(0, 8)?;
+    for at in 1..8 {
+        let wait = Wait::new(word.address + at, word.lkey, Until::equal(0));
+        ensure_eq!(a.qp.post(&wait, 0), Err(PostError::Unaligned), "an address that is odd");
+    }
+    a.perform(&Nop::new().signaled())?;
+    Ok(())
+}
+
+fn the_error_state_flushes_a_wait_and_what_is_behind_it(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b: _b } = Pair::new(lab)?;
+    a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
+    a.qp.post(&Nop::new(), 2)?;
+    quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
+    a.qp.to_error()?;
+    for cookie in [1, 2] {
+        ensure_eq!(failed(a.sent()?, Status::Flushed)?, cookie, "cookie");
+    }
+    store(&a, 1);
+    quiet("a completion after the flush", || a.qp.poll(&mut a.send_cq))
+}
+
+fn a_queue_that_waits_starts_over_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let wait = wait(&pair.a.region, Until::equal(1))?;
+    pair.a.qp.post(&wait, 1)?;
+    quiet("a completion of a wait", || pair.a.qp.poll(&mut pair.a.send_cq))?;
+    pair.restart()?;
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new(Inline(b"after it"), to).signaled())?;
+    ensure_eq!(pair.b.bytes(0, 8)?, b"after it", "what arrived");
+    // And it may be dropped while it waits.
+    pair.a.qp.post(&wait, 2)?;
+    drop(pair);
+    Ok(())
+}

@@ -111,6 +111,20 @@ impl AccessFlags {
     }
 }
 
+impl AccessFlags {
+    /// The rights of the key that the DPU makes an alias of. It uses the alias in requests of its
+    /// own, as a local key, and as the remote key of a queue pair that is its own peer.
+    pub(crate) const fn dpu_key(self) -> KeyAccess {
+        let write = self.contains(Self::DPU_READ_WRITE);
+        KeyAccess {
+            local_write: write,
+            remote: RemoteAccess { read: true, write, atomic: write },
+            relaxed_ordering: false,
+            crossing: false,
+        }
+    }
+}
+
 impl BitOr for AccessFlags {
     type Output = Self;
     fn bitor(self, other: Self) -> Self {
@@ -174,9 +188,9 @@ impl fmt::Display for PciAddress {
 
 /// `08:00.0`, or `0000:08:00.0` with the domain.
 impl std::str::FromStr for PciAddress {
-    type Err = crate::Error;
+    type Err = crate::error::Error;
 
-    fn from_str(text: &str) -> crate::Result<Self> {
+    fn from_str(text: &str) -> crate::error::Result<Self> {
         let parse = || {
             let (front, function) = text.rsplit_once('.')?;
             let mut parts = front.rsplit(':');
@@ -187,8 +201,8 @@ impl std::str::FromStr for PciAddress {
             parts.next().is_none().then_some(Self { domain, bus, device, function })
         };
         parse().ok_or_else(|| {
-            crate::Error::new(
-                crate::ErrorKind::InvalidValue,
+            crate::error::Error::new(
+                crate::error::ErrorKind::InvalidValue,
                 format!("{text:?} is no PCI address: write it as 08:00.0 or 0000:08:00.0"),
             )
         })

@@ -58,6 +58,7 @@
 //! - [`queue`]: memory regions, completion queues, queue pairs.
 //!
 //! Features:
+//! - `doca`: the object model of DOCA Core, as the module `doca`.
 //! - `model`: the software model of the device, which takes the kernel's and the card's place, as
 //!   the module `model`. For tests.
 //! - `serde`: what is sent to a peer ([`PeerAddress`](queue::PeerAddress),
@@ -67,6 +68,8 @@
 
 pub use verbless_command as command;
 pub use verbless_devx as devx;
+#[cfg(feature = "doca")]
+pub use verbless_doca as doca;
 pub use verbless_prm as prm;
 pub use verbless_queue as queue;
 

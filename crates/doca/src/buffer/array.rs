@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::buf::Buf;
 use super::element::Store;
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::MemoryMap;
-use crate::{Error, ErrorKind, Result};
 
 /// An array of buffers of one size (`struct doca_buf_arr`), element `i` at `i * size` bytes.
 ///

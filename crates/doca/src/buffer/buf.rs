@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 
 use super::element::Element;
 use super::reference::BufRef;
+use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::memory::Chunk;
 use crate::types::AccessFlags;
-use crate::{Error, ErrorKind, Refused, Result};
 
 /// A buffer (`struct doca_buf`): it points to a part of a memory map. A chain of buffers is held by
 /// its first.

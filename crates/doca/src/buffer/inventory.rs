@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::buf::Buf;
 use super::element::{Element, Store};
+use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::memory::{Chunk, MemoryMap};
-use crate::{Error, ErrorKind, Refused, Result};
 
 /// What buffers of an inventory can do beside pointing to memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::buf::Buf;
 use super::element::Store;
 use super::inventory::Extensions;
+use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::memory::MemoryMap;
-use crate::{Error, ErrorKind, Refused, Result};
 
 /// A pool of buffers of one size (`struct doca_bufpool`), which do not overlap. Where a buffer is
 /// in the map is the pool's choice.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::element::Shared;
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A counted reference to a buffer ([`Buf::add_ref`](super::Buf::add_ref)). It tells what never
 /// changes of the buffer, and keeps its descriptor and its map in use; the dataroom is its owner's.

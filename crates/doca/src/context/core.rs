@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::{Dev, Error, ErrorKind, Result};
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Which context a job is for: a number that no other context ever has, and a small one that work
 /// queues find it by.

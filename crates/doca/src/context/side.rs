@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use verbless_queue::{Cq, CqConfig, CqEvents, Parked};
 
 use super::handle::Handle;
-use crate::{Dev, Result};
+use crate::device::Dev;
+use crate::error::Result;
 
 /// The completion queue of a work queue on one device, which all its contexts there share.
 pub struct Side {

@@ -24,8 +24,8 @@ use std::sync::{Arc, LazyLock};
 
 use verbless_devx::{Backend, DeviceInfo, FunctionKind, GidType, Kernel};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::{PciAddress, PciFuncType};
-use crate::{Error, ErrorKind, Result};
 
 pub use open::Dev;
 

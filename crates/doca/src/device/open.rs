@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use verbless_command::{Caps, Device};
 use verbless_devx::Backend;
 use verbless_queue::Domain;
 
 use super::DevInfo;
-use crate::Result;
+use crate::error::Result;
 
 /// An open device (`struct doca_dev`). Clones are the same; it closes when the last of them, and
 /// everything that was made on it, is gone (`doca_dev_close` is a drop).
@@ -20,6 +20,9 @@ struct Open {
     info: DevInfo,
     device: Device,
     domain: Domain,
+    /// Keys that the DPU makes aliases of are here: no queue pair is, so that no peer of ours can
+    /// name them.
+    shared: OnceLock<Domain>,
     /// Told apart by it: no two devices of a process have the same, at any time.
     id: u64,
 }
@@ -47,7 +50,8 @@ impl Dev {
         let device = Device::open(&**info.backend(), info.device_info())?;
         let domain = Domain::new(&device)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let this = Arc::new(Open { info: info.clone(), device, domain, id });
+        let this =
+            Arc::new(Open { info: info.clone(), device, domain, shared: OnceLock::new(), id });
         open.push(Entry { backend, name: info.name().to_owned(), open: Arc::downgrade(&this) });
         Ok(Self(this))
     }
@@ -66,6 +70,15 @@ impl Dev {
     /// can be made beside what is made here.
     pub fn domain(&self) -> &Domain {
         &self.0.domain
+    }
+
+    /// The protection domain of what is shared with the DPU.
+    pub(crate) fn shared_domain(&self) -> Result<&Domain> {
+        if let Some(there) = self.0.shared.get() {
+            return Ok(there);
+        }
+        let made = Domain::new(&self.0.device)?;
+        Ok(self.0.shared.get_or_init(|| made))
     }
 
     pub(crate) fn caps(&self) -> &Caps {

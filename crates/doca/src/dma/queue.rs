@@ -6,7 +6,8 @@ use verbless_queue::{CompletionError, ConnectOptions, Cqe, Qp, QpConfig, Rc, Reg
 
 use super::refuse;
 use crate::context::Place;
-use crate::{Dev, Error, ErrorKind, Result};
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of memory that the device uses while it copies.
 const SCRATCH: usize = 64;

@@ -1,13 +1,16 @@
 //! A memory range of a map, and the keys under which devices reach it.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use verbless_queue::{Lkey, Memory, Region, Rkey};
+use verbless_command::AccessKey;
+use verbless_queue::{ImportedRegion, Lkey, Memory, Region, Rkey, SharedRegion};
 
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;
-use crate::{Dev, Error, ErrorKind, Result};
 
 /// What is called when a range is no longer used, with its first address and its bytes
 /// (`doca_mmap_memrange_free_cb_t`).
@@ -57,8 +60,19 @@ pub(crate) struct DeviceKey {
     dev: Dev,
     lkey: Option<Lkey>,
     rkey: Option<Rkey>,
-    /// The registration, of local memory.
-    _region: Option<Region>,
+    /// What it shares with the DPU.
+    shared: OnceLock<Shared>,
+    /// What keeps the keys: a registration of local memory, an alias, or nothing of ours.
+    _held: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// A key for the DPU, apart from the one that devices of this side and peers use: whoever knows
+/// that one has no right to this.
+#[derive(Debug)]
+struct Shared {
+    region: SharedRegion,
+    secret: AccessKey,
+    _key: Region,
 }
 
 impl Chunk {
@@ -82,7 +96,28 @@ impl Chunk {
         (address, length): (u64, u64),
         access: AccessFlags,
     ) -> Self {
-        let key = DeviceKey { dev: dev.clone(), lkey: None, rkey: Some(rkey), _region: None };
+        Self::elsewhere(dev, (None, Some(rkey)), None, (address, length), access)
+    }
+
+    /// The host's range, which `dev` names by the keys of an alias.
+    pub(crate) fn of_host(
+        dev: &Dev,
+        alias: ImportedRegion,
+        range: (u64, u64),
+        access: AccessFlags,
+    ) -> Self {
+        let keys = (Some(alias.lkey()), Some(alias.rkey()));
+        Self::elsewhere(dev, keys, Some(Box::new(alias)), range, access)
+    }
+
+    fn elsewhere(
+        dev: &Dev,
+        (lkey, rkey): (Option<Lkey>, Option<Rkey>),
+        _held: Option<Box<dyn Any + Send + Sync>>,
+        (address, length): (u64, u64),
+        access: AccessFlags,
+    ) -> Self {
+        let key = DeviceKey { dev: dev.clone(), lkey, rkey, shared: OnceLock::new(), _held };
         Self {
             address,
             length,
@@ -115,7 +150,8 @@ impl Chunk {
             dev: dev.clone(),
             lkey: Some(region.lkey()),
             rkey: region.rkey(),
-            _region: Some(region),
+            shared: OnceLock::new(),
+            _held: Some(Box::new(region)),
         };
         let mut key = Some(key);
         for place in &self.keys {
@@ -125,6 +161,32 @@ impl Chunk {
             }
         }
         Err(Error::plain(ErrorKind::Full, "the map has as many devices as it takes"))
+    }
+
+    /// What the DPU needs to make an alias of the range's key on a device, and the secret that
+    /// allows it; the same every time.
+    pub(crate) fn share(&self, key: &DeviceKey) -> Result<(SharedRegion, AccessKey)> {
+        let Some(memory) = &self.memory else {
+            let text = "memory of another machine or side is its owner's to share";
+            return Err(Error::plain(ErrorKind::NotPermitted, text));
+        };
+        if key.shared.get().is_none() {
+            if !key.dev.caps().shares_keys() {
+                let text = format!("{:?} shares no keys with other functions", key.dev);
+                return Err(Error::new(ErrorKind::NotSupported, text));
+            }
+            let domain = key.dev.shared_domain()?;
+            let secret = AccessKey::random().map_err(|error| {
+                let text = format!("making a secret: {error}");
+                Error::new(ErrorKind::OperatingSystem, text).with_source(error)
+            })?;
+            let region = domain.region_of(memory, self.access.dpu_key())?;
+            let shared = domain.share(&region, &secret)?;
+            // Whoever was first has made it for all.
+            let _second = key.shared.set(Shared { region: shared, secret, _key: region });
+        }
+        let shared = key.shared.get().expect("it was set");
+        Ok((shared.region, shared.secret))
     }
 
     /// Takes back what `dev` may do. Nobody else has the range.

@@ -5,11 +5,13 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::chunk::{Chunk, FreeCallback};
 use super::export::{self, ExportDescriptor, Kind};
 use super::mmap::unused;
-use super::{Chunk, FreeCallback, Memory, MemoryMap, not_in_map, sealed};
+use super::{Memory, MemoryMap, not_in_map, sealed};
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::AccessFlags;
-use crate::{Dev, Error, ErrorKind, Refused, Result};
 
 /// A memory map of 1.3 (`struct doca_mmap` there).
 ///
@@ -276,14 +278,28 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// What a peer needs to reach the one range through `dev` (`doca_mmap_export`, for RDMA). From
-    /// then on the map does not change.
+    /// What the DPU of the same card needs to reach the one range (`doca_mmap_export`). From then
+    /// on the map does not change.
+    ///
+    /// # Errors
+    /// As [`DynamicMmap::export_rdma`], for the `DPU_` permissions; [`ErrorKind::NotSupported`] if
+    /// `dev` shares no keys.
+    pub fn export_dpu(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
+        self.export(dev, Kind::Dpu)
+    }
+
+    /// What a peer needs to reach the one range through `dev`. From then on the map does not
+    /// change.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::NotPermitted`] if it was exported
     /// or made from an export, or has no `RDMA_` permission; [`ErrorKind::InvalidValue`] if `dev`
     /// is not in it, or if it has not exactly one range.
     pub fn export_rdma(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
+        self.export(dev, Kind::Rdma)
+    }
+
+    fn export(&mut self, dev: &Dev, kind: Kind) -> Result<ExportDescriptor> {
         self.may_change()?;
         let [chunk] = &self.chunks[..] else {
             let text = format!(
@@ -292,7 +308,7 @@ impl DynamicMmap {
             );
             return Err(Error::new(ErrorKind::InvalidValue, text));
         };
-        let descriptor = export::export(chunk, dev, Kind::Rdma)?;
+        let descriptor = export::export(chunk, dev, kind)?;
         self.exported = true;
         Ok(descriptor)
     }

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 4 | `vbdm` |
 //! | 4 | 2 | version, 1 |
-//! | 6 | 1 | kind: 1 for RDMA |
+//! | 6 | 1 | kind: 1 for RDMA, 2 for the DPU |
 //! | 7 | 1 | 0 |
 //! | 8 | 4 | length of the descriptor in bytes |
 //! | 12 | 4 | permissions, as `doca_access_flags` has them |
@@ -14,8 +14,11 @@
 //! | 24 | 8 | system image GUID of its card |
 //! | 32 | 8 | address of the first byte |
 //! | 40 | 8 | bytes |
-//! | 48 | 4 | remote key |
-//! | 52 | 8 | the first 8 bytes of SHA-256 over all that stands before |
+//! | 48 | 4 | remote key; for the DPU, the key to make an alias of |
+//! | 52 | 2 | for the DPU only: number of the function (VHCA) that has the key |
+//! | 54 | 2 | for the DPU only: 0 |
+//! | 56 | 32 | for the DPU only: the access key, without which no alias is made |
+//! | 52 or 88 | 8 | the first 8 bytes of SHA-256 over all that stands before |
 //!
 //! The checksum finds damage. It is no signature: whoever has a descriptor can reach the memory,
 //! and can make another for what its key covers. Send it over a channel that you trust.
@@ -23,94 +26,132 @@
 use std::fmt;
 
 use sha2::{Digest, Sha256};
-use verbless_queue::Rkey;
+use verbless_command::AccessKey;
+use verbless_queue::{Rkey, SharedRegion};
 
-use super::Chunk;
+use super::chunk::Chunk;
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;
-use crate::{Dev, Error, ErrorKind, Result};
 
 const MAGIC: [u8; 4] = *b"vbdm";
 const VERSION: u16 = 1;
-/// Bytes of a descriptor of version 1.
-const BYTES: usize = 60;
-/// Bytes of it that the checksum covers.
-const COVERED: usize = BYTES - 8;
+/// Bytes of the checksum.
+const SUM: usize = 8;
 
 /// Whom a descriptor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     Rdma = 1,
+    Dpu = 2,
 }
 
-/// What a peer needs to reach a map's memory. It is sent as bytes.
+impl Kind {
+    /// Bytes of a descriptor.
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Rdma => 52 + SUM,
+            Self::Dpu => LONGEST,
+        }
+    }
+}
+
+/// Bytes of the longest descriptor.
+const LONGEST: usize = 88 + SUM;
+
+/// What a peer or the DPU needs to reach a map's memory. It is sent as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ExportDescriptor([u8; BYTES]);
+pub struct ExportDescriptor {
+    /// Zero behind `length`.
+    bytes: [u8; LONGEST],
+    length: u8,
+}
 
 impl ExportDescriptor {
     /// It as bytes.
-    pub const fn as_bytes(&self) -> &[u8] {
-        &self.0
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
     }
 }
 
 impl AsRef<[u8]> for ExportDescriptor {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        self.as_bytes()
     }
 }
 
-/// Its key is not shown.
+/// Its keys are not shown.
 impl fmt::Debug for ExportDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ExportDescriptor(..)")
     }
 }
 
-fn checksum(covered: &[u8]) -> [u8; 8] {
+fn checksum(covered: &[u8]) -> [u8; SUM] {
     let digest = Sha256::digest(covered);
     std::array::from_fn(|at| digest[at])
 }
 
-/// Describes a chunk for a peer of `dev`.
+/// Describes a chunk for a peer of `dev`, or for the DPU that it is a function of.
 pub(super) fn export(chunk: &Chunk, dev: &Dev, kind: Kind) -> Result<ExportDescriptor> {
     if chunk.memory().is_none() {
         let text = "memory that was made from an export cannot be exported: its owner exports it";
         return Err(Error::plain(ErrorKind::NotPermitted, text));
     }
-    if !chunk.access().is_rdma() {
-        let text = "the map has no permission for RDMA: give it RDMA_READ, RDMA_WRITE or \
-                    RDMA_ATOMIC before it is started";
+    let (permitted, text) = match kind {
+        Kind::Rdma => (
+            chunk.access().is_rdma(),
+            "the map has no permission for RDMA: give it RDMA_READ, RDMA_WRITE or RDMA_ATOMIC \
+             before it is started",
+        ),
+        Kind::Dpu => (
+            chunk.access().is_dpu(),
+            "the map has no permission for the DPU: give it DPU_READ_ONLY or DPU_READ_WRITE before \
+             it is started",
+        ),
+    };
+    if !permitted {
         return Err(Error::plain(ErrorKind::NotPermitted, text));
     }
     let Some(key) = chunk.key(dev) else {
         let text = format!("{dev:?} was not added to the map: export it for a device that was");
         return Err(Error::new(ErrorKind::InvalidValue, text));
     };
-    let rkey = key.rkey().ok_or_else(|| {
-        Error::plain(ErrorKind::Unexpected, "a map with a permission for RDMA has no remote key")
-    })?;
     let info = dev.info().device_info();
-    let mut bytes = [0; BYTES];
-    let mut rest = &mut bytes[..];
-    let mut put = |field: &[u8]| {
-        let (here, behind) = std::mem::take(&mut rest).split_at_mut(field.len());
-        here.copy_from_slice(field);
-        rest = behind;
-    };
-    put(&MAGIC);
-    put(&VERSION.to_be_bytes());
-    put(&[kind as u8, 0]);
-    put(&(BYTES as u32).to_be_bytes());
-    put(&chunk.access().bits().to_be_bytes());
-    put(&info.node_guid.to_be_bytes());
-    put(&info.system_image_guid.to_be_bytes());
-    put(&chunk.address().to_be_bytes());
-    put(&chunk.length().to_be_bytes());
-    put(&rkey.0.to_be_bytes());
-    let sum = checksum(&bytes[..COVERED]);
-    bytes[COVERED..].copy_from_slice(&sum);
-    Ok(ExportDescriptor(bytes))
+    let mut bytes = Vec::with_capacity(LONGEST);
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_be_bytes());
+    bytes.extend([kind as u8, 0]);
+    bytes.extend((kind.bytes() as u32).to_be_bytes());
+    bytes.extend(chunk.access().bits().to_be_bytes());
+    bytes.extend(info.node_guid.to_be_bytes());
+    bytes.extend(info.system_image_guid.to_be_bytes());
+    bytes.extend(chunk.address().to_be_bytes());
+    bytes.extend(chunk.length().to_be_bytes());
+    match kind {
+        Kind::Rdma => {
+            let rkey = key.rkey().ok_or_else(|| {
+                let text = "a map with a permission for RDMA has no remote key";
+                Error::plain(ErrorKind::Unexpected, text)
+            })?;
+            bytes.extend(rkey.0.to_be_bytes());
+        }
+        Kind::Dpu => {
+            let (shared, secret) = chunk.share(key)?;
+            bytes.extend(shared.key.to_be_bytes());
+            bytes.extend(shared.vhca_id.to_be_bytes());
+            bytes.extend([0; 2]);
+            bytes.extend(secret.as_bytes());
+        }
+    }
+    bytes.extend(checksum(&bytes));
+    let length = bytes.len() as u8;
+    bytes.resize(LONGEST, 0);
+    let bytes = bytes.try_into().map_err(|_| {
+        Error::plain(ErrorKind::Unexpected, "an export descriptor is longer than it can be")
+    })?;
+    Ok(ExportDescriptor { bytes, length })
 }
 
 fn refuse(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -121,12 +162,21 @@ fn refuse(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 #[derive(Debug, PartialEq, Eq)]
 struct Fields {
     access: AccessFlags,
+    node_guid: u64,
+    system_image_guid: u64,
     address: u64,
     length: u64,
-    rkey: Rkey,
+    way: Way,
 }
 
-/// Reads what a peer sent.
+/// How the memory is reached.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    Rdma(Rkey),
+    Dpu { vhca_id: u16, key: u32, secret: [u8; 32] },
+}
+
+/// Reads what the other side sent.
 fn parse(bytes: &[u8]) -> Result<Fields> {
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     let double = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -138,25 +188,48 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
         let text = format!("the export descriptor is of version {version}, not {VERSION}");
         return Err(Error::new(ErrorKind::UnsupportedVersion, text));
     }
-    let (length, claimed) = (bytes.len(), word(8));
-    if length != BYTES || claimed as usize != BYTES {
+    let kind = match bytes[6..8] {
+        [1, 0] => Kind::Rdma,
+        [2, 0] => Kind::Dpu,
+        _ => {
+            let text = format!("kind {} of export descriptors is not known here", bytes[6]);
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+    };
+    let (length, claimed, right) = (bytes.len(), word(8), kind.bytes());
+    if length != right || claimed as usize != right {
         return Err(refuse(format!(
-            "the export descriptor has {length} bytes and claims {claimed}; it must have {BYTES}: \
+            "the export descriptor has {length} bytes and claims {claimed}; it must have {right}: \
              parts were lost or added on the way"
         )));
     }
-    if checksum(&bytes[..COVERED]) != bytes[COVERED..] {
+    let (covered, sum) = bytes.split_at(right - SUM);
+    if checksum(covered) != sum {
         return Err(refuse("the export descriptor was altered on the way: its checksum is wrong"));
     }
-    if bytes[6] != Kind::Rdma as u8 || bytes[7] != 0 {
-        let text = format!("kind {} of export descriptors is not known here", bytes[6]);
-        return Err(Error::new(ErrorKind::NotSupported, text));
-    }
-    let access = AccessFlags::from_bits(word(12)).filter(|access| access.is_rdma());
-    let access = access.ok_or_else(|| {
-        refuse(format!("the export descriptor's permissions {:#x} let no peer in", word(12)))
+    let permitted = |access: &AccessFlags| match kind {
+        Kind::Rdma => access.is_rdma(),
+        Kind::Dpu => access.is_dpu(),
+    };
+    let access = AccessFlags::from_bits(word(12)).filter(permitted).ok_or_else(|| {
+        refuse(format!("the export descriptor's permissions {:#x} let nobody in", word(12)))
     })?;
-    let fields = Fields { access, address: double(32), length: double(40), rkey: Rkey(word(48)) };
+    let way = match kind {
+        Kind::Rdma => Way::Rdma(Rkey(word(48))),
+        Kind::Dpu => Way::Dpu {
+            key: word(48),
+            vhca_id: (word(52) >> 16) as u16,
+            secret: std::array::from_fn(|i| bytes[56 + i]),
+        },
+    };
+    let fields = Fields {
+        access,
+        node_guid: double(16),
+        system_image_guid: double(24),
+        address: double(32),
+        length: double(40),
+        way,
+    };
     if fields.length == 0 || fields.address.checked_add(fields.length).is_none() {
         return Err(refuse(format!(
             "the export descriptor's {:#x} bytes from {:#x} on are no range of memory",
@@ -168,8 +241,38 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
 
 /// The memory of a descriptor, for jobs of `dev`.
 pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
-    let Fields { access, address, length, rkey } = parse(bytes)?;
-    Ok(Chunk::of_peer(dev, rkey, (address, length), access))
+    let Fields { access, node_guid, system_image_guid, address, length, way } = parse(bytes)?;
+    let range = (address, length);
+    let (vhca_id, key, secret) = match way {
+        Way::Rdma(rkey) => return Ok(Chunk::of_peer(dev, rkey, range, access)),
+        Way::Dpu { vhca_id, key, secret } => (vhca_id, key, secret),
+    };
+    let here = dev.info().device_info();
+    if here.system_image_guid != system_image_guid {
+        let text = format!(
+            "the export is of a function of card {system_image_guid:016x}, and {dev:?} is of card \
+             {:016x}: only the DPU of the same card reaches its memory",
+            here.system_image_guid
+        );
+        return Err(Error::new(ErrorKind::InvalidValue, text));
+    }
+    if here.node_guid == node_guid {
+        let text = "the export is this device's own: the DPU imports what its host exports";
+        return Err(Error::plain(ErrorKind::InvalidValue, text));
+    }
+    if !dev.caps().shares_keys() {
+        let text = format!("{dev:?} makes no aliases of other functions' keys");
+        return Err(Error::new(ErrorKind::NotSupported, text));
+    }
+    let shared = SharedRegion { vhca_id, key, address, length };
+    let imported = dev.domain().import(&shared, &AccessKey::new(secret)).map_err(|error| {
+        let kind = match error.kind() {
+            verbless_command::ErrorKind::Command => ErrorKind::NotPermitted,
+            _ => Error::from(error.clone()).kind(),
+        };
+        Error::new(kind, format!("importing the host's memory: {error}")).with_source(error)
+    })?;
+    Ok(Chunk::of_host(dev, imported, range, access))
 }
 
 /// For the fuzz target: reads bytes as [`Mmap::create_from_export`](super::Mmap) does.
@@ -182,57 +285,82 @@ pub fn check(bytes: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn descriptor() -> [u8; BYTES] {
-        let mut bytes = [0xa5; BYTES];
-        bytes[..12].copy_from_slice(b"vbdm\0\x01\x01\0\0\0\0\x3c");
-        bytes[12..16].copy_from_slice(&AccessFlags::RDMA_READ.bits().to_be_bytes());
+    fn descriptor(kind: Kind) -> Vec<u8> {
+        let mut bytes = vec![0xa5; kind.bytes()];
+        bytes[..12].copy_from_slice(b"vbdm\0\x01\0\0\0\0\0\0");
+        (bytes[6], bytes[11]) = (kind as u8, kind.bytes() as u8);
+        let access = AccessFlags::RDMA_READ | AccessFlags::DPU_READ_ONLY;
+        bytes[12..16].copy_from_slice(&access.bits().to_be_bytes());
         bytes[32..40].copy_from_slice(&0x7000_0000_0000u64.to_be_bytes());
         bytes[40..48].copy_from_slice(&4096u64.to_be_bytes());
         bytes[48..52].copy_from_slice(&0x1234_5678u32.to_be_bytes());
         sealed(bytes)
     }
 
-    fn sealed(mut bytes: [u8; BYTES]) -> [u8; BYTES] {
-        let sum = checksum(&bytes[..COVERED]);
-        bytes[COVERED..].copy_from_slice(&sum);
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let covered = bytes.len() - SUM;
+        let sum = checksum(&bytes[..covered]);
+        bytes[covered..].copy_from_slice(&sum);
         bytes
     }
 
+    const BOTH: [Kind; 2] = [Kind::Rdma, Kind::Dpu];
+
     #[test]
     fn a_descriptor_says_what_was_put_into_it() {
-        let fields = parse(&descriptor()).unwrap();
-        assert_eq!(fields.access, AccessFlags::RDMA_READ);
-        assert_eq!((fields.address, fields.length), (0x7000_0000_0000, 4096));
-        assert_eq!(fields.rkey, Rkey(0x1234_5678));
+        for kind in BOTH {
+            let fields = parse(&descriptor(kind)).unwrap();
+            assert_eq!(fields.access, AccessFlags::RDMA_READ | AccessFlags::DPU_READ_ONLY);
+            assert_eq!((fields.address, fields.length), (0x7000_0000_0000, 4096));
+            assert_eq!(fields.node_guid, 0xa5a5_a5a5_a5a5_a5a5);
+            let key = 0x1234_5678;
+            assert_eq!(
+                fields.way,
+                match kind {
+                    Kind::Rdma => Way::Rdma(Rkey(key)),
+                    Kind::Dpu => Way::Dpu { vhca_id: 0xa5a5, key, secret: [0xa5; 32] },
+                }
+            );
+        }
     }
 
     #[test]
     fn a_descriptor_that_lost_bytes_or_had_any_bit_changed_is_refused() {
-        let good = descriptor();
-        for length in 0..BYTES {
-            assert!(parse(&good[..length]).is_err(), "{length} bytes");
-        }
-        assert!(parse(&[&good[..], &[0]].concat()).is_err());
-        for bit in 0..8 * BYTES {
-            let mut bad = good;
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse(&bad).is_err(), "bit {bit}");
+        for good in BOTH.map(descriptor) {
+            for length in 0..good.len() {
+                assert!(parse(&good[..length]).is_err(), "{length} bytes");
+            }
+            assert!(parse(&[&good[..], &[0]].concat()).is_err());
+            for bit in 0..8 * good.len() {
+                let mut bad = good.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(parse(&bad).is_err(), "bit {bit}");
+            }
         }
     }
 
     #[test]
     fn a_descriptor_with_a_right_checksum_and_impossible_numbers_is_refused() {
-        let with = |at: usize, bytes: &[u8]| {
-            let mut bad = descriptor();
-            bad[at..at + bytes.len()].copy_from_slice(bytes);
-            parse(&sealed(bad)).unwrap_err().kind()
-        };
-        assert_eq!(with(4, &[0, 2]), ErrorKind::UnsupportedVersion);
-        assert_eq!(with(6, &[9]), ErrorKind::NotSupported);
-        assert_eq!(with(8, &[0; 4]), ErrorKind::InvalidValue);
-        assert_eq!(with(12, &[0; 4]), ErrorKind::InvalidValue, "nobody may do anything");
-        assert_eq!(with(12, &[0xff; 4]), ErrorKind::InvalidValue, "unknown permissions");
-        assert_eq!(with(40, &[0; 8]), ErrorKind::InvalidValue, "no bytes");
-        assert_eq!(with(40, &[0xff; 8]), ErrorKind::InvalidValue, "past all memory");
+        for kind in BOTH {
+            let with = |at: usize, bytes: &[u8]| {
+                let mut bad = descriptor(kind);
+                bad[at..at + bytes.len()].copy_from_slice(bytes);
+                parse(&sealed(bad)).unwrap_err().kind()
+            };
+            assert_eq!(with(4, &[0, 2]), ErrorKind::UnsupportedVersion);
+            assert_eq!(with(6, &[9]), ErrorKind::NotSupported);
+            assert_eq!(with(6, &[3 - kind as u8]), ErrorKind::InvalidValue, "the other kind");
+            assert_eq!(with(8, &[0; 4]), ErrorKind::InvalidValue);
+            assert_eq!(with(12, &[0; 4]), ErrorKind::InvalidValue, "nobody may do anything");
+            assert_eq!(with(12, &[0xff; 4]), ErrorKind::InvalidValue, "unknown permissions");
+            let other = if kind == Kind::Dpu { 2u32 } else { 16 };
+            assert_eq!(
+                with(12, &other.to_be_bytes()),
+                ErrorKind::InvalidValue,
+                "not for this kind"
+            );
+            assert_eq!(with(40, &[0; 8]), ErrorKind::InvalidValue, "no bytes");
+            assert_eq!(with(40, &[0xff; 8]), ErrorKind::InvalidValue, "past all memory");
+        }
     }
 }

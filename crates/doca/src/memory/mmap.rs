@@ -5,10 +5,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::chunk::Chunk;
 use super::export::{self, ExportDescriptor, Kind};
-use super::{Chunk, Memory, MemoryMap, bytes_of, not_in_map, outside, sealed};
+use super::{Memory, MemoryMap, bytes_of, not_in_map, outside, sealed};
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::AccessFlags;
-use crate::{Dev, Error, ErrorKind, Refused, Result};
 
 /// A started memory map (`struct doca_mmap`): one range of memory, mapped to one or several
 /// devices.
@@ -155,10 +157,22 @@ impl Mmap {
     /// Exporting again gives an equal descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if the map has no `RDMA_` permission, or was made from an export;
+    /// [`ErrorKind::NotPermitted`] if the map has no `RDMA_` permission, or was made from an
+    /// export;
     /// [`ErrorKind::InvalidValue`] if `dev` was not added.
     pub fn export_rdma(&self, dev: &Dev) -> Result<ExportDescriptor> {
         export::export(&self.chunk, dev, Kind::Rdma)
+    }
+
+    /// What the DPU of the same card needs to reach this memory (`doca_mmap_export_dpu`), of which
+    /// `dev` is a function. Exporting again gives an equal descriptor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotPermitted`] if the map has no `DPU_` permission, or was made from an export;
+    /// [`ErrorKind::InvalidValue`] if `dev` was not added; [`ErrorKind::NotSupported`] if it shares
+    /// no keys.
+    pub fn export_dpu(&self, dev: &Dev) -> Result<ExportDescriptor> {
+        export::export(&self.chunk, dev, Kind::Dpu)
     }
 
     /// Takes back the keys (`doca_mmap_stop`) and gives back the configuration, which can be

@@ -22,13 +22,13 @@ pub use export::ExportDescriptor;
 pub use mmap::{Mmap, MmapBuilder};
 pub use verbless_queue::Memory;
 
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) mod sealed {
     use std::sync::Arc;
 
-    use super::Chunk;
-    use crate::Result;
+    use crate::error::Result;
+    use crate::memory::chunk::Chunk;
 
     pub trait Sealed {
         /// The range that has all of `length` bytes from `address` on.

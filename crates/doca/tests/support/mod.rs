@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use verbless_devx::Backend;
 use verbless_doca::{AccessFlags, Dev, DevInfo, Inventory, Memory, Mmap};
-use verbless_model::{Model, Profile};
+use verbless_model::{Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
 /// Two devices of one profile, connected to each other.
@@ -21,6 +21,17 @@ pub(crate) fn disturbed() -> (Model, Dev) {
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
     let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
     (model, dev)
+}
+
+/// The host's device and the DPU's of one card.
+pub(crate) fn sides() -> (Dev, Dev) {
+    let card = Profile::load("bluefield3").unwrap();
+    let model = Model::builder().device_with_sides(card).build();
+    let [host, dpu] = [Side::Host, Side::Dpu].map(|side| {
+        let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model).on_side(side));
+        DevInfo::list_of(&backend).unwrap()[0].open().unwrap()
+    });
+    (host, dpu)
 }
 
 /// The first device of a fresh model.

@@ -20,50 +20,26 @@
 //! # }
 //! ```
 
+pub(crate) mod done;
+mod function;
+
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 
-use sha2::Digest;
-
+use crate::buffer::Buf;
 use crate::buffer::Link;
 use crate::context::{Context, Done, Tag, job_sealed};
 use crate::context::{Core, CtxId, Engine, Event, Job, JobError, JobType, Place, Side, sealed};
-use crate::{Buf, Dev, Error, ErrorKind, Refused, Result, UserData};
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::types::UserData;
+
+pub use done::HashDone;
+use function::State;
+pub use function::{Algorithm, Partial};
 
 /// Bytes that are hashed by one call of `progress_retrieve`: about a tenth of a millisecond.
 const STEP: u64 = 64 << 10;
-
-/// A hash function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// SHA-1: 20 bytes.
-    Sha1,
-    /// SHA-256: 32 bytes.
-    Sha256,
-    /// SHA-512: 64 bytes.
-    Sha512,
-}
-
-impl Algorithm {
-    /// Bytes of a digest (`doca_sha_get_min_dst_buf_size`).
-    pub const fn digest_len(self) -> usize {
-        match self {
-            Self::Sha1 => 20,
-            Self::Sha256 => 32,
-            Self::Sha512 => 64,
-        }
-    }
-
-    /// Bytes that the function takes at a time: the parts of a hash, but for the last, are
-    /// multiples of it (`doca_sha_get_partial_hash_block_size`).
-    pub const fn block_len(self) -> usize {
-        match self {
-            Self::Sha1 | Self::Sha256 => 64,
-            Self::Sha512 => 128,
-        }
-    }
-}
 
 /// A started SHA context. It takes any number of work queues, in either mode.
 #[derive(Debug)]
@@ -189,64 +165,6 @@ impl sealed::Sealed for Sha {
 
 impl Context for Sha {}
 
-/// A hash of several parts (`struct doca_sha_partial_session`).
-pub struct Partial {
-    algorithm: Algorithm,
-    state: Box<State>,
-}
-
-impl Partial {
-    /// Its function.
-    pub fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-}
-
-impl fmt::Debug for Partial {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Partial({:?})", self.algorithm)
-    }
-}
-
-/// A function, and what it has taken so far.
-enum State {
-    Sha1(sha1::Sha1),
-    Sha256(sha2::Sha256),
-    Sha512(sha2::Sha512),
-}
-
-impl State {
-    fn new(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::Sha1 => Self::Sha1(Digest::new()),
-            Algorithm::Sha256 => Self::Sha256(Digest::new()),
-            Algorithm::Sha512 => Self::Sha512(Digest::new()),
-        }
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Sha1(state) => state.update(bytes),
-            Self::Sha256(state) => state.update(bytes),
-            Self::Sha512(state) => state.update(bytes),
-        }
-    }
-
-    /// Writes the digest, and begins anew.
-    fn finish(&mut self, into: &mut [u8; 64]) -> usize {
-        match self {
-            Self::Sha1(state) => put(into, &state.finalize_reset()),
-            Self::Sha256(state) => put(into, &state.finalize_reset()),
-            Self::Sha512(state) => put(into, &state.finalize_reset()),
-        }
-    }
-}
-
-fn put(into: &mut [u8; 64], digest: &[u8]) -> usize {
-    into[..digest.len()].copy_from_slice(digest);
-    digest.len()
-}
-
 /// A SHA job (`struct doca_sha_job`).
 #[derive(Debug)]
 #[must_use = "a job is done when it is submitted"]
@@ -348,23 +266,6 @@ impl job_sealed::Sealed for HashJob {
 }
 
 impl Job for HashJob {}
-
-/// A SHA job that is done.
-#[derive(Debug)]
-pub struct HashDone {
-    /// What was given with the job.
-    pub user_data: UserData,
-    /// What sort of job it was.
-    pub job_type: JobType,
-    /// How it went.
-    pub result: std::result::Result<(), JobError>,
-    /// The source, as it was.
-    pub source: Buf,
-    /// The destination, with the digest behind its dataroom; `None` of a part.
-    pub destination: Option<Buf>,
-    /// The session of a part.
-    pub session: Option<Partial>,
-}
 
 /// A job in flight.
 struct Running {

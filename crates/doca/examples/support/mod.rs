@@ -1,0 +1,133 @@
+//! What the samples share: their flags, and how two of them meet.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use verbless_doca::{Dev, DevInfo};
+
+pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// The flags of DOCA's samples.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Common {
+    /// The device: its PCI address (03:00.0) or its name (mlx5_0); the first one if not given.
+    #[arg(short = 'd', long = "dev-pci-addr", value_name = "ADDRESS")]
+    device: Option<String>,
+    /// How much is said: CRITICAL=20, ERROR=30, WARNING=40, INFO=50, DEBUG=60.
+    #[arg(short, long, default_value = "50", value_parser = clap::value_parser!(u8).range(20..=60))]
+    log_level: u8,
+    /// Print the version.
+    #[arg(short, long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
+}
+
+/// Where the two sides meet: one listens, the other connects. Either may start first.
+#[derive(clap::Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Meeting {
+    /// Wait for the other side at this TCP address (127.0.0.1:18600).
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Connect to the other side at this TCP address; tries for 30 s.
+    #[arg(long, value_name = "ADDRESS")]
+    connect: Option<String>,
+}
+
+impl Common {
+    /// Opens the device.
+    pub(crate) fn open(&self) -> Result<Dev> {
+        let info = match &self.device {
+            Some(name) => DevInfo::find(name)?,
+            None => DevInfo::list()?.remove(0),
+        };
+        let dev = info.open()?;
+        self.say(50, &format!("on {}", info.ib_device_name()));
+        Ok(dev)
+    }
+
+    /// Says something of this level.
+    pub(crate) fn say(&self, level: u8, text: &str) {
+        if level <= self.log_level {
+            eprintln!("{text}");
+        }
+    }
+}
+
+/// The other side, over a TCP connection that carries messages: four bytes of length in network
+/// order, then so many bytes. It stands for DOCA's Comm Channel.
+pub(crate) struct Channel(TcpStream);
+
+/// Bytes of a message at most.
+const LONGEST: u32 = 64 << 10;
+/// How long the other side may be silent.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Meeting {
+    /// Meets the other side.
+    pub(crate) fn meet(&self) -> Result<Channel> {
+        let stream = match (&self.listen, &self.connect) {
+            (Some(address), _) => listen(address)?,
+            (None, Some(address)) => connect(address)?,
+            (None, None) => return Err("either --listen or --connect is needed".into()),
+        };
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Channel(stream))
+    }
+}
+
+fn listen(address: &str) -> Result<TcpStream> {
+    let listener =
+        TcpListener::bind(address).map_err(|error| format!("listening at {address}: {error}"))?;
+    Ok(listener.accept()?.0)
+}
+
+fn connect(address: &str) -> Result<TcpStream> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() > end => {
+                return Err(format!("nobody listens at {address}: {error}").into());
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+impl Channel {
+    /// Sends a message.
+    pub(crate) fn send(&mut self, message: &[u8]) -> Result {
+        self.0.write_all(&(message.len() as u32).to_be_bytes())?;
+        self.0.write_all(message)?;
+        Ok(())
+    }
+
+    /// Waits for a message.
+    pub(crate) fn receive(&mut self) -> Result<Vec<u8>> {
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length).map_err(|error| format!("the other side: {error}"))?;
+        let length = u32::from_be_bytes(length);
+        if length > LONGEST {
+            return Err(
+                format!("the other side announced {length} bytes, and may {LONGEST}").into()
+            );
+        }
+        let mut message = vec![0; length as usize];
+        self.0.read_exact(&mut message).map_err(|error| format!("the other side: {error}"))?;
+        Ok(message)
+    }
+}
+
+/// The exit code of a sample.
+pub(crate) fn exit(done: Result) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! What a copy yields.
+
+use crate::buffer::Buf;
+use crate::context::job::JobError;
+use crate::types::UserData;
+
+/// A copy that is done.
+#[derive(Debug)]
+pub struct MemcpyDone {
+    /// What was given with the job.
+    pub user_data: UserData,
+    /// How it went.
+    pub result: std::result::Result<(), JobError>,
+    /// The source, as it was.
+    pub source: Buf,
+    /// The destination; its datarooms have grown by what was copied, if it went well.
+    pub destination: Buf,
+}

@@ -1,0 +1,24 @@
+//! What a hash yields.
+
+use crate::buffer::Buf;
+use crate::context::job::{JobError, JobType};
+use crate::types::UserData;
+
+use super::function::Partial;
+
+/// A SHA job that is done.
+#[derive(Debug)]
+pub struct HashDone {
+    /// What was given with the job.
+    pub user_data: UserData,
+    /// What sort of job it was.
+    pub job_type: JobType,
+    /// How it went.
+    pub result: std::result::Result<(), JobError>,
+    /// The source, as it was.
+    pub source: Buf,
+    /// The destination, with the digest behind its dataroom; `None` of a part.
+    pub destination: Option<Buf>,
+    /// The session of a part.
+    pub session: Option<Partial>,
+}

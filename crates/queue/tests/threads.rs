@@ -45,6 +45,7 @@ fn the_table_of_what_is_send_and_sync_says_what_the_compiler_says() {
     let expected = rows![
     Domain: Send, Sync;
     Region: Send, Sync;
+    Memory: Send, Sync;
     RemoteRegion: Send, Sync;
     IndirectKey: Send, Sync;
     UmrKey: Send, Sync;

@@ -23,6 +23,8 @@ const MOST: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
 impl QueuePair<'_> {
     /// Whether a copy is allowed, and what it may reach: its bytes, or a syndrome.
+    #[cold]
+    #[inline(never)]
     pub(super) fn check_copy(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
         if !self.qp.mmo {
             tracing::info!(self.qpn, "a copy on a QP that was not set up for it (mmo)");
@@ -42,6 +44,8 @@ impl QueuePair<'_> {
     }
 
     /// Copies the next part.
+    #[cold]
+    #[inline(never)]
     pub(super) fn copy(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
         let at = self.qp.runtime.carried;
         match self.copy_part(placed, at, scratch) {

@@ -47,13 +47,13 @@
 //! |---|---|---|
 //! | [`device`] | `doca_dev.h` | devices: lists, properties, open ones |
 //! | [`memory`] | `doca_mmap.h` | memory maps, exports |
-//! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h`, `doca_bufpool.h`, `doca_buf_array.h` | buffers |
+//! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h` and their kin | buffers, inventories |
 //! | [`context`] | `doca_ctx.h` | work queues, jobs, events |
 //! | [`dma`] | `doca_dma.h` | copies by the device |
 //! | [`graph`] | `doca_graph.h` | jobs in the order of their dependencies |
 //! | [`sha`] | `doca_sha.h` | hashes, by software |
 //!
-//! Not here yet: representors and exports to the DPU, sync events, RDMA.
+//! Not here yet: representors, sync events, RDMA.
 //!
 //! # Threads
 //! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,

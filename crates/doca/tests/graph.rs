@@ -260,7 +260,7 @@ fn an_instance_in_flight_is_in_use_and_so_are_its_graph_and_contexts() {
     assert_eq!(kind(lab.workq.remove_graph(&graph)), ErrorKind::InUse);
     assert_eq!(kind(lab.workq.remove(&lab.dma)), ErrorKind::InUse);
     let done = ended(&mut lab.workq);
-    assert!(!done.instance.is_running());
+    assert!(!done.instance().is_running());
     let graph = graph.stop().unwrap_err().given;
     lab.workq.remove_graph(&graph).unwrap();
     assert_eq!(kind(lab.workq.remove_graph(&graph)), ErrorKind::NotFound);

@@ -4,8 +4,9 @@ use std::any::Any;
 
 use verbless_queue::Cqe;
 
-use super::{Done, Side};
-use crate::{Error, ErrorKind, Result};
+use super::event::Done;
+use super::side::Side;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Where an engine is made.
 pub struct Place<'w> {

@@ -2,36 +2,23 @@
 
 use std::fmt;
 
-use verbless_queue::Status;
-use verbless_queue::completion::Failure;
-
-use crate::{Error, ErrorKind, UserData};
-use crate::{dma, graph, sha};
+use super::failure::{JobError, JobType};
+use crate::dma::done::MemcpyDone;
+use crate::error::Error;
+use crate::graph::done::GraphDone;
+use crate::sha::done::HashDone;
+use crate::types::UserData;
 
 /// The result of a job (`struct doca_event`), with the buffers that the job took.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// A DMA copy.
-    Dma(dma::MemcpyDone),
+    Dma(MemcpyDone),
     /// A hash.
-    Sha(sha::HashDone),
+    Sha(HashDone),
     /// An instance of a graph.
-    Graph(graph::GraphDone),
-}
-
-/// What sort of job an event is of (`doca_event::type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum JobType {
-    /// A DMA copy.
-    DmaMemcpy,
-    /// A hash of one buffer.
-    ShaHash,
-    /// A part of a hash.
-    ShaPartial,
-    /// An instance of a graph (`DOCA_GRAPH_JOB`).
-    Graph,
+    Graph(GraphDone),
 }
 
 impl Event {
@@ -69,54 +56,6 @@ impl Event {
     }
 }
 
-/// Why a job failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobError {
-    kind: ErrorKind,
-    cause: Option<Failure>,
-}
-
-impl JobError {
-    pub(crate) const fn new(kind: ErrorKind) -> Self {
-        Self { kind, cause: None }
-    }
-
-    /// DOCA's value: what sort of failure it was.
-    pub const fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-
-    /// What the device said, if it was the device.
-    pub const fn cause(&self) -> Option<Failure> {
-        self.cause
-    }
-}
-
-impl From<Failure> for JobError {
-    fn from(failure: Failure) -> Self {
-        let kind = match failure.status {
-            Status::LocalProtection | Status::LocalAccess | Status::RemoteAccess => {
-                ErrorKind::NotPermitted
-            }
-            Status::Flushed => ErrorKind::Shutdown,
-            Status::TransportRetryExceeded | Status::RnrRetryExceeded => ErrorKind::TimeOut,
-            Status::LocalLength | Status::RemoteInvalidRequest => ErrorKind::InvalidValue,
-            Status::RemoteAborted => ErrorKind::ConnectionAborted,
-            _ => ErrorKind::IoFailed,
-        };
-        Self { kind, cause: Some(failure) }
-    }
-}
-
-impl fmt::Display for JobError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the job failed: {}", self.kind.name())?;
-        self.cause.iter().try_for_each(|cause| write!(f, ": {cause}"))
-    }
-}
-
-impl std::error::Error for JobError {}
-
 /// Why a work queue yields no completed job, or one that failed (section 3.4.8 of 2.2).
 #[derive(Debug)]
 pub enum Retrieve {
@@ -142,3 +81,21 @@ impl fmt::Display for Retrieve {
 }
 
 impl std::error::Error for Retrieve {}
+
+/// Whose a job is. It comes back with the job's event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tag {
+    /// The program's: it retrieves the event.
+    #[default]
+    Program,
+    /// A node's of an instance of a graph.
+    Node { run: u32, node: u32 },
+    /// A future's.
+    Future(u32),
+}
+
+/// A job that ended.
+pub struct Done {
+    pub(crate) tag: Tag,
+    pub(crate) event: Event,
+}

@@ -1,28 +1,12 @@
 //! What a work queue takes.
 
-use super::{CtxId, Engine, Event, JobType, Side};
-use crate::error::Refused;
-
-/// Whose a job is. It comes back with the job's event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tag {
-    /// The program's: it retrieves the event.
-    #[default]
-    Program,
-    /// A node's of an instance of a graph.
-    Node { run: u32, node: u32 },
-    /// A future's.
-    Future(u32),
-}
-
-/// A job that ended.
-pub struct Done {
-    pub(crate) tag: Tag,
-    pub(crate) event: Event,
-}
-
 pub(crate) mod sealed {
-    use super::{CtxId, Engine, JobType, Refused, Side, Tag};
+    use crate::context::core::CtxId;
+    use crate::context::engine::Engine;
+    use crate::context::event::Tag;
+    use crate::context::failure::JobType;
+    use crate::context::side::Side;
+    use crate::error::Refused;
 
     pub trait Sealed: Sized + Send + 'static {
         /// What runs jobs of this type.

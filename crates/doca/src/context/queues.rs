@@ -3,9 +3,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use super::core::{Core, CtxId};
+use super::engine::{Engine, Place};
+use super::event::Done;
 use super::handle::Handle;
-use super::{Context, Core, CtxId, Done, Engine, Job, Place, Side};
-use crate::{Error, ErrorKind, Refused, Result};
+use super::job::Job;
+use super::library::Context;
+use super::side::Side;
+use crate::error::{Error, ErrorKind, Refused, Result};
 
 /// What jobs run on. It does not know whose they are.
 pub(crate) struct Queues {
@@ -82,7 +87,7 @@ impl Queues {
     }
 
     /// The side on `dev`, which is made if there is none.
-    fn side_on(&mut self, dev: &crate::Dev, handle: Option<&Handle>) -> Result<usize> {
+    fn side_on(&mut self, dev: &crate::device::Dev, handle: Option<&Handle>) -> Result<usize> {
         let on = |side: &Option<Side>| side.as_ref().is_some_and(|side| side.dev == *dev);
         if let Some(at) = self.sides.iter().position(on) {
             return Ok(at);

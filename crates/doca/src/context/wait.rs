@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Event, Retrieve, WorkQ};
-use crate::{Error, ErrorKind, Result};
+use super::event::{Event, Retrieve};
+use super::workq::WorkQ;
+use crate::error::{Error, ErrorKind, Result};
 
 impl WorkQ {
     /// A file that becomes readable when a job is done (`doca_workq_get_event_handle`), after

@@ -4,10 +4,16 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::event::{Done, Event, Retrieve, Tag};
 use super::handle::Handle;
-use super::{Context, Done, Event, Job, Queues, Retrieve, Tag};
-use crate::graph::{Graph, Instance, Runs, Step};
-use crate::{Error, ErrorKind, Refused, Result, UserData};
+use super::job::Job;
+use super::library::Context;
+use super::queues::Queues;
+use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::graph::instance::Instance;
+use crate::graph::plan::Graph;
+use crate::graph::runs::{Runs, Step};
+use crate::types::UserData;
 
 /// A work queue (`struct doca_workq`): one thread's way to submit jobs and to learn how they went.
 ///

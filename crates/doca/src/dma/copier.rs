@@ -8,10 +8,15 @@ use verbless_queue::{CompletionError, Cqe, Sge, Status};
 
 use super::queue::CopyQueue;
 use super::{MAX_LIST, Memcpy, MemcpyDone, refuse};
+use crate::buffer::Buf;
 use crate::buffer::Link;
-use crate::context::{Done, Engine, Event, JobError, Place, Side, Tag};
+use crate::context::engine::{Engine, Place};
+use crate::context::event::{Done, Event, Tag};
+use crate::context::failure::JobError;
+use crate::context::side::Side;
+use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::AccessFlags;
-use crate::{Buf, Error, ErrorKind, Refused, Result, UserData};
+use crate::types::UserData;
 
 /// Copies that one job may need: a request is of one piece of source and destination each.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;

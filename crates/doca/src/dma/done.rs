@@ -1,7 +1,7 @@
 //! What a copy yields.
 
 use crate::buffer::Buf;
-use crate::context::job::JobError;
+use crate::context::failure::JobError;
 use crate::types::UserData;
 
 /// A copy that is done.

@@ -23,16 +23,26 @@
 //! device then has not begun, are given to it again. What a failed job has written is undefined.
 
 mod copier;
+pub(crate) mod done;
 mod queue;
 
 use std::sync::Arc;
 
-use crate::context::{
-    Context, Core, CtxId, Engine, Job, JobError, JobType, Place, Side, Tag, job_sealed, sealed,
-};
-use crate::{Buf, Dev, Error, ErrorKind, Refused, Result, UserData};
+use crate::buffer::Buf;
+use crate::context::core::{Core, CtxId};
+use crate::context::engine::{Engine, Place};
+use crate::context::event::Tag;
+use crate::context::failure::JobType;
+use crate::context::job::Job;
+use crate::context::library::Context;
+use crate::context::side::Side;
+use crate::context::{job_sealed, sealed};
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::types::UserData;
 
 use copier::Copier;
+pub use done::MemcpyDone;
 
 /// Buffers that a source or a destination may be chained of at most.
 const MAX_LIST: u32 = 64;
@@ -173,19 +183,6 @@ impl job_sealed::Sealed for Memcpy {
 }
 
 impl Job for Memcpy {}
-
-/// A copy that is done.
-#[derive(Debug)]
-pub struct MemcpyDone {
-    /// What was given with the job.
-    pub user_data: UserData,
-    /// How it went.
-    pub result: std::result::Result<(), JobError>,
-    /// The source, as it was.
-    pub source: Buf,
-    /// The destination; its datarooms have grown by what was copied, if it went well.
-    pub destination: Buf,
-}
 
 /// The refusals of a job, as they are on the path of jobs.
 const fn refuse(kind: ErrorKind, text: &'static str) -> Error {

@@ -5,7 +5,7 @@ use verbless_queue::wr::{Capability, MemoryCopy, Nop, PostError, Request};
 use verbless_queue::{CompletionError, ConnectOptions, Cqe, Qp, QpConfig, Rc, Region, Sge};
 
 use super::refuse;
-use crate::context::Place;
+use crate::context::engine::Place;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 

@@ -6,8 +6,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::data::{Body, Data};
-use super::plan::{Kind, Node, Plan};
-use crate::context::{Event, Job, JobError};
+use super::done::GraphDone;
+use super::node::Node;
+use super::plan::{Graph, Kind, Plan};
+use crate::context::event::Event;
+use crate::context::failure::JobError;
+use crate::context::job::Job;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::UserData;
 
@@ -46,6 +50,13 @@ impl Idle<'_> {
     /// Takes it for a run.
     pub(super) fn take(mut self) -> Box<Body> {
         self.0.take().expect("it was there when this was made")
+    }
+}
+
+impl Graph {
+    /// A new instance (`doca_graph_instance_create`), whose nodes have no data yet.
+    pub fn instance(&self) -> Instance {
+        Instance::new(&self.plan)
     }
 }
 
@@ -186,23 +197,20 @@ impl Body {
     }
 }
 
-/// An instance of a graph that has ended.
-#[derive(Debug)]
-pub struct GraphDone {
-    /// What was given with the submission.
-    pub user_data: UserData,
-    /// How it went: as its first node to fail, if one did.
-    pub result: std::result::Result<(), JobError>,
-    /// The first node that failed. If it is a sub-graph node, the sub-graph's own failed.
-    pub failed: Option<Node>,
-    /// The instance, which has the results of its nodes.
-    pub instance: Instance,
-}
-
 impl GraphDone {
-    /// The number in `doca_event::result`: 0, or [`ErrorKind::number`] of the failure.
-    pub fn status(&self) -> u64 {
-        self.result.err().map_or(0, |error| error.kind().number().into())
+    pub(super) fn of(
+        user_data: UserData,
+        result: std::result::Result<(), JobError>,
+        failed: Option<Node>,
+        instance: Instance,
+    ) -> Self {
+        Self { user_data, result, failed, instance: instance.shared }
+    }
+
+    /// The instance, which has the results of its nodes.
+    pub fn instance(&self) -> Instance {
+        let shared = self.instance.clone().downcast();
+        Instance { shared: shared.expect("an instance's event has the instance") }
     }
 }
 

@@ -43,12 +43,14 @@
 //! next one. Data of user nodes and of sub-graph nodes stays.
 
 mod data;
-mod instance;
-mod plan;
-mod runs;
-mod user;
+pub(crate) mod done;
+pub(crate) mod instance;
+mod node;
+pub(crate) mod plan;
+pub(crate) mod runs;
 
-pub use instance::{GraphDone, Instance};
-pub use plan::{Graph, GraphBuilder, Node};
-pub(crate) use runs::{Runs, Step};
-pub use user::UserNode;
+pub use data::UserNode;
+pub use done::GraphDone;
+pub use instance::Instance;
+pub use node::Node;
+pub use plan::{Graph, GraphBuilder};

@@ -4,24 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::instance::Instance;
-use super::user::{Callback, UserNode};
-use crate::context::{Context, CtxId, JobType};
+use super::data::{Callback, UserNode};
+use super::node::Node;
+use crate::context::core::CtxId;
+use crate::context::failure::JobType;
+use crate::context::library::Context;
 use crate::error::{Error, ErrorKind, Refused, Result};
-
-/// A node of a graph (`struct doca_graph_node`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
-    graph: u64,
-    index: u32,
-}
-
-impl Node {
-    /// Its number: nodes are counted from 0 on in the order in which they were made.
-    pub const fn index(self) -> u32 {
-        self.index
-    }
-}
 
 /// What a node does.
 #[derive(Clone)]
@@ -68,7 +56,7 @@ impl GraphBuilder {
     /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve) of whatever thread that is.
     /// The node fails if it returns an error, which is then the status of the instance. All
     /// instances share it; what is an instance's own is its
-    /// [data](Instance::set_user_node_data).
+    /// [data](crate::graph::Instance::set_user_node_data).
     pub fn user_node<F>(&mut self, callback: F) -> Node
     where
         F: Fn(&mut UserNode<'_>) -> std::result::Result<(), ErrorKind> + Send + Sync + 'static,
@@ -184,11 +172,6 @@ impl Graph {
     /// Its nodes.
     pub fn num_nodes(&self) -> usize {
         self.plan.nodes.len()
-    }
-
-    /// A new instance (`doca_graph_instance_create`), whose nodes have no data yet.
-    pub fn instance(&self) -> Instance {
-        Instance::new(&self.plan)
     }
 
     /// Work queues that are on it.

@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
+use super::data::UserNode;
 use super::data::{Body, Data, unset};
-use super::instance::{GraphDone, Instance};
+use super::done::GraphDone;
+use super::instance::Instance;
 use super::plan::{Graph, Kind, Plan};
-use super::user::UserNode;
-use crate::context::{Done, Event, JobError, Queues, Tag};
+use crate::context::event::{Done, Event, Tag};
+use crate::context::failure::JobError;
+use crate::context::queues::Queues;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::UserData;
 
@@ -242,7 +245,7 @@ impl Runs {
             Whose::Submitter { tag, user_data } => (tag, user_data),
             Whose::Node { .. } => unreachable!("only what was submitted is retrieved"),
         };
-        Done { tag, event: Event::Graph(GraphDone { user_data, result, failed, instance }) }
+        Done { tag, event: Event::Graph(GraphDone::of(user_data, result, failed, instance)) }
     }
 
     /// Begins all that can begin but user nodes. What there is no room for is tried again when a

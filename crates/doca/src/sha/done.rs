@@ -1,7 +1,7 @@
 //! What a hash yields.
 
 use crate::buffer::Buf;
-use crate::context::job::{JobError, JobType};
+use crate::context::failure::{JobError, JobType};
 use crate::types::UserData;
 
 use super::function::Partial;

@@ -28,8 +28,16 @@ use std::sync::Arc;
 
 use crate::buffer::Buf;
 use crate::buffer::Link;
-use crate::context::{Context, Done, Tag, job_sealed};
-use crate::context::{Core, CtxId, Engine, Event, Job, JobError, JobType, Place, Side, sealed};
+use crate::context::core::{Core, CtxId};
+use crate::context::engine::{Engine, Place};
+use crate::context::event::Event;
+use crate::context::event::{Done, Tag};
+use crate::context::failure::{JobError, JobType};
+use crate::context::job::Job;
+use crate::context::job_sealed;
+use crate::context::library::Context;
+use crate::context::sealed;
+use crate::context::side::Side;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::UserData;

@@ -1,0 +1,31 @@
+//! What every library's context is to a work queue.
+
+pub(crate) mod sealed {
+    use std::sync::Arc;
+
+    use crate::context::core::Core;
+    use crate::context::engine::{Engine, Place};
+    use crate::error::Result;
+
+    pub trait Sealed {
+        fn core(&self) -> &Arc<Core>;
+
+        /// What runs the jobs of one work queue.
+        fn engine(&self, place: &mut Place<'_>) -> Result<Box<dyn Engine>>;
+    }
+}
+
+/// A started instance of a library, which work queues are added to (`struct doca_ctx`). It is
+/// `Send` and `Sync`.
+pub trait Context: sealed::Sealed {
+    /// Whether a work queue in event-driven mode can be added to it
+    /// (`doca_ctx_get_event_driven_supported`).
+    fn event_driven_supported(&self) -> bool {
+        self.core().event_driven
+    }
+
+    /// Work queues that it is on.
+    fn workqs(&self) -> u32 {
+        self.core().workqs()
+    }
+}

@@ -1,0 +1,181 @@
+//! Nothing is allocated once everything is started: buffers, pools, jobs and their results.
+//!
+//! In all of 3.1 and in 3.3.4.1 of 2.2.
+
+#![allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use verbless_doca::dma::Dma;
+use verbless_doca::sha::{Algorithm, HashDone, Sha};
+use verbless_doca::{
+    AccessFlags, BufArray, BufPool, Dev, Event, Extensions, Inventory, Mmap, Retrieve, WorkQ,
+};
+
+use support::{dev, map, plain};
+
+/// Counts what the current thread allocates and frees.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends frees after its counter is gone.
+    let _ended = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as promised to us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: as promised to us.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often `work` allocates or frees.
+fn allocations(work: impl FnOnce()) -> u32 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 2);
+}
+
+/// The next result, without an error's text.
+fn next(workq: &mut WorkQ) -> Event {
+    loop {
+        match workq.progress_retrieve() {
+            Ok(event) | Err(Retrieve::IoFailed(event)) => return event,
+            Err(Retrieve::Again) => std::hint::spin_loop(),
+            Err(Retrieve::InvalidValue(error)) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn buffers_are_made_chained_copied_and_dropped_without_allocation() {
+    let (map, inventory) = plain(&dev(), 4096, 8);
+    let at = map.address();
+    let work = || {
+        for _ in 0..1000 {
+            let mut buffer = inventory.buf_by_addr(&map, at, 64).unwrap();
+            buffer.append(b"some bytes").unwrap();
+            buffer.link(inventory.buf_by_data(&map, at + 64, 64).unwrap()).unwrap();
+            buffer.link(inventory.buf_by_args(&map, at, 64, at + 8, 8).unwrap()).unwrap();
+            let copy = inventory.buf_dup(&buffer).unwrap();
+            let reference = buffer.add_ref().unwrap();
+            buffer.unlink();
+            buffer.reset_data_len();
+            drop((buffer, copy));
+            drop(reference);
+        }
+        // All are out: refused, which has a text that is there already.
+        let all: [_; 8] = std::array::from_fn(|_| inventory.buf_by_addr(&map, at, 1).unwrap());
+        assert!(inventory.buf_by_addr(&map, at, 1).is_err());
+        drop(all);
+    };
+    assert_eq!(allocations(work), 0);
+    assert_eq!(inventory.num_free_elements(), 8);
+}
+
+#[test]
+fn pools_and_arrays_allocate_nothing_once_they_are_started() {
+    let map = map(&dev(), 4096, AccessFlags::LOCAL_READ_WRITE);
+    let pool = BufPool::builder(&map, 8, 64).extensions(Extensions::LINKED_LIST).start().unwrap();
+    let mut array = BufArray::builder(&map, 8, 64).start().unwrap();
+    let work = || {
+        for index in 0..1000 {
+            let mut buffer = pool.alloc().unwrap();
+            buffer.link(pool.alloc().unwrap()).unwrap();
+            drop(buffer);
+            let element = array.take(index % 8).unwrap();
+            array.put(element).unwrap();
+        }
+        let all: [_; 8] = std::array::from_fn(|_| pool.alloc().unwrap());
+        assert!(pool.alloc().is_err());
+        drop(all);
+    };
+    assert_eq!(allocations(work), 0);
+}
+
+/// A map, an inventory, a DMA and a SHA context, and a work queue on both.
+fn lab(dev: &Dev, workq: WorkQ) -> (Mmap, Inventory, Dma, Sha, WorkQ) {
+    let (map, inventory) = plain(dev, 4096, 64);
+    let dma = Dma::builder(dev).start().unwrap();
+    let sha = Sha::builder(dev).start().unwrap();
+    let mut workq = workq;
+    workq.add(&dma).unwrap();
+    workq.add(&sha).unwrap();
+    (map, inventory, dma, sha, workq)
+}
+
+#[test]
+fn jobs_are_submitted_refused_and_retrieved_without_allocation() {
+    let (map, inventory, dma, sha, mut workq) = lab(&dev(), WorkQ::new(8).unwrap());
+    let at = map.address();
+    let from = |length| inventory.buf_by_data(&map, at, length).unwrap();
+    let to = || inventory.buf_by_addr(&map, at + 1024, 128).unwrap();
+    let mut session = Some(sha.partial(Algorithm::Sha256));
+    let work = || {
+        for lap in 0..200 {
+            // As many as the work queue takes: plain copies, chains, an empty one, hashes.
+            for n in 0..3 {
+                workq.submit(dma.memcpy(from(64), to()).user_data(n)).unwrap();
+            }
+            let (mut source, mut into) = (from(32), to());
+            source.link(from(16)).unwrap();
+            into.link(to()).unwrap();
+            workq.submit(dma.memcpy(source, into)).unwrap();
+            workq.submit(dma.memcpy(from(0), to())).unwrap();
+            workq.submit(sha.hash(Algorithm::Sha1, from(100), to())).unwrap();
+            workq.submit(sha.hash(Algorithm::Sha512, from(64), to())).unwrap();
+            let part = session.take().unwrap();
+            workq.submit(sha.update(part, from(64))).unwrap();
+            // One more is refused, and given back.
+            assert!(workq.submit(dma.memcpy(from(1), to())).is_err(), "{lap}");
+            for _ in 0..8 {
+                if let Event::Sha(HashDone { session: Some(back), .. }) = next(&mut workq) {
+                    session = Some(back);
+                }
+            }
+            // And one whose buffers do not fit.
+            assert!(workq.submit(dma.memcpy(from(1024), to())).is_err(), "{lap}");
+        }
+    };
+    assert_eq!(allocations(work), 0);
+    assert_eq!(inventory.num_free_elements(), 64);
+}
+
+#[test]
+fn an_event_driven_work_queue_arms_and_clears_without_allocation() {
+    let workq = WorkQ::builder(8).event_driven().build().unwrap();
+    let (map, inventory, dma, _sha, mut workq) = lab(&dev(), workq);
+    let at = map.address();
+    let work = || {
+        for _ in 0..200 {
+            let from = inventory.buf_by_data(&map, at, 64).unwrap();
+            let to = inventory.buf_by_addr(&map, at + 64, 64).unwrap();
+            workq.submit(dma.memcpy(from, to)).unwrap();
+            drop(workq.retrieve_within(None).unwrap());
+        }
+    };
+    assert_eq!(allocations(work), 0);
+}

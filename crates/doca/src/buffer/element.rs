@@ -163,6 +163,13 @@ impl Store {
         Some(element)
     }
 
+    /// Takes back what [`Store::take`] gave, and nobody used.
+    pub(super) fn give_back(&self, mut element: Box<Element>) {
+        element.home = None;
+        // As in `go_home`: there is room.
+        let _refused = self.free.push(element);
+    }
+
     /// Descriptors that nobody has.
     pub(super) fn available(&self) -> usize {
         self.free.len()

@@ -160,7 +160,8 @@ impl Inventory {
     /// not copied.
     ///
     /// # Errors
-    /// [`ErrorKind::Empty`] if too few are left; then none is taken.
+    /// [`ErrorKind::Empty`] if too few are left; then none is taken. [`ErrorKind::BadState`] if the
+    /// inventory or the map is stopped.
     pub fn buf_dup(&self, source: &Buf) -> Result<Buf> {
         let mut copy = self.copy_of(source.element())?;
         let mut rest = source.element().next.as_deref();
@@ -185,6 +186,7 @@ impl Inventory {
             let text = "the inventory is stopped: call `start` first";
             return Err(Error::plain(ErrorKind::BadState, text));
         }
+        chunk.gives_buffers()?;
         let Some(mut element) = self.store.take() else {
             let text = "all buffers of the inventory are out: drop some, or make it larger";
             return Err(Error::plain(ErrorKind::Empty, text));

@@ -108,12 +108,18 @@ impl BufPool {
     /// A buffer with an empty dataroom.
     ///
     /// # Errors
-    /// [`ErrorKind::Empty`] if all are out.
+    /// [`ErrorKind::Empty`] if all are out; [`ErrorKind::BadState`] while the map is stopped.
     pub fn alloc(&self) -> Result<Buf> {
         let Some(mut element) = self.store.take() else {
             let text = "all buffers of the pool are out: drop some, or make it larger";
             return Err(Error::plain(ErrorKind::Empty, text));
         };
+        if let Some(chunk) = &element.chunk
+            && let Err(error) = chunk.gives_buffers()
+        {
+            self.store.give_back(element);
+            return Err(error);
+        }
         (element.data, element.data_length) = (element.head, 0);
         Ok(Buf::of(element))
     }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use verbless_command::AccessKey;
@@ -50,6 +50,8 @@ pub struct Chunk {
     memory: Option<Memory>,
     /// Buffers that point here.
     buffers: AtomicU64,
+    /// Its map is stopped: no buffers are made of it.
+    stopped: AtomicBool,
     /// Dropped last, when nobody reaches the memory any more.
     freed: Option<Freed>,
 }
@@ -85,6 +87,7 @@ impl Chunk {
             keys: (0..devices).map(|_| OnceLock::new()).collect(),
             memory: Some(memory),
             buffers: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
             freed: None,
         }
     }
@@ -125,6 +128,7 @@ impl Chunk {
             keys: Box::new([OnceLock::from(key)]),
             memory: None,
             buffers: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
             freed: None,
         }
     }
@@ -231,6 +235,25 @@ impl Chunk {
     /// Buffers that point here.
     pub(crate) fn buffers(&self) -> u64 {
         self.buffers.load(Ordering::Acquire)
+    }
+
+    /// Whether buffers can be made of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] while its map is stopped.
+    #[inline]
+    pub(crate) fn gives_buffers(&self) -> Result<()> {
+        if self.stopped.load(Ordering::Relaxed) {
+            let text =
+                "the memory map is stopped, so no buffers are made of it: call `start` first";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        }
+        Ok(())
+    }
+
+    /// Its map is stopped or started.
+    pub(crate) fn set_stopped(&self, stopped: bool) {
+        self.stopped.store(stopped, Ordering::Relaxed);
     }
 
     pub(crate) fn count_buffer(&self) {

@@ -174,17 +174,20 @@ impl DynamicMmap {
             return Err(Error::plain(ErrorKind::BadState, "the memory map is started already"));
         }
         self.state = State::Started;
+        self.chunks.iter().for_each(|chunk| chunk.set_stopped(false));
         Ok(())
     }
 
     /// Stops it (`doca_mmap_stop`): until it is started again, it does not change, is not exported,
-    /// and no buffers are made of it. Buffers that there are stay as they are.
+    /// and no buffers are made of it, duplicates and those of a pool neither. Buffers that there are
+    /// stay as they are.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not started.
     pub fn stop(&mut self) -> Result<()> {
         self.must_be_started()?;
         self.state = State::Stopped;
+        self.chunks.iter().for_each(|chunk| chunk.set_stopped(true));
         Ok(())
     }
 

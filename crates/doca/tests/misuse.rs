@@ -1,0 +1,29 @@
+//! Misuse that the types rule out: each program of `misuse/` must not compile, for the reason that
+//! its `.stderr` file has.
+//!
+//! `TRYBUILD=overwrite cargo test -p verbless-doca --test misuse` writes these files anew.
+
+#[test]
+fn misuse_does_not_compile() {
+    trybuild::TestCases::new().compile_fail("tests/misuse/*.rs");
+}
+
+/// `Sync` or not, a type has this trait; `Sync`, it has it twice, and the compiler does not know
+/// which is meant. So this file does not compile if one of these types is `Sync`.
+trait OfOneThread<Way> {
+    fn holds() {}
+}
+
+impl<T> OfOneThread<()> for T {}
+impl<T: Sync> OfOneThread<u8> for T {}
+
+#[test]
+fn maps_buffers_inventories_and_work_queues_are_used_by_one_thread_at_a_time() {
+    use verbless_doca::{Buf, BufPool, DynamicMmap, Inventory, Mmap, WorkQ};
+    <Buf as OfOneThread<_>>::holds();
+    <BufPool as OfOneThread<_>>::holds();
+    <DynamicMmap as OfOneThread<_>>::holds();
+    <Inventory as OfOneThread<_>>::holds();
+    <Mmap as OfOneThread<_>>::holds();
+    <WorkQ as OfOneThread<_>>::holds();
+}

@@ -1,0 +1,12 @@
+//! A context that was stopped is one to configure again.
+
+use verbless_doca::dma::Dma;
+use verbless_doca::{Dev, WorkQ};
+
+fn main() {}
+
+pub fn adds_after_the_stop(workq: &mut WorkQ, dma: Dma) -> Dev {
+    let _builder = dma.stop().unwrap();
+    workq.add(&dma).unwrap();
+    dma.dev().clone()
+}

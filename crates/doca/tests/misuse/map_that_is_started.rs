@@ -1,0 +1,11 @@
+//! A started map of 2.2 does not change.
+
+use verbless_doca::{AccessFlags, Dev, Memory, Mmap};
+
+fn main() {}
+
+pub fn changes_a_started_map(map: Mmap, dev: &Dev, memory: Memory) {
+    map.add_dev(dev);
+    map.memrange(memory);
+    map.permissions(AccessFlags::LOCAL_READ_WRITE);
+}

@@ -1,0 +1,214 @@
+//! Rules of the two documents that no other test has: sections 3.3 and 3.4 of 2.2, chapters 4 to 6
+//! of 1.3. docs/mapping/doca-core.md has all rules with their tests.
+
+mod support;
+
+use std::time::Duration;
+
+use verbless_doca::dma::{Dma, MemcpyDone};
+use verbless_doca::{
+    AccessFlags, BufPool, DynamicMmap, ErrorKind, Event, Inventory, Memory, MemoryMap, Mmap,
+    Retrieve, WorkQ,
+};
+
+use support::{dev, map, plain};
+
+const READ_WRITE: AccessFlags = AccessFlags::LOCAL_READ_WRITE;
+
+fn done(workq: &mut WorkQ) -> MemcpyDone {
+    match workq.retrieve_within(Some(Duration::from_secs(60))).unwrap() {
+        Some(Event::Dma(done)) => done,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_copy_leaves_the_headrooms_alone() {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 2);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(1).unwrap();
+    workq.add(&dma).unwrap();
+    let bytes: Vec<u8> = (0..=255).collect();
+    map.write_at(0, &bytes).unwrap();
+    let (from, to) = (map.address(), map.address() + 1024);
+    let source = inventory.buf_by_args(&map, from, 256, from + 100, 50).unwrap();
+    let into = inventory.buf_by_args(&map, to, 256, to + 32, 0).unwrap();
+    workq.submit(dma.memcpy(source, into)).unwrap();
+    let done = done(&mut workq);
+    assert_eq!((done.source.data(), done.source.data_len()), (from + 100, 50));
+    assert_eq!((done.destination.data(), done.destination.data_len()), (to + 32, 50));
+    let mut whole = [0xff; 256];
+    map.read_at(1024, &mut whole).unwrap();
+    assert_eq!(whole[..32], [0; 32], "the headroom");
+    assert_eq!(whole[32..82], bytes[100..150]);
+    assert_eq!(whole[82..], [0; 174], "what is left of the tailroom");
+}
+
+#[test]
+fn a_chain_is_filled_from_its_front_and_its_rest_stays_empty() {
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 4);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(1).unwrap();
+    workq.add(&dma).unwrap();
+    let at = map.address();
+    let source = inventory.buf_by_data(&map, at, 100).unwrap();
+    let mut into = inventory.buf_by_addr(&map, at + 1024, 64).unwrap();
+    for place in [2048, 3072] {
+        into.link(inventory.buf_by_addr(&map, at + place, 64).unwrap()).unwrap();
+    }
+    workq.submit(dma.memcpy(source, into)).unwrap();
+    let lengths: Vec<u64> = done(&mut workq).destination.datarooms().map(|it| it.1).collect();
+    assert_eq!(lengths, [64, 36, 0]);
+}
+
+#[test]
+fn one_inventory_serves_maps_of_both_kinds() {
+    let dev = dev();
+    let fixed = map(&dev, 4096, READ_WRITE);
+    let mut dynamic = DynamicMmap::new("");
+    dynamic.start().unwrap();
+    let memory = Memory::allocate(4096).unwrap();
+    let address = memory.address();
+    dynamic.populate(memory, 1, None).unwrap();
+    let inventory = Inventory::builder(2).start().unwrap();
+    let both = [
+        inventory.buf_by_addr(&fixed, fixed.address(), 4096).unwrap(),
+        inventory.buf_by_addr(&dynamic, address, 1).unwrap(),
+    ];
+    assert_eq!(both.map(|buffer| buffer.len()), [4096, 1]);
+}
+
+#[test]
+fn one_context_serves_several_work_queues() {
+    let dev = dev();
+    let dma = Dma::builder(&dev).start().unwrap();
+    let (map, inventory) = plain(&dev, 4096, 8);
+    let mut queues: [WorkQ; 4] = std::array::from_fn(|_| WorkQ::new(1).unwrap());
+    queues.iter_mut().for_each(|workq| workq.add(&dma).unwrap());
+    for (n, workq) in queues.iter_mut().enumerate() {
+        let from = inventory.buf_by_data(&map, map.address(), 8).unwrap();
+        let to = inventory.buf_by_addr(&map, map.address() + 8, 8).unwrap();
+        workq.submit(dma.memcpy(from, to).user_data(n as u64)).unwrap();
+    }
+    // Each has its own job, and no other's.
+    for (n, workq) in queues.iter_mut().enumerate().rev() {
+        assert_eq!(done(workq).user_data.0, n as u64);
+        assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
+    }
+}
+
+#[test]
+fn a_work_queue_without_jobs_says_again() {
+    let mut workq = WorkQ::new(1).unwrap();
+    assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)), "on no context");
+    workq.add(&Dma::builder(&dev()).start().unwrap()).unwrap();
+    assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
+}
+
+#[test]
+fn a_stopped_inventory_makes_neither_buffers_nor_copies_until_it_is_started() {
+    let (map, mut inventory) = plain(&dev(), 4096, 4);
+    let buffer = inventory.buf_by_addr(&map, map.address(), 1).unwrap();
+    inventory.stop().unwrap();
+    let addr = inventory.buf_by_addr(&map, map.address(), 1).map(drop);
+    assert_eq!(addr.unwrap_err().kind(), ErrorKind::BadState);
+    assert_eq!(inventory.buf_dup(&buffer).unwrap_err().kind(), ErrorKind::BadState);
+    inventory.start().unwrap();
+    assert_eq!(inventory.buf_dup(&buffer).unwrap().head(), map.address());
+}
+
+#[test]
+fn a_dynamic_map_is_not_destroyed_while_buffers_point_into_it() {
+    let mut map = DynamicMmap::new("");
+    map.start().unwrap();
+    let memory = Memory::allocate(64).unwrap();
+    let address = memory.address();
+    map.populate(memory, 1, None).unwrap();
+    let inventory = Inventory::builder(1).start().unwrap();
+    let buffer = inventory.buf_by_addr(&map, address, 64).unwrap();
+    let refused = map.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    drop(buffer);
+    refused.given.destroy().unwrap();
+}
+
+#[test]
+fn a_stopped_dynamic_map_refuses_changes_exports_and_buffers() {
+    let dev = dev();
+    let mut map = DynamicMmap::new("");
+    map.set_max_chunks(2).unwrap();
+    map.set_access_flags(READ_WRITE | AccessFlags::RDMA_READ).unwrap();
+    map.start().unwrap();
+    map.dev_add(&dev).unwrap();
+    let memory = Memory::allocate(64).unwrap();
+    let address = memory.address();
+    map.populate(memory, 1, None).unwrap();
+    let inventory = Inventory::builder(2).start().unwrap();
+    let pool = BufPool::builder(&map, 2, 8).start().unwrap();
+    let buffer = inventory.buf_by_data(&map, address, 8).unwrap();
+
+    map.stop().unwrap();
+    let bad = |result: verbless_doca::Result<()>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::BadState);
+    };
+    bad(map.stop());
+    bad(map.dev_rm(&dev));
+    bad(map.dev_add(&support::dev()));
+    bad(map.populate(Memory::allocate(64).unwrap(), 1, None));
+    bad(map.export_rdma(&dev).map(drop));
+    bad(inventory.buf_by_addr(&map, address, 8).map(drop));
+    bad(inventory.buf_dup(&buffer).map(drop));
+    bad(pool.alloc().map(drop));
+    assert_eq!((inventory.num_free_elements(), pool.num_free_elements()), (1, 2));
+    assert_eq!(buffer.to_vec().unwrap(), [0; 8], "a buffer that there is stays");
+
+    map.start().unwrap();
+    assert_eq!(inventory.buf_dup(&buffer).unwrap().head(), address);
+    pool.alloc().unwrap();
+}
+
+/// Chapter 6 of 1.3: ranges that are known before, ranges that are found while jobs run, and a map
+/// for each buffer.
+#[test]
+fn memory_known_before_and_memory_found_later_are_both_copied_from() {
+    let dev = dev();
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(4).unwrap();
+    workq.add(&dma).unwrap();
+    let (target, inventory) = plain(&dev, 4096, 8);
+    let found = |seed: u8| {
+        let memory = Memory::allocate(64).unwrap();
+        memory.write_at(0, &[seed; 64]).unwrap();
+        memory
+    };
+    let copy = |workq: &mut WorkQ, map: &dyn Fn() -> verbless_doca::Buf, seed: u8| {
+        let into = inventory.buf_by_addr(&target, target.address(), 64).unwrap();
+        workq.submit(dma.memcpy(map(), into)).unwrap();
+        assert_eq!(done(workq).destination.to_vec().unwrap(), [seed; 64]);
+    };
+    fn all(inventory: &Inventory, map: &impl MemoryMap, address: u64) -> verbless_doca::Buf {
+        inventory.buf_by_data(map, address, 64).unwrap()
+    }
+
+    // 6.2 and 6.3.1: the second range comes after the first copy.
+    let mut map = DynamicMmap::new("found");
+    map.set_max_chunks(2).unwrap();
+    map.start().unwrap();
+    map.dev_add(&dev).unwrap();
+    for seed in [1, 2] {
+        let memory = found(seed);
+        let address = memory.address();
+        map.populate(memory, 1, None).unwrap();
+        copy(&mut workq, &|| all(&inventory, &map, address), seed);
+    }
+    // 6.3.2.
+    for seed in 3..10 {
+        let memory = found(seed);
+        let address = memory.address();
+        let map = Mmap::builder().memrange(memory).add_dev(&dev).start().unwrap();
+        copy(&mut workq, &|| all(&inventory, &map, address), seed);
+        map.destroy().unwrap();
+    }
+}

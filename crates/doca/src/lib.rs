@@ -59,6 +59,16 @@
 //! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
 //! buffers, inventories and work queues are `Send`, and used by one thread at a time.
 
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("../../../docs/doca.md")]
+pub mod chapter {}
+
+#[cfg(any(doc, doctest))]
+pub mod mapping {
+    #![doc = include_str!("../../../docs/mapping/doca-core.md")]
+    use super::*;
+}
+
 pub mod buffer;
 pub mod context;
 pub mod device;

@@ -44,7 +44,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     if !ROWS.iter().any(|row| chosen(&row)) {
         return Ok(());
     }
-    let program = build("copies")?;
+    let program = build("verbless-ring", "copies")?;
     let mut reports = Vec::new();
     while reports.len() < RUNS {
         reports.push(run(&program)?);

@@ -4,8 +4,8 @@
 //! callgrind counts instructions exactly, so a change of one shows. The program under it is
 //! `crates/ring/benches/instructions.rs`; its first comment says what an operation includes.
 //! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
-//! allocation or a lock, and memory touched in the right order. Last, what a modelled WRITE costs
-//! ([`mod@write`]), the rates of copies into registered memory ([`copies`]), the model's rates
+//! allocation or a lock, and memory touched in the right order. Then, what a modelled WRITE costs
+//! ([`mod@write`]), and a job of DOCA Core ([`jobs`]), the rates of copies into registered memory ([`copies`]), the model's rates
 //! ([`speed`]), what else it does meanwhile ([`busy`]), and what it is like to be a program under
 //! `verbless-model run` ([`mod@run`]).
 
@@ -13,6 +13,7 @@ pub(crate) mod aarch64;
 mod busy;
 mod code;
 mod copies;
+mod jobs;
 mod run;
 mod speed;
 mod write;
@@ -160,7 +161,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Counts instructions, and looks at the machine code.
 fn count(options: &Options, tally: &mut Tally) -> Result {
-    let program = build("instructions")?;
+    let program = build("verbless-ring", "instructions")?;
     println!("instructions per operation (callgrind), call and loop included\n");
     println!(
         "{:36} {:>7} {:>8} {:>6} {:>10} {:>6}",
@@ -185,7 +186,8 @@ fn count(options: &Options, tally: &mut Tally) -> Result {
     if !options.no_code {
         code::check(&program, tally)?;
     }
-    write::check(options.filter.as_deref(), tally)
+    write::check(options.filter.as_deref(), tally)?;
+    jobs::check(options.filter.as_deref(), tally)
 }
 
 const SEMANTICS: &str = "\
@@ -240,10 +242,10 @@ struct Target {
     name: String,
 }
 
-/// Builds the benchmark `name` of the rings; returns where it is.
-fn build(name: &str) -> Result<PathBuf> {
+/// Builds the benchmark `name` of a package; returns where it is.
+fn build(package: &str, name: &str) -> Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--profile", "bench", "--package", "verbless-ring", "--bench", name])
+        .args(["build", "--profile", "bench", "--package", package, "--bench", name])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(workspace_root())
         .stderr(Stdio::inherit())

@@ -5,9 +5,9 @@
 //! `crates/ring/benches/instructions.rs`; its first comment says what an operation includes.
 //! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
 //! allocation or a lock, and memory touched in the right order. Then, what a modelled WRITE costs
-//! ([`mod@write`]), and a job of DOCA Core ([`jobs`]), the rates of copies into registered memory ([`copies`]), the model's rates
-//! ([`speed`]), what else it does meanwhile ([`busy`]), and what it is like to be a program under
-//! `verbless-model run` ([`mod@run`]).
+//! ([`mod@write`]), and a job of DOCA Core ([`jobs`]); last, the rates of copies into registered
+//! memory ([`copies`]), the model's rates ([`speed`]), what else it does meanwhile ([`busy`]), and
+//! what it is like to be a program under `verbless-model run` ([`mod@run`]).
 
 pub(crate) mod aarch64;
 mod busy;

@@ -179,8 +179,8 @@ impl DynamicMmap {
     }
 
     /// Stops it (`doca_mmap_stop`): until it is started again, it does not change, is not exported,
-    /// and no buffers are made of it, duplicates and those of a pool neither. Buffers that there are
-    /// stay as they are.
+    /// and no buffers are made of it, be they duplicates or of a pool. Buffers that there are stay
+    /// as they are.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not started.

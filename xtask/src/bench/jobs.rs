@@ -8,9 +8,10 @@ use super::{Tally, build, number_behind};
 use crate::Result;
 
 const NAME: &str = "DOCA DMA submit + retrieve";
-/// As many times the instructions of the copy at most. The aim is 1.5. Measured: 818 to 156, 5.2
-/// times; submit 523 to 101, retrieve 294 to 55.
-const BOUND: f64 = 5.6;
+/// As many times the instructions of the copy at most: what it is now and a little, so that it does
+/// not grow. The aim is 1.5. Measured: 916 to 156, 5.9 times; 818 before jobs of graphs took the
+/// same way.
+const BOUND: f64 = 6.2;
 
 /// Measures, prints the row and counts it.
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {

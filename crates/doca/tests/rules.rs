@@ -212,3 +212,15 @@ fn memory_known_before_and_memory_found_later_are_both_copied_from() {
         map.destroy().unwrap();
     }
 }
+
+#[test]
+fn properties_are_told_at_all_times() {
+    let mut map = DynamicMmap::new("told");
+    map.set_access_flags(READ_WRITE).unwrap();
+    assert_eq!(map.access_flags(), READ_WRITE);
+    let inventory = Inventory::builder(3).name("descriptors").start().unwrap();
+    assert_eq!((inventory.name(), inventory.num_elements()), ("descriptors", 3));
+    let mut workq = WorkQ::new(5).unwrap();
+    workq.set_event_driven(true).unwrap();
+    assert_eq!((workq.depth(), workq.is_event_driven()), (5, true));
+}

@@ -57,6 +57,7 @@ impl Directory {
     }
 
     /// The function that an address reaches from port `port` (from 1) of function `from`.
+    #[inline]
     pub(crate) fn reach(&self, from: usize, port: u8, to: Address) -> Option<usize> {
         let source = self.0.get(from)?;
         source.ports.get(usize::from(port).checked_sub(1)?).filter(|port| port.up)?;

@@ -57,6 +57,7 @@ impl Functions {
     ///
     /// # Panics
     /// If that one is not at hand.
+    #[inline]
     pub(crate) fn split(&mut self, id: usize) -> (&mut Function, Others<'_>) {
         let (before, rest) = self.0.split_at_mut(id);
         let (one, after) = rest.split_first_mut().expect("a function that exists");

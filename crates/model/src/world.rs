@@ -175,12 +175,14 @@ impl World {
 
     /// Sees to it that the functions are at hand whose memory keys of function `id`, which is, lead
     /// to; false as for [`World::have`].
+    #[inline]
     pub(crate) fn have_owners(&mut self, id: usize) -> bool {
-        let leads_to = &self.functions[id].hca.leads_to;
-        if leads_to.is_empty() {
-            return true;
-        }
-        let owners: Vec<usize> = leads_to.keys().copied().collect();
+        self.functions[id].hca.leads_to.is_empty() || self.have_those_of(id)
+    }
+
+    #[cold]
+    fn have_those_of(&mut self, id: usize) -> bool {
+        let owners: Vec<usize> = self.functions[id].hca.leads_to.keys().copied().collect();
         owners.into_iter().all(|owner| self.have(owner))
     }
 

@@ -136,6 +136,7 @@ struct Parts<'a> {
 }
 
 impl Function {
+    #[inline(always)]
     fn parts<'a>(&'a mut self, now: u64, others: Others<'a>) -> Parts<'a> {
         let Self { hca, engine, space, spaces } = self;
         let memory = &*hca.memory;
@@ -175,6 +176,7 @@ impl Function {
     }
 
     /// A QP, to do something with it.
+    #[inline(always)]
     pub(super) fn pair_among<'a>(
         &'a mut self,
         qpn: u32,
@@ -202,6 +204,7 @@ impl Function {
 
 impl Functions {
     /// A QP of function `id`, to do something with it.
+    #[inline(always)]
     pub(super) fn pair(&mut self, id: usize, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
         let (function, others) = self.split(id);
         function.pair_among(qpn, now, others)

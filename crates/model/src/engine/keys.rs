@@ -173,6 +173,7 @@ impl Walk<'_> {
     }
 
     /// Finds the memory behind a key that has been checked.
+    #[inline]
     fn translate(
         &mut self,
         mkey: &Mkey,
@@ -232,6 +233,7 @@ impl Walk<'_> {
     }
 
     /// An alias has a domain of its own; everything else is its target's.
+    #[cold]
     fn alias(
         &mut self,
         alias: &Alias,
@@ -257,6 +259,7 @@ impl Walk<'_> {
 
     /// A crossing key counts addresses as its target does, which must have been made for that
     /// (`crossed_side_mkey`); within one function they must have one owner.
+    #[cold]
     fn crossing(
         &mut self,
         mkey: &Mkey,
@@ -282,6 +285,7 @@ impl Walk<'_> {
     }
 
     /// Goes on with the keys of the target's function and in its domain.
+    #[cold]
     fn foreign(
         &mut self,
         keys: Keys<'_>,

@@ -90,16 +90,26 @@ impl QueuePair<'_> {
         };
         let placed = Placed { work, index, wqebbs, length };
         Ok(match work.operation.action {
-            Action::Nop => Step::Over(self.succeed(&placed, 0, None)),
-            Action::Copy => Step::Over(self.copy(&placed, scratch)),
-            Action::Wait => Step::Over(self.wait_for_data(&placed, scratch)),
-            Action::Umr => {
-                let asker = Asker::of(self.qpn, self.qp);
-                let done = umr::execute(&mut self.context, &asker, work.immediate, scratch);
-                Step::Over(self.finish(&placed, done))
+            Action::Nop | Action::Copy | Action::Wait | Action::Umr => {
+                Step::Over(self.execute_here(&placed, scratch))
             }
             _ => self.resume(placed),
         })
+    }
+
+    /// Executes what does not leave the device, apart from the path of messages.
+    #[inline(never)]
+    fn execute_here(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
+        match placed.work.operation.action {
+            Action::Copy => self.copy(placed, scratch),
+            Action::Wait => self.wait_for_data(placed, scratch),
+            Action::Umr => {
+                let (asker, immediate) = (Asker::of(self.qpn, self.qp), placed.work.immediate);
+                let done = umr::execute(&mut self.context, &asker, immediate, scratch);
+                self.finish(placed, done)
+            }
+            _ => self.succeed(placed, 0, None),
+        }
     }
 
     /// Lets a request go out, unless it has waited for its ACK as often as it may.

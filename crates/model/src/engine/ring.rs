@@ -21,6 +21,7 @@ impl QueueMemory {
 
     /// Calls `each` with the runs of host memory that hold `length` bytes from `at`; neighbouring
     /// pages are one run.
+    #[inline]
     pub(crate) fn runs(
         &self,
         at: u64,

@@ -26,11 +26,13 @@ const PART: u64 = 8;
 
 impl QueuePair<'_> {
     /// Whether the WQE is a wait that can be: its bytes, of which it moves none, or a syndrome.
+    #[cold]
     pub(super) fn check_wait(wqe: &[u8]) -> Result<u64, u8> {
         Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
     }
 
     /// Goes on if the condition holds, or stands still.
+    #[cold]
     pub(super) fn wait_for_data(&mut self, placed: &Placed, scratch: &Scratch) -> Turn {
         let holds = Condition::of(&scratch.wqe)
             .ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
@@ -70,12 +72,15 @@ impl QueuePair<'_> {
 
 /// Gives queues of a function that stand still a turn if their waits are over; true if there are
 /// such.
+#[inline]
 pub(super) fn look(world: &mut World, id: usize) -> bool {
+    !world.functions[id].engine.waits.is_empty() && look_at_all(world, id)
+}
+
+#[cold]
+fn look_at_all(world: &mut World, id: usize) -> bool {
     let now = world.clock.now;
     let (function, others) = world.functions.split(id);
-    if function.engine.waits.is_empty() {
-        return false;
-    }
     let mut worked = false;
     for (qpn, condition) in function.engine.waits.due(now) {
         let Ok(pair) = function.pair_among(qpn, now, others) else {

@@ -120,19 +120,27 @@ impl Work {
                     work.operands = Operands { swap_add, compare };
                     AtomicSegment::BYTES
                 }
-                Part::Metadata => {
-                    let metadata = MmoSegment::from_prefix(rest).ok_or(Malformed)?;
-                    (work.remote_address, work.rkey) = (metadata.addr(), metadata.lkey());
-                    MmoSegment::BYTES
-                }
-                Part::Wait => {
-                    WaitDataSegment::from_prefix(rest).ok_or(Malformed)?;
-                    WaitDataSegment::BYTES
-                }
-                Part::Umr => rest.len(),
+                Part::Metadata | Part::Wait | Part::Umr => work.take_own(*part, rest)?,
             };
         }
         Ok(work)
+    }
+
+    /// Reads a segment of what does not leave the device; the bytes that it takes.
+    #[inline(never)]
+    fn take_own(&mut self, part: Part, rest: &[u8]) -> Result<usize, Malformed> {
+        match part {
+            Part::Metadata => {
+                let metadata = MmoSegment::from_prefix(rest).ok_or(Malformed)?;
+                (self.remote_address, self.rkey) = (metadata.addr(), metadata.lkey());
+                Ok(MmoSegment::BYTES)
+            }
+            Part::Wait => {
+                WaitDataSegment::from_prefix(rest).ok_or(Malformed)?;
+                Ok(WaitDataSegment::BYTES)
+            }
+            _ => Ok(rest.len()),
+        }
     }
 }
 

@@ -38,6 +38,7 @@ impl<'a> Carrier<'a> {
 
     /// Looks for the function that the QP sends to; false: another thread has that, and the turn
     /// must begin again when it is at hand.
+    #[inline]
     pub(in crate::engine) fn finds_peer(&mut self) -> Result<bool, Missing> {
         let (id, qpn) = self.from;
         let qp = self.world.functions[id].hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
@@ -79,12 +80,14 @@ impl<'a> Carrier<'a> {
     }
 
     /// The QP itself.
+    #[inline(always)]
     pub(super) fn pair(&mut self) -> Result<QueuePair<'_>, Missing> {
         let (function, qpn) = self.from;
         self.world.functions.pair(function, qpn, self.world.clock.now)
     }
 
     /// Takes a part of the QP's request to its peer, which gets it by `receive`.
+    #[inline]
     pub(super) fn exchange(
         &mut self,
         placed: &Placed,

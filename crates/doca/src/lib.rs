@@ -50,6 +50,7 @@
 //! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h` and their kin | buffers, inventories |
 //! | [`context`] | `doca_ctx.h` | work queues, jobs, events |
 //! | [`dma`] | `doca_dma.h` | copies by the device |
+//! | [`future`] | | jobs as futures |
 //! | [`graph`] | `doca_graph.h` | jobs in the order of their dependencies |
 //! | [`sha`] | `doca_sha.h` | hashes, by software |
 //!
@@ -74,6 +75,7 @@ pub mod context;
 pub mod device;
 pub mod dma;
 mod error;
+pub mod future;
 pub mod graph;
 pub mod memory;
 pub mod sha;
@@ -83,5 +85,6 @@ pub use buffer::{Buf, BufArray, BufPool, BufRef, Extensions, Inventory};
 pub use context::{Context, Event, Events, Job, JobError, JobType, Retrieve, WorkQ};
 pub use device::{Dev, DevInfo, DevType};
 pub use error::{Error, ErrorKind, Refused, Result};
+pub use future::{AsyncWorkQ, JobFuture};
 pub use memory::{DynamicMmap, Memory, MemoryMap, Mmap};
 pub use types::{AccessFlags, PciAddress, PciFuncType, UserData};

@@ -421,6 +421,34 @@ fn a_job_that_is_refused_and_a_callback_that_fails_are_failures_of_their_nodes()
 }
 
 #[test]
+fn a_job_that_a_node_was_refused_is_the_programs_when_it_submits_it() {
+    let mut lab = lab(WorkQ::new(8).unwrap());
+    let (graph, nodes) = chain(&lab, 1);
+    lab.workq.add_graph(&graph).unwrap();
+    let instance = graph.instance();
+    let source = lab.data(0, 64);
+    let reference = source.add_ref().unwrap();
+    instance.set_ctx_node_data(nodes[0], lab.dma.memcpy(source, lab.room(64, 64))).unwrap();
+    lab.workq.submit_graph(&instance, 0).unwrap();
+    assert_eq!(ended(&mut lab.workq).status(), u64::from(ErrorKind::InvalidValue.number()));
+    drop(reference);
+    let job = instance.take_job::<Memcpy>(nodes[0]).unwrap().unwrap().user_data(6);
+    // Another instance is where the refused one was.
+    let other = graph.instance();
+    other.set_ctx_node_data(nodes[0], lab.copy(0, 0x1000)).unwrap();
+    lab.workq.submit_graph(&other, 7).unwrap();
+    lab.workq.submit(job).unwrap();
+    let mut events: Vec<_> = lab
+        .workq
+        .drain()
+        .map(|event| event.unwrap())
+        .map(|it| (it.job_type(), it.user_data().0))
+        .collect();
+    events.sort_by_key(|event| event.1);
+    assert_eq!(events, [(JobType::DmaMemcpy, 6), (JobType::Graph, 7)]);
+}
+
+#[test]
 fn a_callback_sets_the_job_of_a_node_behind_it() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     lab.map.write_at(0, &[5; 64]).unwrap();

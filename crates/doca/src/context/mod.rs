@@ -22,8 +22,8 @@ pub(crate) mod job;
 pub(crate) mod library;
 pub(crate) mod queues;
 pub(crate) mod side;
-mod wait;
-mod workq;
+pub(crate) mod wait;
+pub(crate) mod workq;
 
 pub use event::{Event, Retrieve};
 pub use failure::{JobError, JobType};

@@ -177,6 +177,17 @@ impl WorkQ {
     /// that the job cannot have.
     #[inline]
     pub fn submit<J: Job>(&mut self, job: J) -> std::result::Result<(), Refused<J>> {
+        self.submit_tagged(job, Tag::Program)
+    }
+
+    /// The same for whom `tag` says. One that was refused before may have another tag.
+    #[inline]
+    pub(crate) fn submit_tagged<J: Job>(
+        &mut self,
+        mut job: J,
+        tag: Tag,
+    ) -> std::result::Result<(), Refused<J>> {
+        job.set_tag(tag);
         let worked = self.queues.begin(job)?;
         if worked && self.armed {
             // Nothing else tells that there is something to do.

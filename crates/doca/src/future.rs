@@ -1,0 +1,341 @@
+//! Jobs as futures, on any executor.
+//!
+//! An [`AsyncWorkQ`] is a work queue that tasks share. Each submits its jobs and awaits their own
+//! events. The library has no thread and no reactor: somebody has to [drive](AsyncWorkQ::drive) the
+//! queue, one task for all, with what the executor knows of the queue's file.
+//!
+//! ```no_run
+//! # use verbless_doca::{Buf, WorkQ, dma::Dma, future::AsyncWorkQ};
+//! # async fn readable_by_the_executor() -> std::io::Result<()> { Ok(()) }
+//! # async fn f(workq: WorkQ, dma: Dma, b: [Buf; 4]) -> Result<(), Box<dyn std::error::Error>> {
+//! # let [source, destination, source2, destination2] = b;
+//! let queue = AsyncWorkQ::new(workq)?;
+//! let readable = async || readable_by_the_executor().await;
+//! let work = async {
+//!     let one = queue.submit(dma.memcpy(source, destination))?;
+//!     let other = queue.submit(dma.memcpy(source2, destination2))?;
+//!     Ok::<_, verbless_doca::Error>((one.await, other.await))
+//! };
+//! let (one, other) = queue.drive_until(readable, work).await??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With tokio, where `file` is an `AsyncFd` of [`AsyncWorkQ::file`], it is
+//! `async || { file.readable().await?.clear_ready(); Ok(()) }`.
+//!
+//! A future that is dropped loses nothing but its event: the job goes on, and when it is done its
+//! buffers go back to where they came from. The event of one that is forgotten
+//! ([`mem::forget`]) is kept until the queue is dropped.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::context::event::{Done, Event, Retrieve, Tag};
+use crate::context::job::Job;
+use crate::context::wait::{BURST, not_readable};
+use crate::context::workq::WorkQ;
+use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::graph::instance::Instance;
+use crate::types::UserData;
+
+/// A work queue whose jobs are futures. It is `Send` and `Sync`.
+pub struct AsyncWorkQ {
+    file: OwnedFd,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    workq: WorkQ,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Those who wait for room.
+    room: Vec<Waker>,
+}
+
+/// What becomes of a job's event.
+enum Slot {
+    Free,
+    /// A future waits for it.
+    Waits(Option<Waker>),
+    /// The future is gone.
+    Dropped,
+    /// It is here.
+    Ended(Event),
+}
+
+impl AsyncWorkQ {
+    /// Takes a work queue in event-driven mode that has nothing in flight.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] if it is not so; [`ErrorKind::OperatingSystem`] when the process has
+    /// too many files.
+    #[expect(clippy::result_large_err, reason = "it gives back the work queue")]
+    pub fn new(workq: WorkQ) -> std::result::Result<Self, Refused<WorkQ>> {
+        let text = match (workq.is_event_driven(), workq.in_flight()) {
+            (false, _) => "the work queue is in polling mode: build it with `event_driven`",
+            (true, 0) => {
+                return match workq.event_handle().try_clone_to_owned() {
+                    Ok(file) => {
+                        let (slots, free, room) = (Vec::new(), Vec::new(), Vec::new());
+                        Ok(Self { file, inner: Mutex::new(Inner { workq, slots, free, room }) })
+                    }
+                    Err(error) => Err(Refused::new(not_readable(error), workq)),
+                };
+            }
+            _ => "jobs are in flight on the work queue: retrieve them first",
+        };
+        Err(Refused::new(Error::plain(ErrorKind::BadState, text), workq))
+    }
+
+    /// The work queue, to add and remove contexts and graphs.
+    pub fn get_mut(&mut self) -> &mut WorkQ {
+        &mut self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).workq
+    }
+
+    /// The work queue. Jobs whose futures were dropped may be in flight; their events are now
+    /// retrieved as those of other jobs.
+    pub fn into_inner(self) -> WorkQ {
+        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).workq
+    }
+
+    /// The file that becomes readable when there is something to do. It stays the same.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Submits a job; it is on its way when this returns. The future is its event.
+    ///
+    /// # Errors
+    /// As [`WorkQ::submit`].
+    pub fn submit<J: Job>(&self, job: J) -> std::result::Result<JobFuture<'_>, Refused<J>> {
+        self.lock().submit(job).map(|slot| JobFuture { queue: self, slot })
+    }
+
+    /// Submits a job, after waiting for room for it if there is none. Dropped before it is done, it
+    /// has submitted nothing, and drops the job.
+    ///
+    /// # Errors
+    /// As [`WorkQ::submit`]; [`ErrorKind::Again`] only if nothing is in flight that makes room.
+    pub async fn submit_waiting<J: Job>(
+        &self,
+        job: J,
+    ) -> std::result::Result<JobFuture<'_>, Refused<J>> {
+        let mut job = Some(job);
+        poll_fn(|context| {
+            let mut inner = self.lock();
+            let Some(given) = job.take() else { return Poll::Pending };
+            match inner.submit(given) {
+                Err(Refused { error, given })
+                    if error.kind() == ErrorKind::Again && inner.workq.in_flight() > 0 =>
+                {
+                    job = Some(given);
+                    if !inner.room.iter().any(|waker| waker.will_wake(context.waker())) {
+                        inner.room.push(context.waker().clone());
+                    }
+                    Poll::Pending
+                }
+                result => Poll::Ready(result.map(|slot| JobFuture { queue: self, slot })),
+            }
+        })
+        .await
+    }
+
+    /// Submits an instance of a graph. The future is its event.
+    ///
+    /// # Errors
+    /// As [`WorkQ::submit_graph`].
+    pub fn submit_graph(
+        &self,
+        instance: &Instance,
+        user_data: impl Into<UserData>,
+    ) -> Result<JobFuture<'_>> {
+        let mut inner = self.lock();
+        let slot = inner.begin();
+        let submitted =
+            inner.workq.submit_graph_tagged(instance, user_data.into(), Tag::Future(slot));
+        match submitted {
+            Ok(()) => Ok(JobFuture { queue: self, slot }),
+            Err(error) => {
+                inner.release(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Retrieves events and hands them to their futures, for good. One task does this for all.
+    /// `readable` waits until the [file](AsyncWorkQ::file) is readable; it may come back too early.
+    ///
+    /// Dropped, it has lost nothing; the futures wait until somebody drives the queue again.
+    ///
+    /// # Errors
+    /// The work queue failed ([`Retrieve::InvalidValue`]), or `readable`
+    /// ([`ErrorKind::OperatingSystem`]).
+    pub async fn drive(
+        &self,
+        mut readable: impl AsyncFnMut() -> std::io::Result<()>,
+    ) -> Result<Infallible> {
+        loop {
+            for _ in 0..BURST {
+                if !self.step()? {
+                    break;
+                }
+            }
+            // What is left makes the file readable at once, and other tasks have their turn.
+            self.lock().workq.rearm()?;
+            readable().await.map_err(not_readable)?;
+        }
+    }
+
+    /// Drives the queue until `work` is done.
+    ///
+    /// # Errors
+    /// As [`AsyncWorkQ::drive`]; `work` is dropped then.
+    pub async fn drive_until<T>(
+        &self,
+        readable: impl AsyncFnMut() -> std::io::Result<()>,
+        work: impl Future<Output = T>,
+    ) -> Result<T> {
+        let (mut work, mut drive) = (pin!(work), pin!(self.drive(readable)));
+        poll_fn(|context| {
+            if let Poll::Ready(output) = work.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            match drive.as_mut().poll(context) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Ready(Ok(never)) => match never {},
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Retrieves what there is; false if there is nothing to do.
+    fn step(&self) -> Result<bool> {
+        let mut inner = self.lock();
+        let before = inner.workq.in_flight();
+        let retrieved = inner.workq.progress();
+        let room = match inner.workq.in_flight() < before {
+            true => mem::take(&mut inner.room),
+            false => Vec::new(),
+        };
+        let (ended, result) = match retrieved {
+            Ok(Done { tag: Tag::Future(slot), event }) => (inner.ended(slot, event), Ok(true)),
+            // Nobody else submits here.
+            Ok(Done { event, .. }) => (Slot::Ended(event), Ok(true)),
+            Err(Retrieve::InvalidValue(error)) => (Slot::Free, Err(error)),
+            Err(_) => (Slot::Free, Ok(inner.workq.has_work() || !room.is_empty())),
+        };
+        // Wakers, and what goes with events, may come back here.
+        drop(inner);
+        if let Slot::Waits(Some(waker)) = ended {
+            waker.wake();
+        }
+        room.into_iter().for_each(Waker::wake);
+        result
+    }
+}
+
+impl Inner {
+    fn begin(&mut self) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::Free);
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize] = Slot::Waits(None);
+        slot
+    }
+
+    fn release(&mut self, slot: u32) -> Slot {
+        self.free.push(slot);
+        mem::replace(&mut self.slots[slot as usize], Slot::Free)
+    }
+
+    fn submit<J: Job>(&mut self, job: J) -> std::result::Result<u32, Refused<J>> {
+        let slot = self.begin();
+        match self.workq.submit_tagged(job, Tag::Future(slot)) {
+            Ok(()) => Ok(slot),
+            Err(refused) => {
+                self.release(slot);
+                Err(refused)
+            }
+        }
+    }
+
+    /// The event of a slot came. What is to be dropped or woken is given back.
+    fn ended(&mut self, slot: u32, event: Event) -> Slot {
+        if matches!(self.slots[slot as usize], Slot::Dropped) {
+            self.release(slot);
+            return Slot::Ended(event);
+        }
+        mem::replace(&mut self.slots[slot as usize], Slot::Ended(event))
+    }
+}
+
+/// The event of a job: see [`AsyncWorkQ::submit`]. The job goes on if this is dropped.
+#[must_use = "dropped, it drops the event with the job's buffers"]
+pub struct JobFuture<'q> {
+    queue: &'q AsyncWorkQ,
+    slot: u32,
+}
+
+impl Future for JobFuture<'_> {
+    /// The event; of a job that failed, in [`Retrieve::IoFailed`].
+    type Output = std::result::Result<Event, Retrieve>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut inner = self.queue.lock();
+        let slot = &mut inner.slots[self.slot as usize];
+        match slot {
+            Slot::Waits(Some(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
+            Slot::Waits(_) => {
+                let old = mem::replace(slot, Slot::Waits(Some(context.waker().clone())));
+                drop(inner);
+                drop(old);
+                Poll::Pending
+            }
+            Slot::Ended(_) => match mem::replace(slot, Slot::Free) {
+                Slot::Ended(event) if event.is_failed_job() => {
+                    Poll::Ready(Err(Retrieve::IoFailed(event)))
+                }
+                Slot::Ended(event) => Poll::Ready(Ok(event)),
+                _ => Poll::Pending,
+            },
+            Slot::Free | Slot::Dropped => panic!("a future was polled after it was done"),
+        }
+    }
+}
+
+impl Drop for JobFuture<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.queue.lock();
+        let old = match inner.slots[self.slot as usize] {
+            Slot::Waits(_) => mem::replace(&mut inner.slots[self.slot as usize], Slot::Dropped),
+            _ => inner.release(self.slot),
+        };
+        drop(inner);
+        drop(old);
+    }
+}
+
+impl fmt::Debug for AsyncWorkQ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncWorkQ").field("workq", &self.lock().workq).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for JobFuture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobFuture").field("slot", &self.slot).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,439 @@
+//! Jobs and events as futures: on an executor of a few lines, and on tokio.
+
+mod support;
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, poll};
+use verbless_doca::dma::{Dma, Memcpy};
+use verbless_doca::graph::Graph;
+use verbless_doca::sha::{Algorithm, HashJob, Sha};
+use verbless_doca::{
+    AsyncWorkQ, Buf, ErrorKind, Event, Inventory, JobFuture, JobType, Mmap, Retrieve, WorkQ,
+};
+use verbless_model::Model;
+use verbless_prm::CqeSyndrome;
+
+use support::plain;
+
+const BUFFERS: usize = 512;
+
+struct Lab {
+    model: Model,
+    map: Mmap,
+    inventory: Inventory,
+    dma: Dma,
+    sha: Sha,
+}
+
+fn lab(depth: u32) -> (Lab, WorkQ) {
+    let (model, dev) = support::disturbed();
+    let (map, inventory) = plain(&dev, 1 << 20, BUFFERS);
+    let (dma, sha) = (Dma::builder(&dev).start().unwrap(), Sha::builder(&dev).start().unwrap());
+    let mut workq = WorkQ::builder(depth).event_driven().build().unwrap();
+    workq.add(&dma).unwrap();
+    workq.add(&sha).unwrap();
+    (Lab { model, map, inventory, dma, sha }, workq)
+}
+
+impl Lab {
+    fn bufs(&self, length: u64) -> (Buf, Buf) {
+        let from = self.inventory.buf_by_data(&self.map, self.map.address(), length).unwrap();
+        let to = self.map.address() + 0x8_0000;
+        (from, self.inventory.buf_by_addr(&self.map, to, 0x4_0000).unwrap())
+    }
+
+    fn copy(&self, number: u64) -> Memcpy {
+        let (from, to) = self.bufs(64);
+        self.dma.memcpy(from, to).user_data(number)
+    }
+
+    /// One of several steps of software.
+    fn hash(&self, number: u64) -> HashJob {
+        let (from, to) = self.bufs(if number.is_multiple_of(5) { 200_000 } else { 64 });
+        self.sha.hash(Algorithm::Sha1, from, to).user_data(number)
+    }
+
+    /// A copy or a hash.
+    fn submit<'q>(&self, queue: &'q AsyncWorkQ, number: u64) -> JobFuture<'q> {
+        match number.is_multiple_of(2) {
+            true => queue.submit(self.copy(number)).unwrap(),
+            false => queue.submit(self.hash(number)).unwrap(),
+        }
+    }
+}
+
+fn is_readable(file: BorrowedFd<'_>, milliseconds: u16) -> bool {
+    poll(&mut [PollFd::new(file, PollFlags::POLLIN)], milliseconds).unwrap() == 1
+}
+
+/// The executor looks at the file after each poll.
+async fn readable(file: BorrowedFd<'_>) -> io::Result<()> {
+    std::future::poll_fn(|_| match is_readable(file, 0) {
+        true => Poll::Ready(Ok(())),
+        false => Poll::Pending,
+    })
+    .await
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// An executor: polls when woken, or when the file is readable, and never otherwise.
+fn block_on<F: Future>(file: BorrowedFd<'_>, future: F) -> F::Output {
+    let flag = Arc::new(Flag(AtomicBool::new(true)));
+    let waker = Waker::from(flag.clone());
+    let mut future = pin!(future);
+    loop {
+        if !flag.0.swap(false, Ordering::AcqRel) {
+            assert!(is_readable(file, 60_000), "nobody wakes the future");
+        }
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+    }
+}
+
+/// Polls so many times, and waits for the file in between.
+fn poll_times<F: Future>(
+    file: BorrowedFd<'_>,
+    mut future: Pin<&mut F>,
+    times: u64,
+) -> Option<F::Output> {
+    for time in 0..times {
+        if time > 0 && !is_readable(file, 1) {
+            return None;
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
+        }
+    }
+    None
+}
+
+/// All of some futures, each woken by itself.
+struct Join<F: Future>(Vec<Member<F>>);
+
+/// One of them, until it is done; whether it was woken; its output then.
+type Member<F> = (Option<Pin<Box<F>>>, Arc<Flag>, Option<<F as Future>::Output>);
+
+struct Both(Arc<Flag>, Waker);
+
+impl Wake for Both {
+    fn wake(self: Arc<Self>) {
+        self.0.0.store(true, Ordering::Release);
+        self.1.wake_by_ref();
+    }
+}
+
+fn join<F: Future>(all: impl IntoIterator<Item = F>) -> Join<F> {
+    let flag = || Arc::new(Flag(AtomicBool::new(true)));
+    Join(all.into_iter().map(|future| (Some(Box::pin(future)), flag(), None)).collect())
+}
+
+impl<F: Future<Output: Unpin>> Future for Join<F> {
+    type Output = Vec<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        for (future, flag, output) in &mut self.0 {
+            let Some(pending) = future else { continue };
+            if !flag.0.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            let waker = Waker::from(Arc::new(Both(flag.clone(), context.waker().clone())));
+            if let Poll::Ready(ended) = pending.as_mut().poll(&mut Context::from_waker(&waker)) {
+                (*future, *output) = (None, Some(ended));
+            }
+        }
+        match self.0.iter().all(|(future, ..)| future.is_none()) {
+            true => Poll::Ready(self.0.drain(..).map(|(.., output)| output.unwrap()).collect()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+fn file_of(workq: &WorkQ) -> OwnedFd {
+    workq.event_handle().try_clone_to_owned().unwrap()
+}
+
+#[test]
+fn the_next_event_is_a_future_that_loses_none_wherever_it_is_dropped() {
+    let (lab, mut workq) = lab(16);
+    let file = file_of(&workq);
+    let file = std::os::fd::AsFd::as_fd(&file);
+    for round in 0..300u64 {
+        let mut seen = [0; 8];
+        for number in 0..8 {
+            match number % 2 {
+                0 => workq.submit(lab.copy(number)).unwrap(),
+                _ => workq.submit(lab.hash(number)).unwrap(),
+            }
+        }
+        // Dropped before it is polled, after one poll, after two...
+        for drops in 0..12 {
+            let next = pin!(workq.next(async || readable(file).await));
+            if let Some(event) = poll_times(file, next, (drops + round) % 4) {
+                seen[event.unwrap().user_data().0 as usize] += 1;
+            }
+        }
+        while workq.in_flight() > 0 {
+            let event = block_on(file, workq.next(async || readable(file).await)).unwrap();
+            seen[event.user_data().0 as usize] += 1;
+        }
+        assert_eq!(seen, [1; 8], "round {round}");
+    }
+    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+    let mut polling = WorkQ::new(1).unwrap();
+    match block_on(file, polling.next(async || Ok(()))) {
+        Err(Retrieve::InvalidValue(error)) => assert_eq!(error.kind(), ErrorKind::BadState),
+        other => panic!("{other:?}"),
+    }
+    match block_on(file, workq.next(async || Err(io::Error::other("no file")))) {
+        Err(Retrieve::InvalidValue(error)) => assert!(error.to_string().contains("no file")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_of_many_futures_gets_the_event_of_its_own_job() {
+    let (lab, workq) = lab(64);
+    let queue = AsyncWorkQ::new(workq).unwrap();
+    let work = async || {
+        for round in 0..20 {
+            let futures = (0..64).rev().map(|number| lab.submit(&queue, 64 * round + number));
+            let events = join(futures.collect::<Vec<_>>()).await;
+            for (event, number) in events.into_iter().zip((0..64).rev()) {
+                assert_eq!(event.unwrap().user_data().0, 64 * round + number);
+            }
+        }
+    };
+    block_on(queue.file(), queue.drive_until(async || readable(queue.file()).await, work()))
+        .unwrap();
+    assert_eq!(queue.into_inner().in_flight(), 0);
+    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+}
+
+#[test]
+fn dropped_and_forgotten_futures_and_cancelled_drives_lose_no_event_and_no_buffer() {
+    let (lab, mut workq) = lab(64);
+    for round in 0..100u64 {
+        let queue = AsyncWorkQ::new(workq).unwrap();
+        let file = queue.file();
+        let mut kept = Vec::new();
+        for number in 0..24 {
+            let mut future = lab.submit(&queue, number);
+            let poll_it = |future: &mut JobFuture<'_>| {
+                let mut context = Context::from_waker(Waker::noop());
+                Pin::new(future).poll(&mut context).is_ready()
+            };
+            match (number + round) % 6 {
+                0 => drop(future),
+                1 => std::mem::forget(future),
+                2 => {
+                    poll_it(&mut future);
+                    drop(future);
+                }
+                3 => {
+                    poll_it(&mut future);
+                    std::mem::forget(future);
+                }
+                4 => {
+                    poll_it(&mut future);
+                    kept.push((number, future));
+                }
+                _ => kept.push((number, future)),
+            }
+            // A drive that ends somewhere.
+            let drive = pin!(queue.drive(async || readable(file).await));
+            assert!(poll_times(file, drive, (number + round) % 4).is_none());
+        }
+        let (numbers, futures): (Vec<_>, Vec<_>) = kept.into_iter().unzip();
+        // Some have their events by now, and are dropped with them.
+        let mut futures = futures.into_iter();
+        drop(futures.next());
+        let drive = queue.drive_until(async || readable(file).await, join(futures));
+        let events = block_on(file, drive).unwrap();
+        for (event, number) in events.into_iter().zip(&numbers[1..]) {
+            assert_eq!(event.unwrap().user_data().0, *number);
+        }
+        workq = queue.into_inner();
+        workq.drain().for_each(|event| assert!(event.is_ok()));
+        assert_eq!(lab.inventory.num_free_elements(), BUFFERS, "round {round}");
+    }
+}
+
+#[test]
+fn a_future_may_wait_for_room_and_be_dropped_meanwhile() {
+    let (lab, workq) = lab(4);
+    let queue = AsyncWorkQ::new(workq).unwrap();
+    let (queue, lab) = (&queue, &lab);
+    let done = AtomicUsize::new(0);
+    let one = async |number: u64| {
+        let future = queue.submit_waiting(lab.copy(number)).await.unwrap();
+        assert_eq!(future.await.unwrap().user_data().0, number);
+        done.fetch_add(1, Ordering::Relaxed);
+    };
+    let mut all = Box::pin(join((0..200).map(one)));
+    {
+        let drive = queue.drive_until(async || readable(queue.file()).await, all.as_mut());
+        let drive = pin!(drive);
+        assert!(poll_times(queue.file(), drive, 3).is_none(), "they have not all room at once");
+    }
+    // Most of those that wait are dropped.
+    all.0.truncate(100);
+    let drive = queue.drive_until(async || readable(queue.file()).await, all);
+    block_on(queue.file(), drive).unwrap();
+    assert_eq!(done.load(Ordering::Relaxed), 100);
+    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+}
+
+#[test]
+fn failures_and_instances_of_graphs_are_events_of_their_futures() {
+    let (lab, mut workq) = lab(16);
+    let mut graph = Graph::builder();
+    let copy = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
+    let user = graph.user_node(|_| Ok(()));
+    graph.add_dependency(copy, user).unwrap();
+    let graph = graph.start().unwrap();
+    workq.add_graph(&graph).unwrap();
+    let instance = graph.instance();
+    instance.set_user_node_data(user, ()).unwrap();
+    let mut queue = AsyncWorkQ::new(workq).unwrap();
+    for round in 0..50u64 {
+        lab.model.fail_request(0, None, 1 + round as u32 % 3, CqeSyndrome::LOCAL_PROTECTION.0);
+        instance.set_ctx_node_data(copy, lab.copy(100)).unwrap();
+        let all = vec![
+            lab.submit(&queue, 0),
+            queue.submit_graph(&instance, round).unwrap(),
+            lab.submit(&queue, 2),
+        ];
+        assert_eq!(queue.submit_graph(&instance, 0).unwrap_err().kind(), ErrorKind::InUse);
+        let drive = queue.drive_until(async || readable(queue.file()).await, join(all));
+        let mut events = block_on(queue.file(), drive).unwrap();
+        let mut failures = 0;
+        if let Ok(Event::Graph(done)) = &events[1] {
+            assert_eq!(done.user_data.0, round);
+            failures += u32::from(done.status() != 0);
+        } else {
+            panic!("{:?}", events[1]);
+        }
+        drop(events.swap_remove(1));
+        for (event, number) in events.into_iter().zip([0, 2]) {
+            match event {
+                Ok(event) => assert_eq!(event.user_data().0, number),
+                Err(Retrieve::IoFailed(event)) => {
+                    assert_eq!(event.user_data().0, number);
+                    failures += 1;
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(failures, 1, "round {round}");
+    }
+    queue.get_mut().remove_graph(&graph).unwrap();
+}
+
+#[test]
+fn only_an_idle_queue_in_event_driven_mode_serves_futures() {
+    let (lab, mut workq) = lab(4);
+    let polling = AsyncWorkQ::new(WorkQ::new(1).unwrap()).map(drop).unwrap_err();
+    assert_eq!(polling.error.kind(), ErrorKind::BadState);
+    workq.submit(lab.copy(1)).unwrap();
+    let mut workq = AsyncWorkQ::new(workq).map(drop).unwrap_err().given;
+    assert_eq!(workq.drain().map(|event| event.unwrap().user_data().0).sum::<u64>(), 1);
+    AsyncWorkQ::new(workq).unwrap();
+}
+
+#[test]
+fn events_are_an_iterator_until_time_runs_out_or_nothing_is_in_flight() {
+    let (lab, mut workq) = lab(16);
+    for number in 0..8 {
+        workq.submit(lab.copy(2 * number)).unwrap();
+        workq.submit(lab.hash(2 * number + 1)).unwrap();
+    }
+    let first = workq.events(None).take(5).filter(Result::is_ok).count();
+    assert_eq!((first, workq.in_flight()), (5, 11));
+    assert_eq!(workq.drain().filter(Result::is_ok).count(), 11);
+    assert_eq!(workq.drain().count(), 0);
+    let start = std::time::Instant::now();
+    assert_eq!(workq.events(Some(Duration::from_millis(20))).count(), 0);
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    workq.submit(lab.copy(0)).unwrap();
+    workq.submit(lab.copy(0)).unwrap();
+    let results: Vec<_> = workq.drain().map(|event| event.is_ok()).collect();
+    assert_eq!(results.iter().filter(|good| !**good).count(), 1, "{results:?}");
+    assert_eq!(results.len(), 2, "a failure is an item");
+}
+
+#[test]
+fn tasks_of_tokio_share_a_queue_and_cancel_as_they_like() {
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    const TASKS: u64 = 20;
+    const JOBS: u64 = 30;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (lab, workq) = lab(32);
+    let (lab, queue) = (Rc::new(lab), Rc::new(AsyncWorkQ::new(workq).unwrap()));
+    let cancelled = Rc::new(AtomicUsize::new(0));
+    runtime.block_on(tokio::task::LocalSet::new().run_until(async {
+        let file = queue.file().try_clone_to_owned().unwrap();
+        // SAFETY: it is ours, and stays the same as long as the `AsyncFd` has it.
+        #[allow(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
+        let file = unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.unwrap();
+        let readable = async || {
+            file.readable().await?.clear_ready();
+            Ok(())
+        };
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let (lab, queue, cancelled) = (lab.clone(), queue.clone(), cancelled.clone());
+                tokio::task::spawn_local(async move {
+                    for job in 0..JOBS {
+                        let number = JOBS * task + job;
+                        let one = async {
+                            let future = match job % 2 {
+                                0 => queue.submit_waiting(lab.copy(number)).await.unwrap(),
+                                _ => queue.submit_waiting(lab.hash(number)).await.unwrap(),
+                            };
+                            assert_eq!(future.await.unwrap().user_data().0, number);
+                        };
+                        // Some have no time, some little, and most enough.
+                        let time = [0, 50, 200, 60_000_000, 60_000_000][number as usize % 5];
+                        let time = Duration::from_micros(time);
+                        if tokio::time::timeout(time, one).await.is_err() {
+                            assert!(time.as_secs() < 60, "job {number} was lost");
+                            cancelled.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                })
+            })
+            .collect();
+        let work = async {
+            for task in tasks {
+                task.await.unwrap();
+            }
+        };
+        queue.drive_until(readable, work).await.unwrap();
+    }));
+    assert!(cancelled.load(Ordering::Relaxed) > 0, "nothing was cancelled");
+    drop(runtime);
+    let mut workq = Rc::into_inner(queue).unwrap().into_inner();
+    workq.drain().for_each(|event| assert!(event.is_ok()));
+    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+}

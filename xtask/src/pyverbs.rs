@@ -80,7 +80,7 @@ struct Skip {
 }
 
 impl Skip {
-    /// Reads a line: `both`, `infiniband` or `ethernet`, perhaps with a mark (`?` or `!`); a test, or
+    /// Reads a line: `both`, `infiniband` or `ethernet`, perhaps with `?` or `!`; a test, or
     /// its beginning and a star; the reason. Empty lines and those that begin with `#` say nothing.
     fn parse(line: &str) -> std::result::Result<Option<Self>, String> {
         let line = line.trim();

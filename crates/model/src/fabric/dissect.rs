@@ -144,6 +144,9 @@ fn tshark_reads_a_capture_of_every_opcode() {
     }
 }
 
+/// A python3 of the user's own may stand before the system's, which the package of scapy is for.
+const PYTHONS: [&str; 2] = ["python3", "/usr/bin/python3"];
+
 /// Prints, for each frame of a capture that is RoCE v2, its number, the ICRC that it has and the
 /// one that scapy gives it.
 const ICRCS: &str = "
@@ -160,14 +163,15 @@ for number, frame in enumerate(rdpcap(sys.argv[1])):
 fn scapy_computes_the_same_icrc_for_every_opcode() {
     let packets: Vec<_> = all().into_iter().filter(|it| link(it) == Link::Ethernet).collect();
     let file = File::of("icrcs.pcapng", &packets);
-    let Some(output) = output(Command::new("python3").args(["-c", ICRCS]).arg(file.path())) else {
-        return skipped("there is no python3 here: apt-get install python3 python3-scapy");
+    let Some(python) = PYTHONS.into_iter().find(|python| {
+        output(Command::new(python).args(["-c", "import scapy"]))
+            .is_some_and(|it| it.status.success())
+    }) else {
+        return skipped("no python3 here has scapy: apt-get install python3 python3-scapy");
     };
+    let output = output(Command::new(python).args(["-c", ICRCS]).arg(file.path())).unwrap();
     let (text, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if errors.contains("No module named 'scapy") {
-        return skipped("there is no scapy here: apt-get install python3-scapy");
-    }
     assert!(output.status.success(), "{errors}");
     let roce_v2 = |packet: &&Packet<'_>| !matches!(packet.headers.route, Route::RoceV1(..));
     assert_eq!(text.lines().count(), packets.iter().filter(roce_v2).count(), "{errors}");
@@ -177,6 +181,9 @@ fn scapy_computes_the_same_icrc_for_every_opcode() {
         let packet = packets[number.parse::<usize>().unwrap()];
         let crc = emitted(&packet)[packet.frame_length() - 4..].to_vec();
         let crc: String = crc.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((says, is), (&*crc, &*crc), "{packet:?}");
+        assert_eq!(says, crc, "{packet:?}");
+        // Before 2.6 it had no ICRC over IPv6, and gave 0: frames made by 2.8 are in `wire::tests`.
+        let unable = matches!(packet.headers.route, Route::Ipv6(..)) && is == "00000000";
+        assert!(unable || is == crc, "{is}: {packet:?}");
     }
 }

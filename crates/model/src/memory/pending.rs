@@ -23,6 +23,11 @@ const MOST: usize = 256;
 /// The longest queue entry.
 const LONGEST_ENTRY: usize = 128;
 
+/// The owner bit of an entry. It is wrong in the body, which is some microseconds older than the
+/// last byte: a program that left zeros in its ring, where they mean "done", would take the half
+/// entry for a whole one. A card writes both at once.
+const NOT_YET: u8 = 1;
+
 /// An address that nobody has.
 const NOWHERE: u64 = u64::MAX;
 
@@ -177,13 +182,15 @@ impl Pending {
 
     /// Takes in an entry of a queue; false: what waits must be carried out first.
     pub(super) fn entry(&mut self, address: u64, bytes: &[u8]) -> bool {
-        let Some((&owner, body)) = bytes.split_last() else { return true };
+        let Some(&owner) = bytes.last() else { return true };
         let whole = Stretch { address, length: bytes.len() };
-        if self.owners.room() == 0 || self.bodies.room() < body.len() || self.is_entry(whole) {
+        if self.owners.room() == 0 || self.bodies.room() < bytes.len() || self.is_entry(whole) {
             return false;
         }
-        self.bodies.add(Stretch { address, length: body.len() }).copy_from_slice(body);
-        let last = Stretch { address: address.wrapping_add(body.len() as u64), length: 1 };
+        let body = self.bodies.add(whole);
+        body.copy_from_slice(bytes);
+        body[bytes.len() - 1] = owner ^ NOT_YET;
+        let last = Stretch { address: address.wrapping_add(bytes.len() as u64 - 1), length: 1 };
         self.owners.add(last).copy_from_slice(&[owner]);
         true
     }
@@ -297,6 +304,28 @@ mod tests {
         assert_eq!(far.at(0x9040, 64), [2; 64]);
         pending.carry_out(&far).unwrap();
         assert_eq!(far.calls.borrow().len(), 4, "nothing waits, nothing is called");
+    }
+
+    /// Looks at an entry's last byte after each call.
+    struct Watched(Fake, RefCell<Vec<u8>>);
+
+    impl Far for Watched {
+        fn move_all(&self, at: &[Stretch], bytes: Bytes<'_>, missed: &mut dyn FnMut(usize)) {
+            self.0.move_all(at, bytes, missed);
+            self.1.borrow_mut().push(self.0.at(0x903f, 1)[0]);
+        }
+    }
+
+    #[test]
+    fn an_entry_in_a_ring_of_zeros_is_not_taken_for_done_before_its_last_byte_is_there() {
+        let (far, mut pending) = (Watched(Fake::new(), RefCell::default()), Pending::default());
+        far.0.memory.borrow_mut()[0x9000..0x9040].fill(0);
+        let first_lap = 0x30;
+        let mut entry = [1; 64];
+        entry[63] = first_lap;
+        assert!(pending.entry(0x9000, &entry));
+        pending.carry_out(&far).unwrap();
+        assert_eq!(*far.1.borrow(), [first_lap | 1, first_lap]);
     }
 
     #[test]

@@ -20,8 +20,9 @@ use crate::hca::objects::QpState;
 
 /// Packets that a QP sends in one turn.
 const PACKETS_A_TURN: u32 = 16;
-/// Requests that it looks ahead.
-const MOST_REQUESTS: usize = 64;
+/// Requests that it looks ahead: as many as packets may be on their way (`requests`), so that
+/// queues of short messages have as many bytes on their way as those of long ones.
+const MOST_REQUESTS: usize = 128;
 /// Fence modes of a WQE that wait for earlier responses.
 const FENCES: [WqeFence; 2] = [WqeFence::FENCE, WqeFence::FENCE_AND_INITIATOR_SMALL];
 

@@ -1,0 +1,104 @@
+//! Send queues of one function that always have work move as many bytes as each other, whatever
+//! their messages are like: carried whole and in packets.
+
+use verbless_command::{Device, KeyAccess};
+use verbless_devx::Backend;
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+use verbless_queue::wr::{Read, Write};
+use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region};
+
+const LONG: usize = 1 << 20;
+const SHORT: usize = 4 << 10;
+/// What the queue of long messages moves before the two are compared.
+const MOVED: usize = 16 * LONG;
+/// What of 100 bytes of one queue the other one may move meanwhile.
+const NEAR: std::ops::RangeInclusive<usize> = 80..=125;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Read,
+}
+
+/// A send queue that is kept full of messages of one length.
+struct Stream {
+    kind: Kind,
+    cq: Cq,
+    qp: Qp,
+    _peer: (Cq, Qp),
+    length: usize,
+    room: usize,
+    moved: usize,
+}
+
+impl Stream {
+    fn new(here: &Domain, there: &Domain, kind: Kind, length: usize, depth: usize) -> Self {
+        let config = QpConfig::new(depth as u32, 1);
+        let cq = here.completion_queue(&CqConfig::new(depth as u32)).expect("a CQ");
+        let mut qp = here.queue_pair(&config, &cq, &cq).expect("a QP");
+        let peer_cq = there.completion_queue(&CqConfig::new(1)).expect("a CQ");
+        let mut peer = there.queue_pair(&config, &peer_cq, &peer_cq).expect("a QP");
+        let options = ConnectOptions::default();
+        let address = there.address(&peer, &options).expect("an address");
+        here.connect(&mut qp, &address, &options).expect("a connection");
+        let address = here.address(&qp, &options).expect("an address");
+        there.connect(&mut peer, &address, &options).expect("a connection");
+        Self { kind, cq, qp, _peer: (peer_cq, peer), length, room: depth, moved: 0 }
+    }
+
+    /// Counts what is done, and posts as much.
+    fn keep_full(&mut self, here: &Region, there: &Region) {
+        while let Some(done) = self.qp.poll(&mut self.cq) {
+            done.expect("a completion without an error");
+            self.room += 1;
+            self.moved += self.length;
+        }
+        let local = here.sge(0, self.length).expect("room");
+        let remote = there.remote(0, self.length).expect("room");
+        for _ in 0..std::mem::take(&mut self.room) {
+            match self.kind {
+                Kind::Write => self.qp.post(&Write::new(local, remote).signaled(), 0),
+                Kind::Read => self.qp.post(&Read::new(local, remote).signaled(), 0),
+            }
+            .expect("room in the send queue");
+        }
+    }
+}
+
+/// What a queue of short messages moves for each 100 bytes of one of long messages.
+fn share(kind: Kind, in_packets: bool) -> usize {
+    let profile = || Profile::load("bluefield3").expect("a profile that comes along");
+    let builder = Model::builder().device(profile()).device(profile()).stepped();
+    let model = if in_packets { builder.in_packets().build() } else { builder.build() };
+    let backend = InProcess::of(&model);
+    let devices = backend.enumerate().expect("two devices");
+    let [here, there] = [0, 1].map(|at| {
+        let device = Device::open(&backend, &devices[at]).expect("a device");
+        Domain::new(&device).expect("a domain")
+    });
+    let [local, remote] =
+        [&here, &there].map(|domain| domain.region(LONG, KeyAccess::ALL).expect("a region"));
+    let mut long = Stream::new(&here, &there, kind, LONG, 4);
+    let mut short = Stream::new(&here, &there, kind, SHORT, 256);
+    while long.moved < MOVED {
+        long.keep_full(&local, &remote);
+        short.keep_full(&local, &remote);
+        assert!(model.step(), "both always have work");
+    }
+    short.moved * 100 / long.moved
+}
+
+#[test]
+fn queues_that_are_always_full_write_as_many_bytes_as_each_other() {
+    for in_packets in [false, true] {
+        let share = share(Kind::Write, in_packets);
+        assert!(NEAR.contains(&share), "{share} % in packets: {in_packets}");
+    }
+}
+
+#[test]
+fn queues_that_are_always_full_read_as_many_bytes_as_each_other_if_reads_are_carried_whole() {
+    let share = share(Kind::Read, false);
+    assert!(NEAR.contains(&share), "{share} %");
+}

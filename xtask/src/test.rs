@@ -76,14 +76,21 @@ const STEPS: &[Step] = &[
     Step {
         name: "VM: hwtest",
         place: Resource::Guest,
-        run: || in_a_vm(&["--", "hwtest", "--device", "mlx5_0", "--expect", "vm"]),
+        run: || in_a_vm("bluefield3", &["--", "hwtest", "--device", "mlx5_0", "--expect", "vm"]),
     },
     Step {
         name: "VM: process",
         place: Resource::Guest,
-        run: || in_a_vm(&["--", "process", "--device", "mlx5_0", "--expect", "process run"]),
+        run: || {
+            let process = ["--", "process", "--device", "mlx5_0", "--expect", "process run"];
+            in_a_vm("connectx6dx", &process)
+        },
     },
-    Step { name: "VM: rdma-core", place: Resource::Guest, run: || in_a_vm(&["--rdma-core-suite"]) },
+    Step {
+        name: "VM: rdma-core",
+        place: Resource::Guest,
+        run: || in_a_vm("connectx6dx", &["--rdma-core-suite"]),
+    },
     Step { name: "VM: rxe", place: Resource::Guest, run: rxe },
     Step { name: "thread sanitizer", place: Resource::Own, run: thread_sanitizer },
     Step { name: "address sanitizer", place: Resource::Own, run: address_sanitizer },
@@ -394,13 +401,13 @@ fn rates() -> Result<Outcome> {
 }
 
 /// On Linux 6.1, with two devices that are connected to each other.
-fn in_a_vm(options: &[&str]) -> Result<Outcome> {
+fn in_a_vm(other: &str, options: &[&str]) -> Result<Outcome> {
     const SERIES: &str = "6.1";
     if let Err(error) = crate::vm::fetch(SERIES) {
         return Ok(Outcome::Skipped(error.to_string()));
     }
     let model = crate::run::model()?.display().to_string();
-    let guest = ["vm", "--kernel", SERIES, "--profile", "bluefield3", "--profile", "connectx6dx"];
+    let guest = ["vm", "--kernel", SERIES, "--profile", "bluefield3", "--profile", other];
     counted(xtask(&[&guest[..], &["--model", &model], options].concat()))
 }
 

@@ -212,6 +212,11 @@ impl Lab {
         &*self.backend
     }
 
+    /// The same, for what keeps it.
+    pub fn shared_backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
     /// The first device.
     pub fn info(&self) -> &DeviceInfo {
         &self.devices[0]

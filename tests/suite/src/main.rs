@@ -42,9 +42,9 @@ struct Options {
     /// under `verbless-model run --faults FILE` it says only that links lose what cases send.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
-    /// Only cases whose name contains this.
-    #[arg(long, default_value = "")]
-    filter: String,
+    /// Only cases whose name contains this, or one of these if it is given several times.
+    #[arg(long, value_name = "PART")]
+    filter: Vec<String>,
     /// List the groups, their cases and what each needs, and stop.
     #[arg(long)]
     list: bool,
@@ -67,6 +67,12 @@ struct Options {
     destructive: bool,
 }
 
+impl Options {
+    fn chooses(&self, id: &str) -> bool {
+        self.filter.is_empty() || self.filter.iter().any(|part| id.contains(part.as_str()))
+    }
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
     match suite(&options) {
@@ -87,10 +93,9 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
 
 /// Runs what the options select; the result says whether no case failed.
 fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
-    let selected: Vec<_> =
-        cases().filter(|case| case.id().contains(options.filter.as_str())).collect();
+    let selected: Vec<_> = cases().filter(|case| options.chooses(&case.id())).collect();
     if selected.is_empty() {
-        return Err(format!("no case contains {:?}; see --list", options.filter).into());
+        return Err(format!("no case contains {}; see --list", options.filter.join(" or ")).into());
     }
     if options.list {
         list(&selected, &mut io::stdout().lock())?;

@@ -2,6 +2,7 @@
 
 mod copy;
 mod cq;
+mod doca;
 mod doorbells;
 mod errors;
 mod events;
@@ -33,8 +34,8 @@ use std::sync::LazyLock;
 
 use crate::{Case, Group};
 
-/// The groups, in the order in which they run.
-static GROUPS: &[&Group] = &[
+/// The groups about the driver's layers up to the queues.
+static OF_QUEUES: &[&Group] = &[
     &open::GROUP,
     &refusal::GROUP,
     &memory::GROUP,
@@ -67,12 +68,13 @@ static GROUPS: &[&Group] = &[
 
 /// The groups, in the order in which they run.
 pub fn groups() -> &'static [&'static Group] {
-    GROUPS
+    static GROUPS: LazyLock<Vec<&Group>> = LazyLock::new(|| [OF_QUEUES, &doca::GROUPS].concat());
+    &GROUPS
 }
 
 /// All cases, in the order in which they run.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
     static CASES: LazyLock<Vec<Case>> =
-        LazyLock::new(|| GROUPS.iter().flat_map(|group| group.cases()).collect());
+        LazyLock::new(|| groups().iter().flat_map(|group| group.cases()).collect());
     CASES.iter()
 }

@@ -1,0 +1,104 @@
+//! Devices as DOCA lists and opens them.
+
+use verbless_command::Device;
+use verbless_doca::{DevInfo, DevType, ErrorKind};
+
+use super::{open, refusal};
+use crate::case::cases;
+use crate::need::{ETHERNET, INFINIBAND, cap};
+use crate::{Lab, Stop, ensure, ensure_eq};
+
+cases!(
+    "doca_dev",
+    "Devices as DOCA lists, describes and opens them.":
+    the_list_has_every_device_of_the_backend,
+    a_device_is_found_by_its_name_and_an_unknown_name_says_what_there_is,
+    a_device_that_is_opened_twice_is_one_device,
+    what_was_opened_outlives_the_list,
+    a_device_is_software_if_it_says_that_it_is_the_model,
+    a_device_has_an_identifier_of_its_own[cap!(hca_cap_2.query_vuid)],
+    an_infiniband_device_has_no_addresses_of_ip[INFINIBAND],
+    an_ethernet_device_has_an_address_of_ip[ETHERNET],
+);
+
+fn the_list_has_every_device_of_the_backend(lab: &Lab) -> Result<(), Stop> {
+    let names = |list: Vec<DevInfo>| -> Vec<String> {
+        list.iter().map(|info| info.ib_device_name().to_owned()).collect()
+    };
+    let found: Vec<_> = lab.backend().enumerate()?.into_iter().map(|info| info.name).collect();
+    ensure_eq!(names(DevInfo::list_of(lab.shared_backend())?), found, "names");
+    Ok(())
+}
+
+fn a_device_is_found_by_its_name_and_an_unknown_name_says_what_there_is(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let name = &lab.info().name;
+    let found = DevInfo::find_in(lab.shared_backend(), name)?;
+    ensure_eq!(found.ib_device_name(), name, "name");
+    if let Ok(address) = found.pci_address() {
+        let again = DevInfo::find_in(lab.shared_backend(), &address.to_string())?;
+        ensure_eq!(again.pci_address()?, address, "PCI address");
+    }
+    match DevInfo::find_in(lab.shared_backend(), "mlx5_none") {
+        Ok(_) => Err(Stop::fail("a device was found that does not exist")),
+        Err(error) => {
+            ensure_eq!(error.kind(), ErrorKind::NotFound, "kind of the error");
+            ensure!(error.to_string().contains(name.as_str()), "{error} does not name {name}");
+            Ok(())
+        }
+    }
+}
+
+fn a_device_that_is_opened_twice_is_one_device(lab: &Lab) -> Result<(), Stop> {
+    let (first, second) = (open(lab, lab.info())?, open(lab, lab.info())?);
+    ensure!(first == second, "two devices");
+    if lab.has_peer() {
+        ensure!(open(lab, lab.other_info())? != first, "another device is the same");
+    }
+    drop(first);
+    ensure!(!second.info().vuid().is_ok_and(|vuid| vuid.is_empty()), "an empty VUID");
+    Ok(())
+}
+
+fn what_was_opened_outlives_the_list(lab: &Lab) -> Result<(), Stop> {
+    let list = DevInfo::list_of(lab.shared_backend())?;
+    let dev = list.first().ok_or_else(|| Stop::fail("an empty list"))?.open()?;
+    let name = list[0].ib_device_name().to_owned();
+    drop(list);
+    ensure_eq!(dev.info().ib_device_name(), name, "name");
+    dev.device().query_port(1)?;
+    Ok(())
+}
+
+fn a_device_is_software_if_it_says_that_it_is_the_model(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let model = Device::open(lab.backend(), lab.info())?.adapter().is_model();
+    let expected = if model { DevType::Software } else { DevType::Hardware };
+    ensure_eq!(dev.info().dev_type()?, expected, "type");
+    Ok(())
+}
+
+fn a_device_has_an_identifier_of_its_own(lab: &Lab) -> Result<(), Stop> {
+    let vuid = open(lab, lab.info())?.info().vuid()?;
+    ensure!(!vuid.is_empty() && vuid.is_ascii(), "VUID {vuid:?}");
+    ensure_eq!(open(lab, lab.info())?.info().vuid()?, vuid, "VUID, asked again");
+    if lab.has_peer() {
+        ensure!(open(lab, lab.other_info())?.info().vuid()? != vuid, "two functions have {vuid}");
+    }
+    Ok(())
+}
+
+fn an_infiniband_device_has_no_addresses_of_ip(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    ensure_eq!(refusal(dev.info().ipv4())?, ErrorKind::NotFound, "IPv4");
+    ensure_eq!(refusal(dev.info().ipv6())?, ErrorKind::NotFound, "IPv6");
+    Ok(())
+}
+
+fn an_ethernet_device_has_an_address_of_ip(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let (four, six) = (dev.info().ipv4(), dev.info().ipv6());
+    ensure!(four.is_ok() || six.is_ok(), "{four:?} {six:?}");
+    Ok(())
+}

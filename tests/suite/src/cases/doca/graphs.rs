@@ -1,0 +1,115 @@
+//! Graphs of jobs.
+
+use verbless_doca::dma::Dma;
+use verbless_doca::graph::{Graph, GraphDone};
+use verbless_doca::sha::{Algorithm, Sha};
+use verbless_doca::{ErrorKind, Event, JobType};
+
+use super::{Bench, event, refusal};
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "doca_graph",
+    "Graphs of jobs of DOCA.",
+    needs [cap!(dma_mmo_qp)]:
+    a_chain_of_copies_runs_in_its_order,
+    a_hash_and_a_copy_run_beside_each_other_and_a_callback_sees_both,
+    several_instances_of_a_graph_run_at_a_time,
+);
+
+fn ended(bench: &mut Bench) -> Result<GraphDone, Stop> {
+    match event(&mut bench.workq)? {
+        Event::Graph(done) => Ok(done),
+        other => Err(Stop::fail(format!("not a graph: {other:?}"))),
+    }
+}
+
+/// Copies of 64 bytes, each from where the one before copied to.
+fn chain(dma: &Dma, length: usize) -> Result<(Graph, Vec<verbless_doca::graph::Node>), Stop> {
+    let mut graph = Graph::builder();
+    let nodes: Vec<_> = (0..length).map(|_| graph.ctx_node(dma, JobType::DmaMemcpy)).collect();
+    for two in nodes.windows(2) {
+        graph.add_dependency(two[0], two[1])?;
+    }
+    Ok((graph.start()?, nodes))
+}
+
+fn a_chain_of_copies_runs_in_its_order(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    let (graph, nodes) = chain(&dma, 8)?;
+    bench.workq.add_graph(&graph)?;
+    bench.fill(0, &pattern(1, 64))?;
+    let instance = graph.instance();
+    for (at, &node) in nodes.iter().enumerate() {
+        let job = dma.memcpy(bench.data(64 * at, 64)?, bench.room(64 * (at + 1), 64)?);
+        instance.set_ctx_node_data(node, job).map_err(|refused| refused.error)?;
+    }
+    bench.workq.submit_graph(&instance, 3)?;
+    ensure_eq!(refusal(bench.workq.submit_graph(&instance, 4))?, ErrorKind::InUse, "once more");
+    let done = ended(&mut bench)?;
+    ensure_eq!((done.user_data.0, done.failed), (3, None), "user data and what failed");
+    ensure!(bench.bytes(64 * 8, 64)? == pattern(1, 64), "other bytes at the end");
+    Ok(())
+}
+
+fn a_hash_and_a_copy_run_beside_each_other_and_a_callback_sees_both(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    let sha = Sha::builder(&bench.dev).start()?;
+    bench.workq.add(&sha)?;
+    bench.fill(0, &pattern(2, 4096))?;
+    let mut graph = Graph::builder();
+    let copy = graph.ctx_node(&dma, JobType::DmaMemcpy);
+    let hash = graph.ctx_node(&sha, JobType::ShaHash);
+    let both = graph.user_node(move |node| {
+        let seen = node.result(copy).is_some() && node.result(hash).is_some();
+        if seen { Ok(()) } else { Err(ErrorKind::Empty) }
+    });
+    graph.add_dependency(copy, both)?;
+    graph.add_dependency(hash, both)?;
+    let graph = graph.start()?;
+    bench.workq.add_graph(&graph)?;
+    let instance = graph.instance();
+    let job = dma.memcpy(bench.data(0, 4096)?, bench.room(8192, 4096)?);
+    instance.set_ctx_node_data(copy, job).map_err(|refused| refused.error)?;
+    let job = sha.hash(Algorithm::Sha256, bench.data(0, 4096)?, bench.room(16_384, 32)?);
+    instance.set_ctx_node_data(hash, job).map_err(|refused| refused.error)?;
+    instance.set_user_node_data(both, ())?;
+    bench.workq.submit_graph(&instance, 0)?;
+    let done = ended(&mut bench)?;
+    ensure_eq!((done.status(), done.failed), (0, None), "status and what failed");
+    ensure!(bench.bytes(8192, 4096)? == pattern(2, 4096), "other bytes");
+    Ok(())
+}
+
+fn several_instances_of_a_graph_run_at_a_time(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    let (graph, nodes) = chain(&dma, 3)?;
+    bench.workq.add_graph(&graph)?;
+    let instances: Vec<_> = (0..4).map(|_| graph.instance()).collect();
+    for (number, instance) in instances.iter().enumerate() {
+        let base = 4096 * number;
+        bench.fill(base, &pattern(number as u8, 64))?;
+        for (at, &node) in nodes.iter().enumerate() {
+            let from = bench.data(base + 64 * at, 64)?;
+            let job = dma.memcpy(from, bench.room(base + 64 * (at + 1), 64)?);
+            instance.set_ctx_node_data(node, job).map_err(|refused| refused.error)?;
+        }
+        bench.workq.submit_graph(instance, number as u64)?;
+    }
+    let mut seen = Vec::new();
+    for _ in &instances {
+        seen.push(ended(&mut bench)?.user_data.0);
+    }
+    seen.sort_unstable();
+    ensure_eq!(seen, [0, 1, 2, 3], "user data");
+    for number in 0..4 {
+        let last = bench.bytes(4096 * number + 192, 64)?;
+        ensure!(last == pattern(number as u8, 64), "bytes of instance {number}");
+    }
+    Ok(())
+}

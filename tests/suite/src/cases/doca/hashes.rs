@@ -1,0 +1,82 @@
+//! Hashes, which software makes.
+
+use verbless_doca::sha::{Algorithm, HashDone, Sha};
+use verbless_doca::{ErrorKind, Event};
+
+use super::{Bench, event, open, refusal, submit};
+use crate::case::cases;
+use crate::{Lab, Stop, ensure_eq, pattern};
+
+cases!(
+    "doca_sha",
+    "Hashes as jobs of DOCA, made by software.":
+    digests_of_abc_are_those_of_the_standard,
+    a_message_in_parts_has_the_digest_of_the_whole,
+    the_capabilities_say_that_software_does_it,
+);
+
+/// Of "abc": FIPS 180-4's own examples, the first eight bytes.
+const ABC: [(Algorithm, u64, [u8; 8]); 3] = [
+    (Algorithm::Sha1, 20, [0xa9, 0x99, 0x3e, 0x36, 0x47, 0x06, 0x81, 0x6a]),
+    (Algorithm::Sha256, 32, [0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea]),
+    (Algorithm::Sha512, 64, [0xdd, 0xaf, 0x35, 0xa1, 0x93, 0x61, 0x7a, 0xba]),
+];
+
+fn context(bench: &mut Bench) -> Result<Sha, Stop> {
+    let sha = Sha::builder(&bench.dev).start()?;
+    bench.workq.add(&sha)?;
+    Ok(sha)
+}
+
+fn hashed(bench: &mut Bench) -> Result<HashDone, Stop> {
+    match event(&mut bench.workq)? {
+        Event::Sha(done) => Ok(done),
+        other => Err(Stop::fail(format!("not a hash: {other:?}"))),
+    }
+}
+
+fn digests_of_abc_are_those_of_the_standard(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let sha = context(&mut bench)?;
+    bench.fill(0, b"abc")?;
+    for (algorithm, length, start) in ABC {
+        let job = sha.hash(algorithm, bench.data(0, 3)?, bench.room(4096, 64)?);
+        submit(&mut bench.workq, job)?;
+        let done = hashed(&mut bench)?;
+        let written = done.destination.map(|buffer| buffer.data_len());
+        ensure_eq!(written, Some(length), format!("bytes of {algorithm:?}"));
+        ensure_eq!(bench.bytes(4096, 8)?, start, format!("digest of {algorithm:?}"));
+    }
+    Ok(())
+}
+
+fn a_message_in_parts_has_the_digest_of_the_whole(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let sha = context(&mut bench)?;
+    bench.fill(0, &pattern(1, 1000))?;
+    let job = sha.hash(Algorithm::Sha256, bench.data(0, 1000)?, bench.room(4096, 32)?);
+    submit(&mut bench.workq, job)?;
+    hashed(&mut bench)?;
+    // A part is whole blocks, of 64 bytes here.
+    let mut session = sha.partial(Algorithm::Sha256);
+    for (at, length) in [(0, 64), (64, 640)] {
+        let job = sha.update(session, bench.data(at, length)?);
+        submit(&mut bench.workq, job)?;
+        let back = hashed(&mut bench)?.session;
+        session = back.ok_or_else(|| Stop::fail("the session did not come back"))?;
+    }
+    let job = sha.finish(session, bench.data(704, 296)?, bench.room(8192, 32)?);
+    submit(&mut bench.workq, job)?;
+    hashed(&mut bench)?;
+    ensure_eq!(bench.bytes(8192, 32)?, bench.bytes(4096, 32)?, "digest");
+    Ok(())
+}
+
+fn the_capabilities_say_that_software_does_it(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    for (algorithm, ..) in ABC {
+        Sha::job_supported(&dev, algorithm)?;
+    }
+    ensure_eq!(refusal(Sha::hardware_supported(&dev))?, ErrorKind::NotSupported, "hardware");
+    Ok(())
+}

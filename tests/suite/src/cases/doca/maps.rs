@@ -1,0 +1,153 @@
+//! Memory maps, and their exports to peers.
+
+use verbless_doca::{AccessFlags, DynamicMmap, ErrorKind, Inventory, Memory, Mmap};
+
+use super::{map, open, refusal};
+use crate::case::cases;
+use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "doca_mmap",
+    "Memory maps of DOCA, and exports of them for peers.":
+    memory_of_a_map_is_written_and_read,
+    a_map_may_be_stopped_and_started_again_as_it_was,
+    a_map_whose_buffers_are_out_is_not_destroyed,
+    a_map_is_on_several_devices[Need::Peer],
+    an_export_for_peers_is_the_same_every_time_and_tells_address_and_length,
+    an_altered_export_is_refused,
+    an_export_needs_the_flag_for_it,
+    a_dynamic_map_takes_chunks_and_devices_until_it_is_exported,
+);
+
+fn memory_of_a_map_is_written_and_read(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let map = map(&dev, 70_000, AccessFlags::LOCAL_READ_WRITE)?;
+    map.write_at(123, &pattern(1, 60_000))?;
+    let mut bytes = vec![0; 60_000];
+    map.read_at(123, &mut bytes)?;
+    ensure!(bytes == pattern(1, 60_000), "other bytes");
+    ensure_eq!(map.len(), 70_000, "length");
+    ensure_eq!(refusal(map.write_at(69_999, &[1, 2]))?, ErrorKind::InvalidValue, "past the end");
+    Ok(())
+}
+
+fn a_map_may_be_stopped_and_started_again_as_it_was(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let first = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
+    first.write_at(0, &pattern(2, 4096))?;
+    let again = first.stop().map_err(|refused| refused.error)?.start()?;
+    let mut bytes = vec![0; 4096];
+    again.read_at(0, &mut bytes)?;
+    ensure!(bytes == pattern(2, 4096), "other bytes");
+    again.destroy().map_err(|refused| refused.error.into())
+}
+
+fn a_map_whose_buffers_are_out_is_not_destroyed(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let map = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
+    let inventory = Inventory::builder(1).start()?;
+    let buffer = inventory.buf_by_addr(&map, map.address(), 64)?;
+    let map = match map.destroy() {
+        Ok(()) => return Err(Stop::fail("it was destroyed")),
+        Err(refused) => {
+            ensure_eq!(refused.error.kind(), ErrorKind::InUse, "kind of the error");
+            refused.given
+        }
+    };
+    drop(buffer);
+    map.destroy().map_err(|refused| refused.error.into())
+}
+
+fn a_map_is_on_several_devices(lab: &Lab) -> Result<(), Stop> {
+    let (one, other) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
+    let access = AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ;
+    let memory = Memory::allocate(8192)?;
+    let both = Mmap::builder().memrange(memory).permissions(access).add_dev(&one).add_dev(&other);
+    let both = both.start()?;
+    let exports = [both.export_rdma(&one)?, both.export_rdma(&other)?];
+    ensure!(exports[0] != exports[1], "two devices have one key");
+    Ok(())
+}
+
+fn exported(lab: &Lab) -> Result<(Mmap, Vec<u8>), Stop> {
+    let dev = open(lab, lab.info())?;
+    let access = AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE;
+    let map = map(&dev, 12_345, access)?;
+    let descriptor = map.export_rdma(&dev)?.as_bytes().to_vec();
+    let again = map.export_rdma(&dev)?;
+    ensure_eq!(again.as_bytes(), descriptor, "a second export");
+    Ok((map, descriptor))
+}
+
+fn an_export_for_peers_is_the_same_every_time_and_tells_address_and_length(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let (map, descriptor) = exported(lab)?;
+    let peer = open(lab, lab.other_info())?;
+    let imported = Mmap::create_from_export(&descriptor, &peer)?;
+    ensure_eq!(
+        (imported.address(), imported.len(), imported.is_from_export()),
+        (map.address(), 12_345, true),
+        "address, length, and whether it is imported"
+    );
+    ensure_eq!(
+        refusal(imported.export_rdma(&peer))?,
+        ErrorKind::NotPermitted,
+        "an export of an import"
+    );
+    Ok(())
+}
+
+fn an_altered_export_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (_map, descriptor) = exported(lab)?;
+    let peer = open(lab, lab.other_info())?;
+    for length in 0..descriptor.len() {
+        let short = &descriptor[..length];
+        ensure_eq!(
+            refusal(Mmap::create_from_export(short, &peer))?,
+            ErrorKind::InvalidValue,
+            format!("{length} bytes")
+        );
+    }
+    for at in 0..descriptor.len() {
+        let mut altered = descriptor.clone();
+        altered[at] ^= 1 << (at % 8);
+        let kind = refusal(Mmap::create_from_export(&altered, &peer))?;
+        // What it does not know of a later version, it cannot call wrong.
+        let unknown = [ErrorKind::UnsupportedVersion, ErrorKind::NotSupported];
+        let as_documented = [&[ErrorKind::InvalidValue], &unknown[..]].concat();
+        ensure!(as_documented.contains(&kind), "byte {at}: {kind:?}");
+    }
+    Ok(())
+}
+
+fn an_export_needs_the_flag_for_it(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let local = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
+    ensure_eq!(refusal(local.export_rdma(&dev))?, ErrorKind::NotPermitted, "for peers");
+    ensure_eq!(refusal(local.export_dpu(&dev))?, ErrorKind::NotPermitted, "for the DPU");
+    Ok(())
+}
+
+fn a_dynamic_map_takes_chunks_and_devices_until_it_is_exported(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let mut map = DynamicMmap::new("chunks");
+    map.set_access_flags(AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ)?;
+    map.start()?;
+    map.dev_add(&dev)?;
+    let memory = Memory::allocate(8192)?;
+    let address = memory.address();
+    map.populate(memory, 4096, None)?;
+    ensure_eq!(refusal(map.set_max_chunks(4))?, ErrorKind::BadState, "after the first start");
+    let inventory = Inventory::builder(1).start()?;
+    let mut buffer = inventory.buf_by_addr(&map, address, 8192)?;
+    buffer.append(b"a chunk")?;
+    ensure_eq!(buffer.to_vec()?, b"a chunk", "bytes");
+    drop(buffer);
+    let descriptor = map.export_rdma(&dev)?;
+    ensure_eq!(refusal(map.dev_rm(&dev))?, ErrorKind::NotPermitted, "a device of an exported map");
+    let peer = open(lab, lab.other_info())?;
+    let imported = Mmap::create_from_export(descriptor.as_bytes(), &peer)?;
+    ensure_eq!((imported.address(), imported.len()), (address, 8192), "address and length");
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Work queues: contexts, polling, and sleeping until a job is done.
+
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
+use verbless_doca::dma::Dma;
+use verbless_doca::sha::{Algorithm, Sha};
+use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
+
+use super::{Bench, copied, event, refusal, refused_job, submit};
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "doca_workq",
+    "Work queues of DOCA: contexts of several kinds, polling, and sleeping until a job is done.":
+    one_work_queue_is_on_contexts_of_two_kinds[cap!(dma_mmo_qp)],
+    a_full_work_queue_says_again_and_returns_the_job[cap!(dma_mmo_qp)],
+    a_job_for_a_context_that_the_work_queue_is_not_on_comes_back[cap!(dma_mmo_qp)],
+    a_context_whose_work_queue_is_there_does_not_stop[cap!(dma_mmo_qp)],
+    a_work_queue_with_jobs_in_flight_does_not_leave_its_context[cap!(dma_mmo_qp)],
+    an_abort_returns_every_job_once[cap!(dma_mmo_qp)],
+    a_thread_sleeps_until_the_device_is_done[cap!(dma_mmo_qp)],
+    arming_with_a_job_done_already_signals_at_once[cap!(dma_mmo_qp)],
+    ten_thousand_jobs_across_arming_and_submitting_are_all_seen[cap!(dma_mmo_qp)],
+    the_file_is_silent_while_nothing_is_done,
+);
+
+fn one_work_queue_is_on_contexts_of_two_kinds(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    let sha = Sha::builder(&bench.dev).start()?;
+    bench.workq.add(&sha)?;
+    bench.fill(0, &pattern(1, 1000))?;
+    let copy = dma.memcpy(bench.data(0, 1000)?, bench.room(4096, 1000)?);
+    let hash = sha.hash(Algorithm::Sha1, bench.data(0, 1000)?, bench.room(8192, 20)?);
+    submit(&mut bench.workq, copy.user_data(1))?;
+    submit(&mut bench.workq, hash.user_data(2))?;
+    let mut seen = [event(&mut bench.workq)?, event(&mut bench.workq)?].map(|it| it.user_data().0);
+    seen.sort_unstable();
+    ensure_eq!(seen, [1, 2], "user data");
+    ensure!(bench.bytes(4096, 1000)? == pattern(1, 1000), "other bytes");
+    bench.leave(&dma)?;
+    bench.leave(&sha)?;
+    dma.stop().map_err(|refused| refused.error)?.start()?;
+    Ok(())
+}
+
+fn a_full_work_queue_says_again_and_returns_the_job(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::with(lab, WorkQ::new(2)?)?;
+    let dma = bench.dma()?;
+    for _ in 0..2 {
+        let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
+        submit(&mut bench.workq, job)?;
+    }
+    let job = dma.memcpy(bench.data(64, 32)?, bench.room(8192, 32)?).user_data(9);
+    let (kind, job) = refused_job(bench.workq.submit(job))?;
+    ensure_eq!(kind, ErrorKind::Again, "kind of the refusal");
+    copied(&mut bench.workq)?;
+    submit(&mut bench.workq, job)?;
+    copied(&mut bench.workq)?;
+    ensure_eq!(copied(&mut bench.workq)?.user_data.0, 9, "user data");
+    ensure!(matches!(bench.workq.progress_retrieve(), Err(Retrieve::Again)), "one more event");
+    Ok(())
+}
+
+fn a_job_for_a_context_that_the_work_queue_is_not_on_comes_back(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = Dma::builder(&bench.dev).start()?;
+    let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
+    let (kind, job) = refused_job(bench.workq.submit(job))?;
+    ensure_eq!(kind, ErrorKind::BadState, "kind of the refusal");
+    bench.workq.add(&dma)?;
+    submit(&mut bench.workq, job)?;
+    copied(&mut bench.workq)?;
+    Ok(())
+}
+
+fn a_context_whose_work_queue_is_there_does_not_stop(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    let dma = match dma.stop() {
+        Ok(_) => return Err(Stop::fail("it stopped")),
+        Err(refused) => {
+            ensure_eq!(refused.error.kind(), ErrorKind::InUse, "kind of the refusal");
+            refused.given
+        }
+    };
+    bench.leave(&dma)?;
+    dma.stop().map_err(|refused| refused.error)?.start()?;
+    Ok(())
+}
+
+fn a_work_queue_with_jobs_in_flight_does_not_leave_its_context(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
+    submit(&mut bench.workq, job)?;
+    ensure_eq!(refusal(bench.workq.remove(&dma))?, ErrorKind::InUse, "kind of the refusal");
+    copied(&mut bench.workq)?;
+    bench.leave(&dma)
+}
+
+fn an_abort_returns_every_job_once(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    for number in 0..16 {
+        let job = dma.memcpy(bench.data(0, 4096)?, bench.room(4096, 4096)?);
+        submit(&mut bench.workq, job.user_data(number))?;
+    }
+    bench.workq.abort(&dma)?;
+    let mut seen = Vec::new();
+    for event in bench.workq.drain() {
+        match event {
+            Ok(event) | Err(Retrieve::IoFailed(event)) => seen.push(event.user_data().0),
+            Err(other) => return Err(other.into()),
+        }
+    }
+    seen.sort_unstable();
+    ensure_eq!(seen, (0..16).collect::<Vec<_>>(), "user data");
+    let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
+    ensure_eq!(refused_job(bench.workq.submit(job))?.0, ErrorKind::Shutdown, "a job after that");
+    bench.leave(&dma)
+}
+
+/// A work queue that sleeps.
+fn sleeping(lab: &Lab) -> Result<Bench, Stop> {
+    Bench::with(lab, WorkQ::builder(16).event_driven().build()?)
+}
+
+/// Whether the file of events is readable within so many milliseconds.
+fn readable(workq: &WorkQ, milliseconds: u16) -> Result<bool, Stop> {
+    let mut files = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
+    Ok(poll(&mut files, milliseconds)? == 1)
+}
+
+fn a_thread_sleeps_until_the_device_is_done(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = sleeping(lab)?;
+    let dma = bench.dma()?;
+    bench.fill(0, &pattern(3, 100_000))?;
+    for round in 0..10 {
+        bench.workq.arm()?;
+        let job = dma.memcpy(bench.data(0, 100_000)?, bench.room(200_000, 100_000)?);
+        submit(&mut bench.workq, job.user_data(round))?;
+        ensure!(readable(&bench.workq, 10_000)?, "nobody was woken in round {round}");
+        bench.workq.clear()?;
+        match bench.workq.progress_retrieve() {
+            Ok(Event::Dma(done)) => ensure_eq!(done.user_data.0, round, "user data"),
+            other => return Err(Stop::fail(format!("woken for nothing: {other:?}"))),
+        }
+    }
+    ensure!(bench.bytes(200_000, 100_000)? == pattern(3, 100_000), "other bytes");
+    Ok(())
+}
+
+fn arming_with_a_job_done_already_signals_at_once(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = sleeping(lab)?;
+    let dma = bench.dma()?;
+    bench.fill(0, &[7; 8])?;
+    let job = dma.memcpy(bench.data(0, 8)?, bench.room(4096, 8)?);
+    submit(&mut bench.workq, job)?;
+    let end = Instant::now() + Duration::from_secs(10);
+    while bench.bytes(4096, 8)? != [7; 8] {
+        ensure!(Instant::now() < end, "nothing was copied");
+    }
+    // The bytes are there; so is the completion, soon after.
+    bench.workq.arm()?;
+    ensure!(readable(&bench.workq, 10_000)?, "nobody was woken");
+    bench.workq.clear()?;
+    copied(&mut bench.workq)?;
+    Ok(())
+}
+
+fn ten_thousand_jobs_across_arming_and_submitting_are_all_seen(lab: &Lab) -> Result<(), Stop> {
+    const JOBS: u64 = 10_000;
+    let mut bench = sleeping(lab)?;
+    let dma = bench.dma()?;
+    let mut spare = Vec::new();
+    for slot in 0..16 {
+        spare.push((bench.data(64 * slot, 8)?, bench.room(0x1_0000 + 64 * slot, 8)?));
+    }
+    let (mut submitted, mut seen) = (0, 0);
+    while seen < JOBS {
+        // Arm before or after the jobs of a round, in turns.
+        if seen % 2 == 0 {
+            bench.workq.arm()?;
+        }
+        for _ in 0..=submitted % 7 {
+            let Some((from, mut to)) = spare.pop().filter(|_| submitted < JOBS) else { break };
+            to.reset_data_len();
+            submit(&mut bench.workq, dma.memcpy(from, to))?;
+            submitted += 1;
+        }
+        if seen % 2 == 1 {
+            bench.workq.arm()?;
+        }
+        ensure!(readable(&bench.workq, 10_000)?, "asleep with {seen} of {submitted} jobs seen");
+        bench.workq.clear()?;
+        loop {
+            match bench.workq.progress_retrieve() {
+                Ok(Event::Dma(done)) => {
+                    seen += 1;
+                    spare.push((done.source, done.destination));
+                }
+                Err(Retrieve::Again) => break,
+                other => return Err(Stop::fail(format!("{other:?}"))),
+            }
+        }
+    }
+    ensure_eq!(seen, submitted, "jobs");
+    Ok(())
+}
+
+fn the_file_is_silent_while_nothing_is_done(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = sleeping(lab)?;
+    let sha = Sha::builder(&bench.dev).start()?;
+    bench.workq.add(&sha)?;
+    bench.workq.arm()?;
+    ensure!(!readable(&bench.workq, 50)?, "there is an event of nothing");
+    let hash = sha.hash(Algorithm::Sha1, bench.data(0, 8)?, bench.room(4096, 20)?);
+    submit(&mut bench.workq, hash)?;
+    ensure!(readable(&bench.workq, 10_000)?, "software's work wakes nobody");
+    event(&mut bench.workq)?;
+    ensure_eq!(
+        refusal(WorkQ::new(1)?.arm())?,
+        ErrorKind::BadState,
+        "arming a work queue in polling mode"
+    );
+    Ok(())
+}

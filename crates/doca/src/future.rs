@@ -37,7 +37,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::context::event::{Done, Event, Retrieve, Tag};
+use crate::context::event::{Done, Event, Owner, Retrieve, Tag};
 use crate::context::job::Job;
 use crate::context::wait::{BURST, not_readable};
 use crate::context::workq::WorkQ;
@@ -162,8 +162,7 @@ impl AsyncWorkQ {
     ) -> Result<JobFuture<'_>> {
         let mut inner = self.lock();
         let slot = inner.begin();
-        let submitted =
-            inner.workq.submit_graph_tagged(instance, user_data.into(), Tag::Future(slot));
+        let submitted = inner.workq.submit_graph_tagged(instance, user_data.into(), future(slot));
         match submitted {
             Ok(()) => Ok(JobFuture { queue: self, slot }),
             Err(error) => {
@@ -230,9 +229,11 @@ impl AsyncWorkQ {
             false => Vec::new(),
         };
         let (ended, result) = match retrieved {
-            Ok(Done { tag: Tag::Future(slot), event }) => (inner.ended(slot, event), Ok(true)),
-            // Nobody else submits here.
-            Ok(Done { event, .. }) => (Slot::Ended(event), Ok(true)),
+            Ok(Done { tag, event }) => match tag.owner() {
+                Owner::Future(slot) => (inner.ended(slot, event), Ok(true)),
+                // Nobody else submits here.
+                _ => (Slot::Ended(event), Ok(true)),
+            },
             Err(Retrieve::InvalidValue(error)) => (Slot::Free, Err(error)),
             Err(_) => (Slot::Free, Ok(inner.workq.has_work() || !room.is_empty())),
         };
@@ -244,6 +245,10 @@ impl AsyncWorkQ {
         room.into_iter().for_each(Waker::wake);
         result
     }
+}
+
+const fn future(slot: u32) -> Tag {
+    Tag::of(Owner::Future(slot))
 }
 
 impl Inner {
@@ -263,7 +268,7 @@ impl Inner {
 
     fn submit<J: Job>(&mut self, job: J) -> std::result::Result<u32, Refused<J>> {
         let slot = self.begin();
-        match self.workq.submit_tagged(job, Tag::Future(slot)) {
+        match self.workq.submit_tagged(job, future(slot)) {
             Ok(()) => Ok(slot),
             Err(refused) => {
                 self.release(slot);

@@ -19,6 +19,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use verbless_prm::hot::CqeUserIndex;
+
 use crate::completion::{Completion, CompletionError, Malformed, malformed};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::qp::{QueuePair, ReceiveQueue, ReceiveSide, SendQueue};
@@ -50,6 +52,32 @@ pub trait Completes {
 pub struct PlainCqe<'r> {
     request: RequestId,
     look: Look<'r>,
+}
+
+impl PlainCqe<'_> {
+    /// The user index that its queue was created with, 24 bits.
+    #[inline(always)]
+    pub fn user_index(&self) -> u32 {
+        let word = u32::from_be(self.look.dword::<{ CqeUserIndex::AT }>());
+        CqeUserIndex::from_bits(word).srqn_uidx()
+    }
+}
+
+impl CompletionQueue {
+    /// Has `take` look at the next CQE if it is a requester's good one without data. It is taken
+    /// from the queue if `take` answers something, which [`Completes::succeed`] of its queue lets
+    /// it do; else it stays. `None` also if there is another CQE or none.
+    #[inline(always)]
+    pub fn poll_plain<T>(&mut self, take: impl FnOnce(PlainCqe<'_>) -> Option<T>) -> Option<T> {
+        let look = self.look();
+        if !look.is_plain_request() {
+            return None;
+        }
+        let taken = take(PlainCqe { request: RequestId::read(&look), look })?;
+        self.step();
+        self.publish();
+        Some(taken)
+    }
 }
 
 impl<S: Service> Completes for SendQueue<S> {

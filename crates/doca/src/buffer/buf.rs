@@ -7,8 +7,10 @@ use std::marker::PhantomData;
 use super::element::Element;
 use super::reference::BufRef;
 use crate::error::{Error, ErrorKind, Refused, Result};
-use crate::memory::Chunk;
+use crate::memory::{Chunk, Reach};
 use crate::types::AccessFlags;
+
+use verbless_queue::Lkey;
 
 /// A buffer (`struct doca_buf`): it points to a part of a memory map. A chain of buffers is held by
 /// its first.
@@ -19,6 +21,15 @@ pub struct Buf {
     /// `None` only while it is dropped.
     element: Option<Box<Element>>,
     _not_sync: PhantomData<Cell<()>>,
+}
+
+/// A room of a buffer that is no chain and has one reference, and the key of the device that was
+/// asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) lkey: Lkey,
 }
 
 /// One buffer of a chain, as a job sees it.
@@ -72,6 +83,54 @@ impl Buf {
     #[inline]
     fn element_mut(&mut self) -> &mut Element {
         self.element.as_deref_mut().expect("only a buffer that is dropped has no descriptor")
+    }
+
+    /// No buffer, for a place that has none: it may be dropped and replaced, and nothing else.
+    pub(crate) const fn none() -> Self {
+        Self { element: None, _not_sync: PhantomData }
+    }
+
+    /// The dataroom, if it is known that the device of this [id](crate::device::Dev::id) may read
+    /// it, and that it is the only one. What is not known here may still be so:
+    /// [`Buf::remember`].
+    #[inline(always)]
+    pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
+        let element = self.element.as_deref()?;
+        let Reach { reader, lkey, .. } = element.reach.get();
+        let Element { data, data_length, .. } = *element;
+        (reader == device).then_some(Room { address: data, length: data_length, lkey })
+    }
+
+    /// The tailroom, if the same is known, and that the device may write there.
+    #[inline(always)]
+    pub(crate) fn writable_by(&self, device: u64) -> Option<Room> {
+        let element = self.element.as_deref()?;
+        let Reach { writer, lkey, .. } = element.reach.get();
+        let (address, length) = Link { element }.tail();
+        (writer == device).then_some(Room { address, length, lkey })
+    }
+
+    /// Remembers how a device reaches it, if it is no chain and has one reference.
+    pub(crate) fn remember(&self, reach: Reach) {
+        let element = self.element();
+        if element.next.is_none() && element.shared.count() == 1 {
+            element.reach.set(reach);
+        }
+    }
+
+    /// The dataroom grows by `length` bytes of the tailroom, which has as many.
+    #[inline(always)]
+    pub(crate) fn grow_first(&mut self, length: u64) {
+        if let Some(element) = &mut self.element {
+            element.data_length += length;
+        }
+    }
+
+    /// Takes back what [`Buf::grow_first`] did.
+    pub(crate) fn shrink_first(&mut self, length: u64) {
+        if let Some(element) = &mut self.element {
+            element.data_length -= length;
+        }
     }
 
     /// Its first byte's address (`doca_buf_head_get`).
@@ -193,7 +252,9 @@ impl Buf {
     /// # Errors
     /// [`ErrorKind::Full`] with 65,535 references.
     pub fn add_ref(&self) -> Result<BufRef> {
-        BufRef::to(&self.element().shared)
+        let element = self.element();
+        element.reach.set(Reach::UNKNOWN);
+        BufRef::to(&element.shared)
     }
 
     /// Hangs `tail`, and what hangs on it, behind the last buffer of this chain.
@@ -210,6 +271,7 @@ impl Buf {
         while last.next.is_some() {
             last = last.next.as_deref_mut().expect("it was there a moment ago");
         }
+        last.reach.set(Reach::UNKNOWN);
         last.next = tail.element.take();
         Ok(())
     }

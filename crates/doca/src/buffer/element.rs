@@ -1,12 +1,13 @@
 //! What a buffer consists of, and the store that it goes back to.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::memory::Chunk;
+use crate::memory::{Chunk, Reach};
 
 /// A descriptor. It is made when its store is started, and wanders between the store and the
 /// program.
@@ -18,6 +19,9 @@ pub(crate) struct Element {
     pub(super) length: u64,
     pub(super) data: u64,
     pub(super) data_length: u64,
+    /// How a device reaches where it points; [`Reach::UNKNOWN`] whenever it has a next one or a
+    /// reference, so that who knows its device here needs to ask nothing else.
+    pub(super) reach: Cell<Reach>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
     pub(super) shared: Arc<Shared>,
@@ -87,6 +91,7 @@ impl Element {
             length: 0,
             data: 0,
             data_length: 0,
+            reach: Cell::new(Reach::UNKNOWN),
             next: None,
             shared: Arc::default(),
             home: None,
@@ -150,8 +155,8 @@ impl Store {
     ) -> Arc<Self> {
         let free = ArrayQueue::new(addresses.len().max(1));
         for address in addresses {
-            let chunk = Some(chunk.clone());
-            let element = Element { chunk, head: address, length, ..Element::new() };
+            let (chunk, reach) = (Some(chunk.clone()), Cell::new(chunk.reach()));
+            let element = Element { chunk, reach, head: address, length, ..Element::new() };
             let _refused = free.push(Box::new(element));
         }
         Arc::new(Self { free, keeps_chunks: true, chains })

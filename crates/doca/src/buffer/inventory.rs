@@ -192,6 +192,7 @@ impl Inventory {
             return Err(Error::plain(ErrorKind::Empty, text));
         };
         element.chunk = Some(chunk.clone());
+        element.reach.set(chunk.reach());
         (element.head, element.length) = whole;
         (element.data, element.data_length) = data;
         Ok(Buf::of(element))

@@ -26,7 +26,7 @@ mod reference;
 
 pub use array::{BufArray, BufArrayBuilder, Target};
 pub use buf::Buf;
-pub(crate) use buf::Link;
+pub(crate) use buf::{Link, Room};
 pub use inventory::{Extensions, Inventory, InventoryBuilder};
 pub use pool::{BufPool, BufPoolBuilder};
 pub use reference::BufRef;

@@ -6,27 +6,29 @@ use std::sync::{Mutex, PoisonError};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which context a job is for: a number that no other context ever has, and a small one that work
-/// queues find it by.
+/// Which context a job is for: a number that no other context ever has. Its lower 24 bits are the
+/// context's index, which no other has at a time; work queues find it by that, and the completions
+/// of its queues name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CtxId {
-    serial: u64,
-    /// No two contexts have the same at a time.
-    pub(crate) index: u32,
-}
+pub struct CtxId(u64);
 
 /// Indexes that are free again, and the first that was never used.
 static INDEXES: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl CtxId {
-    fn new() -> Self {
-        let (free, next) = &mut *INDEXES.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = free.pop().unwrap_or_else(|| {
-            *next += 1;
-            *next - 1
-        });
-        Self { serial: SERIAL.fetch_add(1, Ordering::Relaxed), index }
+    /// Of those beyond, no work queue has any.
+    pub(super) const MOST: u32 = (1 << Self::BITS) - 1;
+    const BITS: u32 = 24;
+
+    fn of(index: u32) -> Self {
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        Self(serial << Self::BITS | u64::from(index.min(Self::MOST)))
+    }
+
+    #[inline]
+    pub(super) const fn index(self) -> u32 {
+        self.0 as u32 & Self::MOST
     }
 }
 
@@ -34,6 +36,7 @@ impl CtxId {
 #[derive(Debug)]
 pub struct Core {
     id: CtxId,
+    index: u32,
     dev: Dev,
     pub(crate) event_driven: bool,
     workqs: AtomicU32,
@@ -43,8 +46,13 @@ pub struct Core {
 impl Core {
     /// Of a context on `dev`, which takes `most` work queues at a time.
     pub(crate) fn new(dev: &Dev, event_driven: bool, most: u32) -> Self {
-        let (id, dev, workqs) = (CtxId::new(), dev.clone(), AtomicU32::new(0));
-        Self { id, dev, event_driven, workqs, most }
+        let (free, next) = &mut *INDEXES.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = free.pop().unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        });
+        let (id, dev, workqs) = (CtxId::of(index), dev.clone(), AtomicU32::new(0));
+        Self { id, index, dev, event_driven, workqs, most }
     }
 
     #[inline]
@@ -92,6 +100,6 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        INDEXES.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.id.index);
+        INDEXES.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.index);
     }
 }

@@ -1,11 +1,9 @@
 //! What runs the jobs of a context on one work queue.
 
-use std::any::Any;
-
-use verbless_queue::Cqe;
+use verbless_queue::{Cqe, PlainCqe};
 
 use super::event::Done;
-use super::side::Side;
+use super::side::{Room, Side};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where an engine is made.
@@ -18,10 +16,28 @@ pub struct Place<'w> {
     pub(crate) side: &'w mut Side,
 }
 
+/// What a good CQE was.
+pub enum Succeeded {
+    /// Not of what the engine knows at once.
+    Not,
+    /// Of a job that goes on.
+    GoesOn,
+    /// A job's last one.
+    Done(Done),
+}
+
 /// The jobs of one context on one work queue.
 ///
 /// A job that it took is in flight until it has yielded an event for it.
-pub trait Engine: Any + Send {
+pub trait Engine: Send {
+    /// A good CQE of one of its queues, as most are. With [`Succeeded::Not`], nothing has changed,
+    /// and [`Engine::complete`] is asked. An engine that leaves this out is only slower.
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>, room: &mut Room) -> Succeeded {
+        let _ = (cqe, room);
+        Succeeded::Not
+    }
+
     /// A CQE of one of its queues. It may be of a job that goes on.
     ///
     /// # Errors

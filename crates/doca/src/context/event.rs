@@ -82,11 +82,14 @@ impl fmt::Display for Retrieve {
 
 impl std::error::Error for Retrieve {}
 
-/// Whose a job is. It comes back with the job's event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tag {
+/// Owner a job is, in one word. It comes back with the job's event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag(u64);
+
+/// What a [`Tag`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
     /// The program's: it retrieves the event.
-    #[default]
     Program,
     /// A node's of an instance of a graph.
     Node { run: u32, node: u32 },
@@ -94,8 +97,47 @@ pub enum Tag {
     Future(u32),
 }
 
+impl Tag {
+    pub(crate) const PROGRAM: Self = Self(0);
+
+    /// There are fewer runs and futures than 2^31: each has memory of its own.
+    pub(crate) const fn of(owner: Owner) -> Self {
+        Self(match owner {
+            Owner::Program => 0,
+            Owner::Node { run, node } => 1 << 63 | (run as u64) << 32 | node as u64,
+            Owner::Future(slot) => 1 << 32 | slot as u64,
+        })
+    }
+
+    pub(crate) const fn owner(self) -> Owner {
+        let (upper, lower) = ((self.0 >> 32) as u32, self.0 as u32);
+        match upper {
+            0 => Owner::Program,
+            1 => Owner::Future(lower),
+            _ => Owner::Node { run: upper & !(1 << 31), node: lower },
+        }
+    }
+}
+
 /// A job that ended.
 pub struct Done {
     pub(crate) tag: Tag,
     pub(crate) event: Event,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_says_what_it_was_made_of() {
+        let most = (1 << 31) - 1;
+        let nodes = [(0, 0), (1, 0), (0, 1), (most, u32::MAX)];
+        let nodes = nodes.map(|(run, node)| Owner::Node { run, node });
+        let futures = [0, 1, u32::MAX].map(Owner::Future);
+        for owner in nodes.into_iter().chain(futures).chain([Owner::Program]) {
+            assert_eq!(Tag::of(owner).owner(), owner);
+        }
+        assert_eq!(Tag::of(Owner::Program), Tag::PROGRAM);
+    }
 }

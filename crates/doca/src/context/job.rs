@@ -2,15 +2,15 @@
 
 pub(crate) mod sealed {
     use crate::context::core::CtxId;
-    use crate::context::engine::Engine;
+    use crate::context::engines::Listed;
     use crate::context::event::Tag;
     use crate::context::failure::JobType;
-    use crate::context::side::Side;
+    use crate::context::side::SideOf;
     use crate::error::Refused;
 
     pub trait Sealed: Sized + Send + 'static {
         /// What runs jobs of this type.
-        type Engine: Engine;
+        type Engine: Listed;
 
         /// The context that it is for.
         fn context(&self) -> CtxId;
@@ -18,11 +18,14 @@ pub(crate) mod sealed {
         /// What sort of job it is.
         fn job_type(&self) -> JobType;
 
-        /// Says whose it is.
-        fn set_tag(&mut self, tag: Tag);
-
-        /// Begins it, or gives it back.
-        fn begin(self, engine: &mut Self::Engine, side: &mut Side) -> Result<(), Refused<Self>>;
+        /// Begins it, or gives it back. Its completion has room; further ones of it take theirs of
+        /// the side.
+        fn begin(
+            self,
+            tag: Tag,
+            engine: &mut Self::Engine,
+            side: SideOf<'_>,
+        ) -> Result<(), Refused<Self>>;
     }
 }
 

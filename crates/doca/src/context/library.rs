@@ -4,14 +4,15 @@ pub(crate) mod sealed {
     use std::sync::Arc;
 
     use crate::context::core::Core;
-    use crate::context::engine::{Engine, Place};
+    use crate::context::engine::Place;
+    use crate::context::engines::AnyEngine;
     use crate::error::Result;
 
     pub trait Sealed {
         fn core(&self) -> &Arc<Core>;
 
         /// What runs the jobs of one work queue.
-        fn engine(&self, place: &mut Place<'_>) -> Result<Box<dyn Engine>>;
+        fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine>;
     }
 }
 

@@ -15,6 +15,7 @@
 
 pub(crate) mod core;
 pub(crate) mod engine;
+pub(crate) mod engines;
 pub(crate) mod event;
 pub(crate) mod failure;
 mod handle;

@@ -6,7 +6,7 @@ use verbless_queue::{Cq, CqConfig, CqEvents, Parked};
 
 use super::handle::Handle;
 use crate::device::Dev;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// The completion queue of a work queue on one device, which all its contexts there share.
 pub struct Side {
@@ -14,21 +14,58 @@ pub struct Side {
     pub(crate) cq: Cq,
     /// In event-driven mode.
     events: Option<CqEvents>,
-    /// Completions that it has room for.
-    entries: u32,
-    /// Completions that may still come for what was posted.
-    expected: u32,
+    pub(crate) room: Room,
     /// Contexts here.
     pub(super) contexts: u32,
+}
+
+/// Places in a completion queue beside one for each job that the work queue takes: a job of several
+/// requests takes as many completions if it fails.
+pub struct Room {
+    left: u32,
+}
+
+impl Room {
+    /// Takes so many; false if there are fewer.
+    pub(crate) fn take(&mut self, count: u32) -> bool {
+        let enough = count <= self.left;
+        if enough {
+            self.left -= count;
+        }
+        enough
+    }
+
+    /// Gives back what was taken: so many completions have come, or will not come any more.
+    pub(crate) fn give(&mut self, count: u32) {
+        self.left += count;
+    }
+}
+
+/// A side that is looked up when it is needed.
+pub struct SideOf<'w> {
+    pub(super) sides: &'w mut [Option<Side>],
+    pub(super) at: usize,
+}
+
+impl<'w> SideOf<'w> {
+    pub(crate) fn get(self) -> &'w mut Side {
+        self.sides[self.at].as_mut().expect("a context is there")
+    }
 }
 
 impl Side {
     /// For so many jobs at a time. With `handle`, events go there.
     pub(super) fn new(dev: &Dev, depth: u32, handle: Option<&Handle>) -> Result<Self> {
-        // A job of several requests takes as many completions if it fails.
         let least = depth.saturating_mul(2).max(256);
         let most = 1 << dev.caps().log_max_cqes.min(22);
-        let entries = least.next_power_of_two().min(most);
+        if depth > most {
+            let text = format!(
+                "a work queue of depth {depth} is on no context of {dev:?}, whose completion \
+                 queues have {most} entries at most: make it with a smaller depth"
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        let entries = least.checked_next_power_of_two().unwrap_or(most).min(most);
         let mut cq = dev.domain().completion_queue(&CqConfig::new(entries))?;
         let events = match handle {
             Some(handle) => {
@@ -39,23 +76,8 @@ impl Side {
             }
             None => None,
         };
-        Ok(Self { dev: dev.clone(), cq, events, entries, expected: 0, contexts: 0 })
-    }
-
-    /// Makes room for `count` more completions; false if there is none.
-    #[inline]
-    pub(crate) fn expect(&mut self, count: u32) -> bool {
-        let room = count <= self.entries - self.expected;
-        if room {
-            self.expected += count;
-        }
-        room
-    }
-
-    /// So many have come, or will not come any more.
-    #[inline]
-    pub(crate) fn came(&mut self, count: u32) {
-        self.expected -= count;
+        let room = Room { left: entries - depth };
+        Ok(Self { dev: dev.clone(), cq, events, room, contexts: 0 })
     }
 
     /// Asks for an event when the next completion comes; true if one is there already.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::event::{Done, Event, Retrieve, Tag};
+use super::event::{Done, Event, Owner, Retrieve, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::Context;
@@ -175,30 +175,34 @@ impl WorkQ {
     /// in flight as the work queue takes, or the context; [`ErrorKind::BadState`] if it is not on
     /// the job's context; [`ErrorKind::InvalidValue`] or [`ErrorKind::NotPermitted`] for buffers
     /// that the job cannot have.
-    #[inline]
+    #[inline(always)]
     pub fn submit<J: Job>(&mut self, job: J) -> std::result::Result<(), Refused<J>> {
-        self.submit_tagged(job, Tag::Program)
+        self.submit_tagged(job, Tag::PROGRAM)
     }
 
     /// The same for whom `tag` says. One that was refused before may have another tag.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn submit_tagged<J: Job>(
         &mut self,
-        mut job: J,
+        job: J,
         tag: Tag,
     ) -> std::result::Result<(), Refused<J>> {
-        job.set_tag(tag);
-        let worked = self.queues.begin(job)?;
-        if worked && self.armed {
-            // Nothing else tells that there is something to do.
-            let _told = self.handle.signal();
-        }
+        self.queues.begin(job, tag)?;
+        self.tell();
         Ok(())
     }
 
     /// Wakes who sleeps if software has something to do: nothing else tells of it.
+    #[inline(always)]
     fn tell(&self) {
-        if self.armed && self.has_work() {
+        if self.armed {
+            self.tell_sleeper();
+        }
+    }
+
+    #[cold]
+    fn tell_sleeper(&self) {
+        if self.has_work() {
             let _told = self.handle.signal();
         }
     }
@@ -237,7 +241,7 @@ impl WorkQ {
         instance: &Instance,
         user_data: impl Into<UserData>,
     ) -> Result<()> {
-        self.submit_graph_tagged(instance, user_data.into(), Tag::Program)
+        self.submit_graph_tagged(instance, user_data.into(), Tag::PROGRAM)
     }
 
     pub(crate) fn submit_graph_tagged(
@@ -260,8 +264,19 @@ impl WorkQ {
     ///
     /// Of an instance of a graph, it is [`Retrieve::Again`] for every node that ended, and in the
     /// end the event of the instance, which is `Ok` even if a node failed.
-    #[inline]
+    #[inline(always)]
     pub fn progress_retrieve(&mut self) -> std::result::Result<Event, Retrieve> {
+        if self.runs.in_flight() == 0
+            && let Some(done) = self.queues.poll_plain()
+        {
+            return Ok(done.event);
+        }
+        self.progress_retrieve_other()
+    }
+
+    /// The same of whatever there is: nothing, or what only few jobs have.
+    #[inline(never)]
+    fn progress_retrieve_other(&mut self) -> std::result::Result<Event, Retrieve> {
         match self.progress()? {
             Done { event, .. } if event.is_failed_job() => Err(Retrieve::IoFailed(event)),
             Done { event, .. } => Ok(event),
@@ -269,7 +284,6 @@ impl WorkQ {
     }
 
     /// The same, with whose the event is.
-    #[inline]
     pub(crate) fn progress(&mut self) -> std::result::Result<Done, Retrieve> {
         if self.runs.has_work() {
             match self.runs.step(&mut self.queues) {
@@ -285,7 +299,7 @@ impl WorkQ {
         if self.runs.in_flight() == 0 {
             return Ok(done);
         }
-        if let Tag::Node { run, node } = done.tag {
+        if let Owner::Node { run, node } = done.tag.owner() {
             self.runs.node_ended(&mut self.queues, run, node, done.event);
             return self.again();
         }

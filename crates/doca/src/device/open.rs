@@ -81,6 +81,11 @@ impl Dev {
         Ok(self.0.shared.get_or_init(|| made))
     }
 
+    /// The number that no other device of the process has, at any time; not 0.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
     pub(crate) fn caps(&self) -> &Caps {
         self.0.device.caps()
     }

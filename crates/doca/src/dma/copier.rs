@@ -1,48 +1,61 @@
 //! The copies of one work queue.
+//!
+//! The device completes them in their order. So they are in a ring: a job is written there once
+//! when it begins, and read once when it ends. Most are *simple*: one buffer to one buffer, by one
+//! request. All that they need to be begun and ended stands in open code, and everything else in
+//! functions of its own. The destination of a simple job has grown from the beginning, as nobody
+//! sees it before the end; that of one that fails shrinks again.
 
-use std::collections::VecDeque;
 use std::mem;
 
 use verbless_queue::completion::Failure;
-use verbless_queue::{CompletionError, Cqe, Sge, Status};
+use verbless_queue::wr::PostError;
+use verbless_queue::{CompletionError, Cqe, PlainCqe, Sge, Status};
 
-use super::queue::CopyQueue;
-use super::{MAX_LIST, Memcpy, MemcpyDone, refuse};
-use crate::buffer::Buf;
-use crate::buffer::Link;
-use crate::context::engine::{Engine, Place};
+use super::done::MemcpyDone;
+use super::job::Memcpy;
+use super::pieces::{MAX_LIST, MAX_PIECE, check, pieces, reach, refuse};
+use super::queue::{CopyQueue, refused};
+use crate::buffer::{Buf, Room};
+use crate::context::core::CtxId;
+use crate::context::engine::{Engine, Place, Succeeded};
 use crate::context::event::{Done, Event, Tag};
 use crate::context::failure::JobError;
-use crate::context::side::Side;
+use crate::context::side::{self, Side, SideOf};
+use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
-use crate::types::AccessFlags;
 use crate::types::UserData;
 
 /// Copies that one job may need: a request is of one piece of source and destination each.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
-/// Bytes of one request at most: no SGE has 2 GiB.
-const MAX_PIECE: u64 = 1 << 30;
 
 /// The jobs of a work queue, and the device's queue that does them.
 pub struct Copier {
-    /// `None` only while it is dropped.
-    queue: Option<CopyQueue>,
-    state: State,
-    jobs: Box<[Option<Running>]>,
-    /// Indexes of `jobs` that are free.
-    free: Vec<u32>,
-    /// Requests of the jobs in flight.
-    reserved: u32,
-    /// Those of them that the device has.
-    posted: u32,
-    /// Requests that it takes.
-    room: u32,
-    /// Bytes of a request at most.
+    /// The device's id while jobs go to it at once; else 0, which is no device's.
+    open_to: u64,
+    /// The numbers of the next job and of the first in flight, modulo 2^32: what is between them
+    /// is at its number modulo the length of `jobs`, a power of two.
+    next: u32,
+    first: u32,
+    jobs: Box<[Running]>,
+    /// Bytes of a simple job at most.
+    longest_simple: u64,
+    queue: CopyQueue,
+    /// Bytes of a job at most.
     longest: u64,
-    /// Jobs that the device flushed because of another one's failure, to be posted again.
-    again: VecDeque<u32>,
-    /// Jobs that ended without a completion to tell so.
-    ended: VecDeque<(u32, JobError)>,
+    /// By the place of a job that is not simple: requests beside its first.
+    more: Box<[u32]>,
+    /// The sum of them of all in flight.
+    sum_of_more: u32,
+    state: State,
+    /// The number of the first job that the device was not given; says nothing while it works.
+    posted: u32,
+    /// Jobs, from the first on, that it gave back undone.
+    flushed: u32,
+    /// The first failure of the job whose last request has not come.
+    failure: Option<Failure>,
+    /// Why jobs end that the device does not have.
+    given_up: ErrorKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,238 +67,344 @@ enum State {
     Aborted,
 }
 
-/// A job in flight.
+/// A job in flight, or the place of one, without buffers.
 struct Running {
-    tag: Tag,
-    user_data: UserData,
     source: Buf,
     destination: Buf,
-    bytes: u64,
-    requests: u32,
-    failure: Option<Failure>,
+    user_data: UserData,
+    tag: Tag,
 }
 
-/// A request's cookie: the job's index, and whether it is the last one of the job.
-const fn cookie(job: u32, last: bool) -> u64 {
-    (job as u64) << 1 | last as u64
+impl Running {
+    const fn none() -> Self {
+        Self {
+            source: Buf::none(),
+            destination: Buf::none(),
+            user_data: UserData(0),
+            tag: Tag::PROGRAM,
+        }
+    }
 }
+
+/// What the cookie of a request has above the job's number: nothing if the job is simple.
+const LAST: u64 = 1 << 32;
+const MORE_FOLLOW: u64 = 2 << 32;
 
 impl Copier {
     pub(super) fn new(place: &mut Place<'_>) -> Result<Self> {
         let depth = place.depth;
-        let room = depth.max(MAX_REQUESTS);
-        let queue = CopyQueue::new(place, room)?;
+        let queue = CopyQueue::new(place, depth.max(MAX_REQUESTS))?;
+        let longest = super::queue::longest(&place.side.dev);
+        let places = depth.next_power_of_two();
         Ok(Self {
-            queue: Some(queue),
+            open_to: place.side.dev.id(),
+            next: 0,
+            first: 0,
+            jobs: (0..places).map(|_| Running::none()).collect(),
+            longest_simple: longest.min(MAX_PIECE),
+            queue,
+            longest,
+            more: (0..places).map(|_| 0).collect(),
+            sum_of_more: 0,
             state: State::Works,
-            jobs: (0..depth).map(|_| None).collect(),
-            free: (0..depth).rev().collect(),
-            reserved: 0,
             posted: 0,
-            room,
-            longest: super::queue::longest(&place.side.dev),
-            again: VecDeque::with_capacity(depth as usize),
-            ended: VecDeque::with_capacity(depth as usize),
+            flushed: 0,
+            failure: None,
+            given_up: ErrorKind::Shutdown,
         })
     }
 
-    #[inline]
+    /// The place of a job.
+    #[inline(always)]
+    fn place(&self, number: u32) -> usize {
+        number as usize & self.jobs.len().wrapping_sub(1)
+    }
+
+    /// Begins a job. The work queue has seen to it that there is a place for it.
+    #[inline(always)]
     pub(super) fn begin(
         &mut self,
         job: Memcpy,
+        tag: Tag,
+        side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<Memcpy>> {
+        let Some(from) = job.source.readable_by(self.open_to) else {
+            return self.begin_other(job, tag, side.get());
+        };
+        let Some(to) = job.destination.writable_by(self.open_to) else {
+            return self.begin_other(job, tag, side.get());
+        };
+        // A length of 0 is not simple.
+        if from.length.wrapping_sub(1) >= self.longest_simple || from.length > to.length {
+            return self.begin_other(job, tag, side.get());
+        }
+        let (number, ctx) = (self.next, job.ctx);
+        self.put(number, job, tag, from.length);
+        self.next = number.wrapping_add(1);
+        match self.queue.copy(ends(from, to), number.into(), true) {
+            Ok(()) => Ok(()),
+            Err(error) => self.take_back(ctx, error),
+        }
+    }
+
+    /// Writes a job to its place; its destination grows by `grown`.
+    #[inline(always)]
+    fn put(&mut self, number: u32, job: Memcpy, tag: Tag, grown: u64) {
+        let Memcpy { user_data, source, mut destination, .. } = job;
+        destination.grow_first(grown);
+        let at = self.place(number);
+        if let Some(place) = self.jobs.get_mut(at) {
+            // No buffers are there, so that none are forgotten.
+            mem::forget(mem::replace(place, Running { source, destination, user_data, tag }));
+        }
+    }
+
+    /// Takes back the last job that was put, a simple one: the device did not take it.
+    #[cold]
+    #[inline(never)]
+    fn take_back(
+        &mut self,
+        ctx: CtxId,
+        error: PostError,
+    ) -> std::result::Result<(), Refused<Memcpy>> {
+        self.next = self.next.wrapping_sub(1);
+        let at = self.place(self.next);
+        let Running { source, mut destination, user_data, .. } =
+            mem::replace(&mut self.jobs[at], Running::none());
+        destination.shrink_first(source.data_len());
+        Err(Refused::new(refused(error), Memcpy { ctx, user_data, source, destination }))
+    }
+
+    /// Begins whatever job.
+    #[cold]
+    #[inline(never)]
+    fn begin_other(
+        &mut self,
+        job: Memcpy,
+        tag: Tag,
         side: &mut Side,
     ) -> std::result::Result<(), Refused<Memcpy>> {
+        match self.post_checked(&job, side) {
+            Ok(requests) => {
+                let (number, at) = (self.next, self.place(self.next));
+                let simple = self.is_simple(&job.source, &job.destination);
+                let grown = if simple { job.source.data_len() } else { 0 };
+                self.put(number, job, tag, grown);
+                self.more[at] = requests - 1;
+                self.sum_of_more += requests - 1;
+                self.next = number.wrapping_add(1);
+                Ok(())
+            }
+            Err(error) => Err(Refused::new(error, job)),
+        }
+    }
+
+    /// Posts a job unless the device's queue stands still; then it is posted with the others.
+    /// Returns how many requests it is of.
+    fn post_checked(&mut self, job: &Memcpy, side: &mut Side) -> Result<u32> {
         if self.state == State::Aborted {
             let text = "the context was aborted on this work queue: remove it";
-            return Err(Refused::new(refuse(ErrorKind::Shutdown, text), job));
+            return Err(refuse(ErrorKind::Shutdown, text));
         }
-        let (bytes, requests) = match self.check(&job, side) {
-            Ok(checked) => checked,
-            Err(error) => return Err(Refused::new(error, job)),
-        };
-        let Some(&index) = self.free.last() else {
-            let text = "as many copies are in flight as the context takes: retrieve some first";
-            return Err(Refused::new(refuse(ErrorKind::Again, text), job));
-        };
-        if requests > self.room - self.reserved || !side.expect(requests) {
+        let ends = (&job.source, &job.destination);
+        let (bytes, requests) = check(ends, &side.dev, self.longest)?;
+        // The next time they are known.
+        ends.0.remember(reach(ends.0.first(), &side.dev, false)?);
+        ends.1.remember(reach(ends.1.first(), &side.dev, true)?);
+        let taken = self.in_flight() + self.sum_of_more;
+        if taken + requests > self.queue.capacity() || !side.room.take(requests - 1) {
             let text = "the device has as many requests as it takes: retrieve some jobs first";
-            return Err(Refused::new(refuse(ErrorKind::Again, text), job));
+            return Err(refuse(ErrorKind::Again, text));
         }
-        if self.state == State::Works {
-            if let Err(error) = self.post(index, (&job.source, &job.destination), bytes, side) {
-                side.came(requests);
-                return Err(Refused::new(error, job));
-            }
-            self.posted += requests;
-        } else {
-            // The device's queue stands still: it is posted with the others.
-            self.again.push_back(index);
+        if self.state == State::Works
+            && let Err(error) = self.post(self.next, ends, bytes, &side.dev)
+        {
+            side.room.give(requests - 1);
+            return Err(error);
         }
-        self.reserved += requests;
-        self.free.pop();
-        let Memcpy { tag, user_data, source, destination, .. } = job;
-        let failure = None;
-        self.jobs[index as usize] =
-            Some(Running { tag, user_data, source, destination, bytes, requests, failure });
-        Ok(())
+        Ok(requests)
     }
 
-    /// Bytes and requests of a job, if it can be done.
-    #[inline]
-    fn check(&self, job: &Memcpy, side: &Side) -> Result<(u64, u32)> {
-        let (source, destination) = (&job.source, &job.destination);
-        if !source.is_sole() || !destination.is_sole() {
-            let text = "a buffer with several references can be in no job: drop the others first";
-            return Err(refuse(ErrorKind::InvalidValue, text));
-        }
-        let (mut bytes, mut room, mut links) = (0, 0, (0, 0));
-        for link in source.chain() {
-            lkey(link, side, false)?;
-            bytes += link.data().1;
-            links.0 += 1;
-        }
-        for link in destination.chain() {
-            lkey(link, side, true)?;
-            room += link.tail().1;
-            links.1 += 1;
-        }
-        if bytes > room {
-            let text = "the destination's tailroom is shorter than the source's data";
-            return Err(refuse(ErrorKind::InvalidValue, text));
-        }
-        if bytes > self.longest {
-            let text = "the source has more data than the device copies at a time: max_buf_size";
-            return Err(refuse(ErrorKind::InvalidValue, text));
-        }
-        if links == (1, 1) && bytes <= MAX_PIECE {
-            return Ok((bytes, 1));
-        }
-        if links.0 > MAX_LIST || links.1 > MAX_LIST {
-            let text = "a chain has more buffers than a copy takes: max_list_buf_num_elem";
-            return Err(refuse(ErrorKind::InvalidValue, text));
-        }
-        Ok((bytes, (pieces(source, destination, bytes).count() as u32).max(1)))
+    /// Whether a job of these buffers is simple, if it can be done.
+    fn is_simple(&self, source: &Buf, destination: &Buf) -> bool {
+        let alone = source.first().next().is_none() && destination.first().next().is_none();
+        alone && source.data_len().wrapping_sub(1) < self.longest_simple
     }
 
-    /// Posts the requests of a job.
-    #[inline]
+    /// Posts the requests of a job. Its destination has not grown.
     fn post(
         &mut self,
-        index: u32,
+        number: u32,
         (source, destination): (&Buf, &Buf),
         bytes: u64,
-        side: &Side,
+        dev: &Dev,
     ) -> Result<()> {
-        let queue = self.queue.as_mut().expect("only one that is dropped has no queue");
+        let number = u64::from(number);
         if bytes == 0 {
-            return queue.nothing(cookie(index, true));
+            return self.queue.nothing(number | LAST).map_err(refused);
         }
+        let simple = self.is_simple(source, destination);
         let mut left = bytes;
         for piece in pieces(source, destination, bytes) {
             left -= piece.length;
-            let from = lkey(piece.source, side, false)?;
-            let to = lkey(piece.destination, side, true)?;
-            let length = piece.length as u32;
-            queue.copy(
-                Sge::new(piece.from, length, from),
-                Sge::new(piece.to, length, to),
-                cookie(index, left == 0),
-                left == 0,
-            )?;
+            let from = reach(piece.source, dev, false)?.lkey;
+            let to = reach(piece.destination, dev, true)?.lkey;
+            let from = Room { address: piece.from, length: piece.length, lkey: from };
+            let to = Room { address: piece.to, length: piece.length, lkey: to };
+            let cookie = match (simple, left) {
+                (true, _) => number,
+                (false, 0) => number | LAST,
+                (false, _) => number | MORE_FOLLOW,
+            };
+            self.queue.copy(ends(from, to), cookie, left == 0).map_err(refused)?;
         }
         Ok(())
     }
 
-    /// The event of a job that ended.
-    #[inline]
+    /// Takes the first job out.
+    #[inline(always)]
+    fn take_first(&mut self) -> Option<Running> {
+        let at = self.place(self.first);
+        let Running { source, destination, user_data, tag } = self.jobs.get_mut(at)?;
+        let source = mem::replace(source, Buf::none());
+        let destination = mem::replace(destination, Buf::none());
+        self.first = self.first.wrapping_add(1);
+        Some(Running { source, destination, user_data: *user_data, tag: *tag })
+    }
+
+    /// The event of the first job, whatever became of it.
     fn end(
         &mut self,
-        index: u32,
         result: std::result::Result<(), JobError>,
-        side: &mut Side,
+        room: &mut side::Room,
     ) -> Option<Done> {
-        let Running { tag, user_data, source, mut destination, bytes, requests, .. } =
-            self.jobs.get_mut(index as usize)?.take()?;
-        self.free.push(index);
-        self.reserved -= requests;
-        side.came(requests);
-        if result.is_ok() {
-            destination.grow(bytes);
+        let more = mem::take(&mut self.more[self.place(self.first)]);
+        self.sum_of_more -= more;
+        room.give(more);
+        let mut job = self.take_first()?;
+        let simple = self.is_simple(&job.source, &job.destination);
+        match (simple, result) {
+            (true, Ok(())) | (false, Err(_)) => {}
+            (true, Err(_)) => job.destination.shrink_first(job.source.data_len()),
+            (false, Ok(())) => job.destination.grow(job.source.chain_data_len()),
         }
-        let event = Event::Dma(MemcpyDone { user_data, result, source, destination });
-        Some(Done { tag, event })
+        Some(done(job, result))
+    }
+
+    /// A request succeeded. `None`: not the one that is the next to.
+    fn succeeded(&mut self, cookie: u64, room: &mut side::Room) -> Option<Done> {
+        let next = cookie as u32 == self.first && self.first != self.next && self.flushed == 0;
+        if next { self.end(Ok(()), room) } else { None }
     }
 
     /// What a failed request means.
-    #[cold]
     fn failed(&mut self, failure: Failure, side: &mut Side) -> Option<Done> {
-        let (index, last) = ((failure.cookie >> 1) as u32, failure.cookie & 1 == 1);
         if self.state == State::Works {
-            self.state = State::Failed;
+            self.stand_still(State::Failed);
         }
-        let job = self.jobs.get_mut(index as usize)?.as_mut()?;
-        let first = *job.failure.get_or_insert(failure);
-        if !last {
+        let first = *self.failure.get_or_insert(failure);
+        if failure.cookie & MORE_FOLLOW != 0 {
             return None;
         }
-        self.posted -= job.requests;
-        let event = if first.status == Status::Flushed && self.state == State::Failed {
-            job.failure = None;
-            self.again.push_back(index);
-            None
+        self.failure = None;
+        // The first job alone can have failed; those behind it are flushed.
+        let its_own = first.status != Status::Flushed || self.state == State::Aborted;
+        let is_first = failure.cookie as u32 == self.first && self.flushed == 0;
+        let done = if its_own && is_first {
+            self.end(Err(first.into()), &mut side.room)
         } else {
-            self.end(index, Err(first.into()), side)
+            self.flushed += 1;
+            None
         };
-        if self.posted == 0 && self.state == State::Failed {
+        if self.state == State::Failed && self.device_has_none() {
             self.recover(side);
         }
-        event
+        done
+    }
+
+    /// The device's queue does nothing any more, but flush what it has.
+    fn stand_still(&mut self, state: State) {
+        if self.state == State::Works {
+            self.posted = self.next;
+        }
+        (self.state, self.open_to) = (state, 0);
+    }
+
+    /// Whether the device has no job; says nothing while it works.
+    fn device_has_none(&self) -> bool {
+        self.first.wrapping_add(self.flushed) == self.posted
     }
 
     /// The device has nothing of ours: goes on with what it flushed.
     fn recover(&mut self, side: &mut Side) {
-        let queue = self.queue.as_mut().expect("only one that is dropped has no queue");
-        if queue.recover(&side.dev).is_err() {
-            self.state = State::Aborted;
-            self.give_up();
-            return;
+        if let Err(error) = self.queue.recover(&side.dev) {
+            return self.give_up(error.kind());
         }
-        self.state = State::Works;
-        while let Some(index) = self.again.pop_front() {
-            let Some(job) = self.jobs[index as usize].take() else { continue };
-            let (requests, bytes) = (job.requests, job.bytes);
-            let posted = self.post(index, (&job.source, &job.destination), bytes, side);
-            self.jobs[index as usize] = Some(job);
-            match posted {
-                Ok(()) => self.posted += requests,
-                Err(error) => {
-                    self.ended.push_back((index, JobError::new(error.kind())));
-                }
+        (self.posted, self.flushed) = (self.first, 0);
+        while self.posted != self.next {
+            if let Err(error) = self.post_again(self.posted, &side.dev) {
+                return self.give_up(error.kind());
             }
+            self.posted = self.posted.wrapping_add(1);
         }
+        (self.state, self.open_to) = (State::Works, side.dev.id());
     }
 
-    /// Ends the jobs that the device does not have.
-    fn give_up(&mut self) {
-        let error = JobError::new(ErrorKind::Shutdown);
-        self.ended.extend(self.again.drain(..).map(|index| (index, error)));
+    fn post_again(&mut self, number: u32, dev: &Dev) -> Result<()> {
+        let at = self.place(number);
+        let mut job = mem::replace(&mut self.jobs[at], Running::none());
+        let simple = self.is_simple(&job.source, &job.destination);
+        let bytes = job.source.chain_data_len();
+        if simple {
+            job.destination.shrink_first(bytes);
+        }
+        let posted = self.post(number, (&job.source, &job.destination), bytes, dev);
+        if simple {
+            job.destination.grow_first(bytes);
+        }
+        self.jobs[at] = job;
+        posted
+    }
+
+    /// Takes no more jobs; those that the device does not have end with this.
+    fn give_up(&mut self, why: ErrorKind) {
+        self.stand_still(State::Aborted);
+        self.given_up = why;
     }
 }
 
+/// What a request copies: as many bytes as `from` has.
+#[inline(always)]
+fn ends(from: Room, to: Room) -> (Sge, Sge) {
+    let length = from.length as u32;
+    (Sge::new(from.address, length, from.lkey), Sge::new(to.address, length, to.lkey))
+}
+
+#[inline(always)]
+fn done(job: Running, result: std::result::Result<(), JobError>) -> Done {
+    let Running { source, destination, user_data, tag } = job;
+    Done { tag, event: Event::Dma(MemcpyDone { user_data, result, source, destination }) }
+}
+
 impl Engine for Copier {
-    #[inline]
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>, room: &mut side::Room) -> Succeeded {
+        let Some(cookie) = self.queue.succeed(cqe) else { return Succeeded::Not };
+        if cookie != u64::from(self.first) {
+            return self.succeed_other(cookie, room);
+        }
+        match self.take_first() {
+            Some(job) => Succeeded::Done(done(job, Ok(()))),
+            None => Succeeded::Not,
+        }
+    }
+
     fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
-        let queue = self.queue.as_mut().expect("only one that is dropped has no queue");
-        match queue.complete(cqe) {
-            Ok(cookie) => {
-                let index = (cookie >> 1) as u32;
-                let requests = match self.jobs.get(index as usize) {
-                    Some(Some(job)) => job.requests,
-                    _ => return Ok(None),
-                };
-                self.posted -= requests;
-                Ok(self.end(index, Ok(()), side))
-            }
+        match self.queue.complete(cqe) {
+            Ok(cookie) => match self.succeeded(cookie, &mut side.room) {
+                Some(done) => Ok(Some(done)),
+                None => Err(out_of_order(cookie as u32, self.first)),
+            },
             Err(CompletionError::Failed(failure)) => Ok(self.failed(failure, side)),
             Err(other) => {
                 Err(Error::new(ErrorKind::InvalidValue, other.to_string()).with_source(other))
@@ -294,100 +413,59 @@ impl Engine for Copier {
     }
 
     fn progress(&mut self, side: &mut Side) -> Option<Done> {
-        let (index, error) = self.ended.pop_front()?;
-        self.end(index, Err(error), side)
+        if !self.has_work() {
+            return None;
+        }
+        // What the device gave back comes before what it was never given.
+        match self.flushed {
+            0 => self.posted = self.posted.wrapping_add(1),
+            _ => self.flushed -= 1,
+        }
+        self.end(Err(JobError::new(self.given_up)), &mut side.room)
     }
 
     #[inline]
     fn has_work(&self) -> bool {
-        !self.ended.is_empty()
+        self.state == State::Aborted && self.device_has_none() && self.first != self.next
     }
 
     fn in_flight(&self) -> u32 {
-        (self.jobs.len() - self.free.len()) as u32
+        self.next.wrapping_sub(self.first)
     }
 
     fn abort(&mut self) -> Result<()> {
         if self.state != State::Aborted {
-            self.queue.as_mut().expect("only one that is dropped has no queue").stop()?;
-            self.state = State::Aborted;
-            self.give_up();
+            self.queue.stop()?;
+            self.give_up(ErrorKind::Shutdown);
         }
         Ok(())
     }
 }
 
+impl Copier {
+    /// A request succeeded that is not a simple job's, or not of the first job.
+    #[cold]
+    #[inline(never)]
+    fn succeed_other(&mut self, cookie: u64, room: &mut side::Room) -> Succeeded {
+        match self.succeeded(cookie, room) {
+            Some(done) => Succeeded::Done(done),
+            // The queue has done with the request, so that `complete` finds a CQE that cannot be.
+            None => Succeeded::Not,
+        }
+    }
+}
+
+#[cold]
+fn out_of_order(number: u32, first: u32) -> Error {
+    let text = format!("the device completed copy {number} before copy {first}");
+    Error::new(ErrorKind::InvalidValue, text)
+}
+
 impl Drop for Copier {
     fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        if queue.destroy().is_err() && self.posted > 0 {
+        if self.in_flight() > 0 && self.queue.reset().is_err() {
             // The device may still copy: nothing of the jobs may be freed.
             mem::forget(mem::take(&mut self.jobs));
         }
     }
-}
-
-/// The key under which the device reaches a buffer, if the job may have it.
-#[inline]
-fn lkey(link: Link<'_>, side: &Side, written: bool) -> Result<verbless_queue::Lkey> {
-    let chunk = link.chunk();
-    let writable = match chunk.memory() {
-        Some(_) => chunk.access().is_local_write(),
-        None => chunk.access().contains(AccessFlags::DPU_READ_WRITE),
-    };
-    if written && !writable {
-        let text = "the map of the destination may not be written: give it LOCAL_READ_WRITE, or \
-                    DPU_READ_WRITE before it is exported";
-        return Err(refuse(ErrorKind::NotPermitted, text));
-    }
-    let Some(key) = chunk.key(&side.dev) else {
-        let text = "the map of a buffer does not have the context's device: add it to the map";
-        return Err(refuse(ErrorKind::NotPermitted, text));
-    };
-    key.lkey().ok_or_else(|| {
-        let text = "DMA reaches memory of this machine and of its host; this is a peer's: use RDMA";
-        refuse(ErrorKind::NotPermitted, text)
-    })
-}
-
-/// A piece of a copy, from one buffer to one buffer.
-struct Piece<'b> {
-    source: Link<'b>,
-    destination: Link<'b>,
-    from: u64,
-    to: u64,
-    length: u64,
-}
-
-/// The pieces of a copy of `bytes`, none of them empty.
-#[inline]
-fn pieces<'b>(
-    source: &'b Buf,
-    destination: &'b Buf,
-    bytes: u64,
-) -> impl Iterator<Item = Piece<'b>> {
-    let (mut from, mut to) = (source.first(), destination.first());
-    let (mut taken, mut put, mut left) = (0, 0, bytes);
-    std::iter::from_fn(move || {
-        if left == 0 {
-            return None;
-        }
-        // What is left fits, so there is a next one whenever one is used up.
-        while taken == from.data().1 {
-            (from, taken) = (from.next()?, 0);
-        }
-        while put == to.tail().1 {
-            (to, put) = (to.next()?, 0);
-        }
-        let length = (from.data().1 - taken).min(to.tail().1 - put).min(left).min(MAX_PIECE);
-        let piece = Piece {
-            source: from,
-            destination: to,
-            from: from.data().0 + taken,
-            to: to.tail().0 + put,
-            length,
-        };
-        (taken, put, left) = (taken + length, put + length, left - length);
-        Some(piece)
-    })
 }

@@ -22,30 +22,32 @@
 //! A job that fails, fails alone: the device's queue stops at it, and those behind it, which the
 //! device then has not begun, are given to it again. What a failed job has written is undefined.
 
-mod copier;
+pub(crate) mod copier;
 pub(crate) mod done;
+mod job;
+mod pieces;
 mod queue;
 
 use std::sync::Arc;
 
 use crate::buffer::Buf;
 use crate::context::core::{Core, CtxId};
-use crate::context::engine::{Engine, Place};
+use crate::context::engine::Place;
+use crate::context::engines::AnyEngine;
 use crate::context::event::Tag;
 use crate::context::failure::JobType;
 use crate::context::job::Job;
 use crate::context::library::Context;
-use crate::context::side::Side;
+use crate::context::side::SideOf;
 use crate::context::{job_sealed, sealed};
 use crate::device::Dev;
-use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::error::{Refused, Result};
 use crate::types::UserData;
 
 use copier::Copier;
 pub use done::MemcpyDone;
-
-/// Buffers that a source or a destination may be chained of at most.
-const MAX_LIST: u32 = 64;
+pub use job::Memcpy;
+use pieces::MAX_LIST;
 
 /// A started DMA context. It takes any number of work queues, in either mode.
 #[derive(Debug)]
@@ -108,9 +110,9 @@ impl Dma {
     }
 
     /// A job: copies the datarooms of `source` into the tailrooms of `destination`.
+    #[inline]
     pub fn memcpy(&self, source: Buf, destination: Buf) -> Memcpy {
-        let (tag, user_data) = (Tag::default(), UserData::default());
-        Memcpy { ctx: self.core.id(), tag, user_data, source, destination }
+        Memcpy { ctx: self.core.id(), user_data: UserData::default(), source, destination }
     }
 
     /// Ends the context.
@@ -130,40 +132,17 @@ impl sealed::Sealed for Dma {
         &self.core
     }
 
-    fn engine(&self, place: &mut Place<'_>) -> Result<Box<dyn Engine>> {
-        Ok(Box::new(Copier::new(place)?))
+    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+        Ok(Copier::new(place)?.into())
     }
 }
 
 impl Context for Dma {}
 
-/// A copy (`struct doca_dma_job_memcpy`).
-#[derive(Debug)]
-#[must_use = "a job is done when it is submitted"]
-pub struct Memcpy {
-    ctx: CtxId,
-    tag: Tag,
-    user_data: UserData,
-    source: Buf,
-    destination: Buf,
-}
-
-impl Memcpy {
-    /// What comes back with its event.
-    pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
-        Self { user_data: user_data.into(), ..self }
-    }
-
-    /// Gives back its buffers: source, destination.
-    pub fn into_bufs(self) -> (Buf, Buf) {
-        (self.source, self.destination)
-    }
-}
-
 impl job_sealed::Sealed for Memcpy {
     type Engine = Copier;
 
-    #[inline]
+    #[inline(always)]
     fn context(&self) -> CtxId {
         self.ctx
     }
@@ -172,19 +151,15 @@ impl job_sealed::Sealed for Memcpy {
         JobType::DmaMemcpy
     }
 
-    fn set_tag(&mut self, tag: Tag) {
-        self.tag = tag;
-    }
-
-    #[inline]
-    fn begin(self, engine: &mut Copier, side: &mut Side) -> std::result::Result<(), Refused<Self>> {
-        engine.begin(self, side)
+    #[inline(always)]
+    fn begin(
+        self,
+        tag: Tag,
+        engine: &mut Copier,
+        side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<Self>> {
+        engine.begin(self, tag, side)
     }
 }
 
 impl Job for Memcpy {}
-
-/// The refusals of a job, as they are on the path of jobs.
-const fn refuse(kind: ErrorKind, text: &'static str) -> Error {
-    Error::plain(kind, text)
-}

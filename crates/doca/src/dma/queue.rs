@@ -2,9 +2,11 @@
 
 use verbless_queue::access::KeyAccess;
 use verbless_queue::wr::{Capability, MemoryCopy, Nop, PostError, Request};
-use verbless_queue::{CompletionError, ConnectOptions, Cqe, Qp, QpConfig, Rc, Region, Sge};
+use verbless_queue::{
+    Completes, CompletionError, ConnectOptions, Cqe, Lkey, PlainCqe, Qp, QpConfig, Rc, Region, Sge,
+};
 
-use super::refuse;
+use super::pieces::refuse;
 use crate::context::engine::Place;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +33,9 @@ pub(super) fn longest(dev: &Dev) -> u64 {
 /// A queue pair that is its own peer.
 pub(super) struct CopyQueue {
     qp: Qp,
-    scratch: Region,
+    /// Where the device's own room is.
+    scratch: (u64, Lkey),
+    _room: Region,
 }
 
 impl CopyQueue {
@@ -47,26 +51,42 @@ impl CopyQueue {
         };
         let mut qp = dev.domain().queue_pair(&config, cq, cq)?;
         dev.domain().connect_to_itself(&mut qp, &ConnectOptions::default())?;
-        let scratch = dev.domain().region(SCRATCH, KeyAccess::LOCAL)?;
-        Ok(Self { qp, scratch })
+        let room = dev.domain().region(SCRATCH, KeyAccess::LOCAL)?;
+        Ok(Self { qp, scratch: (room.address(), room.lkey()), _room: room })
     }
 
     /// Posts a request.
-    #[inline]
-    pub(super) fn copy(&mut self, from: Sge, to: Sge, cookie: u64, last: bool) -> Result<()> {
-        let room = Sge::new(self.scratch.address(), SCRATCH as u32, self.scratch.lkey());
-        let copy = MemoryCopy::new(room, from, to);
+    #[inline(always)]
+    pub(super) fn copy(
+        &mut self,
+        (from, to): (Sge, Sge),
+        cookie: u64,
+        last: bool,
+    ) -> std::result::Result<(), PostError> {
+        let (address, lkey) = self.scratch;
+        let copy = MemoryCopy::new(Sge::new(address, SCRATCH as u32, lkey), from, to);
         let copy = if last { copy.signaled() } else { copy };
-        self.qp.post(&copy, cookie).map(drop).map_err(refused)
+        self.qp.post(&copy, cookie).map(drop)
     }
 
     /// A request that copies nothing.
-    pub(super) fn nothing(&mut self, cookie: u64) -> Result<()> {
-        self.qp.post(&Nop::new().signaled(), cookie).map(drop).map_err(refused)
+    pub(super) fn nothing(&mut self, cookie: u64) -> std::result::Result<(), PostError> {
+        self.qp.post(&Nop::new().signaled(), cookie).map(drop)
+    }
+
+    /// Requests that it takes.
+    pub(super) fn capacity(&self) -> u32 {
+        // Each takes one wqebb.
+        self.qp.send.capacity()
+    }
+
+    /// The cookie of a request that went well; with `None` nothing has changed.
+    #[inline(always)]
+    pub(super) fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<u64> {
+        Completes::succeed(&mut self.qp, cqe).map(|completion| completion.cookie)
     }
 
     /// The cookie of a request that is done.
-    #[inline]
     pub(super) fn complete(&mut self, cqe: Cqe) -> std::result::Result<u64, CompletionError> {
         self.qp.complete(cqe).map(|completion| completion.cookie)
     }
@@ -82,14 +102,14 @@ impl CopyQueue {
         Ok(self.qp.to_error()?)
     }
 
-    /// Takes it from the device.
-    pub(super) fn destroy(self) -> Result<()> {
-        Ok(self.qp.destroy()?)
+    /// Takes from the device what it has.
+    pub(super) fn reset(&mut self) -> Result<()> {
+        Ok(self.qp.reset()?)
     }
 }
 
 #[cold]
-fn refused(error: PostError) -> Error {
+pub(super) fn refused(error: PostError) -> Error {
     match error {
         PostError::Full => {
             let text = "the device has as many requests as it takes: retrieve some jobs first";

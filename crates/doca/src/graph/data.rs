@@ -29,10 +29,9 @@ impl<J: Job> Held for Option<J> {
     }
 
     fn begin(&mut self, queues: &mut Queues, tag: Tag) -> Result<()> {
-        let Some(mut job) = self.take() else { return Err(unset()) };
-        job.set_tag(tag);
-        match queues.begin(job) {
-            Ok(_) => Ok(()),
+        let Some(job) = self.take() else { return Err(unset()) };
+        match queues.begin(job, tag) {
+            Ok(()) => Ok(()),
             Err(Refused { error, given }) => {
                 *self = Some(given);
                 Err(error)

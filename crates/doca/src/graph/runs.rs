@@ -9,7 +9,7 @@ use super::data::{Body, Data, unset};
 use super::done::GraphDone;
 use super::instance::Instance;
 use super::plan::{Graph, Kind, Plan};
-use crate::context::event::{Done, Event, Tag};
+use crate::context::event::{Done, Event, Owner, Tag};
 use crate::context::failure::JobError;
 use crate::context::queues::Queues;
 use crate::error::{Error, ErrorKind, Result};
@@ -255,7 +255,7 @@ impl Runs {
             let body = &mut self.run(index).body;
             let node = *body.others.nodes.front().expect("only runs with such nodes are listed");
             let began = match &mut body.nodes[node as usize].data {
-                Data::Job(job) => job.begin(queues, Tag::Node { run: index, node }),
+                Data::Job(job) => job.begin(queues, Tag::of(Owner::Node { run: index, node })),
                 Data::Graph(instance) => {
                     let instance = instance.clone();
                     match instance.idle().map(|body| body.take()) {

@@ -68,6 +68,21 @@ pub(crate) struct DeviceKey {
     _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
+/// Which device reaches memory under which key, as far as one needs no more than a comparison to
+/// tell. It is true as long as a buffer points to the memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// The [id](Dev::id) of the device that may read; 0 if none is known.
+    pub(crate) reader: u64,
+    /// That of the device if it may also write; else 0.
+    pub(crate) writer: u64,
+    pub(crate) lkey: Lkey,
+}
+
+impl Reach {
+    pub(crate) const UNKNOWN: Self = Self { reader: 0, writer: 0, lkey: Lkey(0) };
+}
+
 /// A key for the DPU, apart from the one that devices of this side and peers use: whoever knows
 /// that one has no right to this.
 #[derive(Debug)]
@@ -206,6 +221,28 @@ impl Chunk {
     #[inline]
     pub(crate) fn key(&self, dev: &Dev) -> Option<&DeviceKey> {
         self.keys.iter().filter_map(OnceLock::get).find(|key| key.dev == *dev)
+    }
+
+    /// Whether devices of this side may write.
+    pub(crate) fn is_writable(&self) -> bool {
+        match self.memory {
+            Some(_) => self.access.is_local_write(),
+            None => self.access.contains(AccessFlags::DPU_READ_WRITE),
+        }
+    }
+
+    /// How the device of a key reaches it.
+    pub(crate) fn reach_by(&self, key: &DeviceKey) -> Reach {
+        let Some(lkey) = key.lkey else { return Reach::UNKNOWN };
+        let reader = key.dev.id();
+        Reach { reader, writer: if self.is_writable() { reader } else { 0 }, lkey }
+    }
+
+    /// How the first device reaches it; most maps have one.
+    #[inline]
+    pub(crate) fn reach(&self) -> Reach {
+        let first = self.keys.first().and_then(OnceLock::get);
+        first.map_or(Reach::UNKNOWN, |key| self.reach_by(key))
     }
 
     pub(crate) const fn address(&self) -> u64 {

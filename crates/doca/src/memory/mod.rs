@@ -15,8 +15,8 @@ mod mmap;
 
 use std::sync::Arc;
 
-pub(crate) use chunk::Chunk;
 pub use chunk::FreeCallback;
+pub(crate) use chunk::{Chunk, Reach};
 pub use dynamic::DynamicMmap;
 pub use export::ExportDescriptor;
 pub use mmap::{Mmap, MmapBuilder};

@@ -22,22 +22,22 @@
 
 pub(crate) mod done;
 mod function;
+pub(crate) mod hasher;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::buffer::Buf;
 use crate::buffer::Link;
 use crate::context::core::{Core, CtxId};
-use crate::context::engine::{Engine, Place};
-use crate::context::event::Event;
-use crate::context::event::{Done, Tag};
-use crate::context::failure::{JobError, JobType};
+use crate::context::engine::Place;
+use crate::context::engines::AnyEngine;
+use crate::context::event::Tag;
+use crate::context::failure::JobType;
 use crate::context::job::Job;
 use crate::context::job_sealed;
 use crate::context::library::Context;
 use crate::context::sealed;
-use crate::context::side::Side;
+use crate::context::side::SideOf;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::UserData;
@@ -45,9 +45,7 @@ use crate::types::UserData;
 pub use done::HashDone;
 use function::State;
 pub use function::{Algorithm, Partial};
-
-/// Bytes that are hashed by one call of `progress_retrieve`: about a tenth of a millisecond.
-const STEP: u64 = 64 << 10;
+use hasher::{Hasher, Held, Running};
 
 /// A started SHA context. It takes any number of work queues, in either mode.
 #[derive(Debug)]
@@ -115,7 +113,6 @@ impl Sha {
     pub fn hash(&self, algorithm: Algorithm, source: Buf, destination: Buf) -> HashJob {
         HashJob {
             ctx: self.core.id(),
-            tag: Tag::default(),
             user_data: UserData::default(),
             part: None,
             algorithm,
@@ -134,7 +131,6 @@ impl Sha {
     pub fn update(&self, session: Partial, source: Buf) -> HashJob {
         HashJob {
             ctx: self.core.id(),
-            tag: Tag::default(),
             user_data: UserData::default(),
             algorithm: session.algorithm,
             part: Some(session),
@@ -166,8 +162,8 @@ impl sealed::Sealed for Sha {
         &self.core
     }
 
-    fn engine(&self, place: &mut Place<'_>) -> Result<Box<dyn Engine>> {
-        Ok(Box::new(Hasher { jobs: VecDeque::with_capacity(place.depth as usize), aborted: false }))
+    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+        Ok(Hasher::new(place.depth).into())
     }
 }
 
@@ -178,7 +174,6 @@ impl Context for Sha {}
 #[must_use = "a job is done when it is submitted"]
 pub struct HashJob {
     ctx: CtxId,
-    tag: Tag,
     user_data: UserData,
     algorithm: Algorithm,
     part: Option<Partial>,
@@ -244,16 +239,13 @@ impl job_sealed::Sealed for HashJob {
         if self.part.is_some() { JobType::ShaPartial } else { JobType::ShaHash }
     }
 
-    fn set_tag(&mut self, tag: Tag) {
-        self.tag = tag;
-    }
-
     fn begin(
         mut self,
+        tag: Tag,
         engine: &mut Hasher,
-        _side: &mut Side,
+        _side: SideOf<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
-        if engine.aborted {
+        if engine.is_aborted() {
             let text = "the context was aborted on this work queue: remove it";
             return Err(Refused::new(Error::plain(ErrorKind::Shutdown, text), self));
         }
@@ -266,128 +258,19 @@ impl job_sealed::Sealed for HashJob {
             Some(part) => (part.algorithm, Held::Part(part.state)),
             None => (self.algorithm, Held::Whole(State::new(self.algorithm))),
         };
-        let HashJob { tag, user_data, source, destination, .. } = self;
-        let job = Running { tag, kind, user_data, algorithm, state, source, destination, done: 0 };
-        engine.jobs.push_back(job);
+        let HashJob { user_data, source, destination, .. } = self;
+        engine.push(Running {
+            tag,
+            kind,
+            user_data,
+            algorithm,
+            state,
+            source,
+            destination,
+            done: 0,
+        });
         Ok(())
     }
 }
 
 impl Job for HashJob {}
-
-/// A job in flight.
-struct Running {
-    tag: Tag,
-    kind: JobType,
-    user_data: UserData,
-    algorithm: Algorithm,
-    state: Held,
-    source: Buf,
-    destination: Option<Buf>,
-    /// Bytes of the source that were hashed.
-    done: u64,
-}
-
-/// Where a job has its function: that of a part is its session's.
-#[expect(clippy::large_enum_variant, reason = "a job allocates nothing")]
-enum Held {
-    Whole(State),
-    Part(Box<State>),
-}
-
-impl Held {
-    fn get(&mut self) -> &mut State {
-        match self {
-            Self::Whole(state) => state,
-            Self::Part(state) => state,
-        }
-    }
-}
-
-impl Running {
-    /// Hashes a bit; true when all is hashed.
-    fn step(&mut self) -> Result<bool> {
-        let mut skip = self.done;
-        let mut bytes = [0; 4096];
-        let mut budget = STEP;
-        for link in self.source.chain() {
-            let (address, length) = link.data();
-            if skip >= length {
-                skip -= length;
-                continue;
-            }
-            let mut at = std::mem::take(&mut skip);
-            while at < length && budget > 0 {
-                let now = (length - at).min(bytes.len() as u64).min(budget);
-                let part = &mut bytes[..now as usize];
-                link.read(address + at, part)?;
-                self.state.get().update(part);
-                at += now;
-                self.done += now;
-                budget -= now;
-            }
-            if at < length {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn end(mut self, result: std::result::Result<(), JobError>) -> Done {
-        let mut result = result;
-        if result.is_ok()
-            && let Some(into) = &mut self.destination
-        {
-            let mut digest = [0; 64];
-            let length = self.state.get().finish(&mut digest);
-            if let Err(error) = into.append(&digest[..length]) {
-                result = Err(JobError::new(error.kind()));
-            }
-        }
-        let algorithm = self.algorithm;
-        let session = match self.state {
-            Held::Whole(_) => None,
-            Held::Part(state) => Some(Partial { algorithm, state }),
-        };
-        let event = Event::Sha(HashDone {
-            user_data: self.user_data,
-            job_type: self.kind,
-            result,
-            source: self.source,
-            destination: self.destination,
-            session,
-        });
-        Done { tag: self.tag, event }
-    }
-}
-
-/// The jobs of one work queue, done in their order.
-pub struct Hasher {
-    jobs: VecDeque<Running>,
-    aborted: bool,
-}
-
-impl Engine for Hasher {
-    fn progress(&mut self, _side: &mut Side) -> Option<Done> {
-        let result = match (self.aborted, self.jobs.front_mut()?.step()) {
-            (true, _) => Err(JobError::new(ErrorKind::Shutdown)),
-            (false, Ok(false)) => return None,
-            (false, Ok(true)) => Ok(()),
-            (false, Err(error)) => Err(JobError::new(error.kind())),
-        };
-        self.jobs.pop_front().map(|job| job.end(result))
-    }
-
-    fn has_work(&self) -> bool {
-        !self.jobs.is_empty()
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.jobs.len() as u32
-    }
-
-    fn abort(&mut self) -> Result<()> {
-        self.aborted = true;
-        Ok(())
-    }
-}

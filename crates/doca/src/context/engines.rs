@@ -1,0 +1,81 @@
+//! All sorts of engines.
+//!
+//! They are a closed set, so that work queues call them without a table of functions, and a job
+//! finds its own without asking for its type: both would cost more than all else that a work queue
+//! does. The file of an engine uses none that knows of jobs and contexts as work queues do.
+
+use verbless_queue::{Cqe, PlainCqe};
+
+use super::engine::{Engine, Succeeded};
+use super::event::Done;
+use super::side::{Room, Side};
+use crate::dma::copier::Copier;
+use crate::error::Result;
+use crate::sha::hasher::Hasher;
+
+/// An engine that is listed here.
+pub trait Listed: Engine {
+    /// It, if it is this one.
+    fn of(any: &mut AnyEngine) -> Option<&mut Self>;
+}
+
+/// Declares [`AnyEngine`]: a name for each engine.
+macro_rules! engines {
+    ($($name:ident($engine:ty),)*) => {
+        /// An engine of whatever sort.
+        pub enum AnyEngine {
+            $($name(Box<$engine>),)*
+        }
+
+        $(
+            impl From<$engine> for AnyEngine {
+                fn from(engine: $engine) -> Self {
+                    Self::$name(Box::new(engine))
+                }
+            }
+
+            impl Listed for $engine {
+                #[inline(always)]
+                fn of(any: &mut AnyEngine) -> Option<&mut Self> {
+                    match any {
+                        AnyEngine::$name(engine) => Some(engine),
+                        _ => None,
+                    }
+                }
+            }
+        )*
+
+        impl Engine for AnyEngine {
+            #[inline(always)]
+            fn succeed(&mut self, cqe: PlainCqe<'_>, room: &mut Room) -> Succeeded {
+                match self { $(Self::$name(engine) => engine.succeed(cqe, room),)* }
+            }
+
+            fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
+                match self { $(Self::$name(engine) => engine.complete(cqe, side),)* }
+            }
+
+            fn progress(&mut self, side: &mut Side) -> Option<Done> {
+                match self { $(Self::$name(engine) => engine.progress(side),)* }
+            }
+
+            #[inline]
+            fn has_work(&self) -> bool {
+                match self { $(Self::$name(engine) => engine.has_work(),)* }
+            }
+
+            fn in_flight(&self) -> u32 {
+                match self { $(Self::$name(engine) => engine.in_flight(),)* }
+            }
+
+            fn abort(&mut self) -> Result<()> {
+                match self { $(Self::$name(engine) => engine.abort(),)* }
+            }
+        }
+    };
+}
+
+engines! {
+    Dma(Copier),
+    Sha(Hasher),
+}

@@ -1,0 +1,150 @@
+//! The hashes of one work queue.
+
+use std::collections::VecDeque;
+
+use super::done::HashDone;
+use super::function::{Algorithm, Partial, State};
+use crate::buffer::Buf;
+use crate::context::engine::Engine;
+use crate::context::event::{Done, Event, Tag};
+use crate::context::failure::{JobError, JobType};
+use crate::context::side::Side;
+use crate::error::{ErrorKind, Result};
+use crate::types::UserData;
+
+/// Bytes that are hashed by one call of `progress_retrieve`: about a tenth of a millisecond.
+const STEP: u64 = 64 << 10;
+
+/// A job in flight.
+pub(super) struct Running {
+    pub(super) tag: Tag,
+    pub(super) kind: JobType,
+    pub(super) user_data: UserData,
+    pub(super) algorithm: Algorithm,
+    pub(super) state: Held,
+    pub(super) source: Buf,
+    pub(super) destination: Option<Buf>,
+    /// Bytes of the source that were hashed.
+    pub(super) done: u64,
+}
+
+/// Where a job has its function: that of a part is its session's.
+#[expect(clippy::large_enum_variant, reason = "a job allocates nothing")]
+pub(super) enum Held {
+    Whole(State),
+    Part(Box<State>),
+}
+
+impl Held {
+    fn get(&mut self) -> &mut State {
+        match self {
+            Self::Whole(state) => state,
+            Self::Part(state) => state,
+        }
+    }
+}
+
+impl Running {
+    /// Hashes a bit; true when all is hashed.
+    fn step(&mut self) -> Result<bool> {
+        let mut skip = self.done;
+        let mut bytes = [0; 4096];
+        let mut budget = STEP;
+        for link in self.source.chain() {
+            let (address, length) = link.data();
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let mut at = std::mem::take(&mut skip);
+            while at < length && budget > 0 {
+                let now = (length - at).min(bytes.len() as u64).min(budget);
+                let part = &mut bytes[..now as usize];
+                link.read(address + at, part)?;
+                self.state.get().update(part);
+                at += now;
+                self.done += now;
+                budget -= now;
+            }
+            if at < length {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn end(mut self, result: std::result::Result<(), JobError>) -> Done {
+        let mut result = result;
+        if result.is_ok()
+            && let Some(into) = &mut self.destination
+        {
+            let mut digest = [0; 64];
+            let length = self.state.get().finish(&mut digest);
+            if let Err(error) = into.append(&digest[..length]) {
+                result = Err(JobError::new(error.kind()));
+            }
+        }
+        let algorithm = self.algorithm;
+        let session = match self.state {
+            Held::Whole(_) => None,
+            Held::Part(state) => Some(Partial { algorithm, state }),
+        };
+        let event = Event::Sha(HashDone {
+            user_data: self.user_data,
+            job_type: self.kind,
+            result,
+            source: self.source,
+            destination: self.destination,
+            session,
+        });
+        Done { tag: self.tag, event }
+    }
+}
+
+/// The jobs of one work queue, done in their order.
+pub struct Hasher {
+    jobs: VecDeque<Running>,
+    aborted: bool,
+}
+
+impl Hasher {
+    /// For so many jobs.
+    pub(super) fn new(depth: u32) -> Self {
+        Self { jobs: VecDeque::with_capacity(depth as usize), aborted: false }
+    }
+
+    /// Whether it takes no more jobs.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted
+    }
+
+    /// Takes a job that has been checked.
+    pub(super) fn push(&mut self, job: Running) {
+        self.jobs.push_back(job);
+    }
+}
+
+impl Engine for Hasher {
+    fn progress(&mut self, _side: &mut Side) -> Option<Done> {
+        let result = match (self.aborted, self.jobs.front_mut()?.step()) {
+            (true, _) => Err(JobError::new(ErrorKind::Shutdown)),
+            (false, Ok(false)) => return None,
+            (false, Ok(true)) => Ok(()),
+            (false, Err(error)) => Err(JobError::new(error.kind())),
+        };
+        self.jobs.pop_front().map(|job| job.end(result))
+    }
+
+    fn has_work(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.jobs.len() as u32
+    }
+
+    fn abort(&mut self) -> Result<()> {
+        self.aborted = true;
+        Ok(())
+    }
+}

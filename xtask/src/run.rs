@@ -101,8 +101,8 @@ pub(crate) fn chaos() -> Result<Outcome> {
 }
 
 /// Cases of two programs on one model, on both kinds of port, over perfect links and over some that
-/// lose, double and delay one frame in a hundred; the example `kv`, whose server and clients are
-/// processes; and the example `graph`.
+/// lose, double and delay one frame in a hundred, and of a host and its DPU; the example `kv`, its
+/// server and clients being processes; and the example `graph`.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
     let process = program("process")?;
@@ -116,6 +116,8 @@ pub(crate) fn process() -> Result<Outcome> {
         let counts = crate::test::count(lossy_process(&model, &process, link))?;
         (passed, failed) = (passed + counts.passed, failed + counts.failed);
     }
+    let counts = crate::test::count(on_both_sides(&model, &process))?;
+    (passed, failed) = (passed + counts.passed, failed + counts.failed);
     let kv = program("examples/kv")?;
     let mut checks = Checks::default();
     checks.run(
@@ -127,6 +129,19 @@ pub(crate) fn process() -> Result<Outcome> {
     let graph = program("examples/graph")?;
     checks.run(&model, &[], "example graph: hash, copy, compare", &graph.display().to_string());
     Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
+}
+
+/// The cases of a host and its DPU, with the second role of each on the DPU's side.
+fn on_both_sides(model: &Path, process: &Path) -> Command {
+    let socket = target().join(format!("xtask-{}-agent", std::process::id()));
+    let (process, socket) = (process.display(), socket.display());
+    let mut command = Command::new(model);
+    command.args(["run", "--profile", "bluefield3"]);
+    command.args(["--dpu", &format!("'{process}' agent '{socket}'"), "--", "sh", "-c"]);
+    command.arg(format!(
+        "'{process}' --device mlx5_0 --filter dpu --agent '{socket}' --expect 'process dpu'"
+    ));
+    command
 }
 
 /// The cases over links that lose, double and delay frames. It fails unless each has happened.

@@ -4,12 +4,14 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use verbless_conformance::{Lab, Outcome, Stop, ensure};
 
 use crate::On;
@@ -25,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 type News = (Side, u32, Option<Said>);
 
 /// Runs a case, if what it needs is there.
-pub(crate) fn outcome(on: &On, lab: &Lab, case: &Case) -> Outcome {
+pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> Outcome {
     let missing = match lab.missing(&case.needs) {
         Ok(missing) => missing,
         Err(Stop(why)) => return Outcome::Failed(why),
@@ -36,7 +38,7 @@ pub(crate) fn outcome(on: &On, lab: &Lab, case: &Case) -> Outcome {
     }
     let result = lab.fresh().and_then(|fresh| {
         let fresh = Arc::new(fresh);
-        let ended = Director::start(on, &fresh, case).and_then(Director::run);
+        let ended = Director::start(on, agent, &fresh, case).and_then(Director::run);
         fresh.count_faults();
         ended?;
         fresh.nothing_is_left()
@@ -50,6 +52,8 @@ pub(crate) fn outcome(on: &On, lab: &Lab, case: &Case) -> Outcome {
 /// Where a role runs.
 enum RunsIn {
     Process(Child),
+    /// One that the agent started.
+    OtherSide(Pid),
     Thread(Files),
 }
 
@@ -66,6 +70,7 @@ struct Running {
 
 struct Director<'a> {
     on: &'a On,
+    agent: Option<&'a Path>,
     lab: &'a Arc<Lab>,
     case: &'a Case,
     sender: Sender<News>,
@@ -76,10 +81,15 @@ struct Director<'a> {
 }
 
 impl<'a> Director<'a> {
-    fn start(on: &'a On, lab: &'a Arc<Lab>, case: &'a Case) -> Result<Self, Stop> {
+    fn start(
+        on: &'a On,
+        agent: Option<&'a Path>,
+        lab: &'a Arc<Lab>,
+        case: &'a Case,
+    ) -> Result<Self, Stop> {
         let (sender, receiver) = channel();
         let end = Instant::now() + LIMIT;
-        let mut this = Self { on, lab, case, sender, receiver, roles: [None, None], end };
+        let mut this = Self { on, agent, lab, case, sender, receiver, roles: [None, None], end };
         for side in Side::BOTH {
             this.roles[side as usize] = Some(this.spawn(side, 1)?);
         }
@@ -88,9 +98,9 @@ impl<'a> Director<'a> {
 
     /// Starts a role and a thread that listens to it.
     fn spawn(&self, side: Side, life: u32) -> Result<Running, Stop> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let place = match self.lab.is_private() {
-            true => {
+        let (mut ours, theirs) = UnixStream::pair()?;
+        let place = match (self.lab.is_private(), self.agent) {
+            (true, _) => {
                 let (lab, act) = (self.lab.clone(), self.case.act(side));
                 let channel = Channel::new(theirs, Some(PATIENCE))?;
                 let files = Files::default();
@@ -101,7 +111,12 @@ impl<'a> Director<'a> {
                 })?;
                 RunsIn::Thread(files)
             }
-            false => RunsIn::Process(self.process(side, life, theirs)?),
+            (false, Some(socket)) if side == Side::B => {
+                let (process, stream) = crate::agent::role(socket, &self.case.name, life)?;
+                ours = stream;
+                RunsIn::OtherSide(process)
+            }
+            (false, _) => RunsIn::Process(self.process(side, life, theirs)?),
         };
         let channel = Channel::new(ours, None)?;
         let (mut ear, sender) = (channel.clone()?, self.sender.clone());
@@ -199,6 +214,7 @@ impl<'a> Director<'a> {
             Some(By::Itself) => role.channel.tell(&Told::Die),
             Some(By::Director) => match &mut role.place {
                 RunsIn::Process(child) => Ok(child.kill()?),
+                RunsIn::OtherSide(process) => Ok(signal::kill(*process, Signal::SIGKILL)?),
                 RunsIn::Thread(files) => {
                     files.close();
                     role.channel.shut_down()
@@ -220,6 +236,9 @@ impl<'a> Director<'a> {
                 let killed = planned && by_sigkill(status);
                 ensure!(killed, "role {side:?} ended by itself: {status}");
             }
+            RunsIn::OtherSide(process) => {
+                ensure!(planned, "role {side:?} (process {process}) ended by itself");
+            }
             RunsIn::Thread(files) => {
                 ensure!(planned && files.are_closed(), "role {side:?} panicked");
             }
@@ -239,9 +258,16 @@ fn by_sigkill(status: ExitStatus) -> bool {
 impl Drop for Director<'_> {
     fn drop(&mut self) {
         for role in self.roles.iter_mut().flatten() {
-            if let RunsIn::Process(child) = &mut role.place {
-                let _ = child.kill();
-                let _ = child.wait();
+            match &mut role.place {
+                RunsIn::Process(child) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+                // The agent waits for it. One that has ended well needs no kill.
+                RunsIn::OtherSide(process) if !role.done => {
+                    let _ = signal::kill(*process, Signal::SIGKILL);
+                }
+                RunsIn::OtherSide(_) | RunsIn::Thread(_) => {}
             }
         }
     }

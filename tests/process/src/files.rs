@@ -29,8 +29,17 @@ impl Files {
     }
 
     /// Opens a device, as one of these.
-    pub(crate) fn device(&self, backend: &dyn Backend, info: &DeviceInfo) -> Result<Device, Stop> {
-        Ok(Device::open(&Opener { backend, files: self }, info)?)
+    pub(crate) fn device(
+        &self,
+        backend: &Arc<dyn Backend>,
+        info: &DeviceInfo,
+    ) -> Result<Device, Stop> {
+        Ok(Device::open(&*self.backend(backend), info)?)
+    }
+
+    /// What opens devices as some of these.
+    pub(crate) fn backend(&self, backend: &Arc<dyn Backend>) -> Arc<dyn Backend> {
+        Arc::new(Opener { backend: backend.clone(), files: self.clone() })
     }
 
     /// Closes all of them, for good.
@@ -55,12 +64,12 @@ impl File {
 }
 
 /// A backend whose devices are files of a role.
-struct Opener<'a> {
-    backend: &'a dyn Backend,
-    files: &'a Files,
+struct Opener {
+    backend: Arc<dyn Backend>,
+    files: Files,
 }
 
-impl Backend for Opener<'_> {
+impl Backend for Opener {
     fn name(&self) -> &str {
         self.backend.name()
     }

@@ -12,6 +12,7 @@
 //! - `director`: starts roles, carries messages between them, kills, and judges.
 //! - `cases`: the cases.
 
+mod agent;
 mod case;
 mod cases;
 mod channel;
@@ -19,6 +20,7 @@ mod director;
 mod files;
 mod role;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -35,6 +37,10 @@ struct Options {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
+    /// The second role is on the DPU's side of `verbless-model run --dpu`, started by the `agent`
+    /// that listens at this socket.
+    #[arg(long, value_name = "SOCKET")]
+    agent: Option<PathBuf>,
     /// List the cases with what they need, and stop.
     #[arg(long)]
     list: bool,
@@ -65,7 +71,7 @@ struct On {
     /// process, a run of all cases fails if something that the file asks for happened to no frame;
     /// under `verbless-model run --faults FILE` it says only that links lose what cases send.
     #[arg(long, value_name = "FILE")]
-    faults: Option<std::path::PathBuf>,
+    faults: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -73,6 +79,8 @@ enum Task {
     /// One role of a case; its director is on standard input.
     #[command(hide = true)]
     Role { case: String, side: Side, life: u32 },
+    /// Starts second roles for a director that listens elsewhere: `--agent` names the same socket.
+    Agent { socket: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -81,6 +89,7 @@ fn main() -> ExitCode {
         Some(Task::Role { case, side, life }) => {
             role::in_this_process(&options.on, case, *side, *life)
         }
+        Some(Task::Agent { socket }) => agent::run(&options.on, socket),
         None => all(&options),
     };
     match result {
@@ -125,16 +134,22 @@ fn all(options: &Options) -> Result<bool, Stop> {
         }
         return Ok(true);
     }
-    let lab = options.on.lab()?;
+    let mut lab = options.on.lab()?;
+    if options.agent.is_some() {
+        lab = lab.with_the_dpu_elsewhere();
+    }
     println!("Running on {}", lab.describe());
     let mut run = Run { device: lab.describe(), preconditions: Vec::new(), cases: Vec::new() };
     for case in &selected {
         let start = std::time::Instant::now();
-        let outcome = director::outcome(&options.on, &lab, case);
+        let outcome = director::outcome(&options.on, options.agent.as_deref(), &lab, case);
         let seconds = start.elapsed().as_secs_f64();
         let row = Row { case: format!("process::{}", case.name), outcome, seconds };
         println!("{}", row.line());
         run.cases.push(row);
+    }
+    if let Some(socket) = &options.agent {
+        agent::end(socket)?;
     }
     let unexpected = match &options.expect {
         Some(environment) => {

@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use nix::sys::signal::{Signal, raise};
 use verbless_command::Device;
 use verbless_conformance::{Lab, Stop};
+use verbless_devx::DeviceInfo;
+use verbless_doca::{Dev, DevInfo};
 
 use crate::case::Side;
 use crate::channel::{Channel, PATIENCE, Said, Told};
@@ -48,12 +50,21 @@ impl<'a> Role<'a> {
         self.open(self.side.other())
     }
 
+    /// Opens its device for DOCA.
+    pub(crate) fn dev(&self) -> Result<Dev, Stop> {
+        let backend = self.files.backend(self.lab.shared_backend());
+        Ok(DevInfo::find_in(&backend, &self.info(self.side).name)?.open()?)
+    }
+
     fn open(&self, side: Side) -> Result<Device, Stop> {
-        let info = match side {
+        self.files.device(self.lab.shared_backend(), self.info(side))
+    }
+
+    fn info(&self, side: Side) -> &DeviceInfo {
+        match side {
             Side::A => self.lab.info(),
             Side::B => self.lab.other_info(),
-        };
-        self.files.device(self.lab.backend(), info)
+        }
     }
 
     /// 1, or more where it was killed and started again.

@@ -2,19 +2,27 @@
 
 use std::process::Command;
 
-/// Runs the program on both kinds of port; it succeeds.
+/// Runs the program on a kind of port; it succeeds.
+fn passes_on(link: &str, arguments: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_process"))
+        .args(["--device", "model", "--link", link])
+        .args(arguments)
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "on {link}:\n{text}{errors}");
+    assert!(text.contains(" passed, 0 failed, "), "on {link}:\n{text}");
+}
+
+/// The same on both kinds.
 fn passes(arguments: &[&str]) {
-    for link in ["infiniband", "ethernet"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_process"))
-            .args(["--device", "model", "--link", link])
-            .args(arguments)
-            .output()
-            .expect("the program starts");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "on {link}:\n{text}{errors}");
-        assert!(text.contains(" passed, 0 failed, "), "on {link}:\n{text}");
-    }
+    ["infiniband", "ethernet"].into_iter().for_each(|link| passes_on(link, arguments));
+}
+
+#[test]
+fn cases_of_a_host_and_its_dpu_pass() {
+    passes(&["--profile", "bluefield3", "--filter", "dpu", "--expect", "process dpu"]);
 }
 
 #[test]

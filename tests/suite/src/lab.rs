@@ -57,6 +57,7 @@ pub struct Lab {
     /// What there is, or why that cannot be found out.
     facts: OnceLock<Result<Facts, String>>,
     two_processes: bool,
+    dpu_elsewhere: bool,
 }
 
 impl Lab {
@@ -83,6 +84,7 @@ impl Lab {
                             excused: AtomicU64::new(0),
                             facts: OnceLock::new(),
                             two_processes: false,
+                            dpu_elsewhere: false,
                         });
                     }
                     if !left_out.is_empty() {
@@ -166,6 +168,7 @@ impl Lab {
             excused,
             facts: OnceLock::new(),
             two_processes: false,
+            dpu_elsewhere: false,
         })
     }
 
@@ -189,6 +192,7 @@ impl Lab {
                 excused: AtomicU64::new(0),
                 facts: OnceLock::new(),
                 two_processes: self.two_processes,
+                dpu_elsewhere: self.dpu_elsewhere,
             }),
         }
     }
@@ -276,6 +280,7 @@ impl Lab {
             let two_processes = self.two_processes;
             let (model, lossless) = (self.model.is_some(), self.choice.faults.is_none());
             Facts::find(&*self.backend, &self.devices, model, lossless, two_processes)
+                .map(|facts| if self.dpu_elsewhere { facts.with_sides() } else { facts })
                 .map_err(|Stop(why)| why)
         };
         self.facts.get_or_init(find).as_ref().map_err(Stop::fail)
@@ -293,6 +298,11 @@ impl Lab {
     /// Cases of two programs can be run here.
     pub fn with_two_processes(self) -> Self {
         Self { two_processes: true, ..self }
+    }
+
+    /// The other side of the card is there, for another program.
+    pub fn with_the_dpu_elsewhere(self) -> Self {
+        Self { dpu_elsewhere: true, ..self }
     }
 
     /// Opens the first device.

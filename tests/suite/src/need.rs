@@ -205,6 +205,11 @@ impl Facts {
         })
     }
 
+    /// A host and its DPU are there, if not in this process.
+    pub(crate) fn with_sides(self) -> Self {
+        Self { one_card: true, ..self }
+    }
+
     /// Whether there is what a case needs.
     pub(crate) fn offer(&self, need: &Need) -> bool {
         match *need {

@@ -1,5 +1,6 @@
 //! The cases.
 
+mod dpu;
 mod exchange;
 mod faults;
 mod fork;
@@ -16,5 +17,6 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(faults::cases());
     cases.extend(restart::cases());
     cases.extend(fork::cases());
+    cases.extend(dpu::cases());
     cases
 }

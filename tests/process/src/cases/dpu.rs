@@ -1,0 +1,189 @@
+//! A host's program exports memory, and a program on its DPU copies it: DOCA's exports.
+
+use verbless_conformance::{Need, Stop, ensure, ensure_eq, pattern};
+use verbless_doca::dma::Dma;
+use verbless_doca::{
+    AccessFlags, Buf, Dev, ErrorKind, Event, Inventory, Memory, Mmap, Retrieve, WorkQ,
+};
+
+use crate::case::{By, Case, Side};
+use crate::role::Role;
+
+pub(super) fn cases() -> Vec<Case> {
+    let dpu = |name: &str, a, b| {
+        let copies = Need::Cap("hca_cap.dma_mmo_qp", |caps| caps.general.dma_mmo_qp());
+        Case::new(name, a, b).needs(Need::Sides).needs(copies)
+    };
+    let mut cases = vec![dpu(
+        "a_program_on_the_dpu_copies_out_of_and_into_memory_of_one_on_the_host",
+        lends,
+        copies_out_and_in,
+    )];
+    for (by, how) in [(By::Itself, "kills_itself"), (By::Director, "is_killed")] {
+        let name = format!("the_dpu_reaches_nothing_of_a_program_that_{how}_once_it_has_exported");
+        cases.push(dpu(&name, lends, finds_nothing).kill(Side::A, "exported", by));
+        let name = format!("copies_by_the_dpu_end_once_each_when_their_host_{how}_meanwhile");
+        cases.push(dpu(&name, lends, copies_on).kill(Side::A, "copied from", by));
+    }
+    cases
+}
+
+/// Bytes that are lent.
+const LENGTH: usize = 1 << 20;
+/// Copies at a time.
+const DEPTH: u32 = 16;
+
+/// Exports memory and waits until the other role has done with it.
+fn lends(role: &mut Role) -> Result<(), Stop> {
+    let dev = role.dev()?;
+    let memory = Memory::allocate(LENGTH)?;
+    let map = Mmap::builder().memrange(memory).permissions(AccessFlags::DPU_READ_WRITE);
+    let map = map.add_dev(&dev).start()?;
+    map.write_at(0, &pattern(1, LENGTH))?;
+    role.tell(map.export_dpu(&dev)?.as_bytes())?;
+    ensure_eq!(role.message()?, b"imported", "message");
+    role.point("exported")?;
+    role.tell(b"go on")?;
+    ensure_eq!(role.message()?, b"copying", "message");
+    role.point("copied from")?;
+    role.tell(b"still there")?;
+    ensure_eq!(role.message()?, b"copied", "message");
+    let mut bytes = vec![0; LENGTH];
+    map.read_at(0, &mut bytes)?;
+    ensure!(bytes == pattern(2, LENGTH), "other bytes came in");
+    role.tell(b"end")
+}
+
+/// The DPU's side of it.
+struct Borrower {
+    dev: Dev,
+    descriptor: Vec<u8>,
+    far: Mmap,
+    near: Mmap,
+    inventory: Inventory,
+    dma: Dma,
+    workq: WorkQ,
+}
+
+impl Borrower {
+    fn new(role: &mut Role) -> Result<Self, Stop> {
+        let dev = role.dev()?;
+        let descriptor = role.message()?;
+        let far = Mmap::create_from_export(&descriptor, &dev)?;
+        let memory = Memory::allocate(LENGTH)?;
+        let near = Mmap::builder().memrange(memory).permissions(AccessFlags::LOCAL_READ_WRITE);
+        let near = near.add_dev(&dev).start()?;
+        let inventory = Inventory::builder(2 * DEPTH as usize).start()?;
+        let dma = Dma::builder(&dev).start()?;
+        let mut workq = WorkQ::new(DEPTH)?;
+        workq.add(&dma)?;
+        role.tell(b"imported")?;
+        Ok(Self { dev, descriptor, far, near, inventory, dma, workq })
+    }
+
+    /// A buffer with all bytes of a map, or with room for them.
+    fn buf(&self, map: &Mmap, full: bool) -> Result<Buf, Stop> {
+        let (at, length) = (map.address(), LENGTH as u64);
+        Ok(match full {
+            true => self.inventory.buf_by_data(map, at, length)?,
+            false => self.inventory.buf_by_addr(map, at, length)?,
+        })
+    }
+
+    fn submit(&mut self, source: Buf, destination: Buf, number: u64) -> Result<(), Stop> {
+        let job = self.dma.memcpy(source, destination).user_data(number);
+        self.workq.submit(job).map_err(|refused| refused.error.into())
+    }
+
+    /// A copy that ended, by its number, and why it failed.
+    fn ended(&mut self) -> Result<(u64, Option<ErrorKind>), Stop> {
+        match self.workq.retrieve_within(Some(crate::channel::PATIENCE)) {
+            Ok(Some(Event::Dma(done))) => Ok((done.user_data.0, None)),
+            Err(Retrieve::IoFailed(event)) => {
+                let why = event.result().err().map(|error| error.kind());
+                Ok((event.user_data().0, why))
+            }
+            other => Err(Stop::fail(format!("{other:?}"))),
+        }
+    }
+
+    /// Copies within the DPU's own memory are done.
+    fn works_alone(&mut self) -> Result<(), Stop> {
+        self.near.write_at(0, &pattern(5, 64))?;
+        let at = self.near.address();
+        let source = self.inventory.buf_by_data(&self.near, at, 64)?;
+        let destination = self.inventory.buf_by_addr(&self.near, at + 64, 64)?;
+        self.submit(source, destination, 99)?;
+        ensure_eq!(self.ended()?, (99, None), "a copy of its own");
+        let mut bytes = [0; 64];
+        self.near.read_at(64, &mut bytes)?;
+        ensure!(bytes[..] == pattern(5, 64), "other bytes");
+        Ok(())
+    }
+}
+
+fn copies_out_and_in(role: &mut Role) -> Result<(), Stop> {
+    let mut dpu = Borrower::new(role)?;
+    ensure_eq!(role.message()?, b"go on", "message");
+    role.tell(b"copying")?;
+    ensure_eq!(role.message()?, b"still there", "message");
+    let (from, to) = (dpu.buf(&dpu.far, true)?, dpu.buf(&dpu.near, false)?);
+    dpu.submit(from, to, 1)?;
+    ensure_eq!(dpu.ended()?, (1, None), "the copy out");
+    let mut bytes = vec![0; LENGTH];
+    dpu.near.read_at(0, &mut bytes)?;
+    ensure!(bytes == pattern(1, LENGTH), "other bytes came out");
+    dpu.near.write_at(0, &pattern(2, LENGTH))?;
+    let (from, to) = (dpu.buf(&dpu.near, true)?, dpu.buf(&dpu.far, false)?);
+    dpu.submit(from, to, 2)?;
+    ensure_eq!(dpu.ended()?, (2, None), "the copy in");
+    role.tell(b"copied")?;
+    ensure_eq!(role.message()?, b"end", "message");
+    Ok(())
+}
+
+/// The host's program is dead: its memory is no more to be had, by the import or by a new one.
+fn finds_nothing(role: &mut Role) -> Result<(), Stop> {
+    let mut dpu = Borrower::new(role)?;
+    role.until_peer_is_gone()?;
+    let (from, to) = (dpu.buf(&dpu.far, true)?, dpu.buf(&dpu.near, false)?);
+    dpu.submit(from, to, 1)?;
+    ensure_eq!(dpu.ended()?, (1, Some(ErrorKind::NotPermitted)), "a copy from the dead");
+    let again = Mmap::create_from_export(&dpu.descriptor, &dpu.dev).map(|_| ());
+    let kind = again.map_err(|error| error.kind());
+    ensure_eq!(kind, Err(ErrorKind::NotPermitted), "another import");
+    dpu.works_alone()
+}
+
+/// Copies out of memory whose owner dies meanwhile: each job comes back once, and those that fail
+/// say why.
+fn copies_on(role: &mut Role) -> Result<(), Stop> {
+    let mut dpu = Borrower::new(role)?;
+    ensure_eq!(role.message()?, b"go on", "message");
+    let mut failed = 0;
+    let (mut next, mut told) = (0, false);
+    let mut in_flight = Vec::new();
+    while failed == 0 || !in_flight.is_empty() {
+        while failed == 0 && in_flight.len() < DEPTH as usize {
+            let (from, to) = (dpu.buf(&dpu.far, true)?, dpu.buf(&dpu.near, false)?);
+            dpu.submit(from, to, next)?;
+            in_flight.push(next);
+            next += 1;
+        }
+        let (number, why) = dpu.ended()?;
+        let at = in_flight.iter().position(|&other| other == number);
+        let at = at.ok_or_else(|| Stop::fail(format!("copy {number} ended twice")))?;
+        in_flight.remove(at);
+        if let Some(why) = why {
+            ensure_eq!(why, ErrorKind::NotPermitted, "why a copy failed");
+            failed += 1;
+        }
+        if !told && next > 2 * u64::from(DEPTH) {
+            role.tell(b"copying")?;
+            told = true;
+        }
+        ensure!(next < 1_000_000, "the host lives for ever");
+    }
+    role.until_peer_is_gone()?;
+    dpu.works_alone()
+}

@@ -232,8 +232,6 @@ pub(crate) struct Arriving {
     pub executed: Option<u32>,
     /// A gap was reported: nothing more is said of it before it closes.
     pub reported: bool,
-    /// Messages that were finished, modulo 2^24.
-    pub msn: u32,
     /// What goes back, in order.
     pub answers: VecDeque<Answer>,
     /// READs and atomics that may be asked for again, oldest first.
@@ -283,7 +281,7 @@ pub(crate) enum Answer {
         again: bool,
     },
     /// What was there before an atomic.
-    Atomic { psn: u32, msn: u32, value: u64 },
+    Atomic { psn: u32, msn: u32, value: u64, again: bool },
 }
 
 /// A READ or atomic that was executed.
@@ -316,9 +314,14 @@ impl Arriving {
         self.replay.push_back(replay);
     }
 
-    /// READs that are not answered yet, without those that were asked for once more.
+    /// READs and atomics that are not answered yet, without those that were asked for once more.
     pub(crate) fn unanswered(&self) -> usize {
-        let pending = |answer: &&Answer| matches!(answer, Answer::Read { again: false, .. });
+        let pending = |answer: &&Answer| {
+            matches!(
+                answer,
+                Answer::Read { again: false, .. } | Answer::Atomic { again: false, .. }
+            )
+        };
         self.answers.iter().filter(pending).count()
     }
 

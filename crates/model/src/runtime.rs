@@ -73,6 +73,8 @@ pub(crate) struct QpRuntime {
     pub overdue: bool,
     /// When a waiting request goes out again.
     pub resume_at: Option<u64>,
+    /// Messages that it has executed, modulo 2^24: what an ACK tells of them.
+    pub msn: u32,
     /// What a connected QP keeps of messages that go in packets.
     connection: Option<Box<Connection>>,
 }

@@ -28,3 +28,4 @@ pub(crate) use fault::Countdowns;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;
 pub(crate) use state::Hca;
+pub(crate) use vport::DEFAULT_PKEY;

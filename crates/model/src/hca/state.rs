@@ -33,6 +33,17 @@ pub(crate) struct Port {
     pub cap_mask1: u32,
     /// What other ports may call it by: the GID table without its gaps.
     pub gids: Vec<[u8; 16]>,
+    pub violations: Violations,
+}
+
+/// Packets that a port dropped since they had the wrong key. The counts stop at their largest
+/// value, as PortInfo's do.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Violations {
+    /// Another partition's, or a limited member's where both are.
+    pub pkey: u16,
+    /// For a QP with another Q_Key.
+    pub qkey: u16,
 }
 
 /// How far a function has come.
@@ -115,6 +126,7 @@ impl Hca {
             cap_mask1: profile.hca_vport().cap_mask1(),
             lid: if link == Link::Infiniband { port.lid } else { 0 },
             gids: if link == Link::Infiniband { vec![port.link_local_gid()] } else { Vec::new() },
+            violations: Violations::default(),
         });
         let roce_entries = match link {
             Link::Infiniband => 0,

@@ -24,8 +24,8 @@ impl QueuePair<'_> {
     pub(super) fn take_duplicate(&mut self, packet: &Packet<'_>, opcode: Opcode) {
         let transport = &packet.headers.transport;
         let psn = transport.bth.psn();
+        let msn = self.qp.runtime.msn;
         let arriving = &self.qp.runtime.connection().arriving;
-        let msn = arriving.msn;
         match opcode.message {
             Message::Send | Message::Write => {
                 // Not with the PSN of a READ or atomic that was executed since: only their own
@@ -71,7 +71,7 @@ impl QueuePair<'_> {
             Message::CompareSwap | Message::FetchAdd => {
                 let found = arriving.replay.iter().find_map(|it| match *it {
                     Replay::Atomic { psn: of, msn, value } if of == psn => {
-                        Some(Answer::Atomic { psn, msn, value })
+                        Some(Answer::Atomic { psn, msn, value, again: true })
                     }
                     _ => None,
                 });
@@ -86,7 +86,7 @@ impl QueuePair<'_> {
     }
 
     pub(super) fn refuse(&mut self, psn: u32, syndrome: u8) {
-        let msn = self.qp.runtime.connection().arriving.msn;
+        let msn = self.qp.runtime.msn;
         self.answer(Answer::Refuse { psn, msn, syndrome });
     }
 
@@ -113,7 +113,7 @@ impl QueuePair<'_> {
             let over = match answer {
                 Answer::Acknowledge { psn, msn } => self.emit_aeth(psn, msn, NO_CREDITS),
                 Answer::Refuse { psn, msn, syndrome } => self.emit_aeth(psn, msn, syndrome),
-                Answer::Atomic { psn, msn, value } => self.emit_atomic(psn, msn, value),
+                Answer::Atomic { psn, msn, value, .. } => self.emit_atomic(psn, msn, value),
                 Answer::Read { .. } => self.emit_read(answer, scratch),
             };
             if over {

@@ -14,9 +14,10 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer;
 use super::super::work::{Placed, address_vector};
-use super::egress::DEFAULT_PKEY;
 use super::path::{Hop, slid};
 use crate::connection::{PSN_MASK, advance};
+use crate::hca::DEFAULT_PKEY;
+use crate::hca::objects::QpObject;
 use crate::hca::qp_type::QKey;
 use crate::watch::QueueSide;
 use crate::wire::{Extensions, Message, Opcode, Packet, Position, Route, Service, Transport};
@@ -103,15 +104,9 @@ impl QueuePair<'_> {
             tracing::error!(self.qpn, ?opcode, "what arrived for a QP is no datagram");
             return;
         };
-        let sent = deth.queue_key();
-        let key = match datagrams.q_key {
-            QKey::Context => self.qp.context.q_key(),
-            QKey::Fixed(key) => key,
-            QKey::Any => sent,
-        };
-        let ready = self.qp.state.receives();
-        if !ready || key != sent {
-            tracing::info!(self.qpn, ready, key, sent, "a datagram is not for this QP");
+        if !self.qp.state.receives() {
+            let state = self.qp.state;
+            tracing::info!(self.qpn, ?state, "a datagram for a QP that is not ready");
             return;
         }
         let Ok(index) = self.next_receive(Some(&mut scratch.receive)) else {
@@ -152,6 +147,15 @@ impl QueuePair<'_> {
         };
         // Whatever is wrong here, nobody else hears of it.
         let _ = self.complete_receive(&of, None);
+    }
+}
+
+/// Whether a QP takes datagrams with this Q_Key; one that takes no datagrams has none.
+pub(super) fn has_q_key(qp: &QpObject, sent: u32) -> bool {
+    match qp.qp_type.datagrams.map(|datagrams| datagrams.q_key) {
+        Some(QKey::Context) => qp.context.q_key() == sent,
+        Some(QKey::Fixed(key)) => key == sent,
+        Some(QKey::Any) | None => true,
     }
 }
 

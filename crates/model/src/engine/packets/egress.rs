@@ -6,10 +6,8 @@ use super::super::context::QueuePair;
 use super::super::state::Egress;
 use super::super::transfer::End;
 use super::path::Hop;
+use crate::hca::DEFAULT_PKEY;
 use crate::wire::{Extensions, Headers, Route, Transport};
-
-/// The P_Key of the partition that every port is in, with full membership.
-pub(super) const DEFAULT_PKEY: u16 = 0xffff;
 
 /// A packet in the making.
 pub(super) struct Outgoing {

@@ -201,7 +201,7 @@ impl QueuePair<'_> {
         let most = self.qp.responder.max_dest_rd_atomic;
         self.qp.runtime.connection().arriving.remember(Replay::Read { psn, packets }, most);
         self.arrived(packets, true);
-        let msn = self.qp.runtime.connection().arriving.msn;
+        let msn = self.qp.runtime.msn;
         let (sent, again) = (0, false);
         self.answer(Answer::Read { psn, msn, packets, sent, key, address, length, again });
         Ok(())
@@ -225,10 +225,10 @@ impl QueuePair<'_> {
         let psn = self.qp.responder.psn;
         self.arrived(1, true);
         let most = self.qp.responder.max_dest_rd_atomic;
+        let msn = self.qp.runtime.msn;
         let arriving = &mut self.qp.runtime.connection().arriving;
-        let msn = arriving.msn;
         arriving.remember(Replay::Atomic { psn, msn, value }, most);
-        self.answer(Answer::Atomic { psn, msn, value });
+        self.answer(Answer::Atomic { psn, msn, value, again: false });
         Ok(())
     }
 

@@ -1,7 +1,10 @@
-//! Packets that arrive at a port: whose they are.
+//! Packets that arrive at a port: whose they are, and whether their keys let them in.
+//!
+//! Sources: InfiniBand specification, volume 1, 9.6.1 and 10.9 (partitions), 10.2.5 (Q_Keys); Linux
+//! `drivers/infiniband/sw/rxe/rxe_recv.c` for what is checked first and what is counted.
 
 use super::super::scratch::Scratch;
-use super::egress::DEFAULT_PKEY;
+use super::datagram::has_q_key;
 use super::path::{Addresses, mapped};
 use crate::engine::function::Function;
 use crate::engine::transport;
@@ -9,12 +12,13 @@ use crate::fabric::{Delivery, Vport};
 use crate::functions::Others;
 use crate::hca::Hca;
 use crate::hca::objects::{Objects, QpObject};
+use crate::hca::state::Violations;
 use crate::wire::{Opcode, Packet, Route, Service};
 
 /// The QP number of datagrams to a group.
 const GROUP: u32 = 0xff_ffff;
-/// Bits of a P_Key that name the partition; the last one says how full a member it is.
-const MEMBERS: u16 = 0x7fff;
+/// The bit of a P_Key that says that its owner is a full member; the others name the partition.
+const FULL: u16 = 1 << 15;
 
 /// Takes what arrived at a port of a function.
 pub(in crate::engine) fn arrive(
@@ -47,11 +51,6 @@ pub(in crate::engine) fn arrive(
     if !addresses.takes(port, route, to == GROUP) {
         return;
     }
-    // Every QP is in the default partition, as a full member: limited ones may talk to it.
-    if bth.partition_key() & MEMBERS != DEFAULT_PKEY & MEMBERS {
-        tracing::debug!(to, "a packet of another partition");
-        return;
-    }
     if to == GROUP && opcode.service == Service::Ud {
         to_group((function, others), (&packet, opcode), (port, own), now, scratch);
         return;
@@ -78,6 +77,9 @@ pub(in crate::engine) fn arrive(
         }
     }
     let st = qp.qp_type.st;
+    if !lets_in(&mut function.hca, qpn, &packet) {
+        return;
+    }
     match (transport::find(st), function.pair_among(qpn, now, others)) {
         (Some(transport), Ok(mut pair)) => (transport.take)(&mut pair, &packet, opcode, scratch),
         (_, Err(missing)) => tracing::error!(%missing, "a packet for a QP that cannot take it"),
@@ -87,6 +89,36 @@ pub(in crate::engine) fn arrive(
 
 fn addresses(hca: &Hca) -> Addresses<'_> {
     Addresses { link: hca.profile.link(), ports: &hca.ports, roce: &hca.roce_addresses }
+}
+
+/// Whether the keys of a packet are those of the QP that it is for; if not, its port counts it.
+fn lets_in(hca: &mut Hca, qpn: u32, packet: &Packet<'_>) -> bool {
+    let Some(qp) = hca.objects.qps.get(&qpn) else { return true };
+    let transport = &packet.headers.transport;
+    let sent = transport.bth.partition_key();
+    let index = qp.context.primary_address_path().pkey_index();
+    let pkey_fits = hca.pkey(index.into()).is_ok_and(|own| agree(own, sent));
+    let q_key_fits = transport.extensions.deth.is_none_or(|deth| has_q_key(qp, deth.queue_key()));
+    if pkey_fits && q_key_fits {
+        return true;
+    }
+    tracing::info!(qpn, sent, pkey_fits, q_key_fits, "a packet with a wrong key");
+    let port = usize::from(qp.port);
+    // What a QP that takes no messages drops anyway is no violation.
+    if let Some(port) = port.checked_sub(1).and_then(|at| hca.ports.get_mut(at))
+        && qp.state.receives()
+    {
+        let Violations { pkey, qkey } = &mut port.violations;
+        let count = if pkey_fits { qkey } else { pkey };
+        *count = count.saturating_add(1);
+    }
+    false
+}
+
+/// Whether two members may talk to each other: of one partition, and not both limited ones.
+fn agree(own: u16, sent: u16) -> bool {
+    let partition = own & !FULL;
+    partition != 0 && partition == sent & !FULL && (own | sent) & FULL != 0
 }
 
 /// Gives a datagram to all QPs of a function that joined its group.
@@ -109,17 +141,18 @@ fn to_group(
     let source = packet.headers.transport.extensions.deth.map(|deth| deth.source_qp());
     let members: Vec<u32> = members.iter().copied().collect();
     for qpn in members {
-        let mut pair = match function.pair_among(qpn, now, others) {
-            Ok(pair) => pair,
-            Err(missing) => {
-                tracing::error!(%missing, ?group, "a group has a member that is gone");
-                continue;
-            }
+        let Some(qp) = function.hca.objects.qps.get(&qpn) else {
+            tracing::error!(qpn, ?group, "a group has a member that is gone");
+            continue;
         };
         // It does not want to hear what it says to its groups itself.
-        let deaf = pair.qp.context.block_lb_mc() && own && source == Some(qpn);
-        if !deaf && pair.qp.port == port {
-            pair.take_datagram(packet, opcode, scratch);
+        let deaf = qp.context.block_lb_mc() && own && source == Some(qpn);
+        if deaf || qp.port != port || !lets_in(&mut function.hca, qpn, packet) {
+            continue;
+        }
+        match function.pair_among(qpn, now, others) {
+            Ok(mut pair) => pair.take_datagram(packet, opcode, scratch),
+            Err(missing) => tracing::error!(%missing, ?group, "a member of a group is gone"),
         }
     }
 }
@@ -134,4 +167,26 @@ fn number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
     let known_as = |qp: &QpObject| qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
     let mut qps = objects.qps.iter();
     qps.find(|(_, qp)| known_as(qp) == Some(qpn) && qp.port == port).map(|(&number, _)| number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::agree;
+
+    #[test]
+    fn members_of_one_partition_may_talk_unless_both_are_limited() {
+        for (own, sent, may) in [
+            (0xffff, 0xffff, true),
+            (0xffff, 0x7fff, true),
+            (0x7fff, 0xffff, true),
+            (0x7fff, 0x7fff, false),
+            (0x8001, 0x0001, true),
+            (0x8001, 0x8002, false),
+            (0xffff, 0x8001, false),
+            (0x0000, 0x8000, false),
+            (0x8000, 0x8000, false),
+        ] {
+            assert_eq!(agree(own, sent), may, "{own:#x} and {sent:#x}");
+        }
+    }
 }

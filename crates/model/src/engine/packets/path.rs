@@ -282,6 +282,7 @@ fn global(hop: &Hop<'_>, source: &[u8; 16], destination: &[u8; 16]) -> Grh {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hca::state::Violations;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
     const VLAN: u16 = 5;
@@ -324,7 +325,8 @@ mod tests {
             entry(tagged, RoceVersion::V2, RoceL3Type::IPV6, Some(VLAN)),
             RoceAddrLayout::zeroed(),
         ];
-        let port = Port { up: true, cap_mask1: 0, lid: 0, gids: Vec::new() };
+        let violations = Violations::default();
+        let port = Port { up: true, cap_mask1: 0, lid: 0, gids: Vec::new(), violations };
         let ports = [port];
         let addresses = Addresses { link: Link::Ethernet, ports: &ports, roce: &roce };
         let ipv4 = |mac, address: [u8; 4]| {
@@ -369,8 +371,9 @@ mod tests {
 
     #[test]
     fn an_infiniband_packet_must_have_the_ports_lid_and_gid() {
-        let port = Port { up: true, cap_mask1: 0, lid: 4, gids: vec![[3; 16]] };
-        let none = Port { up: true, cap_mask1: 0, lid: 0, gids: vec![[3; 16]] };
+        let violations = Violations::default();
+        let port = Port { up: true, cap_mask1: 0, lid: 4, gids: vec![[3; 16]], violations };
+        let none = Port { lid: 0, ..port.clone() };
         let ports = [port, none];
         let addresses = Addresses { link: Link::Infiniband, ports: &ports, roce: &[] };
         let lrh = |lid| {

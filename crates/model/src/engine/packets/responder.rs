@@ -74,7 +74,7 @@ impl QueuePair<'_> {
                 }
                 if bth.acknowledge() && opcode.message != Message::ReadRequest && !is_atomic(opcode)
                 {
-                    let msn = self.qp.runtime.connection().arriving.msn;
+                    let msn = self.qp.runtime.msn;
                     self.answer(Answer::Acknowledge { psn, msn });
                 }
             }
@@ -167,10 +167,9 @@ impl QueuePair<'_> {
     /// A packet was executed: the next one is expected.
     pub(super) fn arrived(&mut self, packets: u32, ends: bool) {
         self.qp.responder.psn = advance(self.qp.responder.psn, packets);
-        let arriving = &mut self.qp.runtime.connection().arriving;
         if ends {
-            arriving.msn = advance(arriving.msn, 1);
-            arriving.message = None;
+            self.qp.runtime.msn = advance(self.qp.runtime.msn, 1);
+            self.qp.runtime.connection().arriving.message = None;
         }
     }
 

@@ -7,6 +7,7 @@ mod copies;
 mod datagrams;
 mod disagreement;
 mod doorbells;
+mod foreign;
 mod gone;
 mod hostile;
 mod links;

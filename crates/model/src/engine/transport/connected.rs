@@ -12,7 +12,7 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::service::Carry;
-use crate::hca::objects::QpState;
+use crate::hca::objects::{QpObject, QpState};
 use crate::hca::qp_type::QpType;
 use crate::world::World;
 
@@ -29,11 +29,13 @@ pub(in crate::engine) struct Carrier<'a> {
     pub(super) from: QpId,
     /// The function that the QP's address reaches.
     peer: Option<usize>,
+    /// What of the QP stands in a packet of the request at hand.
+    sender: Sender,
 }
 
 impl<'a> Carrier<'a> {
     pub(in crate::engine) fn new(world: &'a mut World, from: QpId) -> Self {
-        Self { world, from, peer: None }
+        Self { world, from, peer: None, sender: Sender::default() }
     }
 
     /// Looks for the function that the QP sends to; false: another thread has that, and the turn
@@ -76,6 +78,10 @@ impl<'a> Carrier<'a> {
         {
             return Ok(pair.finish(&placed, Err(syndrome)));
         }
+        let QpObject { port, remote_qpn, qp_type, .. } = *pair.qp;
+        let packets = part.length.div_ceil(1 << pair.log_mtu()).max(1) as u32;
+        let psn = pair.qp.requester.psn;
+        self.sender = Sender { port, to_qpn: remote_qpn, qp_type: Some(qp_type), psn, packets };
         carry(self, &placed, part, scratch)
     }
 
@@ -96,10 +102,8 @@ impl<'a> Carrier<'a> {
         receive: Receive,
     ) -> Result<Exchange, Missing> {
         let (world, (id, qpn), target) = (&mut *self.world, self.from, self.peer);
+        let Sender { port, to_qpn, psn, packets, .. } = self.sender;
         let function = &mut world.functions[id];
-        let qp = function.hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
-        let packets = part.length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
-        let (port, to_qpn, qp_type, psn) = (qp.port, qp.remote_qpn, qp.qp_type, qp.requester.psn);
         let silence = Exchange { answer: Reply::Silence, peer: None, packets };
         if part.begins() && function.engine.faults.loses_message(qpn) {
             return Ok(silence);
@@ -108,8 +112,7 @@ impl<'a> Carrier<'a> {
         let slid = function.hca.lid(port);
         // Nobody has this address: the message is lost, as a packet to nowhere is.
         let Some(target) = target else { return Ok(silence) };
-        let sender = Sender { function: id, qpn, qp_type };
-        if !is_for(world, target, to_qpn, &sender) {
+        if !is_for(world, target, self.from, &self.sender) {
             return Ok(silence);
         }
         let message = Whole { slid, psn, packets, work: &placed.work, length: placed.length, part };
@@ -177,24 +180,28 @@ pub(super) struct Exchange {
 /// How a service takes a message.
 pub(super) type Receive = fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Reply;
 
-/// Who sends a message.
+/// Who sends a message, and to whom.
+#[derive(Default)]
 struct Sender {
-    function: usize,
-    qpn: u32,
-    qp_type: &'static QpType,
+    port: u8,
+    to_qpn: u32,
+    qp_type: Option<&'static QpType>,
+    /// The first PSN of the part at hand, and how many it takes.
+    psn: u32,
+    packets: u32,
 }
 
 /// Whether a function, which is at hand, has such a QP, and it takes messages from this sender.
-fn is_for(world: &World, id: usize, qpn: u32, sender: &Sender) -> bool {
+fn is_for(world: &World, id: usize, (function, number): QpId, sender: &Sender) -> bool {
     let hca = &world.functions[id].hca;
+    let qpn = sender.to_qpn;
     let Some(qp) = hca.objects.qps.get(&qpn) else {
         tracing::debug!(qpn, "a message for a QP that does not exist");
         return false;
     };
     !hca.fatal
         && qp.state.receives()
-        && qp.qp_type == sender.qp_type
-        && qp.remote_qpn == sender.qpn
-        && qp.remote.and_then(|remote| world.directory.reach(id, qp.port, remote))
-            == Some(sender.function)
+        && Some(qp.qp_type) == sender.qp_type
+        && qp.remote_qpn == number
+        && qp.remote.and_then(|remote| world.directory.reach(id, qp.port, remote)) == Some(function)
 }

@@ -213,6 +213,8 @@ fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch)
     match done {
         Ok(original) => {
             pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN;
+            let msn = pair.qp.runtime.msn;
+            pair.qp.runtime.msn = msn.wrapping_add(message.part.ends().into()) & PSN;
             Reply::Done { original }
         }
         Err(Nak::NotReady) => Reply::NotReady { timer: pair.qp.responder.min_rnr_timer },

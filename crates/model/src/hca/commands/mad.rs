@@ -188,6 +188,8 @@ fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
     response.put(DATA + 36, &[mtu(numbers.active_mtu) << 4 | context.sm_sl()]);
     response.put(DATA + 37, &[lanes.vl_hw_cap() << 4]);
     response.put(DATA + 41, &[mtu(numbers.max_mtu), 0, lanes.vl_operational() << 4]);
+    response.put(DATA + 46, &port.violations.pkey.to_be_bytes());
+    response.put(DATA + 48, &port.violations.qkey.to_be_bytes());
     response.put(DATA + 50, &[hca.caps.gids() as u8, context.subnet_timeout()]);
     response.put(DATA + 62, &[active.fast() << 4 | supported.fast(), enabled.fast()]);
 }

@@ -12,10 +12,10 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use crate::hca::DEFAULT_PKEY;
 use crate::hca::effect::Effect;
 use crate::hca::refusal::Refusal;
 use crate::hca::state::Port;
-use crate::hca::vport::DEFAULT_PKEY;
 use crate::profile::Link;
 
 /// The index that means the whole table.
@@ -69,6 +69,8 @@ pub(super) fn query_nic(
     context.set_port_guid(port.guid);
     context.set_node_guid(identity.node_guid);
     context.set_allowed_list_type(input.allowed_list_type());
+    let violations = hca.ports.first().map(|port| port.violations).unwrap_or_default();
+    context.set_qkey_violation_counter(violations.qkey);
     let list = now.lists.get(&input.allowed_list_type().0).cloned().unwrap_or_default();
     // Who leaves no room for a list asks for none.
     if call.output.len() > QueryNicVportContextOut::BYTES {
@@ -154,6 +156,8 @@ pub(super) fn query_hca(
     context.set_port_guid(hca.identity.ports[index].guid);
     context.set_node_guid(hca.identity.node_guid);
     context.set_lid(port.lid).set_cap_mask1(port.cap_mask1);
+    context.set_pkey_violation_counter(port.violations.pkey);
+    context.set_qkey_violation_counter(port.violations.qkey);
     Ok(())
 }
 

@@ -3,12 +3,13 @@
 
 use verbless_prm::{
     Init2initQpIn, Init2rtrQpIn, MadIfcIn, ModifyHcaVportContextIn, OptParamMask,
-    PathMigrationState, PathMtu, QueryHcaVportContextIn, QueryQpIn, Rst2initQpIn, Rtr2rtsQpIn,
-    ServiceType,
+    PathMigrationState, PathMtu, QueryHcaVportContextIn, QueryNicVportContextIn, QueryQpIn,
+    Rst2initQpIn, Rtr2rtsQpIn, ServiceType,
 };
 
 use super::rig::{Rig, User};
 use crate::hca::Refusal;
+use crate::hca::state::Violations;
 use crate::profile::Link;
 
 /// The kernel, with what a queue needs.
@@ -191,6 +192,26 @@ fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
     let multicast = [0xff; 64];
     let answer = mad(&mut rig, 0x01, 2, 0x15, 1, &multicast).unwrap();
     assert_eq!(answer[4..6], [0, 7 << 2]);
+}
+
+#[test]
+fn packets_with_wrong_keys_are_told_of_by_port_info_and_by_both_contexts() {
+    let violations = Violations { pkey: 0x102, qkey: 0x304 };
+    let mut rig = Rig::up(Link::Infiniband);
+    rig.world.functions[0].hca.ports[0].violations = violations;
+    let info = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
+    // Those of M_Keys are none.
+    assert_eq!(info[64 + 44..64 + 50], [0, 0, 1, 2, 3, 4]);
+    let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
+    let context = context.hca_vport_context();
+    assert_eq!(
+        (context.pkey_violation_counter(), context.qkey_violation_counter()),
+        (0x102, 0x304)
+    );
+    let mut rig = Rig::up(Link::Ethernet);
+    rig.world.functions[0].hca.ports[0].violations = violations;
+    let context = rig.send::<QueryNicVportContextIn>(0, |_| {}).unwrap();
+    assert_eq!(context.nic_vport_context().qkey_violation_counter(), 0x304);
 }
 
 #[test]

@@ -1,0 +1,300 @@
+//! Packets that no requester of ours sends, from a peer that writes its own: too many READs and
+//! atomics at a time, and keys of other partitions; and what answers say to a peer that counts.
+
+use std::sync::{Arc, Mutex};
+
+use verbless_prm::hot::{DataSegment, cqe_opcode, event_type, opcode};
+use verbless_prm::{Aeth, AethNak, AtomicEth, Bth, BthOpcode, Deth, Lrh, Reth};
+
+use super::rig::{End, Request, Rig};
+use crate::engine::transport::types::{UC, UD};
+use crate::fabric::Vport;
+use crate::hca::objects::QpState;
+use crate::hca::qp_type::QpType;
+use crate::hca::state::Violations;
+use crate::wire::{Extensions, Headers, Message, Packet, Route, Transport};
+
+const Q_KEY: u32 = 0x1111_1111;
+
+/// What a peer's packet says.
+#[derive(Clone, Copy)]
+struct Foreign {
+    opcode: BthOpcode,
+    psn: u32,
+    pkey: u16,
+    extensions: Extensions,
+}
+
+impl Foreign {
+    fn new(opcode: BthOpcode, psn: u32) -> Self {
+        Self { opcode, psn, pkey: 0xffff, extensions: Extensions::default() }
+    }
+
+    fn read(psn: u32, address: u64, rkey: u32, length: u32) -> Self {
+        let mut reth = Reth::zeroed();
+        reth.set_virtual_address(address).set_rkey(rkey).set_dma_length(length);
+        let extensions = Extensions { reth: Some(reth), ..Extensions::default() };
+        Self { extensions, ..Self::new(BthOpcode::RC_READ_REQUEST, psn) }
+    }
+
+    fn write(opcode: BthOpcode, psn: u32, address: u64, rkey: u32) -> Self {
+        Self { opcode, ..Self::read(psn, address, rkey, PAYLOAD.len() as u32) }
+    }
+
+    fn add(psn: u32, address: u64, rkey: u32, by: u64) -> Self {
+        let mut atomic = AtomicEth::zeroed();
+        atomic.set_virtual_address(address).set_rkey(rkey).set_swap_or_add(by);
+        let extensions = Extensions { atomic_eth: Some(atomic), ..Extensions::default() };
+        Self { extensions, ..Self::new(BthOpcode::RC_FETCH_ADD, psn) }
+    }
+
+    fn datagram(q_key: u32) -> Self {
+        let mut deth = Deth::zeroed();
+        deth.set_queue_key(q_key).set_source_qp(5);
+        let extensions = Extensions { deth: Some(deth), ..Extensions::default() };
+        Self { extensions, ..Self::new(BthOpcode::UD_SEND_ONLY, 0) }
+    }
+
+    fn pkey(self, pkey: u16) -> Self {
+        Self { pkey, ..self }
+    }
+
+    /// Sends it to a QP from the port of another.
+    fn send(&self, rig: &mut Rig, from: &End, to: &End, payload: &[u8]) {
+        let lid = |end: &End| rig.world.functions[end.hca].hca.ports[0].lid;
+        let mut lrh = Lrh::zeroed();
+        lrh.set_destination_lid(lid(to)).set_source_lid(lid(from));
+        let mut bth = Bth::zeroed();
+        bth.set_opcode(self.opcode)
+            .set_acknowledge(true)
+            .set_migrated(true)
+            .set_partition_key(self.pkey)
+            .set_destination_qp(to.qpn)
+            .set_psn(self.psn);
+        let transport = Transport { bth, extensions: self.extensions };
+        let headers = Headers { route: Route::Local(lrh), transport };
+        let buffers = &mut rig.world.functions[from.hca].engine.buffers;
+        let frame = buffers.packet(&headers, payload.len(), |into| into.copy_from_slice(payload));
+        let now = rig.world.clock.now;
+        let from = Vport { function: from.hca, port: 1 };
+        rig.world.fabric().lock().transmit(now, from, frame);
+    }
+}
+
+const PAYLOAD: &[u8] = b"not from here";
+
+/// The AETHs that a port sends from now on, with their opcodes and PSNs.
+fn answers(rig: &Rig, of: usize) -> Arc<Mutex<Vec<(Message, u32, Aeth)>>> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = seen.clone();
+    rig.world.outbox().frames.add(move |frame: &crate::watch::SeenFrame| {
+        if frame.port != of || !frame.leaving {
+            return;
+        }
+        let packet = Packet::parse_infiniband(&frame.bytes).expect("a packet");
+        let transport = packet.headers.transport;
+        if let (Some(opcode), Some(aeth)) = (transport.opcode(), transport.extensions.aeth) {
+            sink.lock().unwrap().push((opcode.message, transport.bth.psn(), aeth));
+        }
+    });
+    seen
+}
+
+/// Runs, and gives what was seen.
+fn heard<T: Clone>(rig: &mut Rig, seen: &Mutex<Vec<T>>) -> Vec<T> {
+    rig.run();
+    rig.world.outbox().frames.tell();
+    seen.lock().unwrap().clone()
+}
+
+const INVALID_REQUEST: u8 = 0x60 | AethNak::INVALID_REQUEST.0;
+
+#[test]
+fn one_read_or_atomic_more_than_the_responder_allows_at_a_time_is_an_invalid_request() {
+    const MOST: u8 = 3;
+    for (reads, atomics) in [(4, 0), (0, 4), (2, 2), (1, 2)] {
+        let mut rig = Rig::new();
+        rig.world.in_packets = true;
+        let (a, b) = rig.pair();
+        rig.qp(&b).responder.max_dest_rd_atomic = MOST;
+        let (at, rkey) = rig.region(1, 64);
+        let seen = answers(&rig, 1);
+        let requests = (0..reads).map(|psn| Foreign::read(psn, at + 8, rkey, 8));
+        let atomics = (reads..reads + atomics).map(|psn| Foreign::add(psn, at, rkey, 1));
+        let requests: Vec<_> = requests.chain(atomics.clone()).collect();
+        // They arrive in a row: none of them is answered before the last is there.
+        requests.iter().for_each(|request| request.send(&mut rig, &a, &b, &[]));
+        let heard = heard(&mut rig, &seen);
+        let refused = requests.len() > usize::from(MOST);
+        let last = heard.last().expect("an answer");
+        let nak = (last.0 == Message::Acknowledge).then_some((last.1, last.2.syndrome()));
+        let case = (reads, atomics.len());
+        assert_eq!(nak, refused.then_some((MOST.into(), INVALID_REQUEST)), "{case:?}");
+        let state = if refused { QpState::Error } else { QpState::Rts };
+        assert_eq!(rig.qp(&b).state, state, "{case:?}");
+        let events = rig.events(1);
+        assert_eq!(events.contains(&event_type::WQ_INVALID_REQUEST_ERROR), refused, "{events:?}");
+        // An atomic that is refused is not executed.
+        let executed = atomics.len() - usize::from(refused && atomics.len() > 0);
+        let value = u64::from_ne_bytes(rig.bytes(at, 8).try_into().unwrap());
+        assert_eq!(value, executed as u64, "{case:?}");
+    }
+}
+
+#[test]
+fn reads_and_atomics_that_are_answered_make_room_for_others() {
+    let mut rig = Rig::new();
+    rig.world.in_packets = true;
+    let (a, b) = rig.pair();
+    rig.qp(&b).responder.max_dest_rd_atomic = 1;
+    let (at, rkey) = rig.region(1, 64);
+    for psn in 0..6 {
+        match psn % 2 {
+            0 => Foreign::read(psn, at, rkey, 8).send(&mut rig, &a, &b, &[]),
+            _ => Foreign::add(psn, at, rkey, 1).send(&mut rig, &a, &b, &[]),
+        }
+        rig.run();
+    }
+    assert_eq!(rig.qp(&b).state, QpState::Rts);
+    assert_eq!(rig.bytes(at, 8), 3_u64.to_ne_bytes());
+}
+
+#[test]
+fn a_read_or_atomic_for_who_answers_none_is_an_invalid_request() {
+    for atomic in [false, true] {
+        let mut rig = Rig::new();
+        rig.world.in_packets = true;
+        let (a, b) = rig.pair();
+        rig.qp(&b).responder.max_dest_rd_atomic = 0;
+        let (at, rkey) = rig.region(1, 64);
+        let seen = answers(&rig, 1);
+        match atomic {
+            true => Foreign::add(0, at, rkey, 1).send(&mut rig, &a, &b, &[]),
+            false => Foreign::read(0, at, rkey, 8).send(&mut rig, &a, &b, &[]),
+        }
+        let heard = heard(&mut rig, &seen);
+        let syndromes: Vec<_> =
+            heard.iter().map(|(_, psn, aeth)| (*psn, aeth.syndrome())).collect();
+        assert_eq!(syndromes, [(0, INVALID_REQUEST)]);
+        assert_eq!(rig.bytes(at, 8), [0; 8]);
+    }
+}
+
+fn violations(rig: &Rig) -> (u16, u16) {
+    let Violations { pkey, qkey } = rig.world.functions[1].hca.ports[0].violations;
+    (pkey, qkey)
+}
+
+/// P_Keys, and whether a QP in the default partition, as a full member, listens to them.
+const P_KEYS: [(u16, bool); 5] =
+    [(0xffff, true), (0x7fff, true), (0x8001, false), (0x0001, false), (0x8000, false)];
+
+#[test]
+fn a_connected_qp_drops_packets_of_other_partitions_and_its_port_counts_them() {
+    for (qp_type, opcode) in
+        [(None, BthOpcode::RC_WRITE_ONLY), (Some(UC), BthOpcode::UC_WRITE_ONLY)]
+    {
+        let mut rig = Rig::new();
+        let (a, b) = rig.pair();
+        if let Some(qp_type) = qp_type {
+            rig.qp(&b).qp_type = qp_type;
+        }
+        let (at, rkey) = rig.region(1, 64);
+        let seen = answers(&rig, 1);
+        let (mut psn, mut dropped) = (0, 0);
+        for (pkey, listens) in P_KEYS {
+            rig.fill(at, &[0; 64]);
+            Foreign::write(opcode, psn, at, rkey).pkey(pkey).send(&mut rig, &a, &b, PAYLOAD);
+            let answers = heard(&mut rig, &seen).len();
+            let arrived = rig.bytes(at, PAYLOAD.len()) == PAYLOAD;
+            assert_eq!(arrived, listens, "{pkey:#x}");
+            psn += u32::from(listens);
+            dropped += u16::from(!listens);
+            assert_eq!(answers, if qp_type.is_none() { psn as usize } else { 0 }, "{pkey:#x}");
+            assert_eq!(violations(&rig), (dropped, 0), "{pkey:#x}");
+        }
+        assert_eq!(rig.qp(&b).state, QpState::Rts);
+    }
+}
+
+/// A datagram QP in RTS.
+fn datagrams(rig: &mut Rig, qp_type: &'static QpType) -> End {
+    let end = rig.end(1);
+    let qp = rig.qp(&end);
+    (qp.qp_type, qp.state, qp.log_mtu) = (qp_type, QpState::Rts, 12);
+    qp.context.set_q_key(Q_KEY);
+    rig.world.functions[1].hca.objects.index_again();
+    end
+}
+
+#[test]
+fn a_datagram_with_a_wrong_key_is_dropped_and_its_port_counts_it() {
+    let mut rig = Rig::new();
+    let a = rig.end(0);
+    let mut b = datagrams(&mut rig, UD);
+    let (at, lkey) = rig.region(1, 256);
+    for _ in 0..4 {
+        rig.receive(&mut b, &[DataSegment::new(256, lkey, at)]);
+    }
+    let mut dropped = 0;
+    for (pkey, listens) in P_KEYS {
+        Foreign::datagram(Q_KEY).pkey(pkey).send(&mut rig, &a, &b, PAYLOAD);
+        let got = rig.all(1, b.receive_cq);
+        assert_eq!(got.len(), usize::from(listens), "{pkey:#x}");
+        dropped += u16::from(!listens);
+        assert_eq!(violations(&rig), (dropped, 0), "{pkey:#x}");
+    }
+    Foreign::datagram(Q_KEY + 1).send(&mut rig, &a, &b, PAYLOAD);
+    // A wrong P_Key comes first.
+    Foreign::datagram(Q_KEY + 1).pkey(0x8001).send(&mut rig, &a, &b, PAYLOAD);
+    rig.none(1, b.receive_cq);
+    assert_eq!(violations(&rig), (dropped + 1, 1));
+    // Who takes no datagrams yet is violated by none.
+    rig.qp(&b).state = QpState::Init;
+    Foreign::datagram(Q_KEY + 1).send(&mut rig, &a, &b, PAYLOAD);
+    rig.run();
+    assert_eq!(violations(&rig), (dropped + 1, 1));
+}
+
+#[test]
+fn the_counts_of_wrong_keys_stop_at_their_largest_value() {
+    let mut rig = Rig::new();
+    let a = rig.end(0);
+    let b = datagrams(&mut rig, UD);
+    let largest = Violations { pkey: u16::MAX, qkey: u16::MAX };
+    rig.world.functions[1].hca.ports[0].violations = largest;
+    Foreign::datagram(Q_KEY + 1).send(&mut rig, &a, &b, PAYLOAD);
+    Foreign::datagram(Q_KEY).pkey(0x8001).send(&mut rig, &a, &b, PAYLOAD);
+    rig.run();
+    assert_eq!(violations(&rig), (u16::MAX, u16::MAX));
+}
+
+#[test]
+fn an_answer_in_packets_counts_the_messages_that_were_carried_whole_before() {
+    let mut rig = Rig::new();
+    rig.world.in_packets = false;
+    let (mut a, mut b) = rig.pair();
+    let (from, lkey) = rig.region(0, 9000);
+    let (to, rkey) = rig.region(1, 9000);
+    rig.receive(&mut b, &[DataSegment::new(9000, rkey, to)]);
+    // Whole: one of several parts, one that reads, one that is received, an atomic, one refused by
+    // the sender's own keys.
+    rig.post(&mut a, Request::write(to, rkey).sge(from, 9000, lkey));
+    rig.post(&mut a, Request::read(to, rkey).sge(from, 9000, lkey));
+    rig.post(&mut a, Request::send().sge(from, 9000, lkey));
+    rig.post(&mut a, Request::atomic(opcode::FETCH_ADD, to, rkey, 1, 0).sge(from, 8, lkey));
+    let whole = rig.all(0, a.send_cq);
+    assert!(whole.iter().all(|it| it.opcode() == cqe_opcode::REQUESTER), "{whole:?}");
+    assert_eq!(whole.len(), 4);
+    // Whoever watches sees packets.
+    let seen = answers(&rig, 1);
+    rig.post(&mut a, Request::write(to, rkey).sge(from, 3000, lkey));
+    rig.post(&mut a, Request::read(to, rkey).sge(from, 8, lkey));
+    rig.post(&mut a, Request::atomic(opcode::FETCH_ADD, to, rkey, 1, 0).sge(from, 8, lkey));
+    let heard = heard(&mut rig, &seen);
+    let msns: Vec<_> = heard.iter().map(|(message, _, aeth)| (*message, aeth.msn())).collect();
+    let expected =
+        [(Message::Acknowledge, 5), (Message::ReadResponse, 6), (Message::AtomicAcknowledge, 7)];
+    assert_eq!(msns, expected);
+    assert_eq!(rig.all(0, a.send_cq).len(), 3);
+}

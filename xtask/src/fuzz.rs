@@ -82,6 +82,12 @@ const TARGETS: &[Target] = &[
         smoke: true,
     },
     Target {
+        name: "descriptors",
+        what: "the import of export descriptors, of a peer that lies",
+        longest: LONGEST,
+        smoke: true,
+    },
+    Target {
         name: "completions",
         what: "the driver's completion queues, against a device that writes invalid CQEs",
         longest: LONGEST,

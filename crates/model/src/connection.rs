@@ -83,6 +83,9 @@ pub(crate) struct Request {
     pub done: u32,
     /// What acknowledges it.
     pub response: Response,
+    /// It is a READ, and what is missing of its response was asked for again, in parts: the last
+    /// packet of each says that it is the last.
+    pub in_parts: bool,
     /// The first bytes of a response that goes into the CQE.
     pub inline: [u8; 64],
     /// It does not leave the device, or it failed with this syndrome.
@@ -359,6 +362,7 @@ mod tests {
             reached: packets,
             done: 0,
             response: if responds { Response::Read } else { Response::Acknowledgement },
+            in_parts: false,
             inline: [0; 64],
             decided: None,
         }

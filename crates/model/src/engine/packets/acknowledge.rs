@@ -133,7 +133,12 @@ impl QueuePair<'_> {
         let at = u64::from(place.packet) << log_mtu;
         let expected = (request.length - at.min(request.length)).min(1 << log_mtu);
         let ends = place.packet + 1 == request.packets;
-        if payload.len() as u64 != expected || opcode.place.ends() != ends {
+        let places = if request.in_parts {
+            !ends || opcode.place.ends()
+        } else {
+            opcode.place.ends() == ends
+        };
+        if payload.len() as u64 != expected || !places {
             self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
             return false;
         }

@@ -157,6 +157,7 @@ impl QueuePair<'_> {
             reached: 0,
             done: 0,
             response: Response::Acknowledgement,
+            in_parts: false,
             inline: [0; 64],
             decided: None,
         };

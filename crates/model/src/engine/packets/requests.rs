@@ -28,9 +28,9 @@ struct Part {
     /// Which of how many.
     packet: u32,
     packets: u32,
-    /// Where its payload begins in the message, and how long that is.
+    /// Where its payload begins in the message; where the message ends, or what a READ asks for.
     at: u64,
-    length: u64,
+    end: u64,
     psn: u32,
 }
 
@@ -55,16 +55,24 @@ impl QueuePair<'_> {
         std::mem::swap(&mut scratch.wqe, &mut request.wqe);
         let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
         let (packets, responds) = (request.packets, request.responds());
+        // Had it asked for all of a long response again, the next loss would waste all of that.
+        request.in_parts |= responds && request.reached > 0;
+        let now_sent = match (responds, request.in_parts) {
+            (true, true) => packets.min(packet + MOST_IN_FLIGHT),
+            (true, false) => packets,
+            (false, _) => packet + 1,
+        };
+        let end =
+            if request.in_parts { length.min(u64::from(now_sent) << log_mtu) } else { length };
         let general = self.context.caps.general();
         let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.qp_type, general);
         let sent = match &work {
             Ok(work) => {
-                let part = Part { packet, packets, at, length, psn };
+                let part = Part { packet, packets, at, end, psn };
                 self.send_packet(work, &part, scratch)
             }
             Err(_) => Err(cqe_syndrome::LOCAL_QP_OPERATION),
         };
-        let now_sent = if responds { packets } else { packet + 1 };
         let reliable = self.qp.qp_type.reliable;
         let window = &mut self.qp.runtime.connection().window;
         let request = &mut window.requests[number];
@@ -104,7 +112,7 @@ impl QueuePair<'_> {
         let service = self.qp.qp_type.service.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let opcode = Opcode { service, message, place, immediate, invalidate };
         let opcode = opcode.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-        let rest = part.length - part.at.min(part.length);
+        let rest = part.end.saturating_sub(part.at);
         let mut extensions = Extensions::default();
         if message == Message::ReadRequest || message == Message::Write && place.begins() {
             let mut reth = Reth::zeroed();

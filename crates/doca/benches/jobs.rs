@@ -2,18 +2,21 @@
 //! callgrind, which counts what happens inside a function `measured_…`; the argument names the
 //! case. Alone it only checks that the cases work.
 //!
-//! Both cases copy the same 64 bytes by the same engine of a stepped model in this process, and
+//! All cases copy the same 64 bytes by the same engine of a stepped model in this process, and
 //! what the model does is not counted. `queue` is the layer below: a copy posted to a queue pair
-//! that is its own peer, and polled. `job` is the submit of a job with two buffers, and the
-//! retrieve that gives them back.
+//! that is its own peer, and polled. `pair` is the retrieve of a job with two buffers, and the
+//! submit of another one with the same buffers; `batch` is many submits and then as many
+//! retrieves, with the buffers kept meanwhile.
 
 use std::error::Error;
 use std::hint::black_box;
+use std::mem;
 use std::sync::Arc;
 
 use verbless_devx::Backend;
-use verbless_doca::dma::Dma;
-use verbless_doca::{AccessFlags, Buf, DevInfo, Event, Inventory, Memory, Mmap, WorkQ};
+use verbless_doca::context::Retrieve;
+use verbless_doca::dma::{Dma, MemcpyDone};
+use verbless_doca::{AccessFlags, Buf, DevInfo, Event, Inventory, Memory, Mmap, UserData, WorkQ};
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_queue::access::KeyAccess;
@@ -35,11 +38,13 @@ fn main() -> Result<()> {
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
     match std::env::args().nth(1).as_deref() {
         Some("queue") => queue(&model, &backend)?,
-        Some("job") => job(&model, &backend)?,
+        Some("pair") => pair(&model, &backend)?,
+        Some("batch") => batch(&model, &backend)?,
         // `cargo test` gives arguments of its own.
         _ => {
             queue(&model, &backend)?;
-            job(&model, &backend)?;
+            pair(&model, &backend)?;
+            batch(&model, &backend)?;
         }
     }
     println!("operations: {}", ROUND * ROUNDS);
@@ -84,59 +89,139 @@ fn measured_poll(qp: &mut Qp, cq: &mut Cq) {
     }
 }
 
-/// Jobs of DOCA Core.
-fn job(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
-    let dev = DevInfo::find_in(backend, "mlx5_0")?.open()?;
-    let map = Mmap::builder()
-        .memrange(Memory::allocate(4096)?)
-        .permissions(AccessFlags::LOCAL_READ_WRITE)
-        .add_dev(&dev)
-        .start()?;
-    let inventory = Inventory::builder(2 * ROUND).start()?;
-    let dma = Dma::builder(&dev).start()?;
-    let mut workq = WorkQ::new(ROUND as u32)?;
-    workq.add(&dma)?;
-    let (from, to) = (map.address() + 1024, map.address() + 2048);
-    let length = LENGTH as u64;
-    let mut pairs: Pairs = (0..ROUND)
-        .map(|_| {
-            let source = inventory.buf_by_data(&map, from, length)?;
-            Ok(Some((source, inventory.buf_by_addr(&map, to, length)?)))
-        })
-        .collect::<Result<_>>()?;
-    for round in 0..ROUNDS {
-        map.write_at(1024, &[round as u8; LENGTH])?;
-        measured_submit(&mut workq, &dma, &mut pairs);
+/// Jobs of DOCA Core, one after the other.
+fn pair(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
+    let mut lab = Lab::new(backend)?;
+    submit(&mut lab);
+    for round in 0..=ROUNDS {
+        lab.map.write_at(1024, &[round as u8; LENGTH])?;
         model.run_until_idle();
-        measured_retrieve(&mut workq, &mut pairs);
-        let mut copied = [0; LENGTH];
-        map.read_at(2048, &mut copied)?;
-        assert_eq!(copied, [round as u8; LENGTH]);
-        for (_, destination) in pairs.iter_mut().flatten() {
-            assert_eq!(destination.data_len(), length);
+        lab.check(round)?;
+        if round < ROUNDS {
+            measured_pair(&mut lab.workq, &lab.dma);
+        }
+    }
+    for _ in 0..ROUND {
+        lab.workq.progress_retrieve()?;
+    }
+    Ok(())
+}
+
+/// Each job that is retrieved gives its buffers to one that is submitted.
+#[inline(never)]
+fn measured_pair(workq: &mut WorkQ, dma: &Dma) {
+    for number in 0..ROUND as u64 {
+        let (source, mut destination) = match workq.progress_retrieve() {
+            Ok(Event::Dma(MemcpyDone { user_data, source, destination, .. })) => {
+                in_order(user_data, number);
+                (source, destination)
+            }
+            other => unexpected(other),
+        };
+        destination.reset_data_len();
+        if let Err(refused) = workq.submit(dma.memcpy(source, destination).user_data(number)) {
+            panic!("there is room: {refused}");
+        }
+    }
+}
+
+/// Checks that the device keeps their order. It aborts, so that no code stands ready to drop what
+/// was retrieved.
+#[inline(always)]
+fn in_order(user_data: UserData, number: u64) {
+    if user_data.0 != number {
+        std::process::abort();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn unexpected(other: std::result::Result<Event, Retrieve>) -> ! {
+    panic!("the model is idle: {other:?}")
+}
+
+/// Jobs of DOCA Core, many at a time.
+fn batch(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
+    let mut lab = Lab::new(backend)?;
+    for round in 0..ROUNDS {
+        lab.map.write_at(1024, &[round as u8; LENGTH])?;
+        submit(&mut lab);
+        model.run_until_idle();
+        measured_retrieve(&mut lab.workq, &mut lab.pairs);
+        lab.check(round)?;
+        for (_, destination) in lab.pairs.iter_mut().flatten() {
+            assert_eq!(destination.data_len(), LENGTH as u64);
             destination.reset_data_len();
         }
     }
     Ok(())
 }
 
+/// A context, a work queue, and buffers of a map.
+struct Lab {
+    workq: WorkQ,
+    dma: Dma,
+    pairs: Pairs,
+    map: Mmap,
+}
+
+impl Lab {
+    fn new(backend: &Arc<dyn Backend>) -> Result<Self> {
+        let dev = DevInfo::find_in(backend, "mlx5_0")?.open()?;
+        let map = Mmap::builder()
+            .memrange(Memory::allocate(4096)?)
+            .permissions(AccessFlags::LOCAL_READ_WRITE)
+            .add_dev(&dev)
+            .start()?;
+        let inventory = Inventory::builder(2 * ROUND).start()?;
+        let dma = Dma::builder(&dev).start()?;
+        let mut workq = WorkQ::new(ROUND as u32)?;
+        workq.add(&dma)?;
+        let (from, to) = (map.address() + 1024, map.address() + 2048);
+        let length = LENGTH as u64;
+        let pairs = (0..ROUND).map(|_| {
+            let source = inventory.buf_by_data(&map, from, length)?;
+            Ok(Some((source, inventory.buf_by_addr(&map, to, length)?)))
+        });
+        let pairs = pairs.collect::<Result<_>>()?;
+        Ok(Self { workq, dma, pairs, map })
+    }
+
+    /// Whether the bytes of a round have arrived.
+    fn check(&self, round: usize) -> Result<()> {
+        let mut copied = [0; LENGTH];
+        self.map.read_at(2048, &mut copied)?;
+        assert_eq!(copied, [round as u8; LENGTH]);
+        Ok(())
+    }
+}
+
+fn submit(lab: &mut Lab) {
+    measured_submit(&mut lab.workq, &lab.dma, &mut lab.pairs);
+}
+
 #[inline(never)]
 fn measured_submit(workq: &mut WorkQ, dma: &Dma, pairs: &mut Pairs) {
     for (number, pair) in pairs.iter_mut().enumerate() {
-        let (source, destination) = pair.take().expect("it came back");
+        let Some((source, destination)) = pair.take() else { panic!("it came back") };
         let job = dma.memcpy(source, destination).user_data(number as u64);
-        assert!(workq.submit(job).is_ok(), "there is room");
+        if let Err(refused) = workq.submit(job) {
+            panic!("there is room: {refused}");
+        }
     }
 }
 
 #[inline(never)]
 fn measured_retrieve(workq: &mut WorkQ, pairs: &mut Pairs) {
-    for _ in 0..ROUND {
-        match workq.progress_retrieve() {
-            Ok(Event::Dma(done)) => {
-                pairs[done.user_data.0 as usize] = Some((done.source, done.destination));
+    for (number, pair) in pairs.iter_mut().enumerate() {
+        let buffers = match workq.progress_retrieve() {
+            Ok(Event::Dma(MemcpyDone { user_data, source, destination, .. })) => {
+                in_order(user_data, number as u64);
+                (source, destination)
             }
-            other => panic!("the model is idle: {other:?}"),
-        }
+            other => unexpected(other),
+        };
+        // There is none, and to drop it would count.
+        mem::forget(pair.replace(buffers));
     }
 }

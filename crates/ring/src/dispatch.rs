@@ -80,6 +80,16 @@ impl CompletionQueue {
     }
 }
 
+impl<S: Service> SendQueue<S> {
+    /// Whether the CQE says that the request of this cookie succeeded; then frees the slots of all
+    /// up to it. Else nothing has changed. For who knows which request is the next to complete, and
+    /// wants to know no more of it.
+    #[inline(always)]
+    pub fn settle(&mut self, cqe: &PlainCqe<'_>, cookie: u64) -> bool {
+        self.succeed_with(cqe.request, cookie)
+    }
+}
+
 impl<S: Service> Completes for SendQueue<S> {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {

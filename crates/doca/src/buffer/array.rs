@@ -76,7 +76,7 @@ impl<M: MemoryMap> BufArrayBuilder<'_, M> {
         let store: Arc<Store> =
             Store::pointing(map.chunk(address, length)?, addresses, size, false);
         let elements = std::iter::from_fn(|| store.take()).map(|mut element| {
-            element.data = element.head;
+            (element.data, element.data_end) = (element.head, element.head);
             Some(Buf::of(element))
         });
         Ok(BufArray { elements: elements.collect(), first, size })

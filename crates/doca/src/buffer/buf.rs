@@ -23,8 +23,8 @@ pub struct Buf {
     _not_sync: PhantomData<Cell<()>>,
 }
 
-/// A room of a buffer that is no chain and has one reference, and the key of the device that was
-/// asked for.
+/// A room of a buffer that is no chain, has one reference and is of 2^30 bytes at most; and the key
+/// of the device that was asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) address: u64,
@@ -47,14 +47,15 @@ impl<'b> Link<'b> {
     /// Address and bytes of the dataroom.
     #[inline]
     pub(crate) const fn data(self) -> (u64, u64) {
-        (self.element.data, self.element.data_length)
+        let Element { data, data_end, .. } = *self.element;
+        (data, data_end - data)
     }
 
     /// Address and bytes of the tailroom.
     #[inline]
     pub(crate) const fn tail(self) -> (u64, u64) {
-        let Element { head, length, data, data_length, .. } = *self.element;
-        (data + data_length, head + length - data - data_length)
+        let Element { end, data_end, .. } = *self.element;
+        (data_end, end - data_end)
     }
 
     #[inline]
@@ -70,7 +71,7 @@ fn chunk_of(element: &Element) -> &Chunk {
 impl Buf {
     /// A buffer of this descriptor, which points to where it shall.
     pub(super) fn of(element: Box<Element>) -> Self {
-        element.shared.begin(element.head, element.length);
+        element.shared.begin(element.head, element.length());
         chunk_of(&element).count_buffer();
         Self { element: Some(element), _not_sync: PhantomData }
     }
@@ -97,8 +98,8 @@ impl Buf {
     pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
         let element = self.element.as_deref()?;
         let Reach { reader, lkey, .. } = element.reach.get();
-        let Element { data, data_length, .. } = *element;
-        (reader == device).then_some(Room { address: data, length: data_length, lkey })
+        let (address, length) = Link { element }.data();
+        (reader == device).then_some(Room { address, length, lkey })
     }
 
     /// The tailroom, if the same is known, and that the device may write there.
@@ -110,11 +111,17 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
+    /// The key of the device that is known to reach it.
+    #[inline(always)]
+    pub(crate) fn lkey(&self) -> Lkey {
+        self.element.as_deref().map_or(Lkey(0), |element| element.reach.get().lkey)
+    }
+
     /// Remembers how a device reaches it, if it is no chain and has one reference.
     pub(crate) fn remember(&self, reach: Reach) {
         let element = self.element();
-        if element.next.is_none() && element.shared.count() == 1 {
-            element.reach.set(reach);
+        if element.shared.count() == 1 {
+            element.set_reach(reach);
         }
     }
 
@@ -122,14 +129,14 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn grow_first(&mut self, length: u64) {
         if let Some(element) = &mut self.element {
-            element.data_length += length;
+            element.data_end += length;
         }
     }
 
     /// Takes back what [`Buf::grow_first`] did.
     pub(crate) fn shrink_first(&mut self, length: u64) {
         if let Some(element) = &mut self.element {
-            element.data_length -= length;
+            element.data_end -= length;
         }
     }
 
@@ -140,7 +147,7 @@ impl Buf {
 
     /// Its bytes, all rooms together (`doca_buf_len_get`).
     pub fn len(&self) -> u64 {
-        self.element().length
+        self.element().length()
     }
 
     /// Whether it has no bytes.
@@ -155,7 +162,7 @@ impl Buf {
 
     /// Bytes of the dataroom.
     pub fn data_len(&self) -> u64 {
-        self.element().data_length
+        self.first().data().1
     }
 
     /// Bytes of the tailroom.
@@ -177,23 +184,27 @@ impl Buf {
         let inside = address
             .checked_sub(element.head)
             .and_then(|offset| offset.checked_add(length))
-            .is_some_and(|end| end <= element.length);
+            .is_some_and(|end| end <= element.length());
         if !inside {
             let text = format!(
                 "a dataroom of {length} bytes from {address:#x} on is not inside the buffer of {} \
                  bytes from {:#x} on",
-                element.length, element.head
+                element.length(),
+                element.head
             );
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
-        (element.data, element.data_length) = (address, length);
+        (element.data, element.data_end) = (address, address + length);
         Ok(())
     }
 
     /// Empties the dataroom where it is (`doca_buf_reset_data_len`): what is written next goes to
     /// the same address.
+    #[inline]
     pub fn reset_data_len(&mut self) {
-        self.element_mut().data_length = 0;
+        if let Some(element) = &mut self.element {
+            element.data_end = element.data;
+        }
     }
 
     /// Copies `bytes` behind the dataroom, which grows by them.
@@ -208,7 +219,7 @@ impl Buf {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         self.first().write(address, bytes)?;
-        self.element_mut().data_length += bytes.len() as u64;
+        self.element_mut().data_end += bytes.len() as u64;
         Ok(())
     }
 
@@ -317,9 +328,8 @@ impl Buf {
     pub(crate) fn grow(&mut self, mut length: u64) {
         let mut element = Some(self.element_mut());
         while let Some(here) = element {
-            let room = here.head + here.length - here.data - here.data_length;
-            let grown = room.min(length);
-            here.data_length += grown;
+            let grown = (here.end - here.data_end).min(length);
+            here.data_end += grown;
             length -= grown;
             if length == 0 {
                 break;

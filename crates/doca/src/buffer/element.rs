@@ -15,12 +15,14 @@ use crate::memory::{Chunk, Reach};
 pub(crate) struct Element {
     /// Where it points; `None` of one in an inventory's store.
     pub(super) chunk: Option<Arc<Chunk>>,
+    /// Its first byte, and the one behind its last; the same of the dataroom.
     pub(super) head: u64,
-    pub(super) length: u64,
+    pub(super) end: u64,
     pub(super) data: u64,
-    pub(super) data_length: u64,
+    pub(super) data_end: u64,
     /// How a device reaches where it points; [`Reach::UNKNOWN`] whenever it has a next one or a
-    /// reference, so that who knows its device here needs to ask nothing else.
+    /// reference or is [long](Element::LONG), so that who knows its device here needs to ask
+    /// nothing else.
     pub(super) reach: Cell<Reach>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
@@ -84,18 +86,32 @@ impl Shared {
 }
 
 impl Element {
+    /// More bytes than this are not reached at once by every request.
+    pub(super) const LONG: u64 = 1 << 30;
+
     fn new() -> Self {
         Self {
             chunk: None,
             head: 0,
-            length: 0,
+            end: 0,
             data: 0,
-            data_length: 0,
+            data_end: 0,
             reach: Cell::new(Reach::UNKNOWN),
             next: None,
             shared: Arc::default(),
             home: None,
         }
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.end - self.head
+    }
+
+    /// Sets how a device reaches it, if that is all that one needs to know of it.
+    #[inline]
+    pub(super) fn set_reach(&self, reach: Reach) {
+        let alone = self.next.is_none() && self.length() <= Self::LONG;
+        self.reach.set(if alone { reach } else { Reach::UNKNOWN });
     }
 
     /// Whether it can be part of a chain.
@@ -153,10 +169,12 @@ impl Store {
         length: u64,
         chains: bool,
     ) -> Arc<Self> {
-        let free = ArrayQueue::new(addresses.len().max(1));
+        let (free, reach) = (ArrayQueue::new(addresses.len().max(1)), chunk.reach());
         for address in addresses {
-            let (chunk, reach) = (Some(chunk.clone()), Cell::new(chunk.reach()));
-            let element = Element { chunk, reach, head: address, length, ..Element::new() };
+            let (head, end) = (address, address + length);
+            let chunk = Some(chunk.clone());
+            let element = Element { chunk, head, end, ..Element::new() };
+            element.set_reach(reach);
             let _refused = free.push(Box::new(element));
         }
         Arc::new(Self { free, keeps_chunks: true, chains })

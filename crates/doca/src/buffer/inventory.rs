@@ -174,7 +174,8 @@ impl Inventory {
 
     fn copy_of(&self, source: &Element) -> Result<Buf> {
         let chunk = source.chunk.as_ref().expect("the descriptor of a buffer points to a chunk");
-        self.point(chunk, (source.head, source.length), (source.data, source.data_length))
+        let data = (source.data, source.data_end - source.data);
+        self.point(chunk, (source.head, source.length()), data)
     }
 
     fn make(&self, map: &impl MemoryMap, whole: (u64, u64), data: (u64, u64)) -> Result<Buf> {
@@ -192,9 +193,9 @@ impl Inventory {
             return Err(Error::plain(ErrorKind::Empty, text));
         };
         element.chunk = Some(chunk.clone());
-        element.reach.set(chunk.reach());
-        (element.head, element.length) = whole;
-        (element.data, element.data_length) = data;
+        (element.head, element.end) = (whole.0, whole.0 + whole.1);
+        (element.data, element.data_end) = (data.0, data.0 + data.1);
+        element.set_reach(chunk.reach());
         Ok(Buf::of(element))
     }
 

@@ -120,7 +120,7 @@ impl BufPool {
             self.store.give_back(element);
             return Err(error);
         }
-        (element.data, element.data_length) = (element.head, 0);
+        (element.data, element.data_end) = (element.head, element.head);
         Ok(Buf::of(element))
     }
 

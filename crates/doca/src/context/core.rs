@@ -1,34 +1,28 @@
 //! What all contexts have in common.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which context a job is for: a number that no other context ever has. Its lower 24 bits are the
-/// context's index, which no other has at a time; work queues find it by that, and the completions
-/// of its queues name it.
+/// Which context a job is for: a number that no other context ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CtxId(u64);
 
-/// Indexes that are free again, and the first that was never used.
-static INDEXES: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
-static SERIAL: AtomicU64 = AtomicU64::new(1);
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl CtxId {
-    /// Of those beyond, no work queue has any.
-    pub(super) const MOST: u32 = (1 << Self::BITS) - 1;
-    const BITS: u32 = 24;
+    /// No context's.
+    pub(super) const NONE: Self = Self(0);
 
-    fn of(index: u32) -> Self {
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Self(serial << Self::BITS | u64::from(index.min(Self::MOST)))
+    fn new() -> Self {
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    #[inline]
-    pub(super) const fn index(self) -> u32 {
-        self.0 as u32 & Self::MOST
+    /// The lower bits, which two contexts may have in common.
+    #[inline(always)]
+    pub(super) const fn modulo<const N: usize>(self) -> usize {
+        self.0 as usize % N
     }
 }
 
@@ -36,7 +30,6 @@ impl CtxId {
 #[derive(Debug)]
 pub struct Core {
     id: CtxId,
-    index: u32,
     dev: Dev,
     pub(crate) event_driven: bool,
     workqs: AtomicU32,
@@ -46,13 +39,8 @@ pub struct Core {
 impl Core {
     /// Of a context on `dev`, which takes `most` work queues at a time.
     pub(crate) fn new(dev: &Dev, event_driven: bool, most: u32) -> Self {
-        let (free, next) = &mut *INDEXES.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = free.pop().unwrap_or_else(|| {
-            *next += 1;
-            *next - 1
-        });
-        let (id, dev, workqs) = (CtxId::of(index), dev.clone(), AtomicU32::new(0));
-        Self { id, index, dev, event_driven, workqs, most }
+        let (id, dev, workqs) = (CtxId::new(), dev.clone(), AtomicU32::new(0));
+        Self { id, dev, event_driven, workqs, most }
     }
 
     #[inline]
@@ -95,11 +83,5 @@ impl Core {
                 Err(Error::new(ErrorKind::InUse, text))
             }
         }
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        INDEXES.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.index);
     }
 }

@@ -3,7 +3,7 @@
 use verbless_queue::{Cqe, PlainCqe};
 
 use super::event::Done;
-use super::side::{Room, Side};
+use super::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where an engine is made.
@@ -16,26 +16,21 @@ pub struct Place<'w> {
     pub(crate) side: &'w mut Side,
 }
 
-/// What a good CQE was.
-pub enum Succeeded {
-    /// Not of what the engine knows at once.
-    Not,
-    /// Of a job that goes on.
-    GoesOn,
-    /// A job's last one.
-    Done(Done),
-}
-
 /// The jobs of one context on one work queue.
 ///
 /// A job that it took is in flight until it has yielded an event for it.
 pub trait Engine: Send {
-    /// A good CQE of one of its queues, as most are. With [`Succeeded::Not`], nothing has changed,
-    /// and [`Engine::complete`] is asked. An engine that leaves this out is only slower.
+    /// Whether a job that has begun may be work for [`Engine::progress`].
+    const WORKS: bool = true;
+
+    /// The job that a good CQE of one of its queues ends, as most do. With `None`, nothing has
+    /// changed, and [`Engine::complete`] is asked. An engine that leaves this out is only slower.
+    /// Here stands what is open code in programs: no more than what most jobs need, and no call
+    /// that yields the job.
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>, room: &mut Room) -> Succeeded {
-        let _ = (cqe, room);
-        Succeeded::Not
+    fn succeed(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+        let _ = cqe;
+        None
     }
 
     /// A CQE of one of its queues. It may be of a job that goes on.

@@ -6,11 +6,11 @@
 
 use verbless_queue::{Cqe, PlainCqe};
 
-use super::engine::{Engine, Succeeded};
+use super::engine::Engine;
 use super::event::Done;
-use super::side::{Room, Side};
+use super::side::Side;
 use crate::dma::copier::Copier;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sha::hasher::Hasher;
 
 /// An engine that is listed here.
@@ -19,11 +19,20 @@ pub trait Listed: Engine {
     fn of(any: &mut AnyEngine) -> Option<&mut Self>;
 }
 
+/// A completion of a queue that nobody here has.
+#[cold]
+pub(super) fn stray(cqe: &Cqe) -> Error {
+    let text = format!("the device completed a request of {}, which no context has", cqe.qpn());
+    Error::new(ErrorKind::InvalidValue, text)
+}
+
 /// Declares [`AnyEngine`]: a name for each engine.
 macro_rules! engines {
     ($($name:ident($engine:ty),)*) => {
         /// An engine of whatever sort.
         pub enum AnyEngine {
+            /// None, which has no jobs.
+            None,
             $($name(Box<$engine>),)*
         }
 
@@ -47,29 +56,47 @@ macro_rules! engines {
 
         impl Engine for AnyEngine {
             #[inline(always)]
-            fn succeed(&mut self, cqe: PlainCqe<'_>, room: &mut Room) -> Succeeded {
-                match self { $(Self::$name(engine) => engine.succeed(cqe, room),)* }
+            fn succeed(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+                match self {
+                    $(Self::$name(engine) => engine.succeed(cqe),)*
+                    Self::None => None,
+                }
             }
 
             fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
-                match self { $(Self::$name(engine) => engine.complete(cqe, side),)* }
+                match self {
+                    $(Self::$name(engine) => engine.complete(cqe, side),)*
+                    Self::None => Err(stray(&cqe)),
+                }
             }
 
             fn progress(&mut self, side: &mut Side) -> Option<Done> {
-                match self { $(Self::$name(engine) => engine.progress(side),)* }
+                match self {
+                    $(Self::$name(engine) => engine.progress(side),)*
+                    Self::None => None,
+                }
             }
 
             #[inline]
             fn has_work(&self) -> bool {
-                match self { $(Self::$name(engine) => engine.has_work(),)* }
+                match self {
+                    $(Self::$name(engine) => engine.has_work(),)*
+                    Self::None => false,
+                }
             }
 
             fn in_flight(&self) -> u32 {
-                match self { $(Self::$name(engine) => engine.in_flight(),)* }
+                match self {
+                    $(Self::$name(engine) => engine.in_flight(),)*
+                    Self::None => 0,
+                }
             }
 
             fn abort(&mut self) -> Result<()> {
-                match self { $(Self::$name(engine) => engine.abort(),)* }
+                match self {
+                    $(Self::$name(engine) => engine.abort(),)*
+                    Self::None => Ok(()),
+                }
             }
         }
     };

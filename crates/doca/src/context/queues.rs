@@ -1,51 +1,74 @@
 //! The contexts of a work queue, and its completion queues on their devices.
 
+use std::hint::cold_path;
+use std::mem;
 use std::sync::Arc;
 
 use super::core::{Core, CtxId};
-use super::engine::{Engine, Place, Succeeded};
-use super::engines::{AnyEngine, Listed};
+use super::engine::{Engine, Place};
+use super::engines::{AnyEngine, Listed, stray};
 use super::event::{Done, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::Context;
-use super::side::{Side, SideOf};
+use super::side::{Side, SideOf, Sides};
 use crate::error::{Error, ErrorKind, Refused, Result};
 
 /// What jobs run on. It does not know whose they are.
 pub(crate) struct Queues {
-    pub(super) depth: u32,
-    in_flight: u32,
-    /// By the index of the context.
-    contexts: Vec<Option<Added>>,
-    /// The indexes of those that are there.
-    there: Vec<u32>,
+    depth: u32,
+    /// Jobs that may begin before others have ended.
+    left: u32,
+    /// At their numbers modulo the places: where there is a place for each number, nothing is
+    /// compared with the number of places.
+    near: Box<[Added; NEAR]>,
+    /// Those that found their place taken.
+    far: Vec<Added>,
+    /// Those that are there, with their places; that of a far one comes behind the near ones.
+    there: Vec<(u32, Arc<Core>)>,
     /// In `there`, the one that is asked first the next time.
     turn: usize,
-    /// The device that is asked first: the one that had something the last time.
+    /// The device that had something the last time: it is asked last.
     last: usize,
     /// Declared behind the contexts: their queues go before the completion queues.
-    sides: Vec<Option<Side>>,
+    sides: Sides,
 }
 
-/// A context that the work queue was added to.
+/// Places of near contexts.
+const NEAR: usize = 64;
+
+/// A context that the work queue was added to, or a place of one.
 struct Added {
     engine: AnyEngine,
     id: CtxId,
-    core: Arc<Core>,
     /// In `sides`.
-    side: usize,
+    side: u32,
+}
+
+impl Added {
+    const NONE: Self = Self { engine: AnyEngine::None, id: CtxId::NONE, side: 0 };
 }
 
 impl Queues {
     pub(super) fn new(depth: u32) -> Self {
-        let (contexts, there, sides) = (Vec::new(), Vec::new(), Vec::new());
-        Self { depth, in_flight: 0, contexts, there, turn: 0, last: 0, sides }
+        let near = Box::new([const { Added::NONE }; NEAR]);
+        let (far, there, sides) = (Vec::new(), Vec::new(), Sides::default());
+        Self { depth, left: depth, near, far, there, turn: 0, last: 0, sides }
     }
 
     /// Jobs that began and did not end.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
+        self.depth - self.left
+    }
+
+    /// Jobs at a time at most.
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Sets it; nothing is in flight.
+    pub(super) fn set_depth(&mut self, depth: u32) {
+        (self.depth, self.left) = (depth, depth);
     }
 
     /// Contexts that it is on.
@@ -60,10 +83,6 @@ impl Queues {
             let text = "the work queue is on this context already";
             return Err(Error::plain(ErrorKind::AlreadyExist, text));
         }
-        if core.id().index() == CtxId::MOST {
-            let text = "the process has 2^24 contexts, more than work queues tell apart: drop some";
-            return Err(Error::plain(ErrorKind::Full, text));
-        }
         core.attach()?;
         self.make(context, handle).inspect_err(|_| core.detach())
     }
@@ -71,60 +90,70 @@ impl Queues {
     fn make<C: Context>(&mut self, context: &C, handle: Option<&Handle>) -> Result<()> {
         let core = context.core();
         let at = self.side_on(core.dev(), handle)?;
-        let (id, depth) = (core.id(), self.depth);
-        let side = self.sides[at].as_mut().expect("it was found or made");
-        let made = context.engine(&mut Place { depth, user_index: id.index(), side });
+        let (id, depth, place) = (core.id(), self.depth, self.free_place(core.id()));
+        let side = self.sides.get(at).expect("it was found or made");
+        let made = context.engine(&mut Place { depth, user_index: place, side });
         let engine = made.inspect_err(|_| self.leave_if_unused(at, handle))?;
         self.side(at).contexts += 1;
-        let index = id.index() as usize;
-        if self.contexts.len() <= index {
-            self.contexts.resize_with(index + 1, || None);
+        self.there.push((place, core.clone()));
+        if place as usize == NEAR + self.far.len() {
+            self.far.push(Added::NONE);
         }
-        self.there.push(id.index());
-        self.contexts[index] = Some(Added { engine, id, core: core.clone(), side: at });
+        if let Some(free) = self.at(place) {
+            *free = Added { engine, id, side: at as u32 };
+        }
         Ok(())
     }
 
+    /// Where a context can be; the place may not be there yet.
+    fn free_place(&self, id: CtxId) -> u32 {
+        let near = id.modulo::<NEAR>();
+        if self.near[near].id == CtxId::NONE {
+            return near as u32;
+        }
+        let far = self.far.iter().position(|added| added.id == CtxId::NONE);
+        (NEAR + far.unwrap_or(self.far.len())) as u32
+    }
+
+    fn at(&mut self, place: u32) -> Option<&mut Added> {
+        at_place(&mut self.near, &mut self.far, place)
+    }
+
+    /// The place of a context that it is on.
+    fn place_of(&self, id: CtxId) -> Option<u32> {
+        self.there.iter().find(|there| there.1.id() == id).map(|there| there.0)
+    }
+
     fn side(&mut self, at: usize) -> &mut Side {
-        self.sides[at].as_mut().expect("a context is there")
+        self.sides.get(at).expect("a context is there")
     }
 
     /// The side on `dev`, which is made if there is none.
     fn side_on(&mut self, dev: &crate::device::Dev, handle: Option<&Handle>) -> Result<usize> {
-        let on = |side: &Option<Side>| side.as_ref().is_some_and(|side| side.dev == *dev);
-        if let Some(at) = self.sides.iter().position(on) {
-            return Ok(at);
-        }
-        let side = Some(Side::new(dev, self.depth, handle)?);
-        match self.sides.iter().position(Option::is_none) {
-            Some(at) => {
-                self.sides[at] = side;
-                Ok(at)
-            }
-            None => {
-                self.sides.push(side);
-                Ok(self.sides.len() - 1)
-            }
+        match self.sides.on(dev) {
+            Some(at) => Ok(at),
+            None => Ok(self.sides.add(Side::new(dev, self.depth, handle)?)),
         }
     }
 
     fn leave_if_unused(&mut self, at: usize, handle: Option<&Handle>) {
-        if let Some(side) = &self.sides[at]
+        if let Some(side) = self.sides.get(at)
             && side.contexts == 0
         {
             // The file closes with the side: the epoll descriptor would forget it anyway.
             if let Some(handle) = handle {
                 let _gone = side.leave(handle);
             }
-            self.sides[at] = None;
+            self.sides.remove(at);
         }
     }
 
     /// Takes down the queues of a context, unless jobs for it are in flight.
     pub(super) fn remove<C: Context>(&mut self, context: &C, handle: &Handle) -> Result<()> {
-        match self.find(context)?.engine.in_flight() {
+        let (place, added) = self.find(context)?;
+        match added.engine.in_flight() {
             0 => {
-                self.take_out(context.core().id().index(), Some(handle));
+                self.take_out(place, Some(handle));
                 Ok(())
             }
             some => {
@@ -136,40 +165,40 @@ impl Queues {
 
     /// Takes down all queues, whatever is in flight.
     pub(super) fn clear(&mut self) {
-        while let Some(&index) = self.there.last() {
-            self.take_out(index, None);
+        while let Some(&(place, _)) = self.there.last() {
+            self.take_out(place, None);
         }
-        self.in_flight = 0;
+        self.left = self.depth;
     }
 
-    fn take_out(&mut self, index: u32, handle: Option<&Handle>) {
-        self.there.retain(|&there| there != index);
-        let Some(added) = self.contexts[index as usize].take() else { return };
-        let Added { engine, core, side, .. } = added;
+    fn take_out(&mut self, place: u32, handle: Option<&Handle>) {
+        let Some(at) = self.there.iter().position(|there| there.0 == place) else { return };
+        let (_, core) = self.there.swap_remove(at);
+        let Some(added) = self.at(place) else { return };
+        let Added { engine, side, .. } = mem::replace(added, Added::NONE);
         // Its queues go before what they complete to.
         drop(engine);
         core.detach();
-        self.side(side).contexts -= 1;
-        self.leave_if_unused(side, handle);
+        self.side(side as usize).contexts -= 1;
+        self.leave_if_unused(side as usize, handle);
     }
 
-    fn find<C: Context>(&mut self, context: &C) -> Result<&mut Added> {
-        let id = context.core().id();
-        let there = self.contexts.get_mut(id.index() as usize).and_then(Option::as_mut);
-        there.filter(|added| added.id == id).ok_or_else(|| {
+    fn find<C: Context>(&mut self, context: &C) -> Result<(u32, &mut Added)> {
+        let place = self.place_of(context.core().id());
+        let found = place.and_then(|place| Some((place, self.at(place)?)));
+        found.ok_or_else(|| {
             Error::plain(ErrorKind::NotFound, "the work queue is not on this context")
         })
     }
 
     /// Whether it is on a context.
     pub(crate) fn has(&self, id: CtxId) -> bool {
-        let there = self.contexts.get(id.index() as usize).and_then(Option::as_ref);
-        there.is_some_and(|added| added.id == id)
+        self.place_of(id).is_some()
     }
 
     /// Ends what is in flight for a context.
     pub(super) fn abort<C: Context>(&mut self, context: &C) -> Result<()> {
-        self.find(context)?.engine.abort()
+        self.find(context)?.1.engine.abort()
     }
 
     /// Begins a job, whose end is told to `tag`.
@@ -179,39 +208,64 @@ impl Queues {
         job: J,
         tag: Tag,
     ) -> std::result::Result<(), Refused<J>> {
-        if self.in_flight == self.depth {
-            return full(job);
+        let none;
+        (self.left, none) = self.left.overflowing_sub(1);
+        if none {
+            return self.full(job);
         }
         let id = job.context();
-        let Some(Some(added)) = self.contexts.get_mut(id.index() as usize) else {
-            return not_there(job);
-        };
-        if added.id != id {
-            return not_there(job);
+        let Added { engine, id: its, side } = &mut self.near[id.modulo::<NEAR>()];
+        if *its != id {
+            return self.begin_far(job, tag);
         }
-        let Some(engine) = J::Engine::of(&mut added.engine) else { return not_there(job) };
-        job.begin(tag, engine, SideOf { sides: &mut self.sides, at: added.side })?;
-        self.in_flight += 1;
-        Ok(())
+        let Some(engine) = J::Engine::of(engine) else { return self.begin_far(job, tag) };
+        match job.begin(tag, engine, SideOf { sides: &mut self.sides, at: side }) {
+            Ok(()) => Ok(()),
+            Err(refused) => {
+                cold_path();
+                self.left += 1;
+                Err(refused)
+            }
+        }
     }
 
-    /// A job that went well, if the next completion is one of such, of the device that had
-    /// something the last time. `None`: [`Queues::poll`] tells.
+    /// The same for a far context, or one that is not there.
+    #[cold]
+    #[inline(never)]
+    fn begin_far<J: Job>(&mut self, job: J, tag: Tag) -> std::result::Result<(), Refused<J>> {
+        let id = job.context();
+        let begun = match self.far.iter_mut().find(|added| added.id == id) {
+            Some(Added { engine, side, .. }) => {
+                let engine = J::Engine::of(engine).expect("a context's jobs are for its engine");
+                job.begin(tag, engine, SideOf { sides: &mut self.sides, at: side })
+            }
+            None => {
+                let text = "the work queue is not on the job's context: call `add` first";
+                Err(Refused::new(Error::plain(ErrorKind::BadState, text), job))
+            }
+        };
+        begun.inspect_err(|_| self.left += 1)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn full<J>(&mut self, job: J) -> std::result::Result<(), Refused<J>> {
+        self.left = 0;
+        let text = "as many jobs are in flight as the work queue takes: retrieve some first";
+        Err(Refused::new(Error::plain(ErrorKind::Again, text), job))
+    }
+
+    /// A job that went well, if there is one device, whose next completion is one of such.
+    /// `None`: [`Queues::poll`] tells.
     #[inline(always)]
     pub(super) fn poll_plain(&mut self) -> Option<Done> {
-        let Self { contexts, sides, last, in_flight, .. } = self;
-        let side = sides.get_mut(*last)?.as_mut()?;
-        let room = &mut side.room;
-        let succeeded = side.cq.poll_plain(|cqe| {
-            let added = contexts.get_mut(cqe.user_index() as usize)?.as_mut()?;
-            match added.engine.succeed(cqe, room) {
-                Succeeded::Not => None,
-                Succeeded::GoesOn => Some(None),
-                Succeeded::Done(done) => Some(Some(done)),
-            }
-        });
-        let done = succeeded??;
-        *in_flight -= 1;
+        let Self { near, sides, left, .. } = self;
+        let side = sides.only.as_mut()?;
+        let done = side.cq.poll_plain(|cqe| {
+            // That of a far context is none that the near one in this place knows.
+            near[cqe.user_index() as usize % NEAR].engine.succeed(&cqe)
+        })?;
+        *left += 1;
         Some(done)
     }
 
@@ -220,18 +274,18 @@ impl Queues {
     /// # Errors
     /// A completion that cannot be.
     pub(super) fn poll(&mut self) -> Result<Option<Done>> {
-        let count = self.sides.len();
+        let count = self.sides.places();
+        let Self { near, far, sides, .. } = self;
         for step in 0..count {
-            let at = (self.last + step) % count;
-            let Some(side) = &mut self.sides[at] else { continue };
+            let at = (self.last + 1 + step) % count;
+            let Some(side) = sides.get(at) else { continue };
             while let Some(cqe) = side.cq.poll() {
-                let index = cqe.user_index();
-                let Some(Some(added)) = self.contexts.get_mut(index as usize) else {
-                    return Err(stray(index));
+                let Some(added) = at_place(near, far, cqe.user_index()) else {
+                    return Err(stray(&cqe));
                 };
                 if let Some(done) = added.engine.complete(cqe, side)? {
                     self.last = at;
-                    self.in_flight -= 1;
+                    self.left += 1;
                     return Ok(Some(done));
                 }
             }
@@ -244,13 +298,13 @@ impl Queues {
         let count = self.there.len();
         for step in 0..count {
             let at = (self.turn + 1 + step) % count;
-            let index = self.there[at] as usize;
-            let Some(added) = &mut self.contexts[index] else { continue };
+            let place = self.there[at].0;
+            let Some(added) = at_place(&mut self.near, &mut self.far, place) else { continue };
             if added.engine.has_work() {
-                let side = self.sides[added.side].as_mut().expect("a context is there");
+                let side = self.sides.get(added.side as usize).expect("a context is there");
                 if let Some(done) = added.engine.progress(side) {
                     self.turn = at;
-                    self.in_flight -= 1;
+                    self.left += 1;
                     return Some(done);
                 }
             }
@@ -260,14 +314,17 @@ impl Queues {
 
     /// Whether [`Queues::progress`] has something to do.
     pub(super) fn has_work(&self) -> bool {
-        let there = self.there.iter().filter_map(|&index| self.contexts[index as usize].as_ref());
-        there.into_iter().any(|added| added.engine.has_work())
+        self.there.iter().any(|&(place, _)| {
+            let place = place as usize;
+            let far = || self.far.get(place - NEAR);
+            self.near.get(place).or_else(far).is_some_and(|added| added.engine.has_work())
+        })
     }
 
     /// Has each device make an event when a job is done; true if one is already.
     pub(super) fn park(&mut self) -> Result<bool> {
         let mut ready = false;
-        for side in self.sides.iter_mut().flatten() {
+        for side in self.sides.iter_mut() {
             ready |= side.park()?;
         }
         Ok(ready)
@@ -275,26 +332,18 @@ impl Queues {
 
     /// Takes the events of devices.
     pub(super) fn clear_events(&self) -> Result<()> {
-        self.sides.iter().flatten().try_for_each(Side::clear)
+        self.sides.iter().try_for_each(Side::clear)
     }
 }
 
-#[cold]
-fn stray(index: u32) -> Error {
-    let text = format!("the device completed a request of user index {index}, which nobody has");
-    Error::new(ErrorKind::InvalidValue, text)
-}
-
-#[cold]
-#[inline(never)]
-fn full<J>(job: J) -> std::result::Result<(), Refused<J>> {
-    let text = "as many jobs are in flight as the work queue takes: retrieve some first";
-    Err(Refused::new(Error::plain(ErrorKind::Again, text), job))
-}
-
-#[cold]
-#[inline(never)]
-fn not_there<J>(job: J) -> std::result::Result<(), Refused<J>> {
-    let text = "the work queue is not on the job's context: call `add` first";
-    Err(Refused::new(Error::plain(ErrorKind::BadState, text), job))
+fn at_place<'q>(
+    near: &'q mut [Added; NEAR],
+    far: &'q mut [Added],
+    place: u32,
+) -> Option<&'q mut Added> {
+    let place = place as usize;
+    match place < NEAR {
+        true => Some(&mut near[place]),
+        false => far.get_mut(place - NEAR),
+    }
 }

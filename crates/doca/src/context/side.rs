@@ -21,7 +21,7 @@ pub struct Side {
 
 /// Places in a completion queue beside one for each job that the work queue takes: a job of several
 /// requests takes as many completions if it fails.
-pub struct Room {
+pub(crate) struct Room {
     left: u32,
 }
 
@@ -41,15 +41,86 @@ impl Room {
     }
 }
 
+/// The sides of a work queue by their places.
+#[derive(Default)]
+pub(super) struct Sides {
+    /// The only one, if there is one alone: most work queues have one device.
+    pub(super) only: Option<Box<Side>>,
+    /// Its place.
+    place: usize,
+    /// All of several.
+    several: Vec<Option<Box<Side>>>,
+}
+
+impl Sides {
+    /// Places, if some may be empty.
+    pub(super) fn places(&self) -> usize {
+        self.several.len()
+    }
+
+    pub(super) fn get(&mut self, at: usize) -> Option<&mut Side> {
+        match &mut self.only {
+            Some(side) => (at == self.place).then_some(side),
+            None => self.several.get_mut(at)?.as_deref_mut(),
+        }
+    }
+
+    /// The place of the one on a device.
+    pub(super) fn on(&mut self, dev: &Dev) -> Option<usize> {
+        (0..self.places()).find(|&at| self.get(at).is_some_and(|side| side.dev == *dev))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Side> {
+        self.only.iter().chain(self.several.iter().flatten()).map(|side| &**side)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Side> {
+        self.only.iter_mut().chain(self.several.iter_mut().flatten()).map(|side| &mut **side)
+    }
+
+    /// Adds one; its place.
+    pub(super) fn add(&mut self, side: Side) -> usize {
+        self.spread();
+        let free = self.several.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.several.len());
+        if at == self.several.len() {
+            self.several.push(None);
+        }
+        self.several[at] = Some(Box::new(side));
+        self.gather();
+        at
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        self.spread();
+        self.several[at] = None;
+        self.gather();
+    }
+
+    /// Puts the only one where it would be among several.
+    fn spread(&mut self) {
+        if let Some(only) = self.only.take() {
+            self.several[self.place] = Some(only);
+        }
+    }
+
+    fn gather(&mut self) {
+        let mut there = (0..self.several.len()).filter(|&at| self.several[at].is_some());
+        if let (Some(at), None) = (there.next(), there.next()) {
+            (self.place, self.only) = (at, self.several[at].take());
+        }
+    }
+}
+
 /// A side that is looked up when it is needed.
 pub struct SideOf<'w> {
-    pub(super) sides: &'w mut [Option<Side>],
-    pub(super) at: usize,
+    pub(super) sides: &'w mut Sides,
+    pub(super) at: &'w u32,
 }
 
 impl<'w> SideOf<'w> {
     pub(crate) fn get(self) -> &'w mut Side {
-        self.sides[self.at].as_mut().expect("a context is there")
+        self.sides.get(*self.at as usize).expect("a context is there")
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::engine::Engine;
 use super::event::{Done, Event, Owner, Retrieve, Tag};
 use super::handle::Handle;
 use super::job::Job;
@@ -82,7 +83,7 @@ impl WorkQ {
 
     /// Jobs at a time at most.
     pub fn depth(&self) -> u32 {
-        self.queues.depth
+        self.queues.depth()
     }
 
     /// Sets how many jobs it takes at a time.
@@ -96,7 +97,7 @@ impl WorkQ {
             let text = "a work queue of depth 0 takes no job: give it at least 1";
             return Err(Error::plain(ErrorKind::InvalidValue, text));
         }
-        self.queues.depth = depth;
+        self.queues.set_depth(depth);
         Ok(())
     }
 
@@ -188,7 +189,9 @@ impl WorkQ {
         tag: Tag,
     ) -> std::result::Result<(), Refused<J>> {
         self.queues.begin(job, tag)?;
-        self.tell();
+        if J::Engine::WORKS {
+            self.tell();
+        }
         Ok(())
     }
 
@@ -213,7 +216,7 @@ impl WorkQ {
     /// # Errors
     /// [`ErrorKind::AlreadyExist`] if it is on it.
     pub fn add_graph(&mut self, graph: &Graph) -> Result<()> {
-        self.runs.add(graph, self.queues.depth)
+        self.runs.add(graph, self.queues.depth())
     }
 
     /// Takes it from a graph (`doca_graph_workq_rm`).
@@ -271,16 +274,23 @@ impl WorkQ {
         {
             return Ok(done.event);
         }
-        self.progress_retrieve_other()
+        let mut other = None;
+        self.progress_retrieve_other(&mut other);
+        other.unwrap_or(Err(Retrieve::Again))
     }
 
-    /// The same of whatever there is: nothing, or what only few jobs have.
+    /// The same of whatever there is: nothing, or what only few jobs have. It leaves its result in
+    /// a place of its own, so that an event that was not made here can stay in registers.
     #[inline(never)]
-    fn progress_retrieve_other(&mut self) -> std::result::Result<Event, Retrieve> {
-        match self.progress()? {
-            Done { event, .. } if event.is_failed_job() => Err(Retrieve::IoFailed(event)),
-            Done { event, .. } => Ok(event),
-        }
+    fn progress_retrieve_other(
+        &mut self,
+        result: &mut Option<std::result::Result<Event, Retrieve>>,
+    ) {
+        *result = Some(match self.progress() {
+            Ok(Done { event, .. }) if event.is_failed_job() => Err(Retrieve::IoFailed(event)),
+            Ok(Done { event, .. }) => Ok(event),
+            Err(why) => Err(why),
+        });
     }
 
     /// The same, with whose the event is.

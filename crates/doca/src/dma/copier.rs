@@ -9,7 +9,6 @@
 use std::mem;
 
 use verbless_queue::completion::Failure;
-use verbless_queue::wr::PostError;
 use verbless_queue::{CompletionError, Cqe, PlainCqe, Sge, Status};
 
 use super::done::MemcpyDone;
@@ -18,7 +17,7 @@ use super::pieces::{MAX_LIST, MAX_PIECE, check, pieces, reach, refuse};
 use super::queue::{CopyQueue, refused};
 use crate::buffer::{Buf, Room};
 use crate::context::core::CtxId;
-use crate::context::engine::{Engine, Place, Succeeded};
+use crate::context::engine::{Engine, Place};
 use crate::context::event::{Done, Event, Tag};
 use crate::context::failure::JobError;
 use crate::context::side::{self, Side, SideOf};
@@ -28,16 +27,20 @@ use crate::types::UserData;
 
 /// Copies that one job may need: a request is of one piece of source and destination each.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
+/// Bytes of a request at most.
+const MOST: u32 = 0x7fff_ffff;
 
 /// The jobs of a work queue, and the device's queue that does them.
 pub struct Copier {
-    /// The device's id while jobs go to it at once; else 0, which is no device's.
+    /// The device's id while simple jobs go to it at once; else 0, which is no device's. It stays 0
+    /// if the device takes less at a time than a buffer may have whose reach is known.
     open_to: u64,
     /// The numbers of the next job and of the first in flight, modulo 2^32: what is between them
-    /// is at its number modulo the length of `jobs`, a power of two.
+    /// is at its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
     next: u32,
     first: u32,
     jobs: Box<[Running]>,
+    mask: u32,
     /// Bytes of a simple job at most.
     longest_simple: u64,
     queue: CopyQueue,
@@ -97,10 +100,11 @@ impl Copier {
         let longest = super::queue::longest(&place.side.dev);
         let places = depth.next_power_of_two();
         Ok(Self {
-            open_to: place.side.dev.id(),
+            open_to: if longest < MAX_PIECE { 0 } else { place.side.dev.id() },
             next: 0,
             first: 0,
             jobs: (0..places).map(|_| Running::none()).collect(),
+            mask: places - 1,
             longest_simple: longest.min(MAX_PIECE),
             queue,
             longest,
@@ -117,7 +121,7 @@ impl Copier {
     /// The place of a job.
     #[inline(always)]
     fn place(&self, number: u32) -> usize {
-        number as usize & self.jobs.len().wrapping_sub(1)
+        (number & self.mask) as usize
     }
 
     /// Begins a job. The work queue has seen to it that there is a place for it.
@@ -128,56 +132,92 @@ impl Copier {
         tag: Tag,
         side: SideOf<'_>,
     ) -> std::result::Result<(), Refused<Memcpy>> {
-        let Some(from) = job.source.readable_by(self.open_to) else {
-            return self.begin_other(job, tag, side.get());
-        };
-        let Some(to) = job.destination.writable_by(self.open_to) else {
-            return self.begin_other(job, tag, side.get());
-        };
-        // A length of 0 is not simple.
-        if from.length.wrapping_sub(1) >= self.longest_simple || from.length > to.length {
-            return self.begin_other(job, tag, side.get());
+        let Memcpy { ctx, user_data, source, destination } = job;
+        match self.begin_simple(source, destination, user_data, tag) {
+            true => Ok(()),
+            false => self.begin_put(ctx, side),
         }
-        let (number, ctx) = (self.next, job.ctx);
-        self.put(number, job, tag, from.length);
+    }
+
+    /// Begins a job if it is known to be simple and there is nothing against it. If it is not
+    /// begun, it is in the place of the next one.
+    ///
+    /// It is a function of its own, because it needs all registers, and who calls it nothing of
+    /// what it needs; so it takes and returns what is passed in registers.
+    #[inline(never)]
+    fn begin_simple(
+        &mut self,
+        source: Buf,
+        destination: Buf,
+        user_data: UserData,
+        tag: Tag,
+    ) -> bool {
+        let number = self.next;
+        let mut job = Running { source, destination, user_data, tag };
+        let Some(from) = job.source.readable_by(self.open_to) else { return self.put(job) };
+        let Some(to) = job.destination.writable_by(self.open_to) else { return self.put(job) };
+        // No buffer is so long that this is another number.
+        let length = from.length as u32;
+        if from.length > to.length || length.wrapping_sub(1) >= MOST {
+            return self.put(job);
+        }
+        let Some(place) = self.jobs.get_mut((number & self.mask) as usize) else {
+            return self.put(job);
+        };
+        job.destination.grow_first(from.length);
+        // No buffers are there, so that none are forgotten.
+        mem::forget(mem::replace(place, job));
+        // Read again behind the stores, so that they need not be kept.
+        let keys = (place.source.lkey(), place.destination.lkey());
         self.next = number.wrapping_add(1);
-        match self.queue.copy(ends(from, to), number.into(), true) {
-            Ok(()) => Ok(()),
-            Err(error) => self.take_back(ctx, error),
+        let from = Sge::new(from.address, length, keys.0);
+        match self.queue.copy((from, Sge::new(to.address, length, keys.1)), number.into(), true) {
+            Ok(_) => true,
+            Err(_) => self.take_back(from.length),
         }
     }
 
-    /// Writes a job to its place; its destination grows by `grown`.
+    /// Puts a job that has not begun into the next place.
     #[inline(always)]
-    fn put(&mut self, number: u32, job: Memcpy, tag: Tag, grown: u64) {
-        let Memcpy { user_data, source, mut destination, .. } = job;
-        destination.grow_first(grown);
-        let at = self.place(number);
-        if let Some(place) = self.jobs.get_mut(at) {
-            // No buffers are there, so that none are forgotten.
-            mem::forget(mem::replace(place, Running { source, destination, user_data, tag }));
-        }
+    fn put(&mut self, job: Running) -> bool {
+        let Running { source, destination, user_data, tag } = job;
+        self.put_parts(source, destination, user_data, tag)
     }
 
-    /// Takes back the last job that was put, a simple one: the device did not take it.
+    /// The same, with what is passed in registers.
     #[cold]
     #[inline(never)]
-    fn take_back(
-        &mut self,
-        ctx: CtxId,
-        error: PostError,
-    ) -> std::result::Result<(), Refused<Memcpy>> {
+    fn put_parts(&mut self, source: Buf, destination: Buf, user_data: UserData, tag: Tag) -> bool {
+        let at = self.place(self.next);
+        self.jobs[at] = Running { source, destination, user_data, tag };
+        false
+    }
+
+    /// The device did not take the last job: puts it into the place of the next one.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, length: u32) -> bool {
         self.next = self.next.wrapping_sub(1);
         let at = self.place(self.next);
-        let Running { source, mut destination, user_data, .. } =
+        self.jobs[at].destination.shrink_first(length.into());
+        false
+    }
+
+    /// Begins the job in the next place, which may not be simple, or tells why not.
+    #[cold]
+    #[inline(never)]
+    fn begin_put(
+        &mut self,
+        ctx: CtxId,
+        side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<Memcpy>> {
+        let at = self.place(self.next);
+        let Running { source, destination, user_data, tag } =
             mem::replace(&mut self.jobs[at], Running::none());
-        destination.shrink_first(source.data_len());
-        Err(Refused::new(refused(error), Memcpy { ctx, user_data, source, destination }))
+        self.begin_other(Memcpy { ctx, user_data, source, destination }, tag, side.get())
     }
 
     /// Begins whatever job.
-    #[cold]
-    #[inline(never)]
     fn begin_other(
         &mut self,
         job: Memcpy,
@@ -189,7 +229,9 @@ impl Copier {
                 let (number, at) = (self.next, self.place(self.next));
                 let simple = self.is_simple(&job.source, &job.destination);
                 let grown = if simple { job.source.data_len() } else { 0 };
-                self.put(number, job, tag, grown);
+                let Memcpy { user_data, source, mut destination, .. } = job;
+                destination.grow_first(grown);
+                self.jobs[at] = Running { source, destination, user_data, tag };
                 self.more[at] = requests - 1;
                 self.sum_of_more += requests - 1;
                 self.next = number.wrapping_add(1);
@@ -241,7 +283,7 @@ impl Copier {
     ) -> Result<()> {
         let number = u64::from(number);
         if bytes == 0 {
-            return self.queue.nothing(number | LAST).map_err(refused);
+            return self.queue.nothing(number | LAST).map(drop).map_err(refused);
         }
         let simple = self.is_simple(source, destination);
         let mut left = bytes;
@@ -347,7 +389,8 @@ impl Copier {
             }
             self.posted = self.posted.wrapping_add(1);
         }
-        (self.state, self.open_to) = (State::Works, side.dev.id());
+        self.state = State::Works;
+        self.open_to = if self.longest < MAX_PIECE { 0 } else { side.dev.id() };
     }
 
     fn post_again(&mut self, number: u32, dev: &Dev) -> Result<()> {
@@ -387,16 +430,15 @@ fn done(job: Running, result: std::result::Result<(), JobError>) -> Done {
 }
 
 impl Engine for Copier {
+    const WORKS: bool = false;
+
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>, room: &mut side::Room) -> Succeeded {
-        let Some(cookie) = self.queue.succeed(cqe) else { return Succeeded::Not };
-        if cookie != u64::from(self.first) {
-            return self.succeed_other(cookie, room);
+    fn succeed(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+        // Only that of a simple job has nothing but its number in the cookie.
+        if !self.queue.settle(cqe, self.first.into()) {
+            return None;
         }
-        match self.take_first() {
-            Some(job) => Succeeded::Done(done(job, Ok(()))),
-            None => Succeeded::Not,
-        }
+        self.take_first().map(|job| done(job, Ok(())))
     }
 
     fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
@@ -439,19 +481,6 @@ impl Engine for Copier {
             self.give_up(ErrorKind::Shutdown);
         }
         Ok(())
-    }
-}
-
-impl Copier {
-    /// A request succeeded that is not a simple job's, or not of the first job.
-    #[cold]
-    #[inline(never)]
-    fn succeed_other(&mut self, cookie: u64, room: &mut side::Room) -> Succeeded {
-        match self.succeeded(cookie, room) {
-            Some(done) => Succeeded::Done(done),
-            // The queue has done with the request, so that `complete` finds a CQE that cannot be.
-            None => Succeeded::Not,
-        }
     }
 }
 

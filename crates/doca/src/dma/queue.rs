@@ -3,7 +3,7 @@
 use verbless_queue::access::KeyAccess;
 use verbless_queue::wr::{Capability, MemoryCopy, Nop, PostError, Request};
 use verbless_queue::{
-    Completes, CompletionError, ConnectOptions, Cqe, Lkey, PlainCqe, Qp, QpConfig, Rc, Region, Sge,
+    CompletionError, ConnectOptions, Cqe, Lkey, PlainCqe, Qp, QpConfig, Rc, Region, Sge, WqeIndex,
 };
 
 use super::pieces::refuse;
@@ -33,8 +33,9 @@ pub(super) fn longest(dev: &Dev) -> u64 {
 /// A queue pair that is its own peer.
 pub(super) struct CopyQueue {
     qp: Qp,
-    /// Where the device's own room is.
-    scratch: (u64, Lkey),
+    /// Where the device's own room is: address and key with their bytes as in requests, which
+    /// saves to turn them each time.
+    scratch: (u64, u32),
     _room: Region,
 }
 
@@ -52,7 +53,7 @@ impl CopyQueue {
         let mut qp = dev.domain().queue_pair(&config, cq, cq)?;
         dev.domain().connect_to_itself(&mut qp, &ConnectOptions::default())?;
         let room = dev.domain().region(SCRATCH, KeyAccess::LOCAL)?;
-        Ok(Self { qp, scratch: (room.address(), room.lkey()), _room: room })
+        Ok(Self { qp, scratch: (room.address().to_be(), room.lkey().0.to_be()), _room: room })
     }
 
     /// Posts a request.
@@ -62,16 +63,16 @@ impl CopyQueue {
         (from, to): (Sge, Sge),
         cookie: u64,
         last: bool,
-    ) -> std::result::Result<(), PostError> {
-        let (address, lkey) = self.scratch;
+    ) -> std::result::Result<WqeIndex, PostError> {
+        let (address, lkey) = (u64::from_be(self.scratch.0), Lkey(u32::from_be(self.scratch.1)));
         let copy = MemoryCopy::new(Sge::new(address, SCRATCH as u32, lkey), from, to);
         let copy = if last { copy.signaled() } else { copy };
-        self.qp.post(&copy, cookie).map(drop)
+        self.qp.post(&copy, cookie)
     }
 
     /// A request that copies nothing.
-    pub(super) fn nothing(&mut self, cookie: u64) -> std::result::Result<(), PostError> {
-        self.qp.post(&Nop::new().signaled(), cookie).map(drop)
+    pub(super) fn nothing(&mut self, cookie: u64) -> std::result::Result<WqeIndex, PostError> {
+        self.qp.post(&Nop::new().signaled(), cookie)
     }
 
     /// Requests that it takes.
@@ -80,10 +81,10 @@ impl CopyQueue {
         self.qp.send.capacity()
     }
 
-    /// The cookie of a request that went well; with `None` nothing has changed.
+    /// Whether it is the request of this cookie that went well; if not, nothing has changed.
     #[inline(always)]
-    pub(super) fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<u64> {
-        Completes::succeed(&mut self.qp, cqe).map(|completion| completion.cookie)
+    pub(super) fn settle(&mut self, cqe: &PlainCqe<'_>, cookie: u64) -> bool {
+        self.qp.send.settle(cqe, cookie)
     }
 
     /// The cookie of a request that is done.

@@ -321,6 +321,19 @@ impl<S: Service> SendQueue<S> {
         Some(Completion::sent(cookie, request, outcome()))
     }
 
+    /// The same of the request with this cookie; false, and nothing has changed, if it is another
+    /// one's.
+    #[inline(always)]
+    pub(crate) fn succeed_with(&mut self, request: RequestId, cookie: u64) -> bool {
+        let slot = self.slots.get_upper(request.counter());
+        if slot.cookie != cookie || slot.request != request.opcode_qpn || !self.is_outstanding(slot)
+        {
+            return false;
+        }
+        self.limit = slot.limit;
+        true
+    }
+
     /// Whether a request that was posted has not completed: whether its completion lets more be
     /// posted than may be, at most by a ring. A request that was taken back is forgotten.
     ///

@@ -417,7 +417,7 @@ fn rxe() -> Result<Outcome> {
         return Ok(Outcome::Skipped(error.to_string()));
     }
     let model = crate::run::model()?.display().to_string();
-    counted(xtask(&["vm", "--kernel", "6.1", "--rxe", "--model", &model]))
+    listed(xtask(&["vm", "--kernel", "6.1", "--rxe", "--model", &model]))
 }
 
 /// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries

@@ -235,6 +235,7 @@ fn one(
         memory: options.memory,
         devices: model.as_ref().map_or(&[], |model| &model.sockets),
         cable: None,
+        tap: None,
     }
     .describe(&mut command);
     writeln!(log, "=== Linux {}", kernel.release)?;

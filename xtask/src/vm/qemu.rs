@@ -17,6 +17,8 @@ pub(crate) struct Machine<'a> {
     /// What its first network device is connected to; a second one reaches the host. Without it
     /// there is none.
     pub(crate) cable: Option<&'a Cable>,
+    /// The host's tap device that a third one is connected to.
+    pub(crate) tap: Option<&'a str>,
 }
 
 /// Two datagram sockets that carry Ethernet frames, one in each datagram.
@@ -91,6 +93,11 @@ impl Machine<'_> {
                 .args(["-netdev", "user,id=host"])
                 .args(["-device", "virtio-net-pci,netdev=host,romfile="]);
         }
+        if let Some(tap) = self.tap {
+            let network = format!("tap,id=tap,ifname={tap},script=no,downscript=no");
+            qemu.args(["-netdev", &network])
+                .args(["-device", "virtio-net-pci,netdev=tap,romfile="]);
+        }
     }
 }
 
@@ -115,6 +122,7 @@ mod tests {
             memory: 512,
             devices,
             cable: None,
+            tap: None,
         };
         machine.describe(&mut qemu);
         qemu.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -1,36 +1,56 @@
 #!/bin/busybox sh
 # rxe's side: the client of each program, whose server is on the model. They agree on their queue pairs by TCP. A row for
-# each; below this text stand the programs.
+# each; below this text stand the programs, and which device of rxe they use.
 PATIENCE=40 # seconds for one program
 passed=0 failed=0
+device=rxe0
 cd /tmp || exit 2
 
 # Hundredths of a second since boot.
 now() { read -r uptime _ </proc/uptime; echo "$uptime" | tr -d .; }
 
-# exchange PORT PROGRAM OPTION...
-exchange() {
-    port=$1
-    shift
+# client SECONDS PORT PROGRAM OPTION...: its exit code, 143 when it took longer.
+client() {
+    patience=$1 port=$2
+    shift 2
     tries=0
     while :; do
         start=$(now)
-        timeout $PATIENCE "$@" -d rxe0 -p "$port" 10.0.2.2 >client 2>&1
+        timeout "$patience" "$@" -d "$device" -p "$port" 10.0.2.2 >client 2>&1
         code=$?
         # The server follows the one before it.
         grep -q "Couldn't connect to 10" client && [ $tries -lt 100 ] || break
         tries=$((tries + 1))
         usleep 100000
     done
-    [ $code = 0 ] && grep -q 'invalid data' client && code="0, but what arrived is wrong"
-    if [ "$code" = 0 ]; then
+}
+
+# verdict CODE PROGRAM...: a row for a client that was to end with this code.
+verdict() {
+    expected=$1
+    shift
+    if [ "$code" = "$expected" ]; then
         passed=$((passed + 1))
         printf 'pass  %-60s %8d ms\n' "$*" $((($(now) - start) * 10))
     else
         failed=$((failed + 1))
-        printf 'FAIL  %s\n      exit code %s\n' "$*" "$code"
+        printf 'FAIL  %s\n      exit code %s, not %s\n' "$*" "$code" "$expected"
         # What went wrong is said before what was measured.
         grep -E 'rror|ailed|status|ould' client | sed 's/^/      /'
     fi
 }
 
+# exchange PORT PROGRAM OPTION...
+exchange() {
+    client $PATIENCE "$@"
+    shift
+    [ $code = 0 ] && grep -q 'invalid data' client && code="0, but what arrived is wrong"
+    verdict 0 "$@"
+}
+
+# stall PORT PROGRAM OPTION...: it waits for what is lost, for ever.
+stall() {
+    client 6 "$@"
+    shift
+    verdict 143 "$@" '(stalls)'
+}

@@ -5,18 +5,24 @@
 //!   guest                                                    host
 //!   client - rxe0 - eth0 === QEMU's -netdev dgram === --uplink - model - mlx5_0 - server
 //!        \--- TCP --- eth1 === QEMU's -netdev user === 10.0.2.2 ---------------/
+//!   client - rxe1 - eth2 === QEMU's -netdev tap === UDP 4791 == --uplink - model - mlx5_0 - server
 //! ```
+//!
+//! The last one needs root and a tap device: without them it is skipped.
 //!
 //! The server is the same program under `verbless-model run`, or one of ours on our own driver,
 //! which looks at what arrived. Both serve over a link without faults, over one that loses a frame
-//! in a hundred, each way, and over IPv4; UD and UC, which nobody repeats, only without faults. A
+//! in a hundred, each way, and over IPv4. What nobody repeats, UD and UC, does all of its work only
+//! without faults; that ibv_ud_pingpong waits for ever for a datagram that is lost is tried, too. A
 //! socket between the two may lose frames even there, where one side is too slow.
 //!
 //! - `rounds`: which programs, with whom, over which link; the scripts for them.
 //! - `servers`: the host's side.
+//! - `tap`: the network between rxe1 and the host.
 
 mod rounds;
 mod servers;
+mod tap;
 
 use std::fs::File;
 use std::net::UdpSocket;
@@ -35,6 +41,9 @@ use super::series::{Series, Sort};
 use super::{Options, verdict};
 use crate::Result;
 use crate::run::on_the_path;
+#[cfg(test)]
+pub(crate) use rounds::BY_UDP;
+use rounds::{Network, ROUNDS, Round};
 use servers::{Binaries, Servers};
 
 /// What makes rxe0: see there.
@@ -76,10 +85,16 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     std::fs::create_dir_all(fetch::folder())?;
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;
+    // What is fetched comes by the network that all others are in.
+    options.kernel.series().into_iter().try_for_each(fetch)?;
+    let tap = tap::enter();
+    if let Err(why) = &tap {
+        println!("skipped: {}: {why}", rounds::BY_UDP);
+    }
+    let rounds: Vec<Round> = ROUNDS.into_iter().filter(|it| it.is_possible(tap.is_ok())).collect();
     for series in options.kernel.series() {
-        fetch(series)?;
         println!("=== rdma_rxe of Linux {series} and the model");
-        match boot(options, series, &binaries, &mut log) {
+        match boot(options, series, &rounds, &binaries, &mut log) {
             Ok(0) => {}
             Ok(exit) => code = exit,
             Err(error) if error.is::<super::Interrupted>() => {
@@ -96,7 +111,13 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// One boot with all rounds; the guest's exit code.
-fn boot(options: &Options, series: Series, binaries: &Binaries, log: &mut File) -> Result<u8> {
+fn boot(
+    options: &Options,
+    series: Series,
+    rounds: &[Round],
+    binaries: &Binaries,
+    log: &mut File,
+) -> Result<u8> {
     let kernel = Kernel::get(series, Sort::Whole)?;
     let busybox = fetch::busybox()?;
     let modules = modules::in_order(&kernel.modules, &modules(series), &busybox)?;
@@ -106,7 +127,7 @@ fn boot(options: &Options, series: Series, binaries: &Binaries, log: &mut File) 
         busybox: &busybox,
         modules: &modules,
         settings: &Settings { devices: 1, reload: false, drivers: &["rdma_rxe"] },
-        program: &Program::script("rxe", rounds::clients()),
+        program: &Program::script("rxe", rounds::clients(rounds)),
         prepare: Some(PREPARE),
         rdma_core: Some(&rdma_core),
         iproute: Some(&iproute),
@@ -117,7 +138,7 @@ fn boot(options: &Options, series: Series, binaries: &Binaries, log: &mut File) 
     let output = scratch.join("output");
     let listener = UnixListener::bind(&output)?;
     let cable = cable()?;
-    let mut servers = Servers::start(binaries, &cable, &scratch)?;
+    let mut servers = Servers::start(rounds, binaries, &cable, &scratch)?;
     // From here on, since a process inherits which signals do not reach it.
     let signals = Signals::catch()?;
     let mut command = Qemu::get()?.command()?;
@@ -128,6 +149,7 @@ fn boot(options: &Options, series: Series, binaries: &Binaries, log: &mut File) 
         memory: options.memory,
         devices: &[],
         cable: Some(&cable),
+        tap: rounds.iter().any(|round| round.network == Network::Udp).then_some(tap::NAME),
     }
     .describe(&mut command);
     let watch = Watch {

@@ -13,3 +13,9 @@ $ip neigh replace 192.0.2.1 lladdr 02:56:4c:00:00:01 nud permanent dev eth0
 $ip address add 10.0.2.15/24 dev eth1
 $ip link set eth1 up
 /usr/bin/rdma link add rxe0 type rxe netdev eth0
+# eth2 leads to the host's network, by a tap device.
+if [ -e /sys/class/net/eth2 ]; then
+    $ip address add 198.51.100.2/24 dev eth2
+    $ip link set eth2 up
+    /usr/bin/rdma link add rxe1 type rxe netdev eth2
+fi

@@ -16,7 +16,12 @@ pub(super) enum Network {
     LinkLocal,
     /// IPv4.
     Ipv4,
+    /// IPv4, and the model's packets are UDP datagrams of the host.
+    Udp,
 }
+
+/// What a run calls the round of that.
+pub(crate) const BY_UDP: &str = "rdma_rxe and UDP datagrams of the host";
 
 /// Programs with one sort of server, over one sort of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +33,12 @@ pub(super) struct Round {
 }
 
 /// All of them, in the guest's order and in the host's.
-pub(super) const ROUNDS: [Round; 6] = [
+pub(super) const ROUNDS: [Round; 8] = [
     Round { peer: Peer::Programs, network: Network::LinkLocal, loses: false },
     Round { peer: Peer::Programs, network: Network::LinkLocal, loses: true },
     Round { peer: Peer::Programs, network: Network::Ipv4, loses: false },
+    Round { peer: Peer::Programs, network: Network::Ipv4, loses: true },
+    Round { peer: Peer::Programs, network: Network::Udp, loses: false },
     Round { peer: Peer::Ours, network: Network::LinkLocal, loses: false },
     Round { peer: Peer::Ours, network: Network::LinkLocal, loses: true },
     Round { peer: Peer::Ours, network: Network::Ipv4, loses: false },
@@ -79,6 +86,7 @@ impl Round {
         let network = match self.network {
             Network::LinkLocal => "",
             Network::Ipv4 => " over IPv4",
+            Network::Udp => " by UDP datagrams of the host",
         };
         let link = if self.loses { "with 1 % of frames lost" } else { "without faults" };
         format!("{peer}{network}, {link}")
@@ -86,10 +94,23 @@ impl Round {
 
     pub(super) fn programs(self) -> Vec<&'static str> {
         match self {
+            Self { network: Network::Ipv4, loses: true, .. } => RELIABLE[..2].to_vec(),
             Self { network: Network::Ipv4, .. } => OVER_IPV4.to_vec(),
+            Self { network: Network::Udp, .. } => RELIABLE[..2].to_vec(),
             Self { loses: true, .. } => RELIABLE.to_vec(),
             _ => [&UNRELIABLE[..], &RELIABLE[..]].concat(),
         }
+    }
+
+    /// Whether it can be run, with a tap device or without.
+    pub(super) fn is_possible(self, tap: bool) -> bool {
+        tap || self.network != Network::Udp
+    }
+
+    /// The last program, which waits for ever for a datagram that is lost.
+    pub(super) fn stalls(self) -> Option<&'static str> {
+        let here = Self { peer: Peer::Programs, network: Network::LinkLocal, loses: true };
+        (self == here).then_some(UNRELIABLE[0])
     }
 
     /// The TCP port of the first program.
@@ -98,11 +119,16 @@ impl Round {
         FIRST_PORT + PORTS * before as u16
     }
 
+    /// The one of the program that stalls.
+    fn last_port(self) -> u16 {
+        self.port() + PORTS - 1
+    }
+
     /// The index of rxe's GID: it has the default one, and one for each address.
     fn gid_of_rxe(self) -> u8 {
         match self.network {
             Network::LinkLocal => 0,
-            Network::Ipv4 => 1,
+            Network::Ipv4 | Network::Udp => 1,
         }
     }
 
@@ -110,7 +136,7 @@ impl Round {
     pub(super) fn gid_of_model(self) -> u8 {
         match self.network {
             Network::LinkLocal => 1,
-            Network::Ipv4 => 3,
+            Network::Ipv4 | Network::Udp => 3,
         }
     }
 
@@ -126,17 +152,27 @@ impl Round {
                 script += "lose_all\n";
             }
         }
+        if let Some(program) = self.stalls() {
+            let (port, gid) = (self.last_port(), self.gid_of_model());
+            script += &format!("stall {port} {}\n", with_gid(program, gid));
+        }
         script + "exit $failed\n"
     }
 }
 
 /// The guest's script.
-pub(super) fn clients() -> String {
+pub(super) fn clients(rounds: &[Round]) -> String {
     let mut script = CLIENTS.to_string();
-    for round in ROUNDS {
+    for round in rounds {
+        let device = if round.network == Network::Udp { "rxe1" } else { "rxe0" };
+        script += &format!("device={device}\n");
         script += &format!("echo '--- with {}'\n", round.title());
         for (port, program) in (round.port()..).zip(round.programs()) {
             script += &format!("exchange {port} {}\n", with_gid(program, round.gid_of_rxe()));
+        }
+        if let Some(program) = round.stalls() {
+            let (port, gid) = (round.last_port(), round.gid_of_rxe());
+            script += &format!("stall {port} {}\n", with_gid(program, gid));
         }
     }
     script + "echo \"$passed passed, $failed failed, 0 skipped\"\n[ $failed = 0 ]\n"
@@ -164,7 +200,7 @@ mod tests {
 
     #[test]
     fn both_sides_run_the_same_programs_at_the_same_ports() {
-        let guest = lines(&clients(), "exchange ");
+        let guest = lines(&clients(&ROUNDS), "exchange ");
         let host = ROUNDS.iter().flat_map(|round| lines(&round.servers(), "serve "));
         let programs: usize = ROUNDS.iter().map(|round| round.programs().len()).sum();
         assert_eq!(guest.len(), programs);
@@ -186,7 +222,22 @@ mod tests {
             assert_eq!(checks, if round.loses { round.programs().len() } else { 0 });
             assert_eq!(script.contains("\nlose_all\n"), round.loses);
             let repeats = |program: &&str| !UNRELIABLE.contains(program);
-            assert_eq!(round.programs().iter().all(repeats), round.loses);
+            let reliable = round.loses || round.network == Network::Udp;
+            assert_eq!(round.programs().iter().all(repeats), reliable);
         }
+    }
+
+    #[test]
+    fn one_program_that_repeats_nothing_stalls_on_both_sides() {
+        let guest = lines(&clients(&ROUNDS), "stall ");
+        let host: Vec<_> = ROUNDS.iter().flat_map(|it| lines(&it.servers(), "stall ")).collect();
+        let [(port, client, _)] = &guest[..] else { panic!("{guest:?}") };
+        assert_eq!(
+            host.iter().map(|(at, server, _)| (at, server)).collect::<Vec<_>>(),
+            [(port, client)]
+        );
+        assert_eq!(client.strip_suffix(" -g"), Some(UNRELIABLE[0]));
+        let others = lines(&clients(&ROUNDS), "exchange ");
+        assert!(others.iter().all(|(at, ..)| at != port));
     }
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::rounds::{GUEST, IPV4_OF_MODEL, Network, Peer, ROUNDS, Round};
+use super::rounds::{GUEST, IPV4_OF_MODEL, Network, Peer, Round};
+use super::tap;
 use crate::Result;
 use crate::vm::child::{Guarded, Scratch};
 use crate::vm::fetch;
@@ -22,6 +23,9 @@ const LOSS: &str = "[[fault]]\neffect = \"lose\"\nchance = 0.01\n";
 
 /// The same of messages only.
 const LOSS_OF_SENDS: &str = "opcode = [\"RC_SEND_FIRST\", \"RC_SEND_MIDDLE\", \"RC_SEND_LAST\"]\n";
+
+/// The twentieth datagram is lost.
+const LOSS_OF_ONE: &str = "[[fault]]\neffect = \"lose\"\nopcode = [\"UD_SEND_ONLY\"]\nnth = 20\n";
 
 /// How long the servers may go on when the guest has gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,10 +44,15 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn start(binaries: &Binaries, cable: &Cable, scratch: &Scratch) -> Result<Self> {
-        let rounds = ROUNDS
-            .into_iter()
-            .map(|round| Ok((round, command(round, binaries, cable, scratch)?)))
+    pub(super) fn start(
+        rounds: &[Round],
+        binaries: &Binaries,
+        cable: &Cable,
+        scratch: &Scratch,
+    ) -> Result<Self> {
+        let rounds = rounds
+            .iter()
+            .map(|&round| Ok((round, command(round, binaries, cable, scratch)?)))
             .collect::<Result<Vec<_>>>()?;
         let log = fetch::folder().join("last-model.log");
         let output = File::create(&log)?;
@@ -116,7 +125,10 @@ fn account(log: &str) -> String {
 /// What serves a round.
 fn command(round: Round, binaries: &Binaries, cable: &Cable, scratch: &Scratch) -> Result<Command> {
     let port = round.port();
-    let uplink = format!("{},{}", cable.outside, cable.guest);
+    let uplink = match round.network {
+        Network::Udp => format!("udp:{},{}", tap::HOST, tap::GUEST),
+        Network::LinkLocal | Network::Ipv4 => format!("{},{}", cable.outside, cable.guest),
+    };
     let faults = scratch.join(&format!("faults-{port}.toml"));
     std::fs::write(&faults, [LINK, if round.loses { LOSS } else { "" }].concat())?;
     let of_sends = scratch.join(&format!("faults-{port}-of-sends.toml"));
@@ -130,6 +142,9 @@ fn command(round: Round, binaries: &Binaries, cable: &Cable, scratch: &Scratch) 
             let mut command = Command::new("env");
             command.arg(format!("MODEL={}", binaries.model.display()));
             command.arg(format!("LOSSES={}", faults.display()));
+            let of_one = scratch.join(&format!("faults-{port}-of-one.toml"));
+            std::fs::write(&of_one, [LINK, LOSS_OF_ONE].concat())?;
+            command.arg(format!("ONE_DATAGRAM={}", of_one.display()));
             command.arg(format!("RUN={name}")).args(words);
             command.args(["--name", &name, "--link", "ethernet", "--uplink", &uplink]);
             if round.network == Network::Ipv4 {

@@ -31,3 +31,22 @@ must_have_lost() {
     [ "$lost" -gt "$before" ] || { echo 'FAIL  no frame was lost'; failed=1; }
 }
 
+
+# stall PORT PROGRAM OPTION...: one datagram is lost, and nobody repeats it: the program, which takes less than a second
+# otherwise, waits for it when two have passed.
+stall() {
+    local port=$1 tries=0
+    shift
+    "$MODEL" ctl "$RUN" reset && "$MODEL" ctl "$RUN" apply "$ONE_DATAGRAM" || failed=1
+    "$@" -d mlx5_0 -p "$port" &
+    trap "kill $!; exit 1" TERM
+    until "$MODEL" ctl "$RUN" show | grep 'device 0 .* port 1:' | grep -q '[1-9][0-9]* lost' || [ $tries = 100 ]; do
+        sleep 0.2
+        tries=$((tries + 1))
+    done
+    sleep 2
+    if kill $! 2>/dev/null; then echo "--- $*: it stalls"; else echo "FAIL  $*: it has ended"; failed=1; fi
+    wait $!
+    lost=0
+    must_have_lost
+}

@@ -1,0 +1,45 @@
+//! A network of this process alone, with a tap device in it: the guest's third network device is at
+//! its other end, and between the two stands an IP network that is not ours.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sched::{CloneFlags, unshare};
+
+use crate::run::on_the_path;
+
+/// The device, and the addresses at its ends: `prepare.sh` has the guest's, too.
+pub(super) const NAME: &str = "verbless0";
+pub(super) const HOST: &str = "198.51.100.1";
+pub(super) const GUEST: &str = "198.51.100.2";
+
+/// Moves this thread, and whatever it starts from now on, to a network with a loopback device and
+/// the tap. The error says why that cannot be; then nothing has changed, or nothing that matters.
+pub(super) fn enter() -> Result<(), String> {
+    const TUN: &str = "/dev/net/tun";
+    if !nix::unistd::geteuid().is_root() {
+        return Err("a network of one's own needs root".into());
+    }
+    if !Path::new(TUN).exists() {
+        return Err(format!("there is no {TUN}"));
+    }
+    if !on_the_path("ip") {
+        return Err("ip is not installed: apt-get install iproute2".into());
+    }
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| format!("unshare: {errno}"))?;
+    // The loopback device comes first: all else of the step needs it.
+    ip("link set lo up")?;
+    ip(&format!("tuntap add dev {NAME} mode tap"))?;
+    ip(&format!("address add {HOST}/24 dev {NAME}"))?;
+    ip(&format!("link set {NAME} up"))
+}
+
+fn ip(words: &str) -> Result<(), String> {
+    let mut command = Command::new("ip");
+    let output = command.args(words.split(' ')).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("ip: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}

@@ -188,8 +188,24 @@ pub(crate) fn check() -> Result<Outcome> {
         let [passed, skipped, failed] = counts[link as usize];
         println!("{}: {passed} passed, {failed} failed, {skipped} skipped", link.name());
     }
-    let sum = |column: usize| counts.iter().map(|counts| counts[column]).sum();
-    Ok(Outcome::ran(sum(0), sum(2)))
+    let sum = |column: usize| counts.iter().map(|counts| counts[column]).sum::<u64>();
+    let bridge = u64::from(bridge(&model)?);
+    Ok(Outcome::ran(sum(0) + bridge, sum(2) + 1 - bridge))
+}
+
+/// The example `bridge`, on a context and a protection domain of rdma-core's.
+fn bridge(model: &Path) -> Result<bool> {
+    const SCRIPT: &str = "crates/doca/examples/bridge.py";
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", LIMIT]).arg(model);
+    command.args(["run", "--profile", "bluefield3", "--", PYTHON, SCRIPT]);
+    command.arg(crate::run::program("examples/bridge")?).current_dir(workspace_root());
+    let output = command.stdin(Stdio::null()).output()?;
+    if !output.status.success() {
+        let [out, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+        println!("FAIL  the bridge to a context of rdma-core's\n{out}{errors}");
+    }
+    Ok(output.status.success())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -275,7 +275,7 @@ const PACKAGES: [&str; 8] = [
     "verbless-doca",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 5] = ["busy", "graph", "kv", "speed", "stepped"];
+const EXAMPLES: [&str; 6] = ["bridge", "busy", "graph", "kv", "speed", "stepped"];
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use zerocopy::IntoBytes;
 
-use crate::abi::attr::{get_context, uhw};
+use crate::abi::attr::{get_context, query_context, uhw};
 use crate::abi::method;
 use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
 use crate::error::{Error, ErrorKind, Result};
@@ -80,7 +80,22 @@ impl Context {
             }
             error
         })?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self::of(device, info, attributes, recognition))
+    }
+
+    /// The context that somebody else has made on an open device.
+    pub(crate) fn import(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
+        let attributes = query(&*device)?;
+        Ok(Self::of(device, info, attributes, Recognition::default()))
+    }
+
+    fn of(
+        device: Arc<dyn OpenDevice>,
+        info: DeviceInfo,
+        attributes: ContextAttributes,
+        recognition: Recognition,
+    ) -> Self {
+        Self(Arc::new(Inner {
             device,
             info,
             attributes,
@@ -88,7 +103,7 @@ impl Context {
             lost: AtomicU64::new(0),
             recognition,
             held: Mutex::default(),
-        })))
+        }))
     }
 
     /// The device as it was enumerated.
@@ -267,6 +282,23 @@ fn allocate(device: &dyn OpenDevice, flags: u32) -> Result<ContextAttributes> {
         .output_of(uhw::OUT, &mut driver)
         .send(device)?;
     answer.filled(&[get_context::NUM_COMP_VECTORS, get_context::CORE_SUPPORT, uhw::OUT])?;
+    ContextAttributes::parse(vectors, core_support, driver)
+}
+
+/// What the context of a device answered when it was made.
+fn query(device: &dyn OpenDevice) -> Result<ContextAttributes> {
+    let (mut vectors, mut core_support) = (0u32, 0u64);
+    let mut driver = AllocContextResponse::default();
+    let answer = Request::new(method::QUERY_CONTEXT)
+        .output_of(query_context::NUM_COMP_VECTORS, &mut vectors)
+        .output_of(query_context::CORE_SUPPORT, &mut core_support)
+        .output_of(query_context::RESP, &mut driver)
+        .send(device)?;
+    answer.filled(&[
+        query_context::NUM_COMP_VECTORS,
+        query_context::CORE_SUPPORT,
+        query_context::RESP,
+    ])?;
     ContextAttributes::parse(vectors, core_support, driver)
 }
 

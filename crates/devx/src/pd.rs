@@ -23,8 +23,15 @@ pub struct Pd(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    handle: Handle,
+    owner: Owner,
     pdn: u32,
+}
+
+#[derive(Debug)]
+enum Owner {
+    Here(Handle),
+    /// Somebody else, who has it under this handle of the same context.
+    Elsewhere(Context, u32),
 }
 
 impl Context {
@@ -44,7 +51,16 @@ impl Context {
             .send(self.device())?
             .filled(&[invoke_write::CORE_OUT, uhw::OUT])?;
         let handle = Handle::new(self, &RELEASE, core.pd_handle);
-        Ok(Pd(Arc::new(Inner { handle, pdn: driver.pdn })))
+        Ok(Pd(Arc::new(Inner { owner: Owner::Here(handle), pdn: driver.pdn })))
+    }
+
+    /// A protection domain that another library has made on this context, which was
+    /// [imported](crate::Kernel::import): of rdma-core's `struct ibv_pd` the field `handle`, and
+    /// `pdn` of `struct mlx5dv_pd`. It is never destroyed from here, and must live longer than what
+    /// is made in it; the kernel refuses a number that is not the context's.
+    #[must_use]
+    pub fn foreign_pd(&self, handle: u32, pdn: u32) -> Pd {
+        Pd(Arc::new(Inner { owner: Owner::Elsewhere(self.clone(), handle), pdn }))
     }
 }
 
@@ -58,27 +74,36 @@ impl Pd {
     /// Its uverbs handle.
     #[must_use]
     pub fn handle(&self) -> u32 {
-        self.0.handle.number()
+        match &self.0.owner {
+            Owner::Here(handle) => handle.number(),
+            Owner::Elsewhere(_, handle) => *handle,
+        }
     }
 
     /// The context that it belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
-        self.0.handle.context()
+        match &self.0.owner {
+            Owner::Here(handle) => handle.context(),
+            Owner::Elsewhere(context, _) => context,
+        }
     }
 
-    /// Destroys it.
+    /// Destroys it. Of a [foreign](Context::foreign_pd) one this forgets the number only.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] while clones exist, and EBUSY while the kernel has objects in it.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         match Arc::try_unwrap(self.0) {
-            Ok(inner) => DestroyError::attempt(inner, |inner| &mut inner.handle).map_err(
-                |DestroyError { object, error }| DestroyError {
-                    object: Self(Arc::new(object)),
-                    error,
-                },
-            ),
+            Ok(Inner { owner: Owner::Elsewhere(..), .. }) => Ok(()),
+            Ok(Inner { owner: Owner::Here(handle), pdn }) => {
+                DestroyError::attempt(handle, |handle| handle).map_err(
+                    |DestroyError { object, error }| DestroyError {
+                        object: Self(Arc::new(Inner { owner: Owner::Here(object), pdn })),
+                        error,
+                    },
+                )
+            }
             Err(shared) => Err(DestroyError {
                 object: Self(shared),
                 error: Error::new(

@@ -47,6 +47,16 @@ attributes! {
         /// `UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT`, out, u64.
         CORE_SUPPORT = 0x1,
     }
+    /// [`QUERY_CONTEXT`](crate::abi::method::QUERY_CONTEXT).
+    query_context {
+        /// `UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS`, out, u32.
+        NUM_COMP_VECTORS = 0x0,
+        /// `UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT`, out, u64.
+        CORE_SUPPORT = 0x1,
+        /// `MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX`, out:
+        /// [`AllocContextResponse`](crate::abi::mlx5::AllocContextResponse).
+        RESP = 0x1000,
+    }
     /// [`QUERY_GID_TABLE`](crate::abi::method::QUERY_GID_TABLE).
     query_gid_table {
         /// `UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE`, in, u64: bytes per entry of `RESP_ENTRIES`.

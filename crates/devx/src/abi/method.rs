@@ -28,6 +28,8 @@ methods! {
     QUERY_PORT = 0x0, 0x2;
     /// `UVERBS_METHOD_GET_CONTEXT`: the first call on a file; everything else needs it.
     GET_CONTEXT = 0x0, 0x3;
+    /// `UVERBS_METHOD_QUERY_CONTEXT`: what GET_CONTEXT answered, of a context that there is.
+    QUERY_CONTEXT = 0x0, 0x4;
     /// `UVERBS_METHOD_QUERY_GID_TABLE`.
     QUERY_GID_TABLE = 0x0, 0x5;
     /// `UVERBS_METHOD_QUERY_GID_ENTRY`.

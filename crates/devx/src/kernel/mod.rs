@@ -1,6 +1,7 @@
 //! The kernel as a backend: sysfs to find devices, `/dev/infiniband/uverbsN` to use them.
 
 mod discover;
+mod import;
 mod sysfs;
 
 use std::fs::OpenOptions;

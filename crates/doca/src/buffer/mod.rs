@@ -21,6 +21,7 @@ mod array;
 mod buf;
 mod element;
 mod inventory;
+mod mkey;
 mod pool;
 mod reference;
 

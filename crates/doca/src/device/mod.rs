@@ -16,6 +16,7 @@
 //! # }
 //! ```
 
+mod bridge;
 mod open;
 
 use std::fmt;

@@ -49,11 +49,15 @@ impl Dev {
         }
         let device = Device::open(&**info.backend(), info.device_info())?;
         let domain = Domain::new(&device)?;
+        let this = Self::of(info, device, domain);
+        open.push(Entry { backend, name: info.name().to_owned(), open: Arc::downgrade(&this.0) });
+        Ok(this)
+    }
+
+    /// One of its own, whatever else is open.
+    pub(super) fn of(info: &DevInfo, device: Device, domain: Domain) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let this =
-            Arc::new(Open { info: info.clone(), device, domain, shared: OnceLock::new(), id });
-        open.push(Entry { backend, name: info.name().to_owned(), open: Arc::downgrade(&this) });
-        Ok(Self(this))
+        Self(Arc::new(Open { info: info.clone(), device, domain, shared: OnceLock::new(), id }))
     }
 
     /// What is known of it (`doca_dev_as_devinfo`).

@@ -66,7 +66,7 @@ impl DmaBuilder {
     /// Starts it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if the device copies no memory.
+    /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if the device copies no memory.
     pub fn start(self) -> Result<Dma> {
         Dma::memcpy_supported(&self.dev)?;
         Ok(Dma { core: Arc::new(Core::new(&self.dev, true, u32::MAX)) })
@@ -87,7 +87,8 @@ impl Dma {
     /// Whether `dev` copies memory (`doca_dma_job_get_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if it does not, with the capability that it lacks.
+    /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if it does not, with the
+    /// capability that it lacks.
     pub fn memcpy_supported(dev: &Dev) -> Result<()> {
         queue::supported(dev)
     }
@@ -118,7 +119,7 @@ impl Dma {
     /// Ends the context.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] while it is on a work queue.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) while it is on a work queue.
     pub fn stop(self) -> std::result::Result<DmaBuilder, Refused<Self>> {
         match self.core.may_stop() {
             Ok(()) => Ok(DmaBuilder { dev: self.core.dev().clone() }),

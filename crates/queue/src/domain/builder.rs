@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use verbless_command::{Device, Error, ErrorKind};
-use verbless_devx::UarKind;
+use verbless_devx::{Pd, UarKind};
 
 use super::pages::Page;
 use super::pool::Pool;
@@ -26,6 +26,7 @@ pub struct DomainBuilder<'d> {
     pub(super) device: &'d Device,
     pub(super) blueflame_pages: usize,
     pub(super) chunk: usize,
+    pub(super) pd: Option<Pd>,
 }
 
 impl DomainBuilder<'_> {
@@ -43,17 +44,32 @@ impl DomainBuilder<'_> {
         Self { chunk, ..self }
     }
 
+    /// Uses a protection domain that there is, such as one of
+    /// [another library](verbless_devx::Context::foreign_pd): keys and queue pairs of its owner and
+    /// of this domain then work together.
+    pub fn protection_domain(self, pd: Pd) -> Self {
+        Self { pd: Some(pd), ..self }
+    }
+
     /// Makes the domain.
     ///
     /// # Errors
-    /// `pool_bytes` is 0; the device was removed, or has no protection domain or UAR page left.
+    /// `pool_bytes` is 0; a given protection domain is of another context; the device was removed,
+    /// or has no protection domain or UAR page left.
     pub fn build(self) -> Result<Domain, Error> {
-        let Self { device, blueflame_pages, chunk } = self;
+        let Self { device, blueflame_pages, chunk, pd } = self;
         if chunk == 0 {
             let hint = "pool_bytes is 0; choose 4096 or more";
             return Err(Error::new(ErrorKind::Input, "making a domain", hint));
         }
-        let pd = device.alloc_pd()?;
+        let pd = match pd {
+            Some(pd) if pd.context().is(device) => pd,
+            Some(_) => {
+                let hint = "the protection domain is of another context than the device";
+                return Err(Error::new(ErrorKind::Input, "making a domain", hint));
+            }
+            None => device.alloc_pd()?,
+        };
         let plain = Page::new(device, UarKind::NonCached)?;
         let pool = Pool::new(device.clone(), chunk);
         let shared = DomainShared { pool, plain, blueflame: Mutex::default(), blueflame_pages };

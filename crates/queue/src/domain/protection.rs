@@ -44,7 +44,7 @@ impl Domain {
 
     /// The same with choices.
     pub fn builder(device: &Device) -> DomainBuilder<'_> {
-        DomainBuilder { device, blueflame_pages: BLUEFLAME_PAGES, chunk: CHUNK }
+        DomainBuilder { device, blueflame_pages: BLUEFLAME_PAGES, chunk: CHUNK, pd: None }
     }
 
     /// The device.

@@ -1,0 +1,58 @@
+//! The RDMA bridge (section 3.6 of 2.2): from the layers below to DOCA's objects and back. There a
+//! program of rdma-core finds its own objects again by their numbers.
+//!
+//! | of rdma-core | of DOCA | there | back |
+//! |---|---|---|---|
+//! | `ibv_context` | a device | [`Dev::open_from_context`] | [`Dev::device`] |
+//! | `ibv_pd` | [`Dev`] | [`Dev::open_from_pd`] | [`Dev::domain`] |
+//! | `ibv_mr` | [`Buf`](crate::Buf) | | [`Buf::mkey`](crate::Buf::mkey) |
+
+use std::os::fd::OwnedFd;
+
+use verbless_command::Device;
+use verbless_devx::Kernel;
+use verbless_queue::Domain;
+
+use super::DevInfo;
+use super::open::Dev;
+use crate::error::{Error, ErrorKind, Result};
+
+impl Dev {
+    /// The device of a protection domain of the layers below (`doca_dev_open_from_pd`): maps and
+    /// contexts of it share the domain with the regions and queue pairs that are made there. It is
+    /// another device than the one that [`DevInfo::open`] gives.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] if the domain is not of the device that `info` describes.
+    pub fn open_from_pd(info: &DevInfo, domain: &Domain) -> Result<Self> {
+        let there = domain.device().info();
+        if there.node_guid != info.device_info().node_guid {
+            let (name, other) = (info.ib_device_name(), &there.name);
+            let text = format!("the protection domain is of {other}, not of {name}");
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        Ok(Self::of(info, domain.device().clone(), domain.clone()))
+    }
+
+    /// The device behind a verbs context that another library of this process has made, by a
+    /// duplicate of its descriptor (`cmd_fd` of rdma-core's `struct ibv_context`). With `pd`, the
+    /// handle and the number of a protection domain of that context (`handle` of `struct ibv_pd`
+    /// and `pdn` of `struct mlx5dv_pd`), it shares that; it must be gone before the domain.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if it is no descriptor of an mlx5 device;
+    /// [`ErrorKind::NotSupported`] or [`ErrorKind::Driver`] if it has no context, or one without
+    /// DevX.
+    pub fn open_from_context(cmd_fd: OwnedFd, pd: Option<(u32, u32)>) -> Result<Self> {
+        let context = Kernel::new().import(cmd_fd)?;
+        let foreign = pd.map(|(handle, number)| context.foreign_pd(handle, number));
+        let info = DevInfo::find(&context.info().name)?;
+        let device = Device::on(context)?;
+        let builder = Domain::builder(&device);
+        let domain = match foreign {
+            Some(pd) => builder.protection_domain(pd).build()?,
+            None => builder.build()?,
+        };
+        Ok(Self::of(&info, device, domain))
+    }
+}

@@ -26,7 +26,10 @@ pub struct DeviceInfo {
     pub node_guid: u64,
     /// System image GUID: equal for the functions of one card.
     pub system_image_guid: u64,
-    /// Names of the network devices of its PCI function.
+    /// Whether it is a function of a DPU's embedded CPU, as far as the kernel tells: it represents
+    /// the host's functions, or the machine is a BlueField.
+    pub embedded_cpu: bool,
+    /// Names of the network devices of its PCI function, but for representors.
     pub netdevs: Vec<String>,
     /// Its ports, in the order of their numbers.
     pub ports: Vec<PortInfo>,
@@ -42,6 +45,28 @@ pub enum FunctionKind {
     Virtual,
     /// A sub-function (SF): part of a PCI function, without an address of its own.
     Sub,
+}
+
+/// What stands for a function behind an embedded switch, as
+/// [`Backend::representors`](crate::Backend::representors) finds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepresentorInfo {
+    /// Name of its network device, such as `pf0hpf`.
+    pub name: String,
+    /// Id of the switch (`phys_switch_id`).
+    pub switch_id: String,
+    /// Whether the function belongs to another host: to that of a DPU.
+    pub external: bool,
+    /// What sort of function it stands for.
+    pub function: FunctionKind,
+    /// Number of that function if it is a PF; of its parent if it is a VF or SF.
+    pub pf: u32,
+    /// Number of the VF, or that which the SF's user gave it; `None` for a PF.
+    pub number: Option<u32>,
+    /// PCI address of the function where it is plugged, if the kernel tells: of an SF, none.
+    pub pci_address: Option<String>,
+    /// The function's VUID, if the kernel tells.
+    pub vuid: Option<String>,
 }
 
 /// A port of a device.

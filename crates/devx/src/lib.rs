@@ -43,7 +43,9 @@ pub use channel::{
 pub use context::{Context, ContextAttributes};
 pub use error::{Command, Error, ErrorKind, Result};
 pub use handle::DestroyError;
-pub use info::{DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, PortInfo};
+pub use info::{
+    DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, PortInfo, RepresentorInfo,
+};
 pub use kernel::Kernel;
 pub use model::{MODEL_PSID, ModelToken};
 pub use object::DevxObject;

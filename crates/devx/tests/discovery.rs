@@ -3,7 +3,7 @@
 mod support;
 
 use support::tree::Tree;
-use verbless_devx::{Backend, Errno, ErrorKind, GidType, LinkLayer};
+use verbless_devx::{Backend, Errno, ErrorKind, FunctionKind, GidType, LinkLayer};
 
 #[test]
 fn a_device_is_described_by_its_sysfs_attributes() {
@@ -183,4 +183,113 @@ fn a_device_is_found_by_name_or_pci_address_and_an_unknown_one_is_answered_with_
 fn looking_for_a_device_where_there_is_none_says_so_rather_than_not_found() {
     let error = Tree::new().kernel().find("mlx5_0").expect_err("there is none");
     assert_eq!(error.kind(), ErrorKind::NoDevice);
+}
+
+/// A DPU's PF as Linux 6 shows it: representors are network devices of the PF.
+fn dpu(tree: &Tree) -> verbless_devx::DeviceInfo {
+    let pf = "pci0000:00/0000:03:00.0";
+    tree.function("0000:03:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
+    for (name, port) in [
+        ("p0", "p0"),
+        ("pf0hpf", "c1pf0"),
+        ("pf0vf0", "c1pf0vf0"),
+        ("en3f0pf0sf88", "pf0sf88"),
+        // Without a port's name, and with one that is no function's.
+        ("odd", ""),
+        ("odder", "pf0xx"),
+    ] {
+        let at = format!("sys/devices/{pf}/net/{name}");
+        tree.file(format!("{at}/phys_port_name"), port);
+        tree.file(format!("{at}/phys_switch_id"), "e41d2d0003a3b4c0");
+    }
+    tree.kernel().enumerate().unwrap().remove(0)
+}
+
+#[test]
+fn representors_are_the_network_devices_with_names_of_switch_ports() {
+    let tree = Tree::new();
+    let device = dpu(&tree);
+    assert!(device.embedded_cpu);
+    assert_eq!(device.netdevs, ["ens1f0np0", "odd", "odder", "p0"], "no representor");
+    let told = tree.kernel().representors(&device).unwrap();
+    let told: Vec<_> =
+        told.iter().map(|it| (&*it.name, it.external, it.function, it.pf, it.number)).collect();
+    let (pf, vf, sf) = (FunctionKind::Physical, FunctionKind::Virtual, FunctionKind::Sub);
+    assert_eq!(
+        told,
+        [
+            ("en3f0pf0sf88", false, sf, 0, Some(88)),
+            ("pf0hpf", true, pf, 0, None),
+            ("pf0vf0", true, vf, 0, Some(0)),
+        ]
+    );
+}
+
+#[test]
+fn representors_without_a_parent_are_found_by_the_switch_and_the_pf() {
+    let tree = Tree::new();
+    let pf = "pci0000:00/0000:03:00.0";
+    tree.function("0000:03:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
+    tree.file(format!("sys/devices/{pf}/net/ens1f0np0/phys_port_name"), "p0");
+    tree.file(format!("sys/devices/{pf}/net/ens1f0np0/phys_switch_id"), "0a0b");
+    for (name, port, switch) in [
+        ("pf0hpf", "pf0hpf", "0a0b"),
+        ("pf0vf0", "pf0vf0", "0a0b"),
+        // Another PF's on the same switch, and another card's.
+        ("pf1hpf", "pf1hpf", "0a0b"),
+        ("eth7", "pf0vf1", "0c0d"),
+    ] {
+        tree.file(format!("sys/class/net/{name}/phys_port_name"), port);
+        tree.file(format!("sys/class/net/{name}/phys_switch_id"), switch);
+    }
+    let device = tree.kernel().enumerate().unwrap().remove(0);
+    assert!(device.embedded_cpu);
+    let told = tree.kernel().representors(&device).unwrap();
+    let told: Vec<_> = told.iter().map(|it| (&*it.name, it.external)).collect();
+    assert_eq!(
+        told,
+        [("pf0hpf", true), ("pf0vf0", true)],
+        "the host's VFs, whatever they are called"
+    );
+}
+
+#[test]
+fn a_host_in_switchdev_mode_has_representors_of_its_own_vfs_with_their_addresses() {
+    let tree = Tree::new();
+    let pf = "pci0000:00/0000:08:00.0";
+    tree.function("0000:08:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
+    tree.function("0000:08:00.3", None);
+    tree.link(&format!("sys/devices/{pf}/virtfn1"), "sys/devices/pci0000:00/0000:08:00.3");
+    tree.file(format!("sys/devices/{pf}/net/eth1/phys_port_name"), "pf0vf1");
+    tree.file(format!("sys/devices/{pf}/net/eth1/phys_switch_id"), "0a0b");
+    let device = tree.kernel().enumerate().unwrap().remove(0);
+    assert!(!device.embedded_cpu);
+    let told = tree.kernel().representors(&device).unwrap();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].pci_address.as_deref(), Some("0000:08:00.3"));
+    assert!(!told[0].external);
+}
+
+#[test]
+fn a_bluefield_is_known_by_its_platform_and_its_sub_functions_represent_nobody() {
+    let tree = Tree::new();
+    let device = dpu(&tree);
+    let parent = "pci0000:00/0000:03:00.0/mlx5_core.sf.2";
+    tree.rdma("mlx5_2", "uverbs2", parent);
+    tree.directory("sys/bus/auxiliary/drivers/mlx5_core.sf");
+    tree.link(&format!("sys/devices/{parent}/driver"), "sys/bus/auxiliary/drivers/mlx5_core.sf");
+    let sf = tree.kernel().enumerate().unwrap().remove(1);
+    assert_eq!(sf.function, FunctionKind::Sub);
+    assert!(sf.embedded_cpu && device.embedded_cpu);
+    assert!(tree.kernel().representors(&sf).unwrap().is_empty());
+    let other = Tree::new();
+    other.function("0000:03:00.0", Some("mlx5_core")).rdma(
+        "mlx5_0",
+        "uverbs0",
+        "pci0000:00/0000:03:00.0",
+    );
+    let embedded = || other.kernel().enumerate().unwrap()[0].embedded_cpu;
+    assert!(!embedded());
+    other.directory("sys/bus/platform/devices/MLNXBF04:00");
+    assert!(embedded(), "in legacy mode, without a representor");
 }

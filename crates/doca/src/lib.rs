@@ -45,7 +45,7 @@
 //!
 //! | module | DOCA's header | what |
 //! |---|---|---|
-//! | [`device`] | `doca_dev.h` | devices: lists, properties, open ones |
+//! | [`device`] | `doca_dev.h` | devices and representors: lists, properties, open ones |
 //! | [`memory`] | `doca_mmap.h` | memory maps, exports |
 //! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h` and their kin | buffers, inventories |
 //! | [`context`] | `doca_ctx.h` | work queues, jobs, events |
@@ -54,7 +54,7 @@
 //! | [`graph`] | `doca_graph.h` | jobs in the order of their dependencies |
 //! | [`sha`] | `doca_sha.h` | hashes, by software |
 //!
-//! Not here yet: representors, sync events, RDMA.
+//! Not here yet: sync events, RDMA.
 //!
 //! # Threads
 //! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
@@ -83,7 +83,7 @@ mod types;
 
 pub use buffer::{Buf, BufArray, BufPool, BufRef, Extensions, Inventory};
 pub use context::{Context, Event, Events, Job, JobError, JobType, Retrieve, WorkQ};
-pub use device::{Dev, DevInfo, DevType};
+pub use device::{Dev, DevInfo, DevInfoRep, DevRep, DevType};
 pub use error::{Error, ErrorKind, Refused, Result};
 pub use future::{AsyncWorkQ, JobFuture};
 pub use memory::{DynamicMmap, Memory, MemoryMap, Mmap};

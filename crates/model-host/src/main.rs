@@ -79,6 +79,10 @@ enum Command {
         #[arg(long, default_value_t = 1, conflicts_with = "join")]
         #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
         devices: u16,
+        /// Each device with all functions that its profile lists (bluefield3: two PFs and three VFs
+        /// at the host, two PFs and two SFs at the DPU), not only one for each side.
+        #[arg(long, conflicts_with = "join")]
+        topology: bool,
         /// Link type of the ports [default: the profile's].
         #[arg(long, conflicts_with = "join")]
         link: Option<LinkArgument>,
@@ -306,6 +310,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Run {
             profile,
             devices,
+            topology,
             link,
             side,
             dpu,
@@ -340,6 +345,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             let links = links.read()?;
             let options = RunOptions {
                 devices,
+                topology,
                 addresses: address,
                 neighbours: neighbour,
                 side,

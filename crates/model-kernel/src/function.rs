@@ -62,7 +62,7 @@ impl Function for Modelled {
         let numbers = profile.device();
         About {
             firmware: numbers.firmware,
-            device_id: numbers.device_id,
+            device_id: self.device.device_id(),
             embedded_cpu: profile.side() == Side::Dpu,
         }
     }

@@ -1,13 +1,14 @@
 //! The devices of a model as `verbless-devx` sees them, in the process that holds the model.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use verbless_devx::{
-    Backend, DeviceInfo, Error, ErrorKind, FunctionKind, Gid, GidInfo, GidType, LinkLayer, Mapping,
-    OpenDevice, PortInfo, Protection,
+    Backend, DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, Mapping, OpenDevice,
+    PortInfo, Protection, RepresentorInfo,
 };
 use verbless_model::device::Device;
 use verbless_model::wire::gid_of;
@@ -20,6 +21,7 @@ use super::kernel::Kernel;
 use super::network::{Neighbour, Network};
 use super::port::PortState;
 use super::refusal_log::logged;
+use super::topology;
 
 /// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives
 /// another handle to the same.
@@ -36,12 +38,19 @@ struct Inner {
     network: Arc<Network>,
     /// By device.
     kernels: Mutex<Vec<Attached>>,
+    /// Devices that are not plugged in.
+    absent: Mutex<BTreeSet<usize>>,
 }
 
 /// The kernel's side of a device while somebody has it open, and how many have.
 type Attached = Option<(Arc<Kernel>, usize)>;
 
 impl Inner {
+    fn is_present(&self, device: &Device) -> bool {
+        let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        !absent.contains(&device.number())
+    }
+
     fn kernels(&self) -> MutexGuard<'_, Vec<Attached>> {
         self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,6 +88,7 @@ impl InProcess {
             client: Arc::new(Ourselves::default()),
             network: Arc::default(),
             kernels: Mutex::default(),
+            absent: Mutex::default(),
         });
         Self { inner, side: None }
     }
@@ -154,10 +164,36 @@ impl InProcess {
 
     /// The devices that are shown, in the order of their numbers.
     pub fn shown(&self) -> impl Iterator<Item = &Device> {
+        self.numbered().map(|(_, device)| device)
+    }
+
+    /// The same with the numbers that they go by, which stay theirs while others come and go.
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Device)> {
         let side = self.side;
         let is_shown =
             move |device: &&Device| side.is_none_or(|side| device.profile().side() == side);
-        self.inner.devices.iter().filter(is_shown)
+        let of_side = self.inner.devices.iter().filter(is_shown).enumerate();
+        of_side.filter(|(_, device)| self.inner.is_present(device))
+    }
+
+    /// Takes a device away from where devices and representors are listed, or puts it back there,
+    /// as when the number of VFs changes. Who has it open keeps it. Devices are numbered as in the
+    /// methods of [`Model`]; all are there at first.
+    pub fn set_present(&self, device: usize, present: bool) {
+        let mut absent = self.inner.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        if present {
+            absent.remove(&device);
+        } else {
+            absent.insert(device);
+        }
+    }
+
+    /// What represents other functions on the switch of a device, which is numbered as in the
+    /// methods of [`Model`].
+    pub fn represented(&self, device: usize) -> Vec<RepresentorInfo> {
+        let all = &self.inner.devices;
+        let present = all.iter().filter(|other| self.inner.is_present(other));
+        all.get(device).map_or(Vec::new(), |device| topology::representors(device, present))
     }
 
     /// Device `id`, attached if it is not yet.
@@ -184,7 +220,7 @@ impl Backend for InProcess {
     }
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
-        let shown = self.shown().enumerate();
+        let shown = self.numbered();
         let network = &self.inner.network;
         let devices: Vec<_> =
             shown.map(|(number, device)| describe(number, device, network)).collect();
@@ -207,6 +243,18 @@ impl Backend for InProcess {
         Ok(devices)
     }
 
+    fn representors(&self, device: &DeviceInfo) -> Result<Vec<RepresentorInfo>, Error> {
+        let Some((_, manager)) = self.numbered().find(|(number, _)| name(*number) == device.name)
+        else {
+            return Err(Error::new(
+                ErrorKind::DeviceGone,
+                format!("listing the representors of {} of the model", device.name),
+                "it was taken away: list the devices again",
+            ));
+        };
+        Ok(self.represented(manager.number()))
+    }
+
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
         let failed = |errno| {
             let attempted = format!("opening {} of the model", device.name);
@@ -215,8 +263,8 @@ impl Backend for InProcess {
             Error::new(ErrorKind::Refused, attempted, hint).with_errno(errno)
         };
         let devices = self.enumerate()?;
-        let number = devices.iter().position(|known| known.name == device.name);
-        let Some(id) = number.and_then(|number| self.shown().nth(number).map(Device::number))
+        let called = |(number, _): &(usize, &Device)| name(*number) == device.name;
+        let Some((_, id)) = self.numbered().find(called).map(|(at, device)| (at, device.number()))
         else {
             let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
             return Err(Error::new(
@@ -286,10 +334,16 @@ impl OpenDevice for Opened {
     }
 }
 
+/// The RDMA device of this number.
+fn name(number: usize) -> String {
+    format!("mlx5_{number}")
+}
+
 /// What is known of a device, by the number under which it is shown, before it is opened.
 fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();
+    let place = device.on_card();
     let [major, minor, sub_minor] = numbers.firmware;
     let ports = (1..).map_while(|port| {
         let state = described_port(device, port, network)?;
@@ -310,16 +364,17 @@ fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
         })
     });
     DeviceInfo {
-        name: format!("mlx5_{number}"),
+        name: name(number),
         node: format!("uverbs{number}"),
-        pci_address: None,
-        function: FunctionKind::Physical,
+        pci_address: topology::pci_address(&place),
+        function: topology::kind(&place),
         vendor_id: numbers.vendor_id,
-        device_id: numbers.device_id,
+        device_id: device.device_id(),
         board_id: numbers.board_id.clone(),
         firmware: format!("{major}.{minor}.{sub_minor:04}"),
         node_guid: device.node_guid(),
         system_image_guid: device.system_image_guid(),
+        embedded_cpu: profile.side() == Side::Dpu,
         netdevs: Vec::new(),
         ports: ports.collect(),
     }

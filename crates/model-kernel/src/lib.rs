@@ -30,6 +30,7 @@
 //!     boot           how the device comes up and goes down
 //!     reach, port    how a function is reached, what a port is
 //!     network        IP addresses of Ethernet ports, and their neighbours
+//!     topology       a function's place on its card, and what represents others
 //!   refused, refusal_log, unmodelled   why an ioctl is refused, in words for the log
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
 //! ```
@@ -72,6 +73,7 @@ mod refusal_log;
 mod refused;
 mod rules;
 mod subscriptions;
+mod topology;
 mod uar;
 mod umem;
 mod unmodelled;

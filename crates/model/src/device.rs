@@ -23,7 +23,7 @@ use crate::engine;
 use crate::hca::{self, Hca};
 use crate::memory::{GuestMemory, HostMemory, Interrupts, UarSpace};
 use crate::model::Model;
-use crate::profile::{Link, Profile};
+use crate::profile::{FunctionPlace, Link, Profile, Role};
 use crate::shared::SharedWorld;
 use crate::world::World;
 
@@ -220,6 +220,27 @@ impl Device {
     /// The GUID that all functions of the same device have in common.
     pub fn system_image_guid(&self) -> u64 {
         self.look(|hca| hca.identity.system_image_guid)
+    }
+
+    /// What it is on its card.
+    pub fn on_card(&self) -> FunctionPlace {
+        self.look(|hca| hca.on_card.clone())
+    }
+
+    /// Its PCI device id: that of a VF differs from that of its parent.
+    pub fn device_id(&self) -> u16 {
+        self.look(|hca| {
+            let numbers = hca.profile.device();
+            let of_vf = numbers.vf_device_id.filter(|_| hca.on_card.role == Role::Vf);
+            of_vf.unwrap_or(numbers.device_id)
+        })
+    }
+
+    /// Its VUID, as QUERY_VUID tells it.
+    pub fn vuid(&self) -> String {
+        let bytes = self.look(|hca| hca.identity.vuid());
+        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
     }
 
     /// Port `number`, counted from 1; `None`: there is none.

@@ -70,7 +70,7 @@ pub use hca::objects::ObjectCounts;
 pub use ioctl::Ioctl;
 pub use model::{Builder, Model};
 pub use plan::{FaultPlan, FaultPlanError};
-pub use profile::{Link, Profile, ProfileError, Side};
+pub use profile::{FunctionPlace, Link, Profile, ProfileError, Role, Side};
 pub use watch::{
     ArrivalRecording, Arrivals, Arrived, Executed, QueueId, QueueSide, Request, SeenFrame,
 };

@@ -12,7 +12,7 @@ use crate::hca::Hca;
 use crate::hca::objects::ObjectCounts;
 use crate::ioctl::{ERRNOS, Ioctl};
 use crate::memory::HostMemory;
-use crate::profile::{Profile, Side};
+use crate::profile::{FunctionPlace, Profile, Side};
 use crate::shared::SharedWorld;
 use crate::watch::{ArrivalRecording, Executed, Request};
 use crate::world::World;
@@ -34,6 +34,8 @@ struct Function {
     place: usize,
     /// Which it is on its side, from 0.
     number: u16,
+    /// What it is on the card.
+    on_card: FunctionPlace,
     /// Where it does DMA, if that is a memory of its own.
     memory: Option<Arc<dyn HostMemory>>,
 }
@@ -52,7 +54,8 @@ pub struct Builder {
 impl Builder {
     /// Adds a device with one function, that of the profile's side.
     pub fn device(mut self, profile: Profile) -> Self {
-        self.functions.push(Function { profile, place: 0, number: 0, memory: None });
+        let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
+        self.functions.push(Function { profile, place: 0, number: 0, on_card, memory: None });
         self
     }
 
@@ -75,12 +78,40 @@ impl Builder {
         mut self,
         sides: impl Iterator<Item = (Profile, Option<Arc<dyn HostMemory>>)>,
     ) -> Self {
-        self.functions.extend(sides.enumerate().map(|(place, (profile, memory))| Function {
-            profile,
-            place,
-            number: 0,
-            memory,
+        self.functions.extend(sides.enumerate().map(|(place, (profile, memory))| {
+            let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
+            Function { profile, place, number: 0, on_card, memory }
         }));
+        self
+    }
+
+    /// Adds a device with all functions that its profile lists in `topology`, PFs, VFs and SFs of
+    /// both sides in that order; without such a list, as [`Builder::device_with_sides`]. Each
+    /// counts as a device in the methods of [`Model`].
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile, Side};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let card = Profile::load("bluefield3")?;
+    /// let model = Model::builder().device_with_topology(card).stepped().build();
+    /// let of = |side| (0..model.devices()).filter(|&device| model.side(device) == side).count();
+    /// assert_eq!((of(Side::Host), of(Side::Dpu)), (5, 4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn device_with_topology(mut self, profile: Profile) -> Self {
+        if profile.topology().is_empty() {
+            return self.device_with_sides(profile);
+        }
+        let mut numbers = [0; 2];
+        for (place, on_card) in profile.topology().iter().enumerate() {
+            // A profile lists functions of sides that it has.
+            let Some(profile) = profile.clone().on(on_card.side) else { continue };
+            let next = &mut numbers[on_card.side as usize];
+            let (number, on_card) = (*next, on_card.clone());
+            *next += 1;
+            self.functions.push(Function { profile, place, number, on_card, memory: None });
+        }
         self
     }
 
@@ -95,6 +126,7 @@ impl Builder {
             profile: profile.clone(),
             place: number.into(),
             number,
+            on_card: FunctionPlace { side: profile.side(), pf: number, ..FunctionPlace::default() },
             memory: Some(memory),
         }));
         self
@@ -187,7 +219,11 @@ impl Builder {
                 let memory = function.memory.unwrap_or_else(|| memory.clone());
                 let hca =
                     Hca::new(seed(index), Arc::new(function.profile), memory, engine::qp_type)
-                        .of_function(seed(index - function.place), function.number);
+                        .of_function(
+                            seed(index - function.place),
+                            function.number,
+                            function.on_card,
+                        );
                 engine::Function::new(hca)
             })
             .collect();

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES};
-use verbless_devx::{Backend, DeviceInfo, Errno, Error, Kernel, Mapping, OpenDevice, Protection};
+use verbless_devx::{
+    Backend, DeviceInfo, Errno, Error, Kernel, Mapping, OpenDevice, Protection, RepresentorInfo,
+};
 
 use crate::raw;
 
@@ -47,6 +49,10 @@ impl Backend for Recorder {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
         self.kernel.enumerate()
+    }
+
+    fn representors(&self, device: &DeviceInfo) -> Result<Vec<RepresentorInfo>, Error> {
+        self.kernel.representors(device)
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use verbless_command::Device;
 use verbless_conformance::Stop;
-use verbless_devx::{Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, Protection};
+use verbless_devx::{
+    Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, Protection, RepresentorInfo,
+};
 
 /// Files that are closed together. Clones are the same ones.
 #[derive(Clone, Default)]
@@ -76,6 +78,10 @@ impl Backend for Opener {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
         self.backend.enumerate()
+    }
+
+    fn representors(&self, device: &DeviceInfo) -> Result<Vec<RepresentorInfo>, Error> {
+        self.backend.representors(device)
     }
 
     fn open(&self, info: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {

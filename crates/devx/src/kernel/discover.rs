@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use super::representors;
 use super::sysfs::{guid, hex16, link_name, names, resolved, text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::{DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, PortInfo};
@@ -45,6 +46,7 @@ fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
     } else {
         FunctionKind::Physical
     };
+    let netdevs = representors::of_function(sysfs, function);
     let rdma = sysfs.join("class/infiniband").join(&name);
     let attribute = |file: &str| text(rdma.join(file)).unwrap_or_default();
     Some(DeviceInfo {
@@ -61,7 +63,8 @@ fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
         firmware: attribute("fw_ver"),
         node_guid: guid(rdma.join("node_guid")).unwrap_or(0),
         system_image_guid: guid(rdma.join("sys_image_guid")).unwrap_or(0),
-        netdevs: names(parent.join("net")),
+        embedded_cpu: representors::is_embedded(sysfs, &netdevs),
+        netdevs: if kind == FunctionKind::Sub { names(parent.join("net")) } else { netdevs.own },
         ports: ports(&rdma.join("ports")),
         name,
     })

@@ -2,6 +2,7 @@
 
 mod discover;
 mod import;
+mod representors;
 mod sysfs;
 
 use std::fs::OpenOptions;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::info::DeviceInfo;
+use crate::info::{DeviceInfo, FunctionKind, RepresentorInfo};
 use crate::sys::{Backend, Errno, OpenDevice, UverbsFile};
 
 /// The devices of this machine.
@@ -46,6 +47,16 @@ impl Backend for Kernel {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>> {
         discover::devices(&self.sysfs)
+    }
+
+    fn representors(&self, device: &DeviceInfo) -> Result<Vec<RepresentorInfo>> {
+        // A sub-function manages no switch: its parent does.
+        let address = device.pci_address.as_deref();
+        let Some(address) = address.filter(|_| device.function != FunctionKind::Sub) else {
+            return Ok(Vec::new());
+        };
+        let function = representors::directory(&self.sysfs, address);
+        Ok(representors::of_function(&self.sysfs, &function).representors)
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>> {

@@ -6,7 +6,7 @@ pub use nix::errno::Errno;
 
 use super::mapping::{Mapping, Protection};
 use crate::error::{Error, ErrorKind};
-use crate::info::DeviceInfo;
+use crate::info::{DeviceInfo, RepresentorInfo};
 
 /// A source of devices: the kernel, or a software model.
 pub trait Backend: Send + Sync {
@@ -43,6 +43,17 @@ pub trait Backend: Send + Sync {
             format!("looking for the device {name}"),
             format!("the {} has {}", self.name(), known.join(", ")),
         ))
+    }
+
+    /// What stands for the functions behind the embedded switch that a device manages, in a stable
+    /// order; empty if it manages none, or the switch is not in switchdev mode. The list is what is
+    /// there now.
+    ///
+    /// # Errors
+    /// The device is gone.
+    fn representors(&self, device: &DeviceInfo) -> Result<Vec<RepresentorInfo>, Error> {
+        let _ = device;
+        Ok(Vec::new())
     }
 
     /// Opens a device that [`enumerate`](Self::enumerate) named. No context is made yet.

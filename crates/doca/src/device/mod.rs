@@ -1,7 +1,8 @@
 //! Devices (`doca_dev.h`; sections 3.2 of 2.2, 4.1 to 4.4 and 5.1 of 1.3).
 //!
 //! A [`DevInfo`] describes a device: it is listed, asked, and opened. A [`Dev`] is an open one, for
-//! maps and contexts. All of them are handles, `Send` and `Sync`.
+//! maps and contexts. A [`DevInfoRep`] describes a representor of another function, and a
+//! [`DevRep`] is an open one. All of them are handles, `Send` and `Sync`.
 //!
 //! ```no_run
 //! use verbless_doca::{DevInfo, Result};
@@ -17,7 +18,9 @@
 //! ```
 
 mod bridge;
+pub(crate) mod capability;
 mod open;
+mod rep;
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -29,6 +32,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::types::{PciAddress, PciFuncType};
 
 pub use open::Dev;
+pub use rep::{DevInfoRep, DevRep};
 
 /// Whether hardware is behind a device, or software that stands for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,11 +170,7 @@ impl DevInfo {
 
     /// What sort of function it is.
     pub fn function_type(&self) -> PciFuncType {
-        match self.0.info.function {
-            FunctionKind::Physical => PciFuncType::Pf,
-            FunctionKind::Virtual => PciFuncType::Vf,
-            FunctionKind::Sub => PciFuncType::Sf,
-        }
+        func_type(self.0.info.function)
     }
 
     /// Whether it is hardware.
@@ -203,6 +203,26 @@ impl DevInfo {
     fn roce_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
         let gids = self.0.info.ports.iter().flat_map(|port| &port.gids);
         gids.filter(|entry| entry.kind == GidType::RoceV2).map(|entry| entry.gid.0.into())
+    }
+}
+
+/// Two are equal if they are of the same device, whenever it was listed.
+impl PartialEq for DevInfo {
+    fn eq(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.0.info, &other.0.info);
+        Arc::ptr_eq(&self.0.backend, &other.0.backend)
+            && (&ours.name, ours.node_guid) == (&theirs.name, theirs.node_guid)
+    }
+}
+
+impl Eq for DevInfo {}
+
+/// What sort of function the layers below say that it is.
+fn func_type(kind: FunctionKind) -> PciFuncType {
+    match kind {
+        FunctionKind::Physical => PciFuncType::Pf,
+        FunctionKind::Virtual => PciFuncType::Vf,
+        FunctionKind::Sub => PciFuncType::Sf,
     }
 }
 

@@ -30,7 +30,7 @@ use verbless_command::AccessKey;
 use verbless_queue::{Rkey, SharedRegion};
 
 use super::chunk::Chunk;
-use crate::device::Dev;
+use crate::device::{Dev, capability};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;
 
@@ -118,6 +118,9 @@ pub(super) fn export(chunk: &Chunk, dev: &Dev, kind: Kind) -> Result<ExportDescr
         let text = format!("{dev:?} was not added to the map: export it for a device that was");
         return Err(Error::new(ErrorKind::InvalidValue, text));
     };
+    if kind == Kind::Dpu {
+        capability::exports(dev)?;
+    }
     let info = dev.info().device_info();
     let mut bytes = Vec::with_capacity(LONGEST);
     bytes.extend(MAGIC);
@@ -247,6 +250,7 @@ pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
         Way::Rdma(rkey) => return Ok(Chunk::of_peer(dev, rkey, range, access)),
         Way::Dpu { vhca_id, key, secret } => (vhca_id, key, secret),
     };
+    capability::imports(dev)?;
     let here = dev.info().device_info();
     if here.system_image_guid != system_image_guid {
         let text = format!(
@@ -259,10 +263,6 @@ pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
     if here.node_guid == node_guid {
         let text = "the export is this device's own: the DPU imports what its host exports";
         return Err(Error::plain(ErrorKind::InvalidValue, text));
-    }
-    if !dev.caps().shares_keys() {
-        let text = format!("{dev:?} makes no aliases of other functions' keys");
-        return Err(Error::new(ErrorKind::NotSupported, text));
     }
     let shared = SharedRegion { vhca_id, key, address, length };
     let imported = dev.domain().import(&shared, &AccessKey::new(secret)).map_err(|error| {

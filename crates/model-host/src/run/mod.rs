@@ -108,6 +108,8 @@ use verbless_model_kernel::{InProcess, Neighbour};
 pub struct RunOptions {
     /// The devices, in the order of their numbers; each with all its sides.
     pub devices: Vec<Profile>,
+    /// Whether each has all functions that its profile lists, not only one for each side.
+    pub topology: bool,
     /// IP addresses of network devices, by device.
     pub addresses: Vec<(usize, IpAddr)>,
     /// Who is outside.
@@ -158,9 +160,13 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     // Before there is any other thread, which would have them come its way.
     let (signals, mask) = supervisor::block_signals()?;
     let guardian = Guardian::new()?;
-    preflight::check(options.devices.iter().map(|device| device.sides().count()).sum())?;
+    let functions = |device: &Profile| match options.topology {
+        true => device.topology().len().max(device.sides().count()),
+        false => device.sides().count(),
+    };
+    preflight::check(options.devices.iter().map(functions).sum())?;
     let memory = Arc::<ClientMemory>::default();
-    let model = build(&options.devices, &memory, options.links.identity);
+    let model = build(&options, &memory);
     let printing = matches!(options.trace, Trace::Print);
     let _watch = match options.trace {
         Trace::Off => None,
@@ -286,7 +292,11 @@ fn command(words: &[OsString]) -> Result<Command, RunError> {
     Ok(command)
 }
 
-fn build(devices: &[Profile], memory: &Arc<ClientMemory>, identity: u16) -> Model {
-    let builder = Model::builder().memory(memory.clone()).identity(identity);
-    devices.iter().cloned().fold(builder, Builder::device_with_sides).build()
+fn build(options: &RunOptions, memory: &Arc<ClientMemory>) -> Model {
+    let builder = Model::builder().memory(memory.clone()).identity(options.links.identity);
+    let add = match options.topology {
+        true => Builder::device_with_topology,
+        false => Builder::device_with_sides,
+    };
+    options.devices.iter().cloned().fold(builder, add).build()
 }

@@ -10,15 +10,14 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{fs, io};
 
-use verbless_devx::{Backend, DeviceInfo};
+use verbless_devx::{Backend, DeviceInfo, FunctionKind, RepresentorInfo};
 
-use verbless_model::Link;
 use verbless_model::device::Device;
+use verbless_model::{FunctionPlace, Link, Role};
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{PortState, device_flags};
 
 /// Where the modelled PCI functions are plugged: a domain that no machine has.
-const PCI_ROOT: &str = "pcifb0b:00";
 const PCI_DOMAIN: &str = "fb0b";
 /// Major and first minor number of uverbs devices.
 pub(super) const MAJOR: u32 = 231;
@@ -79,16 +78,69 @@ pub(super) struct Shown {
     pub flags: u64,
     /// From port 1 on.
     pub ports: Vec<PortState>,
+    /// Where its files are.
+    place: Place,
+    /// What represents other functions on its switch.
+    representors: Vec<RepresentorInfo>,
     /// Entries of each port's GID table, and of its P_Key table.
     gids: u32,
     pkeys: u32,
     counters: Vec<&'static str>,
 }
 
+/// Where the files of a device are.
+#[derive(Debug)]
+struct Place {
+    /// The PCI function: its bus, and its address.
+    root: String,
+    slot: String,
+    /// A sub-function's directory in that of the PCI function.
+    sub: Option<String>,
+    on_card: FunctionPlace,
+}
+
+impl Place {
+    /// That of the device of this number, which chooses an address for one that has none.
+    fn new(number: usize, on_card: FunctionPlace) -> Self {
+        let address = match &on_card.address {
+            Some(address) => address.clone(),
+            None => format!("00:{:02x}.0", number + 1),
+        };
+        let bus = address.split(':').next().unwrap_or_default();
+        let is_sub = on_card.role == Role::Sf;
+        Self {
+            root: format!("pci{PCI_DOMAIN}:{bus}"),
+            slot: format!("{PCI_DOMAIN}:{address}"),
+            sub: is_sub.then(|| format!("mlx5_core.sf.{number}")),
+            on_card,
+        }
+    }
+
+    /// The PCI function's directory, below /sys/devices.
+    fn function(&self) -> String {
+        format!("{}/{}", self.root, self.slot)
+    }
+
+    /// The device's directory, below /sys/devices.
+    fn device(&self) -> String {
+        self.function() + &self.sub.as_ref().map_or(String::new(), |sub| format!("/{sub}"))
+    }
+
+    /// The last part of it.
+    fn leaf(&self) -> &str {
+        self.sub.as_deref().unwrap_or(&self.slot)
+    }
+
+    /// The way from so many directories below the device's up to /sys.
+    fn up(&self, below: usize) -> String {
+        "../".repeat(3 + usize::from(self.sub.is_some()) + below)
+    }
+}
+
 /// The devices that a backend shows.
 pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
     let infos = backend.enumerate().unwrap_or_default();
-    let shown = |(info, device): (DeviceInfo, &Device)| {
+    let shown = |(number, (info, device)): (usize, (DeviceInfo, &Device))| {
         let ports = (1..).map_while(|number| backend.port(device.number(), number)).collect();
         let caps = device.capabilities();
         let pkeys = match device.profile().link() {
@@ -103,9 +155,11 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
             counters.extend(RETRANSMISSION_COUNTERS);
         }
         let (flags, gids) = (device_flags(&caps), device.gid_table_length());
-        Shown { info, flags, ports, gids, pkeys, counters }
+        let place = Place::new(number, device.on_card());
+        let representors = backend.represented(device.number());
+        Shown { info, flags, ports, place, representors, gids, pkeys, counters }
     };
-    infos.into_iter().zip(backend.shown()).map(shown).collect()
+    infos.into_iter().zip(backend.shown()).enumerate().map(shown).collect()
 }
 
 /// Makes files below a directory that stands for `/`.
@@ -143,18 +197,82 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
     }
     to.file("sys/class/infiniband_verbs/abi_version", "6")?;
     for (number, device) in devices.iter().enumerate() {
-        let slot = format!("{PCI_DOMAIN}:00:{:02x}.0", number + 1);
-        let pci = format!("sys/devices/{PCI_ROOT}/{slot}");
-        pci_function(&to, &pci, &slot, device)?;
-        rdma_device(&to, &pci, &slot, device)?;
-        verbs_device(&to, &pci, &slot, FIRST_MINOR + number as u32, device)?;
+        match device.place.sub {
+            Some(_) => sub_function(&to, device)?,
+            None => pci_function(&to, device)?,
+        }
+        rdma_device(&to, device)?;
+        verbs_device(&to, FIRST_MINOR + number as u32, device)?;
+        representors(&to, device)?;
+    }
+    virtual_functions(&to, devices)
+}
+
+/// What is said of a sub-function, an auxiliary device below its PCI function.
+fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+    let place = &device.place;
+    let at = format!("sys/devices/{}", place.device());
+    to.link(
+        &format!("{at}/driver"),
+        &format!("{}bus/auxiliary/drivers/mlx5_core.sf", place.up(0)),
+    )?;
+    to.link(&format!("{at}/subsystem"), &format!("{}bus/auxiliary", place.up(0)))?;
+    to.file(&format!("{at}/sfnum"), &place.on_card.number.unwrap_or_default().to_string())?;
+    to.file(&format!("{at}/modalias"), "auxiliary:mlx5_core.sf")?;
+    to.file(&format!("{at}/uevent"), "DRIVER=mlx5_core.sf\nMODALIAS=auxiliary:mlx5_core.sf")
+}
+
+/// A VF and its PF lead to each other.
+fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
+    let of = |role| devices.iter().map(|it| &it.place).filter(move |it| it.on_card.role == role);
+    for own in of(Role::Vf) {
+        let is_parent = |it: &&Place| it.on_card.pf == own.on_card.pf && it.root == own.root;
+        let Some(parent) = of(Role::Pf).find(is_parent) else { continue };
+        let number = own.on_card.number.unwrap_or_default();
+        let [own_at, parent_at] = [own, parent].map(|it| format!("sys/devices/{}", it.function()));
+        to.link(&format!("{own_at}/physfn"), &format!("../{}", parent.slot))?;
+        to.link(&format!("{parent_at}/virtfn{number}"), &format!("../{}", own.slot))?;
+    }
+    Ok(())
+}
+
+/// The network devices that represent functions on a PF's switch, and its uplink. They carry
+/// nothing. Below `represents` is what Linux does not tell.
+fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+    let Some(first) = device.representors.first() else { return Ok(()) };
+    let net = format!("sys/devices/{}/net", device.place.function());
+    let uplink = format!("p{}", device.place.on_card.pf);
+    let netdev = |name: &str, port: &str, switch: &str| {
+        to.file(&format!("{net}/{name}/phys_port_name"), port)?;
+        to.file(&format!("{net}/{name}/phys_switch_id"), switch)?;
+        to.link(&format!("{net}/{name}/device"), &format!("../../../{}", device.place.slot))
+    };
+    netdev(&uplink, &uplink, &first.switch_id)?;
+    for it in &device.representors {
+        let (pf, number) = (it.pf, it.number.unwrap_or_default());
+        let controller = if it.external { "c1" } else { "" };
+        let port = match it.function {
+            FunctionKind::Physical => format!("{controller}pf{pf}"),
+            FunctionKind::Virtual => format!("{controller}pf{pf}vf{number}"),
+            FunctionKind::Sub => format!("{controller}pf{pf}sf{number}"),
+        };
+        netdev(&it.name, &port, &it.switch_id)?;
+        let represents = format!("{net}/{}/represents", it.name);
+        if let Some(address) = &it.pci_address {
+            let address = address.split_once(':').map_or("", |(_, address)| address);
+            to.file(&format!("{represents}/pci_address"), &format!("{PCI_DOMAIN}:{address}"))?;
+        }
+        if let Some(vuid) = &it.vuid {
+            to.file(&format!("{represents}/vuid"), vuid)?;
+        }
     }
     Ok(())
 }
 
 /// What is said of the PCI function.
-fn pci_function(to: &Writer<'_>, pci: &str, slot: &str, device: &Shown) -> io::Result<()> {
-    let link = format!("../../../devices/{PCI_ROOT}/{slot}");
+fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+    let (pci, slot) = (format!("sys/devices/{}", device.place.function()), &device.place.slot);
+    let link = format!("../../../devices/{}", device.place.function());
     to.link(&format!("sys/bus/pci/devices/{slot}"), &link)?;
     to.link(&format!("{pci}/driver"), "../../../bus/pci/drivers/mlx5_core")?;
     to.link(&format!("{pci}/subsystem"), "../../../bus/pci")?;
@@ -194,10 +312,10 @@ fn pci_function(to: &Writer<'_>, pci: &str, slot: &str, device: &Shown) -> io::R
 }
 
 /// What is said of the RDMA device and its ports.
-fn rdma_device(to: &Writer<'_>, pci: &str, slot: &str, device: &Shown) -> io::Result<()> {
-    let info = &device.info;
+fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+    let (place, info) = (&device.place, &device.info);
     let name = &info.name;
-    let rdma = format!("{pci}/infiniband/{name}");
+    let rdma = format!("sys/devices/{}/infiniband/{name}", place.device());
     for (at, text) in [
         ("node_type", "1: CA".into()),
         ("fw_ver", info.firmware.clone()),
@@ -211,11 +329,11 @@ fn rdma_device(to: &Writer<'_>, pci: &str, slot: &str, device: &Shown) -> io::Re
     ] {
         to.file(&format!("{rdma}/{at}"), &text)?;
     }
-    to.link(&format!("{rdma}/device"), &format!("../../../{slot}"))?;
-    to.link(&format!("{rdma}/subsystem"), "../../../../../class/infiniband")?;
+    to.link(&format!("{rdma}/device"), &format!("../../../{}", place.leaf()))?;
+    to.link(&format!("{rdma}/subsystem"), &format!("{}class/infiniband", place.up(2)))?;
     to.link(
         &format!("sys/class/infiniband/{name}"),
-        &format!("../../devices/{PCI_ROOT}/{slot}/infiniband/{name}"),
+        &format!("../../devices/{}/infiniband/{name}", place.device()),
     )?;
     for (number, port) in (1..).zip(&device.ports) {
         port_files(to, &format!("{rdma}/ports/{number}"), device, port)?;
@@ -265,25 +383,19 @@ fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> i
 }
 
 /// What is said of the device as verbs reach it.
-fn verbs_device(
-    to: &Writer<'_>,
-    pci: &str,
-    slot: &str,
-    minor: u32,
-    device: &Shown,
-) -> io::Result<()> {
-    let node = &device.info.node;
-    let verbs = format!("{pci}/infiniband_verbs/{node}");
+fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
+    let (place, node) = (&device.place, &device.info.node);
+    let verbs = format!("sys/devices/{}/infiniband_verbs/{node}", place.device());
     to.file(&format!("{verbs}/ibdev"), &device.info.name)?;
     to.file(&format!("{verbs}/dev"), &format!("{MAJOR}:{minor}"))?;
     to.file(&format!("{verbs}/abi_version"), "1")?;
     let event = format!("MAJOR={MAJOR}\nMINOR={minor}\nDEVNAME=infiniband/{node}\nDEVMODE=0666");
     to.file(&format!("{verbs}/uevent"), &event)?;
-    to.link(&format!("{verbs}/device"), &format!("../../../{slot}"))?;
-    to.link(&format!("{verbs}/subsystem"), "../../../../../class/infiniband_verbs")?;
+    to.link(&format!("{verbs}/device"), &format!("../../../{}", place.leaf()))?;
+    to.link(&format!("{verbs}/subsystem"), &format!("{}class/infiniband_verbs", place.up(2)))?;
     to.link(
         &format!("sys/class/infiniband_verbs/{node}"),
-        &format!("../../devices/{PCI_ROOT}/{slot}/infiniband_verbs/{node}"),
+        &format!("../../devices/{}/infiniband_verbs/{node}", place.device()),
     )?;
     fs::write(to.0.join(format!("dev/infiniband/{node}")), "")
 }

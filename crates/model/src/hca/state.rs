@@ -19,7 +19,7 @@ use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
 use crate::ioctl::Ioctl;
 use crate::memory::{HostMemory, Interrupts, UarSpace};
-use crate::profile::{Link, Profile};
+use crate::profile::{FunctionPlace, Link, Profile};
 use crate::wire::Mac;
 
 /// A port's physical and logical state.
@@ -65,6 +65,8 @@ pub(crate) struct Hca {
     pub qp_types: QpTypes,
     /// Which function of its side of the device it is, from 0.
     pub function: u16,
+    /// What it is on the card.
+    pub on_card: FunctionPlace,
     /// It is not the first function of its card.
     pub shares_card: bool,
     pub life: Life,
@@ -137,6 +139,7 @@ impl Hca {
             identity,
             qp_types,
             function: 0,
+            on_card: FunctionPlace::default(),
             shares_card: false,
             life: Life::Disabled,
             objects: Objects {
@@ -185,11 +188,12 @@ impl Hca {
     }
 
     /// The same as function `number` of its side of a device, whose first function is `first`.
-    pub(crate) fn of_function(mut self, first: usize, number: u16) -> Self {
+    pub(crate) fn of_function(mut self, first: usize, number: u16, on_card: FunctionPlace) -> Self {
         self.shares_card = self.identity.node_guid != Identity::new(first as u32, 1).node_guid;
         let first = Identity::new(first as u32, self.ports.len() as u32);
         self.identity.system_image_guid = first.system_image_guid;
         self.function = number;
+        self.on_card = on_card;
         self.caps = Capabilities::new(&self.profile, number);
         self
     }

@@ -80,6 +80,39 @@ pub enum Side {
     Dpu,
 }
 
+/// What sort of function of a card something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// A physical PCI function.
+    #[default]
+    Pf,
+    /// A virtual PCI function.
+    Vf,
+    /// A sub-function: part of a PCI function.
+    Sf,
+}
+
+impl Read for Side {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        match &value {
+            Value::String(text) if text == "host" => Ok(Self::Host),
+            Value::String(text) if text == "dpu" => Ok(Self::Dpu),
+            other => Err(wrong(place, format!("is {other:?}; a side is \"host\" or \"dpu\""))),
+        }
+    }
+}
+
+impl Read for Role {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        match &value {
+            Value::String(text) if text == "pf" => Ok(Self::Pf),
+            Value::String(text) if text == "vf" => Ok(Self::Vf),
+            Value::String(text) if text == "sf" => Ok(Self::Sf),
+            other => Err(wrong(place, format!("is {other:?}; a role is \"pf\", \"vf\" or \"sf\""))),
+        }
+    }
+}
+
 impl Read for Link {
     fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
         match &value {
@@ -112,6 +145,24 @@ sections! {
         pub ethernet: ByLink,
         /// The embedded CPU's function; without this section, there is none.
         pub dpu: Option<OnDpu> = none,
+        /// All functions of a card that has several, for whoever asks for them.
+        pub topology: Vec<FunctionPlace> = empty,
+    }
+
+    /// Where a function is: on which side, at which address, and which of its kind.
+    #[derive(PartialEq, Eq, Default)]
+    pub struct FunctionPlace {
+        /// Whose it is.
+        pub side: Side,
+        /// What sort of function it is.
+        pub role: Role,
+        /// Number of the PF: its own, or its parent's.
+        pub pf: u16,
+        /// Number of the VF or SF on its PF; of a PF, none.
+        pub number: Option<u16> = none,
+        /// Its PCI address without the domain, as 0b:00.2; of an SF, its parent's. `None`: the
+        /// front end chooses one.
+        pub address: Option<String> = none,
     }
 
     /// What goes over all other values on the DPU side.
@@ -136,6 +187,8 @@ sections! {
         pub vendor_id: u16,
         /// PCI device.
         pub device_id: u16,
+        /// PCI device of its VFs, if that is another.
+        pub vf_device_id: Option<u16> = none,
         /// IEEE OUI of the vendor.
         pub ieee_vendor_id: u32,
         /// The parameter set id (PSID), at most 16 characters; a name that no vendor gives.
@@ -267,6 +320,40 @@ impl File {
                     return wrong(&format!("{link}.port"), field, &why);
                 }
             }
+        }
+        self.check_topology()
+    }
+
+    /// Each function of the topology is one that can be, and is there once.
+    fn check_topology(&self) -> Result<(), ProfileError> {
+        let mut seen: Vec<&FunctionPlace> = Vec::new();
+        for place in &self.topology {
+            let wrong = |why: &str| {
+                Err(ProfileError::Value {
+                    section: "profile".into(),
+                    field: "topology".into(),
+                    why: format!("has {place:?}, {why}"),
+                })
+            };
+            if place.address.is_none() {
+                return wrong("which has no address");
+            }
+            if (place.role == Role::Pf) != place.number.is_none() {
+                return wrong("where a VF and an SF have a number, and a PF has none");
+            }
+            if place.side == Side::Dpu && self.dpu.is_none() {
+                return wrong("but the profile has no section dpu");
+            }
+            let is_parent = |it: &&&FunctionPlace| {
+                it.role == Role::Pf && (it.side, it.pf) == (place.side, place.pf)
+            };
+            if place.role != Role::Pf && !seen.iter().any(|it| is_parent(&it)) {
+                return wrong("whose PF does not stand before it");
+            }
+            if seen.contains(&place) {
+                return wrong("which is there twice");
+            }
+            seen.push(place);
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 //! A profile names capability values as `prm/` names the fields, page by page, so that no number
 //! lives in code. What depends on the port type stands in the sections `infiniband` and `ethernet`
 //! and goes over the common values. A section `dpu` says that the device has an embedded CPU with a
-//! function of its own, and what is different there. `base` names a profile that comes along, whose
+//! function of its own, and what is different there; `topology` lists all functions of a card that
+//! has several. `base` names a profile that comes along, whose
 //! values hold where the file says nothing.
 
 mod apply;
@@ -21,7 +22,9 @@ use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, LagContext, NicVportCont
 pub(crate) use apply::{CapPage, Register};
 pub use error::ProfileError;
 pub(crate) use error::nearest;
-pub use file::{DeviceNumbers, FirstNumbers, KeyNumbers, Link, PortNumbers, Side};
+pub use file::{
+    DeviceNumbers, FirstNumbers, FunctionPlace, KeyNumbers, Link, PortNumbers, Role, Side,
+};
 
 /// A kind of device, with all its capability values.
 #[derive(Debug, Clone)]
@@ -71,11 +74,12 @@ impl Profile {
         if file.dpu.is_some() {
             Self::resolve(file.clone(), file.link.other(), Side::Dpu)?;
             let dpu = Self::resolve(file.clone(), file.link, Side::Dpu)?;
-            if dpu.vhca_id() == host.vhca_id() {
+            let hosts = file.topology.iter().filter(|it| it.side == Side::Host).count().max(1);
+            if dpu.vhca_id() >= host.vhca_id() && dpu.vhca_id() < host.vhca_id() + hosts as u16 {
                 return Err(ProfileError::Value {
                     section: "dpu.caps.general".into(),
                     field: "vhca_id".into(),
-                    why: format!("is {}, as the host's: each function has its own", dpu.vhca_id()),
+                    why: format!("is {}, as a host's: each function has its own", dpu.vhca_id()),
                 });
             }
         }
@@ -145,6 +149,12 @@ impl Profile {
     /// Whose function it describes.
     pub fn side(&self) -> Side {
         self.side
+    }
+
+    /// All functions of the card, if it has several; the host's and the DPU's are each in the order
+    /// of their numbers.
+    pub fn topology(&self) -> &[FunctionPlace] {
+        &self.file.topology
     }
 
     /// What it is and how large.

@@ -160,6 +160,15 @@ impl<T: Read, const N: usize> Read for [T; N] {
     }
 }
 
+impl<T: Read> Read for Vec<T> {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        let Value::Array(values) = value else {
+            return Err(misplaced(place, &value, "an array"));
+        };
+        values.into_iter().map(|value| T::read(value, place)).collect()
+    }
+}
+
 impl Read for Fields {
     fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
         match value {

@@ -1,0 +1,157 @@
+//! Representors through sysfs: the network devices of an embedded switch's ports.
+//!
+//! A kernel in switchdev mode has one for each function behind the switch, with the switch's id in
+//! `phys_switch_id` and the function in `phys_port_name`. Sources: Linux
+//! `Documentation/ABI/testing/sysfs-class-net`, `net/devlink/port.c` (the names), mlx5's `en_rep.c`
+//! (whose network devices, before Linux 5.14, have no `device` but for the uplink), BlueField's
+//! udev rules (`pf0hpf`), `drivers/platform/mellanox/mlxbf-bootctl.c` (`MLNXBF04`).
+
+use std::path::{Path, PathBuf};
+
+use super::sysfs::{link_name, names, resolved, text};
+use crate::info::{FunctionKind, RepresentorInfo};
+
+/// The network devices of a PCI function that are its own, and the representors behind its switch.
+#[derive(Debug, Default)]
+pub(super) struct Netdevs {
+    pub own: Vec<String>,
+    pub representors: Vec<RepresentorInfo>,
+}
+
+/// Those of a PCI function, by its directory.
+pub(super) fn of_function(sysfs: &Path, function: &Path) -> Netdevs {
+    let mut found = Netdevs::default();
+    let mut switches: Vec<String> = Vec::new();
+    for name in names(function.join("net")) {
+        let netdev = function.join("net").join(&name);
+        match representor(&netdev, &name, function) {
+            Some(it) => found.representors.push(it),
+            None => {
+                switches.extend(text(netdev.join("phys_switch_id")));
+                found.own.push(name);
+            }
+        }
+    }
+    let class = sysfs.join("class/net");
+    let orphans = names(&class).into_iter().filter(|name| {
+        // One with a device is found there, or belongs to another function.
+        !class.join(name).join("device").exists()
+            && found.representors.iter().all(|known| known.name != *name)
+    });
+    let behind = orphans.filter_map(|name| representor(&class.join(&name), &name, function));
+    // The PFs of a card may have one id for their switches.
+    let pf = function.extension().and_then(|it| it.to_str()?.parse().ok());
+    let behind = behind.filter(|it| switches.contains(&it.switch_id) && Some(it.pf) == pf);
+    let behind: Vec<_> = behind.collect();
+    found.representors.extend(behind);
+    // Before Linux 5.9, names do not say whose VFs they are; an embedded CPU has none of its own.
+    if found.representors.iter().any(|it| it.external) {
+        let virtuals = found.representors.iter_mut();
+        virtuals
+            .filter(|it| it.function == FunctionKind::Virtual)
+            .for_each(|it| it.external = true);
+    }
+    found
+}
+
+/// A network device as a representor, if it is one of a function.
+fn representor(netdev: &Path, name: &str, function: &Path) -> Option<RepresentorInfo> {
+    let port = parse(&text(netdev.join("phys_port_name"))?)?;
+    // The model's kernel tells of the function itself; Linux does not.
+    let told = |attribute: &str| text(netdev.join("represents").join(attribute));
+    Some(RepresentorInfo {
+        name: name.to_owned(),
+        switch_id: text(netdev.join("phys_switch_id"))?,
+        external: port.external,
+        function: port.kind,
+        pf: port.pf,
+        number: port.number,
+        pci_address: told("pci_address").or_else(|| own_virtual(function, &port)),
+        vuid: told("vuid"),
+    })
+}
+
+/// The address of a VF of this machine: its PF has a link to it.
+fn own_virtual(function: &Path, port: &PortName) -> Option<String> {
+    let is_own = !port.external && port.kind == FunctionKind::Virtual;
+    let link: PathBuf = function.join(format!("virtfn{}", port.number?));
+    is_own.then(|| link_name(link)).flatten()
+}
+
+/// What `phys_port_name` says of a representor.
+#[derive(Debug, PartialEq, Eq)]
+struct PortName {
+    external: bool,
+    kind: FunctionKind,
+    pf: u32,
+    number: Option<u32>,
+}
+
+/// Reads `pf0hpf`, `pf0vf1`, `pf0sf88`, and those with the number of an external controller in
+/// front: `c1pf0`, `c1pf0vf1`. Names of uplinks (`p0`) and of others are none.
+fn parse(name: &str) -> Option<PortName> {
+    let (controller, rest) = match name.strip_prefix('c') {
+        Some(rest) => number(rest).map(|(number, rest)| (Some(number), rest))?,
+        None => (None, name),
+    };
+    let (pf, rest) = number(rest.strip_prefix("pf")?)?;
+    let (kind, number) = match rest {
+        "" | "hpf" => (FunctionKind::Physical, None),
+        _ => {
+            let (kind, digits) = match rest.strip_prefix("vf") {
+                Some(digits) => (FunctionKind::Virtual, digits),
+                None => (FunctionKind::Sub, rest.strip_prefix("sf")?),
+            };
+            let (number, end) = number(digits)?;
+            (kind, Some(number).filter(|_| end.is_empty()))
+        }
+    };
+    if number.is_none() && kind != FunctionKind::Physical {
+        return None;
+    }
+    let external = controller.is_some() || rest == "hpf";
+    Some(PortName { external, kind, pf, number })
+}
+
+/// A decimal number, and what follows it.
+fn number(text: &str) -> Option<(u32, &str)> {
+    let end = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    digits.parse().ok().map(|number| (number, rest))
+}
+
+/// Whether the functions of this PCI function are those of a DPU's embedded CPU: host functions are
+/// behind its switch, or the machine is a BlueField.
+pub(super) fn is_embedded(sysfs: &Path, netdevs: &Netdevs) -> bool {
+    netdevs.representors.iter().any(|it| it.external && it.function == FunctionKind::Physical)
+        || names(sysfs.join("bus/platform/devices")).iter().any(|it| it.starts_with("MLNXBF"))
+}
+
+/// The directory of the PCI function at this address.
+pub(super) fn directory(sysfs: &Path, address: &str) -> PathBuf {
+    resolved(sysfs.join("bus/pci/devices").join(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_ports_say_what_is_behind_them() {
+        use FunctionKind::{Physical, Sub, Virtual};
+        for (name, external, kind, pf, number) in [
+            ("pf0hpf", true, Physical, 0, None),
+            ("c1pf1", true, Physical, 1, None),
+            ("c1pf0vf12", true, Virtual, 0, Some(12)),
+            ("pf0vf1", false, Virtual, 0, Some(1)),
+            ("pf1sf88", false, Sub, 1, Some(88)),
+            ("pf3", false, Physical, 3, None),
+        ] {
+            assert_eq!(parse(name), Some(PortName { external, kind, pf, number }), "{name}");
+        }
+        for name in ["", "p0", "p1s2", "pf", "pf0vf", "pf0vfx", "pf0vf1x", "pf0sf", "c1", "cpf0"] {
+            assert_eq!(parse(name), None, "{name}");
+        }
+        assert_eq!(parse("pf4294967296"), None);
+    }
+}

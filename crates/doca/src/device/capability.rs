@@ -1,0 +1,74 @@
+//! What a device can do with the host's memory and with functions of its card
+//! (`doca_devinfo_get_is_…_supported`). What a library can do, its context tells.
+
+use super::{Dev, DevInfo};
+use crate::error::{Error, ErrorKind, Result};
+
+impl DevInfo {
+    /// Whether a map can be exported to the DPU for this device
+    /// (`doca_devinfo_get_is_mmap_export_dpu_supported`): it is a function of the host, and the
+    /// card lets its DPU use a host's keys.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`], with the reason, which exporting has as well; the device cannot
+    /// be opened.
+    pub fn mmap_export_dpu_supported(&self) -> Result<()> {
+        self.open().and_then(|dev| exports(&dev))
+    }
+
+    /// Whether this device reaches the memory of a map that its host exported
+    /// (`doca_devinfo_get_is_mmap_from_export_dpu_supported`): it is a function of a DPU that can
+    /// use a host's keys.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`], with the reason, which importing has as well; the device cannot
+    /// be opened.
+    pub fn mmap_from_export_dpu_supported(&self) -> Result<()> {
+        self.open().and_then(|dev| imports(&dev))
+    }
+
+    /// Whether emulated functions can be plugged in and out through this device
+    /// (`doca_devinfo_get_is_hotplug_manager_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`]: the commands that do it are not public, and nothing here does.
+    pub fn hotplug_manager_supported(&self) -> Result<()> {
+        let name = self.ib_device_name();
+        Err(Error::new(
+            ErrorKind::NotSupported,
+            format!("{name} plugs no emulated functions: the commands for it are not public"),
+        ))
+    }
+}
+
+/// Whether the DPU can use keys of this device.
+pub(crate) fn exports(dev: &Dev) -> Result<()> {
+    shares(dev)?;
+    if dev.info().device_info().embedded_cpu {
+        let text = format!("{dev:?} is a device of the DPU itself: the host exports to the DPU");
+        return Err(Error::new(ErrorKind::NotSupported, text));
+    }
+    Ok(())
+}
+
+/// Whether this device can use keys of its host.
+pub(crate) fn imports(dev: &Dev) -> Result<()> {
+    shares(dev)?;
+    if !dev.info().device_info().embedded_cpu {
+        let text = format!(
+            "{dev:?} is no device of a DPU: only the DPU, in switchdev mode, reaches memory that \
+             its host exported"
+        );
+        return Err(Error::new(ErrorKind::NotSupported, text));
+    }
+    Ok(())
+}
+
+/// Whether keys of one function can be used by another.
+fn shares(dev: &Dev) -> Result<()> {
+    if !dev.caps().shares_keys() {
+        let text = format!("{dev:?} shares no keys with other functions of its card");
+        return Err(Error::new(ErrorKind::NotSupported, text));
+    }
+    Ok(())
+}

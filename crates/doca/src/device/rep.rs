@@ -1,0 +1,156 @@
+//! Representors (section 3.2 of 2.2; 4.3 and 4.4 of 1.3, which calls them remote devices).
+//!
+//! A DPU has a representor for each function of its host and for each of its own sub-functions, at
+//! the PF that manages the switch they are behind. A [`DevInfoRep`] is listed and asked, a
+//! [`DevRep`] is an open one. The host's device and its representor have the same PCI address and
+//! the same VUID:
+//!
+//! ```no_run
+//! use verbless_doca::{DevInfo, DevInfoRep, PciAddress, Result};
+//!
+//! # fn main() -> Result<()> {
+//! let dev = DevInfo::find("03:00.0")?.open()?;
+//! let wanted: PciAddress = "0b:00.2".parse()?;
+//! let reps = DevInfoRep::list(&dev)?;
+//! if let Some(info) = reps.iter().find(|rep| rep.pci_address().ok() == Some(wanted)) {
+//!     let rep = info.open()?;
+//!     println!("{} stands for it", rep.info().interface_name());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use verbless_devx::{FunctionKind, RepresentorInfo};
+
+use super::{Dev, DevInfo, func_type};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{PciAddress, PciFuncType};
+
+/// What was known of a representor when it was listed (`struct doca_devinfo_rep`, and
+/// `struct doca_devinfo_remote` of 1.3). It outlives the device that it was listed by. Clones are
+/// the same.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DevInfoRep(Arc<ListedRep>);
+
+#[derive(PartialEq, Eq)]
+struct ListedRep {
+    /// The device that it was listed by; open or not.
+    by: DevInfo,
+    info: RepresentorInfo,
+}
+
+impl DevInfoRep {
+    /// The representors at `dev` (`doca_devinfo_rep_list_create`): a snapshot, which neither
+    /// functions that come nor those that go change. List again to see them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if `dev` represents nobody: it is a device of a host, or a
+    /// sub-function; the device is gone.
+    pub fn list(dev: &Dev) -> Result<Vec<Self>> {
+        let by = dev.info();
+        let listed = by.backend().representors(by.device_info())?;
+        let is_manager = by.device_info().embedded_cpu && by.function_type() == PciFuncType::Pf;
+        if listed.is_empty() && !is_manager {
+            let text = format!(
+                "{dev:?} represents no functions: list the representors of a physical function of \
+                 the DPU, in switchdev mode"
+            );
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        let new = |info| Self(Arc::new(ListedRep { by: by.clone(), info }));
+        Ok(listed.into_iter().map(new).collect())
+    }
+
+    /// Opens it (`doca_dev_remote_open`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the function or the device that represents it is gone, or another
+    /// one has its place.
+    pub fn open(&self) -> Result<DevRep> {
+        let ListedRep { by, info } = &*self.0;
+        let gone = || {
+            let text = format!(
+                "the representor {} of {} is gone, or stands for another function: list them again",
+                info.name,
+                by.ib_device_name()
+            );
+            Error::new(ErrorKind::NotFound, text)
+        };
+        let now = by.backend().representors(by.device_info()).map_err(|_| gone())?;
+        if !now.contains(info) {
+            return Err(gone());
+        }
+        Ok(DevRep(self.clone()))
+    }
+
+    /// The PCI address of the function that it stands for, where that is plugged in.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for a sub-function, which has none, and if the kernel does not tell:
+    /// Linux on a DPU does not know the host's.
+    pub fn pci_address(&self) -> Result<PciAddress> {
+        match &self.0.info.pci_address {
+            Some(address) => address.parse(),
+            None if self.0.info.function == FunctionKind::Sub => {
+                Err(self.has_no("PCI address: it stands for a sub-function"))
+            }
+            None => Err(self.has_no("PCI address: the kernel does not tell the host's")),
+        }
+    }
+
+    /// The VUID of the function that it stands for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the kernel does not tell.
+    pub fn vuid(&self) -> Result<&str> {
+        let vuid = self.0.info.vuid.as_deref();
+        vuid.ok_or_else(|| self.has_no("VUID: the kernel does not tell the function's"))
+    }
+
+    /// What sort of function it stands for.
+    pub fn function_type(&self) -> PciFuncType {
+        func_type(self.0.info.function)
+    }
+
+    /// The name of its network interface, such as `pf0hpf`.
+    pub fn interface_name(&self) -> &str {
+        &self.0.info.name
+    }
+
+    /// What the layers below know of it.
+    pub fn representor_info(&self) -> &RepresentorInfo {
+        &self.0.info
+    }
+
+    fn has_no(&self, what: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("{} has no {what}", self.interface_name()))
+    }
+}
+
+impl fmt::Debug for DevInfoRep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DevInfoRep").field(&self.0.info).finish()
+    }
+}
+
+/// An open representor (`struct doca_dev_rep`, and `struct doca_dev_remote` of 1.3), by which
+/// libraries name a function of the host. It closes when it is dropped. Two are equal if they are
+/// of the same function.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DevRep(DevInfoRep);
+
+impl DevRep {
+    /// What was known of it when it was listed (`doca_dev_remote_as_devinfo`).
+    pub fn info(&self) -> &DevInfoRep {
+        &self.0
+    }
+}
+
+impl fmt::Debug for DevRep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DevRep({})", self.0.interface_name())
+    }
+}

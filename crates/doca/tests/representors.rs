@@ -1,0 +1,194 @@
+//! The topology of section 3.2.1.2 of 2.2: two PFs and three VFs at the host, two PFs and two SFs at
+//! the DPU, and what represents whom.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use verbless_devx::Backend;
+use verbless_doca::{
+    AccessFlags, Dev, DevInfo, DevInfoRep, ErrorKind, Mmap, PciAddress, PciFuncType,
+};
+use verbless_model::{Model, Profile, Side};
+use verbless_model_kernel::InProcess;
+
+use support::{map, sides};
+
+/// A card with all its functions, as both sides see it.
+struct Card {
+    kernel: InProcess,
+    host: Arc<dyn Backend>,
+    dpu: Arc<dyn Backend>,
+}
+
+fn card() -> Card {
+    let profile = Profile::load("bluefield3").unwrap();
+    let kernel = InProcess::of(&Model::builder().device_with_topology(profile).build());
+    let side = |side| -> Arc<dyn Backend> { Arc::new(kernel.clone().on_side(side)) };
+    Card { host: side(Side::Host), dpu: side(Side::Dpu), kernel }
+}
+
+fn address(text: &str) -> PciAddress {
+    text.parse().unwrap()
+}
+
+fn pf(backend: &Arc<dyn Backend>, at: &str) -> Dev {
+    DevInfo::find_in(backend, at).unwrap().open().unwrap()
+}
+
+fn names(reps: &[DevInfoRep]) -> Vec<&str> {
+    reps.iter().map(DevInfoRep::interface_name).collect()
+}
+
+#[test]
+fn each_side_has_the_devices_of_the_guides_diagram() {
+    let card = card();
+    let list = |backend| {
+        let infos = DevInfo::list_of(backend).unwrap();
+        let told = infos.iter().map(|it| (it.pci_address().unwrap(), it.function_type()));
+        (told.collect::<Vec<_>>(), infos)
+    };
+    let (on_host, host) = list(&card.host);
+    let (pf, vf, sf) = (PciFuncType::Pf, PciFuncType::Vf, PciFuncType::Sf);
+    let expected =
+        [("0b:00.0", pf), ("0b:00.1", pf), ("0b:00.2", vf), ("0b:00.3", vf), ("0b:00.4", vf)];
+    assert_eq!(on_host, expected.map(|(at, kind)| (address(at), kind)));
+    let (on_dpu, dpu) = list(&card.dpu);
+    let expected = [("03:00.0", pf), ("03:00.1", pf), ("03:00.0", sf), ("03:00.1", sf)];
+    assert_eq!(on_dpu, expected.map(|(at, kind)| (address(at), kind)));
+    let vuids: BTreeSet<_> = host.iter().chain(&dpu).map(|it| it.vuid().unwrap()).collect();
+    assert_eq!(vuids.len(), 9, "each has its own: {vuids:?}");
+    let ids = |infos: &[DevInfo]| -> Vec<_> {
+        infos.iter().map(|it| it.device_info().device_id).collect()
+    };
+    assert_eq!(ids(&host), [0xa2dc, 0xa2dc, 0x101e, 0x101e, 0x101e], "VFs have an id of theirs");
+    assert_eq!(ids(&dpu), [0xa2dc; 4]);
+}
+
+#[test]
+fn a_representor_has_the_address_and_the_vuid_of_the_function_that_it_stands_for() {
+    let card = card();
+    // The guide's table, section 3.2.1.3; the SFs are the DPU's own.
+    let mut matched = 0;
+    for (manager, table) in [
+        ("03:00.0", [("pf0hpf", "0b:00.0"), ("pf0vf0", "0b:00.2"), ("pf0vf1", "0b:00.3")].to_vec()),
+        ("03:00.1", [("pf1hpf", "0b:00.1"), ("pf1vf0", "0b:00.4")].to_vec()),
+    ] {
+        let reps = DevInfoRep::list(&pf(&card.dpu, manager)).unwrap();
+        assert_eq!(reps.len(), table.len() + 1, "{manager}: {reps:?}");
+        for (name, at) in table {
+            let at = address(at);
+            let rep = reps.iter().find(|rep| rep.pci_address().ok() == Some(at)).unwrap();
+            assert_eq!(rep.interface_name(), name);
+            let host = DevInfo::find_in(&card.host, &at.to_string()).unwrap();
+            assert_eq!(host.pci_address().unwrap(), at);
+            assert_eq!(rep.vuid().unwrap(), host.vuid().unwrap());
+            assert_eq!(rep.function_type(), host.function_type());
+            matched += 1;
+        }
+        let sf = reps.iter().find(|rep| rep.function_type() == PciFuncType::Sf).unwrap();
+        assert_eq!(sf.pci_address().unwrap_err().kind(), ErrorKind::NotFound);
+        let infos = DevInfo::list_of(&card.dpu).unwrap();
+        let local = infos.iter().find(|it| it.vuid().unwrap() == sf.vuid().unwrap()).unwrap();
+        assert_eq!(local.function_type(), PciFuncType::Sf);
+        assert_eq!(local.pci_address().unwrap(), address(manager), "its parent's");
+    }
+    assert_eq!(matched, 5);
+}
+
+#[test]
+fn maps_of_every_host_function_are_imported_by_the_pf_that_represents_it() {
+    let card = card();
+    let mut imported = 0;
+    for manager in ["03:00.0", "03:00.1"] {
+        let dev = pf(&card.dpu, manager);
+        for rep in DevInfoRep::list(&dev).unwrap() {
+            let Ok(at) = rep.pci_address() else { continue };
+            let host = pf(&card.host, &at.to_string());
+            host.info().mmap_export_dpu_supported().unwrap();
+            let far = map(&host, 64, AccessFlags::DPU_READ_ONLY);
+            let descriptor = far.export_dpu(&host).unwrap();
+            let near = Mmap::create_from_export(descriptor.as_bytes(), &dev).unwrap();
+            assert_eq!(near.address(), far.address());
+            imported += 1;
+        }
+    }
+    assert_eq!(imported, 5);
+}
+
+#[test]
+fn a_list_of_representors_outlives_the_device_and_so_does_what_was_opened_from_it() {
+    let card = card();
+    let dev = pf(&card.dpu, "03:00.0");
+    let reps = DevInfoRep::list(&dev).unwrap();
+    drop(dev);
+    assert_eq!(names(&reps), ["pf0hpf", "pf0vf0", "pf0vf1", "pf0sf0"]);
+    let [first, again] = [0, 0].map(|at: usize| reps[at].open().unwrap());
+    let other = reps[1].open().unwrap();
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    drop(reps);
+    assert_eq!(first.info().interface_name(), "pf0hpf");
+    assert_eq!(other.info().pci_address().unwrap(), address("0b:00.2"));
+}
+
+#[test]
+fn lists_are_snapshots_and_the_next_one_has_what_came_meanwhile() {
+    let card = card();
+    let dev = pf(&card.dpu, "03:00.0");
+    // The host's PF gives up its VFs (devices 2 and 3 of the model).
+    [2, 3].iter().for_each(|&vf| card.kernel.set_present(vf, false));
+    let before = DevInfoRep::list(&dev).unwrap();
+    let devices = || DevInfo::list_of(&card.host).unwrap();
+    let devices_before = devices();
+    assert_eq!(names(&before), ["pf0hpf", "pf0sf0"]);
+    assert_eq!(devices_before.len(), 3);
+    card.kernel.set_present(3, true);
+    assert_eq!(names(&before), ["pf0hpf", "pf0sf0"], "a snapshot");
+    let after = DevInfoRep::list(&dev).unwrap();
+    assert_eq!(names(&after), ["pf0hpf", "pf0vf1", "pf0sf0"]);
+    assert_eq!((devices_before.len(), devices().len()), (3, 4));
+    assert_eq!(devices()[2].pci_address().unwrap(), address("0b:00.3"));
+    let vf = after[1].open().unwrap();
+    // It goes again: neither list changes, and what it names cannot be opened any more.
+    card.kernel.set_present(3, false);
+    assert_eq!(names(&after), ["pf0hpf", "pf0vf1", "pf0sf0"]);
+    assert_eq!(after[1].pci_address().unwrap(), address("0b:00.3"));
+    assert_eq!(after[1].open().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(vf.info(), &after[1], "an open one stays");
+    assert_eq!(names(&DevInfoRep::list(&dev).unwrap()), ["pf0hpf", "pf0sf0"]);
+}
+
+#[test]
+fn who_represents_nobody_says_so() {
+    let card = card();
+    let kind = |dev: &Dev| DevInfoRep::list(dev).map(drop).unwrap_err().kind();
+    for info in DevInfo::list_of(&card.host).unwrap() {
+        assert_eq!(kind(&info.open().unwrap()), ErrorKind::NotSupported, "{info:?}");
+    }
+    let sf = DevInfo::list_of(&card.dpu).unwrap().remove(2).open().unwrap();
+    assert_eq!(sf.info().function_type(), PciFuncType::Sf);
+    assert_eq!(kind(&sf), ErrorKind::NotSupported);
+    // A card of two functions: the DPU's represents the host's.
+    let (host, dpu) = sides();
+    assert_eq!(kind(&host), ErrorKind::NotSupported);
+    let reps = DevInfoRep::list(&dpu).unwrap();
+    assert_eq!(names(&reps), ["pf0hpf"]);
+    assert_eq!(reps[0].vuid().unwrap(), host.info().vuid().unwrap());
+    let refused = reps[0].pci_address().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotFound, "it is on no bus: {refused}");
+}
+
+#[test]
+fn infos_are_equal_if_they_are_of_the_same_device() {
+    let card = card();
+    let [first, again] = [0, 0].map(|_| DevInfo::list_of(&card.host).unwrap());
+    assert_eq!(first, again);
+    assert_ne!(first[0], first[1]);
+    assert_ne!(first[0], DevInfo::list_of(&card.dpu).unwrap()[0], "of the same name");
+    let dev = pf(&card.dpu, "03:00.0");
+    let [reps, reps_again] = [0, 0].map(|_| DevInfoRep::list(&dev).unwrap());
+    assert_eq!(reps, reps_again);
+    assert_ne!(reps[0], reps[1]);
+}

@@ -1,0 +1,61 @@
+//! What a kernel tells of a function's place on its card, and of the functions that it represents.
+
+use verbless_devx::{FunctionKind, RepresentorInfo};
+use verbless_model::device::Device;
+use verbless_model::{FunctionPlace, Role, Side};
+
+/// What sort of function it is.
+pub(super) fn kind(place: &FunctionPlace) -> FunctionKind {
+    match place.role {
+        Role::Pf => FunctionKind::Physical,
+        Role::Vf => FunctionKind::Virtual,
+        Role::Sf => FunctionKind::Sub,
+    }
+}
+
+/// Its PCI address, with the domain of most machines.
+pub(super) fn pci_address(place: &FunctionPlace) -> Option<String> {
+    place.address.as_ref().map(|address| format!("0000:{address}"))
+}
+
+/// The representors that a function has on its switch, of those among `others`: a PF of an embedded
+/// CPU those of the host's PF with its number, of that one's VFs, and of its own SFs.
+pub(super) fn representors<'a>(
+    function: &Device,
+    others: impl Iterator<Item = &'a Device>,
+) -> Vec<RepresentorInfo> {
+    let own = function.on_card();
+    if own.role != Role::Pf || own.side != Side::Dpu {
+        return Vec::new();
+    }
+    let card = function.system_image_guid();
+    let switch_id: String = card.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let behind = others.filter_map(|other| {
+        let place = other.on_card();
+        let is_behind = place.pf == own.pf && (place.side == Side::Host || place.role == Role::Sf);
+        if !is_behind || other.system_image_guid() != card {
+            return None;
+        }
+        Some(RepresentorInfo {
+            name: name(&place),
+            switch_id: switch_id.clone(),
+            external: place.side == Side::Host,
+            function: kind(&place),
+            pf: place.pf.into(),
+            number: place.number.map(u32::from),
+            pci_address: pci_address(&place).filter(|_| place.role != Role::Sf),
+            vuid: Some(other.vuid()),
+        })
+    });
+    behind.collect()
+}
+
+/// What a BlueField calls a representor: `pf0hpf`, `pf0vf1`, `pf0sf0`.
+fn name(place: &FunctionPlace) -> String {
+    let (pf, number) = (place.pf, place.number.unwrap_or_default());
+    match place.role {
+        Role::Pf => format!("pf{pf}hpf"),
+        Role::Vf => format!("pf{pf}vf{number}"),
+        Role::Sf => format!("pf{pf}sf{number}"),
+    }
+}

@@ -102,7 +102,7 @@ pub(crate) fn chaos() -> Result<Outcome> {
 
 /// Cases of two programs on one model, on both kinds of port, over perfect links and over some that
 /// lose, double and delay one frame in a hundred, and of a host and its DPU; the example `kv`, its
-/// server and clients being processes; and the example `graph`.
+/// server and clients being processes; and the examples `graph` and `representors`.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
     let process = program("process")?;
@@ -128,6 +128,13 @@ pub(crate) fn process() -> Result<Outcome> {
     );
     let graph = program("examples/graph")?;
     checks.run(&model, &[], "example graph: hash, copy, compare", &graph.display().to_string());
+    let representors = program("examples/representors")?;
+    checks.run(
+        &model,
+        &["--topology", "--side", "dpu"],
+        "example representors: the one of a host's VF, by its PCI address",
+        &format!("{} -r fb0b:0b:00.4", representors.display()),
+    );
     Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
 }
 
@@ -275,7 +282,7 @@ const PACKAGES: [&str; 8] = [
     "verbless-doca",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 6] = ["bridge", "busy", "graph", "kv", "speed", "stepped"];
+const EXAMPLES: [&str; 7] = ["bridge", "busy", "graph", "kv", "representors", "speed", "stepped"];
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {

@@ -14,7 +14,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use verbless_doca::dma::Dma;
-use verbless_doca::{AccessFlags, BufPool, Dev, Event, Inventory, Memory, Mmap, Retrieve, WorkQ};
+use verbless_doca::{
+    AccessFlags, BufPool, Dev, DevInfoRep, DevRep, Event, Inventory, Memory, Mmap, Retrieve, WorkQ,
+};
 
 use support::{Channel, Common, Meeting, Result};
 
@@ -31,8 +33,8 @@ struct Options {
     common: Common,
     #[command(flatten)]
     meeting: Meeting,
-    /// The host's device as the DPU has it: the PCI address of its representor. Not supported yet;
-    /// what the host exports names its device.
+    /// The host's device as the DPU has it: the PCI address or the name of its representor. What
+    /// the host exports names its device, too.
     #[arg(short = 'r', long = "rep-pci-addr", value_name = "ADDRESS")]
     representor: Option<String>,
     /// Where the copy goes.
@@ -45,10 +47,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result {
-    if let Some(address) = &options.representor {
-        return Err(format!("representors ({address}) are not supported yet: leave out -r").into());
-    }
     let dev = options.common.open()?;
+    let _rep = options.representor.as_deref().map(|name| open_rep(&dev, name)).transpose()?;
     let mut channel = options.meeting.meet()?;
     let done = copy(options, &dev, &mut channel);
     match &done {
@@ -107,6 +107,18 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
     common.say(50, &format!("{length} bytes are in {}", out.display()));
     workq.remove(&dma)?;
     Ok(())
+}
+
+/// Opens the representor of the host's device.
+fn open_rep(dev: &Dev, name: &str) -> Result<DevRep> {
+    let reps = DevInfoRep::list(dev)?;
+    let Some(rep) = support::named(&reps, name) else {
+        let known: Vec<_> = reps.iter().map(DevInfoRep::interface_name).collect();
+        return Err(
+            format!("{name} is none of {dev:?}'s representors: {}", known.join(", ")).into()
+        );
+    };
+    Ok(rep.open()?)
 }
 
 fn create(path: &Path) -> Result<File> {

@@ -1,11 +1,12 @@
 //! What the samples share: their flags, and how two of them meet.
+#![allow(dead_code, reason = "each sample uses its part")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use verbless_doca::{Dev, DevInfo};
+use verbless_doca::{Dev, DevInfo, DevInfoRep, PciAddress};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -53,6 +54,15 @@ impl Common {
             eprintln!("{text}");
         }
     }
+}
+
+/// The representor of this PCI address or name.
+pub(crate) fn named<'a>(reps: &'a [DevInfoRep], name: &str) -> Option<&'a DevInfoRep> {
+    let address: Option<PciAddress> = name.parse().ok();
+    reps.iter().find(|rep| match address {
+        Some(address) => rep.pci_address().ok() == Some(address),
+        None => rep.interface_name() == name,
+    })
 }
 
 /// The other side, over a TCP connection that carries messages: four bytes of length in network

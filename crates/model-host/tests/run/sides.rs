@@ -88,3 +88,39 @@ fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
         assert!(!errors.contains("outlive"), "{errors}");
     }
 }
+
+#[test]
+fn each_side_of_a_topology_finds_its_functions_below_sys() {
+    let here = "cd /sys/class/infiniband && for it in *; do echo $(basename $(realpath $it/device)) \
+        $(cat $it/device/device $it/device/sfnum 2>/dev/null); done";
+    assert_eq!(
+        says(&["--topology"], here),
+        "fb0b:0b:00.0 0xa2dc\nfb0b:0b:00.1 0xa2dc\nfb0b:0b:00.2 0x101e\nfb0b:0b:00.3 0x101e\n\
+         fb0b:0b:00.4 0x101e"
+    );
+    assert_eq!(
+        says(&["--topology", "--side", "dpu"], here),
+        "fb0b:03:00.0 0xa2dc\nfb0b:03:00.1 0xa2dc\nmlx5_core.sf.2 0\nmlx5_core.sf.3 0"
+    );
+    let related = "cd /sys/bus/pci/devices && readlink -f fb0b:0b:00.3/physfn fb0b:0b:00.1/virtfn0";
+    assert_eq!(
+        says(&["--topology"], related),
+        "/sys/devices/pcifb0b:0b/fb0b:0b:00.0\n/sys/devices/pcifb0b:0b/fb0b:0b:00.4"
+    );
+    assert_eq!(says(&[], "ls /sys/class/infiniband"), "mlx5_0", "who asks for none gets none");
+}
+
+#[test]
+fn the_dpu_finds_what_represents_the_hosts_functions_and_its_own_sub_functions() {
+    let listed = "cd /sys/class/infiniband/mlx5_1/device/net && for it in *; do echo $it \
+        $(cat $it/phys_port_name $it/represents/pci_address 2>/dev/null); done";
+    assert_eq!(
+        says(&["--topology", "--side", "dpu"], listed),
+        "p1 p1\npf1hpf c1pf1 fb0b:0b:00.1\npf1sf0 pf1sf0\npf1vf0 c1pf1vf0 fb0b:0b:00.4"
+    );
+    let switches = "cat /sys/class/infiniband/mlx5_*/device/net/*/phys_switch_id | uniq -c | wc -l";
+    assert_eq!(says(&["--topology", "--side", "dpu"], switches), "1", "of one card");
+    let of_two = "ls /sys/class/infiniband/mlx5_0/device/net";
+    assert_eq!(says(&["--side", "dpu"], of_two), "p0\npf0hpf");
+    assert_eq!(says(&[], &format!("{of_two} 2>/dev/null || echo none")), "none");
+}

@@ -2,7 +2,7 @@
 
 use verbless_prm::{HcaCap, HcaCapPage};
 
-use super::{Link, Profile, Side};
+use super::{Link, Profile, Role, Side};
 
 const GOOD: &str = include_str!("../../profiles/connectx6dx.toml");
 
@@ -168,7 +168,7 @@ fn mistakes_of_the_dpu_side_are_named_with_either_link() {
     for (section, said) in [
         ("[dpu]", "[dpu] caps is missing"),
         ("[dpu.caps.general]\nvhca_ip = 2", "[dpu.caps.general] vhca_ip: hca_cap has no such"),
-        ("[dpu.caps.general]", "[dpu.caps.general] vhca_id is 1, as the host's"),
+        ("[dpu.caps.general]", "[dpu.caps.general] vhca_id is 1, as a host's"),
         ("[dpu.port]\n[dpu.caps]", "[dpu] port is not a section of a profile"),
     ] {
         let error = with(section);
@@ -207,4 +207,40 @@ fn a_profile_with_a_base_says_only_what_differs_and_its_mistakes_are_named() {
         let error = Profile::from_toml(&spoilt).expect_err(&spoilt).to_string();
         assert!(error.contains(said), "{error}");
     }
+}
+
+#[test]
+fn a_topology_lists_functions_that_can_be_and_its_mistakes_are_named() {
+    let (host_pf, vf) = (
+        "{ side = \"host\", role = \"pf\", pf = 0, address = \"0b:00.0\" }",
+        "{ side = \"host\", role = \"vf\", pf = 0, number = 3, address = \"0b:00.5\" }",
+    );
+    let with = |functions: &str| Profile::from_toml(&format!("topology = [{functions}]\n{GOOD}"));
+    let good = with(&format!("{host_pf}, {vf}")).expect("a good one");
+    let places = good.topology();
+    assert_eq!((places[0].role, places[0].number, places[1].role), (Role::Pf, None, Role::Vf));
+    assert_eq!((places[1].number, places[1].address.as_deref()), (Some(3), Some("0b:00.5")));
+    for (functions, said) in [
+        (vf.to_string(), "whose PF does not stand before it"),
+        (format!("{host_pf}, {host_pf}"), "which is there twice"),
+        (host_pf.replace("pf = 0,", "pf = 0, number = 1,"), "a PF has none"),
+        (format!("{host_pf}, {}", vf.replace("number = 3, ", "")), "a VF and an SF have a number"),
+        (host_pf.replace(", address = \"0b:00.0\"", ""), "which has no address"),
+        (host_pf.replace("host", "dpu"), "the profile has no section dpu"),
+        (host_pf.replace("host", "moon"), "a side is"),
+        (host_pf.replace("\"pf\"", "\"xf\""), "a role is"),
+        (host_pf.replace("pf = 0", "pf = 0, speed = 1"), "speed is not a field of a profile"),
+        ("1".into(), "must be a section"),
+    ] {
+        let error = with(&functions).expect_err(&functions).to_string();
+        assert!(error.contains(said), "{functions}: {error}");
+    }
+    // The DPU's numbers must be behind those of all functions of the host.
+    let dpu = "[dpu.caps.general]\nvhca_id = 2";
+    let text = format!("topology = [{host_pf}, {vf}]\n{GOOD}\n{dpu}\n");
+    let error = Profile::from_toml(&text).expect_err("the VF's number").to_string();
+    assert!(error.contains("vhca_id is 2, as a host's"), "{error}");
+    let card = Profile::load("bluefield3").expect("it comes along");
+    let of = |role| card.topology().iter().filter(|it| it.role == role).count();
+    assert_eq!([Role::Pf, Role::Vf, Role::Sf].map(of), [4, 3, 2]);
 }

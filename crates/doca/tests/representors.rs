@@ -1,5 +1,5 @@
-//! The topology of section 3.2.1.2 of 2.2: two PFs and three VFs at the host, two PFs and two SFs at
-//! the DPU, and what represents whom.
+//! The topology of section 3.2.1.2 of 2.2: two PFs and three VFs at the host, two PFs and two SFs
+//! at the DPU, and what represents whom.
 
 mod support;
 

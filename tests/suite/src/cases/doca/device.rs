@@ -14,6 +14,7 @@ cases!(
     the_list_has_every_device_of_the_backend,
     a_device_is_found_by_its_name_and_an_unknown_name_says_what_there_is,
     a_device_that_is_opened_twice_is_one_device,
+    a_function_of_the_host_is_physical_or_virtual,
     what_was_opened_outlives_the_list,
     a_device_is_software_if_it_says_that_it_is_the_model,
     a_device_has_an_identifier_of_its_own[cap!(hca_cap_2.query_vuid)],
@@ -58,6 +59,15 @@ fn a_device_that_is_opened_twice_is_one_device(lab: &Lab) -> Result<(), Stop> {
     }
     drop(first);
     ensure!(!second.info().vuid().is_ok_and(|vuid| vuid.is_empty()), "an empty VUID");
+    Ok(())
+}
+
+fn a_function_of_the_host_is_physical_or_virtual(lab: &Lab) -> Result<(), Stop> {
+    use verbless_doca::PciFuncType;
+    let info = open(lab, lab.info())?.info().clone();
+    let virtual_function = info.device_info().device_id == 0x101e;
+    let expected = if virtual_function { PciFuncType::Vf } else { PciFuncType::Pf };
+    ensure_eq!(info.function_type(), expected, "type of the function");
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! DOCA Core on the lab's devices: the rules of the objects are tests of the crate
 //! `verbless-doca`; here is what a device and a kernel must do for them.
 
+mod buffers;
 mod copies;
 mod device;
 mod dpu;
@@ -20,9 +21,10 @@ use crate::endpoint::TIMEOUT;
 use crate::{Group, Lab, Stop};
 
 /// The groups, in the order in which they run.
-pub(super) static GROUPS: [&Group; 7] = [
+pub(super) static GROUPS: [&Group; 8] = [
     &device::GROUP,
     &maps::GROUP,
+    &buffers::GROUP,
     &work::GROUP,
     &copies::GROUP,
     &dpu::GROUP,

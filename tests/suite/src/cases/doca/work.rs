@@ -24,6 +24,7 @@ cases!(
     a_thread_sleeps_until_the_device_is_done[cap!(dma_mmo_qp)],
     arming_with_a_job_done_already_signals_at_once[cap!(dma_mmo_qp)],
     ten_thousand_jobs_across_arming_and_submitting_are_all_seen[cap!(dma_mmo_qp)],
+    depth_and_mode_are_set_until_a_context_is_added,
     the_file_is_silent_while_nothing_is_done,
 );
 
@@ -209,6 +210,21 @@ fn ten_thousand_jobs_across_arming_and_submitting_are_all_seen(lab: &Lab) -> Res
         }
     }
     ensure_eq!(seen, submitted, "jobs");
+    Ok(())
+}
+
+fn depth_and_mode_are_set_until_a_context_is_added(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::with(lab, WorkQ::new(4)?)?;
+    bench.workq.set_depth(8)?;
+    bench.workq.set_event_driven(true)?;
+    ensure_eq!((bench.workq.depth(), bench.workq.is_event_driven()), (8, true), "as it was set");
+    let sha = Sha::builder(&bench.dev).start()?;
+    bench.workq.add(&sha)?;
+    ensure_eq!(refusal(bench.workq.set_depth(16))?, ErrorKind::BadState, "another depth");
+    let kind = refusal(bench.workq.set_event_driven(false))?;
+    ensure_eq!(kind, ErrorKind::BadState, "another mode");
+    bench.leave(&sha)?;
+    bench.workq.set_depth(16)?;
     Ok(())
 }
 

@@ -59,6 +59,23 @@
 //! # Threads
 //! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
 //! buffers, inventories and work queues are `Send`, and used by one thread at a time.
+//!
+//! # Cost
+//! On the way of a job nothing is allocated, no lock is taken, and nothing is called through a
+//! table of functions. To retrieve a copy and to submit the next one with its buffers takes 232
+//! instructions on x86-64, 1.49 times the 156 that the queue layer takes to poll and post the same
+//! request; of 64 submits and then 64 retrieves, it is 240 for each. `cargo xtask bench` measures
+//! both, and holds the first to 1.5 times. What they take beside the request:
+//!
+//! - about 30: the work queue finds room and the job's context, and of the completion the context;
+//! - about 20: the engine knows that each buffer is no chain, has no other reference, and is in
+//!   memory that the device reaches as the job needs; and that the data of the one fits the room
+//!   of the other;
+//! - about 25: the job is written to its place, and taken from there.
+//!
+//! So it is for one buffer to one buffer, on a work queue of one device on which no graph runs.
+//! Chains, and the first job of a buffer with a device that is not the first of its map, are looked
+//! through whole.
 
 #[cfg(any(doc, doctest))]
 #[doc = include_str!("../../../docs/doca.md")]

@@ -223,6 +223,14 @@ fn memory_of_a_peer_is_for_rdma() {
     assert_eq!(kind(workq.submit(job)), ErrorKind::NotPermitted);
 }
 
+/// Bytes in the destination of a copy.
+fn grown(event: &Event) -> u64 {
+    match event {
+        Event::Dma(done) => done.destination.chain_data_len(),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_job_that_fails_fails_alone_wherever_it_is_in_the_queue() {
     let (model, dev) = support::disturbed();
@@ -245,8 +253,12 @@ fn a_job_that_fails_fails_alone_wherever_it_is_in_the_queue() {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         while lab.workq.in_flight() > 0 {
             match lab.workq.retrieve_within(MINUTE) {
-                Ok(Some(event)) => good.push(event.user_data().0),
+                Ok(Some(event)) => {
+                    assert_eq!(grown(&event), 64);
+                    good.push(event.user_data().0);
+                }
                 Err(Retrieve::IoFailed(event)) => {
+                    assert_eq!(grown(&event), 0);
                     let error = event.result().unwrap_err();
                     assert_ne!(error.kind(), ErrorKind::Shutdown, "{error}");
                     bad.push(event.user_data().0);
@@ -274,9 +286,13 @@ fn an_abort_yields_every_job_once_and_a_drop_gives_all_buffers_back() {
     let mut seen = [0; 64];
     while lab.workq.in_flight() > 0 {
         let event = match lab.workq.retrieve_within(MINUTE) {
-            Ok(Some(event)) => event,
+            Ok(Some(event)) => {
+                assert_eq!(grown(&event), 1 << 20);
+                event
+            }
             Err(Retrieve::IoFailed(event)) => {
                 assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+                assert_eq!(grown(&event), 0);
                 event
             }
             other => panic!("{other:?}"),

@@ -302,9 +302,12 @@ impl WorkQ {
                 Step::Nothing => {}
             }
         }
-        let done = match self.queues.poll().map_err(Retrieve::InvalidValue)? {
+        let done = match self.queues.poll_plain() {
             Some(done) => done,
-            None => self.queues.progress().ok_or(Retrieve::Again)?,
+            None => match self.queues.poll().map_err(Retrieve::InvalidValue)? {
+                Some(done) => done,
+                None => self.queues.progress().ok_or(Retrieve::Again)?,
+            },
         };
         if self.runs.in_flight() == 0 {
             return Ok(done);

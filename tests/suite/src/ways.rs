@@ -3,7 +3,8 @@
 //!
 //! What may differ:
 //! - the timestamps of CQEs, and the low byte of a key that a SEND invalidates, which the driver
-//!   counts through all of a process;
+//!   counts through all of a process; the user index of a queue, which its owner chooses, such as by
+//!   the place that DOCA's contexts find free: all CQEs of a queue must have the same;
 //! - the order between different queues: CQEs are compared in the order of their queue, not of
 //!   their CQ, and owner bits, which belong to the ring of the CQ, are not recorded;
 //! - the last CQEs of send queues, where a case ends without waiting for them;
@@ -51,7 +52,10 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
     let nothing = Arrived::default();
     for at in whole.keys().chain(packets.keys()) {
         let [one, other] = [whole, packets].map(|it| it.get(at).unwrap_or(&nothing));
-        let [cqes, others] = [one, other].map(|it| it.completions.iter().map(|it| comparable(it)));
+        let [cqes, others] = [one, other].map(|it| {
+            let first = it.completions.first().map_or(0, |cqe| user_index(cqe));
+            it.completions.iter().map(move |cqe| comparable(cqe, first))
+        });
         for (number, (one, other)) in cqes.zip(others).enumerate() {
             if one != other {
                 return Err(Stop::fail(format!(
@@ -80,11 +84,22 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
     Ok(())
 }
 
-/// A CQE without what may differ.
-fn comparable(cqe: &[u8]) -> Vec<u8> {
+/// Where in an entry of 64 or 128 bytes the CQE begins.
+fn body(bytes: &[u8]) -> usize {
+    bytes.len().saturating_sub(size_of::<Cqe>())
+}
+
+/// Error CQEs have it in the same place.
+fn user_index(cqe: &[u8]) -> u32 {
+    Cqe::from_prefix(&cqe[body(cqe)..]).map_or(0, |cqe| cqe.srqn_uidx())
+}
+
+/// A CQE without what may differ; its user index is told from that of its queue's first one.
+fn comparable(cqe: &[u8], first: u32) -> Vec<u8> {
     let mut bytes = cqe.to_vec();
-    let body = bytes.len().saturating_sub(size_of::<Cqe>());
+    let body = body(&bytes);
     if let Some(cqe) = Cqe::from_prefix_mut(&mut bytes[body..]) {
+        cqe.set_srqn_uidx(cqe.srqn_uidx().wrapping_sub(first) & 0xff_ffff);
         match cqe.opcode() {
             // They have other fields there.
             CqeOpcode::REQUESTER_ERROR | CqeOpcode::RESPONDER_ERROR => {}
@@ -150,6 +165,17 @@ mod tests {
         assert!(same(&invalidated(1), &invalidated(2)), "another variant of a key");
         let error = |byte| arrivals(0x37, byte, Op::RESPONDER_ERROR, 1);
         assert!(!same(&error(4), &error(5)), "another syndrome");
+
+        assert!(same(&base, &arrivals(0x23, 7, Op::RESPONDER_SEND, 1)), "another user index");
+        let mixed = |index| {
+            let mut mixed = base.clone();
+            for (at, more) in arrivals(0x23, index, Op::RESPONDER_SEND, 1) {
+                let arrived = mixed.get_mut(&at).expect("the same queue");
+                arrived.completions.extend(more.completions);
+            }
+            mixed
+        };
+        assert!(!same(&mixed(0), &mixed(1)), "user indexes that differ within a queue");
 
         let sent = |count| {
             let mut sent = arrivals(0, 0, Op::REQUESTER, 1);

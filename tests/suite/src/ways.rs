@@ -3,8 +3,9 @@
 //!
 //! What may differ:
 //! - the timestamps of CQEs, and the low byte of a key that a SEND invalidates, which the driver
-//!   counts through all of a process; the user index of a queue, which its owner chooses, such as by
-//!   the place that DOCA's contexts find free: all CQEs of a queue must have the same;
+//!   counts through all of a process;
+//! - the user index of a queue, which its owner chooses, such as by the place that DOCA's contexts
+//!   find free: all CQEs of a queue must have the same;
 //! - the order between different queues: CQEs are compared in the order of their queue, not of
 //!   their CQ, and owner bits, which belong to the ring of the CQ, are not recorded;
 //! - the last CQEs of send queues, where a case ends without waiting for them;

@@ -75,7 +75,7 @@ fn an_export_is_of_no_use_to_the_host_itself(lab: &Lab) -> Result<(), Stop> {
     let descriptor = far.export_dpu(&host)?;
     ensure_eq!(
         refusal(Mmap::create_from_export(descriptor.as_bytes(), &host))?,
-        ErrorKind::InvalidValue,
+        ErrorKind::NotSupported,
         "kind of the refusal"
     );
     Ok(())

@@ -128,6 +128,7 @@ pub(crate) fn process() -> Result<Outcome> {
     );
     let graph = program("examples/graph")?;
     checks.run(&model, &[], "example graph: hash, copy, compare", &graph.display().to_string());
+    of_both_sides(&model, &mut checks)?;
     let representors = program("examples/representors")?;
     checks.run(
         &model,
@@ -136,6 +137,46 @@ pub(crate) fn process() -> Result<Outcome> {
         &format!("{} -r fb0b:0b:00.4", representors.display()),
     );
     Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
+}
+
+/// The examples of a host and its DPU: `sync_event` in both modes, and `dma_copy` of files of some
+/// lengths. Either side starts first.
+fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
+    let path = |name: &str| program(&format!("examples/{name}"));
+    let (host, dpu) = (path("sync_event_host")?, path("sync_event_dpu")?);
+    let (host, dpu) = (host.display(), dpu.display());
+    let mut port = 18900;
+    let mut meeting = || {
+        port += 1;
+        (format!("--listen 127.0.0.1:{port}"), format!("--connect 127.0.0.1:{port}"))
+    };
+    for flags in ["", "--atomic", "--async", "--async --atomic", "--async --qdepth 1"] {
+        let (listen, connect) = meeting();
+        let dpu_first = format!("'{dpu}' {listen} {flags}");
+        let options = ["--profile", "bluefield3", "--dpu", &dpu_first];
+        let script = format!("sleep 0.5; '{host}' {connect} {flags}");
+        checks.run(model, &options, &format!("example sync_event {flags}, DPU first"), &script);
+        let (listen, connect) = meeting();
+        let dpu_last = format!("sleep 0.5; '{dpu}' {connect} {flags}");
+        let options = ["--profile", "bluefield3", "--dpu", &dpu_last];
+        let script = format!("'{host}' {listen} {flags}");
+        checks.run(model, &options, &format!("example sync_event {flags}, host first"), &script);
+    }
+    let (host, dpu) = (path("dma_copy_host")?, path("dma_copy_dpu")?);
+    let (host, dpu) = (host.display(), dpu.display());
+    for bytes in [0, 1, 5_000_000] {
+        let (listen, connect) = meeting();
+        let file = target().join(format!("xtask-{}-dma-copy", std::process::id()));
+        let file = file.display();
+        let there = format!("'{dpu}' {listen} --out '{file}.got'");
+        let options = ["--profile", "bluefield3", "--dpu", &there];
+        let script = format!(
+            "head -c {bytes} /dev/urandom > '{file}' && '{host}' {connect} '{file}' && \
+             cmp '{file}' '{file}.got'; code=$?; rm -f '{file}' '{file}.got'; exit $code"
+        );
+        checks.run(model, &options, &format!("example dma_copy of {bytes} bytes"), &script);
+    }
+    Ok(())
 }
 
 /// The cases of a host and its DPU, with the second role of each on the DPU's side.
@@ -282,7 +323,19 @@ const PACKAGES: [&str; 8] = [
     "verbless-doca",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 7] = ["bridge", "busy", "graph", "kv", "representors", "speed", "stepped"];
+const EXAMPLES: [&str; 11] = [
+    "bridge",
+    "busy",
+    "dma_copy_dpu",
+    "dma_copy_host",
+    "graph",
+    "kv",
+    "representors",
+    "speed",
+    "stepped",
+    "sync_event_dpu",
+    "sync_event_host",
+];
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {

@@ -53,12 +53,13 @@
 //! | [`future`] | | jobs as futures |
 //! | [`graph`] | `doca_graph.h` | jobs in the order of their dependencies |
 //! | [`sha`] | `doca_sha.h` | hashes, by software |
+//! | [`sync_event`] | `doca_sync_event.h` | counters that a host and its DPU share |
 //!
-//! Not here yet: sync events, RDMA.
+//! Not here yet: RDMA.
 //!
 //! # Threads
 //! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
-//! buffers, inventories and work queues are `Send`, and used by one thread at a time.
+//! buffers, inventories, work queues and sync events are `Send`, and used by one thread at a time.
 //!
 //! # Cost
 //! On the way of a job nothing is allocated, no lock is taken, and nothing is called through a
@@ -96,6 +97,7 @@ pub mod future;
 pub mod graph;
 pub mod memory;
 pub mod sha;
+pub mod sync_event;
 mod types;
 
 pub use buffer::{Buf, BufArray, BufPool, BufRef, Extensions, Inventory};

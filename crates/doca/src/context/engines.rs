@@ -12,6 +12,7 @@ use super::side::Side;
 use crate::dma::copier::Copier;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sha::hasher::Hasher;
+use crate::sync_event::engine::SyncEngine;
 
 /// An engine that is listed here.
 pub trait Listed: Engine {
@@ -105,4 +106,5 @@ macro_rules! engines {
 engines! {
     Dma(Copier),
     Sha(Hasher),
+    Sync(SyncEngine),
 }

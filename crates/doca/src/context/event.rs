@@ -7,6 +7,7 @@ use crate::dma::done::MemcpyDone;
 use crate::error::Error;
 use crate::graph::done::GraphDone;
 use crate::sha::done::HashDone;
+use crate::sync_event::done::SyncEventDone;
 use crate::types::UserData;
 
 /// The result of a job (`struct doca_event`), with the buffers that the job took.
@@ -17,6 +18,8 @@ pub enum Event {
     Dma(MemcpyDone),
     /// A hash.
     Sha(HashDone),
+    /// A job of a sync event.
+    SyncEvent(SyncEventDone),
     /// An instance of a graph.
     Graph(GraphDone),
 }
@@ -27,6 +30,7 @@ impl Event {
         match self {
             Self::Dma(done) => done.user_data,
             Self::Sha(done) => done.user_data,
+            Self::SyncEvent(done) => done.user_data,
             Self::Graph(done) => done.user_data,
         }
     }
@@ -36,6 +40,7 @@ impl Event {
         match self {
             Self::Dma(_) => JobType::DmaMemcpy,
             Self::Sha(done) => done.job_type,
+            Self::SyncEvent(done) => done.job_type,
             Self::Graph(_) => JobType::Graph,
         }
     }
@@ -45,6 +50,7 @@ impl Event {
         match self {
             Self::Dma(done) => done.result,
             Self::Sha(done) => done.result,
+            Self::SyncEvent(done) => done.result,
             Self::Graph(done) => done.result,
         }
     }

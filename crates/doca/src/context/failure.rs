@@ -17,6 +17,14 @@ pub enum JobType {
     ShaHash,
     /// A part of a hash.
     ShaPartial,
+    /// A sync event's value.
+    SyncEventGet,
+    /// A new value of a sync event.
+    SyncEventSet,
+    /// An addition to a sync event's value.
+    SyncEventAdd,
+    /// A wait for a sync event.
+    SyncEventWait,
     /// An instance of a graph (`DOCA_GRAPH_JOB`).
     Graph,
 }

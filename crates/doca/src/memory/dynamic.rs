@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::chunk::{Chunk, FreeCallback};
-use super::export::{self, ExportDescriptor, Kind};
+use super::export::{self, ExportDescriptor};
 use super::mmap::unused;
 use super::{Memory, MemoryMap, not_in_map, sealed};
 use crate::device::Dev;
@@ -288,7 +288,7 @@ impl DynamicMmap {
     /// As [`DynamicMmap::export_rdma`], for the `DPU_` permissions; [`ErrorKind::NotSupported`] if
     /// `dev` shares no keys.
     pub fn export_dpu(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
-        self.export(dev, Kind::Dpu)
+        self.export(dev, true)
     }
 
     /// What a peer needs to reach the one range through `dev`. From then on the map does not
@@ -299,10 +299,10 @@ impl DynamicMmap {
     /// or made from an export, or has no `RDMA_` permission; [`ErrorKind::InvalidValue`] if `dev`
     /// is not in it, or if it has not exactly one range.
     pub fn export_rdma(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
-        self.export(dev, Kind::Rdma)
+        self.export(dev, false)
     }
 
-    fn export(&mut self, dev: &Dev, kind: Kind) -> Result<ExportDescriptor> {
+    fn export(&mut self, dev: &Dev, to_dpu: bool) -> Result<ExportDescriptor> {
         self.may_change()?;
         let [chunk] = &self.chunks[..] else {
             let text = format!(
@@ -311,7 +311,7 @@ impl DynamicMmap {
             );
             return Err(Error::new(ErrorKind::InvalidValue, text));
         };
-        let descriptor = export::export(chunk, dev, kind)?;
+        let descriptor = export::export(chunk, dev, to_dpu)?;
         self.exported = true;
         Ok(descriptor)
     }

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 4 | `vbdm` |
 //! | 4 | 2 | version, 1 |
-//! | 6 | 1 | kind: 1 for RDMA, 2 for the DPU |
+//! | 6 | 1 | kind: 1 for RDMA, 2 for the DPU, 3 of a sync event for the DPU |
 //! | 7 | 1 | 0 |
 //! | 8 | 4 | length of the descriptor in bytes |
 //! | 12 | 4 | permissions, as `doca_access_flags` has them |
@@ -27,7 +27,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 use verbless_command::AccessKey;
-use verbless_queue::{Rkey, SharedRegion};
+use verbless_queue::{Domain, ImportedRegion, Rkey, SharedRegion};
 
 use super::chunk::Chunk;
 use crate::device::{Dev, capability};
@@ -45,6 +45,8 @@ const SUM: usize = 8;
 pub(super) enum Kind {
     Rdma = 1,
     Dpu = 2,
+    /// A word that both sides count in, rather than bytes of a map.
+    SyncEvent = 3,
 }
 
 impl Kind {
@@ -52,7 +54,7 @@ impl Kind {
     const fn bytes(self) -> usize {
         match self {
             Self::Rdma => 52 + SUM,
-            Self::Dpu => LONGEST,
+            Self::Dpu | Self::SyncEvent => LONGEST,
         }
     }
 }
@@ -94,18 +96,18 @@ fn checksum(covered: &[u8]) -> [u8; SUM] {
 }
 
 /// Describes a chunk for a peer of `dev`, or for the DPU that it is a function of.
-pub(super) fn export(chunk: &Chunk, dev: &Dev, kind: Kind) -> Result<ExportDescriptor> {
+pub(super) fn export(chunk: &Chunk, dev: &Dev, to_dpu: bool) -> Result<ExportDescriptor> {
     if chunk.memory().is_none() {
         let text = "memory that was made from an export cannot be exported: its owner exports it";
         return Err(Error::plain(ErrorKind::NotPermitted, text));
     }
-    let (permitted, text) = match kind {
-        Kind::Rdma => (
+    let (permitted, text) = match to_dpu {
+        false => (
             chunk.access().is_rdma(),
             "the map has no permission for RDMA: give it RDMA_READ, RDMA_WRITE or RDMA_ATOMIC \
              before it is started",
         ),
-        Kind::Dpu => (
+        true => (
             chunk.access().is_dpu(),
             "the map has no permission for the DPU: give it DPU_READ_ONLY or DPU_READ_WRITE before \
              it is started",
@@ -118,36 +120,62 @@ pub(super) fn export(chunk: &Chunk, dev: &Dev, kind: Kind) -> Result<ExportDescr
         let text = format!("{dev:?} was not added to the map: export it for a device that was");
         return Err(Error::new(ErrorKind::InvalidValue, text));
     };
-    if kind == Kind::Dpu {
+    if to_dpu {
         capability::exports(dev)?;
+        let (shared, secret) = chunk.share(key)?;
+        return describe_shared(dev, Kind::Dpu, chunk.access(), &shared, &secret);
     }
+    let rkey = key.rkey().ok_or_else(|| {
+        let text = "a map with a permission for RDMA has no remote key";
+        Error::plain(ErrorKind::Unexpected, text)
+    })?;
+    let range = (chunk.address(), chunk.length());
+    let mut bytes = begin(dev, Kind::Rdma, chunk.access(), range);
+    bytes.extend(rkey.0.to_be_bytes());
+    finish(bytes)
+}
+
+/// Describes a sync event's word for the DPU.
+pub(crate) fn export_event(
+    dev: &Dev,
+    shared: &SharedRegion,
+    secret: &AccessKey,
+) -> Result<ExportDescriptor> {
+    describe_shared(dev, Kind::SyncEvent, AccessFlags::DPU_READ_WRITE, shared, secret)
+}
+
+/// What all kinds begin with.
+fn begin(dev: &Dev, kind: Kind, access: AccessFlags, (address, length): (u64, u64)) -> Vec<u8> {
     let info = dev.info().device_info();
     let mut bytes = Vec::with_capacity(LONGEST);
     bytes.extend(MAGIC);
     bytes.extend(VERSION.to_be_bytes());
     bytes.extend([kind as u8, 0]);
     bytes.extend((kind.bytes() as u32).to_be_bytes());
-    bytes.extend(chunk.access().bits().to_be_bytes());
+    bytes.extend(access.bits().to_be_bytes());
     bytes.extend(info.node_guid.to_be_bytes());
     bytes.extend(info.system_image_guid.to_be_bytes());
-    bytes.extend(chunk.address().to_be_bytes());
-    bytes.extend(chunk.length().to_be_bytes());
-    match kind {
-        Kind::Rdma => {
-            let rkey = key.rkey().ok_or_else(|| {
-                let text = "a map with a permission for RDMA has no remote key";
-                Error::plain(ErrorKind::Unexpected, text)
-            })?;
-            bytes.extend(rkey.0.to_be_bytes());
-        }
-        Kind::Dpu => {
-            let (shared, secret) = chunk.share(key)?;
-            bytes.extend(shared.key.to_be_bytes());
-            bytes.extend(shared.vhca_id.to_be_bytes());
-            bytes.extend([0; 2]);
-            bytes.extend(secret.as_bytes());
-        }
-    }
+    bytes.extend(address.to_be_bytes());
+    bytes.extend(length.to_be_bytes());
+    bytes
+}
+
+fn describe_shared(
+    dev: &Dev,
+    kind: Kind,
+    access: AccessFlags,
+    shared: &SharedRegion,
+    secret: &AccessKey,
+) -> Result<ExportDescriptor> {
+    let mut bytes = begin(dev, kind, access, (shared.address, shared.length));
+    bytes.extend(shared.key.to_be_bytes());
+    bytes.extend(shared.vhca_id.to_be_bytes());
+    bytes.extend([0; 2]);
+    bytes.extend(secret.as_bytes());
+    finish(bytes)
+}
+
+fn finish(mut bytes: Vec<u8>) -> Result<ExportDescriptor> {
     bytes.extend(checksum(&bytes));
     let length = bytes.len() as u8;
     bytes.resize(LONGEST, 0);
@@ -164,6 +192,7 @@ fn refuse(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 /// The numbers of a descriptor.
 #[derive(Debug, PartialEq, Eq)]
 struct Fields {
+    kind: Kind,
     access: AccessFlags,
     node_guid: u64,
     system_image_guid: u64,
@@ -194,6 +223,7 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
     let kind = match bytes[6..8] {
         [1, 0] => Kind::Rdma,
         [2, 0] => Kind::Dpu,
+        [3, 0] => Kind::SyncEvent,
         _ => {
             let text = format!("kind {} of export descriptors is not known here", bytes[6]);
             return Err(Error::new(ErrorKind::NotSupported, text));
@@ -213,19 +243,21 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
     let permitted = |access: &AccessFlags| match kind {
         Kind::Rdma => access.is_rdma(),
         Kind::Dpu => access.is_dpu(),
+        Kind::SyncEvent => access.contains(AccessFlags::DPU_READ_WRITE),
     };
     let access = AccessFlags::from_bits(word(12)).filter(permitted).ok_or_else(|| {
         refuse(format!("the export descriptor's permissions {:#x} let nobody in", word(12)))
     })?;
     let way = match kind {
         Kind::Rdma => Way::Rdma(Rkey(word(48))),
-        Kind::Dpu => Way::Dpu {
+        Kind::Dpu | Kind::SyncEvent => Way::Dpu {
             key: word(48),
             vhca_id: (word(52) >> 16) as u16,
             secret: std::array::from_fn(|i| bytes[56 + i]),
         },
     };
     let fields = Fields {
+        kind,
         access,
         node_guid: double(16),
         system_image_guid: double(24),
@@ -244,11 +276,39 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
 
 /// The memory of a descriptor, for jobs of `dev`.
 pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
-    let Fields { access, node_guid, system_image_guid, address, length, way } = parse(bytes)?;
-    let range = (address, length);
-    let (vhca_id, key, secret) = match way {
-        Way::Rdma(rkey) => return Ok(Chunk::of_peer(dev, rkey, range, access)),
-        Way::Dpu { vhca_id, key, secret } => (vhca_id, key, secret),
+    let fields = parse(bytes)?;
+    let (access, range) = (fields.access, (fields.address, fields.length));
+    match (fields.kind, &fields.way) {
+        (Kind::SyncEvent, _) => {
+            Err(refuse("the export descriptor is of a sync event: make a sync event from it"))
+        }
+        (_, Way::Rdma(rkey)) => Ok(Chunk::of_peer(dev, *rkey, range, access)),
+        (_, Way::Dpu { .. }) => {
+            Ok(Chunk::of_host(dev, alias(&fields, dev, dev.domain())?, range, access))
+        }
+    }
+}
+
+/// The word of a sync event's descriptor, for requests of `domain`, which is of `dev`.
+pub(crate) fn import_event(bytes: &[u8], dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
+    let fields = parse(bytes)?;
+    if fields.kind != Kind::SyncEvent {
+        return Err(refuse("the export descriptor is of a memory map: make a map from it"));
+    }
+    if fields.length != 8 || !fields.address.is_multiple_of(8) {
+        return Err(refuse(format!(
+            "the sync event's {} bytes at {:#x} are not one aligned word",
+            fields.length, fields.address
+        )));
+    }
+    alias(&fields, dev, domain)
+}
+
+/// The host's memory, as `dev` reaches it.
+fn alias(fields: &Fields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
+    let &Fields { node_guid, system_image_guid, address, length, .. } = fields;
+    let Way::Dpu { vhca_id, key, secret } = fields.way else {
+        return Err(refuse("the export descriptor is for a peer, and not for the DPU"));
     };
     capability::imports(dev)?;
     let here = dev.info().device_info();
@@ -265,14 +325,13 @@ pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
         return Err(Error::plain(ErrorKind::InvalidValue, text));
     }
     let shared = SharedRegion { vhca_id, key, address, length };
-    let imported = dev.domain().import(&shared, &AccessKey::new(secret)).map_err(|error| {
+    domain.import(&shared, &AccessKey::new(secret)).map_err(|error| {
         let kind = match error.kind() {
             verbless_command::ErrorKind::Command => ErrorKind::NotPermitted,
             _ => Error::from(error.clone()).kind(),
         };
         Error::new(kind, format!("importing the host's memory: {error}")).with_source(error)
-    })?;
-    Ok(Chunk::of_host(dev, imported, range, access))
+    })
 }
 
 /// For the fuzz target: reads bytes as [`Mmap::create_from_export`](super::Mmap) does.
@@ -289,7 +348,7 @@ mod tests {
         let mut bytes = vec![0xa5; kind.bytes()];
         bytes[..12].copy_from_slice(b"vbdm\0\x01\0\0\0\0\0\0");
         (bytes[6], bytes[11]) = (kind as u8, kind.bytes() as u8);
-        let access = AccessFlags::RDMA_READ | AccessFlags::DPU_READ_ONLY;
+        let access = AccessFlags::RDMA_READ | AccessFlags::DPU_READ_WRITE;
         bytes[12..16].copy_from_slice(&access.bits().to_be_bytes());
         bytes[32..40].copy_from_slice(&0x7000_0000_0000u64.to_be_bytes());
         bytes[40..48].copy_from_slice(&4096u64.to_be_bytes());
@@ -304,13 +363,13 @@ mod tests {
         bytes
     }
 
-    const BOTH: [Kind; 2] = [Kind::Rdma, Kind::Dpu];
+    const ALL: [Kind; 3] = [Kind::Rdma, Kind::Dpu, Kind::SyncEvent];
 
     #[test]
     fn a_descriptor_says_what_was_put_into_it() {
-        for kind in BOTH {
+        for kind in ALL {
             let fields = parse(&descriptor(kind)).unwrap();
-            assert_eq!(fields.access, AccessFlags::RDMA_READ | AccessFlags::DPU_READ_ONLY);
+            assert_eq!(fields.access, AccessFlags::RDMA_READ | AccessFlags::DPU_READ_WRITE);
             assert_eq!((fields.address, fields.length), (0x7000_0000_0000, 4096));
             assert_eq!(fields.node_guid, 0xa5a5_a5a5_a5a5_a5a5);
             let key = 0x1234_5678;
@@ -318,7 +377,7 @@ mod tests {
                 fields.way,
                 match kind {
                     Kind::Rdma => Way::Rdma(Rkey(key)),
-                    Kind::Dpu => Way::Dpu { vhca_id: 0xa5a5, key, secret: [0xa5; 32] },
+                    _ => Way::Dpu { vhca_id: 0xa5a5, key, secret: [0xa5; 32] },
                 }
             );
         }
@@ -326,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_lost_bytes_or_had_any_bit_changed_is_refused() {
-        for good in BOTH.map(descriptor) {
+        for good in ALL.map(descriptor) {
             for length in 0..good.len() {
                 assert!(parse(&good[..length]).is_err(), "{length} bytes");
             }
@@ -341,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_with_a_right_checksum_and_impossible_numbers_is_refused() {
-        for kind in BOTH {
+        for kind in ALL {
             let with = |at: usize, bytes: &[u8]| {
                 let mut bad = descriptor(kind);
                 bad[at..at + bytes.len()].copy_from_slice(bytes);
@@ -349,11 +408,12 @@ mod tests {
             };
             assert_eq!(with(4, &[0, 2]), ErrorKind::UnsupportedVersion);
             assert_eq!(with(6, &[9]), ErrorKind::NotSupported);
-            assert_eq!(with(6, &[3 - kind as u8]), ErrorKind::InvalidValue, "the other kind");
+            let longer = if kind == Kind::Rdma { Kind::Dpu } else { Kind::Rdma };
+            assert_eq!(with(6, &[longer as u8]), ErrorKind::InvalidValue, "of another length");
             assert_eq!(with(8, &[0; 4]), ErrorKind::InvalidValue);
             assert_eq!(with(12, &[0; 4]), ErrorKind::InvalidValue, "nobody may do anything");
             assert_eq!(with(12, &[0xff; 4]), ErrorKind::InvalidValue, "unknown permissions");
-            let other = if kind == Kind::Dpu { 2u32 } else { 16 };
+            let other = if kind == Kind::Rdma { 16u32 } else { 2 };
             assert_eq!(
                 with(12, &other.to_be_bytes()),
                 ErrorKind::InvalidValue,

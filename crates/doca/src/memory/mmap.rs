@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::chunk::Chunk;
-use super::export::{self, ExportDescriptor, Kind};
+use super::export::{self, ExportDescriptor};
 use super::{Memory, MemoryMap, bytes_of, not_in_map, outside, sealed};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
@@ -161,7 +161,7 @@ impl Mmap {
     /// export;
     /// [`ErrorKind::InvalidValue`] if `dev` was not added.
     pub fn export_rdma(&self, dev: &Dev) -> Result<ExportDescriptor> {
-        export::export(&self.chunk, dev, Kind::Rdma)
+        export::export(&self.chunk, dev, false)
     }
 
     /// What the DPU of the same card needs to reach this memory (`doca_mmap_export_dpu`), of which
@@ -172,7 +172,7 @@ impl Mmap {
     /// [`ErrorKind::InvalidValue`] if `dev` was not added; [`ErrorKind::NotSupported`] if it shares
     /// no keys.
     pub fn export_dpu(&self, dev: &Dev) -> Result<ExportDescriptor> {
-        export::export(&self.chunk, dev, Kind::Dpu)
+        export::export(&self.chunk, dev, true)
     }
 
     /// Takes back the keys (`doca_mmap_stop`) and gives back the configuration, which can be

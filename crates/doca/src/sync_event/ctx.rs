@@ -1,0 +1,138 @@
+//! A sync event in asynchronous mode: a context, whose jobs work queues take.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::Stopped;
+use super::engine::SyncEngine;
+use super::job::SyncEventJob;
+use super::link::{MAX_THRESHOLD, Operation};
+use super::word::Word;
+use crate::context::core::{Core, CtxId};
+use crate::context::engine::Place;
+use crate::context::engines::AnyEngine;
+use crate::context::event::Tag;
+use crate::context::failure::JobType;
+use crate::context::job::Job;
+use crate::context::library::Context;
+use crate::context::side::SideOf;
+use crate::context::{job_sealed, sealed};
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Refused, Result};
+use crate::memory::ExportDescriptor;
+
+/// A started sync event in asynchronous mode. It takes any number of work queues, in either mode.
+///
+/// On each of them, gets, sets and adds are done in their order, and waits in theirs: a wait holds
+/// up the waits behind it, and nothing else. Whoever waits for several thresholds at a time submits
+/// the smaller ones first, or uses several work queues.
+///
+/// It is `Send`, and used by one thread at a time: it is not `Sync`.
+#[derive(Debug)]
+pub struct SyncEventCtx {
+    core: Arc<Core>,
+    word: Arc<Word>,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl SyncEventCtx {
+    pub(super) fn new(word: Word) -> Self {
+        let core = Arc::new(Core::new(word.dev(), true, u32::MAX));
+        Self { core, word: Arc::new(word), _not_sync: PhantomData }
+    }
+
+    /// Its device.
+    pub fn dev(&self) -> &Dev {
+        self.core.dev()
+    }
+
+    /// A job: gets the value (`doca_sync_event_job_get`).
+    pub fn get(&self) -> SyncEventJob {
+        SyncEventJob::new(self.core.id(), Operation::Get)
+    }
+
+    /// A job: sets the value (`doca_sync_event_job_update_set`).
+    pub fn set(&self, value: u64) -> SyncEventJob {
+        SyncEventJob::new(self.core.id(), Operation::Set(value))
+    }
+
+    /// A job: adds to the value, atomically among all that is added by this card
+    /// (`doca_sync_event_job_update_add`). Its event has the value before.
+    pub fn add(&self, increment: u64) -> SyncEventJob {
+        SyncEventJob::new(self.core.id(), Operation::Add(increment))
+    }
+
+    /// A job: waits until the value is greater than a threshold (`doca_sync_event_job_wait`).
+    ///
+    /// Threshold and value are limited to the range from 0 to 254: a larger threshold is refused
+    /// with [`ErrorKind::InvalidValue`] when the job is submitted, and of a value beyond 255 only
+    /// the lowest byte can be relied on to count. Where the device does not wait for data
+    /// ([`SyncEvent::job_supported`](super::SyncEvent::job_supported)), it is refused with
+    /// [`ErrorKind::NotSupported`]: get the value and compare.
+    pub fn wait_gt(&self, threshold: u64) -> SyncEventJob {
+        SyncEventJob::new(self.core.id(), Operation::WaitGt(threshold))
+    }
+
+    /// What the DPU needs to use it: see
+    /// [`SyncEvent::export_to_dpu`](super::SyncEvent::export_to_dpu).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn export_to_dpu(&self) -> Result<ExportDescriptor> {
+        self.word.export()
+    }
+
+    /// Stops it (`doca_ctx_stop`); what is left can only be destroyed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while it is on a work queue.
+    pub fn stop(self) -> std::result::Result<Stopped, Refused<Self>> {
+        match self.core.may_stop() {
+            Ok(()) => Ok(Stopped::new(self.word)),
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+}
+
+impl sealed::Sealed for SyncEventCtx {
+    fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+        Ok(SyncEngine::new(&self.word, place)?.into())
+    }
+}
+
+impl Context for SyncEventCtx {}
+
+impl job_sealed::Sealed for SyncEventJob {
+    type Engine = SyncEngine;
+
+    fn context(&self) -> CtxId {
+        self.ctx
+    }
+
+    fn job_type(&self) -> JobType {
+        self.operation.job_type()
+    }
+
+    fn begin(
+        self,
+        tag: Tag,
+        engine: &mut SyncEngine,
+        _side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<Self>> {
+        if let Operation::WaitGt(threshold) = self.operation
+            && threshold > MAX_THRESHOLD
+        {
+            let text = "a wait job takes thresholds from 0 to 254: wait synchronously, or get the \
+                        value and compare";
+            return Err(Refused::new(Error::plain(ErrorKind::InvalidValue, text), self));
+        }
+        engine.begin(self.operation, self.user_data, tag).map_err(|error| Refused::new(error, self))
+    }
+}
+
+impl Job for SyncEventJob {}

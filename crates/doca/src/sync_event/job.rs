@@ -1,0 +1,25 @@
+//! The jobs of a sync event.
+
+use super::link::Operation;
+use crate::context::core::CtxId;
+use crate::types::UserData;
+
+/// A job of a sync event (`struct doca_sync_event_job_…`).
+#[derive(Debug)]
+#[must_use = "a job is done when it is submitted"]
+pub struct SyncEventJob {
+    pub(super) ctx: CtxId,
+    pub(super) user_data: UserData,
+    pub(super) operation: Operation,
+}
+
+impl SyncEventJob {
+    pub(super) fn new(ctx: CtxId, operation: Operation) -> Self {
+        Self { ctx, user_data: UserData(0), operation }
+    }
+
+    /// What comes back with its event.
+    pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
+        Self { user_data: user_data.into(), ..self }
+    }
+}

@@ -1,0 +1,176 @@
+//! The device's queue that reads and changes a sync event's word.
+
+use verbless_queue::wr::{FetchAdd, Inline, PostError, Read, Until, Wait, Write};
+use verbless_queue::{ConnectOptions, Cq, CqConfig, Qp, QpConfig, Region, Sge};
+use verbless_queue::{access::KeyAccess, completion::Failure};
+
+use std::time::{Duration, Instant};
+
+use super::word::{BYTES, Word};
+use crate::context::failure::JobError;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The largest threshold of a wait by the device, whose word may be one larger.
+///
+/// The device compares big-endian words, and this one is little-endian: its lowest byte counts
+/// first. As long as that is all of the number, the order is right.
+pub(super) const MAX_THRESHOLD: u64 = 254;
+
+/// What is done to the word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Get,
+    Set(u64),
+    Add(u64),
+    /// Until it is above this, which is [`MAX_THRESHOLD`] at most.
+    WaitGt(u64),
+}
+
+/// A queue pair and its peer, both ours. Requests reach the word under its remote key, but for
+/// waits.
+///
+/// It is not its own peer: a responder that refuses a request goes to the error state, which
+/// would flush the request before it is answered, and nobody would know why it failed.
+pub(super) struct Link {
+    pub(super) qp: Qp,
+    peer: Qp,
+}
+
+impl Link {
+    /// For so many requests at a time.
+    pub(super) fn new(word: &Word, cq: &Cq, requests: u32, user_index: u32) -> Result<Self> {
+        let config = QpConfig { inline: BYTES as u32, user_index, ..QpConfig::new(requests, 1) };
+        let qp = word.domain().queue_pair(&config, cq, cq)?;
+        let config = QpConfig { inline: 0, user_index, ..QpConfig::new(1, 1) };
+        let mut this = Self { qp, peer: word.domain().queue_pair(&config, cq, cq)? };
+        this.connect(word)?;
+        Ok(this)
+    }
+
+    /// Posts a request; what was in the word, if it asks for that, goes to `into`.
+    pub(super) fn post(
+        &mut self,
+        word: &Word,
+        operation: Operation,
+        into: Sge,
+        cookie: u64,
+    ) -> Result<()> {
+        let (qp, remote) = (&mut self.qp, word.remote());
+        let posted = match operation {
+            Operation::Get => qp.post(&Read::new(into, remote).signaled(), cookie),
+            Operation::Set(value) => {
+                let bytes = value.to_ne_bytes();
+                qp.post(&Write::new(Inline(&bytes), remote).signaled(), cookie)
+            }
+            Operation::Add(value) => {
+                qp.post(&FetchAdd::new(into, remote, value).signaled(), cookie)
+            }
+            Operation::WaitGt(threshold) => {
+                let (address, lkey) = word.local();
+                let until = Until::above(u64::from_be_bytes(threshold.to_ne_bytes()));
+                qp.post(&Wait::new(address, lkey, until).signaled(), cookie)
+            }
+        };
+        posted.map(drop).map_err(refused)
+    }
+
+    /// From the error state back to work; the device has nothing of ours.
+    pub(super) fn recover(&mut self, word: &Word) -> Result<()> {
+        self.qp.reset()?;
+        self.peer.reset()?;
+        self.connect(word)
+    }
+
+    fn connect(&mut self, word: &Word) -> Result<()> {
+        let (domain, options) = (word.domain(), ConnectOptions::default());
+        let (here, there) =
+            (domain.address(&self.qp, &options)?, domain.address(&self.peer, &options)?);
+        domain.connect(&mut self.peer, &here, &options)?;
+        Ok(domain.connect(&mut self.qp, &there, &options)?)
+    }
+}
+
+#[cold]
+fn refused(error: PostError) -> Error {
+    match error {
+        PostError::Full => {
+            let text = "the device has as many requests as it takes: retrieve some jobs first";
+            Error::plain(ErrorKind::Again, text)
+        }
+        PostError::Unsupported => {
+            let text = "the device does no such jobs: `SyncEvent::job_supported` tells why";
+            Error::plain(ErrorKind::NotSupported, text)
+        }
+        other => Error::new(ErrorKind::Unexpected, other.to_string()),
+    }
+}
+
+/// A link whose requests are waited for.
+pub(super) struct Calls {
+    link: Link,
+    cq: Cq,
+    /// Where the device puts what was in the word.
+    result: Region,
+}
+
+/// How long the device may take for a request.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Calls {
+    pub(super) fn new(word: &Word) -> Result<Self> {
+        let cq = word.domain().completion_queue(&CqConfig::new(8))?;
+        let link = Link::new(word, &cq, 1, 0)?;
+        let result = word.domain().region(BYTES, KeyAccess::LOCAL)?;
+        Ok(Self { link, cq, result })
+    }
+
+    /// Does it, and returns what was in the word if it asks for that.
+    pub(super) fn perform(&mut self, word: &Word, operation: Operation) -> Result<u64> {
+        let into = Sge::new(self.result.address(), BYTES as u32, self.result.lkey());
+        self.link.post(word, operation, into, 0)?;
+        let mut end = None;
+        let mut turns = 0u32;
+        let cqe = loop {
+            if let Some(cqe) = self.cq.poll() {
+                break cqe;
+            }
+            std::hint::spin_loop();
+            turns = turns.wrapping_add(1);
+            // The clock is asked seldom.
+            if turns.is_multiple_of(1 << 12) {
+                let end = *end.get_or_insert_with(|| Instant::now() + PATIENCE);
+                if Instant::now() > end {
+                    self.link.recover(word)?;
+                    let text = "the device did not do a sync event's request within 60 s";
+                    return Err(Error::plain(ErrorKind::TimeOut, text));
+                }
+            }
+        };
+        match self.link.qp.complete(cqe) {
+            Ok(_) => {
+                let mut bytes = [0; BYTES];
+                self.result.read_at(0, &mut bytes).map_err(|error| {
+                    Error::new(ErrorKind::Unexpected, error.to_string()).with_source(error)
+                })?;
+                Ok(u64::from_ne_bytes(bytes))
+            }
+            Err(verbless_queue::CompletionError::Failed(failure)) => {
+                self.link.recover(word)?;
+                Err(failed(failure))
+            }
+            Err(other) => {
+                Err(Error::new(ErrorKind::Unexpected, other.to_string()).with_source(other))
+            }
+        }
+    }
+}
+
+#[cold]
+fn failed(failure: Failure) -> Error {
+    let kind = JobError::from(failure).kind();
+    let text = format!(
+        "the device did not reach the sync event's word: {failure}; of an imported one, its owner \
+         may be gone"
+    );
+    Error::new(kind, text)
+}

@@ -1,0 +1,286 @@
+//! Sync events (`doca_sync_event.h`; section 3.4.6 of 2.2): a 64-bit counter that a host and its
+//! DPU set, add to, and wait for.
+//!
+//! A sync event is made on one side, and started in one of two modes: as a [`SyncEvent`], whose
+//! operations block the caller, or as a context, [`SyncEventCtx`], whose operations are jobs.
+//! The type is the mode, so nothing changes it later. The other side makes a handle from the
+//! [export](SyncEvent::export_to_dpu), and starts it in either mode.
+//!
+//! ```no_run
+//! use verbless_doca::sync_event::{Location, SyncEvent};
+//!
+//! # fn f(host: &verbless_doca::Dev, dpu: &verbless_doca::Dev) -> verbless_doca::Result<()> {
+//! let event = SyncEvent::builder(host)
+//!     .publisher_add_location(Location::Cpu)?
+//!     .subscriber_add_location(Location::Cpu)?
+//!     .start()?;
+//! let descriptor = event.export_to_dpu()?;
+//!
+//! // At the DPU, which has got the descriptor's bytes.
+//! let there = SyncEvent::create_from_export(descriptor.as_bytes(), dpu)?.start()?;
+//! there.update_set(6)?;
+//!
+//! event.wait_gt(5)?;
+//! assert_eq!(event.update_add(1)?, 6);
+//! assert_eq!(there.get()?, 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Who may do what
+//! Locations are hints. Every handle, the host's and the DPU's, may publish and subscribe. A DPU
+//! takes part by the export; the DPA and GPUs cannot.
+//!
+//! # Atomicity
+//! A CPU and a device do not add atomically to each other's adds, as few machines let devices lock
+//! memory. So once an event is exported, and in all jobs, the adds of both sides are done by the
+//! device, which is atomic with itself. Sets are single stores, not atomic with adds: of a set and
+//! an add at the same time, either may be lost.
+//!
+//! The event's memory is [the program's own](SyncEventBuilder::memory) or made by it. Its word is
+//! little-endian, as the CPU's. The device's waits compare big-endian words, which is why a wait
+//! job is limited to [values below 256](SyncEventCtx::wait_gt).
+
+mod config;
+mod ctx;
+pub(crate) mod done;
+pub(crate) mod engine;
+mod job;
+mod link;
+mod support;
+mod word;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub use config::{Imported, Location, SyncEventBuilder, SyncEventCtxBuilder};
+pub use ctx::SyncEventCtx;
+pub use done::SyncEventDone;
+pub use job::SyncEventJob;
+
+use crate::context::failure::JobType;
+use crate::device::{Dev, capability};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::ExportDescriptor;
+use link::{Calls, Operation};
+use word::Word;
+
+/// A started sync event in synchronous mode (`struct doca_sync_event`): its operations block the
+/// caller until they are done.
+///
+/// It is `Send`, and used by one thread at a time: it is not `Sync`.
+pub struct SyncEvent {
+    /// The device's queue, once an operation needs it. Declared, and so dropped, before the word.
+    calls: RefCell<Option<Box<Calls>>>,
+    word: Arc<Word>,
+}
+
+impl SyncEvent {
+    /// A sync event on `dev`, to be configured (`doca_sync_event_create`).
+    pub fn builder(dev: &Dev) -> SyncEventBuilder {
+        SyncEventBuilder::new(dev)
+    }
+
+    /// A handle to what the host exported (`doca_sync_event_create_from_export`), on a device of
+    /// its DPU. It cannot be configured, and must be started.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if `dev` reaches no memory of a host
+    /// ([`SyncEvent::create_from_export_supported`]); [`ErrorKind::InvalidValue`] for bytes that
+    /// are no descriptor of a sync event, or were altered; [`ErrorKind::UnsupportedVersion`] for
+    /// another version's; [`ErrorKind::NotPermitted`] if the event is gone, or not this host's.
+    pub fn create_from_export(descriptor: &[u8], dev: &Dev) -> Result<Imported> {
+        Imported::new(descriptor, dev)
+    }
+
+    fn new(word: Word) -> Self {
+        Self { calls: RefCell::new(None), word: Arc::new(word) }
+    }
+
+    /// Its device.
+    pub fn dev(&self) -> &Dev {
+        self.word.dev()
+    }
+
+    /// The value (`doca_sync_event_get`).
+    ///
+    /// # Errors
+    /// The device did not reach the word.
+    pub fn get(&self) -> Result<u64> {
+        match self.word.here() {
+            Some(word) => Ok(word.load(Ordering::Acquire)),
+            None => self.call(Operation::Get),
+        }
+    }
+
+    /// Sets the value (`doca_sync_event_update_set`).
+    ///
+    /// # Errors
+    /// As [`SyncEvent::get`].
+    pub fn update_set(&self, value: u64) -> Result<()> {
+        match self.word.here() {
+            Some(word) => {
+                word.store(value, Ordering::Release);
+                Ok(())
+            }
+            None => self.call(Operation::Set(value)).map(drop),
+        }
+    }
+
+    /// Adds to the value, which wraps, and returns what it was before
+    /// (`doca_sync_event_update_add`).
+    ///
+    /// # Errors
+    /// As [`SyncEvent::get`]; [`ErrorKind::NotSupported`] if the event is shared with the DPU and
+    /// the device has no atomics.
+    pub fn update_add(&self, increment: u64) -> Result<u64> {
+        match self.word.here() {
+            Some(word) if !self.word.is_shared() => Ok(word.fetch_add(increment, Ordering::AcqRel)),
+            _ => {
+                support::job(self.dev(), JobType::SyncEventAdd)?;
+                self.call(Operation::Add(increment))
+            }
+        }
+    }
+
+    /// Waits until the value is greater than `threshold`, and looks all the time
+    /// (`doca_sync_event_wait_gt`). Any threshold will do; above `u64::MAX` there is nothing.
+    ///
+    /// # Errors
+    /// As [`SyncEvent::get`].
+    pub fn wait_gt(&self, threshold: u64) -> Result<()> {
+        self.wait(threshold, std::hint::spin_loop)
+    }
+
+    /// The same, but gives up the processor after each look (`doca_sync_event_wait_gt_yield`).
+    ///
+    /// # Errors
+    /// As [`SyncEvent::get`].
+    pub fn wait_gt_yield(&self, threshold: u64) -> Result<()> {
+        self.wait(threshold, std::thread::yield_now)
+    }
+
+    fn wait(&self, threshold: u64, between: impl Fn()) -> Result<()> {
+        while self.get()? <= threshold {
+            between();
+        }
+        Ok(())
+    }
+
+    fn call(&self, operation: Operation) -> Result<u64> {
+        let mut calls = self.calls.borrow_mut();
+        let calls = match &mut *calls {
+            Some(there) => there,
+            none => none.insert(Box::new(Calls::new(&self.word)?)),
+        };
+        calls.perform(&self.word, operation)
+    }
+
+    /// What the DPU needs to make a handle to the event (`doca_sync_event_export_to_dpu`): its
+    /// bytes are to be sent over a channel that is trusted, as whoever has them can change the
+    /// event. Exporting again gives an equal descriptor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if the device shares no memory with a DPU
+    /// ([`SyncEvent::export_to_dpu_supported`]); [`ErrorKind::NotPermitted`] of a handle that was
+    /// made from an export.
+    pub fn export_to_dpu(&self) -> Result<ExportDescriptor> {
+        let descriptor = self.word.export()?;
+        // The next add is the device's: what it needs is made here, where making is expected.
+        if support::job(self.dev(), JobType::SyncEventAdd).is_ok() {
+            let mut calls = self.calls.borrow_mut();
+            if calls.is_none() {
+                *calls = Some(Box::new(Calls::new(&self.word)?));
+            }
+        }
+        Ok(descriptor)
+    }
+
+    /// Stops it (`doca_sync_event_stop`); what is left can only be destroyed. Handles of the DPU
+    /// keep working until then: see to it that none is in use.
+    pub fn stop(self) -> Stopped {
+        Stopped::new(self.word)
+    }
+}
+
+/// What devices can do. `Ok` means that it works, for devices of this profile and side.
+impl SyncEvent {
+    /// Whether `dev` does jobs of a type (`doca_sync_event_job_get_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if it does not, with the capability that it lacks;
+    /// [`ErrorKind::InvalidValue`] for a type that is not of sync events.
+    pub fn job_supported(dev: &Dev, job_type: JobType) -> Result<()> {
+        support::job(dev, job_type)
+    }
+
+    /// Whether sync events can be made on `dev` from what the host exported
+    /// (`doca_sync_event_get_create_from_export_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if not.
+    pub fn create_from_export_supported(dev: &Dev) -> Result<()> {
+        capability::imports(dev)
+    }
+
+    /// Whether sync events of `dev` can be exported to its DPU
+    /// (`doca_sync_event_get_export_to_dpu_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if not.
+    pub fn export_to_dpu_supported(dev: &Dev) -> Result<()> {
+        capability::exports(dev)
+    }
+
+    /// Whether sync events of `dev` can be exported to its DPA
+    /// (`doca_sync_event_get_export_to_dpa_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`]: nothing here drives the DPA.
+    pub fn export_to_dpa_supported(dev: &Dev) -> Result<()> {
+        let _ = dev;
+        Err(support::dpa())
+    }
+
+    /// Whether sync events of `dev` can be exported to a GPU
+    /// (`doca_sync_event_get_export_to_gpu_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`]: none can.
+    pub fn export_to_gpu_supported(dev: &Dev) -> Result<()> {
+        let _ = dev;
+        Err(support::gpu())
+    }
+}
+
+impl fmt::Debug for SyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SyncEvent").field(&self.word).finish()
+    }
+}
+
+/// A stopped sync event: it is started no more. Its memory is there for the DPU until it is
+/// destroyed.
+#[derive(Debug)]
+#[must_use = "dropping it destroys it"]
+pub struct Stopped {
+    _word: Arc<Word>,
+}
+
+impl Stopped {
+    fn new(word: Arc<Word>) -> Self {
+        Self { _word: word }
+    }
+
+    /// Destroys it (`doca_sync_event_destroy`), as dropping does. What the DPU made from its export
+    /// reaches nothing any more: its operations fail.
+    pub fn destroy(self) {}
+}
+
+const _: () = {
+    const fn send<T: Send>() {}
+    send::<SyncEvent>();
+    send::<SyncEventCtx>();
+};

@@ -1,0 +1,36 @@
+//! What a device can do for sync events (`doca_sync_event_…_supported`).
+
+use verbless_queue::Rc;
+use verbless_queue::wr::{FetchAdd, Read, Request, Wait, Write};
+
+use crate::context::failure::JobType;
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Whether `dev` does such jobs.
+pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
+    let operation = match job_type {
+        JobType::SyncEventGet => &Read::<verbless_queue::Sge>::INFO,
+        JobType::SyncEventSet => &Write::<verbless_queue::Sge>::INFO,
+        JobType::SyncEventAdd => &FetchAdd::INFO,
+        JobType::SyncEventWait => &Wait::INFO,
+        other => {
+            let text = format!("{other:?} is no job of sync events");
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+    };
+    dev.domain().supports::<Rc>(operation).map_err(|why| {
+        let text = format!("{dev:?} does no job {job_type:?}: {why}");
+        Error::new(ErrorKind::NotSupported, text).with_source(why)
+    })
+}
+
+/// A DPA would need its processor, which nothing here drives.
+pub(super) fn dpa() -> Error {
+    let text = "there is no DPA here that could take part in a sync event";
+    Error::plain(ErrorKind::NotSupported, text)
+}
+
+pub(super) fn gpu() -> Error {
+    Error::plain(ErrorKind::NotSupported, "a GPU takes part in no sync event")
+}

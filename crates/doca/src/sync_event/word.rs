@@ -1,0 +1,136 @@
+//! The word that a sync event counts in, and how it is reached.
+//!
+//! It is in the byte order of the host, little-endian on all that there are: the device's atomics
+//! and those of the CPU count in it alike.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+use verbless_command::AccessKey;
+use verbless_queue::access::{KeyAccess, RemoteAccess};
+use verbless_queue::{Domain, ImportedRegion, Lkey, Memory, Region, RemoteAddr, SharedRegion};
+
+use crate::device::{Dev, capability};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::export::{self, ExportDescriptor};
+
+/// Bytes of it.
+pub(super) const BYTES: usize = 8;
+
+/// The word. Its keys are in a protection domain of their own, whose queue pairs are connected to
+/// each other: no other peer can name them.
+pub(super) struct Word {
+    held: Held,
+    local: Lkey,
+    remote: RemoteAddr,
+    domain: Domain,
+    dev: Dev,
+}
+
+enum Held {
+    /// Memory of this process, and what of it was shared.
+    Own { region: Region, shared: OnceLock<(SharedRegion, AccessKey)> },
+    /// The host's memory, at its DPU.
+    Imported { _alias: ImportedRegion },
+}
+
+impl Word {
+    /// In `memory`, or in memory of its own, where it is 0 at first.
+    pub(super) fn own(dev: &Dev, memory: Option<Memory>) -> Result<Self> {
+        let memory = match memory {
+            Some(memory) => memory,
+            None => Memory::allocate(BYTES)?,
+        };
+        if memory.len() != BYTES || !memory.address().is_multiple_of(BYTES as u64) {
+            let text = format!(
+                "the memory of a sync event is {BYTES} bytes at a multiple of {BYTES}, and this is \
+                 {} bytes at {:#x}",
+                memory.len(),
+                memory.address()
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        let domain = Domain::new(dev.device())?;
+        let region = domain.region_of(&memory, rights(dev))?;
+        let unnamed = |_| Error::plain(ErrorKind::Unexpected, "a sync event's key is not remote");
+        let remote = region.remote(0, BYTES).map_err(unnamed)?;
+        let local = region.lkey();
+        let held = Held::Own { region, shared: OnceLock::new() };
+        Ok(Self { held, local, remote, domain, dev: dev.clone() })
+    }
+
+    /// What the host exported.
+    pub(super) fn imported(dev: &Dev, descriptor: &[u8]) -> Result<Self> {
+        let domain = Domain::new(dev.device())?;
+        let alias = export::import_event(descriptor, dev, &domain)?;
+        let (local, remote) = (alias.lkey(), RemoteAddr::new(alias.address(), alias.rkey()));
+        Ok(Self { held: Held::Imported { _alias: alias }, local, remote, domain, dev: dev.clone() })
+    }
+
+    /// What the DPU needs to reach it; the same every time.
+    pub(super) fn export(&self) -> Result<ExportDescriptor> {
+        let Held::Own { region, shared } = &self.held else {
+            let text = "a sync event that was made from an export is its owner's to export";
+            return Err(Error::plain(ErrorKind::NotPermitted, text));
+        };
+        capability::exports(&self.dev)?;
+        if shared.get().is_none() {
+            let secret = AccessKey::random().map_err(|error| {
+                let text = format!("making a secret: {error}");
+                Error::new(ErrorKind::OperatingSystem, text).with_source(error)
+            })?;
+            let named = self.domain.share(region, &secret)?;
+            let _second = shared.set((named, secret));
+        }
+        let (named, secret) = shared.get().expect("it was set");
+        export::export_event(&self.dev, named, secret)
+    }
+
+    /// The word, if it is in memory of this process.
+    pub(super) fn here(&self) -> Option<&AtomicU64> {
+        match &self.held {
+            Held::Own { region, .. } => region.words().first(),
+            Held::Imported { .. } => None,
+        }
+    }
+
+    /// Whether another function may change it.
+    pub(super) fn is_shared(&self) -> bool {
+        match &self.held {
+            Held::Own { shared, .. } => shared.get().is_some(),
+            Held::Imported { .. } => true,
+        }
+    }
+
+    pub(super) fn dev(&self) -> &Dev {
+        &self.dev
+    }
+
+    pub(super) fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// For a request that has it as its own memory.
+    pub(super) fn local(&self) -> (u64, Lkey) {
+        (self.remote.address, self.local)
+    }
+
+    /// For a request that has it as the peer's memory.
+    pub(super) fn remote(&self) -> RemoteAddr {
+        self.remote
+    }
+}
+
+/// What requests may do to a word.
+fn rights(dev: &Dev) -> KeyAccess {
+    let atomic = dev.caps().atomics;
+    let remote = RemoteAccess { read: true, write: true, atomic };
+    KeyAccess { local_write: true, remote, relaxed_ordering: false, crossing: false }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Word({:#x} on {:?})", self.remote.address, self.dev)
+    }
+}

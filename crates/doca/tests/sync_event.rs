@@ -1,0 +1,469 @@
+//! Sync events: one side alone, and a host with its DPU.
+
+mod support;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
+use verbless_doca::graph::Graph;
+use verbless_doca::sync_event::{Location, SyncEvent, SyncEventBuilder, SyncEventCtx};
+use verbless_doca::{
+    AsyncWorkQ, Dev, DevInfo, ErrorKind, Event, Job, JobType, Memory, Mmap, Refused, Retrieve,
+    WorkQ,
+};
+
+use support::{dev, sides};
+
+const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+
+fn configured(dev: &Dev) -> SyncEventBuilder {
+    let builder = SyncEvent::builder(dev).publisher_add_location(Location::Cpu).unwrap();
+    builder.subscriber_add_location(Location::Cpu).unwrap()
+}
+
+fn sync(dev: &Dev) -> SyncEvent {
+    configured(dev).start().unwrap()
+}
+
+fn context(dev: &Dev) -> SyncEventCtx {
+    configured(dev).as_ctx().start().unwrap()
+}
+
+fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it was not refused"),
+        Err(error) => error.into().kind(),
+    }
+}
+
+/// Submits a job, and returns what its event has.
+fn run(workq: &mut WorkQ, job: impl Job) -> Option<u64> {
+    workq.submit(job).map_err(|refused: Refused<_>| refused.error).unwrap();
+    value(workq)
+}
+
+/// What the next event has.
+fn value(workq: &mut WorkQ) -> Option<u64> {
+    match workq.retrieve_within(MINUTE) {
+        Ok(Some(Event::SyncEvent(done))) => done.value,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn on(context: &SyncEventCtx) -> WorkQ {
+    let mut workq = WorkQ::builder(8).event_driven().build().unwrap();
+    workq.add(context).unwrap();
+    workq
+}
+
+/// Nothing is retrieved for a while.
+fn quiet(workq: &mut WorkQ) {
+    let end = Instant::now() + Duration::from_millis(50);
+    while Instant::now() < end {
+        assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
+    }
+}
+
+#[test]
+fn an_event_counts_on_one_cpu() {
+    let event = sync(&dev());
+    assert_eq!(event.get().unwrap(), 0);
+    event.update_set(u64::MAX - 1).unwrap();
+    assert_eq!(event.update_add(3).unwrap(), u64::MAX - 1);
+    assert_eq!(event.get().unwrap(), 1, "it wraps");
+    event.wait_gt(0).unwrap();
+    event.wait_gt_yield(0).unwrap();
+    event.stop().destroy();
+}
+
+#[test]
+fn configuration_needs_both_locations_and_no_more() {
+    let dev = dev();
+    let builder = || SyncEvent::builder(&dev);
+    assert_eq!(kind(builder().start()), ErrorKind::BadState);
+    let one = builder().publisher_add_location(Location::Cpu).unwrap();
+    assert_eq!(kind(one.clone().start()), ErrorKind::BadState);
+    assert_eq!(kind(one.clone().as_ctx().start()), ErrorKind::BadState);
+    assert_eq!(kind(one.publisher_add_location(Location::Cpu)), ErrorKind::AlreadyExist);
+    let one = builder().subscriber_add_location(Location::Cpu).unwrap();
+    assert_eq!(kind(one.start()), ErrorKind::BadState);
+    for location in [Location::Dpa, Location::Gpu] {
+        assert_eq!(kind(builder().publisher_add_location(location)), ErrorKind::NotSupported);
+        assert_eq!(kind(builder().subscriber_add_location(location)), ErrorKind::NotSupported);
+    }
+    assert_eq!(kind(SyncEvent::export_to_dpa_supported(&dev)), ErrorKind::NotSupported);
+    assert_eq!(kind(SyncEvent::export_to_gpu_supported(&dev)), ErrorKind::NotSupported);
+}
+
+#[test]
+fn an_event_counts_in_the_programs_memory() {
+    let dev = dev();
+    let memory = Memory::allocate(64).unwrap();
+    let words: &[AtomicU64] = memory.words();
+    words[2].store(5, Ordering::Relaxed);
+    let part = |at, length| configured(&dev).memory(memory.slice(at, length).unwrap());
+    for (at, length) in [(0, 7), (0, 16), (4, 8), (1, 8)] {
+        assert_eq!(kind(part(at, length).start()), ErrorKind::InvalidValue, "{length} at {at}");
+    }
+    let event = part(16, 8).start().unwrap();
+    assert_eq!(event.get().unwrap(), 5);
+    event.update_add(1).unwrap();
+    assert_eq!(words[2].load(Ordering::Relaxed), 6);
+    event.stop().destroy();
+    let context = part(16, 8).as_ctx().start().unwrap();
+    let mut workq = on(&context);
+    run(&mut workq, context.set(0x0102_0304_0506_0708));
+    let all: Vec<_> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    assert_eq!(all, [0, 0, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn jobs_get_set_add_and_wait() {
+    let context = context(&dev());
+    for mut workq in [WorkQ::new(8).unwrap(), WorkQ::builder(8).event_driven().build().unwrap()] {
+        workq.add(&context).unwrap();
+        assert_eq!(run(&mut workq, context.set(7)), None);
+        assert_eq!(run(&mut workq, context.add(3)), Some(7));
+        assert_eq!(run(&mut workq, context.get()), Some(10));
+        assert_eq!(run(&mut workq, context.wait_gt(9)), None);
+        workq.submit(context.wait_gt(10).user_data(1)).unwrap();
+        quiet(&mut workq);
+        workq.submit(context.add(1).user_data(2)).unwrap();
+        let mut came = [0; 2].map(|_| {
+            let event = workq.retrieve_within(MINUTE).unwrap().unwrap();
+            (event.user_data().0, event.job_type())
+        });
+        came.sort_by_key(|&(number, _)| number);
+        assert_eq!(came, [(1, JobType::SyncEventWait), (2, JobType::SyncEventAdd)]);
+        workq.remove(&context).unwrap();
+    }
+    context.stop().unwrap().destroy();
+}
+
+#[test]
+fn a_wait_job_takes_thresholds_from_0_to_254() {
+    let context = context(&dev());
+    let mut workq = on(&context);
+    for threshold in [255, 256, 1 << 32, u64::MAX] {
+        assert_eq!(kind(workq.submit(context.wait_gt(threshold))), ErrorKind::InvalidValue);
+    }
+    assert_eq!(workq.in_flight(), 0);
+    for threshold in 0..=254 {
+        run(&mut workq, context.set(threshold));
+        workq.submit(context.wait_gt(threshold)).unwrap();
+        if threshold % 50 == 4 {
+            quiet(&mut workq);
+        }
+        workq.submit(context.set(threshold + 1)).unwrap();
+        assert_eq!((value(&mut workq), value(&mut workq)), (None, None));
+        // And at once.
+        run(&mut workq, context.wait_gt(threshold));
+    }
+}
+
+#[test]
+fn waits_hold_up_no_other_jobs_and_end_in_their_order() {
+    let context = context(&dev());
+    let mut workq = on(&context);
+    for threshold in [3, 5, 4] {
+        workq.submit(context.wait_gt(threshold).user_data(threshold)).unwrap();
+    }
+    let mut ended = Vec::new();
+    for round in 0..6 {
+        workq.submit(context.add(1).user_data(100u64)).unwrap();
+        loop {
+            let Event::SyncEvent(done) = workq.retrieve_within(MINUTE).unwrap().unwrap() else {
+                panic!("no other jobs");
+            };
+            match done.job_type {
+                JobType::SyncEventAdd => {
+                    assert_eq!(done.value, Some(round));
+                    break;
+                }
+                _ => ended.push(done.user_data.0),
+            }
+        }
+    }
+    while workq.in_flight() > 0 {
+        ended.push(workq.retrieve_within(MINUTE).unwrap().unwrap().user_data().0);
+    }
+    assert_eq!(ended, [3, 5, 4]);
+}
+
+#[test]
+fn adds_of_many_work_queues_are_all_counted() {
+    let context = context(&dev());
+    let mut queues = [0; 3].map(|_| on(&context));
+    for _ in 0..50 {
+        for workq in &mut queues {
+            for _ in 0..8 {
+                workq.submit(context.add(1)).unwrap();
+            }
+        }
+        for workq in &mut queues {
+            for _ in 0..8 {
+                value(workq);
+            }
+        }
+    }
+    assert_eq!(run(&mut queues[0], context.get()), Some(1200));
+}
+
+#[test]
+fn a_context_on_a_work_queue_is_not_stopped_and_an_aborted_wait_ends() {
+    let context = context(&dev());
+    let mut workq = on(&context);
+    let refused = context.stop().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    let context = refused.given;
+    workq.submit(context.wait_gt(9)).unwrap();
+    assert_eq!(kind(workq.remove(&context)), ErrorKind::InUse);
+    workq.abort(&context).unwrap();
+    match workq.retrieve_within(MINUTE) {
+        Err(Retrieve::IoFailed(event)) => {
+            assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(kind(workq.submit(context.get())), ErrorKind::Shutdown);
+    workq.remove(&context).unwrap();
+    workq.add(&context).unwrap();
+    assert_eq!(run(&mut workq, context.get()), Some(0), "on it again");
+    // Dropped with a wait in flight.
+    workq.submit(context.wait_gt(9)).unwrap();
+    drop(workq);
+    context.stop().unwrap().destroy();
+}
+
+#[test]
+fn a_wait_is_a_future() {
+    let context = context(&dev());
+    let queue = AsyncWorkQ::new(on(&context)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let readable = async || {
+            loop {
+                let mut files = [PollFd::new(queue.file(), PollFlags::POLLIN)];
+                if poll(&mut files, 0u8)? > 0 {
+                    return Ok(());
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let work = async {
+            let waited = queue.submit(context.wait_gt(1)).unwrap();
+            let set = queue.submit(context.set(2)).unwrap();
+            waited.await.unwrap();
+            set.await.unwrap();
+            queue.submit(context.get()).unwrap().await.unwrap()
+        };
+        let Event::SyncEvent(done) = queue.drive_until(readable, work).await.unwrap() else {
+            panic!("no other jobs");
+        };
+        assert_eq!(done.value, Some(2));
+    });
+}
+
+#[test]
+fn waits_are_nodes_of_a_graph() {
+    let context = context(&dev());
+    let mut workq = on(&context);
+    let mut graph = Graph::builder();
+    let wait = graph.ctx_node(&context, JobType::SyncEventWait);
+    let get = graph.ctx_node(&context, JobType::SyncEventGet);
+    let add = graph.ctx_node(&context, JobType::SyncEventAdd);
+    graph.add_dependency(wait, get).unwrap();
+    graph.add_dependency(get, add).unwrap();
+    let graph = graph.start().unwrap();
+    workq.add_graph(&graph).unwrap();
+    let instance = graph.instance();
+    instance.set_ctx_node_data(wait, context.wait_gt(40)).unwrap();
+    instance.set_ctx_node_data(get, context.get()).unwrap();
+    instance.set_ctx_node_data(add, context.add(1)).unwrap();
+    workq.submit_graph(&instance, 7).unwrap();
+    quiet(&mut workq);
+    workq.submit(context.set(41)).unwrap();
+    let mut done = false;
+    for _ in 0..2 {
+        match workq.retrieve_within(MINUTE).unwrap().unwrap() {
+            Event::Graph(graph) => done = graph.status() == 0,
+            Event::SyncEvent(set) => assert_eq!(set.job_type, JobType::SyncEventSet),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(done);
+    for node in [get, add] {
+        let Some(Event::SyncEvent(done)) = instance.take_result(node).unwrap() else { panic!() };
+        assert_eq!(done.value, Some(41));
+    }
+    assert_eq!(run(&mut workq, context.get()), Some(42));
+}
+
+#[test]
+fn capabilities_tell_what_works_on_each_profile_and_side() {
+    let jobs = [
+        JobType::SyncEventGet,
+        JobType::SyncEventSet,
+        JobType::SyncEventAdd,
+        JobType::SyncEventWait,
+    ];
+    let profiles =
+        ["bluefield3", "connectx6dx", "connectx6dx-bond", "connectx6dx-realtime", "connectx6vf"];
+    let alone = profiles
+        .map(|profile| DevInfo::list_of(&support::backend(profile)).unwrap()[0].open().unwrap());
+    let (host, dpu) = sides();
+    for dev in alone.into_iter().chain([host, dpu]) {
+        let context = context(&dev);
+        let mut workq = on(&context);
+        run(&mut workq, context.set(4));
+        for job in jobs {
+            let supported = SyncEvent::job_supported(&dev, job).map_err(|error| error.kind());
+            let submitted = workq.submit(match job {
+                JobType::SyncEventGet => context.get(),
+                JobType::SyncEventSet => context.set(4),
+                JobType::SyncEventAdd => context.add(0),
+                _ => context.wait_gt(3),
+            });
+            let worked = submitted.map_err(|refused| refused.error.kind()).map(|()| {
+                value(&mut workq);
+            });
+            assert_eq!(supported, worked, "{job:?} on {dev:?}");
+            assert!(worked.is_ok() || worked == Err(ErrorKind::NotSupported));
+        }
+        let other = SyncEvent::job_supported(&dev, JobType::DmaMemcpy);
+        assert_eq!(kind(other), ErrorKind::InvalidValue);
+        let exports = SyncEvent::export_to_dpu_supported(&dev).map_err(|error| error.kind());
+        assert_eq!(exports, context.export_to_dpu().map(drop).map_err(|error| error.kind()));
+        assert_eq!(exports, sync(&dev).export_to_dpu().map(drop).map_err(|error| error.kind()));
+    }
+}
+
+#[test]
+fn a_host_and_its_dpu_set_add_and_wait_synchronously() {
+    let (host, dpu) = sides();
+    let event = sync(&host);
+    event.update_set(1).unwrap();
+    assert_eq!(event.update_add(1).unwrap(), 1, "by the CPU");
+    let descriptor = event.export_to_dpu().unwrap();
+    assert_eq!(descriptor, event.export_to_dpu().unwrap(), "every time the same");
+    let there = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu).unwrap();
+    let there = there.start().unwrap();
+    assert_eq!(there.get().unwrap(), 2);
+    assert_eq!(there.update_add(u64::MAX).unwrap(), 2);
+    assert_eq!(event.get().unwrap(), 1, "it wraps");
+    there.update_set(0x1234_5678_9abc_def0).unwrap();
+    assert_eq!(event.update_add(1).unwrap(), 0x1234_5678_9abc_def0, "by the device");
+    event.wait_gt(0x1234_5678_9abc_def0).unwrap();
+    there.wait_gt_yield(0x1234_5678_9abc_def0).unwrap();
+    event.update_set(0).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 0..20 {
+                there.wait_gt(2 * round).unwrap();
+                there.update_add(1).unwrap();
+            }
+        });
+        for round in 0..20 {
+            event.update_add(1).unwrap();
+            event.wait_gt_yield(2 * round + 1).unwrap();
+        }
+        assert_eq!(event.get().unwrap(), 40);
+    });
+}
+
+#[test]
+fn adds_of_host_and_dpu_at_the_same_time_are_all_counted() {
+    const EACH: u64 = 2000;
+    let (host, dpu) = sides();
+    let event = sync(&host);
+    let descriptor = event.export_to_dpu().unwrap();
+    let there = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu).unwrap();
+    let there = there.start().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..EACH {
+                there.update_add(1).unwrap();
+            }
+        });
+        for _ in 0..EACH {
+            event.update_add(1).unwrap();
+        }
+        event.wait_gt_yield(2 * EACH - 1).unwrap();
+        assert_eq!(event.get().unwrap(), 2 * EACH);
+    });
+}
+
+#[test]
+fn a_host_and_its_dpu_use_jobs_in_either_mode_of_the_other() {
+    let (host, dpu) = sides();
+    let (there_sync, there_ctx);
+    let event = context(&host);
+    let descriptor = event.export_to_dpu().unwrap();
+    let import = || SyncEvent::create_from_export(descriptor.as_bytes(), &dpu).unwrap();
+    there_sync = import().start().unwrap();
+    there_ctx = import().as_ctx().start().unwrap();
+    let (mut here, mut there) = (on(&event), on(&there_ctx));
+    there.submit(there_ctx.wait_gt(0)).unwrap();
+    quiet(&mut there);
+    run(&mut here, event.set(1));
+    value(&mut there);
+    here.submit(event.wait_gt(1)).unwrap();
+    quiet(&mut here);
+    assert_eq!(run(&mut there, there_ctx.add(1)), Some(1));
+    value(&mut here);
+    assert_eq!(there_sync.get().unwrap(), 2);
+    here.submit(event.wait_gt(2)).unwrap();
+    there_sync.update_set(3).unwrap();
+    value(&mut here);
+    assert_eq!(run(&mut there, there_ctx.get()), Some(3));
+    assert_eq!(kind(there_sync.export_to_dpu()), ErrorKind::NotPermitted);
+    assert_eq!(kind(there_ctx.export_to_dpu()), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn what_an_export_led_to_fails_once_the_event_is_destroyed() {
+    let (host, dpu) = sides();
+    let event = sync(&host);
+    let descriptor = event.export_to_dpu().unwrap();
+    let import = || SyncEvent::create_from_export(descriptor.as_bytes(), &dpu);
+    let there = import().unwrap().start().unwrap();
+    let context = import().unwrap().as_ctx().start().unwrap();
+    let mut workq = on(&context);
+    let stopped = event.stop();
+    there.update_set(8).unwrap();
+    stopped.destroy();
+    for _ in 0..2 {
+        assert_eq!(kind(there.get()), ErrorKind::NotPermitted);
+        assert_eq!(kind(there.update_set(9)), ErrorKind::NotPermitted);
+        assert_eq!(kind(there.update_add(9)), ErrorKind::NotPermitted);
+        assert_eq!(kind(there.wait_gt(9)), ErrorKind::NotPermitted);
+        for job in [context.get(), context.set(1), context.add(1), context.wait_gt(0)] {
+            workq.submit(job).unwrap();
+            match workq.retrieve_within(MINUTE) {
+                Err(Retrieve::IoFailed(event)) => {
+                    assert_eq!(event.result().unwrap_err().kind(), ErrorKind::NotPermitted);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(kind(import()), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn descriptors_of_maps_and_of_sync_events_are_told_apart() {
+    let (host, dpu) = sides();
+    let map = support::map(&host, 8, verbless_doca::AccessFlags::DPU_READ_WRITE);
+    let of_map = map.export_dpu(&host).unwrap();
+    let event = sync(&host);
+    let of_event = event.export_to_dpu().unwrap();
+    let import = |bytes: &[u8], dev: &Dev| kind(SyncEvent::create_from_export(bytes, dev));
+    assert_eq!(import(of_map.as_bytes(), &dpu), ErrorKind::InvalidValue);
+    let made = Mmap::create_from_export(of_event.as_bytes(), &dpu);
+    assert_eq!(kind(made), ErrorKind::InvalidValue);
+    let mut altered = of_event.as_bytes().to_vec();
+    altered[50] ^= 1;
+    assert_eq!(import(&altered, &dpu), ErrorKind::InvalidValue);
+    assert_eq!(import(&altered[..10], &dpu), ErrorKind::InvalidValue);
+}

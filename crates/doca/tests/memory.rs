@@ -425,6 +425,8 @@ fn handles_are_send_and_devices_are_sync() {
     sync::<DevInfo>();
     sync::<verbless_doca::Dev>();
     sync::<verbless_doca::sha::Sha>();
+    sync::<verbless_doca::dma::Dma>();
+    sync::<verbless_doca::graph::Graph>();
     send::<Mmap>();
     send::<DynamicMmap>();
     send::<verbless_doca::Buf>();

@@ -41,8 +41,6 @@ use crate::context::library::Context;
 use crate::context::side::SideOf;
 use crate::context::{job_sealed, sealed};
 use crate::device::Dev;
-#[cfg(doc)]
-use crate::error::ErrorKind;
 use crate::error::{Refused, Result};
 use crate::types::UserData;
 

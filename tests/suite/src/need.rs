@@ -59,7 +59,8 @@ pub enum Need {
     NoBond,
     /// Two devices on one fabric.
     Peer,
-    /// The two are the host's function of a DPU and the DPU's own.
+    /// The two are the host's function of a DPU and the DPU's own, and the kernel knows the DPU as
+    /// one.
     Sides,
     /// The model in this process: the case looks into it, or has it fail.
     Model,
@@ -151,7 +152,7 @@ pub(crate) struct Facts {
     model_device: bool,
     blue_flame: bool,
     number_reuse: bool,
-    /// The two devices are functions of one card.
+    /// The two devices are functions of one card, one of them at its DPU.
     one_card: bool,
     /// Bytes that may be pinned; none: without limit, or with the privilege to ignore it.
     pinnable: Option<u64>,
@@ -196,7 +197,8 @@ impl Facts {
             blue_flame,
             number_reuse: number_reuse(&device)?,
             one_card: devices.len() > 1
-                && devices.iter().all(|it| it.system_image_guid == devices[0].system_image_guid),
+                && devices.iter().all(|it| it.system_image_guid == devices[0].system_image_guid)
+                && devices.iter().any(|it| it.embedded_cpu),
             pinnable: limited.then_some(memlock),
             memlock,
             lossless,

@@ -163,32 +163,104 @@ fn a_wait_job_takes_thresholds_from_0_to_254() {
 }
 
 #[test]
-fn waits_hold_up_no_other_jobs_and_end_in_their_order() {
+fn waits_hold_up_no_other_jobs_and_end_as_the_value_passes_them_in_whatever_order_they_came() {
+    let context = context(&dev());
+    let mut polled = WorkQ::new(8).unwrap();
+    polled.add(&context).unwrap();
+    for mut workq in [on(&context), polled] {
+        run(&mut workq, context.set(0));
+        for threshold in [3, 5, 1, 4, 1] {
+            workq.submit(context.wait_gt(threshold).user_data(threshold)).unwrap();
+        }
+        for value in 0..6 {
+            quiet(&mut workq);
+            workq.submit(context.add(1).user_data(100u64)).unwrap();
+            let waits = [0, 2, 0, 1, 1, 1][value as usize];
+            let mut ended = Vec::new();
+            for _ in 0..=waits {
+                match workq.retrieve_within(MINUTE) {
+                    Ok(Some(Event::SyncEvent(done))) => match done.job_type {
+                        JobType::SyncEventAdd => assert_eq!(done.value, Some(value)),
+                        _ => ended.push(done.user_data.0),
+                    },
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(ended, vec![value; waits], "above {value}");
+        }
+        assert_eq!(workq.in_flight(), 0);
+        workq.remove(&context).unwrap();
+    }
+}
+
+#[test]
+fn waits_in_falling_order_all_end_once_and_those_of_an_abort_fail_once() {
     let context = context(&dev());
     let mut workq = on(&context);
-    for threshold in [3, 5, 4] {
-        workq.submit(context.wait_gt(threshold).user_data(threshold)).unwrap();
-    }
-    let mut ended = Vec::new();
-    for round in 0..6 {
-        workq.submit(context.add(1).user_data(100u64)).unwrap();
-        loop {
-            let Event::SyncEvent(done) = workq.retrieve_within(MINUTE).unwrap().unwrap() else {
-                panic!("no other jobs");
-            };
-            match done.job_type {
-                JobType::SyncEventAdd => {
-                    assert_eq!(done.value, Some(round));
-                    break;
-                }
-                _ => ended.push(done.user_data.0),
-            }
+    let submit = |workq: &mut WorkQ| {
+        for threshold in (1..=8).rev() {
+            workq.submit(context.wait_gt(threshold).user_data(threshold)).unwrap();
         }
-    }
+    };
+    let mut other = on(&context);
+    submit(&mut workq);
+    run(&mut other, context.set(9));
+    let mut ended: Vec<u64> = Vec::new();
     while workq.in_flight() > 0 {
         ended.push(workq.retrieve_within(MINUTE).unwrap().unwrap().user_data().0);
     }
-    assert_eq!(ended, [3, 5, 4]);
+    ended.sort_unstable();
+    assert_eq!(ended, (1..=8).collect::<Vec<_>>());
+    run(&mut other, context.set(0));
+    submit(&mut workq);
+    workq.abort(&context).unwrap();
+    ended.clear();
+    while workq.in_flight() > 0 {
+        match workq.retrieve_within(MINUTE) {
+            Err(Retrieve::IoFailed(event)) => {
+                assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+                ended.push(event.user_data().0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, (1..=8).collect::<Vec<_>>());
+    workq.remove(&context).unwrap();
+}
+
+#[test]
+fn jobs_behind_one_that_failed_fail_or_succeed_each_for_itself() {
+    let (host, dpu) = sides();
+    let event = sync(&host);
+    let descriptor = event.export_to_dpu().unwrap();
+    let there = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu).unwrap();
+    let context = there.as_ctx().start().unwrap();
+    let mut workq = on(&context);
+    event.stop().destroy();
+    for round in 0..3 {
+        let waits = [2, 1, 3].map(|threshold| context.wait_gt(threshold));
+        let others = [context.add(1), context.get(), context.set(4), context.add(2)];
+        let mut came = Vec::new();
+        for (number, job) in (0u64..).zip(others.into_iter().chain(waits)) {
+            workq.submit(job.user_data(number)).unwrap();
+        }
+        for _ in 0..7 {
+            match workq.retrieve_within(MINUTE) {
+                Err(Retrieve::IoFailed(event)) => {
+                    let kind = event.result().unwrap_err().kind();
+                    assert_eq!(kind, ErrorKind::NotPermitted, "of its own, in round {round}");
+                    came.push(event.user_data().0);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let updates: Vec<_> = came.iter().copied().filter(|&number| number < 4).collect();
+        assert_eq!(updates, [0, 1, 2, 3], "in their order");
+        came.sort_unstable();
+        assert_eq!(came, (0..7).collect::<Vec<_>>());
+    }
+    workq.remove(&context).unwrap();
 }
 
 #[test]
@@ -298,6 +370,38 @@ fn waits_are_nodes_of_a_graph() {
         assert_eq!(done.value, Some(41));
     }
     assert_eq!(run(&mut workq, context.get()), Some(42));
+}
+
+#[test]
+fn parallel_nodes_of_a_graph_wait_in_whatever_order_they_are_submitted() {
+    let context = context(&dev());
+    let mut workq = on(&context);
+    let mut graph = Graph::builder();
+    // The smaller threshold is what lets the value pass the larger one.
+    let late = graph.ctx_node(&context, JobType::SyncEventWait);
+    let early = graph.ctx_node(&context, JobType::SyncEventWait);
+    let late_too = graph.ctx_node(&context, JobType::SyncEventWait);
+    let add = graph.ctx_node(&context, JobType::SyncEventAdd);
+    graph.add_dependency(early, add).unwrap();
+    let graph = graph.start().unwrap();
+    workq.add_graph(&graph).unwrap();
+    let instance = graph.instance();
+    instance.set_ctx_node_data(late, context.wait_gt(1)).unwrap();
+    instance.set_ctx_node_data(early, context.wait_gt(0)).unwrap();
+    instance.set_ctx_node_data(late_too, context.wait_gt(1)).unwrap();
+    instance.set_ctx_node_data(add, context.add(1)).unwrap();
+    workq.submit_graph(&instance, 7).unwrap();
+    quiet(&mut workq);
+    workq.submit(context.set(1)).unwrap();
+    let mut done = false;
+    for _ in 0..2 {
+        match workq.retrieve_within(MINUTE).unwrap().unwrap() {
+            Event::Graph(graph) => done = graph.status() == 0,
+            Event::SyncEvent(set) => assert_eq!(set.job_type, JobType::SyncEventSet),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(done);
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! The jobs of a sync event on one work queue.
 //!
 //! Two queues of the device do them: one the gets, sets and adds, the other one the waits, so that
-//! a wait holds up no more than the waits behind it.
+//! a wait holds up nothing else.
 
 use std::sync::Arc;
 
 use verbless_queue::access::KeyAccess;
-use verbless_queue::{CompletionError, Cqe, Region, Sge};
+use verbless_queue::{Cqe, Region, Sge};
 
 use super::done::SyncEventDone;
-use super::link::{Link, Operation};
+use super::lane::{Ended, Lane, Request};
+use super::link::Operation;
 use super::support;
 use super::word::{BYTES, Word};
 use crate::context::engine::{Engine, Place};
@@ -23,16 +24,9 @@ use crate::types::UserData;
 #[derive(Clone, Copy)]
 struct Running {
     operation: Operation,
+    order: u64,
     user_data: UserData,
     tag: Tag,
-}
-
-/// One of the device's queues.
-struct Lane {
-    link: Link,
-    in_flight: u32,
-    /// A request failed: those behind it are flushed, then the queue starts over.
-    failed: bool,
 }
 
 /// The jobs, by their place, which is the cookie of their request.
@@ -42,9 +36,12 @@ pub struct SyncEngine {
     waits: Option<Lane>,
     jobs: Box<[Running]>,
     free: Vec<u32>,
+    /// Gets, sets and adds so far.
+    count: u64,
+    /// Why it takes no more jobs, and fails those that the device does not have.
+    given_up: Option<ErrorKind>,
+    /// It was aborted: the device flushes what it has.
     aborted: bool,
-    /// A queue could not start over.
-    broken: bool,
     /// A word for each job.
     results: Region,
     word: Arc<Word>,
@@ -61,26 +58,20 @@ impl Operation {
     }
 }
 
-impl Lane {
-    fn new(word: &Word, place: &Place<'_>) -> Result<Self> {
-        let link = Link::new(word, &place.side.cq, place.depth, place.user_index)?;
-        Ok(Self { link, in_flight: 0, failed: false })
-    }
-}
-
 impl SyncEngine {
     pub(super) fn new(word: &Arc<Word>, place: &Place<'_>) -> Result<Self> {
         let depth = place.depth;
         let can_wait = support::job(word.dev(), JobType::SyncEventWait).is_ok();
-        let nothing =
-            Running { operation: Operation::Get, user_data: UserData(0), tag: Tag::PROGRAM };
+        let (operation, user_data) = (Operation::Get, UserData(0));
+        let nothing = Running { operation, order: 0, user_data, tag: Tag::PROGRAM };
         Ok(Self {
-            updates: Lane::new(word, place)?,
-            waits: if can_wait { Some(Lane::new(word, place)?) } else { None },
+            updates: Lane::new(word, place, false)?,
+            waits: if can_wait { Some(Lane::new(word, place, true)?) } else { None },
             jobs: vec![nothing; depth as usize].into(),
             free: (0..depth).rev().collect(),
+            count: 0,
+            given_up: None,
             aborted: false,
-            broken: false,
             results: word.domain().region(depth as usize * BYTES, KeyAccess::LOCAL)?,
             word: word.clone(),
         })
@@ -93,33 +84,47 @@ impl SyncEngine {
         user_data: UserData,
         tag: Tag,
     ) -> Result<()> {
-        if self.aborted || self.broken {
+        if self.given_up.is_some() {
             let text =
                 "the context was aborted on this work queue, or the device failed: remove it";
             return Err(Error::plain(ErrorKind::Shutdown, text));
-        }
-        let lane = match operation {
-            Operation::WaitGt(_) => self.waits.as_mut().ok_or_else(|| {
-                let text = "the device does not wait for data: submit gets, and compare";
-                Error::plain(ErrorKind::NotSupported, text)
-            })?,
-            _ => &mut self.updates,
-        };
-        if lane.failed {
-            let text = "the device gives back the jobs behind one that failed: retrieve them first";
-            return Err(Error::plain(ErrorKind::Again, text));
         }
         let Some(&slot) = self.free.last() else {
             let text = "as many jobs are in flight as the work queue takes: retrieve some first";
             return Err(Error::plain(ErrorKind::Again, text));
         };
+        // Waits go by their thresholds, all else as it comes.
+        let order = match operation {
+            Operation::WaitGt(threshold) => threshold,
+            _ => self.count,
+        };
+        let request = self.request(slot, operation, order);
+        let lane = match (operation, &mut self.waits) {
+            (Operation::WaitGt(_), Some(waits)) => waits,
+            (Operation::WaitGt(_), None) => {
+                let text = "the device does not wait for data: submit gets, and compare";
+                return Err(Error::plain(ErrorKind::NotSupported, text));
+            }
+            _ => &mut self.updates,
+        };
+        lane.take(&self.word, request)?;
+        self.count += 1;
+        self.free.pop();
+        self.jobs[slot as usize] = Running { operation, order, user_data, tag };
+        Ok(())
+    }
+
+    fn lane(&mut self, of_waits: bool) -> &mut Lane {
+        match &mut self.waits {
+            Some(waits) if of_waits => waits,
+            _ => &mut self.updates,
+        }
+    }
+
+    fn request(&self, slot: u32, operation: Operation, order: u64) -> Request {
         let at = self.results.address() + u64::from(slot) * BYTES as u64;
         let into = Sge::new(at, BYTES as u32, self.results.lkey());
-        lane.link.post(&self.word, operation, into, slot.into())?;
-        lane.in_flight += 1;
-        self.free.pop();
-        self.jobs[slot as usize] = Running { operation, user_data, tag };
-        Ok(())
+        Request { slot, operation, into, order }
     }
 
     /// The value that the device put into the word of a job.
@@ -129,12 +134,16 @@ impl SyncEngine {
         u64::from_ne_bytes(bytes)
     }
 
+    fn job(&self, cookie: u64) -> Result<Running> {
+        self.jobs.get(cookie as usize).copied().ok_or_else(|| {
+            let text = format!("the device completed request {cookie} of a sync event, unasked");
+            Error::new(ErrorKind::InvalidValue, text)
+        })
+    }
+
     fn end(&mut self, cookie: u64, result: std::result::Result<(), JobError>) -> Result<Done> {
         let slot = cookie as usize;
-        let Some(&Running { operation, user_data, tag }) = self.jobs.get(slot) else {
-            let text = format!("the device completed request {cookie} of a sync event, unasked");
-            return Err(Error::new(ErrorKind::InvalidValue, text));
-        };
+        let Running { operation, user_data, tag, .. } = self.job(cookie)?;
         self.free.push(slot as u32);
         let has_value = matches!(operation, Operation::Get | Operation::Add(_)) && result.is_ok();
         let value = has_value.then(|| self.value(slot));
@@ -147,30 +156,43 @@ impl SyncEngine {
 }
 
 impl Engine for SyncEngine {
+    const WORKS: bool = false;
+
     fn complete(&mut self, cqe: Cqe, _side: &mut Side) -> Result<Option<Done>> {
-        let lane = match &mut self.waits {
-            Some(waits) if waits.link.qp.qpn() == cqe.qpn() => waits,
-            _ => &mut self.updates,
-        };
-        let (cookie, result) = match lane.link.qp.complete(cqe) {
-            Ok(completion) => (completion.cookie, Ok(())),
-            Err(CompletionError::Failed(failure)) => {
-                lane.failed = true;
-                (failure.cookie, Err(failure.into()))
+        let is_wait = self.waits.as_ref().is_some_and(|waits| waits.is(&cqe));
+        let ended = self.lane(is_wait).complete(cqe)?;
+        let (cookie, result) = match ended {
+            Ended::Done(cookie) => (cookie, Some(Ok(()))),
+            Ended::Returned(failure) if self.given_up.is_none() => {
+                let cookie = failure.cookie;
+                let Running { operation, order, .. } = self.job(cookie)?;
+                let request = self.request(cookie as u32, operation, order);
+                self.lane(is_wait).hold(request);
+                (cookie, None)
             }
-            Err(other) => {
-                let error = Error::new(ErrorKind::InvalidValue, other.to_string());
-                return Err(error.with_source(other));
+            Ended::Failed(failure) | Ended::Returned(failure) => {
+                (failure.cookie, Some(Err(failure.into())))
             }
         };
-        lane.in_flight -= 1;
-        if lane.failed && lane.in_flight == 0 && !self.aborted {
-            match lane.link.recover(&self.word) {
-                Ok(()) => lane.failed = false,
-                Err(_) => self.broken = true,
+        if self.given_up.is_none() {
+            let word = self.word.clone();
+            if let Err(error) = self.lane(is_wait).go_on(&word) {
+                self.given_up = Some(error.kind());
             }
         }
-        self.end(cookie, result).map(Some)
+        result.map(|result| self.end(cookie, result)).transpose()
+    }
+
+    fn progress(&mut self, _side: &mut Side) -> Option<Done> {
+        let why = self.given_up?;
+        let waits = self.waits.as_mut();
+        let held = self.updates.take_held().or_else(|| waits?.take_held())?;
+        self.end(held.slot.into(), Err(JobError::new(why))).ok()
+    }
+
+    fn has_work(&self) -> bool {
+        let waits = self.waits.as_ref();
+        self.given_up.is_some() && (self.updates.has_held() || waits.is_some_and(Lane::has_held))
     }
 
     fn in_flight(&self) -> u32 {
@@ -179,11 +201,12 @@ impl Engine for SyncEngine {
 
     fn abort(&mut self) -> Result<()> {
         if !self.aborted {
-            self.updates.link.qp.to_error()?;
+            self.updates.stop()?;
             if let Some(waits) = &mut self.waits {
-                waits.link.qp.to_error()?;
+                waits.stop()?;
             }
             self.aborted = true;
+            self.given_up = Some(ErrorKind::Shutdown);
         }
         Ok(())
     }

@@ -46,6 +46,7 @@ mod ctx;
 pub(crate) mod done;
 pub(crate) mod engine;
 mod job;
+mod lane;
 mod link;
 mod support;
 mod word;

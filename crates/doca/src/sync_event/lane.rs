@@ -1,0 +1,162 @@
+//! A queue of the device that does jobs of a sync event, and the jobs that it will be given.
+//!
+//! The device does the requests of a queue in their order. Two things would come of that which a
+//! program does not expect: a job that fails would take those behind it with it, and a wait would
+//! hold up the waits for less that come later. In both cases the queue is taken through the error
+//! state, where the device gives back what it did not do, and that is posted again: waits in the
+//! order of their thresholds, all else in the order in which it was submitted.
+
+use verbless_queue::completion::Failure;
+use verbless_queue::{CompletionError, Cqe, Sge, Status};
+
+use super::link::{Link, Operation};
+use super::word::Word;
+use crate::context::engine::Place;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A job as the device's queue has it.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    /// The place of the job, which is the cookie.
+    pub(super) slot: u32,
+    pub(super) operation: Operation,
+    /// Where its result goes.
+    pub(super) into: Sge,
+    /// The one of the smaller order goes to the device first.
+    pub(super) order: u64,
+}
+
+/// Whether what is flushed goes to the device again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Works,
+    /// The device gives back what it has, and has done nothing of what it flushes.
+    Returns,
+    /// The same, but what it flushes may have been done.
+    Loses,
+}
+
+/// A queue.
+pub(super) struct Lane {
+    link: Link,
+    /// It does waits alone.
+    of_waits: bool,
+    state: State,
+    /// Requests that the device has.
+    in_flight: u32,
+    /// The order of the last one of them.
+    last: u64,
+    /// Those that it has not, in their order.
+    held: Vec<Request>,
+}
+
+/// What a completion means for the job in a place.
+pub(super) enum Ended {
+    Done(u64),
+    Failed(Failure),
+    /// It was not done, and goes to the device again unless it is failed now.
+    Returned(Failure),
+}
+
+impl Lane {
+    pub(super) fn new(word: &Word, place: &Place<'_>, of_waits: bool) -> Result<Self> {
+        let link = Link::new(word, &place.side.cq, place.depth, place.user_index)?;
+        let held = Vec::with_capacity(place.depth as usize);
+        Ok(Self { link, of_waits, state: State::Works, in_flight: 0, last: 0, held })
+    }
+
+    pub(super) fn is(&self, cqe: &Cqe) -> bool {
+        self.link.qp.qpn() == cqe.qpn()
+    }
+
+    /// Takes a job.
+    pub(super) fn take(&mut self, word: &Word, request: Request) -> Result<()> {
+        if self.state == State::Works && self.in_flight > 0 && request.order < self.last {
+            self.link.qp.to_error()?;
+            self.state = State::Returns;
+        }
+        match self.state {
+            State::Works => self.post(word, &request)?,
+            State::Returns | State::Loses => self.hold(request),
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, word: &Word, request: &Request) -> Result<()> {
+        let &Request { slot, operation, into, order } = request;
+        self.link.post(word, operation, into, slot.into())?;
+        self.in_flight += 1;
+        self.last = order;
+        Ok(())
+    }
+
+    /// Keeps a job until the device may have it. There is room for all.
+    pub(super) fn hold(&mut self, request: Request) {
+        let at = self.held.partition_point(|held| held.order <= request.order);
+        self.held.insert(at, request);
+    }
+
+    /// The first job that the device does not have.
+    pub(super) fn take_held(&mut self) -> Option<Request> {
+        (!self.held.is_empty()).then(|| self.held.remove(0))
+    }
+
+    pub(super) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// What became of a request.
+    pub(super) fn complete(&mut self, cqe: Cqe) -> Result<Ended> {
+        let ended = match self.link.qp.complete(cqe) {
+            Ok(completion) => Ended::Done(completion.cookie),
+            Err(CompletionError::Failed(failure)) => self.failed(failure),
+            Err(other) => {
+                let error = Error::new(ErrorKind::InvalidValue, other.to_string());
+                return Err(error.with_source(other));
+            }
+        };
+        self.in_flight -= 1;
+        Ok(ended)
+    }
+
+    fn failed(&mut self, failure: Failure) -> Ended {
+        if self.state == State::Works {
+            // A responder that refuses a request does none of those behind it. After any other
+            // failure an add may be done whose answer was lost: it must not be done twice.
+            // A wait changes nothing.
+            let refused = matches!(
+                failure.status,
+                Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation
+            );
+            self.state = if refused || self.of_waits { State::Returns } else { State::Loses };
+        }
+        match (failure.status, self.state) {
+            (Status::Flushed, State::Returns) => Ended::Returned(failure),
+            _ => Ended::Failed(failure),
+        }
+    }
+
+    /// Goes on with what is held, once the device has given back all.
+    pub(super) fn go_on(&mut self, word: &Word) -> Result<()> {
+        if self.state == State::Works || self.in_flight > 0 {
+            return Ok(());
+        }
+        self.link.recover(word)?;
+        self.state = State::Works;
+        let held = std::mem::take(&mut self.held);
+        let mut posted = 0;
+        let result = held.iter().try_for_each(|request| {
+            self.post(word, request)?;
+            posted += 1;
+            Ok(())
+        });
+        self.held = held;
+        self.held.drain(..posted);
+        result
+    }
+
+    /// Has the device flush what it has.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        Ok(self.link.qp.to_error()?)
+    }
+}

@@ -8,6 +8,7 @@ mod dpu;
 mod graphs;
 mod hashes;
 mod maps;
+mod sync;
 mod work;
 
 use verbless_devx::DeviceInfo;
@@ -21,7 +22,7 @@ use crate::endpoint::TIMEOUT;
 use crate::{Group, Lab, Stop};
 
 /// The groups, in the order in which they run.
-pub(super) static GROUPS: [&Group; 8] = [
+pub(super) static GROUPS: [&Group; 9] = [
     &device::GROUP,
     &maps::GROUP,
     &buffers::GROUP,
@@ -30,6 +31,7 @@ pub(super) static GROUPS: [&Group; 8] = [
     &dpu::GROUP,
     &hashes::GROUP,
     &graphs::GROUP,
+    &sync::GROUP,
 ];
 
 /// Bytes of a map.

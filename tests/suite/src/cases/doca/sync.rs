@@ -1,0 +1,280 @@
+//! Sync events: their operations by the CPU, and by jobs that the device does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use verbless_doca::sync_event::{Location, SyncEvent, SyncEventBuilder, SyncEventCtx};
+use verbless_doca::{Dev, ErrorKind, Event, JobType, Memory, Retrieve, WorkQ};
+
+use super::{Bench, event, failed_job, open, refusal, refused_job, submit};
+use crate::case::cases;
+use crate::need::{ATOMICS, NO_ATOMICS, cap};
+use crate::{Lab, Need, Stop, ensure, ensure_eq};
+
+cases!(
+    "doca_sync",
+    "Sync events of DOCA: counters that a host and its DPU set, add to and wait for.":
+    a_value_is_got_set_added_to_and_waited_for,
+    jobs_get_and_set,
+    jobs_add_and_tell_what_was_there_before[ATOMICS],
+    adding_by_jobs_is_refused_of_a_device_without_atomics[NO_ATOMICS],
+    a_wait_job_ends_once_the_value_is_above_its_threshold[cap!(wait_on_data)],
+    wait_jobs_end_at_their_own_thresholds_whatever_came_first[cap!(wait_on_data)],
+    a_wait_job_for_more_than_254_is_refused[cap!(wait_on_data)],
+    a_wait_job_is_refused_of_a_device_that_does_not_wait_for_data[cap!(!wait_on_data)],
+    an_event_counts_in_the_programs_memory,
+    a_context_stops_when_no_work_queue_is_on_it,
+    the_host_and_its_dpu_count_by_one_event[Need::Sides, ATOMICS],
+    each_sides_wait_job_sees_what_the_other_sets[Need::Sides, cap!(wait_on_data)],
+    what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed[Need::Sides],
+    an_export_is_of_no_use_to_the_host_itself[Need::Sides],
+);
+
+fn configured(dev: &Dev) -> Result<SyncEventBuilder, Stop> {
+    let builder = SyncEvent::builder(dev).publisher_add_location(Location::Cpu)?;
+    Ok(builder.subscriber_add_location(Location::Cpu)?)
+}
+
+/// A bench, and a context that its work queue is on.
+fn context(lab: &Lab) -> Result<(Bench, SyncEventCtx), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let context = configured(&bench.dev)?.as_ctx().start()?;
+    bench.workq.add(&context)?;
+    Ok((bench, context))
+}
+
+/// The next event: what sort of job it is of, and the value that it has.
+fn done(workq: &mut WorkQ) -> Result<(JobType, Option<u64>), Stop> {
+    match event(workq)? {
+        Event::SyncEvent(done) => Ok((done.job_type, done.value)),
+        other => Err(Stop::fail(format!("not of a sync event: {other:?}"))),
+    }
+}
+
+/// What a get has.
+fn got(workq: &mut WorkQ, context: &SyncEventCtx) -> Result<u64, Stop> {
+    submit(workq, context.get())?;
+    match done(workq)? {
+        (JobType::SyncEventGet, Some(value)) => Ok(value),
+        other => Err(Stop::fail(format!("a get ended as {other:?}"))),
+    }
+}
+
+/// Sets the value, and waits until it is set.
+fn set(workq: &mut WorkQ, context: &SyncEventCtx, value: u64) -> Result<(), Stop> {
+    submit(workq, context.set(value))?;
+    ensure_eq!(done(workq)?, (JobType::SyncEventSet, None), "a set");
+    Ok(())
+}
+
+/// Has the device do something; no job ends meanwhile.
+fn quiet(workq: &mut WorkQ, context: &SyncEventCtx) -> Result<(), Stop> {
+    for _ in 0..20 {
+        got(workq, context)?;
+    }
+    ensure!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)), "a wait ended early");
+    Ok(())
+}
+
+fn a_value_is_got_set_added_to_and_waited_for(lab: &Lab) -> Result<(), Stop> {
+    let event = configured(&open(lab, lab.info())?)?.start()?;
+    ensure_eq!(event.get()?, 0, "value at first");
+    event.update_set(u64::MAX)?;
+    event.wait_gt(u64::MAX - 1)?;
+    ensure_eq!(event.update_add(3)?, u64::MAX, "value before");
+    event.wait_gt_yield(1)?;
+    ensure_eq!(event.get()?, 2, "value");
+    event.stop().destroy();
+    Ok(())
+}
+
+fn jobs_get_and_set(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    ensure_eq!(got(&mut bench.workq, &context)?, 0, "value at first");
+    for value in [1, 0x0123_4567_89ab_cdef, u64::MAX] {
+        set(&mut bench.workq, &context, value)?;
+        ensure_eq!(got(&mut bench.workq, &context)?, value, "value");
+    }
+    Ok(())
+}
+
+fn jobs_add_and_tell_what_was_there_before(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    set(&mut bench.workq, &context, u64::MAX - 1)?;
+    for (increment, before) in [(1, u64::MAX - 1), (1, u64::MAX), (40, 0), (0, 40)] {
+        submit(&mut bench.workq, context.add(increment))?;
+        let expected = (JobType::SyncEventAdd, Some(before));
+        ensure_eq!(done(&mut bench.workq)?, expected, "an add");
+    }
+    // Of many at a time, each counts.
+    for _ in 0..16 {
+        submit(&mut bench.workq, context.add(10))?;
+    }
+    for turn in 0..16 {
+        let expected = (JobType::SyncEventAdd, Some(40 + 10 * turn));
+        ensure_eq!(done(&mut bench.workq)?, expected, "an add among many");
+    }
+    ensure_eq!(got(&mut bench.workq, &context)?, 200, "value");
+    Ok(())
+}
+
+fn adding_by_jobs_is_refused_of_a_device_without_atomics(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    let answer = SyncEvent::job_supported(&bench.dev, JobType::SyncEventAdd);
+    ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
+    let (kind, _) = refused_job(bench.workq.submit(context.add(1)))?;
+    ensure_eq!(kind, ErrorKind::NotSupported, "the job");
+    ensure_eq!(got(&mut bench.workq, &context)?, 0, "value");
+    Ok(())
+}
+
+fn a_wait_job_ends_once_the_value_is_above_its_threshold(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    for threshold in [0, 1, 100, 253, 254] {
+        set(&mut bench.workq, &context, threshold)?;
+        submit(&mut bench.workq, context.wait_gt(threshold))?;
+        quiet(&mut bench.workq, &context)?;
+        submit(&mut bench.workq, context.set(threshold + 1))?;
+        let mut ended = [done(&mut bench.workq)?.0, done(&mut bench.workq)?.0];
+        ended.sort_by_key(|&job| job == JobType::SyncEventWait);
+        ensure_eq!(ended, [JobType::SyncEventSet, JobType::SyncEventWait], "jobs");
+        // And at once.
+        submit(&mut bench.workq, context.wait_gt(threshold))?;
+        ensure_eq!(done(&mut bench.workq)?, (JobType::SyncEventWait, None), "a second wait");
+    }
+    Ok(())
+}
+
+fn wait_jobs_end_at_their_own_thresholds_whatever_came_first(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    for threshold in [7, 3, 5] {
+        submit(&mut bench.workq, context.wait_gt(threshold).user_data(threshold))?;
+    }
+    for threshold in [3, 5, 7] {
+        quiet(&mut bench.workq, &context)?;
+        submit(&mut bench.workq, context.set(threshold + 1).user_data(0))?;
+        let both = [event(&mut bench.workq)?, event(&mut bench.workq)?];
+        let mut ended = both.map(|it| it.user_data().0);
+        ended.sort_unstable();
+        ensure_eq!(ended, [0, threshold], "jobs that ended");
+    }
+    Ok(())
+}
+
+fn a_wait_job_for_more_than_254_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    for threshold in [255, 256, 1 << 32, u64::MAX] {
+        let (kind, _) = refused_job(bench.workq.submit(context.wait_gt(threshold)))?;
+        ensure_eq!(kind, ErrorKind::InvalidValue, format!("a wait for more than {threshold}"));
+    }
+    ensure_eq!(bench.workq.in_flight(), 0, "jobs in flight");
+    Ok(())
+}
+
+fn a_wait_job_is_refused_of_a_device_that_does_not_wait_for_data(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    let answer = SyncEvent::job_supported(&bench.dev, JobType::SyncEventWait);
+    ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
+    set(&mut bench.workq, &context, 9)?;
+    let (kind, _) = refused_job(bench.workq.submit(context.wait_gt(1)))?;
+    ensure_eq!(kind, ErrorKind::NotSupported, "the job");
+    Ok(())
+}
+
+fn an_event_counts_in_the_programs_memory(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let memory = Memory::allocate(64)?;
+    let words: &[AtomicU64] = memory.words();
+    words[2].store(5, Ordering::Relaxed);
+    let too_long = configured(&dev)?.memory(memory.slice(16, 16)?).start();
+    ensure_eq!(refusal(too_long)?, ErrorKind::InvalidValue, "16 bytes");
+    let context = configured(&dev)?.memory(memory.slice(16, 8)?).as_ctx().start()?;
+    let mut workq = WorkQ::new(1)?;
+    workq.add(&context)?;
+    ensure_eq!(got(&mut workq, &context)?, 5, "value that stood there");
+    set(&mut workq, &context, 0x0102_0304_0506_0708)?;
+    let all: Vec<_> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    ensure_eq!(all, [0, 0, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0], "words");
+    Ok(())
+}
+
+fn a_context_stops_when_no_work_queue_is_on_it(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, context) = context(lab)?;
+    let context = match context.stop() {
+        Ok(_) => return Err(Stop::fail("it stopped")),
+        Err(refused) => {
+            ensure_eq!(refused.error.kind(), ErrorKind::InUse, "kind of the refusal");
+            refused.given
+        }
+    };
+    submit(&mut bench.workq, context.get())?;
+    ensure_eq!(refusal(bench.workq.remove(&context))?, ErrorKind::InUse, "with a job in flight");
+    done(&mut bench.workq)?;
+    bench.leave(&context)?;
+    context.stop().map_err(|refused| refused.error)?.destroy();
+    Ok(())
+}
+
+fn the_host_and_its_dpu_count_by_one_event(lab: &Lab) -> Result<(), Stop> {
+    const TURNS: u64 = 50;
+    let (host, dpu) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
+    let event = configured(&host)?.start()?;
+    let descriptor = event.export_to_dpu()?;
+    let there = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu)?.start()?;
+    for turn in 0..TURNS {
+        ensure_eq!(event.update_add(1)?, 2 * turn, "before the host's add");
+        there.wait_gt(2 * turn)?;
+        ensure_eq!(there.update_add(1)?, 2 * turn + 1, "before the DPU's add");
+        event.wait_gt_yield(2 * turn + 1)?;
+    }
+    there.update_set(1 << 60)?;
+    ensure_eq!((event.get()?, there.get()?), (1 << 60, 1 << 60), "values");
+    Ok(())
+}
+
+fn each_sides_wait_job_sees_what_the_other_sets(lab: &Lab) -> Result<(), Stop> {
+    let (mut bench, here) = context(lab)?;
+    let dpu = open(lab, lab.other_info())?;
+    let descriptor = here.export_to_dpu()?;
+    let there = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu)?.as_ctx().start()?;
+    let mut workq = WorkQ::new(4)?;
+    workq.add(&there)?;
+    submit(&mut workq, there.wait_gt(2))?;
+    quiet(&mut workq, &there)?;
+    set(&mut bench.workq, &here, 3)?;
+    ensure_eq!(done(&mut workq)?.0, JobType::SyncEventWait, "what the DPU sees");
+    submit(&mut bench.workq, here.wait_gt(4))?;
+    quiet(&mut bench.workq, &here)?;
+    set(&mut workq, &there, 5)?;
+    ensure_eq!(done(&mut bench.workq)?.0, JobType::SyncEventWait, "what the host sees");
+    Ok(())
+}
+
+fn what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed(lab: &Lab) -> Result<(), Stop> {
+    let (host, dpu) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
+    let event = configured(&host)?.start()?;
+    let descriptor = event.export_to_dpu()?;
+    let there = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu)?.as_ctx().start()?;
+    let mut workq = WorkQ::new(8)?;
+    workq.add(&there)?;
+    event.stop().destroy();
+    // At once, so that each stands behind one that fails.
+    for _ in 0..4 {
+        submit(&mut workq, there.get())?;
+        submit(&mut workq, there.set(1))?;
+    }
+    for _ in 0..8 {
+        ensure_eq!(failed_job(&mut workq)?, ErrorKind::NotPermitted, "why a job failed");
+    }
+    let again = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu);
+    ensure_eq!(refusal(again)?, ErrorKind::NotPermitted, "another import");
+    Ok(())
+}
+
+fn an_export_is_of_no_use_to_the_host_itself(lab: &Lab) -> Result<(), Stop> {
+    let host = open(lab, lab.info())?;
+    let event = configured(&host)?.start()?;
+    let descriptor = event.export_to_dpu()?;
+    let import = SyncEvent::create_from_export(descriptor.as_bytes(), &host);
+    ensure_eq!(refusal(import)?, ErrorKind::NotSupported, "kind of the refusal");
+    Ok(())
+}

@@ -22,6 +22,19 @@ impl<T> From<*const T> for UserData {
     }
 }
 
+impl<T> From<*mut T> for UserData {
+    fn from(pointer: *mut T) -> Self {
+        Self(pointer.expose_provenance() as u64)
+    }
+}
+
+impl UserData {
+    /// The pointer that it was made from; of a number, that address.
+    pub fn as_ptr<T>(self) -> *mut T {
+        std::ptr::with_exposed_provenance_mut(self.0 as usize)
+    }
+}
+
 /// Who may do what to the memory of a map (`enum doca_access_flags`, and
 /// `enum doca_mmap_access_flags` of 1.3).
 ///
@@ -170,7 +183,7 @@ pub enum PciFuncType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     /// Domain; 0 on most machines.
-    pub domain: u16,
+    pub domain: u32,
     /// Bus.
     pub bus: u8,
     /// Device, 0 to 31.
@@ -196,7 +209,7 @@ impl std::str::FromStr for PciAddress {
             let mut parts = front.rsplit(':');
             let device = u8::from_str_radix(parts.next()?, 16).ok().filter(|&it| it < 32)?;
             let bus = u8::from_str_radix(parts.next()?, 16).ok()?;
-            let domain = parts.next().map_or(Some(0), |it| u16::from_str_radix(it, 16).ok())?;
+            let domain = parts.next().map_or(Some(0), |it| u32::from_str_radix(it, 16).ok())?;
             let function = function.parse().ok().filter(|&it: &u8| it < 8)?;
             parts.next().is_none().then_some(Self { domain, bus, device, function })
         };

@@ -98,6 +98,11 @@ fn a_buffer_has_a_key_for_the_devices_of_its_map_and_none_of_a_peer() {
     assert_ne!(there.mkey(&other).unwrap().0, 0);
     let here = inventory.buf_by_addr(&imported, imported.address(), 64).unwrap();
     assert_eq!(here.mkey(&dev).unwrap_err().kind(), ErrorKind::NotPermitted);
+    assert_eq!(here.rkey(&dev).unwrap(), there.rkey(&other).unwrap(), "as its owner exported it");
+    let local = map(&dev, 64, AccessFlags::LOCAL_READ_WRITE);
+    drop(here);
+    let here = inventory.buf_by_addr(&local, local.address(), 64).unwrap();
+    assert_eq!(here.rkey(&dev).unwrap_err().kind(), ErrorKind::NotPermitted);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use verbless_doca::dma::{Dma, MemcpyDone};
@@ -9,6 +10,9 @@ use verbless_doca::{
     AccessFlags, Buf, Context, Dev, DevInfo, ErrorKind, Event, Inventory, Mmap, Retrieve, WorkQ,
 };
 
+use verbless_devx::Backend;
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
 use verbless_prm::CqeSyndrome;
 
 use support::{dev, map, plain};
@@ -342,7 +346,7 @@ fn one_work_queue_serves_contexts_of_several_devices_and_kinds() {
             let to = inventory.buf_by_addr(map, map.address() + 64, 64).unwrap();
             workq.submit(dma.memcpy(from, to)).unwrap();
         }
-        let (map, inventory) = &maps[0];
+        let (map, inventory) = &maps[1];
         let from = inventory.buf_by_data(map, map.address(), 64).unwrap();
         let to = inventory.buf_by_addr(map, map.address() + 64, 64).unwrap();
         workq.submit(sha.hash(Algorithm::Sha1, from, to)).unwrap();
@@ -363,4 +367,101 @@ fn a_device_without_the_engine_says_so() {
     assert_eq!(kind(Dma::builder(&dev).start()), ErrorKind::NotSupported);
     let dev = support::dev();
     assert_eq!(Dma::max_buf_size(&dev).unwrap(), 1 << 31);
+}
+
+/// Two buffers of 16 bytes in a chain, with data or with room.
+fn chain_of_two(lab: &Lab, at: u64, full: bool) -> Buf {
+    let make = |at| if full { lab.data(at, 16) } else { lab.room(at, 16) };
+    let mut chain = make(at);
+    chain.link(make(at + 64)).unwrap();
+    chain
+}
+
+#[test]
+fn chains_that_come_while_a_failure_is_flushed_are_copied_whole_afterwards() {
+    let (model, dev) = support::disturbed();
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = lab.fill(0, 128, 3);
+    for round in 0..20 {
+        model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+        for number in 0..2 {
+            let job = lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16)).user_data(number);
+            lab.workq.submit(job).unwrap();
+        }
+        let failed = lab.workq.retrieve_within(MINUTE);
+        assert!(matches!(failed, Err(Retrieve::IoFailed(_))), "round {round}: {failed:?}");
+        // The second is not retrieved yet, so the device's queue stands still.
+        lab.map.write_at(0x1000, &[0; 128]).unwrap();
+        let (from, to) = (chain_of_two(&lab, 0, true), chain_of_two(&lab, 0x1000, false));
+        lab.workq.submit(lab.dma.memcpy(from, to).user_data(2)).unwrap();
+        for number in 1..3 {
+            assert_eq!(done(&mut lab.workq).user_data.0, number, "round {round}");
+        }
+        assert_eq!(lab.bytes(0x1000, 16), bytes[..16], "round {round}");
+        assert_eq!(lab.bytes(0x1040, 16), bytes[64..80], "round {round}");
+    }
+}
+
+#[test]
+fn what_would_be_refused_is_refused_while_a_failure_is_flushed_too() {
+    let (model, dev) = support::disturbed();
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let read_only = map(&dev, 4096, AccessFlags::LOCAL_READ_ONLY);
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    for _ in 0..2 {
+        lab.workq.submit(lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16))).unwrap();
+    }
+    assert!(matches!(lab.workq.retrieve_within(MINUTE), Err(Retrieve::IoFailed(_))));
+    let into = lab.inventory.buf_by_addr(&read_only, read_only.address(), 64).unwrap();
+    let refused = lab.workq.submit(lab.dma.memcpy(chain_of_two(&lab, 0, true), into));
+    assert_eq!(kind(refused), ErrorKind::NotPermitted);
+    // Nor are buffers taken that somebody else has a reference to.
+    let (from, to) = (lab.data(0, 16), lab.room(0x8000, 16));
+    let (first, second) = (from.add_ref().unwrap(), to.add_ref().unwrap());
+    assert_eq!(kind(lab.workq.submit(lab.dma.memcpy(from, to))), ErrorKind::InvalidValue);
+    drop((first, second));
+    done(&mut lab.workq);
+    lab.workq.submit(lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16))).unwrap();
+    done(&mut lab.workq);
+}
+
+#[test]
+fn chains_are_not_taken_after_an_abort() {
+    let mut lab = lab(WorkQ::new(16).unwrap());
+    for number in 0..4 {
+        let job = lab.dma.memcpy(lab.data(0, 4096), lab.room(0x8000, 4096)).user_data(number);
+        lab.workq.submit(job).unwrap();
+    }
+    lab.workq.abort(&lab.dma).unwrap();
+    for _ in 0..3 {
+        let (from, to) = (chain_of_two(&lab, 0, true), chain_of_two(&lab, 0x1000, false));
+        assert_eq!(kind(lab.workq.submit(lab.dma.memcpy(from, to))), ErrorKind::Shutdown);
+    }
+    assert_eq!(lab.workq.drain().count(), 4);
+    lab.workq.remove(&lab.dma).unwrap();
+}
+
+#[test]
+fn a_device_that_takes_little_at_a_time_copies_chains_all_the_same() {
+    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let little = text.replace("log_dma_mmo_size = 31", "log_dma_mmo_size = 15");
+    assert_ne!(little, text);
+    let model = Model::builder().device(Profile::from_toml(&little).unwrap()).build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = lab.fill(0, 1 << 15, 3);
+    let (from, to) = (chain_of_two(&lab, 0, true), chain_of_two(&lab, 0x1_0000, false));
+    lab.workq.submit(lab.dma.memcpy(from, to)).unwrap();
+    done(&mut lab.workq);
+    assert_eq!(lab.bytes(0x1_0000, 16), bytes[..16]);
+    assert_eq!(lab.bytes(0x1_0040, 16), bytes[64..80]);
+    for _ in 0..2 {
+        let job = lab.dma.memcpy(lab.data(0, 1 << 15), lab.room(0x1_0000, 1 << 15));
+        lab.workq.submit(job).unwrap();
+        done(&mut lab.workq);
+        assert!(lab.bytes(0x1_0000, 1 << 15) == bytes);
+    }
+    let job = lab.dma.memcpy(lab.data(0, (1 << 15) + 1), lab.room(0x1_0000, 1 << 16));
+    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::InvalidValue);
 }

@@ -279,3 +279,77 @@ fn hashing_is_software_and_says_so() {
     assert_eq!(kind(Sha::hardware_supported(&dev)), ErrorKind::NotSupported);
     Sha::job_supported(&dev, Algorithm::Sha512).unwrap();
 }
+
+#[test]
+fn a_hash_ends_though_a_copy_follows_every_copy() {
+    let mut lab = lab(WorkQ::new(8).unwrap());
+    let dev = lab.sha.dev().clone();
+    let dma = verbless_doca::dma::Dma::builder(&dev).start().unwrap();
+    lab.workq.add(&dma).unwrap();
+    let hash = lab.sha.hash(Algorithm::Sha1, lab.message(0, &[7; 300_000]), lab.room(0x8_0000));
+    lab.workq.submit(hash).unwrap();
+    for number in 0..4 {
+        let at = lab.map.address() + 0x9_0000 + 256 * number;
+        let from = lab.inventory.buf_by_data(&lab.map, at, 64).unwrap();
+        let to = lab.inventory.buf_by_addr(&lab.map, at + 64, 64).unwrap();
+        lab.workq.submit(dma.memcpy(from, to)).unwrap();
+    }
+    for _ in 0..100_000 {
+        match lab.workq.progress_retrieve() {
+            Ok(Event::Dma(mut done)) => {
+                done.destination.reset_data_len();
+                lab.workq.submit(dma.memcpy(done.source, done.destination)).unwrap();
+            }
+            Ok(Event::Sha(_)) => return,
+            Err(Retrieve::Again) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("the hash starved");
+}
+
+#[test]
+fn a_part_that_was_aborted_halfway_gives_no_session_to_hash_on_with() {
+    let mut lab = lab(WorkQ::new(2).unwrap());
+    let text = vec![7; 512 << 10];
+    for steps in 0..3 {
+        let part = lab.sha.partial(Algorithm::Sha256);
+        let job = lab.sha.update(part, lab.message(0, &text));
+        lab.workq.submit(job).unwrap();
+        for _ in 0..steps {
+            assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+        }
+        lab.workq.abort(&lab.sha).unwrap();
+        let Err(Retrieve::IoFailed(Event::Sha(done))) = lab.workq.progress_retrieve() else {
+            panic!("an aborted job did not fail");
+        };
+        assert_eq!(done.session.is_some(), steps == 0, "after {steps} steps");
+        lab.workq.remove(&lab.sha).unwrap();
+        lab.workq.add(&lab.sha).unwrap();
+    }
+}
+
+#[test]
+fn a_map_without_the_contexts_device_is_refused() {
+    let mut lab = lab(WorkQ::new(2).unwrap());
+    let other = map(&dev(), 4096, AccessFlags::LOCAL_READ_WRITE);
+    let source = lab.inventory.buf_by_data(&other, other.address(), 64).unwrap();
+    let job = lab.sha.hash(Algorithm::Sha1, source, lab.room(0));
+    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn a_context_that_is_added_to_an_armed_work_queue_wakes_it_too() {
+    use verbless_doca::dma::Dma;
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 2);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::builder(2).event_driven().build().unwrap();
+    workq.arm().unwrap();
+    workq.add(&dma).unwrap();
+    let from = inventory.buf_by_data(&map, map.address(), 64).unwrap();
+    let to = inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap();
+    workq.submit(dma.memcpy(from, to)).unwrap();
+    let mut files = [nix::poll::PollFd::new(workq.event_handle(), nix::poll::PollFlags::POLLIN)];
+    assert_eq!(nix::poll::poll(&mut files, 10_000u16).unwrap(), 1, "nobody was woken");
+}

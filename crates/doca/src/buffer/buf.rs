@@ -300,7 +300,8 @@ impl Buf {
 
     /// Bytes of all datarooms of the chain.
     pub fn chain_data_len(&self) -> u64 {
-        self.chain().map(|link| link.data().1).sum()
+        // The length of an import is its owner's word.
+        self.chain().fold(0, |sum: u64, link| sum.saturating_add(link.data().1))
     }
 
     /// Datarooms of the chain in order, as address and bytes.

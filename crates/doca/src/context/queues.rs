@@ -77,7 +77,11 @@ impl Queues {
     }
 
     /// Makes the queues for a context. With `handle`, events go there.
-    pub(super) fn add<C: Context>(&mut self, context: &C, handle: Option<&Handle>) -> Result<()> {
+    pub(super) fn add<C: Context + ?Sized>(
+        &mut self,
+        context: &C,
+        handle: Option<&Handle>,
+    ) -> Result<()> {
         let core = context.core();
         if self.has(core.id()) {
             let text = "the work queue is on this context already";
@@ -87,7 +91,7 @@ impl Queues {
         self.make(context, handle).inspect_err(|_| core.detach())
     }
 
-    fn make<C: Context>(&mut self, context: &C, handle: Option<&Handle>) -> Result<()> {
+    fn make<C: Context + ?Sized>(&mut self, context: &C, handle: Option<&Handle>) -> Result<()> {
         let core = context.core();
         let at = self.side_on(core.dev(), handle)?;
         let (id, depth, place) = (core.id(), self.depth, self.free_place(core.id()));
@@ -149,7 +153,11 @@ impl Queues {
     }
 
     /// Takes down the queues of a context, unless jobs for it are in flight.
-    pub(super) fn remove<C: Context>(&mut self, context: &C, handle: &Handle) -> Result<()> {
+    pub(super) fn remove<C: Context + ?Sized>(
+        &mut self,
+        context: &C,
+        handle: &Handle,
+    ) -> Result<()> {
         let (place, added) = self.find(context)?;
         match added.engine.in_flight() {
             0 => {
@@ -183,7 +191,7 @@ impl Queues {
         self.leave_if_unused(side as usize, handle);
     }
 
-    fn find<C: Context>(&mut self, context: &C) -> Result<(u32, &mut Added)> {
+    fn find<C: Context + ?Sized>(&mut self, context: &C) -> Result<(u32, &mut Added)> {
         let place = self.place_of(context.core().id());
         let found = place.and_then(|place| Some((place, self.at(place)?)));
         found.ok_or_else(|| {
@@ -197,7 +205,7 @@ impl Queues {
     }
 
     /// Ends what is in flight for a context.
-    pub(super) fn abort<C: Context>(&mut self, context: &C) -> Result<()> {
+    pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         self.find(context)?.1.engine.abort()
     }
 

@@ -16,6 +16,9 @@ use crate::graph::plan::Graph;
 use crate::graph::runs::{Runs, Step};
 use crate::types::UserData;
 
+/// Software is asked first once in so many retrievals, however many jobs devices complete.
+const EVERY: u32 = 4;
+
 /// A work queue (`struct doca_workq`): one thread's way to submit jobs and to learn how they went.
 ///
 /// It is `Send`, and not `Sync`. Dropping it ends what is in flight: when the drop returns, no
@@ -27,6 +30,10 @@ pub struct WorkQ {
     pub(super) event_driven: bool,
     /// Whether somebody may sleep: from an arm to the next clear.
     pub(super) armed: bool,
+    /// Graphs run, or software may have something to do: not only devices complete jobs.
+    mixed: bool,
+    /// Retrievals that were not the simplest.
+    turn: u32,
     pub(super) handle: Handle,
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -61,6 +68,8 @@ impl WorkQBuilder {
             runs: Runs::default(),
             event_driven,
             armed: false,
+            mixed: false,
+            turn: 0,
             handle: Handle::new()?,
             _not_sync: PhantomData,
         })
@@ -138,12 +147,20 @@ impl WorkQ {
     /// [`ErrorKind::AlreadyExist`] if it is on it; [`ErrorKind::InUse`] if the context takes no
     /// more work queues; [`ErrorKind::NotSupported`] if it makes events and the context cannot;
     /// the device's refusal.
-    pub fn add<C: Context>(&mut self, context: &C) -> Result<()> {
+    pub fn add<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         if self.event_driven && !context.event_driven_supported() {
             let text = "the context has no event-driven mode: use a work queue in polling mode";
             return Err(Error::plain(ErrorKind::NotSupported, text));
         }
-        self.queues.add(context, self.event_driven.then_some(&self.handle))
+        self.queues.add(context, self.event_driven.then_some(&self.handle))?;
+        if self.armed
+            && let Err(error) = self.arm()
+        {
+            // Its jobs would wake nobody.
+            self.queues.remove(context, &self.handle)?;
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Takes it from a context (`doca_ctx_workq_rm`).
@@ -151,7 +168,7 @@ impl WorkQ {
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while jobs for it are in
     /// flight: retrieve them, [`abort`](WorkQ::abort) them first if they should end at once.
-    pub fn remove<C: Context>(&mut self, context: &C) -> Result<()> {
+    pub fn remove<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         self.queues.remove(context, &self.handle)
     }
 
@@ -161,7 +178,7 @@ impl WorkQ {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not on it; the device's refusal.
-    pub fn abort<C: Context>(&mut self, context: &C) -> Result<()> {
+    pub fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         self.queues.abort(context)?;
         if self.armed {
             self.handle.signal()?;
@@ -190,6 +207,7 @@ impl WorkQ {
     ) -> std::result::Result<(), Refused<J>> {
         self.queues.begin(job, tag)?;
         if J::Engine::WORKS {
+            self.mixed = true;
             self.tell();
         }
         Ok(())
@@ -254,6 +272,7 @@ impl WorkQ {
         tag: Tag,
     ) -> Result<()> {
         self.runs.submit(&mut self.queues, instance, user_data, tag)?;
+        self.mixed = true;
         self.tell();
         Ok(())
     }
@@ -269,7 +288,7 @@ impl WorkQ {
     /// end the event of the instance, which is `Ok` even if a node failed.
     #[inline(always)]
     pub fn progress_retrieve(&mut self) -> std::result::Result<Event, Retrieve> {
-        if self.runs.in_flight() == 0
+        if !self.mixed
             && let Some(done) = self.queues.poll_plain()
         {
             return Ok(done.event);
@@ -302,11 +321,14 @@ impl WorkQ {
                 Step::Nothing => {}
             }
         }
-        let done = match self.queues.poll_plain() {
+        let done = match self.software_in_turn() {
             Some(done) => done,
-            None => match self.queues.poll().map_err(Retrieve::InvalidValue)? {
+            None => match self.queues.poll_plain() {
                 Some(done) => done,
-                None => self.queues.progress().ok_or(Retrieve::Again)?,
+                None => match self.queues.poll().map_err(Retrieve::InvalidValue)? {
+                    Some(done) => done,
+                    None => self.queues.progress().ok_or(Retrieve::Again)?,
+                },
             },
         };
         if self.runs.in_flight() == 0 {
@@ -319,6 +341,14 @@ impl WorkQ {
         self.runs.pump(&mut self.queues);
         self.tell();
         Ok(done)
+    }
+
+    /// Lets software do a bit at times, however many jobs devices complete.
+    fn software_in_turn(&mut self) -> Option<Done> {
+        let works = self.queues.has_work();
+        self.mixed = works || self.runs.in_flight() > 0;
+        self.turn = self.turn.wrapping_add(1);
+        if works && self.turn.is_multiple_of(EVERY) { self.queues.progress() } else { None }
     }
 
     /// A node ended. What it began may be software's.

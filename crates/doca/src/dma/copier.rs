@@ -27,13 +27,15 @@ use crate::types::UserData;
 
 /// Copies that one job may need: a request is of one piece of source and destination each.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
+/// No device, nor the 0 of a buffer that nobody is known to reach.
+const NOBODY: u64 = u64::MAX;
 /// Bytes of a request at most.
 const MOST: u32 = 0x7fff_ffff;
 
 /// The jobs of a work queue, and the device's queue that does them.
 pub struct Copier {
-    /// The device's id while simple jobs go to it at once; else 0, which is no device's. It stays 0
-    /// if the device takes less at a time than a buffer may have whose reach is known.
+    /// The device's id while simple jobs go to it at once; else [`NOBODY`]. It stays that if the
+    /// device takes less at a time than a buffer may have whose reach is known.
     open_to: u64,
     /// The numbers of the next job and of the first in flight, modulo 2^32: what is between them
     /// is at its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
@@ -100,7 +102,7 @@ impl Copier {
         let longest = super::queue::longest(&place.side.dev);
         let places = depth.next_power_of_two();
         Ok(Self {
-            open_to: if longest < MAX_PIECE { 0 } else { place.side.dev.id() },
+            open_to: if longest < MAX_PIECE { NOBODY } else { place.side.dev.id() },
             next: 0,
             first: 0,
             jobs: (0..places).map(|_| Running::none()).collect(),
@@ -369,7 +371,7 @@ impl Copier {
         if self.state == State::Works {
             self.posted = self.next;
         }
-        (self.state, self.open_to) = (state, 0);
+        (self.state, self.open_to) = (state, NOBODY);
     }
 
     /// Whether the device has no job; says nothing while it works.
@@ -390,7 +392,7 @@ impl Copier {
             self.posted = self.posted.wrapping_add(1);
         }
         self.state = State::Works;
-        self.open_to = if self.longest < MAX_PIECE { 0 } else { side.dev.id() };
+        self.open_to = if self.longest < MAX_PIECE { NOBODY } else { side.dev.id() };
     }
 
     fn post_again(&mut self, number: u32, dev: &Dev) -> Result<()> {

@@ -25,15 +25,16 @@ pub(super) fn check(
         let text = "a buffer with several references can be in no job: drop the others first";
         return Err(refuse(ErrorKind::InvalidValue, text));
     }
-    let (mut bytes, mut room, mut links) = (0, 0, (0, 0));
+    // The lengths of an import are its owner's word: their sum may be no number.
+    let (mut bytes, mut room, mut links) = (0u64, 0u64, (0, 0));
     for link in source.chain() {
         reach(link, dev, false)?;
-        bytes += link.data().1;
+        bytes = bytes.saturating_add(link.data().1);
         links.0 += 1;
     }
     for link in destination.chain() {
         reach(link, dev, true)?;
-        room += link.tail().1;
+        room = room.saturating_add(link.tail().1);
         links.1 += 1;
     }
     if bytes > room {

@@ -19,6 +19,7 @@ pub struct HashDone {
     pub source: Buf,
     /// The destination, with the digest behind its dataroom; `None` of a part.
     pub destination: Option<Buf>,
-    /// The session of a part.
+    /// The session of a part, for the next one. `None` if the part failed when some of it was
+    /// hashed already: begin anew.
     pub session: Option<Partial>,
 }

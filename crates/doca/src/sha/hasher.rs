@@ -46,7 +46,7 @@ impl Held {
 
 impl Running {
     /// Hashes a bit; true when all is hashed.
-    fn step(&mut self) -> Result<bool> {
+    fn step(&mut self) -> std::result::Result<bool, ErrorKind> {
         let mut skip = self.done;
         let mut bytes = [0; 4096];
         let mut budget = STEP;
@@ -60,7 +60,7 @@ impl Running {
             while at < length && budget > 0 {
                 let now = (length - at).min(bytes.len() as u64).min(budget);
                 let part = &mut bytes[..now as usize];
-                link.read(address + at, part)?;
+                link.read(address + at, part).map_err(|error| error.kind())?;
                 self.state.get().update(part);
                 at += now;
                 self.done += now;
@@ -85,9 +85,11 @@ impl Running {
             }
         }
         let algorithm = self.algorithm;
+        // A part that was hashed half cannot be hashed again: a digest of it would be wrong.
+        let spoiled = result.is_err() && self.done > 0;
         let session = match self.state {
-            Held::Whole(_) => None,
-            Held::Part(state) => Some(Partial { algorithm, state }),
+            Held::Part(state) if !spoiled => Some(Partial { algorithm, state }),
+            Held::Part(_) | Held::Whole(_) => None,
         };
         let event = Event::Sha(HashDone {
             user_data: self.user_data,
@@ -126,11 +128,11 @@ impl Hasher {
 
 impl Engine for Hasher {
     fn progress(&mut self, _side: &mut Side) -> Option<Done> {
-        let result = match (self.aborted, self.jobs.front_mut()?.step()) {
-            (true, _) => Err(JobError::new(ErrorKind::Shutdown)),
-            (false, Ok(false)) => return None,
-            (false, Ok(true)) => Ok(()),
-            (false, Err(error)) => Err(JobError::new(error.kind())),
+        let job = self.jobs.front_mut()?;
+        let result = match if self.aborted { Err(ErrorKind::Shutdown) } else { job.step() } {
+            Ok(false) => return None,
+            Ok(true) => Ok(()),
+            Err(kind) => Err(JobError::new(kind)),
         };
         self.jobs.pop_front().map(|job| job.end(result))
     }

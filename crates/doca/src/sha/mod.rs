@@ -192,8 +192,8 @@ impl HashJob {
         (self.source, self.destination)
     }
 
-    /// Whether it can be done as it is.
-    fn check(&self) -> Result<()> {
+    /// Whether it can be done as it is, for a context on `dev`.
+    fn check(&self, dev: &Dev) -> Result<()> {
         let refuse = |kind, text: &'static str| Err(Error::plain(kind, text));
         let sole = self.source.is_sole() && self.destination.as_ref().is_none_or(Buf::is_sole);
         if !sole {
@@ -206,6 +206,17 @@ impl HashJob {
         {
             let text = "software hashes memory of this process only: copy it here by DMA first";
             return refuse(ErrorKind::NotSupported, text);
+        }
+        let on_dev = |link: Link<'_>| link.chunk().key(dev).is_some();
+        if !self.source.chain().all(on_dev)
+            || self.destination.as_ref().is_some_and(|it| !it.chain().all(on_dev))
+        {
+            let text = "the map of a buffer does not have the context's device: add it to the map";
+            return refuse(ErrorKind::NotPermitted, text);
+        }
+        if self.source.chain_data_len() > Sha::max_source_len() {
+            let text = "the source has more data than a job hashes: see max_source_len";
+            return refuse(ErrorKind::InvalidValue, text);
         }
         let block = self.algorithm.block_len() as u64;
         match &self.destination {
@@ -220,7 +231,8 @@ impl HashJob {
                 refuse(ErrorKind::NotPermitted, text)
             }
             Some(into) if into.tail_len() < self.algorithm.digest_len() as u64 => {
-                let text = "the destination's tailroom is shorter than the digest";
+                let text = "the tailroom of the destination's first buffer is shorter than the \
+                            digest, which is not parted";
                 refuse(ErrorKind::InvalidValue, text)
             }
             Some(_) => Ok(()),
@@ -243,13 +255,13 @@ impl job_sealed::Sealed for HashJob {
         mut self,
         tag: Tag,
         engine: &mut Hasher,
-        _side: SideOf<'_>,
+        side: SideOf<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
         if engine.is_aborted() {
             let text = "the context was aborted on this work queue: remove it";
             return Err(Refused::new(Error::plain(ErrorKind::Shutdown, text), self));
         }
-        if let Err(error) = self.check() {
+        if let Err(error) = self.check(&side.get().dev) {
             return Err(Refused::new(error, self));
         }
         let kind = self.job_type();

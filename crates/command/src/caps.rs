@@ -157,11 +157,22 @@ impl Caps {
             // Linux asks for the same (`umr_check_mkey_mask` and `get_umr_update_access_mask` of
             // mlx5_ib); what changes page sizes asks for `umr_modify_entity_size_disabled` as well.
             Capability::Umr => !self.general.umr_indirect_mkey_disabled(),
-            Capability::Dma => self.general.dma_mmo_qp(),
+            // rdma-core takes either (`mlx5.h`, `verbs.c`: RC and DCI support DMA MMO).
+            Capability::Dma => self.general.dma_mmo_qp() || self.general.dma_mmo_sq(),
             Capability::WaitOnData => self.general.wait_on_data(),
             Capability::UmrAtomic => {
                 self.general.atomic() && !self.general.umr_modify_atomic_disabled()
             }
+        }
+    }
+
+    /// Bytes of a [memory copy](Capability::Dma) at most; 0 where the device has none. A device
+    /// that states no limit takes 2 GiB (rdma-core `MLX5_DMA_MMO_MAX_SIZE`).
+    pub fn longest_memory_copy(&self) -> u64 {
+        match self.general.log_dma_mmo_size() {
+            _ if !self.has(Capability::Dma) => 0,
+            0 => 1 << 31,
+            log => 1 << log,
         }
     }
 

@@ -190,6 +190,8 @@ pub struct QpObject {
     /// See [`QpObject::first_psn`].
     psn: u32,
     left_reset: bool,
+    /// It copies memory, and must be set up for it: not where the device has `dma_mmo_sq` alone.
+    sets_up_copies: bool,
     owned: Owned<QpAttr>,
 }
 
@@ -212,7 +214,7 @@ impl Device {
         fits("CREATE_QP", "the user index", attr.user_index, 24)?;
         if attr.memory_copies && (attr.service != ServiceType::RC || !caps.has(Capability::Dma)) {
             let hint = "only reliable connected queue pairs copy memory, of devices with the \
-                        capability dma_mmo_qp";
+                        capability dma_mmo_qp or dma_mmo_sq";
             return Err(invalid("CREATE_QP", hint));
         }
         let mut input = CreateQpIn::new();
@@ -261,6 +263,7 @@ impl Device {
             lag_port: self.next_lag_port(),
             psn: random_psn(),
             left_reset: false,
+            sets_up_copies: attr.memory_copies && caps.general.dma_mmo_qp(),
             owned: Owned::new(object, attr),
         })
     }
@@ -304,7 +307,7 @@ impl QpObject {
             .set_pkey_index(attr.pkey_index);
         self.modify(&input, "INIT needs RESET")?;
         self.init = *attr;
-        if self.attr().memory_copies { self.enable_memory_copies() } else { Ok(()) }
+        if self.sets_up_copies { self.enable_memory_copies() } else { Ok(()) }
     }
 
     /// INIT2INIT_QP with mmo of the context's extension: from INIT to the next RESET, the queue

@@ -125,8 +125,8 @@ fn poll_times<F: Future>(
     None
 }
 
-/// All of some futures, each woken by itself.
-struct Join<F: Future>(Vec<Member<F>>);
+/// All of some futures, each woken by itself; and who was woken with them the last time.
+struct Join<F: Future>(Vec<Member<F>>, Waker);
 
 /// One of them, until it is done; whether it was woken; its output then.
 type Member<F> = (Option<Pin<Box<F>>>, Arc<Flag>, Option<<F as Future>::Output>);
@@ -142,13 +142,19 @@ impl Wake for Both {
 
 fn join<F: Future>(all: impl IntoIterator<Item = F>) -> Join<F> {
     let flag = || Arc::new(Flag(AtomicBool::new(true)));
-    Join(all.into_iter().map(|future| (Some(Box::pin(future)), flag(), None)).collect())
+    let all = all.into_iter().map(|future| (Some(Box::pin(future)), flag(), None)).collect();
+    Join(all, Waker::noop().clone())
 }
 
 impl<F: Future<Output: Unpin>> Future for Join<F> {
     type Output = Vec<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.1.will_wake(context.waker()) {
+            // Another task has them now: those that wait would wake the one before.
+            self.1.clone_from(context.waker());
+            self.0.iter().for_each(|(_, flag, _)| flag.0.store(true, Ordering::Release));
+        }
         for (future, flag, output) in &mut self.0 {
             let Some(pending) = future else { continue };
             if !flag.0.swap(false, Ordering::AcqRel) {

@@ -1,7 +1,7 @@
 //! The device's queue that copies memory.
 
 use verbless_queue::access::KeyAccess;
-use verbless_queue::wr::{Capability, MemoryCopy, Nop, PostError, Request};
+use verbless_queue::wr::{MemoryCopy, Nop, PostError, Request};
 use verbless_queue::{
     CompletionError, ConnectOptions, Cqe, Lkey, PlainCqe, Qp, QpConfig, Rc, Region, Sge, WqeIndex,
 };
@@ -24,10 +24,7 @@ pub(super) fn supported(dev: &Dev) -> Result<()> {
 
 /// Bytes of a copy at most.
 pub(super) fn longest(dev: &Dev) -> u64 {
-    match dev.caps().has(Capability::Dma) {
-        true => 1 << dev.caps().general.log_dma_mmo_size(),
-        false => 0,
-    }
+    dev.caps().longest_memory_copy()
 }
 
 /// A queue pair that is its own peer.

@@ -4,8 +4,10 @@
 //! A long copy is done part by part, each in a turn of its own, so that it holds up nobody.
 //!
 //! Sources: rdma-core `providers/mlx5/qp.c` (`mlx5_wr_memcpy`), `wqe.h` (`struct mlx5_mmo_wqe`);
-//! DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_gga_wqe`). What a device writes to the
-//! buffer of its own is not public: the model checks its key and leaves the bytes alone.
+//! DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_gga_wqe`, `mlx5_gga_compress_opaque`) and
+//! `drivers/compress/mlx5/mlx5_compress.c`: the scatter segment may have more room than the gather
+//! segment has data, the CQE counts the bytes, and the buffer of the device's own has a syndrome
+//! and that count. What else it writes there is not public: the model leaves it alone.
 
 use verbless_prm::hot::cqe_syndrome;
 
@@ -13,7 +15,7 @@ use super::context::QueuePair;
 use super::keys::{self, Need, Range, Sge, User};
 use super::scratch::Scratch;
 use super::sender::Turn;
-use super::transfer::transfer;
+use super::transfer::{scatter, transfer};
 use super::work::{Placed, Segment, Work, segments};
 
 /// Bytes of the buffer that is the device's own.
@@ -31,13 +33,15 @@ impl QueuePair<'_> {
             return Err(cqe_syndrome::LOCAL_QP_OPERATION);
         }
         let (source, target) = ends(work, &scratch.wqe)?;
-        if source.length != target.length
-            || source.length > 1 << self.context.caps.general().log_dma_mmo_size()
-        {
+        let longest = match self.context.caps.general().log_dma_mmo_size() {
+            0 => 1 << 31,
+            log => 1 << log,
+        };
+        if source.length > target.length || source.length > longest {
             return Err(cqe_syndrome::LOCAL_LENGTH);
         }
-        let opaque = Range { key: work.rkey, address: work.remote_address, length: OPAQUE };
-        self.reach(opaque, Need::LocalWrite, &mut scratch.local)?;
+        self.reach(opaque(work), Need::LocalWrite, &mut scratch.local)?;
+        let target = Range { length: source.length, ..target };
         self.reach(target, Need::LocalWrite, &mut scratch.remote)?;
         self.reach(source, Need::LocalRead, &mut scratch.local)?;
         Ok(source.length)
@@ -53,8 +57,24 @@ impl QueuePair<'_> {
                 self.qp.runtime.carried = end;
                 Turn::Again
             }
-            done => self.finish(placed, done.map(drop)),
+            Ok(_) => match self.tell(placed, scratch) {
+                Ok(()) => self.succeed(placed, placed.length as u32, None),
+                failed => self.finish(placed, failed),
+            },
+            Err(syndrome) => self.finish(placed, Err(syndrome)),
         }
+    }
+
+    /// Writes to the buffer of the device's own that it went well, and how many bytes it were.
+    fn tell(&self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
+        let whole = opaque(&placed.work);
+        for (at, word) in [(0, 0), (8, placed.length as u32)] {
+            let range = Range { address: whole.address.wrapping_add(at), length: 4, ..whole };
+            self.reach(range, Need::LocalWrite, &mut scratch.remote)?;
+            scatter(self.context.spaces, &scratch.remote, &word.to_be_bytes())
+                .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+        }
+        Ok(())
     }
 
     /// Copies the part from byte `at` on, and returns where it ends.
@@ -82,6 +102,11 @@ impl QueuePair<'_> {
             cqe_syndrome::LOCAL_PROTECTION
         })
     }
+}
+
+/// The buffer that is the device's own.
+fn opaque(work: &Work) -> Range {
+    Range { key: work.rkey, address: work.remote_address, length: OPAQUE }
 }
 
 /// Where a copy is from and where it goes to: one segment each, and no more.

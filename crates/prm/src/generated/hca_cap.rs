@@ -747,7 +747,8 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         log_regexp_scatter_gather_size set_log_regexp_scatter_gather_size: number(u8, 99, 5);
-        /// log2 of the largest DMA memory-to-memory operation in bytes. `0x0c.20:16`
+        /// log2 of the largest DMA memory-to-memory operation in bytes; 0: 2 GiB, as rdma-core
+        /// reads it. `0x0c.20:16`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         log_dma_mmo_size set_log_dma_mmo_size: number(u8, 107, 5);
@@ -978,7 +979,8 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         rts2rts_lag_tx_port_affinity set_rts2rts_lag_tx_port_affinity: flag(338);
-        /// SQs run DMA memory-to-memory operations. `0x28.12`
+        /// RC and DCI queue pairs run DMA memory-to-memory operations without being set up for
+        /// them, as rdma-core reads it. `0x28.12`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         dma_mmo_sq set_dma_mmo_sq: flag(339);

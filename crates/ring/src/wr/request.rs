@@ -120,12 +120,12 @@ declared {
 
     /// Copies memory to memory within the device, on a queue pair that was made for it
     /// (`QpConfig::memory_copies` of verbless-queue). Such requests are not ordered among each
-    /// other, but by a [`Fence::Full`] between them.
+    /// other, nor with what else the queue pair does, but by a [`Fence::Strong`].
     MemoryCopy = "memory copy" {
         completes: MemoryCopy, op_mod: 1, class: MemoryCopy, needs: Dma;
         /// Copies what is in `from` to `to`, which has the same length. `scratch` is 64 bytes of
-        /// memory that the device may write while it copies; requests of one queue pair may share
-        /// it.
+        /// memory, aligned to 64, that the device writes while it copies: the first word is a
+        /// syndrome, the third the bytes copied. Requests of one queue pair may share it.
         new(scratch: Sge, from: Sge, to: Sge);
         segments: {
             metadata: Metadata = Metadata(scratch),

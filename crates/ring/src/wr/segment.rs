@@ -148,6 +148,8 @@ impl Segment for Word {
     #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         let Until { operation, value, mask } = self.until;
+        // Whether a device masks the value as it does the word is not public.
+        let value = value & mask;
         let segment = WaitDataSegment::new(operation, self.lkey.0, self.address, value, mask);
         let [first, second]: [[u64; 2]; 2] = transmute!(segment);
         wqe.store(at, first);

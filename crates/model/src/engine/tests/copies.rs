@@ -52,12 +52,28 @@ fn a_copy_is_as_long_as_the_device_says_and_no_longer() {
 }
 
 #[test]
+fn a_copy_into_more_room_tells_how_long_it_was() {
+    let (mut rig, mut end) = rig();
+    let (at, key) = rig.region(0, 4096);
+    rig.fill(at, &[0xa5; 4096]);
+    rig.fill(at + 64, &[7; 100]);
+    rig.post(&mut end, copy((at, key), (at + 64, 100, key), (at + 1024, 300, key)));
+    let cqe = rig.one(0, end.send_cq);
+    assert_eq!((cqe.opcode(), cqe.bytes()), (cqe_opcode::REQUESTER, 100));
+    assert_eq!(rig.bytes(at + 1024, 100), [7; 100]);
+    assert_eq!(rig.bytes(at + 1124, 200), [0xa5; 200]);
+    // The device's own buffer: a syndrome, and the bytes.
+    assert_eq!(rig.bytes(at, 4), [0; 4]);
+    assert_eq!(rig.bytes(at + 8, 4), 100u32.to_be_bytes());
+}
+
+#[test]
 fn a_copy_that_makes_no_sense_is_refused() {
     let read_only = Access { local_write: false, ..super::rig::ALL };
     type Build = fn(&mut Rig, u64, u32, u32) -> Request;
     let cases: [(u8, Build); 7] = [
-        // Two lengths.
-        (cqe_syndrome::LOCAL_LENGTH, |_, at, key, _| copy((at, key), (at, 8, key), (at, 9, key))),
+        // More than there is room for.
+        (cqe_syndrome::LOCAL_LENGTH, |_, at, key, _| copy((at, key), (at, 9, key), (at, 8, key))),
         // One segment, three segments, inline data.
         (cqe_syndrome::LOCAL_QP_OPERATION, |_, at, key, _| {
             let metadata = MmoSegment::new(0, key, at);

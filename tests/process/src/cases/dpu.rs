@@ -1,7 +1,9 @@
-//! A host's program exports memory, and a program on its DPU copies it: DOCA's exports.
+//! A host's program exports memory, which a program on its DPU copies, or a sync event, in which it
+//! takes part: DOCA's exports.
 
 use verbless_conformance::{Need, Stop, ensure, ensure_eq, pattern};
 use verbless_doca::dma::Dma;
+use verbless_doca::sync_event::{Location, SyncEvent, SyncEventCtx, SyncEventJob};
 use verbless_doca::{
     AccessFlags, Buf, Dev, ErrorKind, Event, Inventory, Memory, Mmap, Retrieve, WorkQ,
 };
@@ -24,6 +26,16 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(dpu(&name, lends, finds_nothing).kill(Side::A, "exported", by));
         let name = format!("copies_by_the_dpu_end_once_each_when_their_host_{how}_meanwhile");
         cases.push(dpu(&name, lends, copies_on).kill(Side::A, "copied from", by));
+    }
+    let sync = |name: &str, b| {
+        let waits = Need::Cap("hca_cap.wait_on_data", |caps| caps.general.wait_on_data());
+        Case::new(name, signals, b).needs(Need::Sides).needs(waits)
+    };
+    let name = "programs_on_the_host_and_the_dpu_count_and_wait_by_one_sync_event";
+    cases.push(sync(name, takes_part));
+    for (by, how) in [(By::Itself, "kills_itself"), (By::Director, "is_killed")] {
+        let name = format!("jobs_of_the_dpu_fail_once_each_when_the_host_of_their_event_{how}");
+        cases.push(sync(&name, is_left).kill(Side::A, "waited for", by));
     }
     cases
 }
@@ -186,4 +198,119 @@ fn copies_on(role: &mut Role) -> Result<(), Stop> {
     }
     role.until_peer_is_gone()?;
     dpu.works_alone()
+}
+
+/// Turns of either side, which adds 1 each.
+const TURNS: u64 = 50;
+
+/// Makes a sync event, counts in turns with the DPU, and signals what the DPU waits for.
+fn signals(role: &mut Role) -> Result<(), Stop> {
+    let dev = role.dev()?;
+    let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu)?;
+    let event = event.subscriber_add_location(Location::Cpu)?.start()?;
+    role.tell(event.export_to_dpu()?.as_bytes())?;
+    for turn in 0..TURNS {
+        ensure_eq!(event.update_add(1)?, 2 * turn, "before the host's add");
+        event.wait_gt_yield(2 * turn + 1)?;
+    }
+    ensure_eq!(role.message()?, b"waiting", "message");
+    role.point("waited for")?;
+    event.update_set(200)?;
+    ensure_eq!(role.message()?, b"went on", "message");
+    event.stop().destroy();
+    role.tell(b"destroyed")
+}
+
+/// The DPU's handle, after its turns, with jobs in flight.
+struct Waiter {
+    dev: Dev,
+    event: SyncEvent,
+    context: SyncEventCtx,
+    workq: WorkQ,
+    submitted: u64,
+}
+
+impl Waiter {
+    fn new(role: &mut Role) -> Result<Self, Stop> {
+        let dev = role.dev()?;
+        let descriptor = role.message()?;
+        let event = SyncEvent::create_from_export(&descriptor, &dev)?.start()?;
+        let context = SyncEvent::create_from_export(&descriptor, &dev)?.as_ctx().start()?;
+        let mut workq = WorkQ::new(DEPTH)?;
+        workq.add(&context)?;
+        for turn in 0..TURNS {
+            event.wait_gt_yield(2 * turn)?;
+            ensure_eq!(event.update_add(1)?, 2 * turn + 1, "before the DPU's add");
+        }
+        let mut this = Self { dev, event, context, workq, submitted: 0 };
+        for threshold in [150, 120, 199, 120] {
+            this.submit(this.context.wait_gt(threshold))?;
+        }
+        role.tell(b"waiting")?;
+        Ok(this)
+    }
+
+    /// Submits a job; its number is its user data.
+    fn submit(&mut self, job: SyncEventJob) -> Result<(), Stop> {
+        let job = job.user_data(self.submitted);
+        self.submitted += 1;
+        self.workq.submit(job).map_err(|refused| refused.error.into())
+    }
+
+    /// All jobs end, once each, and as `expected`.
+    fn all_end(&mut self, expected: Option<ErrorKind>) -> Result<(), Stop> {
+        let mut seen = Vec::new();
+        for _ in 0..self.submitted {
+            let event = match self.workq.retrieve_within(Some(crate::channel::PATIENCE)) {
+                Ok(Some(event)) | Err(Retrieve::IoFailed(event)) => event,
+                other => return Err(Stop::fail(format!("{seen:?} ended, then {other:?}"))),
+            };
+            let why = event.result().err().map(|error| error.kind());
+            ensure_eq!(why, expected, format!("why job {} failed", event.user_data().0));
+            seen.push(event.user_data().0);
+        }
+        seen.sort_unstable();
+        ensure_eq!(seen, (0..self.submitted).collect::<Vec<_>>(), "jobs that ended");
+        ensure_eq!(self.workq.in_flight(), 0, "jobs in flight");
+        Ok(())
+    }
+}
+
+fn takes_part(role: &mut Role) -> Result<(), Stop> {
+    let mut dpu = Waiter::new(role)?;
+    dpu.all_end(None)?;
+    ensure_eq!(dpu.event.get()?, 200, "value");
+    role.tell(b"went on")?;
+    ensure_eq!(role.message()?, b"destroyed", "message");
+    ensure_eq!(
+        dpu.event.get().map_err(|error| error.kind()),
+        Err(ErrorKind::NotPermitted),
+        "a get of what was destroyed"
+    );
+    Ok(())
+}
+
+/// The host is gone, with the event that jobs are in flight for.
+fn is_left(role: &mut Role) -> Result<(), Stop> {
+    let mut dpu = Waiter::new(role)?;
+    role.until_peer_is_gone()?;
+    for _ in 0..3 {
+        dpu.submit(dpu.context.add(1))?;
+        dpu.submit(dpu.context.get())?;
+        dpu.submit(dpu.context.set(1))?;
+    }
+    dpu.all_end(Some(ErrorKind::NotPermitted))?;
+    for waited in [dpu.event.get().map(drop), dpu.event.wait_gt(250)] {
+        let why = waited.map_err(|error| error.kind());
+        ensure_eq!(why, Err(ErrorKind::NotPermitted), "an operation that blocks");
+    }
+    // An event of the DPU's own works on.
+    let own = SyncEvent::builder(&dpu.dev).publisher_add_location(Location::Cpu)?;
+    let own = own.subscriber_add_location(Location::Cpu)?.as_ctx().start()?;
+    dpu.workq.remove(&dpu.context)?;
+    dpu.workq.add(&own)?;
+    dpu.submitted = 0;
+    dpu.submit(own.wait_gt(4))?;
+    dpu.submit(own.set(5))?;
+    dpu.all_end(None)
 }

@@ -259,12 +259,31 @@ fn an_instance_in_flight_is_in_use_and_so_are_its_graph_and_contexts() {
     assert_eq!(kind(again), ErrorKind::InUse);
     assert_eq!(kind(lab.workq.remove_graph(&graph)), ErrorKind::InUse);
     assert_eq!(kind(lab.workq.remove(&lab.dma)), ErrorKind::InUse);
+    lab.workq.remove(&lab.sha).unwrap();
     let done = ended(&mut lab.workq);
     assert!(!done.instance().is_running());
     let graph = graph.stop().unwrap_err().given;
     lab.workq.remove_graph(&graph).unwrap();
     assert_eq!(kind(lab.workq.remove_graph(&graph)), ErrorKind::NotFound);
     graph.stop().unwrap();
+}
+
+#[test]
+fn a_context_of_a_node_that_has_not_begun_is_in_use() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let mut graph = Graph::builder();
+    let copy = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
+    let hash = graph.ctx_node(&lab.sha, JobType::ShaHash);
+    graph.add_dependency(copy, hash).unwrap();
+    let graph = graph.start().unwrap();
+    lab.workq.add_graph(&graph).unwrap();
+    let instance = graph.instance();
+    instance.set_ctx_node_data(copy, lab.copy(0, 64)).unwrap();
+    instance.set_ctx_node_data(hash, lab.hash(64, 128)).unwrap();
+    lab.workq.submit_graph(&instance, 0).unwrap();
+    assert_eq!(kind(lab.workq.remove(&lab.sha)), ErrorKind::InUse);
+    assert_eq!(ended(&mut lab.workq).status(), 0);
+    lab.workq.remove(&lab.sha).unwrap();
 }
 
 #[test]

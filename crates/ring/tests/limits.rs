@@ -585,7 +585,8 @@ fn a_wait_says_its_word_and_condition_and_an_odd_address_is_refused() {
     segment[3] = 0x14;
     segment[4..8].copy_from_slice(&0x1234_u32.to_be_bytes());
     segment[8..16].copy_from_slice(&0x1_0000_2008_u64.to_be_bytes());
-    segment[16..24].copy_from_slice(&0x0102_0304_0506_0708_u64.to_be_bytes());
+    // Of the value, too, only the bits of the mask.
+    segment[16..24].copy_from_slice(&0x0700_u64.to_be_bytes());
     segment[24..].copy_from_slice(&0xff00_u64.to_be_bytes());
     assert_eq!(ring[16..48], segment);
     let odd = Wait::new(0x1004, Lkey(1), Until::equal(0));

@@ -169,6 +169,11 @@ impl WorkQ {
     /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while jobs for it are in
     /// flight: retrieve them, [`abort`](WorkQ::abort) them first if they should end at once.
     pub fn remove<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
+        if self.runs.need(context.core().id()) {
+            let text =
+                "an instance of a graph in flight has jobs for the context: retrieve it first";
+            return Err(Error::plain(ErrorKind::InUse, text));
+        }
         self.queues.remove(context, &self.handle)
     }
 

@@ -195,6 +195,15 @@ impl Graph {
 }
 
 impl Plan {
+    /// Whether a node of it, or of a sub-graph, has jobs for a context.
+    pub(super) fn names(&self, context: CtxId) -> bool {
+        self.nodes.iter().any(|node| match &node.kind {
+            Kind::Ctx(id, _) => *id == context,
+            Kind::Graph(plan) => plan.names(context),
+            Kind::User(_) => false,
+        })
+    }
+
     pub(super) fn attach(&self) {
         self.workqs.fetch_add(1, Ordering::AcqRel);
     }

@@ -9,6 +9,7 @@ use super::data::{Body, Data, unset};
 use super::done::GraphDone;
 use super::instance::Instance;
 use super::plan::{Graph, Kind, Plan};
+use crate::context::core::CtxId;
 use crate::context::event::{Done, Event, Owner, Tag};
 use crate::context::failure::JobError;
 use crate::context::queues::Queues;
@@ -73,6 +74,11 @@ impl Runs {
     /// Instances that were submitted and not retrieved.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    /// Whether an instance in flight has jobs for a context, begun or not.
+    pub(crate) fn need(&self, context: CtxId) -> bool {
+        self.graphs.iter().any(|added| added.running > 0 && added.plan.names(context))
     }
 
     /// Adds a graph, and makes room for `depth` instances of it.

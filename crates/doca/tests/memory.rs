@@ -434,3 +434,34 @@ fn handles_are_send_and_devices_are_sync() {
     send::<verbless_doca::WorkQ>();
     sync::<Arc<verbless_doca::BufRef>>();
 }
+
+#[test]
+fn a_map_that_a_pool_or_an_array_is_made_of_is_neither_stopped_nor_destroyed() {
+    use verbless_doca::{BufArray, BufPool};
+    let dev = dev();
+    let map = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE);
+    let pool = BufPool::builder(&map, 4, 64).start().unwrap();
+    let refused = map.stop().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    let refused = refused.given.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    let map = refused.given;
+    let buffer = pool.alloc().unwrap();
+    drop(pool);
+    let map = map.destroy().unwrap_err().given;
+    drop(buffer);
+    let array = BufArray::builder(&map, 4, 64).start().unwrap();
+    let map = map.destroy().unwrap_err().given;
+    drop(array);
+    map.destroy().unwrap();
+    let mut map = DynamicMmap::new("with a pool");
+    map.start().unwrap();
+    map.dev_add(&dev).unwrap();
+    map.populate(Memory::allocate(4096).unwrap(), 1, None).unwrap();
+    let pool = BufPool::builder(&map, 4, 64).start().unwrap();
+    assert_eq!(map.dev_rm(&dev).unwrap_err().kind(), ErrorKind::InUse);
+    let mut map = map.destroy().unwrap_err().given;
+    drop(pool);
+    map.dev_rm(&dev).unwrap();
+    map.destroy().unwrap();
+}

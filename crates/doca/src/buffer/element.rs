@@ -134,7 +134,7 @@ impl Element {
         if let Some(chunk) = &self.chunk {
             chunk.forget_buffer();
         }
-        if !home.keeps_chunks {
+        if home.pool_of.is_none() {
             self.chunk = None;
         }
         // The store has room for every descriptor that it made, so it is never refused.
@@ -146,10 +146,18 @@ impl Element {
 #[derive(Debug)]
 pub(crate) struct Store {
     free: ArrayQueue<Box<Element>>,
-    /// Its descriptors point to where they always point: it is a pool.
-    keeps_chunks: bool,
+    /// Where its descriptors always point, if it is a pool.
+    pool_of: Option<Arc<Chunk>>,
     /// Its buffers can be chained.
     chains: bool,
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(chunk) = &self.pool_of {
+            chunk.forget_pool();
+        }
+    }
 }
 
 impl Store {
@@ -159,7 +167,7 @@ impl Store {
         for _ in 0..count {
             let _refused = free.push(Box::new(Element::new()));
         }
-        Arc::new(Self { free, keeps_chunks: false, chains })
+        Arc::new(Self { free, pool_of: None, chains })
     }
 
     /// Descriptors of pieces of `length` bytes of a chunk, at these addresses.
@@ -177,7 +185,8 @@ impl Store {
             element.set_reach(reach);
             let _refused = free.push(Box::new(element));
         }
-        Arc::new(Self { free, keeps_chunks: true, chains })
+        chunk.count_pool();
+        Arc::new(Self { free, pool_of: Some(chunk.clone()), chains })
     }
 
     pub(super) fn take(self: &Arc<Self>) -> Option<Box<Element>> {

@@ -50,6 +50,8 @@ pub struct Chunk {
     memory: Option<Memory>,
     /// Buffers that point here.
     buffers: AtomicU64,
+    /// Pools and arrays made of it.
+    pools: AtomicU64,
     /// Its map is stopped: no buffers are made of it.
     stopped: AtomicBool,
     /// Dropped last, when nobody reaches the memory any more.
@@ -102,6 +104,7 @@ impl Chunk {
             keys: (0..devices).map(|_| OnceLock::new()).collect(),
             memory: Some(memory),
             buffers: AtomicU64::new(0),
+            pools: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             freed: None,
         }
@@ -143,6 +146,7 @@ impl Chunk {
             keys: Box::new([OnceLock::from(key)]),
             memory: None,
             buffers: AtomicU64::new(0),
+            pools: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             freed: None,
         }
@@ -291,6 +295,19 @@ impl Chunk {
     /// Its map is stopped or started.
     pub(crate) fn set_stopped(&self, stopped: bool) {
         self.stopped.store(stopped, Ordering::Relaxed);
+    }
+
+    /// Pools and arrays whose buffers point here, out or not.
+    pub(crate) fn pools(&self) -> u64 {
+        self.pools.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn count_pool(&self) {
+        self.pools.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn forget_pool(&self) {
+        self.pools.fetch_sub(1, Ordering::Release);
     }
 
     pub(crate) fn count_buffer(&self) {

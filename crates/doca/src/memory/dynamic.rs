@@ -231,8 +231,8 @@ impl DynamicMmap {
             return Err(Error::new(ErrorKind::NotFound, text));
         };
         self.chunks.iter().try_for_each(|chunk| unused(chunk))?;
-        if self.chunks.iter().any(|chunk| Arc::strong_count(chunk) > 1) {
-            let text = "a buffer pool is made of the memory map: drop it first";
+        if !self.chunks.iter().all(is_let_go) {
+            let text = "a buffer of the memory map is being made or dropped by another thread";
             return Err(Error::plain(ErrorKind::InUse, text));
         }
         self.forget(dev);
@@ -358,6 +358,17 @@ impl DynamicMmap {
         }
         Ok(())
     }
+}
+
+/// Whether nobody else has a chunk that no buffer points to. One that drops a buffer has it for a
+/// moment more.
+fn is_let_go(chunk: &Arc<Chunk>) -> bool {
+    (0..1000).any(|turn| {
+        if turn > 0 {
+            std::thread::yield_now();
+        }
+        Arc::strong_count(chunk) == 1
+    })
 }
 
 fn at_least_one(count: u32) -> Result<u32> {

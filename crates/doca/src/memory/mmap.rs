@@ -207,10 +207,14 @@ impl Mmap {
     }
 }
 
-/// Refuses while buffers point into a chunk.
+/// Refuses while buffers point into a chunk, or a pool is made of it.
 pub(super) fn unused(chunk: &Chunk) -> Result<()> {
     match chunk.buffers() {
-        0 => Ok(()),
+        0 if chunk.pools() == 0 => Ok(()),
+        0 => {
+            let text = "a buffer pool or array is made of the memory map: drop it first";
+            Err(Error::plain(ErrorKind::InUse, text))
+        }
         some => {
             let text = format!("{some} buffers point into the memory map: drop them first");
             Err(Error::new(ErrorKind::InUse, text))

@@ -31,6 +31,7 @@ const HALFWAY: &[(&str, &str)] = &[
 
 /// Cases of which chance decides more than order, each with what it decides.
 const CHANCE: &[(&str, &str)] = &[
+    ("doca_workq::an_abort_returns_every_job_once", "how many jobs are done when it comes"),
     (
         "hostile::a_doorbell_record_that_runs_ahead_fails_that_queue_only",
         "how far the device is when the doorbell record changes",

@@ -257,8 +257,23 @@ impl Waiter {
         self.workq.submit(job).map_err(|refused| refused.error.into())
     }
 
-    /// All jobs end, once each, and as `expected`.
-    fn all_end(&mut self, expected: Option<ErrorKind>) -> Result<(), Stop> {
+    /// All jobs end well, once each.
+    fn all_end(&mut self) -> Result<(), Stop> {
+        self.each_ends(|why| why.is_none())
+    }
+
+    /// All jobs fail, once each: their word is gone.
+    ///
+    /// A program's memory goes before the keys to it do, so that the device may find the key and no
+    /// memory. Where links lose packets, a refusal may be lost: the responder, which has failed
+    /// then, says it once.
+    fn all_fail(&mut self) -> Result<(), Stop> {
+        let why = [ErrorKind::NotPermitted, ErrorKind::IoFailed, ErrorKind::TimeOut];
+        self.each_ends(|end| end.is_some_and(|end| why.contains(&end)))
+    }
+
+    /// All jobs end, once each, and as expected.
+    fn each_ends(&mut self, expected: impl Fn(Option<ErrorKind>) -> bool) -> Result<(), Stop> {
         let mut seen = Vec::new();
         for _ in 0..self.submitted {
             let event = match self.workq.retrieve_within(Some(crate::channel::PATIENCE)) {
@@ -266,7 +281,7 @@ impl Waiter {
                 other => return Err(Stop::fail(format!("{seen:?} ended, then {other:?}"))),
             };
             let why = event.result().err().map(|error| error.kind());
-            ensure_eq!(why, expected, format!("why job {} failed", event.user_data().0));
+            ensure!(expected(why), "job {} ended as {why:?}", event.user_data().0);
             seen.push(event.user_data().0);
         }
         seen.sort_unstable();
@@ -278,7 +293,7 @@ impl Waiter {
 
 fn takes_part(role: &mut Role) -> Result<(), Stop> {
     let mut dpu = Waiter::new(role)?;
-    dpu.all_end(None)?;
+    dpu.all_end()?;
     ensure_eq!(dpu.event.get()?, 200, "value");
     role.tell(b"went on")?;
     ensure_eq!(role.message()?, b"destroyed", "message");
@@ -299,10 +314,11 @@ fn is_left(role: &mut Role) -> Result<(), Stop> {
         dpu.submit(dpu.context.get())?;
         dpu.submit(dpu.context.set(1))?;
     }
-    dpu.all_end(Some(ErrorKind::NotPermitted))?;
+    dpu.all_fail()?;
     for waited in [dpu.event.get().map(drop), dpu.event.wait_gt(250)] {
         let why = waited.map_err(|error| error.kind());
-        ensure_eq!(why, Err(ErrorKind::NotPermitted), "an operation that blocks");
+        let expected = [ErrorKind::NotPermitted, ErrorKind::TimeOut].map(Err);
+        ensure!(expected.contains(&why), "an operation that blocks ended as {why:?}");
     }
     // An event of the DPU's own works on.
     let own = SyncEvent::builder(&dpu.dev).publisher_add_location(Location::Cpu)?;
@@ -312,5 +328,5 @@ fn is_left(role: &mut Role) -> Result<(), Stop> {
     dpu.submitted = 0;
     dpu.submit(own.wait_gt(4))?;
     dpu.submit(own.set(5))?;
-    dpu.all_end(None)
+    dpu.all_end()
 }

@@ -197,11 +197,6 @@ impl Lab {
         }
     }
 
-    /// Whether links may lose packets.
-    pub(crate) fn loses(&self) -> bool {
-        self.choice.faults.is_some()
-    }
-
     /// Whether each case is to run both ways of a message, and to be compared.
     pub(crate) fn both_ways(&self) -> bool {
         self.choice.both_ways && self.model.is_some()

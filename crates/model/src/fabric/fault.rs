@@ -32,12 +32,20 @@ pub struct FrameSelector {
     pub opcodes: Vec<u8>,
     /// Packets from the first to the second of these PSNs, which go on at 0 behind 0xffffff.
     pub psns: Option<(u32, u32)>,
+    /// Only NAKs that fail a connection, which are those of all but PSNs; or none of them.
+    ///
+    /// A responder that refuses a request fails, and is silent from then on. So the requester of a
+    /// NAK that is lost learns no more than that its peer does not answer.
+    pub fatal_nak: Option<bool>,
 }
 
 impl FrameSelector {
     fn selects(&self, direction: Direction, frame: &Frame) -> bool {
         let leaves = direction != Direction::In;
         if self.leaving.is_some_and(|leaving| leaving != leaves) {
+            return false;
+        }
+        if self.fatal_nak.is_some_and(|fatal| fatal != frame.is_fatal_nak()) {
             return false;
         }
         if self.qpn.is_none() && self.opcodes.is_empty() && self.psns.is_none() {
@@ -143,7 +151,7 @@ impl Active {
 
 #[cfg(test)]
 mod tests {
-    use verbless_prm::{Bth, BthOpcode, Lrh};
+    use verbless_prm::{Aeth, Bth, BthOpcode, Lrh};
 
     use super::super::frame::Buffers;
     use super::*;
@@ -191,6 +199,34 @@ mod tests {
         assert_eq!(select(&both, &frame), [false; 3]);
         let raw = Buffers::default().of_bytes(Link::Ethernet, &[0; 64]);
         assert_eq!((select(&all, &raw), select(&of_qp, &raw)), ([true; 3], [false; 3]));
+    }
+
+    #[test]
+    fn a_selector_tells_naks_that_fail_a_connection_from_all_else() {
+        let answer = |syndrome: u8| {
+            let mut bth = Bth::zeroed();
+            bth.set_opcode(BthOpcode::RC_ACKNOWLEDGE);
+            let mut aeth = Aeth::zeroed();
+            aeth.set_syndrome(syndrome);
+            let extensions = Extensions { aeth: Some(aeth), ..Extensions::default() };
+            let transport = Transport { bth, extensions };
+            let headers = Headers { route: Route::Local(Lrh::zeroed()), transport };
+            Buffers::default().packet(&headers, 0, |_| ())
+        };
+        let selected = |fatal, frame: &Frame| {
+            let selector = FrameSelector { fatal_nak: Some(fatal), ..FrameSelector::default() };
+            selector.selects(Direction::Out, frame)
+        };
+        for (syndrome, fatal) in
+            [(0x1f, false), (0x2e, false), (0x60, false), (0x61, true), (0x62, true), (0x63, true)]
+        {
+            let frame = answer(syndrome);
+            assert_eq!([selected(true, &frame), selected(false, &frame)], [fatal, !fatal]);
+        }
+        let request = packet(7, BthOpcode::RC_SEND_ONLY, 0);
+        assert_eq!([selected(true, &request), selected(false, &request)], [false, true]);
+        let raw = Buffers::default().of_bytes(Link::Ethernet, &[0; 64]);
+        assert_eq!([selected(true, &raw), selected(false, &raw)], [false, true]);
     }
 
     #[test]

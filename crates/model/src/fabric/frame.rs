@@ -1,10 +1,10 @@
 //! Frames, the bytes that devices exchange, and the buffers that they are kept in.
 
-use verbless_prm::{Bth, Lrh};
+use verbless_prm::{AethNak, Bth, Lrh};
 
 use super::random::Random;
 use crate::profile::Link;
-use crate::wire::{self, Headers, Malformed, Packet, Route};
+use crate::wire::{self, Extensions, Headers, Malformed, Opcode, Packet, Route};
 
 /// What is sent over a link: from the Ethernet header or the LRH to the ICRC, without the check
 /// sequence (FCS) or VCRC, which belong to the link.
@@ -44,11 +44,25 @@ impl Frame {
 
     /// Its BTH, whatever its ICRC says; `None` if it has none.
     pub(super) fn bth(&self) -> Option<Bth> {
-        let rest = match self.link {
-            Link::Ethernet => Route::parse_ethernet(self.bytes()).ok()??.1,
-            Link::Infiniband => Route::parse_infiniband(self.bytes()).ok()?.1,
-        };
-        Bth::from_prefix(rest).copied()
+        Bth::from_prefix(self.transport()?).copied()
+    }
+
+    /// Whether it is a NAK that fails the requester's connection: of all but PSNs.
+    pub(super) fn is_fatal_nak(&self) -> bool {
+        let syndrome = self.transport().and_then(|rest| {
+            let opcode = Opcode::of(Bth::from_prefix(rest)?.opcode())?;
+            let extensions = Extensions::parse(opcode, &rest[Bth::BYTES..]).ok()?.0;
+            Some(extensions.aeth?.syndrome())
+        });
+        syndrome.is_some_and(|it| it >> 5 & 3 == 3 && it & 0x1f != AethNak::PSN_SEQUENCE.0)
+    }
+
+    /// What begins with its BTH.
+    fn transport(&self) -> Option<&[u8]> {
+        match self.link {
+            Link::Ethernet => Some(Route::parse_ethernet(self.bytes()).ok()??.1),
+            Link::Infiniband => Some(Route::parse_infiniband(self.bytes()).ok()?.1),
+        }
     }
 
     /// Inverts so many bits in a row, behind the Ethernet header or LRH.

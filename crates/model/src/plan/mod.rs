@@ -206,8 +206,9 @@ impl FaultPlan {
         let qpn = integer(entry, "qpn", 0..=MOST_24_BITS)?.map(|it| it as u32);
         let opcodes = entry.take("opcode").map(opcodes).transpose()?.unwrap_or_default();
         let psns = entry.take("psn").map(psns).transpose()?;
+        let fatal_nak = entry.take("fatal_nak").map(|it| it.boolean()).transpose()?;
         let when = occurrence(entry)?;
-        let select = FrameSelector { leaving, qpn, opcodes, psns };
+        let select = FrameSelector { leaving, qpn, opcodes, psns, fatal_nak };
         self.faults.push((ports, FrameFault { effect, select, when }));
         Ok(())
     }

@@ -23,6 +23,7 @@ const ALL: &str = r#"
         qpn = 0x40
         opcode = ["RC_SEND_ONLY", 0x11]
         psn = [0xfffff0, 2]
+        fatal_nak = false
         nth = 3
         count = 2
         [[fault]]
@@ -79,6 +80,7 @@ fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
             qpn: Some(0x40),
             opcodes: vec![0x04, 0x11],
             psns: Some((0xff_fff0, 2)),
+            fatal_nak: Some(false),
         },
         when: Occurrence::Nth { skip: 2, count: 2 },
     };

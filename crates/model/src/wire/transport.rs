@@ -58,7 +58,10 @@ macro_rules! extensions {
                 true $(&& self.$field.is_some() == { let $opcode = opcode; $has })*
             }
 
-            fn parse(opcode: Opcode, mut rest: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+            pub(crate) fn parse(
+                opcode: Opcode,
+                mut rest: &[u8],
+            ) -> Result<(Self, &[u8]), Malformed> {
                 let mut all = Self::default();
                 $(
                     if { let $opcode = opcode; $has } {

@@ -101,6 +101,7 @@ fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>) {
     if let Some(control) = CtrlSegment::from_prefix(&bytes).map(CtrlSegment::ctrl_word)
         && let Some(sender) = function.hca.objects.sender(control.qpn())
         && sender.uar_page == page
+        && !sender.reset
         && let Ok(producer) = record(&*function.hca.memory, sender.record)
     {
         let sq = sender.queue;

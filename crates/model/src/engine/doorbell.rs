@@ -2,7 +2,9 @@
 //!
 //! Any doorbell on a page wakes every SQ that names the page, and an arm doorbell every CQ; what
 //! they then do is in their records. So a doorbell that another overwrote before the engine saw it
-//! is not lost, and a queue that nobody rang for stays asleep whatever its record says.
+//! is not lost, and a queue that nobody rang for stays asleep whatever its record says. A queue in
+//! RESET hears none: drivers clear its record behind 2RST (rdma-core `providers/mlx5/verbs.c`,
+//! `mlx5_modify_qp`), and a doorbell from before may come meanwhile.
 
 use std::collections::VecDeque;
 
@@ -113,13 +115,17 @@ pub(super) fn wake(function: &mut Function, page: u32) {
 
 fn wake_send_queue(function: &mut Function, number: u32) {
     let Function { hca, engine, .. } = function;
-    let Some(Sender { queue, record, .. }) = hca.objects.sender(number) else {
+    let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {
         // A QP without a send queue names a page, too.
         if !hca.objects.qps.contains_key(&number) {
             tracing::error!(number, "a page names a send queue that is gone");
         }
         return;
     };
+    // What rings here was posted before 2RST, and its record may not have been cleared yet.
+    if reset {
+        return;
+    }
     if let Err(fault) = queue.read_producer(&*hca.memory, record) {
         tracing::debug!(number, %fault, "a doorbell record cannot be read: nothing new is posted");
         return;

@@ -1,11 +1,12 @@
 //! Send queues, whatever they belong to: a QP, or an SQ of its own. What was posted, and the WQEs
 //! in the ring.
 
+use verbless_prm::SqState;
 use verbless_prm::hot::{CtrlSegment, QpRecordSend, WQEBB};
 
 use super::ring::record;
 use super::work::{LONGEST, Malformed};
-use crate::hca::objects::{Objects, SendQueue};
+use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::memory::{Fault, HostMemory};
 
 /// WQEBBs that are read at once where that saves calls.
@@ -27,20 +28,22 @@ pub(crate) struct Sender<'a> {
     pub record: u64,
     /// The page on which its doorbells ring.
     pub uar_page: u32,
+    /// Whether it is in RESET.
+    pub reset: bool,
 }
 
 impl Objects {
     /// The send queue of this number. It tells enough: QPs and SQs have numbers of one range, since
     /// neither WQEs nor doorbells say which of the two they mean.
     pub(crate) fn sender(&mut self, number: u32) -> Option<Sender<'_>> {
-        let (queue, record, uar_page) = match self.qps.get_mut(&number) {
-            Some(qp) => (qp.sq.as_mut()?, qp.record, qp.uar_page),
+        let (queue, record, uar_page, reset) = match self.qps.get_mut(&number) {
+            Some(qp) => (qp.sq.as_mut()?, qp.record, qp.uar_page, qp.state == QpState::Reset),
             None => {
                 let sq = self.sqs.get_mut(&number)?;
-                (&mut sq.queue, sq.record, sq.uar_page)
+                (&mut sq.queue, sq.record, sq.uar_page, sq.state == SqState::RST)
             }
         };
-        Some(Sender { queue, record: producer_word(record), uar_page })
+        Some(Sender { queue, record: producer_word(record), uar_page, reset })
     }
 }
 

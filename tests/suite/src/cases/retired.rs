@@ -20,6 +20,7 @@ cases!(
     "retired",
     "Queue pairs that go to RESET or are dropped while completions of theirs wait to be polled.":
     a_queue_pair_that_was_reset_hears_nothing_of_before,
+    doorbells_from_before_a_reset_run_nothing_behind_it,
     a_queue_pair_of_the_same_number_hears_nothing_of_the_one_before [Need::NumberReuse],
     a_receive_of_the_same_number_hears_nothing_of_the_one_before [Need::NumberReuse],
     other_queue_pairs_keep_their_completions,
@@ -138,6 +139,25 @@ fn a_queue_pair_that_was_reset_hears_nothing_of_before(lab: &Lab) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// The device may flush a request before it sees its doorbell, which then comes behind the reset.
+fn doorbells_from_before_a_reset_run_nothing_behind_it(lab: &Lab) -> Result<(), Stop> {
+    let mut hall = Hall::new(lab, false)?;
+    let mut qp = hall.queue_pair()?;
+    for round in 0..100 {
+        qp.to_error()?;
+        for cookie in 0..4 {
+            qp.post(&Nop::new().signaled(), cookie)?;
+        }
+        qp.reset()?;
+        hall.connect(&mut qp)?;
+        qp.post(&Nop::new().signaled(), 100 + round)?;
+        let done = until("a completion", || qp.poll(&mut hall.cq))??;
+        ensure_eq!(done.cookie, 100 + round, "cookie");
+        ensure!(hall.cq.poll().is_none(), "a request of before the reset ran");
+    }
+    quiet("a request of before the reset ran", || hall.cq.poll())
 }
 
 fn a_queue_pair_of_the_same_number_hears_nothing_of_the_one_before(lab: &Lab) -> Result<(), Stop> {

@@ -1,5 +1,6 @@
 //! Doorbells: what wakes a queue, and what does not.
 
+use verbless_prm::SqState;
 use verbless_prm::hot::opcode;
 
 use super::rig::{COMP_EQ, EQ_PAGE, PAGE, Request, Rig};
@@ -93,6 +94,45 @@ fn what_was_rung_before_rts_runs_when_rts_comes() {
     rig.qp(&a).state = QpState::Rts;
     rig.effect(0, Effect::SenderReady(a.qpn));
     rig.one(0, a.send_cq);
+}
+
+#[test]
+fn a_doorbell_from_before_a_reset_is_no_request_after_it() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let mut sq = rig.sq(0);
+    for _ in 0..3 {
+        rig.post(&mut a, Request::new(opcode::NOP));
+        rig.post(&mut sq, Request::new(opcode::NOP));
+    }
+    // Flushed by their records; their doorbells wait.
+    rig.effect(0, Effect::QpToError(a.qpn));
+    rig.effect(0, Effect::SqToError(sq.qpn));
+    assert_eq!(rig.cqes(0, a.send_cq), 3);
+    assert_eq!(rig.cqes(0, sq.send_cq), 3);
+    let send = rig.qp(&a).sq.as_mut().unwrap().reset();
+    let runtime = std::mem::take(&mut rig.qp(&a).runtime);
+    rig.qp(&a).state = QpState::Reset;
+    rig.effect(0, Effect::QpForgotten(a.qpn, runtime, Some(send)));
+    let send = rig.sq_mut(&sq).queue.reset();
+    rig.sq_mut(&sq).state = SqState::RST;
+    rig.effect(0, Effect::SqForgotten(sq.qpn, send));
+    rig.run();
+    // Only now does the driver clear the records, and connect.
+    for end in [&mut a, &mut sq] {
+        end.posted = 0;
+        rig.publish(end);
+    }
+    rig.qp(&a).state = QpState::Rts;
+    rig.sq_mut(&sq).state = SqState::RDY;
+    rig.effect(0, Effect::SenderReady(a.qpn));
+    rig.effect(0, Effect::SenderReady(sq.qpn));
+    rig.none(0, a.send_cq);
+    rig.none(0, sq.send_cq);
+    for end in [&mut a, &mut sq] {
+        rig.post(end, Request::new(opcode::NOP));
+        assert_eq!(rig.one(0, end.send_cq).index(), 0);
+    }
 }
 
 #[test]

@@ -461,14 +461,24 @@ impl Rig {
     pub(super) fn place(&mut self, end: &mut End, wqe: &[u8]) {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
-        let posted = u32::from(end.posted);
         let sender = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap();
-        let (record, ring) = (sender.record, &sender.queue.memory);
+        let ring = &sender.queue.memory;
         let (base, size) = (ring.pages[0], ring.length);
         for (i, chunk) in wqe.chunks(16).enumerate() {
             self.fill(base + (u64::from(at) * 64 + i as u64 * 16) % size, chunk);
         }
-        self.memory().store32(record, posted.to_be()).unwrap();
+        self.publish(end);
+    }
+
+    /// Writes what is posted into the record.
+    pub(super) fn publish(&mut self, end: &End) {
+        let record = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().record;
+        self.memory().store32(record, u32::from(end.posted).to_be()).unwrap();
+    }
+
+    /// Takes the CQEs that are there, without a step; how many.
+    pub(super) fn cqes(&mut self, hca: usize, cqn: u32) -> usize {
+        std::iter::from_fn(|| self.poll(hca, cqn)).count()
     }
 
     /// Rings the doorbell of the queue's page.

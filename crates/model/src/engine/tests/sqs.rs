@@ -111,7 +111,7 @@ fn a_wqe_of_another_queue_or_index_is_an_error() {
 }
 
 #[test]
-fn an_sq_in_rst_waits_and_goes_on_when_it_is_ready() {
+fn an_sq_in_rst_hears_no_doorbell() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     rig.sq_mut(&sq).state = SqState::RST;
@@ -119,6 +119,8 @@ fn an_sq_in_rst_waits_and_goes_on_when_it_is_ready() {
     rig.none(0, sq.send_cq);
     rig.sq_mut(&sq).state = SqState::RDY;
     rig.effect(0, Effect::SenderReady(sq.qpn));
+    rig.none(0, sq.send_cq);
+    rig.ring(&sq);
     assert_eq!(rig.one(0, sq.send_cq).index(), 0);
 }
 

@@ -8,6 +8,7 @@ mod dpu;
 mod graphs;
 mod hashes;
 mod maps;
+mod representors;
 mod sync;
 mod work;
 
@@ -22,8 +23,9 @@ use crate::endpoint::TIMEOUT;
 use crate::{Group, Lab, Stop};
 
 /// The groups, in the order in which they run.
-pub(super) static GROUPS: [&Group; 9] = [
+pub(super) static GROUPS: [&Group; 10] = [
     &device::GROUP,
+    &representors::GROUP,
     &maps::GROUP,
     &buffers::GROUP,
     &work::GROUP,

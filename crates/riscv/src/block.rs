@@ -1,0 +1,221 @@
+//! Translated code: blocks of operations that end where control may go elsewhere.
+//!
+//! A block is translated when it is first executed and kept until a FENCE.I, a store into bytes
+//! that were translated, or [`Blocks::forget`]; then all blocks go. Blocks remember which blocks
+//! follow them, so that most steps from one to the next need no look-up.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::compressed::expand;
+use crate::decode::decode;
+use crate::mmu::Mmu;
+use crate::op::{Kind, Op};
+
+/// Instructions in a block at most; [`Op::index`] and [`Op::offset`] must hold their place.
+const LONGEST: u64 = 64;
+/// Operations at which all blocks are forgotten: what a program of some megabytes needs.
+const MOST: usize = 1 << 20;
+/// Entries of the table for jumps to computed addresses.
+const JUMPS: usize = 1024;
+
+/// A successor that is not known yet.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
+/// A run of operations that is entered at its beginning only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) pc: u64,
+    /// The address behind its last instruction: where it goes on if nothing else is said, and what
+    /// a call leaves in its register.
+    pub(crate) end: u64,
+    /// Its operations in [`Blocks::ops`].
+    pub(crate) first: u32,
+    pub(crate) behind: u32,
+    /// How many instructions these are.
+    pub(crate) count: u32,
+    /// The blocks that follow: if a branch is not taken or there is none, and if it is.
+    pub(crate) next: [u32; 2],
+}
+
+pub(crate) struct Blocks {
+    ops: Vec<Op>,
+    blocks: Vec<Block>,
+    by_pc: HashMap<u64, u32>,
+    /// For computed jumps: an address and its block, at the place that the address gives.
+    jumps: Box<[(u64, u32); JUMPS]>,
+    /// Blocks end before these.
+    pub(crate) breakpoints: BTreeSet<u64>,
+}
+
+impl Blocks {
+    pub(crate) fn new() -> Self {
+        Self {
+            ops: Vec::new(),
+            blocks: Vec::new(),
+            by_pc: HashMap::new(),
+            jumps: Box::new([(0, UNKNOWN); JUMPS]),
+            breakpoints: BTreeSet::new(),
+        }
+    }
+
+    /// Forgets all blocks.
+    pub(crate) fn forget(&mut self) {
+        self.ops.clear();
+        self.blocks.clear();
+        self.by_pc.clear();
+        self.jumps.fill((0, UNKNOWN));
+    }
+
+    #[inline(always)]
+    pub(crate) fn block(&self, index: u32) -> &Block {
+        &self.blocks[index as usize]
+    }
+
+    #[inline(always)]
+    pub(crate) fn ops(&self, block: &Block) -> &[Op] {
+        &self.ops[block.first as usize..block.behind as usize]
+    }
+
+    /// Remembers that `next` follows `block`, in that way.
+    #[inline(always)]
+    pub(crate) fn link(&mut self, block: u32, way: usize, next: u32) {
+        self.blocks[block as usize].next[way] = next;
+    }
+
+    /// The block at `pc`, which is translated if it is not yet; and whether all others were
+    /// forgotten for that.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, mmu: &mut Mmu, pc: u64) -> (u32, bool) {
+        let slot = (pc / 2) as usize % JUMPS;
+        match self.jumps[slot] {
+            (at, index) if at == pc && index != UNKNOWN => (index, false),
+            _ => self.find_slowly(mmu, pc, slot),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_slowly(&mut self, mmu: &mut Mmu, pc: u64, slot: usize) -> (u32, bool) {
+        let known = self.by_pc.get(&pc).copied();
+        let full = known.is_none() && self.ops.len() >= MOST;
+        if full {
+            self.forget();
+            mmu.forget_code();
+        }
+        let index = known.unwrap_or_else(|| {
+            let index = self.blocks.len() as u32;
+            let first = self.ops.len() as u32;
+            let (count, end) = translate(&mut self.ops, mmu, &self.breakpoints, pc, LONGEST);
+            let behind = self.ops.len() as u32;
+            self.blocks.push(Block { pc, end, first, behind, count, next: [UNKNOWN; 2] });
+            self.by_pc.insert(pc, index);
+            index
+        });
+        self.jumps[slot] = (pc, index);
+        (index, full)
+    }
+
+    /// The first `most` instructions at `pc`, for a hart that may execute no more.
+    pub(crate) fn beginning(&self, mmu: &mut Mmu, pc: u64, most: u64) -> (Vec<Op>, Block) {
+        let mut ops = Vec::new();
+        let (count, end) = translate(&mut ops, mmu, &self.breakpoints, pc, most.min(LONGEST));
+        let behind = ops.len() as u32;
+        (ops, Block { pc, end, first: 0, behind, count, next: [UNKNOWN; 2] })
+    }
+}
+
+/// Appends the operations of the block at `pc`; how many instructions they are, and where they end.
+fn translate(
+    ops: &mut Vec<Op>,
+    mmu: &mut Mmu,
+    breakpoints: &BTreeSet<u64>,
+    pc: u64,
+    most: u64,
+) -> (u32, u64) {
+    let (mut count, mut offset) = (0u64, 0u16);
+    let first = ops.len();
+    loop {
+        let at = pc.wrapping_add(offset.into());
+        let place = |op: Op| Op { index: count as u8, offset, ..op };
+        if count == most || count > 0 && breakpoints.contains(&at) {
+            ops.push(place(Op::new(Kind::End)));
+            return (count as u32, at);
+        }
+        let (op, length) = match fetch(mmu, at) {
+            Ok((word, length)) => {
+                (0..length).step_by(2).for_each(|half| mmu.mark_code(at.wrapping_add(half)));
+                (instruction(word, length, at), length)
+            }
+            Err(address) => (Op { imm: address as i64, ..Op::new(Kind::FetchFault) }, 0),
+        };
+        if op.kind != Kind::Nop {
+            push(ops, first, place(op));
+        }
+        count += 1;
+        offset += length as u16;
+        if op.ends_block() {
+            return (count as u32, pc.wrapping_add(offset.into()));
+        }
+    }
+}
+
+/// The instruction at `pc` and its length; if a part of it cannot be fetched, the address of that.
+fn fetch(mmu: &Mmu, pc: u64) -> Result<(u32, u64), u64> {
+    let low = mmu.fetch(pc).ok_or(pc)?;
+    if low & 3 != 3 {
+        return Ok((low.into(), 2));
+    }
+    let behind = pc.wrapping_add(2);
+    let high = mmu.fetch(behind).ok_or(behind)?;
+    Ok((u32::from(high) << 16 | u32::from(low), 4))
+}
+
+fn instruction(word: u32, length: u64, pc: u64) -> Op {
+    let full = if length == 2 { expand(word as u16) } else { Some(word) };
+    full.map_or(Op { imm: word.into(), ..Op::new(Kind::Illegal) }, |full| decode(full, pc))
+}
+
+/// Appends `op`, or makes one operation of it and the one before.
+fn push(ops: &mut Vec<Op>, first: usize, op: Op) {
+    if ops.len() > first
+        && let Some(last) = ops.last_mut()
+        && let Some(both) = fuse(last, &op)
+    {
+        *last = both;
+        return;
+    }
+    ops.push(op);
+}
+
+/// One operation that does what `one` and then `two` do, if there is one. Neither can fail, so that
+/// no fault falls between them.
+fn fuse(one: &Op, two: &Op) -> Option<Op> {
+    let same = one.rd == two.rd && two.rs1 == one.rd;
+    match (one.kind, two.kind) {
+        (Kind::Const, Kind::Addi) if same => {
+            Some(Op { imm: one.imm.wrapping_add(two.imm), ..*one })
+        }
+        (Kind::Const, Kind::Addiw) if same => {
+            Some(Op { imm: one.imm.wrapping_add(two.imm) as i32 as i64, ..*one })
+        }
+        (Kind::Slli, Kind::Srli) if same => {
+            Some(Op { kind: Kind::SlliSrli, extra: two.imm as u8, ..*one })
+        }
+        (Kind::Slli, Kind::Add) if same && two.rs2 != one.rd => {
+            Some(Op { kind: Kind::SlliAdd, rs2: two.rs2, ..*one })
+        }
+        (Kind::Addi, Kind::Bne) if one.rd == one.rs1 => add_and_branch(one, two),
+        _ => None,
+    }
+}
+
+/// `AddiBne`: `imm` is the target, and `extra` the addend, if eight bits hold it.
+fn add_and_branch(one: &Op, two: &Op) -> Option<Op> {
+    let addend = i8::try_from(one.imm).ok()?;
+    let other = match (two.rs1 == one.rd, two.rs2 == one.rd) {
+        (true, false) => two.rs2,
+        (false, true) => two.rs1,
+        _ => return None,
+    };
+    Some(Op { kind: Kind::AddiBne, imm: two.imm, rs2: other, extra: addend as u8, ..*one })
+}

@@ -1,0 +1,289 @@
+//! A hart: registers, counters, and how a program runs on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::block::Blocks;
+use crate::exec::{self, Clock, Leave};
+use crate::mmu::{Misaligned, Mmu};
+use crate::space::{Access, AddressSpace};
+
+/// Why a program cannot go on: the exceptions of the privileged specification's table of causes
+/// that user code without address translation can raise.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u64)]
+pub enum Cause {
+    /// Nothing may be executed there.
+    FetchAccess = 1,
+    /// A reserved encoding, an extension that is not here, a CSR that is not there.
+    Illegal = 2,
+    /// The address of a load is no multiple of its size.
+    LoadMisaligned = 4,
+    /// Nothing may be loaded from there.
+    LoadAccess = 5,
+    /// The address of a store, an SC or an AMO is no multiple of its size.
+    StoreMisaligned = 6,
+    /// Nothing may be stored there; or it is no RAM, for SC and AMOs.
+    StoreAccess = 7,
+}
+
+impl Cause {
+    /// Its number in `mcause` and `scause`.
+    pub fn code(self) -> u64 {
+        self as u64
+    }
+
+    /// What the program did.
+    pub fn access(self) -> Access {
+        match self {
+            Self::FetchAccess | Self::Illegal => Access::Fetch,
+            Self::LoadMisaligned | Self::LoadAccess => Access::Load,
+            Self::StoreMisaligned | Self::StoreAccess => Access::Store,
+        }
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::FetchAccess => "instruction access fault",
+            Self::Illegal => "illegal instruction",
+            Self::LoadMisaligned => "load address misaligned",
+            Self::LoadAccess => "load access fault",
+            Self::StoreMisaligned => "store address misaligned",
+            Self::StoreAccess => "store access fault",
+        })
+    }
+}
+
+/// An exception, which the instruction at the hart's pc has raised.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Trap {
+    /// Why.
+    pub cause: Cause,
+    /// The address at fault, or the instruction if it is illegal: what `mtval` would hold.
+    pub value: u64,
+}
+
+impl std::fmt::Display for Trap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({:#x})", self.cause, self.value)
+    }
+}
+
+/// Why [`Hart::run`] returned.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Exit {
+    /// As many instructions as it was given were executed.
+    Budget,
+    /// ECALL; the pc is that of the instruction. [`Hart::skip`] goes on behind it.
+    Ecall,
+    /// EBREAK or C.EBREAK; the pc is that of the instruction.
+    Ebreak,
+    /// An exception; the pc is that of the instruction that raised it, which changed nothing.
+    Trap(Trap),
+    /// WFI: there is nothing to do until something happens. The pc is behind it.
+    Wait,
+    /// PAUSE: the program spins; another could have the thread meanwhile. The pc is behind it.
+    Pause,
+    /// [`Stopper::stop`] was called.
+    Stopped,
+    /// The instruction at the pc has a breakpoint.
+    Breakpoint,
+}
+
+/// What a program sees of a hart: for crash reports, core dumps and debuggers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Registers {
+    /// x0 to x31; x0 is 0.
+    pub x: [u64; 32],
+    /// The address of the next instruction.
+    pub pc: u64,
+}
+
+/// Stops a hart from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct Stopper(Arc<AtomicBool>);
+
+impl Stopper {
+    /// Has the hart's current run return soon, whatever the program does; if it does not run, its
+    /// next run returns at once.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether a stop was asked for; it is taken by that.
+    #[inline(always)]
+    fn taken(&self) -> bool {
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// One thread of execution in an address space.
+///
+/// It runs on the thread that calls [`Hart::run`]. Harts of one space may run at the same time:
+/// each plain access is a relaxed atomic one, LR/SC and AMOs are sequentially consistent, and FENCE
+/// is a fence.
+pub struct Hart {
+    core: exec::Core,
+    stopper: Stopper,
+}
+
+impl std::fmt::Debug for Hart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hart")
+            .field("registers", &self.registers())
+            .field("instructions", &self.instructions())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hart {
+    /// A hart in this space with all registers 0.
+    pub fn new(space: Arc<AddressSpace>) -> Self {
+        let core = exec::Core {
+            x: [0; 256],
+            pc: 0,
+            retired: 0,
+            reported: None,
+            clock: None,
+            mmu: Mmu::new(space),
+            blocks: Blocks::new(),
+        };
+        Self { core, stopper: Stopper::default() }
+    }
+
+    /// Executes at most `budget` instructions, and returns why it stopped. An instruction that
+    /// raises an exception counts, too.
+    pub fn run(&mut self, budget: u64) -> Exit {
+        let stopper = &self.stopper;
+        let exit = match self.core.run(budget, || stopper.taken()) {
+            Leave::Budget => Exit::Budget,
+            Leave::Stopped => Exit::Stopped,
+            Leave::Ecall => Exit::Ecall,
+            Leave::Ebreak => Exit::Ebreak,
+            Leave::Wait => Exit::Wait,
+            Leave::Pause => Exit::Pause,
+            Leave::Breakpoint => Exit::Breakpoint,
+            Leave::Illegal(value) => Exit::Trap(Trap { cause: Cause::Illegal, value }),
+            Leave::FetchFault(value) => Exit::Trap(Trap { cause: Cause::FetchAccess, value }),
+            Leave::DataFault => {
+                let failure = self.core.mmu.failure();
+                let cause = match (failure.access, failure.misaligned) {
+                    (Access::Store, false) => Cause::StoreAccess,
+                    (Access::Store, true) => Cause::StoreMisaligned,
+                    (_, false) => Cause::LoadAccess,
+                    (_, true) => Cause::LoadMisaligned,
+                };
+                Exit::Trap(Trap { cause, value: failure.address })
+            }
+        };
+        // As a trap handler would: what ran meanwhile must not be between an LR and its SC.
+        if !matches!(exit, Exit::Budget | Exit::Stopped | Exit::Pause | Exit::Breakpoint) {
+            self.core.mmu.forget_reservation();
+        }
+        exit
+    }
+
+    /// What the program sees.
+    pub fn registers(&self) -> Registers {
+        let mut x = [0; 32];
+        x.copy_from_slice(&self.core.x[..32]);
+        Registers { x, pc: self.core.pc }
+    }
+
+    /// Sets all registers. x0 stays 0, and bit 0 of the pc is ignored.
+    pub fn set_registers(&mut self, registers: &Registers) {
+        self.core.x[1..32].copy_from_slice(&registers.x[1..]);
+        self.set_pc(registers.pc);
+    }
+
+    /// The integer register `index`.
+    ///
+    /// # Panics
+    /// If `index` is more than 31.
+    pub fn x(&self, index: usize) -> u64 {
+        assert!(index < 32, "there is no register x{index}");
+        self.core.x[index]
+    }
+
+    /// Sets an integer register; nothing happens to x0.
+    ///
+    /// # Panics
+    /// If `index` is more than 31.
+    pub fn set_x(&mut self, index: usize, value: u64) {
+        assert!(index < 32, "there is no register x{index}");
+        if index != 0 {
+            self.core.x[index] = value;
+        }
+    }
+
+    /// The address of the next instruction.
+    pub fn pc(&self) -> u64 {
+        self.core.pc
+    }
+
+    /// Sets the address of the next instruction; bit 0 is ignored.
+    pub fn set_pc(&mut self, pc: u64) {
+        self.core.pc = pc & !1;
+    }
+
+    /// Goes on behind the ECALL or EBREAK at the pc: by 2 bytes if it is C.EBREAK, else by 4.
+    pub fn skip(&mut self) {
+        let short = self.core.mmu.fetch(self.core.pc).is_some_and(|it| it & 3 != 3);
+        self.core.pc = self.core.pc.wrapping_add(if short { 2 } else { 4 });
+    }
+
+    /// Instructions that were completed: the program's `instret` and, at one a cycle, `cycle`.
+    pub fn instructions(&self) -> u64 {
+        self.core.retired
+    }
+
+    /// What `time` reads; without it, that is `instret`.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.core.clock = Some(clock);
+    }
+
+    /// What becomes of misaligned loads and stores.
+    pub fn set_misaligned(&mut self, misaligned: Misaligned) {
+        self.core.mmu.set_misaligned(misaligned);
+    }
+
+    /// The address space.
+    pub fn space(&self) -> &Arc<AddressSpace> {
+        self.core.mmu.space()
+    }
+
+    /// Another address space; all that was translated is forgotten.
+    pub fn set_space(&mut self, space: Arc<AddressSpace>) {
+        self.core.mmu.set_space(space);
+        self.core.blocks.forget();
+    }
+
+    /// Forgets what was translated, as FENCE.I does: needed when somebody else than this hart wrote
+    /// code that it may have executed.
+    pub fn flush(&mut self) {
+        self.core.flush();
+    }
+
+    /// What stops this hart from other threads.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Has a run return before the instruction at `address` is executed; the next run executes it.
+    pub fn add_breakpoint(&mut self, address: u64) {
+        if self.core.blocks.breakpoints.insert(address) {
+            self.core.flush();
+        }
+    }
+
+    /// Removes a breakpoint; whether there was one.
+    pub fn remove_breakpoint(&mut self, address: u64) -> bool {
+        let there = self.core.blocks.breakpoints.remove(&address);
+        if there {
+            self.core.flush();
+        }
+        there
+    }
+}

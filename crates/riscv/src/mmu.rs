@@ -1,0 +1,431 @@
+//! How a hart reaches its address space: a small cache of pages in front of the regions, and where
+//! code has been translated.
+//!
+//! An aligned access to a page that was used before costs one comparison: the tag in a cache entry
+//! is the page's address, and the compared address keeps the low bits that alignment forbids.
+//! Everything else takes a slow path: the first use of a page, devices, misaligned addresses,
+//! faults, and stores into pages that hold translated code.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::op::Amo;
+use crate::ram::{PAGE, Ram, Value};
+use crate::space::{Access, AddressSpace, Backing, Region};
+
+/// What becomes of a plain load or store whose address is no multiple of its size.
+///
+/// The specification leaves it to the environment, and what a DPA does is not published. A trap is
+/// the default, because a program that never needs such accesses works on both kinds; compilers
+/// make none for riscv64imac unless they are told to. Atomic instructions always trap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Misaligned {
+    /// A load or store address-misaligned exception.
+    #[default]
+    Trap,
+    /// It is done byte by byte: it may be torn, and after a fault in its middle a store may be half
+    /// done. Devices still refuse it.
+    Emulate,
+}
+
+/// Why an access failed: the cause by its number, and the address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub(crate) access: Access,
+    pub(crate) misaligned: bool,
+    pub(crate) address: u64,
+}
+
+/// What a store did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stored {
+    Done,
+    /// It changed bytes that were translated: leave the block and forget all of them.
+    IntoCode,
+    Failed,
+}
+
+const ENTRIES: usize = 64;
+/// No address: bit 0 is set, and no tag with a page's address has it.
+const NEVER: u64 = 1;
+/// Bytes that share a bit of [`Mmu::code`].
+const LINE: u64 = PAGE / 64;
+
+/// A page that was used before.
+struct Entry {
+    /// The page's address if it may be loaded from, or [`NEVER`].
+    load: u64,
+    /// The same for stores that need no more than to store.
+    store: u64,
+    /// Where the page begins in `ram`, less its address.
+    delta: u64,
+    ram: Ram,
+}
+
+/// What a hart remembers of an LR.
+struct Reservation {
+    address: u64,
+    size: u64,
+    value: u64,
+}
+
+pub(crate) struct Mmu {
+    space: Arc<AddressSpace>,
+    misaligned: Misaligned,
+    entries: Box<[Entry; ENTRIES]>,
+    /// Which lines of a page hold translated instructions.
+    code: HashMap<u64, u64>,
+    code_changed: bool,
+    reservation: Option<Reservation>,
+    /// The last access that failed.
+    failure: Failure,
+}
+
+impl Mmu {
+    pub(crate) fn new(space: Arc<AddressSpace>) -> Self {
+        let nothing = Ram::new(0);
+        let entry = |_| Entry { load: NEVER, store: NEVER, delta: 0, ram: nothing.clone() };
+        let failure = Failure { access: Access::Load, misaligned: false, address: 0 };
+        Self {
+            space,
+            misaligned: Misaligned::default(),
+            entries: Box::new(std::array::from_fn(entry)),
+            code: HashMap::new(),
+            code_changed: false,
+            reservation: None,
+            failure,
+        }
+    }
+
+    pub(crate) fn space(&self) -> &Arc<AddressSpace> {
+        &self.space
+    }
+
+    /// Another space; what was remembered of the old one is forgotten, translated code included.
+    pub(crate) fn set_space(&mut self, space: Arc<AddressSpace>) {
+        *self = Self { misaligned: self.misaligned, ..Self::new(space) };
+    }
+
+    pub(crate) fn set_misaligned(&mut self, misaligned: Misaligned) {
+        self.misaligned = misaligned;
+    }
+
+    pub(crate) fn failure(&self) -> Failure {
+        self.failure
+    }
+
+    #[inline(always)]
+    fn index(address: u64) -> usize {
+        (address / PAGE) as usize % ENTRIES
+    }
+
+    /// What a tag must be equal to for an aligned `V` at `address`.
+    #[inline(always)]
+    fn tag<V: Value>(address: u64) -> u64 {
+        address & (!(PAGE - 1) | (V::SIZE - 1))
+    }
+
+    /// Loads a `V`, with zeros above; if there is none, [`Self::failure`] says why.
+    #[inline(always)]
+    pub(crate) fn load<V: Value>(&mut self, address: u64) -> Option<u64> {
+        let entry = &self.entries[Self::index(address)];
+        if entry.load == Self::tag::<V>(address)
+            && let Some(cell) = entry.ram.cell::<V>(address.wrapping_add(entry.delta))
+        {
+            return Some(V::load(cell).widen());
+        }
+        self.load_slowly::<V>(address)
+    }
+
+    #[inline(always)]
+    pub(crate) fn store<V: Value>(&mut self, address: u64, value: u64) -> Stored {
+        let entry = &self.entries[Self::index(address)];
+        if entry.store == Self::tag::<V>(address)
+            && let Some(cell) = entry.ram.cell::<V>(address.wrapping_add(entry.delta))
+        {
+            V::store(cell, V::narrow(value));
+            return Stored::Done;
+        }
+        self.store_slowly::<V>(address, value)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_slowly<V: Value>(&mut self, address: u64) -> Option<u64> {
+        if address.is_multiple_of(V::SIZE) {
+            return self.load_aligned::<V>(address);
+        }
+        if self.misaligned == Misaligned::Trap || self.reaches_device(address, V::SIZE) {
+            return self.fail(Access::Load, true, address);
+        }
+        let mut value = 0;
+        for byte in 0..V::SIZE {
+            value |= self.load_aligned::<u8>(address.wrapping_add(byte))? << (8 * byte);
+        }
+        Some(value)
+    }
+
+    fn load_aligned<V: Value>(&mut self, address: u64) -> Option<u64> {
+        match self.allowed(address, Access::Load) {
+            Some(Region { backing: Backing::Ram(ram, from), base, .. }) => {
+                let delta = from.wrapping_sub(*base);
+                let value = V::load(ram.cell::<V>(address.wrapping_add(delta))?).widen();
+                let ram = ram.clone();
+                self.fill(address, delta, ram, Access::Load);
+                Some(value)
+            }
+            Some(Region { backing: Backing::Device(device), base, .. }) => {
+                match device.load(address - base, V::SIZE) {
+                    Ok(value) => Some(V::narrow(value).widen()),
+                    Err(_) => self.fail(Access::Load, false, address),
+                }
+            }
+            None => self.fail(Access::Load, false, address),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_slowly<V: Value>(&mut self, address: u64, value: u64) -> Stored {
+        if address.is_multiple_of(V::SIZE) {
+            return self.store_aligned::<V>(address, value);
+        }
+        if self.misaligned == Misaligned::Trap || self.reaches_device(address, V::SIZE) {
+            self.fail(Access::Store, true, address);
+            return Stored::Failed;
+        }
+        let mut done = Stored::Done;
+        for byte in 0..V::SIZE {
+            match self.store_aligned::<u8>(address.wrapping_add(byte), value >> (8 * byte)) {
+                Stored::Done => {}
+                Stored::IntoCode => done = Stored::IntoCode,
+                Stored::Failed => return Stored::Failed,
+            }
+        }
+        done
+    }
+
+    fn store_aligned<V: Value>(&mut self, address: u64, value: u64) -> Stored {
+        match self.allowed(address, Access::Store) {
+            Some(Region { backing: Backing::Ram(ram, from), base, .. }) => {
+                let delta = from.wrapping_sub(*base);
+                let Some(cell) = ram.cell::<V>(address.wrapping_add(delta)) else {
+                    return Stored::Failed;
+                };
+                V::store(cell, V::narrow(value));
+                let ram = ram.clone();
+                self.stored(address, delta, ram)
+            }
+            Some(Region { backing: Backing::Device(device), base, .. }) => {
+                match device.store(address - base, V::SIZE, V::narrow(value).widen()) {
+                    Ok(()) => Stored::Done,
+                    Err(_) => {
+                        self.fail(Access::Store, false, address);
+                        Stored::Failed
+                    }
+                }
+            }
+            None => {
+                self.fail(Access::Store, false, address);
+                Stored::Failed
+            }
+        }
+    }
+
+    /// After a store to RAM: whether it was into code, and the entry of the page, if it has none.
+    fn stored(&mut self, address: u64, delta: u64, ram: Ram) -> Stored {
+        match self.code.get(&(address / PAGE)) {
+            None => {
+                self.fill(address, delta, ram, Access::Store);
+                Stored::Done
+            }
+            Some(lines) if lines >> (address % PAGE / LINE) & 1 != 0 => {
+                self.code_changed = true;
+                Stored::IntoCode
+            }
+            Some(_) => Stored::Done,
+        }
+    }
+
+    /// The region of an address if the access is allowed there.
+    fn allowed(&self, address: u64, access: Access) -> Option<&Region> {
+        let region = self.space.region(address)?;
+        let allowed = match access {
+            Access::Load => region.permissions.read,
+            Access::Store => region.permissions.write,
+            Access::Fetch => region.permissions.execute,
+        };
+        allowed.then_some(region)
+    }
+
+    fn reaches_device(&self, address: u64, size: u64) -> bool {
+        let device = |at| {
+            let region = self.space.region(at);
+            region.is_some_and(|it| matches!(it.backing, Backing::Device(_)))
+        };
+        device(address) || device(address.wrapping_add(size - 1))
+    }
+
+    fn fail(&mut self, access: Access, misaligned: bool, address: u64) -> Option<u64> {
+        self.failure = Failure { access, misaligned, address };
+        None
+    }
+
+    fn fill(&mut self, address: u64, delta: u64, ram: Ram, access: Access) {
+        let page = address & !(PAGE - 1);
+        let entry = &mut self.entries[Self::index(address)];
+        // Another page may have been here, or this one for the other kind of access.
+        if entry.load != page && entry.store != page {
+            *entry = Entry { load: NEVER, store: NEVER, delta, ram };
+        }
+        match access {
+            Access::Store => entry.store = page,
+            _ => entry.load = page,
+        }
+    }
+
+    /// The halfword at `address`, to be executed.
+    pub(crate) fn fetch(&self, address: u64) -> Option<u16> {
+        match self.allowed(address, Access::Fetch)? {
+            Region { backing: Backing::Ram(ram, from), base, .. } => {
+                Some(u16::load(ram.cell::<u16>(from + (address - base))?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Stores to the line of `address` are stores into code from now on.
+    pub(crate) fn mark_code(&mut self, address: u64) {
+        let page = address / PAGE;
+        *self.code.entry(page).or_default() |= 1 << (address % PAGE / LINE);
+        let entry = &mut self.entries[Self::index(address)];
+        if entry.store == page * PAGE {
+            entry.store = NEVER;
+        }
+    }
+
+    /// Whether translated bytes were stored to since [`Self::forget_code`].
+    pub(crate) fn code_changed(&self) -> bool {
+        self.code_changed
+    }
+
+    /// Nothing is translated any more.
+    pub(crate) fn forget_code(&mut self) {
+        self.code.clear();
+        self.code_changed = false;
+    }
+
+    /// The next SC fails.
+    pub(crate) fn forget_reservation(&mut self) {
+        self.reservation = None;
+    }
+
+    /// RAM for an atomic access of `V`, which must be allowed to load if `access` is that, and else
+    /// to load and to store; with the place of the `V` in it.
+    fn atomic<V: Value>(&mut self, address: u64, access: Access) -> Option<(Ram, u64, u64)> {
+        if !address.is_multiple_of(V::SIZE) {
+            self.fail(access, true, address);
+            return None;
+        }
+        let region = self.allowed(address, access).filter(|it| it.permissions.read);
+        if let Some(Region { backing: Backing::Ram(ram, from), base, .. }) = region {
+            return Some((ram.clone(), from + (address - base), from.wrapping_sub(*base)));
+        }
+        self.fail(access, false, address);
+        None
+    }
+
+    /// LR: loads a `V` and remembers it.
+    pub(crate) fn load_reserved<V: Exchange>(&mut self, address: u64) -> Option<u64> {
+        self.reservation = None;
+        let (ram, at, _) = self.atomic::<V>(address, Access::Load)?;
+        let value = V::load_acquire(ram.cell::<V>(at)?).widen();
+        self.reservation = Some(Reservation { address, size: V::SIZE, value });
+        Some(value)
+    }
+
+    /// SC: stores a `V` if the place still has what LR found; whether it did.
+    ///
+    /// Another value that came and went in between is not noticed. A program cannot tell that from
+    /// an LR that came later, except by what it knows about the writers.
+    pub(crate) fn store_conditional<V: Exchange>(
+        &mut self,
+        address: u64,
+        value: u64,
+    ) -> (Stored, bool) {
+        let reservation = self.reservation.take();
+        let Some((ram, at, delta)) = self.atomic::<V>(address, Access::Store) else {
+            return (Stored::Failed, false);
+        };
+        let kept = reservation.filter(|it| it.address == address && it.size == V::SIZE);
+        let (Some(kept), Some(cell)) = (kept, ram.cell::<V>(at)) else {
+            return (Stored::Done, false);
+        };
+        if V::exchange(cell, V::narrow(kept.value), V::narrow(value)).is_err() {
+            return (Stored::Done, false);
+        }
+        (self.stored(address, delta, ram), true)
+    }
+
+    /// An AMO; the value that was there, with the sign extended.
+    pub(crate) fn amo<V: Exchange>(
+        &mut self,
+        amo: Amo,
+        address: u64,
+        operand: u64,
+    ) -> (Stored, u64) {
+        let Some((ram, at, delta)) = self.atomic::<V>(address, Access::Store) else {
+            return (Stored::Failed, 0);
+        };
+        let Some(cell) = ram.cell::<V>(at) else { return (Stored::Failed, 0) };
+        let mut old = V::load_acquire(cell);
+        while let Err(other) = V::exchange(cell, old, old.combine(amo, V::narrow(operand))) {
+            old = other;
+        }
+        (self.stored(address, delta, ram), old.signed())
+    }
+}
+
+/// Integers of atomic instructions.
+pub(crate) trait Exchange: Value {
+    fn load_acquire(cell: &Self::Atomic) -> Self;
+    /// Stores `new` if `old` is there, in the order of all such.
+    fn exchange(cell: &Self::Atomic, old: Self, new: Self) -> Result<Self, Self>;
+    fn combine(self, amo: Amo, operand: Self) -> Self;
+    fn signed(self) -> u64;
+}
+
+macro_rules! exchanges {
+    ($($int:ty, $signed:ty;)*) => {$(
+        impl Exchange for $int {
+            fn load_acquire(cell: &Self::Atomic) -> Self {
+                cell.load(Ordering::SeqCst)
+            }
+            fn exchange(cell: &Self::Atomic, old: Self, new: Self) -> Result<Self, Self> {
+                cell.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
+            }
+            fn combine(self, amo: Amo, operand: Self) -> Self {
+                match amo {
+                    Amo::Swap => operand,
+                    Amo::Add => self.wrapping_add(operand),
+                    Amo::Xor => self ^ operand,
+                    Amo::And => self & operand,
+                    Amo::Or => self | operand,
+                    Amo::Min => (self as $signed).min(operand as $signed) as Self,
+                    Amo::Max => (self as $signed).max(operand as $signed) as Self,
+                    Amo::Minu => self.min(operand),
+                    Amo::Maxu => self.max(operand),
+                }
+            }
+            fn signed(self) -> u64 {
+                self as $signed as i64 as u64
+            }
+        }
+    )*};
+}
+
+exchanges! {
+    u32, i32;
+    u64, i64;
+}

@@ -1,0 +1,177 @@
+//! Instructions as the interpreter takes them: decoded once, 16 bytes each.
+
+/// What an [`Op`] does. Where the name of an instruction stands, it does what the specification
+/// says; `I` and `W` at the end are those of the mnemonics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A hint: nothing to do.
+    Nop,
+    /// `rd = imm`: LUI, AUIPC, C.LI.
+    Const,
+    /// `rd = rs1`
+    Move,
+    Addi,
+    Slti,
+    Sltiu,
+    Xori,
+    Ori,
+    Andi,
+    Slli,
+    Srli,
+    Srai,
+    Addiw,
+    Slliw,
+    Srliw,
+    Sraiw,
+    Add,
+    Sub,
+    Sll,
+    Slt,
+    Sltu,
+    Xor,
+    Srl,
+    Sra,
+    Or,
+    And,
+    Addw,
+    Subw,
+    Sllw,
+    Srlw,
+    Sraw,
+    Mul,
+    Mulh,
+    Mulhsu,
+    Mulhu,
+    Div,
+    Divu,
+    Rem,
+    Remu,
+    Mulw,
+    Divw,
+    Divuw,
+    Remw,
+    Remuw,
+    Lb,
+    Lh,
+    Lw,
+    Ld,
+    Lbu,
+    Lhu,
+    Lwu,
+    Sb,
+    Sh,
+    Sw,
+    Sd,
+    LrW,
+    LrD,
+    ScW,
+    ScD,
+    /// `extra` is an [`Amo`].
+    AmoW,
+    AmoD,
+    /// `extra` says whether stores are ordered before later loads.
+    Fence,
+    // From here on they end a block. `imm` of jumps and branches is the absolute target.
+    Beq,
+    Bne,
+    Blt,
+    Bge,
+    Bltu,
+    Bgeu,
+    Jal,
+    Jalr,
+    FenceI,
+    /// A read of the counter `extra`, a [`Counter`].
+    Counter,
+    Wfi,
+    Pause,
+    Ecall,
+    Ebreak,
+    /// `imm` is the instruction.
+    Illegal,
+    /// The instruction at this place cannot be fetched; `imm` is the address that is at fault.
+    FetchFault,
+    /// The block ends because it is long enough, or because a breakpoint is next.
+    End,
+    // Two instructions in one: `second` bytes and `extra` hold what the second needs.
+    /// `Addi`, then `Bne` of its result with `rs2`: the end of most counted loops.
+    AddiBne,
+    /// `Slli`, then `Srli` of its result by `extra`: bits extracted or cleared.
+    SlliSrli,
+    /// `Slli`, then `Add` of its result and `rs2`: an address in an array.
+    SlliAdd,
+}
+
+/// What an AMO makes of the value in memory and of that in the register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Amo {
+    Swap,
+    Add,
+    Xor,
+    And,
+    Or,
+    Min,
+    Max,
+    Minu,
+    Maxu,
+}
+
+impl Amo {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Swap,
+        Self::Add,
+        Self::Xor,
+        Self::And,
+        Self::Or,
+        Self::Min,
+        Self::Max,
+        Self::Minu,
+        Self::Maxu,
+    ];
+}
+
+/// The user-level counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Counter {
+    Cycle,
+    Time,
+    Instret,
+}
+
+impl Counter {
+    pub(crate) const ALL: [Self; 3] = [Self::Cycle, Self::Time, Self::Instret];
+}
+
+/// The register number of writes to x0, which nobody reads.
+pub(crate) const SINK: u8 = 32;
+
+/// One instruction, or several in one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub(crate) struct Op {
+    pub(crate) imm: i64,
+    pub(crate) kind: Kind,
+    /// The destination; [`SINK`] instead of x0.
+    pub(crate) rd: u8,
+    pub(crate) rs1: u8,
+    pub(crate) rs2: u8,
+    /// More of the operation; see [`Kind`].
+    pub(crate) extra: u8,
+    /// How many instructions of its block come before it.
+    pub(crate) index: u8,
+    /// Bytes from the beginning of its block.
+    pub(crate) offset: u16,
+}
+
+impl Op {
+    /// An operation without operands.
+    pub(crate) const fn new(kind: Kind) -> Self {
+        Self { imm: 0, kind, rd: SINK, rs1: 0, rs2: 0, extra: 0, index: 0, offset: 0 }
+    }
+
+    /// Whether it is the last of its block.
+    pub(crate) fn ends_block(&self) -> bool {
+        (self.kind as u8) >= Kind::Beq as u8 && (self.kind as u8) <= Kind::AddiBne as u8
+    }
+}

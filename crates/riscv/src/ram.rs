@@ -1,0 +1,217 @@
+//! Memory that harts and other agents use at the same time.
+//!
+//! RAM is an array of atomic 64-bit words, so that whoever shares it may race with a hart without
+//! undefined behaviour. A narrower access goes to the part of a word that it means, as an atomic of
+//! its own width ([`narrow`]). That and zeroed memory are the only unsafe code of this crate. Rust
+//! promises nothing about the order of racing accesses of different widths; the processors that we
+//! run on keep each of them whole, and a hart's program can ask for no more.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of a page: regions of an address space begin and end at multiples of it.
+pub const PAGE: u64 = 4096;
+
+const WORDS: usize = PAGE as usize / 8;
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("RISC-V is little-endian, and so must the host be: words are stored as they are");
+
+/// One page: aligned, so that a word of the hart is a word of the host.
+#[repr(C, align(4096))]
+struct Page([AtomicU64; WORDS]);
+
+/// An integer that a hart loads or stores in one piece.
+pub(crate) trait Value: Copy {
+    /// The atomic of the same width.
+    type Atomic;
+    /// Bytes.
+    const SIZE: u64;
+    fn load(cell: &Self::Atomic) -> Self;
+    fn store(cell: &Self::Atomic, value: Self);
+    /// Without the sign: what is above the width is zero.
+    fn widen(self) -> u64;
+    /// The low bits.
+    fn narrow(value: u64) -> Self;
+}
+
+macro_rules! values {
+    ($($int:ty, $atomic:ty;)*) => {$(
+        impl Value for $int {
+            type Atomic = $atomic;
+            const SIZE: u64 = size_of::<$int>() as u64;
+            #[inline(always)]
+            fn load(cell: &$atomic) -> Self {
+                cell.load(Ordering::Relaxed)
+            }
+            #[inline(always)]
+            fn store(cell: &$atomic, value: Self) {
+                cell.store(value, Ordering::Relaxed);
+            }
+            #[inline(always)]
+            fn widen(self) -> u64 {
+                self.into()
+            }
+            #[inline(always)]
+            fn narrow(value: u64) -> Self {
+                value as Self
+            }
+        }
+    )*};
+}
+
+values! {
+    u8, AtomicU8;
+    u16, AtomicU16;
+    u32, AtomicU32;
+    u64, AtomicU64;
+}
+
+/// The part of `word` that begins `at & 7` bytes into it, rounded down to the width of `V`.
+#[inline(always)]
+fn narrow<V: Value>(word: &AtomicU64, at: u64) -> &V::Atomic {
+    let offset = (at & 7 & !(V::SIZE - 1)) as usize;
+    // SAFETY: `offset` is a multiple of the width and less than 8, so that the part lies within the
+    // word and is aligned. The word is an atomic, whose memory may change behind shared references;
+    // every value of its bits is a value of the narrower atomic.
+    unsafe { &*std::ptr::from_ref(word).cast::<u8>().add(offset).cast::<V::Atomic>() }
+}
+
+/// RAM: zero at first, shared by its clones.
+#[derive(Clone)]
+pub struct Ram {
+    pages: Arc<[Page]>,
+}
+
+impl std::fmt::Debug for Ram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ram({:#x} bytes)", self.len())
+    }
+}
+
+impl Ram {
+    /// RAM of at least `bytes`, rounded up to whole pages.
+    pub fn new(bytes: u64) -> Self {
+        let pages = bytes.div_ceil(PAGE) as usize;
+        let pages = Arc::<[Page]>::new_zeroed_slice(pages);
+        // SAFETY: a page is an array of atomic integers, for which zero bytes are a value.
+        Self { pages: unsafe { pages.assume_init() } }
+    }
+
+    /// Its size in bytes, a multiple of [`PAGE`].
+    pub fn len(&self) -> u64 {
+        self.pages.len() as u64 * PAGE
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Where it is in this process, for agents that move data by address. Whatever they do must be
+    /// atomic or allowed to race, and end while a clone of this value lives.
+    pub fn as_ptr(&self) -> *const AtomicU64 {
+        self.pages.as_ptr().cast()
+    }
+
+    /// The word that holds the byte `at`; none behind the end.
+    #[inline(always)]
+    pub(crate) fn word(&self, at: u64) -> Option<&AtomicU64> {
+        let page = self.pages.get((at / PAGE) as usize)?;
+        Some(&page.0[(at % PAGE / 8) as usize])
+    }
+
+    /// The `V` at `at`, rounded down to its width; none behind the end.
+    #[inline(always)]
+    pub(crate) fn cell<V: Value>(&self, at: u64) -> Option<&V::Atomic> {
+        Some(narrow::<V>(self.word(at)?, at))
+    }
+
+    /// Copies what is at `at` into `bytes`; false, and nothing done, if it is not all inside.
+    pub fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
+        if !self.holds(at, bytes.len()) {
+            return false;
+        }
+        self.pieces(at, bytes.len(), |at, range, whole| {
+            let Some(word) = self.word(at) else { return };
+            if whole {
+                bytes[range].copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            } else {
+                bytes[range.start] = narrow::<u8>(word, at).load(Ordering::Relaxed);
+            }
+        });
+        true
+    }
+
+    /// Copies `bytes` to `at`; false, and nothing done, if it is not all inside. Aligned words are
+    /// written whole.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> bool {
+        if !self.holds(at, bytes.len()) {
+            return false;
+        }
+        self.pieces(at, bytes.len(), |at, range, whole| {
+            let Some(word) = self.word(at) else { return };
+            match bytes[range.clone()].try_into() {
+                Ok(value) if whole => word.store(u64::from_le_bytes(value), Ordering::Relaxed),
+                _ => narrow::<u8>(word, at).store(bytes[range.start], Ordering::Relaxed),
+            }
+        });
+        true
+    }
+
+    fn holds(&self, at: u64, length: usize) -> bool {
+        at.checked_add(length as u64).is_some_and(|end| end <= self.len())
+    }
+
+    /// Calls `each` for all aligned words of a range, and for the single bytes at its ends.
+    fn pieces(
+        &self,
+        at: u64,
+        length: usize,
+        mut each: impl FnMut(u64, std::ops::Range<usize>, bool),
+    ) {
+        let mut done = 0;
+        while done < length {
+            let from = at + done as u64;
+            let whole = from.is_multiple_of(8) && length - done >= 8;
+            let step = if whole { 8 } else { 1 };
+            each(from, done..done + step, whole);
+            done += step;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_in_bytes_is_read_in_words_little_endian() {
+        let ram = Ram::new(1);
+        assert_eq!(ram.len(), PAGE);
+        assert!(ram.write(5, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]));
+        assert_eq!(u64::load(ram.cell::<u64>(8).unwrap()), 0x0b0a_0908_0706_0504);
+        assert_eq!(u32::load(ram.cell::<u32>(4).unwrap()), 0x0302_0100);
+        assert_eq!(u16::load(ram.cell::<u16>(16).unwrap()), 0x0c);
+        u8::store(ram.cell::<u8>(6).unwrap(), 0xff);
+        let mut bytes = [0; 12];
+        assert!(ram.read(5, &mut bytes));
+        assert_eq!(bytes, [1, 0xff, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    }
+
+    #[test]
+    fn nothing_is_read_or_written_beyond_the_end() {
+        let ram = Ram::new(PAGE);
+        assert!(ram.write(PAGE - 2, &[1, 2]));
+        assert!(!ram.write(PAGE - 2, &[7, 7, 7]));
+        assert!(!ram.write(u64::MAX, &[7, 7]));
+        let mut bytes = [9; 3];
+        assert!(!ram.read(PAGE - 2, &mut bytes));
+        assert_eq!(bytes, [9; 3]);
+        assert!(ram.read(PAGE - 2, &mut bytes[..2]));
+        assert_eq!(bytes, [1, 2, 9]);
+        assert!(ram.cell::<u8>(PAGE).is_none());
+    }
+}

@@ -156,7 +156,7 @@ fn a_stopped_dynamic_map_refuses_changes_exports_and_buffers() {
     bad(map.stop());
     bad(map.dev_rm(&dev));
     bad(map.dev_add(&support::dev()));
-    bad(map.populate(Memory::allocate(64).unwrap(), 1, None));
+    bad(map.populate(Memory::allocate(64).unwrap(), 1, None).map_err(Into::into));
     bad(map.export_rdma(&dev).map(drop));
     bad(inventory.buf_by_addr(&map, address, 8).map(drop));
     bad(inventory.buf_dup(&buffer).map(drop));

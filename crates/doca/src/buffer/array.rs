@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::buf::Buf;
 use super::element::Store;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::memory::MemoryMap;
 
 /// An array of buffers of one size (`struct doca_buf_arr`), element `i` at `i * size` bytes.
@@ -14,6 +14,8 @@ use crate::memory::MemoryMap;
 /// [put it back](BufArray::put).
 pub struct BufArray {
     elements: Box<[Option<Buf>]>,
+    /// Where the descriptors of its elements are at home.
+    store: Arc<Store>,
     first: u64,
     size: u64,
 }
@@ -79,7 +81,7 @@ impl<M: MemoryMap> BufArrayBuilder<'_, M> {
             (element.data, element.data_end) = (element.head, element.head);
             Some(Buf::of(element))
         });
-        Ok(BufArray { elements: elements.collect(), first, size })
+        Ok(BufArray { elements: elements.collect(), store, first, size })
     }
 }
 
@@ -112,18 +114,22 @@ impl BufArray {
     /// Puts an element back to its index.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if the buffer is not one of this array; it is dropped.
-    pub fn put(&mut self, buffer: Buf) -> Result<()> {
-        let offset = buffer.head().checked_sub(self.first);
-        let index = offset.filter(|it| it % self.size == 0).map(|it| (it / self.size) as usize);
-        match index.and_then(|index| self.elements.get_mut(index)) {
-            Some(place) if place.is_none() && buffer.len() == self.size => {
+    /// [`ErrorKind::InvalidValue`] if the buffer was not taken from this array, or is a chain; it
+    /// comes back.
+    pub fn put(&mut self, buffer: Buf) -> std::result::Result<(), Refused<Buf>> {
+        let offset = buffer.head().wrapping_sub(self.first);
+        let place = self.elements.get_mut((offset / self.size) as usize);
+        match place {
+            Some(place) if buffer.is_at_home_in(&self.store) && buffer.chain_len() == 1 => {
                 *place = Some(buffer);
                 Ok(())
             }
             _ => {
-                let text = format!("the buffer at {:#x} is not of this array", buffer.head());
-                Err(Error::new(ErrorKind::InvalidValue, text))
+                let text = format!(
+                    "the buffer at {:#x} was not taken from this array, or has others linked to it",
+                    buffer.head()
+                );
+                Err(Refused::new(Error::new(ErrorKind::InvalidValue, text), buffer))
             }
         }
     }

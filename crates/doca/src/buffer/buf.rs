@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use super::element::Element;
+use super::element::{Element, Store};
 use super::reference::BufRef;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::memory::{Chunk, Reach};
@@ -13,7 +14,9 @@ use crate::types::AccessFlags;
 use verbless_queue::Lkey;
 
 /// A buffer (`struct doca_buf`): it points to a part of a memory map. A chain of buffers is held by
-/// its first.
+/// its first, and what is said of a buffer is said of that one alone, unless its name has `chain`.
+/// To change a later one, [`unlink`](Buf::unlink) what is behind the first, and
+/// [`link`](Buf::link) it again.
 ///
 /// It is `Send`, and not `Sync`. A job takes it, and it comes back with the completion. Dropping it
 /// is `doca_buf_refcount_rm`: its descriptor goes back to where it came from; the bytes stay.
@@ -84,6 +87,11 @@ impl Buf {
     #[inline]
     fn element_mut(&mut self) -> &mut Element {
         self.element.as_deref_mut().expect("only a buffer that is dropped has no descriptor")
+    }
+
+    /// Whether its descriptor is one of a store.
+    pub(super) fn is_at_home_in(&self, store: &Arc<Store>) -> bool {
+        self.element().home.as_ref().is_some_and(|home| Arc::ptr_eq(home, store))
     }
 
     /// No buffer, for a place that has none: it may be dropped and replaced, and nothing else.
@@ -207,6 +215,16 @@ impl Buf {
         }
     }
 
+    /// Empties the datarooms of all buffers of the chain where they are, so that the chain can be
+    /// the destination of a job again.
+    pub fn reset_chain_data_len(&mut self) {
+        let mut element = Some(self.element_mut());
+        while let Some(here) = element {
+            here.data_end = here.data;
+            element = here.next.as_deref_mut();
+        }
+    }
+
     /// Copies `bytes` behind the dataroom, which grows by them.
     ///
     /// # Errors
@@ -241,13 +259,29 @@ impl Buf {
         self.first().read(address + offset, into)
     }
 
-    /// The dataroom's bytes; of a chain, those of the first buffer.
+    /// The dataroom's bytes.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if the memory is not this process's.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.data_len() as usize];
         self.read_data(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The bytes of all datarooms of the chain, in order.
+    ///
+    /// # Errors
+    /// As [`Buf::to_vec`].
+    pub fn chain_to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.chain_data_len() as usize];
+        let mut into = &mut bytes[..];
+        for link in self.chain() {
+            let (address, length) = link.data();
+            let (here, rest) = into.split_at_mut(length as usize);
+            link.read(address, here)?;
+            into = rest;
+        }
         Ok(bytes)
     }
 

@@ -11,12 +11,12 @@ impl Buf {
     /// (`doca_buf_get_mkey`). It is good while the buffer lives.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if its map was not added to `dev`; [`ErrorKind::NotPermitted`]
-    /// for memory of a peer, which has a remote key only.
+    /// [`ErrorKind::NotPermitted`] if its map was not added to `dev`, and for memory of a peer,
+    /// which has a remote key only.
     pub fn mkey(&self, dev: &Dev) -> Result<Lkey> {
         let Some(key) = self.first().chunk().key(dev) else {
             let text = format!("the map of the buffer was not added to {dev:?}: add it");
-            return Err(Error::new(ErrorKind::InvalidValue, text));
+            return Err(Error::new(ErrorKind::NotPermitted, text));
         };
         key.lkey().ok_or_else(|| {
             let text = "memory of a peer has no local key: a request names it by `Buf::rkey`";
@@ -29,13 +29,12 @@ impl Buf {
     /// one that peers use. The address is that of the buffer.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if its map was not added to `dev`; [`ErrorKind::NotPermitted`]
-    /// if the map lets no peer in.
+    /// [`ErrorKind::NotPermitted`] if its map was not added to `dev`, or lets no peer in.
     pub fn rkey(&self, dev: &Dev) -> Result<Rkey> {
         let chunk = self.first().chunk();
         let Some(key) = chunk.key(dev) else {
             let text = format!("the map of the buffer was not added to {dev:?}: add it");
-            return Err(Error::new(ErrorKind::InvalidValue, text));
+            return Err(Error::new(ErrorKind::NotPermitted, text));
         };
         key.rkey().filter(|_| chunk.access().is_rdma()).ok_or_else(|| {
             let text = "the map of the buffer lets no peer in: give it an RDMA permission";

@@ -45,7 +45,11 @@ impl Dev {
         let backend = Arc::downgrade(info.backend());
         let same = |entry: &&Entry| entry.name == info.name() && entry.backend.ptr_eq(&backend);
         if let Some(there) = open.iter().find(same).and_then(|entry| entry.open.upgrade()) {
-            return Ok(Self(there));
+            // One that was taken out answers nothing any more; another may have its name.
+            if there.device.gid_table().is_ok() {
+                return Ok(Self(there));
+            }
+            open.retain(|entry| !same(&entry));
         }
         let device = Device::open(&**info.backend(), info.device_info())?;
         let domain = Domain::new(&device)?;

@@ -79,7 +79,8 @@ impl DevInfoRep {
             );
             Error::new(ErrorKind::NotFound, text)
         };
-        let now = by.backend().representors(by.device_info()).map_err(|_| gone())?;
+        let now = by.backend().representors(by.device_info());
+        let now = now.map_err(|error| gone().with_source(error))?;
         if !now.contains(info) {
             return Err(gone());
         }

@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use verbless_command::AccessKey;
-use verbless_queue::{ImportedRegion, Lkey, Memory, Region, Rkey, SharedRegion};
+use verbless_queue::{ImportedRegion, Lkey, Memory, Rkey, SharedRegion};
 
+use super::keys::{DeviceKey, Keys, Shared};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;
@@ -44,8 +45,8 @@ pub struct Chunk {
     address: u64,
     length: u64,
     access: AccessFlags,
-    /// By device, as many as the map takes. Dropped before the memory.
-    keys: Box<[OnceLock<DeviceKey>]>,
+    /// By device. Dropped before the memory.
+    keys: Keys,
     /// The bytes, if this process can reach them.
     memory: Option<Memory>,
     /// Buffers that point here.
@@ -56,18 +57,6 @@ pub struct Chunk {
     stopped: AtomicBool,
     /// Dropped last, when nobody reaches the memory any more.
     freed: Option<Freed>,
-}
-
-/// The keys of one device.
-#[derive(Debug)]
-pub(crate) struct DeviceKey {
-    dev: Dev,
-    lkey: Option<Lkey>,
-    rkey: Option<Rkey>,
-    /// What it shares with the DPU.
-    shared: OnceLock<Shared>,
-    /// What keeps the keys: a registration of local memory, an alias, or nothing of ours.
-    _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Which device reaches memory under which key, as far as one needs no more than a comparison to
@@ -85,23 +74,14 @@ impl Reach {
     pub(crate) const UNKNOWN: Self = Self { reader: 0, writer: 0, lkey: Lkey(0) };
 }
 
-/// A key for the DPU, apart from the one that devices of this side and peers use: whoever knows
-/// that one has no right to this.
-#[derive(Debug)]
-struct Shared {
-    region: SharedRegion,
-    secret: AccessKey,
-    _key: Region,
-}
-
 impl Chunk {
-    /// A range of local memory for `devices` devices.
-    pub(crate) fn local(memory: Memory, access: AccessFlags, devices: usize) -> Self {
+    /// A range of local memory, for devices to come.
+    pub(crate) fn local(memory: Memory, access: AccessFlags) -> Self {
         Self {
             address: memory.address(),
             length: memory.len() as u64,
             access,
-            keys: (0..devices).map(|_| OnceLock::new()).collect(),
+            keys: Keys::default(),
             memory: Some(memory),
             buffers: AtomicU64::new(0),
             pools: AtomicU64::new(0),
@@ -133,17 +113,18 @@ impl Chunk {
 
     fn elsewhere(
         dev: &Dev,
-        (lkey, rkey): (Option<Lkey>, Option<Rkey>),
-        _held: Option<Box<dyn Any + Send + Sync>>,
+        names: (Option<Lkey>, Option<Rkey>),
+        held: Option<Box<dyn Any + Send + Sync>>,
         (address, length): (u64, u64),
         access: AccessFlags,
     ) -> Self {
-        let key = DeviceKey { dev: dev.clone(), lkey, rkey, shared: OnceLock::new(), _held };
+        let keys = Keys::default();
+        keys.add(DeviceKey::new(dev, names, held));
         Self {
             address,
             length,
             access,
-            keys: Box::new([OnceLock::from(key)]),
+            keys,
             memory: None,
             buffers: AtomicU64::new(0),
             pools: AtomicU64::new(0),
@@ -162,28 +143,20 @@ impl Chunk {
         });
     }
 
-    /// Registers the range on `dev`.
-    pub(crate) fn register(&self, dev: &Dev) -> Result<()> {
+    /// Registers the range on `dev`, which has the keys once they are [added](Chunk::add).
+    pub(crate) fn register(&self, dev: &Dev) -> Result<DeviceKey> {
         let Some(memory) = &self.memory else {
             let text = "memory of another machine or side has the keys that it was exported with";
             return Err(Error::plain(ErrorKind::NotPermitted, text));
         };
         let region = dev.domain().region_of(memory, self.access.key())?;
-        let key = DeviceKey {
-            dev: dev.clone(),
-            lkey: Some(region.lkey()),
-            rkey: region.rkey(),
-            shared: OnceLock::new(),
-            _held: Some(Box::new(region)),
-        };
-        let mut key = Some(key);
-        for place in &self.keys {
-            match place.set(key.take().expect("it is given back when the place is taken")) {
-                Ok(()) => return Ok(()),
-                Err(back) => key = Some(back),
-            }
-        }
-        Err(Error::plain(ErrorKind::Full, "the map has as many devices as it takes"))
+        let names = (Some(region.lkey()), region.rkey());
+        Ok(DeviceKey::new(dev, names, Some(Box::new(region))))
+    }
+
+    /// Adds the keys of a device that has none.
+    pub(crate) fn add(&self, key: DeviceKey) {
+        self.keys.add(key);
     }
 
     /// What the DPU needs to make an alias of the range's key on a device, and the secret that
@@ -214,17 +187,13 @@ impl Chunk {
 
     /// Takes back what `dev` may do. Nobody else has the range.
     pub(crate) fn deregister(&mut self, dev: &Dev) {
-        for place in &mut self.keys {
-            if place.get().is_some_and(|key| key.dev == *dev) {
-                place.take();
-            }
-        }
+        self.keys.remove(dev);
     }
 
     /// The keys of `dev`, if it has some.
     #[inline]
     pub(crate) fn key(&self, dev: &Dev) -> Option<&DeviceKey> {
-        self.keys.iter().filter_map(OnceLock::get).find(|key| key.dev == *dev)
+        self.keys.of(dev)
     }
 
     /// Whether devices of this side may write.
@@ -245,8 +214,7 @@ impl Chunk {
     /// How the first device reaches it; most maps have one.
     #[inline]
     pub(crate) fn reach(&self) -> Reach {
-        let first = self.keys.first().and_then(OnceLock::get);
-        first.map_or(Reach::UNKNOWN, |key| self.reach_by(key))
+        self.keys.first().map_or(Reach::UNKNOWN, |key| self.reach_by(key))
     }
 
     pub(crate) const fn address(&self) -> u64 {
@@ -263,6 +231,12 @@ impl Chunk {
 
     pub(crate) const fn memory(&self) -> Option<&Memory> {
         self.memory.as_ref()
+    }
+
+    /// Whether it has a byte of another range.
+    pub(crate) fn overlaps(&self, address: u64, length: u64) -> bool {
+        let end = |from: u64, bytes: u64| from.saturating_add(bytes);
+        address < end(self.address, self.length) && self.address < end(address, length)
     }
 
     /// Whether `length` bytes from `address` on are in it.
@@ -316,17 +290,5 @@ impl Chunk {
 
     pub(crate) fn forget_buffer(&self) {
         self.buffers.fetch_sub(1, Ordering::Release);
-    }
-}
-
-impl DeviceKey {
-    #[inline]
-    pub(crate) const fn lkey(&self) -> Option<Lkey> {
-        self.lkey
-    }
-
-    #[inline]
-    pub(crate) const fn rkey(&self) -> Option<Rkey> {
-        self.rkey
     }
 }

@@ -31,6 +31,9 @@ use crate::types::AccessFlags;
 /// map.populate(Memory::allocate(4096)?, 4096, None)?;
 /// map.dev_add(&dev)?;
 /// map.populate(Memory::allocate(1 << 20)?, 4096, None)?;
+/// for (address, length) in map.ranges() {
+///     println!("{length} bytes from {address:#x} on");
+/// }
 /// # Ok(())
 /// # }
 /// ```
@@ -43,8 +46,23 @@ pub struct DynamicMmap {
     exported: bool,
     from_export: bool,
     devices: Vec<Dev>,
+    /// In the order of their addresses; no two have a byte in common.
     chunks: Vec<Arc<Chunk>>,
     _not_sync: PhantomData<Cell<()>>,
+}
+
+/// What a map did not take: [`DynamicMmap::populate`].
+pub struct NotPopulated {
+    /// The memory.
+    pub memory: Memory,
+    /// The callback, which was not called.
+    pub free: Option<FreeCallback>,
+}
+
+impl fmt::Debug for NotPopulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotPopulated").field("memory", &self.memory).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +163,16 @@ impl DynamicMmap {
         self.access
     }
 
+    /// Its ranges, in the order of their addresses: the first address and the bytes of each.
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
+        self.chunks.iter().map(|chunk| (chunk.address(), chunk.length()))
+    }
+
+    /// Its devices, in the order in which they were added.
+    pub fn devices(&self) -> &[Dev] {
+        &self.devices
+    }
+
     /// Buffers that point into it.
     pub fn buffers(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.buffers()).sum()
@@ -211,10 +239,10 @@ impl DynamicMmap {
             );
             return Err(Error::new(ErrorKind::Full, text));
         }
-        if let Err(error) = self.chunks.iter().try_for_each(|chunk| chunk.register(dev)) {
-            self.forget(dev);
-            return Err(error);
-        }
+        // All or none: those that were registered go if one cannot be.
+        let keys: Vec<_> =
+            self.chunks.iter().map(|chunk| chunk.register(dev)).collect::<Result<_>>()?;
+        self.chunks.iter().zip(keys).for_each(|(chunk, key)| chunk.add(key));
         self.devices.push(dev.clone());
         Ok(())
     }
@@ -235,31 +263,43 @@ impl DynamicMmap {
             let text = "a buffer of the memory map is being made or dropped by another thread";
             return Err(Error::plain(ErrorKind::InUse, text));
         }
-        self.forget(dev);
+        for chunk in self.chunks.iter_mut().filter_map(Arc::get_mut) {
+            chunk.deregister(dev);
+        }
         self.devices.remove(at);
         Ok(())
     }
 
-    /// Takes the keys of a device from all ranges, which nobody else has.
-    fn forget(&mut self, dev: &Dev) {
-        for chunk in self.chunks.iter_mut().filter_map(Arc::get_mut) {
-            chunk.deregister(dev);
-        }
-    }
-
     /// Adds a range (`doca_mmap_populate`) and registers it with all devices. `page_size` is the
     /// alignment that its first address must have, a power of two. `free` is called when the range
-    /// is not used any more: when the map and the last buffer of it are gone.
+    /// is not used any more: when the map and the last buffer of it are gone, in the thread that
+    /// drops what is left last.
+    ///
+    /// The program's own memory is [`Memory::from_raw`]: see [the module](crate::memory).
     ///
     /// # Errors
-    /// As [`DynamicMmap::dev_add`], [`ErrorKind::Full`] if there are as many ranges as it takes;
-    /// [`ErrorKind::InvalidValue`] for memory that is not aligned so.
+    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] if there are as many ranges as it takes;
+    /// [`ErrorKind::InvalidValue`] for memory that is not aligned so; [`ErrorKind::AlreadyExist`]
+    /// if bytes of it are in the map already. Then nothing has changed, and what was given comes
+    /// back.
     pub fn populate(
         &mut self,
         memory: Memory,
         page_size: usize,
         free: Option<FreeCallback>,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), Refused<NotPopulated>> {
+        match self.registered(memory.clone(), page_size) {
+            Ok((at, mut chunk)) => {
+                chunk.call_when_freed(free);
+                self.chunks.insert(at, Arc::new(chunk));
+                Ok(())
+            }
+            Err(error) => Err(Refused::new(error, NotPopulated { memory, free })),
+        }
+    }
+
+    /// A range on all devices, and its place among the others.
+    fn registered(&self, memory: Memory, page_size: usize) -> Result<(usize, Chunk)> {
         self.may_change()?;
         if self.chunks.len() >= self.max_chunks as usize {
             let text = format!(
@@ -268,21 +308,29 @@ impl DynamicMmap {
             );
             return Err(Error::new(ErrorKind::Full, text));
         }
-        let address = memory.address();
+        let (address, length) = (memory.address(), memory.len() as u64);
         if !page_size.is_power_of_two() || !address.is_multiple_of(page_size as u64) {
             let text = format!("memory at {address:#x} is not aligned to pages of {page_size}");
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
-        let mut chunk = Chunk::local(memory, self.access, self.max_devices as usize);
-        self.devices.iter().try_for_each(|dev| chunk.register(dev))?;
-        // Not before it is sure to be taken: who gets an error still has the memory.
-        chunk.call_when_freed(free);
-        self.chunks.push(Arc::new(chunk));
-        Ok(())
+        let at = self.chunks.partition_point(|chunk| chunk.address() < address);
+        let near = self.chunks[at.saturating_sub(1)..].iter().take(2);
+        if let Some(there) = near.into_iter().find(|chunk| chunk.overlaps(address, length)) {
+            let text = format!(
+                "{length} bytes from {address:#x} on have some in common with a range that the \
+                 memory map has: {} bytes from {:#x} on",
+                there.length(),
+                there.address()
+            );
+            return Err(Error::new(ErrorKind::AlreadyExist, text));
+        }
+        let chunk = Chunk::local(memory, self.access);
+        self.devices.iter().try_for_each(|dev| chunk.register(dev).map(|key| chunk.add(key)))?;
+        Ok((at, chunk))
     }
 
     /// What the DPU of the same card needs to reach the one range (`doca_mmap_export`). From then
-    /// on the map does not change.
+    /// on the map does not change, and is exported no second time: the descriptor can be copied.
     ///
     /// # Errors
     /// As [`DynamicMmap::export_rdma`], for the `DPU_` permissions; [`ErrorKind::NotSupported`] if
@@ -296,8 +344,8 @@ impl DynamicMmap {
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::NotPermitted`] if it was exported
-    /// or made from an export, or has no `RDMA_` permission; [`ErrorKind::InvalidValue`] if `dev`
-    /// is not in it, or if it has not exactly one range.
+    /// or made from an export, has no `RDMA_` permission, or `dev` is not in it;
+    /// [`ErrorKind::InvalidValue`] if it has not exactly one range.
     pub fn export_rdma(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
         self.export(dev, false)
     }
@@ -316,7 +364,9 @@ impl DynamicMmap {
         Ok(descriptor)
     }
 
-    /// Drops it (`doca_mmap_destroy`): deregisters all ranges, then calls their callbacks.
+    /// Drops it (`doca_mmap_destroy`): deregisters all ranges, then calls their callbacks. Where
+    /// another thread is just dropping the last buffer, that one calls the callback, and this may
+    /// return before.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers point into it.
@@ -381,8 +431,11 @@ fn at_least_one(count: u32) -> Result<u32> {
 impl sealed::Sealed for DynamicMmap {
     fn chunk(&self, address: u64, length: u64) -> Result<&Arc<Chunk>> {
         self.must_be_started()?;
-        let found = self.chunks.iter().find(|chunk| chunk.contains(address, length));
-        found.ok_or_else(|| not_in_map(address, length, &self.chunks))
+        let behind = self.chunks.partition_point(|chunk| chunk.address() <= address);
+        let found = behind.checked_sub(1).map(|at| &self.chunks[at]);
+        found
+            .filter(|chunk| chunk.contains(address, length))
+            .ok_or_else(|| not_in_map(address, length, &self.chunks))
     }
 
     fn whole(&self) -> Result<(u64, u64)> {

@@ -118,7 +118,7 @@ pub(super) fn export(chunk: &Chunk, dev: &Dev, to_dpu: bool) -> Result<ExportDes
     }
     let Some(key) = chunk.key(dev) else {
         let text = format!("{dev:?} was not added to the map: export it for a device that was");
-        return Err(Error::new(ErrorKind::InvalidValue, text));
+        return Err(Error::new(ErrorKind::NotPermitted, text));
     };
     if to_dpu {
         capability::exports(dev)?;

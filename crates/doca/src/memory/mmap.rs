@@ -48,7 +48,8 @@ pub struct MmapBuilder {
 }
 
 impl MmapBuilder {
-    /// The memory of the map (`doca_mmap_set_memrange`).
+    /// The memory of the map (`doca_mmap_set_memrange`): allocated for it, or the program's own, as
+    /// [the module](crate::memory) shows.
     pub fn memrange(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
     }
@@ -82,8 +83,8 @@ impl MmapBuilder {
             let text = "starting a memory map without devices: call `add_dev` first";
             return Err(Error::plain(ErrorKind::BadState, text));
         }
-        let chunk = Chunk::local(memory.clone(), self.access, self.devices.len());
-        self.devices.iter().try_for_each(|dev| chunk.register(dev))?;
+        let chunk = Chunk::local(memory.clone(), self.access);
+        self.devices.iter().try_for_each(|dev| chunk.register(dev).map(|key| chunk.add(key)))?;
         Ok(Mmap { chunk: Arc::new(chunk), config: Some(self), _not_sync: PhantomData })
     }
 }
@@ -157,9 +158,8 @@ impl Mmap {
     /// Exporting again gives an equal descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if the map has no `RDMA_` permission, or was made from an
-    /// export;
-    /// [`ErrorKind::InvalidValue`] if `dev` was not added.
+    /// [`ErrorKind::NotPermitted`] if the map has no `RDMA_` permission, was made from an export,
+    /// or was not added to `dev`.
     pub fn export_rdma(&self, dev: &Dev) -> Result<ExportDescriptor> {
         export::export(&self.chunk, dev, false)
     }
@@ -168,9 +168,8 @@ impl Mmap {
     /// `dev` is a function. Exporting again gives an equal descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if the map has no `DPU_` permission, or was made from an export;
-    /// [`ErrorKind::InvalidValue`] if `dev` was not added; [`ErrorKind::NotSupported`] if it shares
-    /// no keys.
+    /// [`ErrorKind::NotPermitted`] if the map has no `DPU_` permission, was made from an export, or
+    /// was not added to `dev`; [`ErrorKind::NotSupported`] if the device shares no keys.
     pub fn export_dpu(&self, dev: &Dev) -> Result<ExportDescriptor> {
         export::export(&self.chunk, dev, true)
     }

@@ -164,7 +164,7 @@ fn a_queue_pair_takes_the_key_of_a_buffer(lab: &Lab) -> Result<(), Stop> {
     map.write_at(0, &pattern(7, 64))?;
     let inventory = Inventory::builder(1).start()?;
     let buffer = inventory.buf_by_data(&map, map.address(), 64)?;
-    ensure_eq!(refusal(buffer.mkey(&dev))?, ErrorKind::InvalidValue, "of a device it is not on");
+    ensure_eq!(refusal(buffer.mkey(&dev))?, ErrorKind::NotPermitted, "of a device it is not on");
     let domain = bridged.domain();
     let region = domain.region(4096, KeyAccess::ALL)?;
     let mut cq = domain.completion_queue(&CqConfig::new(4))?;

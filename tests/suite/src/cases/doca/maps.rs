@@ -17,6 +17,7 @@ cases!(
     an_altered_export_is_refused,
     an_export_needs_the_flag_for_it,
     a_dynamic_map_takes_chunks_and_devices_until_it_is_exported,
+    a_device_that_cannot_have_all_ranges_gets_none[Need::Model, Need::Peer],
 );
 
 fn memory_of_a_map_is_written_and_read(lab: &Lab) -> Result<(), Stop> {
@@ -149,5 +150,30 @@ fn a_dynamic_map_takes_chunks_and_devices_until_it_is_exported(lab: &Lab) -> Res
     let peer = open(lab, lab.other_info())?;
     let imported = Mmap::create_from_export(descriptor.as_bytes(), &peer)?;
     ensure_eq!((imported.address(), imported.len()), (address, 8192), "address and length");
+    Ok(())
+}
+
+/// A device that cannot have the second range keeps no key of the first, though a buffer is out.
+fn a_device_that_cannot_have_all_ranges_gets_none(lab: &Lab) -> Result<(), Stop> {
+    use verbless_model::Ioctl;
+    let (dev, other) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
+    let mut map = DynamicMmap::new("all or none");
+    map.set_max_chunks(2)?;
+    map.set_max_devices(2)?;
+    map.start()?;
+    map.dev_add(&dev)?;
+    let memory = Memory::allocate(8192)?;
+    let address = memory.address();
+    map.populate(memory, 4096, None)?;
+    map.populate(Memory::allocate(4096)?, 4096, None)?;
+    let inventory = Inventory::builder(1).start()?;
+    let buffer = inventory.buf_by_addr(&map, address, 64)?;
+    let register =
+        Ioctl::named("DEVX_UMEM_REG").ok_or_else(|| Stop::fail("no such ioctl: DEVX_UMEM_REG"))?;
+    lab.model()?.fail_ioctl(1, register, 2, 12);
+    ensure!(map.dev_add(&other).is_err(), "the second range was registered all the same");
+    ensure_eq!(refusal(buffer.mkey(&other))?, ErrorKind::NotPermitted, "a key of the first range");
+    map.dev_add(&other)?;
+    buffer.mkey(&other)?;
     Ok(())
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use verbless_doca::dma::{Dma, MemcpyDone};
 use verbless_doca::{
-    AccessFlags, Buf, Context, Dev, DevInfo, ErrorKind, Event, Inventory, Mmap, Retrieve, WorkQ,
+    AccessFlags, Buf, Context, Dev, DevInfo, ErrorKind, Event, Inventory, JobError, Mmap, Retrieve,
+    WorkQ,
 };
 
 use verbless_devx::Backend;
-use verbless_model::{Model, Profile};
+use verbless_model::{Fault, Model, Profile, QueueKind};
 use verbless_model_kernel::InProcess;
-use verbless_prm::CqeSyndrome;
+use verbless_prm::{CommandStatus, CqeSyndrome, INIT2RTR_QP};
 
 use support::{dev, map, plain};
 
@@ -439,6 +440,107 @@ fn chains_are_not_taken_after_an_abort() {
     }
     assert_eq!(lab.workq.drain().count(), 4);
     lab.workq.remove(&lab.dma).unwrap();
+}
+
+/// Submits so many copies of 64 bytes.
+fn submit(lab: &mut Lab, count: u64) {
+    for number in 0..count {
+        let job = lab.dma.memcpy(lab.data(0, 64), lab.room(0x8000, 64)).user_data(number);
+        lab.workq.submit(job).unwrap();
+    }
+}
+
+/// The errors of the jobs in flight, each of which fails.
+fn errors(lab: &mut Lab) -> Vec<JobError> {
+    let failed = |event| match event {
+        Err(Retrieve::IoFailed(event)) => event.result().unwrap_err(),
+        other => panic!("{other:?}"),
+    };
+    lab.workq.drain().map(failed).collect()
+}
+
+#[test]
+fn a_failed_job_holds_up_nothing_if_the_device_never_tells_of_those_that_it_flushed() {
+    let (model, dev) = support::stepped();
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    for round in 0..4 {
+        model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION.0);
+        // One that is good, and the one that fails.
+        model.inject(0, Fault::LoseCompletion, 2, 6);
+        submit(&mut lab, 8);
+        let mut results = Vec::new();
+        for _ in 0..100 {
+            model.run_until_idle();
+            match lab.workq.progress_retrieve() {
+                Err(Retrieve::Again) => {}
+                other => results.push(other.is_ok()),
+            }
+        }
+        let alone: Vec<_> = (0..8).map(|number| number != 1).collect();
+        assert_eq!(results, alone, "round {round}");
+    }
+}
+
+#[test]
+fn jobs_of_a_device_that_dies_end_when_they_are_aborted_and_their_buffers_are_free() {
+    let ways: [fn(&Model); 2] = [|model| model.kill(0), |model| model.remove(0)];
+    for (way, driven) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        let (model, dev) = support::disturbed();
+        let builder = WorkQ::builder(16);
+        let builder = if driven { builder.event_driven() } else { builder };
+        let mut lab = lab_on(&dev, builder.build().unwrap());
+        way(&model);
+        submit(&mut lab, 8);
+        lab.workq.abort(&lab.dma).unwrap();
+        let kinds: Vec<_> = errors(&mut lab).iter().map(JobError::kind).collect();
+        assert_eq!(kinds, [ErrorKind::Shutdown; 8]);
+        assert_eq!(lab.inventory.num_free_elements(), 512);
+        lab.workq.remove(&lab.dma).unwrap();
+        // Or with the work queue.
+        let (model, dev) = support::disturbed();
+        let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+        way(&model);
+        submit(&mut lab, 8);
+        drop(lab.workq);
+        assert_eq!(lab.inventory.num_free_elements(), 512);
+    }
+}
+
+#[test]
+fn a_queue_that_fails_by_itself_goes_on_unless_the_same_job_has_it_fail_again() {
+    let (model, dev) = support::disturbed();
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    model.fail_queue_later(0, QueueKind::Qp, None, 2);
+    submit(&mut lab, 4);
+    assert!(lab.workq.drain().all(|event| event.is_ok()));
+    for nth in 1..3 {
+        model.fail_queue_later(0, QueueKind::Qp, None, nth);
+    }
+    submit(&mut lab, 4);
+    let results: Vec<_> = lab.workq.drain().map(|event| event.is_ok()).collect();
+    assert_eq!(results, [false, true, true, true]);
+}
+
+#[test]
+fn a_context_that_cannot_be_put_right_says_why_with_each_job_and_to_whoever_submits_one() {
+    let (model, dev) = support::disturbed();
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    model.fail_command(0, INIT2RTR_QP.opcode, 1, CommandStatus::NO_RES.0, 0x1234);
+    submit(&mut lab, 4);
+    let errors = errors(&mut lab);
+    assert_eq!(errors[0].kind(), ErrorKind::NotPermitted);
+    assert_eq!(errors.len(), 4);
+    let job = lab.dma.memcpy(lab.data(0, 64), lab.room(0x8000, 64));
+    let refused = lab.workq.submit(job).unwrap_err().error;
+    assert_eq!(refused.kind(), ErrorKind::Shutdown);
+    for text in errors[1..].iter().map(JobError::to_string).chain([refused.to_string()]) {
+        assert!(text.contains("INIT2RTR_QP") && text.contains("0x1234"), "{text}");
+    }
+    lab.workq.remove(&lab.dma).unwrap();
+    lab.workq.add(&lab.dma).unwrap();
+    submit(&mut lab, 4);
+    assert!(lab.workq.drain().all(|event| event.is_ok()));
 }
 
 #[test]

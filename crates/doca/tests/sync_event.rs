@@ -571,3 +571,36 @@ fn descriptors_of_maps_and_of_sync_events_are_told_apart() {
     assert_eq!(import(&altered, &dpu), ErrorKind::InvalidValue);
     assert_eq!(import(&altered[..10], &dpu), ErrorKind::InvalidValue);
 }
+
+#[test]
+fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
+    for removed in [false, true] {
+        let (model, dev) = support::disturbed();
+        let event = context(&dev);
+        let mut workq = on(&event);
+        match removed {
+            true => model.remove(0),
+            false => model.kill(0),
+        }
+        for number in 0..4 {
+            workq.submit(event.add(number)).unwrap();
+            // The lower ones come later, so that the waits are taken back.
+            workq.submit(event.wait_gt(200 - number)).map_err(drop).unwrap_or_default();
+        }
+        let submitted = workq.in_flight();
+        workq.abort(&event).unwrap();
+        let mut ended = 0;
+        for result in workq.drain() {
+            match result {
+                Err(Retrieve::IoFailed(event)) => {
+                    assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+                }
+                other => panic!("{other:?}"),
+            }
+            ended += 1;
+        }
+        assert!(submitted >= 5, "{submitted}");
+        assert_eq!(ended, submitted);
+        workq.remove(&event).unwrap();
+    }
+}

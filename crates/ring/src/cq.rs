@@ -113,6 +113,11 @@ impl CompletionQueue {
         self.cqn
     }
 
+    /// CQEs that it holds at most.
+    pub fn entries(&self) -> u32 {
+        self.ring.entries()
+    }
+
     /// CQEs taken since it was made, modulo 2^24.
     pub fn consumer_index(&self) -> u32 {
         self.cursor.index()

@@ -59,5 +59,8 @@ pub trait Engine: Send {
 
     /// Has every job in flight yield an event soon: done, or failed with
     /// [`Shutdown`](crate::ErrorKind::Shutdown).
-    fn abort(&mut self) -> Result<()>;
+    ///
+    /// # Errors
+    /// The device does not let go of them.
+    fn abort(&mut self, side: &mut Side) -> Result<()>;
 }

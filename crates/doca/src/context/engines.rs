@@ -93,9 +93,9 @@ macro_rules! engines {
                 }
             }
 
-            fn abort(&mut self) -> Result<()> {
+            fn abort(&mut self, side: &mut Side) -> Result<()> {
                 match self {
-                    $(Self::$name(engine) => engine.abort(),)*
+                    $(Self::$name(engine) => engine.abort(side),)*
                     Self::None => Ok(()),
                 }
             }

@@ -1,11 +1,12 @@
 //! What sorts of jobs there are, and why they fail.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use verbless_queue::Status;
 use verbless_queue::completion::Failure;
 
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
 
 /// What sort of job an event is of (`doca_event::type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,15 +31,48 @@ pub enum JobType {
 }
 
 /// Why a job failed.
+///
+/// It is `Copy`: events that had something to drop would cost each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobError {
     kind: ErrorKind,
-    cause: Option<Failure>,
+    cause: Cause,
+}
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Unknown,
+    Device(Failure),
+    /// Why the context ended its jobs.
+    Told(&'static str),
+}
+
+/// Texts that are kept at most; there is one for each way in which contexts gave up.
+const TEXTS: usize = 256;
+
+/// Keeps a text for good, once; `None` if there are too many.
+fn keep(text: String) -> Option<&'static str> {
+    static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(same) = kept.iter().find(|kept| **kept == text) {
+        return Some(same);
+    }
+    (kept.len() < TEXTS).then(|| {
+        kept.push(text.leak());
+        kept[kept.len() - 1]
+    })
 }
 
 impl JobError {
     pub(crate) const fn new(kind: ErrorKind) -> Self {
-        Self { kind, cause: None }
+        Self { kind, cause: Cause::Unknown }
+    }
+
+    /// Of a job that the device was to have, when this kept it from there.
+    pub(crate) fn told(error: &Error) -> Self {
+        let cause = keep(error.to_string()).map_or(Cause::Unknown, Cause::Told);
+        Self { kind: error.kind(), cause }
     }
 
     /// DOCA's value: what sort of failure it was.
@@ -48,7 +82,18 @@ impl JobError {
 
     /// What the device said, if it was the device.
     pub const fn cause(&self) -> Option<Failure> {
-        self.cause
+        match self.cause {
+            Cause::Device(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// What kept the context from its work, if that ended the job.
+    pub(crate) const fn why(&self) -> Option<&'static str> {
+        match self.cause {
+            Cause::Told(why) => Some(why),
+            _ => None,
+        }
     }
 }
 
@@ -64,14 +109,18 @@ impl From<Failure> for JobError {
             Status::RemoteAborted => ErrorKind::ConnectionAborted,
             _ => ErrorKind::IoFailed,
         };
-        Self { kind, cause: Some(failure) }
+        Self { kind, cause: Cause::Device(failure) }
     }
 }
 
 impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the job failed: {}", self.kind.name())?;
-        self.cause.iter().try_for_each(|cause| write!(f, ": {cause}"))
+        match &self.cause {
+            Cause::Unknown => Ok(()),
+            Cause::Device(failure) => write!(f, ": {failure}"),
+            Cause::Told(why) => write!(f, ": {why}"),
+        }
     }
 }
 

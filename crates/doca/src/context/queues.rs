@@ -206,7 +206,10 @@ impl Queues {
 
     /// Ends what is in flight for a context.
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
-        self.find(context)?.1.engine.abort()
+        let place = self.find(context)?.0;
+        let Self { near, far, sides, .. } = self;
+        let added = at_place(near, far, place).expect("it was found");
+        added.engine.abort(sides.get(added.side as usize).expect("a context is there"))
     }
 
     /// Begins a job, whose end is told to `tag`.

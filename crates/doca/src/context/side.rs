@@ -19,6 +19,9 @@ pub struct Side {
     pub(super) contexts: u32,
 }
 
+/// The bits of a completion queue's index.
+const INDEX: u32 = 0xff_ffff;
+
 /// Places in a completion queue beside one for each job that the work queue takes: a job of several
 /// requests takes as many completions if it fails.
 pub(crate) struct Room {
@@ -149,6 +152,19 @@ impl Side {
         };
         let room = Room { left: entries - depth };
         Ok(Self { dev: dev.clone(), cq, events, room, contexts: 0 })
+    }
+
+    /// For an engine that is tested alone.
+    #[cfg(test)]
+    pub(crate) fn alone(dev: &Dev, depth: u32) -> Result<Self> {
+        Self::new(dev, depth, None)
+    }
+
+    /// Whether all completions have been read that came before the completion queue had this index,
+    /// or while it had: it is empty, or has gone round since.
+    pub(crate) fn has_read(&self, index: u32) -> bool {
+        let read = self.cq.consumer_index().wrapping_sub(index) & INDEX;
+        self.cq.is_empty() || read >= self.cq.entries()
     }
 
     /// Asks for an event when the next completion comes; true if one is there already.

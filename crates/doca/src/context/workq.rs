@@ -179,10 +179,11 @@ impl WorkQ {
 
     /// Ends what is in flight for a context: each of its jobs is retrieved once, as done if it was,
     /// else as failed with [`ErrorKind::Shutdown`]. The context takes no more jobs on this work
-    /// queue; it can be removed when all are retrieved.
+    /// queue; it can be removed when all are retrieved. A device that died completes nothing: this
+    /// gets its jobs back, too.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not on it; the device's refusal.
+    /// [`ErrorKind::NotFound`] if it is not on it; the device's refusal to let go of the jobs.
     pub fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         self.queues.abort(context)?;
         if self.armed {

@@ -53,22 +53,26 @@ pub struct Copier {
     /// The sum of them of all in flight.
     sum_of_more: u32,
     state: State,
-    /// The number of the first job that the device was not given; says nothing while it works.
+    /// What follows says nothing while it works: whether the device has let go of all jobs, with
+    /// the completion queue's index at that time. It flushes them one by one else.
+    let_go: Option<u32>,
+    /// The number of the first job that the device was not given.
     posted: u32,
-    /// Jobs, from the first on, that it gave back undone.
-    flushed: u32,
     /// The first failure of the job whose last request has not come.
     failure: Option<Failure>,
-    /// Why jobs end that the device does not have.
-    given_up: ErrorKind,
+    /// The first job when the device's queue failed the last time without a job of its own.
+    returned: Option<u32>,
+    /// Why jobs end that are not done.
+    given_up: JobError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Works,
-    /// A job failed: what the device has is flushed, then it goes on.
+    /// A job failed: the device has let go of those behind it, and they are posted again when all
+    /// that it completed before has been read.
     Failed,
-    /// For good.
+    /// For good: all jobs end.
     Aborted,
 }
 
@@ -113,10 +117,11 @@ impl Copier {
             more: (0..places).map(|_| 0).collect(),
             sum_of_more: 0,
             state: State::Works,
+            let_go: None,
             posted: 0,
-            flushed: 0,
             failure: None,
-            given_up: ErrorKind::Shutdown,
+            returned: None,
+            given_up: JobError::new(ErrorKind::Shutdown),
         })
     }
 
@@ -173,7 +178,7 @@ impl Copier {
         let keys = (place.source.lkey(), place.destination.lkey());
         self.next = number.wrapping_add(1);
         let from = Sge::new(from.address, length, keys.0);
-        match self.queue.copy((from, Sge::new(to.address, length, keys.1)), number.into(), true) {
+        match self.queue.copy((from, Sge::new(to.address, length, keys.1)), number.into()) {
             Ok(_) => true,
             Err(_) => self.take_back(from.length),
         }
@@ -247,8 +252,7 @@ impl Copier {
     /// Returns how many requests it is of.
     fn post_checked(&mut self, job: &Memcpy, side: &mut Side) -> Result<u32> {
         if self.state == State::Aborted {
-            let text = "the context was aborted on this work queue: remove it";
-            return Err(refuse(ErrorKind::Shutdown, text));
+            return Err(shut_down(&self.given_up));
         }
         let ends = (&job.source, &job.destination);
         let (bytes, requests) = check(ends, &side.dev, self.longest)?;
@@ -275,7 +279,7 @@ impl Copier {
         alone && source.data_len().wrapping_sub(1) < self.longest_simple
     }
 
-    /// Posts the requests of a job. Its destination has not grown.
+    /// Posts the requests of a job, all or none. Its destination has not grown.
     fn post(
         &mut self,
         number: u32,
@@ -289,7 +293,7 @@ impl Copier {
         }
         let simple = self.is_simple(source, destination);
         let mut left = bytes;
-        for piece in pieces(source, destination, bytes) {
+        self.queue.copy_all(pieces(source, destination, bytes).map(|piece| {
             left -= piece.length;
             let from = reach(piece.source, dev, false)?.lkey;
             let to = reach(piece.destination, dev, true)?.lkey;
@@ -300,9 +304,8 @@ impl Copier {
                 (false, 0) => number | LAST,
                 (false, _) => number | MORE_FOLLOW,
             };
-            self.queue.copy(ends(from, to), cookie, left == 0).map_err(refused)?;
-        }
-        Ok(())
+            Ok((ends(from, to), cookie, left == 0))
+        }))
     }
 
     /// Takes the first job out.
@@ -335,61 +338,64 @@ impl Copier {
         Some(done(job, result))
     }
 
-    /// A request succeeded. `None`: not the one that is the next to.
-    fn succeeded(&mut self, cookie: u64, room: &mut side::Room) -> Option<Done> {
-        let next = cookie as u32 == self.first && self.first != self.next && self.flushed == 0;
-        if next { self.end(Ok(()), room) } else { None }
+    /// Whether a request is of the job that is the next to end.
+    fn is_of_first(&self, cookie: u64) -> bool {
+        cookie as u32 == self.first && self.first != self.next
     }
 
     /// What a failed request means.
-    fn failed(&mut self, failure: Failure, side: &mut Side) -> Option<Done> {
+    fn failed(&mut self, failure: Failure, side: &mut Side) -> Result<Option<Done>> {
+        let is_flushed = failure.status == Status::Flushed;
+        if self.state != State::Works && self.let_go.is_some() && is_flushed {
+            // Of those that it has let go.
+            return Ok(None);
+        }
+        if !self.is_of_first(failure.cookie) {
+            return Err(out_of_order(failure.cookie as u32, self.first));
+        }
         if self.state == State::Works {
-            self.stand_still(State::Failed);
+            self.stand_still(State::Failed, self.next, side);
+            // The queue failed by itself. If it does so again and again, it is the job's fault.
+            let again = self.returned.replace(self.first) == Some(self.first);
+            if is_flushed && !again && self.let_go.is_some() {
+                return Ok(None);
+            }
         }
         let first = *self.failure.get_or_insert(failure);
-        if failure.cookie & MORE_FOLLOW != 0 {
-            return None;
+        if failure.cookie & MORE_FOLLOW != 0 && self.let_go.is_none() {
+            return Ok(None);
         }
         self.failure = None;
-        // The first job alone can have failed; those behind it are flushed.
-        let its_own = first.status != Status::Flushed || self.state == State::Aborted;
-        let is_first = failure.cookie as u32 == self.first && self.flushed == 0;
-        let done = if its_own && is_first {
-            self.end(Err(first.into()), &mut side.room)
-        } else {
-            self.flushed += 1;
-            None
+        let why = match (self.state, first.status) {
+            (State::Aborted, Status::Flushed) => self.given_up,
+            _ => first.into(),
         };
-        if self.state == State::Failed && self.device_has_none() {
-            self.recover(side);
+        Ok(self.end(Err(why), &mut side.room))
+    }
+
+    /// Has the device let go of the jobs, which it has up to that one. If it does not, they end as
+    /// it flushes them: its queue failed, and does nothing else.
+    fn stand_still(&mut self, state: State, posted: u32, side: &Side) {
+        (self.state, self.posted, self.open_to) = (state, posted, NOBODY);
+        self.let_go = Some(side.cq.consumer_index());
+        if let Err(error) = self.queue.take_back() {
+            self.let_go = None;
+            self.give_up(&error);
         }
-        done
     }
 
-    /// The device's queue does nothing any more, but flush what it has.
-    fn stand_still(&mut self, state: State) {
-        if self.state == State::Works {
-            self.posted = self.next;
-        }
-        (self.state, self.open_to) = (state, NOBODY);
-    }
-
-    /// Whether the device has no job; says nothing while it works.
-    fn device_has_none(&self) -> bool {
-        self.first.wrapping_add(self.flushed) == self.posted
-    }
-
-    /// The device has nothing of ours: goes on with what it flushed.
+    /// The device has nothing of ours: goes on with what it did not do.
     fn recover(&mut self, side: &mut Side) {
         if let Err(error) = self.queue.recover(&side.dev) {
-            return self.give_up(error.kind());
+            return self.give_up(&error);
         }
-        (self.posted, self.flushed) = (self.first, 0);
-        while self.posted != self.next {
-            if let Err(error) = self.post_again(self.posted, &side.dev) {
-                return self.give_up(error.kind());
+        let mut posted = self.first;
+        while posted != self.next {
+            if let Err(error) = self.post_again(posted, &side.dev) {
+                self.stand_still(State::Aborted, posted, side);
+                return self.give_up(&error);
             }
-            self.posted = self.posted.wrapping_add(1);
+            posted = posted.wrapping_add(1);
         }
         self.state = State::Works;
         self.open_to = if self.longest < MAX_PIECE { NOBODY } else { side.dev.id() };
@@ -411,11 +417,24 @@ impl Copier {
         posted
     }
 
-    /// Takes no more jobs; those that the device does not have end with this.
-    fn give_up(&mut self, why: ErrorKind) {
-        self.stand_still(State::Aborted);
-        self.given_up = why;
+    /// Takes no more jobs, and ends those that it has with this.
+    fn give_up(&mut self, why: &Error) {
+        self.state = State::Aborted;
+        self.given_up = JobError::told(why);
     }
+}
+
+/// What a job is told that comes too late.
+#[cold]
+fn shut_down(given_up: &JobError) -> Error {
+    let text = match given_up.why() {
+        None => "the context was aborted on this work queue: remove it".into(),
+        Some(why) => format!(
+            "the context gave up on this work queue, as its queue on the device could not be put \
+             right ({why}): remove it, and add it again when that is mended"
+        ),
+    };
+    Error::new(ErrorKind::Shutdown, text)
 }
 
 /// What a request copies: as many bytes as `from` has.
@@ -445,11 +464,9 @@ impl Engine for Copier {
 
     fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
         match self.queue.complete(cqe) {
-            Ok(cookie) => match self.succeeded(cookie, &mut side.room) {
-                Some(done) => Ok(Some(done)),
-                None => Err(out_of_order(cookie as u32, self.first)),
-            },
-            Err(CompletionError::Failed(failure)) => Ok(self.failed(failure, side)),
+            Ok(cookie) if self.is_of_first(cookie) => Ok(self.end(Ok(()), &mut side.room)),
+            Ok(cookie) => Err(out_of_order(cookie as u32, self.first)),
+            Err(CompletionError::Failed(failure)) => self.failed(failure, side),
             Err(other) => {
                 Err(Error::new(ErrorKind::InvalidValue, other.to_string()).with_source(other))
             }
@@ -457,31 +474,44 @@ impl Engine for Copier {
     }
 
     fn progress(&mut self, side: &mut Side) -> Option<Done> {
-        if !self.has_work() {
+        if !self.has_work() || self.let_go.is_some_and(|index| !side.has_read(index)) {
             return None;
         }
-        // What the device gave back comes before what it was never given.
-        match self.flushed {
-            0 => self.posted = self.posted.wrapping_add(1),
-            _ => self.flushed -= 1,
+        if self.state == State::Failed {
+            self.recover(side);
+            return None;
         }
-        self.end(Err(JobError::new(self.given_up)), &mut side.room)
+        self.end(Err(self.given_up), &mut side.room)
     }
 
     #[inline]
     fn has_work(&self) -> bool {
-        self.state == State::Aborted && self.device_has_none() && self.first != self.next
+        match self.state {
+            State::Works => false,
+            State::Failed => true,
+            State::Aborted => {
+                let ends = self.let_go.is_some() || self.first == self.posted;
+                ends && self.first != self.next
+            }
+        }
     }
 
     fn in_flight(&self) -> u32 {
         self.next.wrapping_sub(self.first)
     }
 
-    fn abort(&mut self) -> Result<()> {
-        if self.state != State::Aborted {
-            self.queue.stop()?;
-            self.give_up(ErrorKind::Shutdown);
+    fn abort(&mut self, side: &mut Side) -> Result<()> {
+        match self.state {
+            State::Aborted => return Ok(()),
+            State::Failed => self.state = State::Aborted,
+            State::Works => {
+                self.stand_still(State::Aborted, self.next, side);
+                if self.let_go.is_none() {
+                    self.queue.flush()?;
+                }
+            }
         }
+        self.given_up = JobError::new(ErrorKind::Shutdown);
         Ok(())
     }
 }
@@ -494,7 +524,7 @@ fn out_of_order(number: u32, first: u32) -> Error {
 
 impl Drop for Copier {
     fn drop(&mut self) {
-        if self.in_flight() > 0 && self.queue.reset().is_err() {
+        if self.in_flight() > 0 && self.queue.take_back().is_err() {
             // The device may still copy: nothing of the jobs may be freed.
             mem::forget(mem::take(&mut self.jobs));
         }

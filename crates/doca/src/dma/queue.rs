@@ -3,7 +3,8 @@
 use verbless_queue::access::KeyAccess;
 use verbless_queue::wr::{MemoryCopy, Nop, PostError, Request};
 use verbless_queue::{
-    CompletionError, ConnectOptions, Cqe, Lkey, PlainCqe, Qp, QpConfig, Rc, Region, Sge, WqeIndex,
+    CompletionError, ConnectOptions, Cqe, ErrorKind as LowerKind, Lkey, PlainCqe, Qp, QpConfig, Rc,
+    Region, Sge, WqeIndex,
 };
 
 use super::pieces::refuse;
@@ -53,18 +54,40 @@ impl CopyQueue {
         Ok(Self { qp, scratch: (room.address().to_be(), room.lkey().0.to_be()), _room: room })
     }
 
+    /// The device's own room.
+    #[inline(always)]
+    fn scratch(&self) -> Sge {
+        let (address, lkey) = (u64::from_be(self.scratch.0), Lkey(u32::from_be(self.scratch.1)));
+        Sge::new(address, SCRATCH as u32, lkey)
+    }
+
     /// Posts a request.
     #[inline(always)]
     pub(super) fn copy(
         &mut self,
         (from, to): (Sge, Sge),
         cookie: u64,
-        last: bool,
     ) -> std::result::Result<WqeIndex, PostError> {
-        let (address, lkey) = (u64::from_be(self.scratch.0), Lkey(u32::from_be(self.scratch.1)));
-        let copy = MemoryCopy::new(Sge::new(address, SCRATCH as u32, lkey), from, to);
-        let copy = if last { copy.signaled() } else { copy };
+        let copy = MemoryCopy::new(self.scratch(), from, to).signaled();
         self.qp.post(&copy, cookie)
+    }
+
+    /// Posts several, the last of which tells of all: each with its cookie, and whether it is that
+    /// one. On an error the device knows of none of them.
+    pub(super) fn copy_all(
+        &mut self,
+        copies: impl Iterator<Item = Result<((Sge, Sge), u64, bool)>>,
+    ) -> Result<()> {
+        let scratch = self.scratch();
+        let mut batch = self.qp.batch();
+        for copy in copies {
+            let ((from, to), cookie, last) = copy?;
+            let copy = MemoryCopy::new(scratch, from, to);
+            let copy = if last { copy.signaled() } else { copy };
+            batch.post(&copy, cookie).map_err(refused)?;
+        }
+        batch.ring();
+        Ok(())
     }
 
     /// A request that copies nothing.
@@ -89,20 +112,28 @@ impl CopyQueue {
         self.qp.complete(cqe).map(|completion| completion.cookie)
     }
 
-    /// From the error state back to work; the device has nothing of ours.
+    /// From any state back to work, when its completions have been read; the device has nothing of
+    /// ours.
     pub(super) fn recover(&mut self, dev: &Dev) -> Result<()> {
         self.qp.reset()?;
         Ok(dev.domain().connect_to_itself(&mut self.qp, &ConnectOptions::default())?)
     }
 
     /// Has the device flush what it has.
-    pub(super) fn stop(&mut self) -> Result<()> {
+    pub(super) fn flush(&mut self) -> Result<()> {
         Ok(self.qp.to_error()?)
     }
 
-    /// Takes from the device what it has.
-    pub(super) fn reset(&mut self) -> Result<()> {
-        Ok(self.qp.reset()?)
+    /// Takes from the device what it has. What it completed can still be read.
+    ///
+    /// # Errors
+    /// The device may go on with it.
+    pub(super) fn take_back(&mut self) -> Result<()> {
+        match self.qp.to_reset() {
+            // What is gone does nothing.
+            Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -114,5 +145,50 @@ pub(super) fn refused(error: PostError) -> Error {
             refuse(ErrorKind::Again, text)
         }
         other => Error::new(ErrorKind::Unexpected, other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use verbless_devx::Backend;
+    use verbless_model::{Model, Profile};
+    use verbless_model_kernel::InProcess;
+
+    use super::*;
+    use crate::context::side::Side;
+    use crate::device::DevInfo;
+
+    #[test]
+    fn of_copies_one_of_which_cannot_be_posted_the_device_hears_nothing() {
+        let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
+        let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+        let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+        let mut side = Side::alone(&dev, 8).unwrap();
+        let mut queue =
+            CopyQueue::new(&mut Place { depth: 8, user_index: 0, side: &mut side }, 8).unwrap();
+        let done = Arc::new(AtomicUsize::new(0));
+        let counted = done.clone();
+        let _watch = model.watch_requests(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let room = queue.scratch();
+        let free = queue.qp.send.free();
+        for at in 0..4 {
+            let copies = (0..4).map(|number| match number == at {
+                true => Err(Error::plain(ErrorKind::NotPermitted, "no key")),
+                false => Ok(((room, room), number, number == 3)),
+            });
+            assert_eq!(queue.copy_all(copies).unwrap_err().kind(), ErrorKind::NotPermitted);
+            assert_eq!(queue.qp.send.free(), free);
+        }
+        // The device looks at what was posted, and finds no more than this.
+        queue.copy_all((0..2).map(|number| Ok(((room, room), number, number == 1)))).unwrap();
+        model.run_until_idle();
+        assert_eq!(done.load(Ordering::Relaxed), 2);
+        let cqe = side.cq.poll().unwrap();
+        assert_eq!(queue.complete(cqe).unwrap(), 1);
     }
 }

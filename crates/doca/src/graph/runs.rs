@@ -290,7 +290,7 @@ impl Runs {
                         self.others.pop_front();
                     }
                     if let Err(error) = began {
-                        self.end(index, node, Err(JobError::new(error.kind())));
+                        self.end(index, node, Err(JobError::told(&error)));
                     }
                 }
             }

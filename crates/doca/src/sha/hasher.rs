@@ -81,7 +81,7 @@ impl Running {
             let mut digest = [0; 64];
             let length = self.state.get().finish(&mut digest);
             if let Err(error) = into.append(&digest[..length]) {
-                result = Err(JobError::new(error.kind()));
+                result = Err(JobError::told(&error));
             }
         }
         let algorithm = self.algorithm;
@@ -145,7 +145,7 @@ impl Engine for Hasher {
         self.jobs.len() as u32
     }
 
-    fn abort(&mut self) -> Result<()> {
+    fn abort(&mut self, _side: &mut Side) -> Result<()> {
         self.aborted = true;
         Ok(())
     }

@@ -23,6 +23,7 @@ use crate::types::UserData;
 /// A job in flight, or the place of one.
 #[derive(Clone, Copy)]
 struct Running {
+    in_flight: bool,
     operation: Operation,
     order: u64,
     user_data: UserData,
@@ -39,9 +40,9 @@ pub struct SyncEngine {
     /// Gets, sets and adds so far.
     count: u64,
     /// Why it takes no more jobs, and fails those that the device does not have.
-    given_up: Option<ErrorKind>,
-    /// It was aborted: the device flushes what it has.
-    aborted: bool,
+    given_up: Option<JobError>,
+    /// It was aborted: the device let go of all jobs when its completion queue had this index.
+    let_go: Option<u32>,
     /// A word for each job.
     results: Region,
     word: Arc<Word>,
@@ -63,7 +64,8 @@ impl SyncEngine {
         let depth = place.depth;
         let can_wait = support::job(word.dev(), JobType::SyncEventWait).is_ok();
         let (operation, user_data) = (Operation::Get, UserData(0));
-        let nothing = Running { operation, order: 0, user_data, tag: Tag::PROGRAM };
+        let nothing =
+            Running { in_flight: false, operation, order: 0, user_data, tag: Tag::PROGRAM };
         Ok(Self {
             updates: Lane::new(word, place, false)?,
             waits: if can_wait { Some(Lane::new(word, place, true)?) } else { None },
@@ -71,7 +73,7 @@ impl SyncEngine {
             free: (0..depth).rev().collect(),
             count: 0,
             given_up: None,
-            aborted: false,
+            let_go: None,
             results: word.domain().region(depth as usize * BYTES, KeyAccess::LOCAL)?,
             word: word.clone(),
         })
@@ -84,10 +86,8 @@ impl SyncEngine {
         user_data: UserData,
         tag: Tag,
     ) -> Result<()> {
-        if self.given_up.is_some() {
-            let text =
-                "the context was aborted on this work queue, or the device failed: remove it";
-            return Err(Error::plain(ErrorKind::Shutdown, text));
+        if let Some(why) = &self.given_up {
+            return Err(shut_down(why));
         }
         let Some(&slot) = self.free.last() else {
             let text = "as many jobs are in flight as the work queue takes: retrieve some first";
@@ -110,7 +110,7 @@ impl SyncEngine {
         lane.take(&self.word, request)?;
         self.count += 1;
         self.free.pop();
-        self.jobs[slot as usize] = Running { operation, order, user_data, tag };
+        self.jobs[slot as usize] = Running { in_flight: true, operation, order, user_data, tag };
         Ok(())
     }
 
@@ -144,6 +144,7 @@ impl SyncEngine {
     fn end(&mut self, cookie: u64, result: std::result::Result<(), JobError>) -> Result<Done> {
         let slot = cookie as usize;
         let Running { operation, user_data, tag, .. } = self.job(cookie)?;
+        self.jobs[slot].in_flight = false;
         self.free.push(slot as u32);
         let has_value = matches!(operation, Operation::Get | Operation::Add(_)) && result.is_ok();
         let value = has_value.then(|| self.value(slot));
@@ -177,37 +178,58 @@ impl Engine for SyncEngine {
         if self.given_up.is_none() {
             let word = self.word.clone();
             if let Err(error) = self.lane(is_wait).go_on(&word) {
-                self.given_up = Some(error.kind());
+                self.given_up = Some(JobError::told(&error));
             }
         }
         result.map(|result| self.end(cookie, result)).transpose()
     }
 
-    fn progress(&mut self, _side: &mut Side) -> Option<Done> {
+    fn progress(&mut self, side: &mut Side) -> Option<Done> {
         let why = self.given_up?;
         let waits = self.waits.as_mut();
-        let held = self.updates.take_held().or_else(|| waits?.take_held())?;
-        self.end(held.slot.into(), Err(JobError::new(why))).ok()
+        let held = self.updates.take_held().or_else(|| waits?.take_held());
+        let slot = match (held, self.let_go) {
+            (Some(held), _) => held.slot.into(),
+            (None, Some(index)) if side.has_read(index) => {
+                self.jobs.iter().position(|job| job.in_flight)? as u64
+            }
+            _ => return None,
+        };
+        self.end(slot, Err(why)).ok()
     }
 
     fn has_work(&self) -> bool {
         let waits = self.waits.as_ref();
-        self.given_up.is_some() && (self.updates.has_held() || waits.is_some_and(Lane::has_held))
+        let has_held = || self.updates.has_held() || waits.is_some_and(Lane::has_held);
+        let has_jobs = || self.let_go.is_some() && self.in_flight() > 0;
+        self.given_up.is_some() && (has_held() || has_jobs())
     }
 
     fn in_flight(&self) -> u32 {
         (self.jobs.len() - self.free.len()) as u32
     }
 
-    fn abort(&mut self) -> Result<()> {
-        if !self.aborted {
-            self.updates.stop()?;
-            if let Some(waits) = &mut self.waits {
-                waits.stop()?;
+    fn abort(&mut self, side: &mut Side) -> Result<()> {
+        if self.let_go.is_none() {
+            for lane in std::iter::once(&mut self.updates).chain(&mut self.waits) {
+                lane.take_back()?;
             }
-            self.aborted = true;
-            self.given_up = Some(ErrorKind::Shutdown);
+            self.let_go = Some(side.cq.consumer_index());
+            self.given_up = Some(JobError::new(ErrorKind::Shutdown));
         }
         Ok(())
     }
+}
+
+/// What a job is told that comes too late.
+#[cold]
+fn shut_down(given_up: &JobError) -> Error {
+    let text = match given_up.why() {
+        None => "the context was aborted on this work queue: remove it".into(),
+        Some(why) => format!(
+            "the sync event gave up on this work queue, as its queue on the device could not be \
+             put right ({why}): remove it, and add it again when that is mended"
+        ),
+    };
+    Error::new(ErrorKind::Shutdown, text)
 }

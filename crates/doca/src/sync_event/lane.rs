@@ -7,7 +7,7 @@
 //! order of their thresholds, all else in the order in which it was submitted.
 
 use verbless_queue::completion::Failure;
-use verbless_queue::{CompletionError, Cqe, Sge, Status};
+use verbless_queue::{CompletionError, Cqe, ErrorKind as LowerKind, Sge, Status};
 
 use super::link::{Link, Operation};
 use super::word::Word;
@@ -155,8 +155,12 @@ impl Lane {
         result
     }
 
-    /// Has the device flush what it has.
-    pub(super) fn stop(&mut self) -> Result<()> {
-        Ok(self.link.qp.to_error()?)
+    /// Has the device let go of what it has. What it completed can still be read.
+    pub(super) fn take_back(&mut self) -> Result<()> {
+        match self.link.qp.to_reset() {
+            // What is gone does nothing.
+            Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 }

@@ -23,6 +23,14 @@ pub(crate) fn disturbed() -> (Model, Dev) {
     (model, dev)
 }
 
+/// The same; nothing moves until the test says so.
+pub(crate) fn stepped() -> (Model, Dev) {
+    let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+    (model, dev)
+}
+
 /// The host's device and the DPU's of one card.
 pub(crate) fn sides() -> (Dev, Dev) {
     let card = Profile::load("bluefield3").unwrap();

@@ -99,6 +99,18 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         Ok(())
     }
 
+    /// 2RST_QP, and nothing else: behind it the device does nothing of what was posted, and what it
+    /// has completed is in the completion queues, to be polled and completed as ever. So who must
+    /// lose no completion need not wait for those of flushed requests, which a broken device owes
+    /// for ever. Then [`reset`](Self::reset) it: what is posted before is forgotten.
+    ///
+    /// # Errors
+    /// The device's refusal: it may go on with what was posted, unless it is
+    /// [gone](crate::ErrorKind::DeviceGone).
+    pub fn to_reset(&mut self) -> Result<(), Error> {
+        self.object_mut().to_reset()
+    }
+
     /// 2RST_QP, with the rings and records started over. What was posted is forgotten, and so is
     /// every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that was, but has not
     /// been given to [`QueuePair::complete`](crate::QueuePair::complete), must not be any more.

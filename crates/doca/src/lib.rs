@@ -52,10 +52,9 @@
 //! | [`dma`] | `doca_dma.h` | copies by the device |
 //! | [`future`] | | jobs as futures |
 //! | [`graph`] | `doca_graph.h` | jobs in the order of their dependencies |
+//! | [`rdma`] | `doca_rdma.h` | memory and messages of a peer |
 //! | [`sha`] | `doca_sha.h` | hashes, by software |
 //! | [`sync_event`] | `doca_sync_event.h` | counters that a host and its DPU share |
-//!
-//! Not here yet: RDMA.
 //!
 //! # Threads
 //! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
@@ -96,6 +95,7 @@ mod error;
 pub mod future;
 pub mod graph;
 pub mod memory;
+pub mod rdma;
 pub mod sha;
 pub mod sync_event;
 mod types;

@@ -32,6 +32,9 @@
 //! | [`CqEvents`] | yes | yes | each event goes to one reader; sleepers are behind a lock |
 //! | [`Cq`] | yes | no | one thread polls it, through `&mut`: the cursor is a plain word |
 //! | [`Qp`] | yes | no | one thread posts to it, through `&mut`, without a lock |
+//! | [`CqTarget`] | yes | no | one thread cleans at a time |
+//! | [`QpControl`] | yes | yes | a lock inside, which posting never takes |
+//! | [`QpQueues`] | yes | no | as a `Qp` |
 //! | [`SendHalf`] | yes | no | as the queue that it derefs to |
 //! | [`ReceiveHalf`] | yes | no | as the queue that it derefs to |
 //! | [`Srq`] | yes | no | one thread posts to it, whichever queue pairs draw from it |
@@ -64,9 +67,9 @@ pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, CqCleaner, Cqe};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
 pub use domain::{
-    ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, DomainBuilder, ImportedRegion,
-    IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, ReceiveHalf, SendHalf, SharedRegion,
-    SplitError, Srq, SrqConfig, UmrKey,
+    ConnectOptions, Cq, CqConfig, CqTarget, DatagramOptions, Domain, DomainBuilder, ImportedRegion,
+    IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues, ReceiveHalf,
+    SendHalf, SharedRegion, SplitError, Srq, SrqConfig, UmrKey,
 };
 pub use events::{CqEvents, Parked};
 pub use page::map_uar;

@@ -53,6 +53,9 @@ fn the_table_of_what_is_send_and_sync_says_what_the_compiler_says() {
     CqEvents: Send, Sync;
     Cq: Send, not Sync;
     Qp: Send, not Sync;
+    CqTarget: Send, not Sync;
+    QpControl: Send, Sync;
+    QpQueues: Send, not Sync;
     SendHalf: Send, not Sync;
     ReceiveHalf: Send, not Sync;
     Srq: Send, not Sync;

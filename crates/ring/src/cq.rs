@@ -374,6 +374,17 @@ const fn is_receive(opcode: u8) -> bool {
     !matches!(opcode, cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR)
 }
 
+impl Clone for CqCleaner {
+    fn clone(&self) -> Self {
+        Self {
+            ring: self.ring.handle(),
+            consumer: self.consumer.clone(),
+            overwrites: self.overwrites,
+            claims: self.claims.clone(),
+        }
+    }
+}
+
 impl core::fmt::Debug for CqCleaner {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "CqCleaner(of {} entries)", self.ring.entries())

@@ -61,6 +61,13 @@ impl<'b> Link<'b> {
         (data_end, end - data_end)
     }
 
+    /// Address and bytes of all from the dataroom's begin on.
+    #[inline]
+    pub(crate) const fn rest(self) -> (u64, u64) {
+        let Element { data, end, .. } = *self.element;
+        (data, end - data)
+    }
+
     #[inline]
     pub(crate) fn next(self) -> Option<Self> {
         self.element.next.as_deref().map(|element| Self { element })
@@ -117,6 +124,63 @@ impl Buf {
         let Reach { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.tail();
         (writer == device).then_some(Room { address, length, lkey })
+    }
+
+    /// The dataroom, if the same is known of it.
+    #[inline(always)]
+    pub(crate) fn data_writable_by(&self, device: u64) -> Option<Room> {
+        let element = self.element.as_deref()?;
+        let Reach { writer, lkey, .. } = element.reach.get();
+        let (address, length) = Link { element }.data();
+        (writer == device).then_some(Room { address, length, lkey })
+    }
+
+    /// All from the dataroom's begin on, if the same is known.
+    #[inline(always)]
+    pub(crate) fn rest_writable_by(&self, device: u64) -> Option<Room> {
+        let element = self.element.as_deref()?;
+        let Reach { writer, lkey, .. } = element.reach.get();
+        let (address, length) = Link { element }.rest();
+        (writer == device).then_some(Room { address, length, lkey })
+    }
+
+    /// All from the dataroom's begin on, if it is known to be memory of a peer of this device; the
+    /// key is the remote one.
+    #[inline(always)]
+    pub(crate) fn rest_of_peer(&self, device: u64) -> Option<Room> {
+        let element = self.element.as_deref()?;
+        let Reach { reader, lkey, .. } = element.reach.get();
+        let (address, length) = Link { element }.rest();
+        (reader == device | Reach::PEER).then_some(Room { address, length, lkey })
+    }
+
+    /// A buffer, or [none](Self::none).
+    #[inline(always)]
+    pub(crate) fn of_option(buffer: Option<Self>) -> Self {
+        buffer.unwrap_or(Self::none())
+    }
+
+    /// It, unless it is [none](Self::none).
+    #[inline(always)]
+    pub(crate) fn into_option(self) -> Option<Self> {
+        if self.element.is_some() { Some(self) } else { None }
+    }
+
+    /// It, unless it is [none](Self::none).
+    #[inline(always)]
+    pub(crate) fn as_option(&self) -> Option<&Self> {
+        if self.element.is_some() { Some(self) } else { None }
+    }
+
+    /// The datarooms become the first `length` bytes of what is from their begins on, in order.
+    pub(crate) fn fill(&mut self, mut length: u64) {
+        let mut element = self.element.as_deref_mut();
+        while let Some(here) = element {
+            let filled = (here.end - here.data).min(length);
+            here.data_end = here.data + filled;
+            length -= filled;
+            element = here.next.as_deref_mut();
+        }
     }
 
     /// The key of the device that is known to reach it.

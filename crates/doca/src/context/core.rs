@@ -6,8 +6,11 @@ use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which context a job is for: a number that no other context ever has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CtxId(u64);
+
+/// Near places of a work queue.
+pub(super) const NEAR: usize = 64;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -17,6 +20,11 @@ impl CtxId {
 
     fn new() -> Self {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The near place of a work queue that it gets unless another has it.
+    pub(crate) const fn likely_place(self) -> u32 {
+        self.modulo::<NEAR>() as u32
     }
 
     /// The lower bits, which two contexts may have in common.

@@ -23,6 +23,9 @@ pub trait Engine: Send {
     /// Whether a job that has begun may be work for [`Engine::progress`].
     const WORKS: bool = true;
 
+    /// Whether [`Engine::progress`] ever does anything.
+    const PROGRESSES: bool = true;
+
     /// The job that a good CQE of one of its queues ends, as most do. With `None`, nothing has
     /// changed, and [`Engine::complete`] is asked. An engine that leaves this out is only slower.
     /// Here stands what is open code in programs: no more than what most jobs need, and no call

@@ -11,6 +11,7 @@ use super::event::Done;
 use super::side::Side;
 use crate::dma::copier::Copier;
 use crate::error::{Error, ErrorKind, Result};
+use crate::rdma::engine::RdmaEngine;
 use crate::sha::hasher::Hasher;
 use crate::sync_event::engine::SyncEngine;
 
@@ -54,6 +55,16 @@ macro_rules! engines {
                 }
             }
         )*
+
+        impl AnyEngine {
+            /// Whether [`Engine::progress`] ever does anything.
+            pub(super) const fn progresses(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$engine>::PROGRESSES,)*
+                    Self::None => false,
+                }
+            }
+        }
 
         impl Engine for AnyEngine {
             #[inline(always)]
@@ -107,4 +118,5 @@ engines! {
     Dma(Copier),
     Sha(Hasher),
     Sync(SyncEngine),
+    Rdma(RdmaEngine),
 }

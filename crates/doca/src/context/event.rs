@@ -6,6 +6,7 @@ use super::failure::{JobError, JobType};
 use crate::dma::done::MemcpyDone;
 use crate::error::Error;
 use crate::graph::done::GraphDone;
+use crate::rdma::done::RdmaDone;
 use crate::sha::done::HashDone;
 use crate::sync_event::done::SyncEventDone;
 use crate::types::UserData;
@@ -20,6 +21,8 @@ pub enum Event {
     Sha(HashDone),
     /// A job of a sync event.
     SyncEvent(SyncEventDone),
+    /// A job of RDMA.
+    Rdma(RdmaDone),
     /// An instance of a graph.
     Graph(GraphDone),
 }
@@ -31,6 +34,7 @@ impl Event {
             Self::Dma(done) => done.user_data,
             Self::Sha(done) => done.user_data,
             Self::SyncEvent(done) => done.user_data,
+            Self::Rdma(done) => done.user_data,
             Self::Graph(done) => done.user_data,
         }
     }
@@ -41,6 +45,7 @@ impl Event {
             Self::Dma(_) => JobType::DmaMemcpy,
             Self::Sha(done) => done.job_type,
             Self::SyncEvent(done) => done.job_type,
+            Self::Rdma(done) => done.job_type,
             Self::Graph(_) => JobType::Graph,
         }
     }
@@ -51,6 +56,7 @@ impl Event {
             Self::Dma(done) => done.result,
             Self::Sha(done) => done.result,
             Self::SyncEvent(done) => done.result,
+            Self::Rdma(done) => done.result,
             Self::Graph(done) => done.result,
         }
     }

@@ -26,6 +26,22 @@ pub enum JobType {
     SyncEventAdd,
     /// A wait for a sync event.
     SyncEventWait,
+    /// A receive of RDMA (`DOCA_RDMA_JOB_RECV`).
+    RdmaReceive,
+    /// A send (`DOCA_RDMA_JOB_SEND`).
+    RdmaSend,
+    /// A send with immediate (`DOCA_RDMA_JOB_SEND_IMM`).
+    RdmaSendImm,
+    /// A write (`DOCA_RDMA_JOB_WRITE`).
+    RdmaWrite,
+    /// A write with immediate (`DOCA_RDMA_JOB_WRITE_IMM`).
+    RdmaWriteImm,
+    /// A read (`DOCA_RDMA_JOB_READ`).
+    RdmaRead,
+    /// A compare and swap (`DOCA_RDMA_JOB_ATOMIC_CMP_SWP`).
+    RdmaCompareSwap,
+    /// A fetch and add (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`).
+    RdmaFetchAdd,
     /// An instance of a graph (`DOCA_GRAPH_JOB`).
     Graph,
 }
@@ -73,6 +89,11 @@ impl JobError {
     pub(crate) fn told(error: &Error) -> Self {
         let cause = keep(error.to_string()).map_or(Cause::Unknown, Cause::Told);
         Self { kind: error.kind(), cause }
+    }
+
+    /// The same failure, where one knows better what sort it is.
+    pub(crate) const fn of_kind(self, kind: ErrorKind) -> Self {
+        Self { kind, ..self }
     }
 
     /// DOCA's value: what sort of failure it was.

@@ -3,6 +3,8 @@
 pub(crate) mod sealed {
     use std::sync::Arc;
 
+    use verbless_queue::Cq;
+
     use crate::context::core::Core;
     use crate::context::engine::Place;
     use crate::context::engines::AnyEngine;
@@ -10,6 +12,12 @@ pub(crate) mod sealed {
 
     pub trait Sealed {
         fn core(&self) -> &Arc<Core>;
+
+        /// The completion queue that it brings along, which the work queue polls from now on; most
+        /// use that of the work queue.
+        fn brings(&self) -> Result<Option<Cq>> {
+            Ok(None)
+        }
 
         /// What runs the jobs of one work queue.
         fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine>;

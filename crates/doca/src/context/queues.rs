@@ -1,10 +1,11 @@
 //! The contexts of a work queue, and its completion queues on their devices.
 
+use std::collections::HashMap;
 use std::hint::cold_path;
 use std::mem;
 use std::sync::Arc;
 
-use super::core::{Core, CtxId};
+use super::core::{Core, CtxId, NEAR};
 use super::engine::{Engine, Place};
 use super::engines::{AnyEngine, Listed, stray};
 use super::event::{Done, Tag};
@@ -26,16 +27,17 @@ pub(crate) struct Queues {
     far: Vec<Added>,
     /// Those that are there, with their places; that of a far one comes behind the near ones.
     there: Vec<(u32, Arc<Core>)>,
-    /// In `there`, the one that is asked first the next time.
+    /// Where each of them is.
+    places: HashMap<CtxId, u32>,
+    /// The places of those that software may do something for.
+    software: Vec<u32>,
+    /// In `software`, the one that is asked first the next time.
     turn: usize,
     /// The device that had something the last time: it is asked last.
     last: usize,
     /// Declared behind the contexts: their queues go before the completion queues.
     sides: Sides,
 }
-
-/// Places of near contexts.
-const NEAR: usize = 64;
 
 /// A context that the work queue was added to, or a place of one.
 struct Added {
@@ -52,8 +54,18 @@ impl Added {
 impl Queues {
     pub(super) fn new(depth: u32) -> Self {
         let near = Box::new([const { Added::NONE }; NEAR]);
-        let (far, there, sides) = (Vec::new(), Vec::new(), Sides::default());
-        Self { depth, left: depth, near, far, there, turn: 0, last: 0, sides }
+        Self {
+            depth,
+            left: depth,
+            near,
+            far: Vec::new(),
+            there: Vec::new(),
+            places: HashMap::new(),
+            software: Vec::new(),
+            turn: 0,
+            last: 0,
+            sides: Sides::default(),
+        }
     }
 
     /// Jobs that began and did not end.
@@ -93,13 +105,20 @@ impl Queues {
 
     fn make<C: Context + ?Sized>(&mut self, context: &C, handle: Option<&Handle>) -> Result<()> {
         let core = context.core();
-        let at = self.side_on(core.dev(), handle)?;
         let (id, depth, place) = (core.id(), self.depth, self.free_place(core.id()));
+        let at = match context.brings()? {
+            Some(cq) => self.sides.add(Side::brought(core.dev(), cq, place, handle)?),
+            None => self.side_on(core.dev(), handle)?,
+        };
         let side = self.sides.get(at).expect("it was found or made");
         let made = context.engine(&mut Place { depth, user_index: place, side });
         let engine = made.inspect_err(|_| self.leave_if_unused(at, handle))?;
         self.side(at).contexts += 1;
         self.there.push((place, core.clone()));
+        self.places.insert(id, place);
+        if engine.progresses() {
+            self.software.push(place);
+        }
         if place as usize == NEAR + self.far.len() {
             self.far.push(Added::NONE);
         }
@@ -125,7 +144,7 @@ impl Queues {
 
     /// The place of a context that it is on.
     fn place_of(&self, id: CtxId) -> Option<u32> {
-        self.there.iter().find(|there| there.1.id() == id).map(|there| there.0)
+        self.places.get(&id).copied()
     }
 
     fn side(&mut self, at: usize) -> &mut Side {
@@ -182,6 +201,8 @@ impl Queues {
     fn take_out(&mut self, place: u32, handle: Option<&Handle>) {
         let Some(at) = self.there.iter().position(|there| there.0 == place) else { return };
         let (_, core) = self.there.swap_remove(at);
+        self.places.remove(&core.id());
+        self.software.retain(|&other| other != place);
         let Some(added) = self.at(place) else { return };
         let Added { engine, side, .. } = mem::replace(added, Added::NONE);
         // Its queues go before what they complete to.
@@ -245,7 +266,9 @@ impl Queues {
     #[inline(never)]
     fn begin_far<J: Job>(&mut self, job: J, tag: Tag) -> std::result::Result<(), Refused<J>> {
         let id = job.context();
-        let begun = match self.far.iter_mut().find(|added| added.id == id) {
+        let place = self.places.get(&id).map(|&place| place as usize);
+        let far = &mut self.far;
+        let begun = match place.and_then(|place| far.get_mut(place.checked_sub(NEAR)?)) {
             Some(Added { engine, side, .. }) => {
                 let engine = J::Engine::of(engine).expect("a context's jobs are for its engine");
                 job.begin(tag, engine, SideOf { sides: &mut self.sides, at: side })
@@ -291,7 +314,8 @@ impl Queues {
             let at = (self.last + 1 + step) % count;
             let Some(side) = sides.get(at) else { continue };
             while let Some(cqe) = side.cq.poll() {
-                let Some(added) = at_place(near, far, cqe.user_index()) else {
+                let place = side.owner.unwrap_or_else(|| cqe.user_index());
+                let Some(added) = at_place(near, far, place) else {
                     return Err(stray(&cqe));
                 };
                 if let Some(done) = added.engine.complete(cqe, side)? {
@@ -306,10 +330,10 @@ impl Queues {
 
     /// Has software do a bit of its work, until one completes a job.
     pub(super) fn progress(&mut self) -> Option<Done> {
-        let count = self.there.len();
+        let count = self.software.len();
         for step in 0..count {
             let at = (self.turn + 1 + step) % count;
-            let place = self.there[at].0;
+            let place = self.software[at];
             let Some(added) = at_place(&mut self.near, &mut self.far, place) else { continue };
             if added.engine.has_work() {
                 let side = self.sides.get(added.side as usize).expect("a context is there");
@@ -325,7 +349,7 @@ impl Queues {
 
     /// Whether [`Queues::progress`] has something to do.
     pub(super) fn has_work(&self) -> bool {
-        self.there.iter().any(|&(place, _)| {
+        self.software.iter().any(|&place| {
             let place = place as usize;
             let far = || self.far.get(place - NEAR);
             self.near.get(place).or_else(far).is_some_and(|added| added.engine.has_work())

@@ -17,6 +17,8 @@ pub struct Side {
     pub(crate) room: Room,
     /// Contexts here.
     pub(super) contexts: u32,
+    /// The place of the context that brought the completion queue; no other's complete here.
+    pub(super) owner: Option<u32>,
 }
 
 /// The bits of a completion queue's index.
@@ -70,7 +72,8 @@ impl Sides {
 
     /// The place of the one on a device.
     pub(super) fn on(&mut self, dev: &Dev) -> Option<usize> {
-        (0..self.places()).find(|&at| self.get(at).is_some_and(|side| side.dev == *dev))
+        (0..self.places())
+            .find(|&at| self.get(at).is_some_and(|side| side.dev == *dev && side.owner.is_none()))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Side> {
@@ -140,7 +143,17 @@ impl Side {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         let entries = least.checked_next_power_of_two().unwrap_or(most).min(most);
-        let mut cq = dev.domain().completion_queue(&CqConfig::new(entries))?;
+        let cq = dev.domain().completion_queue(&CqConfig::new(entries))?;
+        Self::over(dev, cq, Room { left: entries - depth }, handle)
+    }
+
+    /// Over the completion queue that the context at `owner` brought.
+    pub(super) fn brought(dev: &Dev, cq: Cq, owner: u32, handle: Option<&Handle>) -> Result<Self> {
+        let side = Self::over(dev, cq, Room { left: 0 }, handle)?;
+        Ok(Self { owner: Some(owner), ..side })
+    }
+
+    fn over(dev: &Dev, mut cq: Cq, room: Room, handle: Option<&Handle>) -> Result<Self> {
         let events = match handle {
             Some(handle) => {
                 let events = CqEvents::new(dev.device())?;
@@ -150,8 +163,7 @@ impl Side {
             }
             None => None,
         };
-        let room = Room { left: entries - depth };
-        Ok(Self { dev: dev.clone(), cq, events, room, contexts: 0 })
+        Ok(Self { dev: dev.clone(), cq, events, room, contexts: 0, owner: None })
     }
 
     /// For an engine that is tested alone.

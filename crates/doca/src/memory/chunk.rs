@@ -63,15 +63,20 @@ pub struct Chunk {
 /// tell. It is true as long as a buffer points to the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// The [id](Dev::id) of the device that may read; 0 if none is known.
+    /// The [id](Dev::id) of the device that may read; 0 if none is known. With [`Reach::PEER`], the
+    /// memory is a peer's.
     pub(crate) reader: u64,
     /// That of the device if it may also write; else 0.
     pub(crate) writer: u64,
+    /// The key; of a peer's memory, the remote one.
     pub(crate) lkey: Lkey,
 }
 
 impl Reach {
     pub(crate) const UNKNOWN: Self = Self { reader: 0, writer: 0, lkey: Lkey(0) };
+
+    /// Above all ids: what the device reaches by requests to its peer.
+    pub(crate) const PEER: u64 = 1 << 63;
 }
 
 impl Chunk {
@@ -206,8 +211,16 @@ impl Chunk {
 
     /// How the device of a key reaches it.
     pub(crate) fn reach_by(&self, key: &DeviceKey) -> Reach {
-        let Some(lkey) = key.lkey else { return Reach::UNKNOWN };
         let reader = key.dev.id();
+        let Some(lkey) = key.lkey else {
+            let of_peer = |Rkey(rkey)| (reader | Reach::PEER, Lkey(rkey));
+            let known = key.rkey.map(of_peer);
+            return known.map_or(Reach::UNKNOWN, |(reader, lkey)| Reach {
+                reader,
+                writer: 0,
+                lkey,
+            });
+        };
         Reach { reader, writer: if self.is_writable() { reader } else { 0 }, lkey }
     }
 

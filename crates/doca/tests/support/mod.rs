@@ -1,6 +1,8 @@
 //! Devices of the model in this process.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod rdma;
+
 use std::sync::Arc;
 
 use verbless_devx::Backend;

@@ -2,8 +2,8 @@
 //! follow.
 
 use verbless_command::{
-    Error, ErrorKind, Gid, GlobalRoute, InitAttr, Mtu, Path, Qpn, RemoteAccess, RoceVersion,
-    RtrAttr, RtsAttr,
+    Error, ErrorKind, Gid, GlobalRoute, InitAttr, Mtu, Path, QpObject, Qpn, RemoteAccess,
+    RoceVersion, RtrAttr, RtsAttr,
 };
 use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
 use verbless_devx::{Errno, GidTableEntry, GidType, LinkLayer, PortAttributes};
@@ -85,7 +85,20 @@ impl Default for ConnectOptions {
     }
 }
 
+/// The transitions of a queue pair from RESET to RTS.
+pub(super) struct Steps {
+    pub(super) init: InitAttr,
+    pub(super) rtr: RtrAttr,
+    pub(super) rts: RtsAttr,
+}
+
 impl ConnectOptions {
+    /// What INIT needs of them.
+    pub(super) const fn init(&self) -> InitAttr {
+        let Self { port, pkey_index, access, .. } = *self;
+        InitAttr { port, pkey_index, access }
+    }
+
     /// The UDP source port towards `peer`; `local` is ours, 0 where it is not known.
     fn source_port(&self, local: Qpn, peer: Qpn) -> u16 {
         self.udp_source_port.unwrap_or_else(|| {
@@ -122,6 +135,14 @@ impl Domain {
         qp: &Qp<S, R>,
         options: &ConnectOptions,
     ) -> Result<PeerAddress, Error> {
+        self.address_of(qp.object(), options)
+    }
+
+    pub(super) fn address_of(
+        &self,
+        qp: &QpObject,
+        options: &ConnectOptions,
+    ) -> Result<PeerAddress, Error> {
         let port = self.device.query_port(options.port)?;
         let ethernet = port.link_layer() == LinkLayer::Ethernet;
         let gid = match ethernet {
@@ -133,7 +154,7 @@ impl Domain {
         };
         Ok(PeerAddress {
             qpn: qp.qpn(),
-            psn: options.psn.unwrap_or_else(|| qp.object().first_psn()),
+            psn: options.psn.unwrap_or_else(|| qp.first_psn()),
             ethernet,
             lid: if ethernet { 0 } else { port.raw.lid },
             gid: gid.unwrap_or_default(),
@@ -142,6 +163,21 @@ impl Domain {
             mtu: path_mtu(&port, options)?,
             reads: self.responder_resources(options),
         })
+    }
+
+    /// Whether a queue pair could be connected with these options: their port, GID and path MTU are
+    /// there.
+    ///
+    /// # Errors
+    /// As [`Domain::address`].
+    pub fn check_options(&self, options: &ConnectOptions) -> Result<(), Error> {
+        let port = self.device.query_port(options.port)?;
+        path_mtu(&port, options)?;
+        match (port.link_layer(), options.gid_index) {
+            (LinkLayer::Ethernet, _) => self.roce_gid(options).map(drop),
+            (_, Some(index)) => self.device.gid_entry(options.port.into(), index.into()).map(drop),
+            (_, None) => Ok(()),
+        }
     }
 
     /// READs and atomics of a peer that we answer at a time; the device counts in powers of two.
@@ -164,27 +200,38 @@ impl Domain {
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<(), Error> {
+        let steps = self.steps(qp.object(), peer, options)?;
+        qp.to_init(&steps.init)?;
+        qp.to_rtr(&steps.rtr)?;
+        qp.to_rts(&steps.rts)
+    }
+
+    /// What the three transitions towards `peer` say.
+    pub(super) fn steps(
+        &self,
+        qp: &QpObject,
+        peer: &PeerAddress,
+        options: &ConnectOptions,
+    ) -> Result<Steps, Error> {
         let port = self.device.query_port(options.port)?;
         let path = self.path_from(&port, qp.qpn(), peer, options)?;
-        let mtu = path_mtu(&port, options)?.min(peer.mtu);
-        let caps = self.device.caps();
-        let send_psn = options.psn.unwrap_or_else(|| qp.object().first_psn());
-        let ConnectOptions { port, pkey_index, access, .. } = *options;
-        qp.to_init(&InitAttr { port, pkey_index, access })?;
-        qp.to_rtr(&RtrAttr {
-            path,
-            mtu,
-            remote_qpn: peer.qpn,
-            receive_psn: peer.psn,
-            max_destination_reads: self.responder_resources(options),
-            min_rnr_timer: options.min_rnr_timer,
-        })?;
-        qp.to_rts(&RtsAttr {
-            send_psn,
-            ack_timeout: options.ack_timeout,
-            retry_count: options.retry_count,
-            rnr_retry: options.rnr_retry,
-            max_reads: options.reads.min(caps.max_reads_out).min(peer.reads),
+        Ok(Steps {
+            init: options.init(),
+            rtr: RtrAttr {
+                path,
+                mtu: path_mtu(&port, options)?.min(peer.mtu),
+                remote_qpn: peer.qpn,
+                receive_psn: peer.psn,
+                max_destination_reads: self.responder_resources(options),
+                min_rnr_timer: options.min_rnr_timer,
+            },
+            rts: RtsAttr {
+                send_psn: options.psn.unwrap_or_else(|| qp.first_psn()),
+                ack_timeout: options.ack_timeout,
+                retry_count: options.retry_count,
+                rnr_retry: options.rnr_retry,
+                max_reads: options.reads.min(self.device.caps().max_reads_out).min(peer.reads),
+            },
         })
     }
 

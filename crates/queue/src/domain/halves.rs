@@ -61,15 +61,16 @@ pub struct ReceiveHalf {
     device: DeviceSide,
 }
 
-/// The device's side, which both halves hold. Posting and completing leave the lock alone.
-struct DeviceSide(Arc<Mutex<OnDevice>>);
+/// The device's side, which several hold. Posting and completing leave the lock alone.
+#[derive(Clone)]
+pub(super) struct DeviceSide(pub(super) Arc<Mutex<OnDevice>>);
 
 impl DeviceSide {
-    fn lock(&self) -> MutexGuard<'_, OnDevice> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, OnDevice> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn qpn(&self) -> Qpn {
+    pub(super) fn qpn(&self) -> Qpn {
         self.lock().object().qpn()
     }
 }

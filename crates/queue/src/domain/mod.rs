@@ -29,6 +29,7 @@
 
 mod builder;
 mod connect;
+pub mod control;
 mod datagram;
 mod foreign;
 pub mod halves;
@@ -45,6 +46,7 @@ mod transitions;
 
 pub use builder::DomainBuilder;
 pub use connect::ConnectOptions;
+pub use control::{QpControl, QpQueues};
 pub use datagram::DatagramOptions;
 pub use foreign::{ImportedRegion, SharedRegion};
 pub use halves::{JoinError, ReceiveHalf, SendHalf, SplitError};
@@ -53,5 +55,5 @@ pub use key::{IndirectKey, UmrKey};
 pub use pages::BLUEFLAME_PAGES;
 pub use peer::PeerAddress;
 pub use protection::Domain;
-pub use queues::{Cq, CqConfig, Qp, QpConfig};
+pub use queues::{Cq, CqConfig, CqTarget, Qp, QpConfig};
 pub use srq::{Srq, SrqConfig};

@@ -110,6 +110,15 @@ pub struct Cq {
     pub(crate) subscription: Option<Subscription>,
 }
 
+/// Where queue pairs report to: a completion queue, named without having it. So one thread makes
+/// queue pairs that complete in a queue which another one polls ([`Cq::target`]). It keeps the
+/// object on the device.
+#[derive(Clone)]
+pub struct CqTarget {
+    pub(super) object: Arc<CqObject>,
+    cleaner: CqCleaner,
+}
+
 /// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
 ///
 /// **Receives** may be posted as soon as it is made: a program that posts them before it tells the
@@ -177,6 +186,16 @@ impl Domain {
         send_cq: &Cq,
         receive_cq: &Cq,
     ) -> Result<Qp<S>, Error> {
+        self.queue_pair_towards(config, &send_cq.target(), &receive_cq.target())
+    }
+
+    /// The same with completion queues that are elsewhere.
+    pub fn queue_pair_towards<S: Service>(
+        &self,
+        config: &QpConfig,
+        send_cq: &CqTarget,
+        receive_cq: &CqTarget,
+    ) -> Result<Qp<S>, Error> {
         self.check(config)?;
         let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
         // The receive ring comes first, and the send ring follows without a gap: so it fills at
@@ -202,8 +221,8 @@ impl Domain {
     pub(super) fn build_sharing<S: Service>(
         &self,
         config: &QpConfig,
-        send_cq: &Cq,
-        receive_cq: &Cq,
+        send_cq: &CqTarget,
+        receive_cq: &CqTarget,
         pool: Arc<RmpObject>,
         returns: SrqReturns,
     ) -> Result<Qp<S, WithSrq>, Error> {
@@ -217,8 +236,8 @@ impl Domain {
     fn build<S: Service>(
         &self,
         config: &QpConfig,
-        send_cq: &Cq,
-        receive_cq: &Cq,
+        send_cq: &CqTarget,
+        receive_cq: &CqTarget,
         receives: ReceiveShape,
     ) -> Result<Built<S>, Error> {
         self.check(config)?;
@@ -297,9 +316,9 @@ struct Built<S: Service> {
 }
 
 /// What cleans up behind a queue pair that reports to these completion queues.
-fn cleaners(send_cq: &Cq, receive_cq: &Cq, returns: Option<SrqReturns>) -> Cleaners {
+fn cleaners(send_cq: &CqTarget, receive_cq: &CqTarget, returns: Option<SrqReturns>) -> Cleaners {
     let same = Arc::ptr_eq(&send_cq.object, &receive_cq.object);
-    Cleaners::new(send_cq.cleaner(), (!same).then(|| receive_cq.cleaner()), returns)
+    Cleaners::new(send_cq.cleaner.clone(), (!same).then(|| receive_cq.cleaner.clone()), returns)
 }
 
 /// Rings that are not where we laid them out.
@@ -360,9 +379,16 @@ impl Cq {
         object.destroy()
     }
 
-    fn cleaner(&self) -> CqCleaner {
+    /// It as the place where queue pairs report to.
+    pub fn target(&self) -> CqTarget {
         let overwrites = self.object.attr().ignore_overrun;
-        self.queue.cleaner().overwriting(overwrites)
+        let cleaner = self.queue.cleaner().overwriting(overwrites);
+        CqTarget { object: self.object.clone(), cleaner }
+    }
+
+    /// Completions that it holds.
+    pub fn entries(&self) -> u32 {
+        1 << self.object.attr().log_cqes
     }
 
     /// Has its completion events come to `channel` with `cookie`; each needs the queue to be armed.
@@ -416,6 +442,19 @@ impl<S: Service, R: ReceiveSide> Deref for Qp<S, R> {
 impl<S: Service, R: ReceiveSide> DerefMut for Qp<S, R> {
     fn deref_mut(&mut self) -> &mut QueuePair<S, R> {
         &mut self.queue
+    }
+}
+
+impl CqTarget {
+    /// Whether it is this one.
+    pub fn is(&self, cq: &Cq) -> bool {
+        Arc::ptr_eq(&self.object, &cq.object)
+    }
+}
+
+impl fmt::Debug for CqTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CqTarget({})", self.object.cqn())
     }
 }
 

@@ -75,7 +75,8 @@ impl Domain {
         receives: &Srq,
     ) -> Result<Qp<S, WithSrq>, Error> {
         let returns = receives.queue.returns();
-        self.build_sharing(config, send_cq, receive_cq, receives.object.clone(), returns)
+        let (send_cq, receive_cq) = (send_cq.target(), receive_cq.target());
+        self.build_sharing(config, &send_cq, &receive_cq, receives.object.clone(), returns)
     }
 }
 

@@ -7,6 +7,7 @@ use super::exclusive::RecordMemory;
 use crate::trace::{Event, event};
 
 /// One big-endian word of a doorbell record.
+#[derive(Clone)]
 pub(crate) struct Record {
     word: NonNull<AtomicU32>,
     _memory: RecordMemory,

@@ -1,0 +1,120 @@
+//! An instance that is being configured.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Rdma;
+use super::instance::Instance;
+use super::properties::{Mtu, Properties, TransportType};
+use crate::device::Dev;
+use crate::error::{Refused, Result};
+use crate::types::AccessFlags;
+
+#[cfg(doc)]
+use crate::error::ErrorKind;
+
+/// An instance in RESET: one that is being configured, or was stopped.
+#[must_use = "an instance exists when it is started"]
+pub struct RdmaBuilder {
+    dev: Dev,
+    properties: Properties,
+    /// What was stopped, to be started again where it is.
+    stopped: Option<Arc<Instance>>,
+}
+
+/// Declares the setters of properties.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty $(=> $wrap:ident)?;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.properties.$name = setters!(@ $name $($wrap)?);
+            self
+        }
+    )*};
+    (@ $name:ident) => { $name };
+    (@ $name:ident $wrap:ident) => { $wrap($name) };
+}
+
+impl RdmaBuilder {
+    pub(super) fn new(dev: &Dev) -> Self {
+        Self { dev: dev.clone(), properties: Properties::default(), stopped: None }
+    }
+
+    pub(super) fn stopped(instance: Arc<Instance>, properties: Properties) -> Self {
+        Self { dev: instance.core().dev().clone(), properties, stopped: Some(instance) }
+    }
+
+    setters! {
+        /// Sets [`Properties::send_queue_size`].
+        send_queue_size: u32;
+        /// Sets [`Properties::recv_queue_size`].
+        recv_queue_size: u32;
+        /// Sets [`Properties::recv_buf_chain_len`].
+        recv_buf_chain_len: u32;
+        /// Sets [`Properties::send_buf_chain_len`].
+        send_buf_chain_len: u32;
+        /// Sets [`Properties::permissions`].
+        permissions: AccessFlags;
+        /// Sets [`Properties::transport_type`].
+        transport_type: TransportType;
+        /// Sets [`Properties::port`].
+        port: u8;
+        /// Sets [`Properties::gid_index`].
+        gid_index: u8 => Some;
+        /// Sets [`Properties::mtu`].
+        mtu: Mtu => Some;
+        /// Sets [`Properties::service_level`].
+        service_level: u8 => Some;
+        /// Sets [`Properties::traffic_class`].
+        traffic_class: u8;
+        /// Sets [`Properties::retry_count`].
+        retry_count: u8;
+        /// Sets [`Properties::rnr_retry_count`].
+        rnr_retry_count: u8;
+        /// Sets [`Properties::ack_timeout`].
+        ack_timeout: u8;
+        /// Sets [`Properties::min_rnr_timer`].
+        min_rnr_timer: u8;
+        /// Sets [`Properties::reads`].
+        reads: u8;
+    }
+
+    /// What the properties are set to (`doca_rdma_get_<property>`).
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Starts it (`doca_ctx_start`): it is in INIT. One that was stopped stays on its work queue.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] for a property that the device, its port or the completion queue
+    /// that it brought to a work queue has no room for; [`ErrorKind::NotSupported`] for
+    /// [`TransportType::Dc`], and for atomics where the device has none; the device's refusal. What
+    /// was configured is given back.
+    pub fn start(self) -> std::result::Result<Rdma, Refused<Self>> {
+        match self.started() {
+            Ok(instance) => Ok(Rdma { instance, properties: self.properties }),
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+
+    fn started(&self) -> Result<Arc<Instance>> {
+        self.properties.check(&self.dev)?;
+        match &self.stopped {
+            Some(instance) => {
+                instance.restart(self.properties)?;
+                Ok(instance.clone())
+            }
+            None => Ok(Arc::new(Instance::new(&self.dev, self.properties))),
+        }
+    }
+}
+
+impl fmt::Debug for RdmaBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaBuilder")
+            .field("dev", &self.dev)
+            .field("properties", &self.properties)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,216 @@
+//! What a job becomes, if the job may have its buffers (chapter 4 of the guide).
+
+use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
+
+use super::job::{Operation, RdmaJob};
+use super::properties::MAX_SGES;
+use crate::buffer::{Buf, Link};
+use crate::context::failure::JobType;
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The refusals of a job, as they are on the path of jobs.
+pub(super) const fn refuse(kind: ErrorKind, text: &'static str) -> Error {
+    Error::plain(kind, text)
+}
+
+const fn invalid(text: &'static str) -> Error {
+    refuse(ErrorKind::InvalidValue, text)
+}
+
+/// Local memory of a request.
+pub(super) struct Sges {
+    list: [Sge; MAX_SGES],
+    count: usize,
+}
+
+impl Sges {
+    pub(super) fn as_slice(&self) -> &[Sge] {
+        &self.list[..self.count]
+    }
+
+    fn push(&mut self, address: u64, length: u64, lkey: Lkey) -> Result<()> {
+        // An entry states no more than this.
+        const MOST: u64 = 0x7fff_ffff;
+        if length > MOST {
+            self.push(address, MOST, lkey)?;
+            return self.push(address + MOST, length - MOST, lkey);
+        }
+        if length > 0 {
+            let Some(place) = self.list.get_mut(self.count) else {
+                return Err(invalid("the chain has more buffers than a request has entries for"));
+            };
+            *place = Sge::new(address, length as u32, lkey);
+            self.count += 1;
+        }
+        Ok(())
+    }
+}
+
+/// What counts of a local buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Its data.
+    Data,
+    /// From its data's begin to its end.
+    Rest,
+}
+
+/// What an instance allows.
+pub(super) struct Limits {
+    pub(super) send_chain: u32,
+    pub(super) receive_chain: u32,
+    /// Bytes of a message.
+    pub(super) longest: u64,
+}
+
+/// The memory of a job on `dev`, of this side and of the peer.
+pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, RemoteAddr)> {
+    let (local, remote) = (job.local.as_option(), job.remote.as_option());
+    for buffer in local.into_iter().chain(remote) {
+        if !buffer.is_sole() {
+            let text = "a buffer with several references can be in no job: drop the others first";
+            return Err(invalid(text));
+        }
+    }
+    let rule = match job.operation {
+        Operation::Receive => Rule {
+            part: Part::Rest,
+            written: true,
+            most: limits.receive_chain,
+            too_long: "the chain has more buffers than a receive takes: recv_buf_chain_len",
+        },
+        Operation::CompareSwap { .. } | Operation::FetchAdd(_) => Rule {
+            part: Part::Data,
+            written: true,
+            most: 1,
+            too_long: "the result of an atomic is one buffer, and no chain",
+        },
+        operation => Rule {
+            part: Part::Data,
+            written: operation == Operation::Read,
+            most: limits.send_chain,
+            too_long: "the chain has more buffers than a job takes: send_buf_chain_len",
+        },
+    };
+    let (sges, bytes) = gather(local, dev, &rule)?;
+    if bytes > limits.longest {
+        let text = "the job has more bytes than a message may have: max_message_size, or 2 GiB";
+        return Err(invalid(text));
+    }
+    let remote = match job.operation {
+        Operation::Receive | Operation::Send | Operation::SendImm(_) => None,
+        Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
+            if bytes != 8 {
+                return Err(invalid("the data of an atomic's result buffer must be of 8 bytes"));
+            }
+            let Some(word) = peer(remote, dev, bytes)? else {
+                return Err(invalid("an atomic needs a destination"));
+            };
+            if !word.address.is_multiple_of(8) {
+                return Err(invalid("the data of an atomic's destination must be aligned to 8"));
+            }
+            Some(word)
+        }
+        operation => {
+            let remote = peer(remote, dev, bytes)?;
+            if remote.is_none() && bytes > 0 {
+                let text = match operation.job_type() {
+                    JobType::RdmaRead => {
+                        "a read without a source reads nothing, and its \
+                                          destination has data: give it a source"
+                    }
+                    _ => {
+                        "a write without a destination writes nothing, and its source has data: \
+                          give it a destination"
+                    }
+                };
+                return Err(invalid(text));
+            }
+            remote
+        }
+    };
+    Ok((sges, remote.unwrap_or(RemoteAddr::new(0, Rkey(0)))))
+}
+
+/// What a job may have as its local buffer.
+struct Rule {
+    part: Part,
+    /// The device writes there.
+    written: bool,
+    /// Buffers of the chain at most.
+    most: u32,
+    /// The refusal of a longer one.
+    too_long: &'static str,
+}
+
+/// The memory of this side, and its bytes.
+fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &Rule) -> Result<(Sges, u64)> {
+    let mut sges = Sges { list: [Sge::new(0, 0, Lkey(0)); MAX_SGES], count: 0 };
+    let mut bytes = 0u64;
+    for (number, link) in buffer.iter().flat_map(|buffer| buffer.chain()).enumerate() {
+        if number as u32 == rule.most {
+            return Err(invalid(rule.too_long));
+        }
+        let lkey = local(link, dev, rule.written)?;
+        let (address, length) = match rule.part {
+            Part::Data => link.data(),
+            Part::Rest => link.rest(),
+        };
+        bytes = bytes.saturating_add(length);
+        // More than a message is refused below.
+        sges.push(address, length.min(1 << 31), lkey)?;
+    }
+    Ok((sges, bytes))
+}
+
+/// The key of local memory, if a job may have it.
+fn local(link: Link<'_>, dev: &Dev, written: bool) -> Result<Lkey> {
+    let chunk = link.chunk();
+    let Some(key) = chunk.key(dev) else {
+        let text = "the map of a buffer does not have the instance's device: add it to the map";
+        return Err(refuse(ErrorKind::NotPermitted, text));
+    };
+    let Some(lkey) = key.lkey() else {
+        let text = "the buffer is in a peer's memory, where one of this side is needed";
+        return Err(refuse(ErrorKind::NotPermitted, text));
+    };
+    if written && !chunk.is_writable() {
+        let text = "the map of a buffer that is written may only be read: give it LOCAL_READ_WRITE";
+        return Err(refuse(ErrorKind::NotPermitted, text));
+    }
+    Ok(lkey)
+}
+
+/// The memory of the peer, which must have room for so many bytes. What the peer permits, its
+/// device tells.
+fn peer(buffer: Option<&Buf>, dev: &Dev, bytes: u64) -> Result<Option<RemoteAddr>> {
+    let Some(buffer) = buffer else { return Ok(None) };
+    let link = buffer.first();
+    if link.next().is_some() {
+        return Err(invalid("a buffer in a peer's memory must be no chain"));
+    }
+    let Some(key) = link.chunk().key(dev) else {
+        let text = "the map of the peer's memory is another device's: import it for this one";
+        return Err(refuse(ErrorKind::NotPermitted, text));
+    };
+    let (Some(rkey), None) = (key.rkey(), key.lkey()) else {
+        let text = "the buffer is in memory of this side: make a map of the peer's export";
+        return Err(refuse(ErrorKind::NotPermitted, text));
+    };
+    let (address, room) = link.rest();
+    if bytes > room {
+        return Err(invalid("the buffer in the peer's memory ends before the data does"));
+    }
+    Ok(Some(RemoteAddr::new(address, rkey)))
+}
+
+/// Has each single buffer of the job remember how `dev` reaches it.
+pub(super) fn remember(job: &RdmaJob, dev: &Dev) {
+    for buffer in job.local.as_option().into_iter().chain(job.remote.as_option()) {
+        let chunk = buffer.first().chunk();
+        if let Some(key) = chunk.key(dev) {
+            buffer.remember(chunk.reach_by(key));
+        }
+    }
+}

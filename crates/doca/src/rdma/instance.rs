@@ -1,0 +1,339 @@
+//! What an instance is to its program and to its work queue: its state, and the queue pair behind
+//! it.
+//!
+//! The queue pair is in two parts. Its queues are the engine's, in the work queue, and its states
+//! are here behind a lock that no job takes. It is made when it is needed first: for an export or a
+//! connection, with a completion queue of its own, or when the instance is added to a work queue,
+//! with that one's.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use verbless_command::AccessKey;
+use verbless_queue::{Cq, CqConfig, CqTarget, Qp, QpControl, QpQueues};
+
+use super::blob::{ConnectionDescriptor, Fields, Nonce, describe, parse};
+use super::properties::Properties;
+use crate::context::core::Core;
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The state of an instance (`enum doca_rdma_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum RdmaState {
+    /// It is not started: it is an [`RdmaBuilder`](super::RdmaBuilder).
+    Reset = 0,
+    /// It is started: it can be exported, connected, and take receives.
+    Init = 1,
+    /// It is connected, and takes all jobs.
+    Connected = 2,
+    /// A job failed in flight, or the connection was given up: stop it to start over.
+    Error = 3,
+}
+
+/// A state, and how often the instance was started until then: one word, which is compared as a
+/// whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word(u32);
+
+impl Word {
+    const fn new(starts: u32, state: RdmaState) -> Self {
+        Self(starts << 2 | state as u32)
+    }
+
+    pub(super) const fn state(self) -> RdmaState {
+        match self.0 & 3 {
+            0 => RdmaState::Reset,
+            1 => RdmaState::Init,
+            2 => RdmaState::Connected,
+            _ => RdmaState::Error,
+        }
+    }
+
+    /// How often it was started, modulo 2^30.
+    pub(super) const fn starts(self) -> u32 {
+        self.0 >> 2
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+pub(super) struct Instance {
+    core: Arc<Core>,
+    /// A [`Word`].
+    word: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    properties: Properties,
+    /// The queue pair.
+    live: Option<Live>,
+    /// Its queues, until the engine takes them.
+    queues: Option<QpQueues>,
+    /// The completion queue that it came with, until a work queue takes it.
+    own: Option<Cq>,
+    /// Where its completions come, with the room there; `None` until it is known.
+    target: Option<(CqTarget, u32)>,
+    /// The work queue's place for it, while it has one.
+    place: Option<u32>,
+    /// What it has connected to since it was made.
+    seen: Vec<Nonce>,
+}
+
+#[derive(Debug)]
+struct Live {
+    control: QpControl,
+    descriptor: ConnectionDescriptor,
+    exported: bool,
+}
+
+impl Instance {
+    /// One that is started.
+    pub(super) fn new(dev: &Dev, properties: Properties) -> Self {
+        let inner = Inner {
+            properties,
+            live: None,
+            queues: None,
+            own: None,
+            target: None,
+            place: None,
+            seen: Vec::new(),
+        };
+        Self {
+            core: Arc::new(Core::new(dev, true, 1)),
+            word: AtomicU32::new(Word::new(1, RdmaState::Init).0),
+            inner: Mutex::new(inner),
+        }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn dev(&self) -> &Dev {
+        self.core.dev()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline(always)]
+    pub(super) fn word(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    fn set_state(&self, state: RdmaState) {
+        let word = Word::new(self.word().starts(), state);
+        self.word.store(word.0, Ordering::Release);
+    }
+
+    /// Its jobs of this start do not go on.
+    pub(super) fn fail(&self, starts: u32) {
+        let to_error = |word| {
+            let word = Word(word);
+            let goes_on = matches!(word.state(), RdmaState::Init | RdmaState::Connected);
+            (word.starts() == starts && goes_on).then(|| Word::new(starts, RdmaState::Error).0)
+        };
+        let _was = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, to_error);
+    }
+
+    /// Starts it again after [`Instance::stop`].
+    pub(super) fn restart(&self, properties: Properties) -> Result<()> {
+        let mut inner = self.inner();
+        let needed = properties.send_queue_size.saturating_add(properties.recv_queue_size);
+        // Of a work queue's own, each job has its place there.
+        if let Some((_, room)) = inner.target
+            && needed > room
+        {
+            let text = format!(
+                "send_queue_size and recv_queue_size are {needed} together, and the completion \
+                 queue that the work queue took over from the instance has {room} entries: \
+                 remove it from the work queue first, or choose less"
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        inner.properties = properties;
+        if inner.place.is_some() {
+            self.make(&mut inner)?;
+        }
+        let starts = self.word().starts().wrapping_add(1) & (u32::MAX >> 2);
+        self.word.store(Word::new(starts, RdmaState::Init).0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes the queue pair.
+    fn make(&self, inner: &mut Inner) -> Result<()> {
+        let domain = self.dev().domain();
+        let properties = inner.properties;
+        let (own, target) = match &inner.target {
+            Some((target, _)) => (None, target.clone()),
+            None => {
+                let entries = properties.send_queue_size + properties.recv_queue_size;
+                let cq = domain.completion_queue(&CqConfig::new(entries))?;
+                let target = cq.target();
+                (Some(cq), target)
+            }
+        };
+        let place = inner.place.unwrap_or(self.core.id().likely_place());
+        let qp: Qp = domain.queue_pair_towards(&properties.config(place), &target, &target)?;
+        let (queues, control) = qp.with_control();
+        let options = properties.options();
+        control.to_init(&options)?;
+        let random = AccessKey::random().map_err(|error| {
+            let text = format!("drawing the number of a connection: {error}");
+            Error::new(ErrorKind::OperatingSystem, text).with_source(error)
+        })?;
+        let descriptor = describe(&Fields {
+            permissions: properties.permissions,
+            nonce: std::array::from_fn(|at| random.as_bytes()[at]),
+            address: control.address(domain, &options)?,
+        });
+        if let Some(cq) = own {
+            inner.target = Some((target, cq.entries()));
+            inner.own = Some(cq);
+        }
+        inner.live = Some(Live { control, descriptor, exported: false });
+        inner.queues = Some(queues);
+        Ok(())
+    }
+
+    fn live<'i>(&self, inner: &'i mut Inner) -> Result<&'i mut Live> {
+        if inner.live.is_none() {
+            self.make(inner)?;
+        }
+        let none = Error::plain(ErrorKind::Unexpected, "the instance has no queue pair");
+        inner.live.as_mut().ok_or(none)
+    }
+
+    pub(super) fn export(&self) -> Result<ConnectionDescriptor> {
+        let mut inner = self.inner();
+        if self.word().state() == RdmaState::Error {
+            let text = "the instance is in the error state: stop it, and export it when it is \
+                        started again";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        }
+        let live = self.live(&mut inner)?;
+        live.exported = true;
+        Ok(live.descriptor)
+    }
+
+    pub(super) fn connect(&self, bytes: &[u8]) -> Result<()> {
+        let mut inner = self.inner();
+        let refuse = |text| Err(Error::plain(ErrorKind::BadState, text));
+        match self.word().state() {
+            RdmaState::Init => {}
+            RdmaState::Connected => {
+                return refuse("the instance is connected: stop it, and start it again");
+            }
+            _ => {
+                return refuse(
+                    "the instance is in the error state: stop it, start it again, and exchange \
+                     new descriptors",
+                );
+            }
+        }
+        let peer = parse(bytes)?;
+        if inner.seen.contains(&peer.nonce) {
+            let text = "the instance was connected by this descriptor before: have the peer stop, \
+                        start, and export again";
+            return Err(Error::plain(ErrorKind::InvalidValue, text));
+        }
+        let options = inner.properties.options();
+        let domain = self.dev().domain();
+        let live = self.live(&mut inner)?;
+        if let Err(error) = live.control.connect(domain, &peer.address, &options) {
+            if !live.control.is_in_init().unwrap_or(false) {
+                self.set_state(RdmaState::Error);
+            }
+            return Err(error.into());
+        }
+        inner.seen.push(peer.nonce);
+        self.set_state(RdmaState::Connected);
+        Ok(())
+    }
+
+    /// Ends it. The jobs in flight come back from the work queue.
+    pub(super) fn stop(&self) -> Result<()> {
+        let mut inner = self.inner();
+        if let Some(live) = &inner.live {
+            live.control.to_error()?;
+        }
+        inner.live = None;
+        inner.queues = None;
+        if inner.place.is_none() {
+            (inner.own, inner.target) = (None, None);
+        }
+        self.set_state(RdmaState::Reset);
+        Ok(())
+    }
+
+    /// Ends what is in flight, and takes no more jobs.
+    pub(super) fn abort(&self) -> Result<()> {
+        let inner = self.inner();
+        if let Some(live) = &inner.live {
+            live.control.to_error()?;
+        }
+        self.fail(self.word().starts());
+        Ok(())
+    }
+
+    /// The completion queue that it came with.
+    pub(super) fn brings(&self) -> Result<Option<Cq>> {
+        let mut inner = self.inner();
+        if !matches!(self.word().state(), RdmaState::Init | RdmaState::Connected) {
+            let text = "the instance is in the error state, or stopped: start it again, then add \
+                        the work queue";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        }
+        Ok(inner.own.take())
+    }
+
+    /// It is at this place of a work queue, whose completion queue is `cq`.
+    pub(super) fn attach(&self, place: u32, cq: &Cq) -> Result<(QpQueues, Word, Properties)> {
+        let mut inner = self.inner();
+        if let Some((target, _)) = &inner.target {
+            if !target.is(cq) {
+                let text = "adding the instance to a work queue failed before: stop it, and start \
+                            it again";
+                return Err(Error::plain(ErrorKind::BadState, text));
+            }
+        } else {
+            // There each job of the work queue has its place.
+            inner.target = Some((cq.target(), u32::MAX));
+        }
+        inner.place = Some(place);
+        let made = self.live(&mut inner).map(drop);
+        let Some(queues) = made.map(|()| inner.queues.take()).inspect_err(|_| {
+            (inner.place, inner.target) = (None, None);
+        })?
+        else {
+            let text = "the instance has given its queues away";
+            return Err(Error::plain(ErrorKind::Unexpected, text));
+        };
+        Ok((queues, self.word(), inner.properties))
+    }
+
+    /// The queues of the current start, if there are new ones, with what they are for.
+    pub(super) fn take_queues(&self) -> Option<(QpQueues, Word, Properties)> {
+        let mut inner = self.inner();
+        let queues = inner.queues.take()?;
+        Some((queues, self.word(), inner.properties))
+    }
+
+    /// No work queue has it any more: its connection is gone.
+    pub(super) fn detach(&self) {
+        let mut inner = self.inner();
+        let live = inner.live.take();
+        inner.queues = None;
+        (inner.own, inner.target, inner.place) = (None, None, None);
+        let known =
+            live.is_some_and(|live| live.exported) || self.word().state() == RdmaState::Connected;
+        if known {
+            self.fail(self.word().starts());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The jobs of RDMA.
+
+use crate::buffer::Buf;
+use crate::context::core::CtxId;
+use crate::context::failure::JobType;
+use crate::types::UserData;
+
+/// A job of an [`Rdma`](super::Rdma) (`struct doca_rdma_job_recv` and its kin).
+#[derive(Debug)]
+#[must_use = "a job is done when it is submitted"]
+pub struct RdmaJob {
+    pub(super) ctx: CtxId,
+    pub(super) user_data: UserData,
+    pub(super) operation: Operation,
+    pub(super) local: Buf,
+    pub(super) remote: Buf,
+}
+
+/// What is done, with what goes into the request beside buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Receive,
+    Send,
+    SendImm(u32),
+    Write,
+    WriteImm(u32),
+    Read,
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd(u64),
+}
+
+impl Operation {
+    #[inline(always)]
+    pub(super) const fn job_type(self) -> JobType {
+        match self {
+            Self::Receive => JobType::RdmaReceive,
+            Self::Send => JobType::RdmaSend,
+            Self::SendImm(_) => JobType::RdmaSendImm,
+            Self::Write => JobType::RdmaWrite,
+            Self::WriteImm(_) => JobType::RdmaWriteImm,
+            Self::Read => JobType::RdmaRead,
+            Self::CompareSwap { .. } => JobType::RdmaCompareSwap,
+            Self::FetchAdd(_) => JobType::RdmaFetchAdd,
+        }
+    }
+}
+
+impl RdmaJob {
+    #[inline(always)]
+    pub(super) fn new(
+        ctx: CtxId,
+        operation: Operation,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+    ) -> Self {
+        let (local, remote) = (Buf::of_option(local), Buf::of_option(remote));
+        Self { ctx, user_data: UserData(0), operation, local, remote }
+    }
+
+    /// What comes back with its event.
+    #[inline(always)]
+    pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
+        Self { user_data: user_data.into(), ..self }
+    }
+
+    /// What sort of job it is.
+    pub fn job_type(&self) -> JobType {
+        self.operation.job_type()
+    }
+
+    /// Gives back its buffers: that of this side, that of the peer's memory, as
+    /// [`RdmaDone`](super::RdmaDone) has them.
+    pub fn into_bufs(self) -> (Option<Buf>, Option<Buf>) {
+        (self.local.into_option(), self.remote.into_option())
+    }
+}

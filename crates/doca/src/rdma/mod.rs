@@ -1,0 +1,336 @@
+//! RDMA (`doca_rdma.h`): messages to a peer, and its memory.
+//!
+//! An [`Rdma`] is one end of a reliable connection. Each side exports a descriptor, gives it to the
+//! other one by any means, and connects by the one that it got; then jobs of eight sorts can be
+//! submitted.
+//!
+//! ```no_run
+//! # use verbless_doca::{Buf, Dev, Event, WorkQ};
+//! use verbless_doca::rdma::Rdma;
+//!
+//! # fn exchange(ours: &[u8]) -> Vec<u8> { Vec::new() }
+//! # fn f(dev: &Dev, message: Buf, room: Buf) -> Result<(), Box<dyn std::error::Error>> {
+//! let rdma = Rdma::builder(dev).start()?;
+//! let mut workq = WorkQ::new(16)?;
+//! workq.add(&rdma)?;
+//! workq.submit(rdma.receive(Some(room)).user_data(1))?;
+//! let theirs = exchange(rdma.export()?.as_bytes());
+//! rdma.connect(&theirs)?;
+//! workq.submit(rdma.send(Some(message)).user_data(2))?;
+//! for event in workq.drain() {
+//!     let Event::Rdma(done) = event? else { panic!("no other jobs") };
+//!     println!("{}: {:?}, {:?}", done.user_data.0, done.job_type, done.opcode);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | job | local buffer | remote buffer |
+//! |---|---|---|
+//! | [`receive`](Rdma::receive) | destination: from its data's begin to its end | |
+//! | [`send`](Rdma::send), [`send_imm`](Rdma::send_imm) | source: its data | |
+//! | [`write`](Rdma::write), [`write_imm`](Rdma::write_imm) | source: its data | destination |
+//! | [`read`](Rdma::read) | destination: its data | source |
+//! | [`compare_and_swap`](Rdma::compare_and_swap) | result: its data, 8 bytes | destination |
+//! | [`fetch_and_add`](Rdma::fetch_and_add) | result: its data, 8 bytes | destination |
+//!
+//! Of a remote buffer, the begin of the data counts, and not its length. All but an atomic's may be
+//! left out where there is nothing to move.
+//!
+//! Local buffers may be chains, but for an atomic's. They are in maps that are added to the device,
+//! those that are written with `LOCAL_READ_WRITE`. Remote ones are in maps that were made of an
+//! [`export_rdma`](crate::Mmap::export_rdma) of the peer, and are no chains; what they permit, the
+//! peer's device tells when it gets the request.
+//!
+//! # States
+//! | state | how it is reached | jobs |
+//! |---|---|---|
+//! | RESET | [`Rdma::builder`]; [`Rdma::stop`] | none |
+//! | INIT | [`RdmaBuilder::start`] | receives |
+//! | CONNECTED | [`Rdma::connect`] | all |
+//! | ERROR | a job failed in flight; see below | none |
+//!
+//! [`WorkQ::abort`](crate::WorkQ::abort) leads to ERROR as well, and so does
+//! [`WorkQ::remove`](crate::WorkQ::remove) of an instance that was exported or connected.
+//!
+//! A job that fails takes the connection along: what else is in flight comes back with
+//! [`ErrorKind::Shutdown`], each once, with its buffers. A job that is refused when it is submitted
+//! changes nothing. To recover, [`stop`](Rdma::stop) the instance, [`start`](RdmaBuilder::start) it
+//! again, and exchange new descriptors; the work queue stays with it, and so do its properties. The
+//! other side does the same. A descriptor from before leads nowhere.
+//!
+//! # Work queues
+//! An instance takes one work queue. A work queue takes many instances, whose completions on one
+//! device come in one completion queue. Only an instance that is exported or connected before it is
+//! added has one of its own, which the work queue takes over: for many connections, add each
+//! instance before it is exported.
+
+pub mod blob;
+pub(crate) mod builder;
+mod checks;
+pub(crate) mod done;
+pub(crate) mod engine;
+mod instance;
+mod job;
+mod properties;
+
+use std::fmt;
+use std::sync::Arc;
+
+use verbless_queue::Cq;
+
+use crate::buffer::Buf;
+use crate::context::core::{Core, CtxId};
+use crate::context::engine::Place;
+use crate::context::engines::AnyEngine;
+use crate::context::event::Tag;
+use crate::context::failure::JobType;
+use crate::context::job::Job;
+use crate::context::library::Context;
+use crate::context::side::SideOf;
+use crate::context::{job_sealed, sealed};
+use crate::device::Dev;
+use crate::error::{Refused, Result};
+
+#[cfg(doc)]
+use crate::error::ErrorKind;
+
+pub use blob::ConnectionDescriptor;
+pub use builder::RdmaBuilder;
+pub use done::{RdmaDone, RdmaOpcode};
+use engine::RdmaEngine;
+use instance::Instance;
+pub use instance::RdmaState;
+use job::Operation;
+pub use job::RdmaJob;
+pub use properties::{Mtu, Properties, TransportType};
+
+/// A started instance (`struct doca_rdma`). It takes one work queue, in either mode.
+///
+/// It is `Send` and `Sync`: connections can be made by another thread than the one that has the
+/// work queue.
+pub struct Rdma {
+    instance: Arc<Instance>,
+    properties: Properties,
+}
+
+impl Rdma {
+    /// An instance on `dev`, to be configured (`doca_rdma_create`).
+    pub fn builder(dev: &Dev) -> RdmaBuilder {
+        RdmaBuilder::new(dev)
+    }
+
+    /// Its device.
+    pub fn dev(&self) -> &Dev {
+        self.instance.core().dev()
+    }
+
+    /// Its properties (`doca_rdma_get_<property>`).
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// The state that it is in, as far as it knows: it learns of an error with a job that failed.
+    pub fn state(&self) -> RdmaState {
+        self.instance.word().state()
+    }
+
+    /// Whether `dev` can do jobs of this type (`doca_rdma_job_get_supported`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if it cannot, with the capability that it lacks;
+    /// [`ErrorKind::InvalidValue`] for a type that is none of RDMA.
+    pub fn job_supported(dev: &Dev, job_type: JobType) -> Result<()> {
+        properties::job_supported(dev, job_type)
+    }
+
+    /// Whether instances can have this transport type.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] for [`TransportType::Dc`].
+    pub fn transport_type_supported(dev: &Dev, transport_type: TransportType) -> Result<()> {
+        properties::transport_type_supported(dev, transport_type)
+    }
+
+    /// Bytes of a message at most, as the device has it (`max_message_size`). A job has 2 GiB at
+    /// most, whatever it is.
+    pub fn max_message_size(dev: &Dev) -> u64 {
+        properties::max_message_size(dev)
+    }
+
+    /// What [`Properties::send_queue_size`] can be at most; with longer chains it is less.
+    pub fn max_send_queue_size(dev: &Dev) -> u32 {
+        properties::max_send_queue_size(dev)
+    }
+
+    /// What [`Properties::recv_queue_size`] can be at most.
+    pub fn max_recv_queue_size(dev: &Dev) -> u32 {
+        properties::max_recv_queue_size(dev)
+    }
+
+    /// What [`Properties::send_buf_chain_len`] can be at most.
+    pub fn max_send_buf_chain_len(dev: &Dev) -> u32 {
+        properties::max_send_buf_chain_len(dev)
+    }
+
+    /// What [`Properties::recv_buf_chain_len`] can be at most.
+    pub fn max_recv_buf_chain_len(dev: &Dev) -> u32 {
+        properties::max_recv_buf_chain_len(dev)
+    }
+
+    /// What a peer needs to connect to it (`doca_rdma_export`): the same until it is stopped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadState`] in ERROR; the device's refusal of a queue pair.
+    pub fn export(&self) -> Result<ConnectionDescriptor> {
+        self.instance.export()
+    }
+
+    /// Connects it to the instance that exported `descriptor` (`doca_rdma_connect`), which may be
+    /// itself. What the peer has not connected yet, it does not receive: both sides connect, then
+    /// one of them sends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or were altered, for one that
+    /// it was connected by before, and for one of another sort of network;
+    /// [`ErrorKind::UnsupportedVersion`] for another version's; [`ErrorKind::BadState`] unless it
+    /// is in INIT; no way to the peer; the device's refusal.
+    pub fn connect(&self, descriptor: impl AsRef<[u8]>) -> Result<()> {
+        self.instance.connect(descriptor.as_ref())
+    }
+
+    /// A job: receives a message (`DOCA_RDMA_JOB_RECV`) into what is between the data's begin and
+    /// the end of each buffer, whose data it then is. Without a buffer, messages without data, and
+    /// writes with immediate.
+    #[inline(always)]
+    pub fn receive(&self, destination: Option<Buf>) -> RdmaJob {
+        self.job(Operation::Receive, destination, None)
+    }
+
+    /// A job: sends the data of a chain, or an empty message (`DOCA_RDMA_JOB_SEND`).
+    #[inline(always)]
+    pub fn send(&self, source: Option<Buf>) -> RdmaJob {
+        self.job(Operation::Send, source, None)
+    }
+
+    /// The same with a number that the peer's receive yields (`DOCA_RDMA_JOB_SEND_IMM`).
+    #[inline(always)]
+    pub fn send_imm(&self, source: Option<Buf>, immediate: u32) -> RdmaJob {
+        self.job(Operation::SendImm(immediate), source, None)
+    }
+
+    /// A job: writes the data of a chain to the peer's memory (`DOCA_RDMA_JOB_WRITE`), from the
+    /// begin of the data of `destination` on, whose length is ignored.
+    #[inline(always)]
+    pub fn write(&self, source: Option<Buf>, destination: Option<Buf>) -> RdmaJob {
+        self.job(Operation::Write, source, destination)
+    }
+
+    /// The same, and then takes a receive of the peer, which yields the number
+    /// (`DOCA_RDMA_JOB_WRITE_IMM`).
+    #[inline(always)]
+    pub fn write_imm(
+        &self,
+        source: Option<Buf>,
+        destination: Option<Buf>,
+        immediate: u32,
+    ) -> RdmaJob {
+        self.job(Operation::WriteImm(immediate), source, destination)
+    }
+
+    /// A job: reads the peer's memory into the data of a chain (`DOCA_RDMA_JOB_READ`), as much as
+    /// that has, from the begin of the data of `source` on, whose length is ignored.
+    #[inline(always)]
+    pub fn read(&self, destination: Option<Buf>, source: Option<Buf>) -> RdmaJob {
+        self.job(Operation::Read, destination, source)
+    }
+
+    /// A job: if the first 8 bytes of the data of `destination`, in the peer's memory, are
+    /// `compare`, they become `swap` (`DOCA_RDMA_JOB_ATOMIC_CMP_SWP`). What they were is then in
+    /// `result`. Both are in the host's byte order.
+    #[inline(always)]
+    pub fn compare_and_swap(
+        &self,
+        destination: Buf,
+        result: Buf,
+        compare: u64,
+        swap: u64,
+    ) -> RdmaJob {
+        self.job(Operation::CompareSwap { compare, swap }, Some(result), Some(destination))
+    }
+
+    /// A job: adds to the first 8 bytes of the data of `destination`, in the peer's memory
+    /// (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`). What they were is then in `result`.
+    #[inline(always)]
+    pub fn fetch_and_add(&self, destination: Buf, result: Buf, add: u64) -> RdmaJob {
+        self.job(Operation::FetchAdd(add), Some(result), Some(destination))
+    }
+
+    #[inline(always)]
+    fn job(&self, operation: Operation, local: Option<Buf>, remote: Option<Buf>) -> RdmaJob {
+        RdmaJob::new(self.instance.core().id(), operation, local, remote)
+    }
+
+    /// Ends the connection (`doca_ctx_stop`), in whatever state. Jobs in flight come back from the
+    /// work queue, each once: as done if they were, else failed with [`ErrorKind::Shutdown`]. It
+    /// can be started again at once, and takes jobs when they are retrieved.
+    ///
+    /// # Errors
+    /// The device's refusal; the instance is given back.
+    pub fn stop(self) -> std::result::Result<RdmaBuilder, Refused<Self>> {
+        match self.instance.stop() {
+            Ok(()) => Ok(RdmaBuilder::stopped(self.instance, self.properties)),
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+}
+
+impl sealed::Sealed for Rdma {
+    fn core(&self) -> &Arc<Core> {
+        self.instance.core()
+    }
+
+    fn brings(&self) -> Result<Option<Cq>> {
+        self.instance.brings()
+    }
+
+    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+        Ok(RdmaEngine::new(&self.instance, place)?.into())
+    }
+}
+
+impl Context for Rdma {}
+
+impl job_sealed::Sealed for RdmaJob {
+    type Engine = RdmaEngine;
+
+    #[inline(always)]
+    fn context(&self) -> CtxId {
+        self.ctx
+    }
+
+    fn job_type(&self) -> JobType {
+        Self::job_type(self)
+    }
+
+    #[inline(always)]
+    fn begin(
+        self,
+        tag: Tag,
+        engine: &mut RdmaEngine,
+        side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<Self>> {
+        engine.begin(self, tag, side)
+    }
+}
+
+impl Job for RdmaJob {}
+
+impl fmt::Debug for Rdma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rdma")
+            .field("dev", self.dev())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

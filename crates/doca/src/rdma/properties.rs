@@ -1,0 +1,251 @@
+//! What an instance can be set to, and what devices allow.
+
+use verbless_devx::LinkLayer;
+use verbless_queue::ConnectOptions;
+use verbless_queue::access::RemoteAccess;
+use verbless_queue::wr::{FetchAdd, Request};
+use verbless_queue::{QpConfig, Rc};
+
+pub use verbless_command::Mtu;
+
+use crate::context::failure::JobType;
+use crate::device::Dev;
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::AccessFlags;
+
+/// The transport service of a connection (`enum doca_rdma_transport_type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TransportType {
+    /// Reliable connected.
+    #[default]
+    Rc,
+    /// Dynamically connected, which no instance can be set to yet.
+    Dc,
+}
+
+/// The properties of an instance. The guide lists none, and names but `recv_buf_chain_len`: these
+/// are ours. Their setters are methods of [`RdmaBuilder`](super::RdmaBuilder).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Properties {
+    /// Jobs in flight that are no receives, at most; 64 if not set.
+    pub send_queue_size: u32,
+    /// Receives in flight at most; 64 if not set.
+    pub recv_queue_size: u32,
+    /// Buffers that the destination of a receive is chained of at most (`recv_buf_chain_len`); 1 if
+    /// not set.
+    pub recv_buf_chain_len: u32,
+    /// Buffers that the local buffer of a send, write or read is chained of at most; 4 if not set.
+    pub send_buf_chain_len: u32,
+    /// What the peer may do: any of `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`; nothing if not set.
+    /// The map must permit it, too.
+    pub permissions: AccessFlags,
+    /// The transport service.
+    pub transport_type: TransportType,
+    /// The device's port, counted from 1; 1 if not set.
+    pub port: u8,
+    /// Index of our GID in the port's table; if not set, the one that routers forward best.
+    pub gid_index: Option<u8>,
+    /// Path MTU at most; the port's active one if not set. The smaller one of both sides is used.
+    pub mtu: Option<Mtu>,
+    /// Service level, 0 to 15; on Ethernet the 802.1p priority, 0 to 7. The peer's if not set.
+    pub service_level: Option<u8>,
+    /// Traffic class of packets with a global route; its upper six bits are the DSCP of RoCE v2.
+    pub traffic_class: u8,
+    /// Retries after a timeout, 0 to 7; 7 if not set.
+    pub retry_count: u8,
+    /// Retries when the peer has no receive in flight, 0 to 7, where 7 is for ever; 7 if not set.
+    pub rnr_retry_count: u8,
+    /// Timeout code: 4.096 µs · 2^n, 0 to 31, where 0 is none; 14 (67 ms) if not set.
+    pub ack_timeout: u8,
+    /// Code of how long the peer waits before it sends again what found no receive here, 0 to 31;
+    /// 12 (0.64 ms) if not set.
+    pub min_rnr_timer: u8,
+    /// Reads and atomics in progress at a time, in each direction, at most; 16 if not set. Fewer
+    /// where the device or the peer takes fewer.
+    pub reads: u8,
+}
+
+impl Default for Properties {
+    fn default() -> Self {
+        Self {
+            send_queue_size: 64,
+            recv_queue_size: 64,
+            recv_buf_chain_len: 1,
+            send_buf_chain_len: 4,
+            permissions: AccessFlags::default(),
+            transport_type: TransportType::Rc,
+            port: 1,
+            gid_index: None,
+            mtu: None,
+            service_level: None,
+            traffic_class: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ack_timeout: 14,
+            min_rnr_timer: 12,
+            reads: 16,
+        }
+    }
+}
+
+/// What the permissions of an instance may have.
+const PERMISSIONS: u32 = AccessFlags::LOCAL_READ_WRITE.bits()
+    | AccessFlags::RDMA_READ.bits()
+    | AccessFlags::RDMA_WRITE.bits()
+    | AccessFlags::RDMA_ATOMIC.bits();
+
+impl Properties {
+    /// Whether an instance on `dev` can have them.
+    pub(super) fn check(&self, dev: &Dev) -> Result<()> {
+        transport_type_supported(dev, self.transport_type)?;
+        let within = |name: &str, value: u32, least: u32, most: u32| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            let text = format!("{name} is {value}, and can be {least} to {most} on {dev:?}");
+            Err(Error::new(ErrorKind::InvalidValue, text))
+        };
+        let chain = self.send_buf_chain_len;
+        within("send_buf_chain_len", chain, 1, max_send_buf_chain_len(dev))?;
+        let chain = self.recv_buf_chain_len;
+        within("recv_buf_chain_len", chain, 1, max_recv_buf_chain_len(dev))?;
+        let most = max_wqebbs(dev) / wqebbs_per_send(self.send_buf_chain_len);
+        within("send_queue_size", self.send_queue_size, 1, most)?;
+        within("recv_queue_size", self.recv_queue_size, 1, max_wqebbs(dev))?;
+        within("port", self.port.into(), 1, dev.caps().ports.into())?;
+        within("retry_count", self.retry_count.into(), 0, 7)?;
+        within("rnr_retry_count", self.rnr_retry_count.into(), 0, 7)?;
+        within("ack_timeout", self.ack_timeout.into(), 0, 31)?;
+        within("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)?;
+        let port = dev.device().query_port(self.port)?;
+        let level = if port.link_layer() == LinkLayer::Ethernet { 7 } else { 15 };
+        within("service_level", self.service_level.unwrap_or(0).into(), 0, level)?;
+        if self.permissions.bits() & !PERMISSIONS != 0 {
+            let text = format!(
+                "the permissions of an instance are {:?}: it takes RDMA_READ, RDMA_WRITE and \
+                 RDMA_ATOMIC",
+                self.permissions
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        if self.permissions.contains(AccessFlags::RDMA_ATOMIC) {
+            job_supported(dev, JobType::RdmaFetchAdd)?;
+        }
+        Ok(dev.domain().check_options(&self.options())?)
+    }
+
+    /// What a connection is made with.
+    pub(super) fn options(&self) -> ConnectOptions {
+        let may = |right| self.permissions.contains(right);
+        ConnectOptions {
+            port: self.port,
+            gid_index: self.gid_index,
+            access: RemoteAccess {
+                read: may(AccessFlags::RDMA_READ),
+                write: may(AccessFlags::RDMA_WRITE),
+                atomic: may(AccessFlags::RDMA_ATOMIC),
+            },
+            mtu: self.mtu,
+            service_level: self.service_level,
+            traffic_class: self.traffic_class,
+            ack_timeout: self.ack_timeout,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry_count,
+            min_rnr_timer: self.min_rnr_timer,
+            reads: self.reads,
+            ..ConnectOptions::default()
+        }
+    }
+
+    /// Its queue pair.
+    pub(super) fn config(&self, user_index: u32) -> QpConfig {
+        QpConfig {
+            send_sges: sges(self.send_buf_chain_len),
+            receive_sges: sges(self.recv_buf_chain_len),
+            // What is sent is in registered memory.
+            inline: 0,
+            user_index,
+            ..QpConfig::new(self.send_queue_size, self.recv_queue_size)
+        }
+    }
+}
+
+/// Scatter/gather entries for chains of so many buffers: no entry has 2 GiB, so that one buffer
+/// of them takes two.
+const fn sges(chain: u32) -> u32 {
+    if chain < 2 { 2 } else { chain }
+}
+
+/// Wqebbs of the longest request of a chain of so many buffers: control, remote address, and an
+/// entry for each; that of an atomic is of one.
+const fn wqebbs_per_send(chain: u32) -> u32 {
+    (2 + sges(chain)).div_ceil(4)
+}
+
+/// Wqebbs of a send ring, and receives of a receive ring, at most.
+fn max_wqebbs(dev: &Dev) -> u32 {
+    1 << dev.caps().log_max_qp_wqebbs.min(15)
+}
+
+/// Entries that the engine has room for while it makes a request.
+pub(super) const MAX_SGES: usize = 32;
+
+/// Jobs in flight that are no receives, at most, of single buffers.
+pub(super) fn max_send_queue_size(dev: &Dev) -> u32 {
+    max_wqebbs(dev)
+}
+
+/// Receives in flight at most.
+pub(super) fn max_recv_queue_size(dev: &Dev) -> u32 {
+    max_wqebbs(dev)
+}
+
+pub(super) fn max_send_buf_chain_len(dev: &Dev) -> u32 {
+    dev.caps().max_send_sges().min(MAX_SGES) as u32
+}
+
+pub(super) fn max_recv_buf_chain_len(dev: &Dev) -> u32 {
+    dev.caps().max_receive_sges().min(MAX_SGES) as u32
+}
+
+/// Bytes of a message at most, as the device has it.
+pub(super) fn max_message_size(dev: &Dev) -> u64 {
+    1 << dev.caps().log_max_message
+}
+
+/// Bytes of a job at most.
+pub(super) fn longest(dev: &Dev) -> u64 {
+    max_message_size(dev).min(1 << 31)
+}
+
+pub(super) fn transport_type_supported(_: &Dev, transport_type: TransportType) -> Result<()> {
+    match transport_type {
+        TransportType::Rc => Ok(()),
+        TransportType::Dc => {
+            let text = "the transport type DC is not supported: choose RC";
+            Err(Error::plain(ErrorKind::NotSupported, text))
+        }
+    }
+}
+
+pub(super) fn job_supported(dev: &Dev, job_type: JobType) -> Result<()> {
+    match job_type {
+        JobType::RdmaReceive
+        | JobType::RdmaSend
+        | JobType::RdmaSendImm
+        | JobType::RdmaWrite
+        | JobType::RdmaWriteImm
+        | JobType::RdmaRead => Ok(()),
+        JobType::RdmaCompareSwap | JobType::RdmaFetchAdd => {
+            dev.domain().supports::<Rc>(&FetchAdd::INFO).map_err(|why| {
+                let text = format!("{dev:?} has no atomics: {why}");
+                Error::new(ErrorKind::NotSupported, text).with_source(why)
+            })
+        }
+        other => {
+            let text = format!("{other:?} is no job of RDMA");
+            Err(Error::new(ErrorKind::InvalidValue, text))
+        }
+    }
+}

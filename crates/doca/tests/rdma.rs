@@ -1,0 +1,100 @@
+//! RDMA: the eight operations, with every rule of chapter 4 of the guide.
+
+mod support;
+
+use verbless_doca::rdma::{RdmaOpcode, RdmaState};
+use verbless_doca::{ErrorKind, JobType};
+
+use support::rdma::{NETWORKS, kind, pair};
+
+#[test]
+fn a_message_arrives_with_its_bytes_and_the_receive_says_what_came() {
+    for profile in NETWORKS {
+        let [mut a, mut b] = pair(profile);
+        assert_eq!(a.rdma().state(), RdmaState::Connected);
+        let bytes = a.fill(0, 1000, 1);
+        b.workq.submit(b.rdma().receive(b.room(0, 2000)).user_data(7)).unwrap();
+        a.workq.submit(a.rdma().send(a.data(0, 1000)).user_data(5)).unwrap();
+        let sent = a.done();
+        assert_eq!((sent.user_data.0, sent.job_type), (5, JobType::RdmaSend));
+        assert_eq!(sent.local.unwrap().data_len(), 1000);
+        assert_eq!((sent.opcode, sent.immediate), (None, None));
+        assert!(sent.remote.is_none());
+        let came = b.done();
+        assert_eq!((came.user_data.0, came.job_type), (7, JobType::RdmaReceive));
+        assert_eq!((came.opcode, came.immediate), (Some(RdmaOpcode::RecvSend), None));
+        assert_eq!(came.local.unwrap().to_vec().unwrap(), bytes, "{profile}");
+    }
+}
+
+#[test]
+fn an_immediate_arrives_as_the_number_that_was_given() {
+    for profile in NETWORKS {
+        let [mut a, mut b] = pair(profile);
+        b.workq.submit(b.rdma().receive(None)).unwrap();
+        a.workq.submit(a.rdma().send_imm(None, 0xdead_beef)).unwrap();
+        assert!(a.done().local.is_none());
+        let came = b.done();
+        assert_eq!(came.opcode, Some(RdmaOpcode::RecvSendWithImm));
+        assert_eq!(came.immediate, Some(0xdead_beef));
+    }
+}
+
+#[test]
+fn a_write_and_a_read_move_bytes_without_the_peer_noticing() {
+    for profile in NETWORKS {
+        let [mut a, mut b] = pair(profile);
+        let bytes = a.fill(0, 3000, 3);
+        a.workq.submit(a.rdma().write(a.data(0, 3000), a.remote(4096, 3000))).unwrap();
+        let done = a.done();
+        assert_eq!(done.job_type, JobType::RdmaWrite);
+        assert_eq!((done.local.unwrap().data_len(), done.remote.unwrap().data_len()), (3000, 0));
+        assert_eq!(b.bytes(4096, 3000), bytes, "{profile}");
+        a.workq.submit(a.rdma().read(a.data(8192, 3000), a.remote(4096, 3000))).unwrap();
+        let done = a.done();
+        assert_eq!(done.local.unwrap().to_vec().unwrap(), bytes);
+        assert_eq!(done.remote.unwrap().data_len(), 0);
+        assert_eq!(b.workq.in_flight(), 0);
+        assert_eq!(
+            b.workq.retrieve_within(Some(std::time::Duration::ZERO)).unwrap().map(drop),
+            None
+        );
+    }
+}
+
+#[test]
+fn atomics_change_the_word_and_yield_what_it_was() {
+    for profile in NETWORKS {
+        let [mut a, b] = pair(profile);
+        b.map.write_at(64, &5u64.to_ne_bytes()).unwrap();
+        let word = || a.remote(64, 8).unwrap();
+        let result = || a.data(0, 8).unwrap();
+        let add = a.rdma().fetch_and_add(word(), result(), 10);
+        let swapped = a.rdma().compare_and_swap(word(), result(), 15, 99);
+        let kept = a.rdma().compare_and_swap(word(), result(), 15, 1);
+        for (job, was, is) in [(add, 5u64, 15u64), (swapped, 15, 99), (kept, 99, 99)] {
+            a.workq.submit(job).unwrap();
+            let done = a.done();
+            assert_eq!(done.local.unwrap().to_vec().unwrap(), was.to_ne_bytes(), "{profile}");
+            assert_eq!(b.bytes(64, 8), is.to_ne_bytes());
+        }
+    }
+}
+
+#[test]
+fn receives_may_be_submitted_before_the_connection_and_nothing_else() {
+    let [mut a, b] = support::rdma::ends("bluefield3", |builder| builder, support::rdma::all());
+    assert_eq!(a.rdma().state(), RdmaState::Init);
+    a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();
+    let refused = a.workq.submit(a.rdma().send(a.data(0, 8))).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::NotConnected);
+    assert!(refused.given.into_bufs().0.is_some());
+    assert_eq!(a.rdma().state(), RdmaState::Init, "a refusal changes nothing");
+    let mut ends = [a, b];
+    support::rdma::connect(&ends);
+    let [a, b] = &mut ends;
+    let bytes = b.fill(0, 8, 1);
+    b.workq.submit(b.rdma().send(b.data(0, 8))).unwrap();
+    assert_eq!(a.done().local.unwrap().to_vec().unwrap(), bytes);
+    assert_eq!(kind(a.rdma().connect(b.rdma().export().unwrap())), ErrorKind::BadState);
+}

@@ -1,0 +1,133 @@
+//! The states of an instance, and how it recovers.
+
+mod support;
+
+use verbless_doca::rdma::{Rdma, RdmaState, TransportType};
+use verbless_doca::{AccessFlags, ErrorKind, JobType, WorkQ};
+
+use support::rdma::{End, NETWORKS, all, connect, ends, kind, pair};
+
+/// The receives of `end` come back, each once, in their order, flushed.
+fn flushed(end: &mut End, count: u64) {
+    for number in 0..count {
+        let back = end.failed();
+        assert_eq!((back.user_data.0, back.job_type), (number, JobType::RdmaReceive));
+        assert_eq!(back.result.unwrap_err().kind(), ErrorKind::Shutdown);
+        assert!(back.local.is_some());
+    }
+    assert_eq!(end.workq.in_flight(), 0);
+}
+
+#[test]
+fn a_stopped_instance_gives_back_its_jobs_and_connects_anew_on_the_same_work_queue() {
+    for profile in NETWORKS {
+        let mut ends = pair(profile);
+        for round in 0..3 {
+            for number in 0..4 {
+                let [a, _] = &mut ends;
+                let job = a.rdma().receive(a.room(number * 64, 64)).user_data(number);
+                a.workq.submit(job).unwrap();
+            }
+            let old = ends[0].rdma().export().unwrap();
+            ends.iter_mut().for_each(End::restart);
+            let [a, b] = &mut ends;
+            assert_eq!(a.rdma().state(), RdmaState::Init);
+            assert_eq!(kind(a.workq.submit(a.rdma().receive(None))), ErrorKind::Again);
+            flushed(a, 4);
+            assert_ne!(a.rdma().export().unwrap(), old);
+            assert_eq!(kind(b.rdma().connect(old)), ErrorKind::InvalidValue, "it was used");
+            connect(&ends);
+            let [a, b] = &mut ends;
+            a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();
+            let bytes = b.fill(0, 64, round);
+            b.workq.submit(b.rdma().send(b.data(0, 64))).unwrap();
+            assert_eq!(a.done().local.unwrap().to_vec().unwrap(), bytes);
+            b.done();
+        }
+    }
+}
+
+#[test]
+fn a_job_that_fails_in_flight_brings_the_instance_to_error_and_flushes_the_others() {
+    for profile in NETWORKS {
+        let mut ends = ends(profile, |builder| builder, all());
+        // The peer's instance lets nobody write.
+        let stopped = ends[1].rdma.take().unwrap().stop().unwrap();
+        ends[1].rdma = Some(stopped.permissions(AccessFlags::RDMA_READ).start().unwrap());
+        connect(&ends);
+        let [a, _] = &mut ends;
+        for number in 0..3 {
+            let job = a.rdma().receive(a.room(0, 64)).user_data(number);
+            a.workq.submit(job).unwrap();
+        }
+        a.workq.submit(a.rdma().write(a.data(0, 8), a.remote(0, 8)).user_data(9)).unwrap();
+        let failed = a.failed();
+        assert_eq!(failed.user_data.0, 9);
+        assert_eq!(failed.result.unwrap_err().kind(), ErrorKind::NotPermitted);
+        assert!(failed.result.unwrap_err().cause().is_some());
+        assert!(failed.local.is_some() && failed.remote.is_some());
+        assert_eq!(a.rdma().state(), RdmaState::Error);
+        assert_eq!(kind(a.workq.submit(a.rdma().receive(None))), ErrorKind::BadState);
+        assert_eq!(kind(a.workq.submit(a.rdma().send(None))), ErrorKind::BadState);
+        assert_eq!(kind(a.rdma().export()), ErrorKind::BadState);
+        flushed(a, 3);
+        ends.iter_mut().for_each(End::restart);
+        connect(&ends);
+        let [a, b] = &mut ends;
+        a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();
+        b.workq.submit(b.rdma().send(b.data(0, 64))).unwrap();
+        a.done();
+        b.done();
+    }
+}
+
+#[test]
+fn an_instance_that_is_connected_before_it_is_added_brings_its_completion_queue() {
+    for event_driven in [false, true] {
+        let devices = support::rdma::devices("connectx6dx");
+        let rdmas = devices.each_ref().map(|dev| Rdma::builder(dev).start().unwrap());
+        let blobs = rdmas.each_ref().map(|rdma| rdma.export().unwrap());
+        rdmas[0].connect(blobs[1]).unwrap();
+        rdmas[1].connect(blobs[0]).unwrap();
+        let mut workqs = rdmas.each_ref().map(|rdma| {
+            let builder = WorkQ::builder(16);
+            let builder = if event_driven { builder.event_driven() } else { builder };
+            let mut workq = builder.build().unwrap();
+            workq.add(rdma).unwrap();
+            workq
+        });
+        let [a, b] = &mut workqs;
+        for round in 0..20 {
+            b.submit(rdmas[1].receive(None)).unwrap();
+            a.submit(rdmas[0].send_imm(None, round)).unwrap();
+            for workq in [&mut *a, &mut *b] {
+                workq.retrieve_within(support::rdma::MINUTE).unwrap().expect("a minute is enough");
+            }
+        }
+        let mut second = WorkQ::new(4).unwrap();
+        assert_eq!(kind(second.add(&rdmas[0])), ErrorKind::InUse);
+        a.remove(&rdmas[0]).unwrap();
+        assert_eq!(rdmas[0].state(), RdmaState::Error, "its connection went with the work queue");
+        assert_eq!(kind(second.add(&rdmas[0])), ErrorKind::BadState);
+    }
+}
+
+#[test]
+fn an_instance_can_be_its_own_peer() {
+    let [mut a, _] = ends("bluefield3", |builder| builder, all());
+    a.rdma().connect(a.rdma().export().unwrap()).unwrap();
+    a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();
+    a.workq.submit(a.rdma().send(a.data(64, 64))).unwrap();
+    let mut types = [a.done().job_type, a.done().job_type];
+    types.sort_by_key(|it| *it == JobType::RdmaSend);
+    assert_eq!(types, [JobType::RdmaReceive, JobType::RdmaSend]);
+}
+
+#[test]
+fn properties_that_cannot_be_are_refused_at_the_start_and_given_back() {
+    let dev = support::dev();
+    let refused = Rdma::builder(&dev).transport_type(TransportType::Dc).start().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::NotSupported);
+    let fixed = refused.given.transport_type(TransportType::Rc);
+    assert_eq!(fixed.start().unwrap().properties().transport_type, TransportType::Rc);
+}

@@ -1,0 +1,160 @@
+//! Two instances of RDMA, connected or to be.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::time::Duration;
+
+use verbless_doca::context::Retrieve;
+use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaDone};
+use verbless_doca::{
+    AccessFlags, Buf, Dev, DevInfo, Error, ErrorKind, Event, Extensions, Inventory, Mmap, WorkQ,
+};
+
+use super::{backend, map};
+
+pub(crate) const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+
+/// Profiles with a port of each sort.
+pub(crate) const NETWORKS: [&str; 2] = ["connectx6dx", "bluefield3"];
+
+/// All that a map of ours can permit a peer.
+pub(crate) const ALL: [AccessFlags; 4] = [
+    AccessFlags::LOCAL_READ_WRITE,
+    AccessFlags::RDMA_READ,
+    AccessFlags::RDMA_WRITE,
+    AccessFlags::RDMA_ATOMIC,
+];
+
+pub(crate) fn all() -> AccessFlags {
+    ALL.into_iter().fold(AccessFlags::default(), |all, flag| all | flag)
+}
+
+/// One end of a connection: 64 KiB of memory, which the peer has as a map, too.
+pub(crate) struct End {
+    pub(crate) dev: Dev,
+    pub(crate) map: Mmap,
+    /// The peer's memory.
+    pub(crate) there: Mmap,
+    pub(crate) inventory: Inventory,
+    pub(crate) workq: WorkQ,
+    /// `None` only while it is stopped.
+    pub(crate) rdma: Option<Rdma>,
+}
+
+impl End {
+    pub(crate) fn rdma(&self) -> &Rdma {
+        self.rdma.as_ref().expect("it is started")
+    }
+
+    /// A buffer of the own memory whose dataroom is all of it.
+    pub(crate) fn data(&self, at: u64, length: u64) -> Option<Buf> {
+        Some(self.inventory.buf_by_data(&self.map, self.map.address() + at, length).unwrap())
+    }
+
+    /// One whose dataroom is empty.
+    pub(crate) fn room(&self, at: u64, length: u64) -> Option<Buf> {
+        Some(self.inventory.buf_by_addr(&self.map, self.map.address() + at, length).unwrap())
+    }
+
+    /// One of the peer's memory, whose dataroom is empty.
+    pub(crate) fn remote(&self, at: u64, length: u64) -> Option<Buf> {
+        Some(self.inventory.buf_by_addr(&self.there, self.there.address() + at, length).unwrap())
+    }
+
+    /// Own bytes.
+    pub(crate) fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.map.read_at(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn fill(&self, at: usize, length: usize, seed: u8) -> Vec<u8> {
+        let bytes: Vec<u8> = (0..length).map(|n| (n as u8).wrapping_mul(7) ^ seed).collect();
+        self.map.write_at(at, &bytes).unwrap();
+        bytes
+    }
+
+    /// The next job, which went well.
+    pub(crate) fn done(&mut self) -> RdmaDone {
+        match self.workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough") {
+            Event::Rdma(done) => done,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next job, which failed.
+    pub(crate) fn failed(&mut self) -> RdmaDone {
+        match self.workq.retrieve_within(MINUTE) {
+            Err(Retrieve::IoFailed(Event::Rdma(done))) => done,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Stops the instance and starts it again.
+    pub(crate) fn restart(&mut self) {
+        let stopped = self.rdma.take().expect("it is started").stop().unwrap();
+        self.rdma = Some(stopped.start().unwrap());
+    }
+}
+
+/// Both devices of a model.
+pub(crate) fn devices(profile: &str) -> [Dev; 2] {
+    let infos = DevInfo::list_of(&backend(profile)).unwrap();
+    [infos[0].open().unwrap(), infos[1].open().unwrap()]
+}
+
+/// Two instances that are not connected, each on a work queue.
+pub(crate) fn ends(
+    profile: &str,
+    set: impl Fn(RdmaBuilder) -> RdmaBuilder,
+    access: AccessFlags,
+) -> [End; 2] {
+    let devices = devices(profile);
+    let maps = devices.each_ref().map(|dev| map(dev, 1 << 16, access));
+    let mut theirs = [1, 0].map(|other: usize| {
+        let export = match access.is_rdma() {
+            true => maps[other].export_rdma(&devices[other]).unwrap(),
+            // Of what is never reached.
+            false => map(&devices[other], 4096, all()).export_rdma(&devices[other]).unwrap(),
+        };
+        Some(Mmap::create_from_export(export.as_ref(), &devices[1 - other]).unwrap())
+    });
+    let mut maps = maps.map(Some);
+    [0, 1].map(|side: usize| {
+        let dev = devices[side].clone();
+        let rdma = set(Rdma::builder(&dev).permissions(all())).start().unwrap();
+        let mut workq = WorkQ::new(64).unwrap();
+        workq.add(&rdma).unwrap();
+        let inventory = Inventory::builder(256).extensions(Extensions::LINKED_LIST);
+        End {
+            dev,
+            map: maps[side].take().unwrap(),
+            there: theirs[side].take().unwrap(),
+            inventory: inventory.start().unwrap(),
+            workq,
+            rdma: Some(rdma),
+        }
+    })
+}
+
+/// Has both connect to each other.
+pub(crate) fn connect(ends: &[End; 2]) {
+    let [a, b] = ends;
+    let blobs = [a.rdma().export().unwrap(), b.rdma().export().unwrap()];
+    a.rdma().connect(blobs[1]).unwrap();
+    b.rdma().connect(blobs[0]).unwrap();
+}
+
+/// Two connected instances, whose memory is open to each other.
+pub(crate) fn pair(profile: &str) -> [End; 2] {
+    let ends = ends(profile, |builder| builder, all());
+    connect(&ends);
+    ends
+}
+
+/// Why it was refused.
+pub(crate) fn kind<T, E: Into<Error>>(result: Result<T, E>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it was not refused"),
+        Err(error) => error.into().kind(),
+    }
+}

@@ -1,0 +1,160 @@
+//! A queue pair whose states are one thread's matter, and whose jobs another's.
+//!
+//! ```no_run
+//! # use verbless_queue::{ConnectOptions, Domain, PeerAddress, Qp, Sge};
+//! # use verbless_queue::wr::Send;
+//! # fn f(domain: Domain, qp: Qp, peer: PeerAddress, sge: Sge)
+//! #      -> Result<(), Box<dyn std::error::Error>> {
+//! let options = ConnectOptions::default();
+//! let (mut queues, control) = qp.with_control();
+//! control.to_init(&options)?;
+//! let thread = std::thread::spawn(move || {
+//!     queues.post_receive(sge, 1).unwrap();
+//!     queues
+//! });
+//! control.connect(&domain, &peer, &options)?;
+//! let mut queues = thread.join().unwrap();
+//! queues.send.open();
+//! queues.post(&Send::new(sge).signaled(), 2)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex};
+
+use verbless_command::Error;
+use verbless_prm::QpState;
+
+use super::connect::ConnectOptions;
+use super::halves::DeviceSide;
+use super::peer::PeerAddress;
+use super::protection::Domain;
+use super::queues::Qp;
+use verbless_ring::qp::QueuePair;
+use verbless_ring::service::{Connected, Rc, Service};
+use verbless_ring::types::Qpn;
+
+/// The two queues of a queue pair, to post to and to complete: it derefs to the [`QueuePair`].
+///
+/// Its send queue takes requests once its owner has [opened](verbless_ring::qp::SendQueue::open)
+/// it, which is when [`QpControl::connect`] has returned. The queue pair is reset, cleaned out of
+/// its completion queues and destroyed when this and the control are dropped.
+pub struct QpQueues<S: Service = Rc> {
+    queue: QueuePair<S>,
+    device: DeviceSide,
+}
+
+/// The states of a queue pair on the device: transitions from any thread. It takes a lock that
+/// posting and completing leave alone.
+#[derive(Clone)]
+pub struct QpControl {
+    device: DeviceSide,
+}
+
+impl<S: Service> Qp<S> {
+    /// Its queues, for the thread that has its jobs, and its states, for any other.
+    pub fn with_control(self) -> (QpQueues<S>, QpControl) {
+        let Self { device, queue } = self;
+        let device = DeviceSide(Arc::new(Mutex::new(device)));
+        (QpQueues { queue, device: device.clone() }, QpControl { device })
+    }
+}
+
+impl<S: Service> QpQueues<S> {
+    /// Resets the queue pair on the device, which then has nothing of ours. For whoever gives up
+    /// what he has posted; nothing is posted any more.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        let mut device = self.device.lock();
+        device.object_mut().to_reset()?;
+        device.clean();
+        self.queue.reset();
+        self.queue.send.close();
+        Ok(())
+    }
+}
+
+impl QpControl {
+    /// The queue pair's number.
+    pub fn qpn(&self) -> Qpn {
+        self.device.qpn()
+    }
+
+    /// What a peer must know to reach it: [`Domain::address`].
+    pub fn address(&self, domain: &Domain, options: &ConnectOptions) -> Result<PeerAddress, Error> {
+        domain.address_of(self.device.lock().object(), options)
+    }
+
+    /// RST2INIT_QP, before anything is posted.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn to_init(&self, options: &ConnectOptions) -> Result<(), Error> {
+        self.device.lock().object_mut().to_init(&options.init())
+    }
+
+    /// From INIT through RTR to RTS, towards `peer`; the queue pair is of a connected service.
+    ///
+    /// # Errors
+    /// As [`Domain::connect`]. Nothing has changed if the way to the peer was not found, or the
+    /// device refused RTR.
+    pub fn connect(
+        &self,
+        domain: &Domain,
+        peer: &PeerAddress,
+        options: &ConnectOptions,
+    ) -> Result<(), Error> {
+        let mut device = self.device.lock();
+        let steps = domain.steps(device.object(), peer, options)?;
+        device.object_mut().to_rtr(&steps.rtr)?;
+        device.object_mut().to_rts(&steps.rts)
+    }
+
+    /// 2ERR_QP: everything posted completes as flushed.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn to_error(&self) -> Result<(), Error> {
+        self.device.lock().object_mut().to_error()
+    }
+
+    /// Whether it is in INIT, where [`QpControl::connect`] takes it from.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn is_in_init(&self) -> Result<bool, Error> {
+        self.device.lock().object().state().map(|state| state == QpState::INIT)
+    }
+}
+
+impl<S: Service> Deref for QpQueues<S> {
+    type Target = QueuePair<S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &QueuePair<S> {
+        &self.queue
+    }
+}
+
+impl<S: Service> DerefMut for QpQueues<S> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut QueuePair<S> {
+        &mut self.queue
+    }
+}
+
+impl<S: Connected> fmt::Debug for QpQueues<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QpQueues({})", self.queue.qpn())
+    }
+}
+
+impl fmt::Debug for QpControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QpControl({})", self.qpn())
+    }
+}

@@ -20,6 +20,7 @@ mod lanes;
 mod lines;
 mod mutants;
 mod outcome;
+mod peers;
 mod pyverbs;
 mod run;
 mod sandbox;

@@ -323,7 +323,7 @@ const PACKAGES: [&str; 8] = [
     "verbless-doca",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 11] = [
+const EXAMPLES: [&str; 12] = [
     "bridge",
     "busy",
     "dma_copy_dpu",
@@ -335,6 +335,7 @@ const EXAMPLES: [&str; 11] = [
     "stepped",
     "sync_event_dpu",
     "sync_event_host",
+    "verbs_peer",
 ];
 
 /// The program that runs others on the model; where it lies.

@@ -63,6 +63,7 @@ const STEPS: &[Step] = &[
     Step { name: "run: rdma-core", place: Resource::Release, run: crate::run::rdma_core },
     Step { name: "run: pyverbs", place: Resource::Release, run: crate::pyverbs::check },
     Step { name: "run: clients", place: Resource::Release, run: crate::clients::clients },
+    Step { name: "run: peers", place: Resource::Release, run: crate::peers::under_run },
     Step { name: "run: chaos", place: Resource::Release, run: crate::run::chaos },
     Step { name: "hwtest in packets", place: Resource::Release, run: hwtest_in_packets },
     Step { name: "run: process", place: Resource::Release, run: crate::run::process },
@@ -91,6 +92,7 @@ const STEPS: &[Step] = &[
         place: Resource::Guest,
         run: || in_a_vm("connectx6dx", &["--rdma-core-suite"]),
     },
+    Step { name: "VM: peers", place: Resource::Guest, run: peers_in_a_vm },
     Step { name: "VM: rxe", place: Resource::Guest, run: rxe },
     Step { name: "thread sanitizer", place: Resource::Own, run: thread_sanitizer },
     Step { name: "address sanitizer", place: Resource::Own, run: address_sanitizer },
@@ -409,6 +411,14 @@ fn in_a_vm(other: &str, options: &[&str]) -> Result<Outcome> {
     let model = crate::run::model()?.display().to_string();
     let guest = ["vm", "--kernel", SERIES, "--profile", "bluefield3", "--profile", other];
     counted(xtask(&[&guest[..], &["--model", &model], options].concat()))
+}
+
+/// A program on libibverbs and one on DOCA RDMA, on a real kernel.
+fn peers_in_a_vm() -> Result<Outcome> {
+    match crate::peers::in_a_guest()? {
+        Ok(words) => in_a_vm("connectx6dx", &words.iter().map(String::as_str).collect::<Vec<_>>()),
+        Err(why) => Ok(Outcome::Skipped(why)),
+    }
 }
 
 /// Programs between the model and Linux's own software implementation of RoCE.

@@ -65,7 +65,7 @@ pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
         order += &format!("{name}\n");
     }
     archive.file("modules/order", 0o644, order.as_bytes());
-    if let Some((path, content)) = program.file() {
+    for (path, content) in program.files() {
         archive.file(path.trim_start_matches('/'), 0o755, content);
     }
     if let Some(tree) = rdma_core {

@@ -81,6 +81,10 @@ pub(crate) struct Options {
     /// Start this program as the model instead of building it.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// Put this file of the machine into the guest's folder /program, for PROGRAM to use. May be
+    /// given several times.
+    #[arg(long, value_name = "FILE")]
+    carry: Vec<PathBuf>,
     /// What to run in the guest: a static program of this machine, a command of the guest, or (the
     /// default) the conformance suite, also as `hwtest` with its options.
     #[arg(last = true, value_name = "PROGRAM")]
@@ -132,6 +136,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         true => Program::rdma_core_suite(),
         false => Program::new(&options.program, options.with_rdma_core)?,
     };
+    let program = options.carry.iter().try_fold(program, |program, file| {
+        program.carrying(file, options.with_rdma_core || options.rdma_core_suite)
+    })?;
     let model = match &options.model {
         _ if options.no_device => None,
         Some(program) => Some(program.clone()),

@@ -20,8 +20,29 @@ const PROGRAMS: [(&str, &str); 2] =
 /// A program for the guest with its arguments.
 pub(crate) struct Program {
     words: Vec<String>,
-    /// What is put into the guest for it.
-    content: Option<Vec<u8>>,
+    /// What is put into the guest for it: places there, and contents.
+    files: Vec<(String, Vec<u8>)>,
+}
+
+/// Where files of this machine are in the guest.
+fn place(file: &Path) -> String {
+    format!("/program/{}", file.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// A file for the guest. If it is a program, it can run there: it needs no libraries, or the guest
+/// has those of C.
+fn content_of(file: &Path, libraries: bool) -> Result<Vec<u8>> {
+    let content = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    if elf::section(&content, ".interp").is_some() && !libraries {
+        return Err(format!(
+            "{} needs shared libraries, and the guest has none; link it statically (for Rust: \
+             RUSTFLAGS=-Ctarget-feature=+crt-static), or give the guest a C library by \
+             --with-rdma-core",
+            file.display()
+        )
+        .into());
+    }
+    Ok(content)
 }
 
 impl Program {
@@ -41,21 +62,17 @@ impl Program {
             PathBuf::from(name)
         } else {
             let words = [name.to_string()].into_iter().chain(arguments).collect();
-            return Ok(Self { words, content: None });
+            return Ok(Self { words, files: Vec::new() });
         };
-        let content = fs::read(&file)?;
-        if elf::section(&content, ".interp").is_some() && !libraries {
-            return Err(format!(
-                "{} needs shared libraries, and the guest has none; link it statically (for Rust: \
-                 RUSTFLAGS=-Ctarget-feature=+crt-static), or give the guest a C library by \
-                 --with-rdma-core",
-                file.display()
-            )
-            .into());
-        }
-        let stem = file.file_name().unwrap_or_default().to_string_lossy();
-        let words = [format!("/program/{stem}")].into_iter().chain(arguments).collect();
-        Ok(Self { words, content: Some(content) })
+        let (place, content) = (place(&file), content_of(&file, libraries)?);
+        let words = [place.clone()].into_iter().chain(arguments).collect();
+        Ok(Self { words, files: vec![(place, content)] })
+    }
+
+    /// With one more file of this machine in the guest's `/program`.
+    pub(crate) fn carrying(mut self, file: &Path, libraries: bool) -> Result<Self> {
+        self.files.push((place(file), content_of(file, libraries)?));
+        Ok(self)
     }
 
     /// rdma-core's and perftest's programs, one after the other.
@@ -65,7 +82,8 @@ impl Program {
 
     /// A script of the guest's shell, which is called so there.
     pub(crate) fn script(name: &str, text: String) -> Self {
-        Self { words: vec![format!("/program/{name}")], content: Some(text.into_bytes()) }
+        let place = format!("/program/{name}");
+        Self { words: vec![place.clone()], files: vec![(place, text.into_bytes())] }
     }
 
     /// The shell's line that runs it.
@@ -74,9 +92,9 @@ impl Program {
         format!("exec {}\n", words.join(" "))
     }
 
-    /// Its place in the guest and its content, where the host gives it.
-    pub(crate) fn file(&self) -> Option<(&str, &[u8])> {
-        Some((&self.words[0], self.content.as_deref()?))
+    /// The files of this machine that it needs: their places in the guest, and their contents.
+    pub(crate) fn files(&self) -> &[(String, Vec<u8>)] {
+        &self.files
     }
 }
 
@@ -143,7 +161,7 @@ mod tests {
     fn a_name_without_a_path_is_a_command_of_the_guest() {
         let program = Program::new(&words(&["ibv_devinfo", "-v"]), true).expect("a program");
         assert_eq!(program.command_line(), "exec 'ibv_devinfo' '-v'\n");
-        assert!(program.file().is_none());
+        assert!(program.files().is_empty());
     }
 
     #[test]
@@ -154,6 +172,10 @@ mod tests {
         assert!(error.to_string().contains("shared libraries"), "{error}");
         let program = Program::new(&words(&[&own, "--list"]), true).expect("a program");
         assert!(program.command_line().starts_with("exec '/program/xtask-"));
-        assert!(program.file().is_some_and(|(path, _)| path.starts_with("/program/xtask-")));
+        assert!(program.files()[0].0.starts_with("/program/xtask-"));
+        assert!(program.carrying("/nowhere".as_ref(), true).is_err());
+        let script = Program::script("both", "true".into());
+        let script = script.carrying(own.as_ref(), true).expect("two files");
+        assert_eq!(script.files().len(), 2);
     }
 }

@@ -66,6 +66,10 @@ pub enum Path {
         /// 802.1p priority, 0 to 7.
         priority: u8,
     },
+    /// Back to the own function, within the device (force loopback): no LID, GID or MAC is needed,
+    /// nor a network that is up. For reliable connected queue pairs of devices that
+    /// [have it](crate::Device::forces_loopback).
+    Loopback,
 }
 
 /// The lowest UDP source port that RoCE v2 uses.
@@ -106,6 +110,7 @@ impl Path {
                 return Some("UDP source port below 0xc000");
             }
             Self::Roce { route, .. } => Some(route),
+            Self::Loopback => None,
         };
         match route {
             Some(route) if route.flow_label > 0xf_ffff => Some("flow label above 20 bits"),
@@ -136,6 +141,10 @@ impl Path {
                     vector.set_udp_sport(*udp_source_port);
                 }
                 Some(route)
+            }
+            Self::Loopback => {
+                let problem = "force loopback is for connected queue pairs";
+                return Err(invalid("making an address handle", problem));
             }
         };
         if let Some(route) = route {
@@ -170,6 +179,9 @@ impl Path {
                 }
                 emit_route(route, context);
             }
+            Self::Loopback => {
+                context.set_fl(true);
+            }
         }
     }
 }
@@ -198,6 +210,17 @@ mod tests {
         assert_eq!((context.rlid(), context.sl(), context.mlid()), (0x1234, 5, 3));
         assert_eq!((context.grh(), context.vhca_port_num()), (false, 2));
         assert_eq!(context.rgid_rip(), &[0; 16]);
+    }
+
+    #[test]
+    fn a_path_that_loops_back_names_nobody() {
+        let mut context = AddressPath::zeroed();
+        Path::Loopback.emit(1, &mut context);
+        let mut expected = AddressPath::zeroed();
+        expected.set_vhca_port_num(1).set_fl(true);
+        assert_eq!(context.as_bytes(), expected.as_bytes());
+        assert_eq!(Path::Loopback.problem(), None);
+        assert!(Path::Loopback.address_handle().is_err());
     }
 
     #[test]

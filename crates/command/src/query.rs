@@ -113,6 +113,21 @@ impl Device {
         Ok(*output.nic_vport_context())
     }
 
+    /// Whether reliable connected queue pairs may be looped back by force
+    /// ([`Path::Loopback`](crate::Path::Loopback)). It depends on whether RoCE is on, which the
+    /// port's context says where there is RoCE (rdma-core `providers/mlx5/dr_send.c`,
+    /// `dr_send_allow_fl`, and `dr_devx.c`, `dr_devx_query_device`).
+    pub fn forces_loopback(&self) -> Result<bool, Error> {
+        let caps = self.caps();
+        let Some(roce) = &caps.roce else { return Ok(caps.general.fl_rc_qp_when_roce_disabled()) };
+        Ok(match self.query_nic_vport_context()?.roce_en() {
+            true => roce.fl_rc_qp_when_roce_enabled(),
+            false => {
+                caps.general.fl_rc_qp_when_roce_disabled() || roce.fl_rc_qp_when_roce_disabled()
+            }
+        })
+    }
+
     /// QUERY_HCA_VPORT_CONTEXT of our own port: LID, GUIDs, states of an InfiniBand function.
     pub fn query_hca_vport_context(&self, port: u8) -> Result<Box<prm::HcaVportContext>, Error> {
         let mut input = prm::QueryHcaVportContextIn::new();

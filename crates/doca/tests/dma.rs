@@ -12,7 +12,7 @@ use verbless_doca::{
 };
 
 use verbless_devx::Backend;
-use verbless_model::{Fault, Model, Profile, QueueKind};
+use verbless_model::{Fault, Link, Model, Profile, QueueKind};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, CqeSyndrome, INIT2RTR_QP};
 
@@ -541,6 +541,42 @@ fn a_context_that_cannot_be_put_right_says_why_with_each_job_and_to_whoever_subm
     lab.workq.add(&lab.dma).unwrap();
     submit(&mut lab, 4);
     assert!(lab.workq.drain().all(|event| event.is_ok()));
+}
+
+/// A BlueField on Ethernet whose network device is in another network namespace.
+fn without_a_network(profile: Profile) -> (Model, Dev) {
+    let model = Model::builder().device(profile.with_link(Link::Ethernet)).build();
+    let backend = InProcess::of(&model);
+    backend.take_network_away(0);
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    assert_eq!(backend.enumerate().unwrap()[0].ports[0].gids, []);
+    let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+    (model, dev)
+}
+
+#[test]
+fn a_device_copies_without_a_network_address() {
+    let (model, dev) = without_a_network(Profile::load("bluefield3").unwrap());
+    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = lab.fill(0, 64, 5);
+    for number in 0..4 {
+        model.set_port(0, 1, number % 2 == 0);
+        model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION.0);
+        submit(&mut lab, 4);
+        assert_eq!(lab.workq.drain().filter(Result::is_ok).count(), 3);
+        assert_eq!(lab.bytes(0x8000, 64), bytes);
+    }
+}
+
+#[test]
+fn a_device_that_needs_an_address_to_copy_says_so_when_it_is_added() {
+    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let less = text.replace("fl_rc_qp_when_roce_enabled = true", "");
+    assert_ne!(less, text);
+    let (_model, dev) = without_a_network(Profile::from_toml(&less).unwrap());
+    let dma = Dma::builder(&dev).start().unwrap();
+    let error = WorkQ::new(1).unwrap().add(&dma).unwrap_err();
+    assert!(error.to_string().contains("the port has no GID"), "{error}");
 }
 
 #[test]

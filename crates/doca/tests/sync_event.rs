@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,10 @@ use verbless_doca::{
     AsyncWorkQ, Dev, DevInfo, ErrorKind, Event, Job, JobType, Memory, Mmap, Refused, Retrieve,
     WorkQ,
 };
+
+use verbless_devx::Backend;
+use verbless_model::{Link, Model, Profile};
+use verbless_model_kernel::InProcess;
 
 use support::{dev, sides};
 
@@ -603,4 +608,20 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
         assert_eq!(ended, submitted);
         workq.remove(&event).unwrap();
     }
+}
+
+#[test]
+fn an_event_needs_no_network_address() {
+    let card = Profile::load("bluefield3").unwrap().with_link(Link::Ethernet);
+    let model = Model::builder().device(card).build();
+    let backend = InProcess::of(&model);
+    backend.take_network_away(0);
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+    let event = context(&dev);
+    let mut workq = on(&event);
+    run(&mut workq, event.set(5));
+    run(&mut workq, event.wait_gt(4));
+    assert_eq!(run(&mut workq, event.add(2)), Some(5));
+    assert_eq!(run(&mut workq, event.get()), Some(7));
 }

@@ -131,6 +131,9 @@ impl Function for Modelled {
 /// The addresses of the network device on port 1 of a device, as GIDs, in the order in which Linux
 /// enters them: its link-local one, those of networks, and those that it was given.
 fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> {
+    if !network.is_here(device.number()) {
+        return Vec::new();
+    }
     let of_networks = [first.link_local_gid].into_iter().chain(device.network_gids());
     of_networks.chain(network.addresses(device.number())).collect()
 }

@@ -156,6 +156,13 @@ impl InProcess {
         Ok(())
     }
 
+    /// Moves the network device of device `device` to a network namespace of other programs, as `ip
+    /// link set netns` does: an Ethernet port then has no GID here. Programs that have the device
+    /// open keep theirs.
+    pub fn take_network_away(&self, device: usize) {
+        self.inner.network.take_away(device);
+    }
+
     /// Tells all devices the MAC of a neighbour, as `ip neigh add` does: for one outside the model,
     /// which nobody asks for it.
     pub fn add_neighbour(&self, neighbour: &Neighbour) {

@@ -1,7 +1,7 @@
 //! What an administrator tells the network devices of Ethernet ports: their IP addresses, which
 //! become GIDs, and the MACs of neighbours that nobody asks for theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,8 @@ pub(super) struct Network {
 struct Told {
     /// By device, in the order in which they were added.
     addresses: BTreeMap<usize, Vec<[u8; 16]>>,
+    /// Devices whose network device is elsewhere.
+    away: BTreeSet<usize>,
     /// By address.
     neighbours: BTreeMap<[u8; 16], [u8; 6]>,
 }
@@ -32,6 +34,15 @@ impl Network {
 
     pub(super) fn add_address(&self, device: usize, gid: [u8; 16]) {
         self.told().addresses.entry(device).or_default().push(gid);
+    }
+
+    /// Whether the network device of a device is where its programs are.
+    pub(super) fn is_here(&self, device: usize) -> bool {
+        !self.told().away.contains(&device)
+    }
+
+    pub(super) fn take_away(&self, device: usize) {
+        self.told().away.insert(device);
     }
 
     pub(super) fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {

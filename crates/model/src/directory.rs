@@ -59,6 +59,10 @@ impl Directory {
     /// The function that an address reaches from port `port` (from 1) of function `from`.
     #[inline]
     pub(crate) fn reach(&self, from: usize, port: u8, to: Address) -> Option<usize> {
+        // What does not leave the device needs no port that is up.
+        if to == Address::Own {
+            return Some(from);
+        }
         let source = self.0.get(from)?;
         source.ports.get(usize::from(port).checked_sub(1)?).filter(|port| port.up)?;
         self.0.iter().position(|entry| {
@@ -73,6 +77,7 @@ impl Directory {
                                 lid != 0 && port.lid == lid && port.gids.contains(&gid)
                             }
                             Address::Gid(gid) => gid != [0; 16] && port.gids.contains(&gid),
+                            Address::Own => false,
                         }
                 })
         })

@@ -62,6 +62,9 @@ pub enum Need {
     /// The two are the host's function of a DPU and the DPU's own, and the kernel knows the DPU as
     /// one.
     Sides,
+    /// The device loops a reliable connected queue pair back by force (`fl_rc_qp_when_roce_enabled`
+    /// or `fl_rc_qp_when_roce_disabled`).
+    Loopback,
     /// A device that manages a switch, and representors there. A kernel has them if it is one of a
     /// DPU, was built with CONFIG_MLX5_ESWITCH, and CONFIG_MLX5_SF for those of sub-functions, and
     /// `devlink` has put the device into switchdev mode.
@@ -130,6 +133,7 @@ impl fmt::Display for Need {
             Self::NoBond => f.write_str("ports that are not bonded"),
             Self::Peer => f.write_str("a second device on the fabric"),
             Self::Sides => f.write_str("a host and its DPU"),
+            Self::Loopback => f.write_str("force loopback of RC queue pairs"),
             Self::Representors => f.write_str("representors (CONFIG_MLX5_ESWITCH, CONFIG_MLX5_SF)"),
             Self::Model => f.write_str("the model in this process"),
             Self::ModelDevice => f.write_str("a device of the model"),
@@ -159,6 +163,7 @@ pub(crate) struct Facts {
     number_reuse: bool,
     /// The two devices are functions of one card, one of them at its DPU.
     one_card: bool,
+    loopback: bool,
     representors: bool,
     /// Bytes that may be pinned; none: without limit, or with the privilege to ignore it.
     pinnable: Option<u64>,
@@ -205,6 +210,7 @@ impl Facts {
             one_card: devices.len() > 1
                 && devices.iter().all(|it| it.system_image_guid == devices[0].system_image_guid)
                 && devices.iter().any(|it| it.embedded_cpu),
+            loopback: device.forces_loopback()?,
             representors: devices
                 .iter()
                 .any(|it| backend.representors(it).is_ok_and(|found| !found.is_empty())),
@@ -234,6 +240,7 @@ impl Facts {
             Need::NoBond => !self.bonded,
             Need::Peer => self.caps.len() > 1,
             Need::Sides => self.one_card,
+            Need::Loopback => self.loopback,
             Need::Representors => self.representors,
             Need::Model => self.model,
             Need::ModelDevice => self.model_device,

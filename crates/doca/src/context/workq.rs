@@ -146,7 +146,9 @@ impl WorkQ {
     /// # Errors
     /// [`ErrorKind::AlreadyExist`] if it is on it; [`ErrorKind::InUse`] if the context takes no
     /// more work queues; [`ErrorKind::NotSupported`] if it makes events and the context cannot;
-    /// the device's refusal.
+    /// [`ErrorKind::InvalidValue`] if its depth is more than the device's completion queues have;
+    /// the device's refusal. DMA and sync events send to themselves: most devices loop that back
+    /// within themselves, and the others need a port with an address.
     pub fn add<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         if self.event_driven && !context.event_driven_supported() {
             let text = "the context has no event-driven mode: use a work queue in polling mode";

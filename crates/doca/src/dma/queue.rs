@@ -39,6 +39,10 @@ pub(super) struct CopyQueue {
 
 impl CopyQueue {
     /// For so many requests at a time.
+    ///
+    /// # Errors
+    /// The device's refusal; of one that does not loop back by force, also that its port has no
+    /// address.
     pub(super) fn new(place: &mut Place<'_>, requests: u32) -> Result<Self> {
         let (dev, cq) = (&place.side.dev, &place.side.cq);
         let config = QpConfig {

@@ -82,11 +82,8 @@ impl Link {
     }
 
     fn connect(&mut self, word: &Word) -> Result<()> {
-        let (domain, options) = (word.domain(), ConnectOptions::default());
-        let (here, there) =
-            (domain.address(&self.qp, &options)?, domain.address(&self.peer, &options)?);
-        domain.connect(&mut self.peer, &here, &options)?;
-        Ok(domain.connect(&mut self.qp, &there, &options)?)
+        let ends = (&mut self.qp, &mut self.peer);
+        Ok(word.domain().connect_pair(ends, &ConnectOptions::default())?)
     }
 }
 

@@ -261,7 +261,8 @@ fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Res
     let st = pair.qp.qp_type.st;
     let transport = transport::find(st).ok_or(Missing::Transport(qpn, st))?;
     if let Some(carry) = transport.carry
-        && (pair.is_being_carried() || !in_packets && pair.is_settled())
+        && (pair.is_being_carried()
+            || !(in_packets && pair.leaves_the_device()) && pair.is_settled())
     {
         let mut carrier = Carrier::new(world, (id, qpn));
         return if carrier.finds_peer()? { carrier.turn(carry, scratch) } else { Ok(Turn::Again) };

@@ -95,6 +95,13 @@ impl Capabilities {
         self.current(HcaCapPage::ROCE).and_then(RoceCap::from_prefix).unwrap_or(&NO_ROCE)
     }
 
+    /// The same, for a test that wants another device.
+    #[cfg(test)]
+    pub(crate) fn roce_mut(&mut self) -> &mut RoceCap {
+        let page = self.pages.get_mut(&HcaCapPage::ROCE.0);
+        page.and_then(|page| RoceCap::from_prefix_mut(&mut page.current)).unwrap()
+    }
+
     /// The formats of timestamps that a QP has: the RoCE page says it where there is RoCE, else
     /// what SQs have holds.
     pub(crate) fn qp_timestamps(&self) -> TimestampFormatCap {

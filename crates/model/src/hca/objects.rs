@@ -339,7 +339,7 @@ pub(crate) struct ReceiveQueue {
     pub consumer: u16,
 }
 
-/// Where an RC QP sends to.
+/// Where a connected QP sends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Address {
     /// InfiniBand, by LID.
@@ -348,6 +348,8 @@ pub(crate) enum Address {
     Routed { lid: u16, gid: [u8; 16] },
     /// RoCE, by GID.
     Gid([u8; 16]),
+    /// The function itself, within the device (force loopback).
+    Own,
 }
 
 /// The requester half of a connected QP.

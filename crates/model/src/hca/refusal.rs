@@ -156,6 +156,8 @@ refusals! {
     PathLid = 0x91, BAD_PARAM, "The path needs a unicast destination LID.";
     PathMac = 0x92, BAD_PARAM, "The path needs a unicast destination MAC.";
     PathUdpPort = 0x93, BAD_PARAM, "The UDP source port is outside the RoCE range.";
+    PathLoopback = 0x9d, BAD_PARAM,
+        "The path forces loopback (fl), which the device does for no QP of this type now.";
 
     QpLagPort = 0x97, BAD_PARAM, "lag_tx_port_affinity names a port that is not in a bond.";
     TimestampFormat = 0x96, BAD_PARAM,

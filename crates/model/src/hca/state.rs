@@ -12,7 +12,7 @@ use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
 use crate::hca::numbers::AllNumbers;
-use crate::hca::objects::{Address, Foreign, Limits, Objects};
+use crate::hca::objects::{Foreign, Limits, Objects};
 use crate::hca::pages::Pages;
 use crate::hca::qp_type::QpTypes;
 use crate::hca::refusal::Refused;
@@ -208,16 +208,6 @@ impl Hca {
     pub(crate) fn lid(&self, number: u8) -> u16 {
         let port = usize::from(number).checked_sub(1).and_then(|index| self.ports.get(index));
         port.map_or(0, |port| port.lid)
-    }
-
-    /// An InfiniBand port as it reaches itself, whether or not its packets need a GRH.
-    pub(crate) fn own_address(&self, port: &Port) -> Address {
-        match port.gids.first() {
-            Some(&gid) if self.profile.hca_vport().grh_required() => {
-                Address::Routed { lid: port.lid, gid }
-            }
-            _ => Address::Lid(port.lid),
-        }
     }
 
     /// What a port (from 1) is called on the fabric.

@@ -181,7 +181,7 @@ impl Domain {
     }
 
     /// READs and atomics of a peer that we answer at a time; the device counts in powers of two.
-    fn responder_resources(&self, options: &ConnectOptions) -> u8 {
+    pub(super) fn responder_resources(&self, options: &ConnectOptions) -> u8 {
         match options.reads.min(self.device.caps().max_reads_in) {
             0 => 0,
             some => some.min(128).next_power_of_two(),
@@ -200,10 +200,7 @@ impl Domain {
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<(), Error> {
-        let steps = self.steps(qp.object(), peer, options)?;
-        qp.to_init(&steps.init)?;
-        qp.to_rtr(&steps.rtr)?;
-        qp.to_rts(&steps.rts)
+        Self::take_steps(qp, &self.steps(qp.object(), peer, options)?)
     }
 
     /// What the three transitions towards `peer` say.
@@ -215,11 +212,24 @@ impl Domain {
     ) -> Result<Steps, Error> {
         let port = self.device.query_port(options.port)?;
         let path = self.path_from(&port, qp.qpn(), peer, options)?;
-        Ok(Steps {
+        let mtu = path_mtu(&port, options)?.min(peer.mtu);
+        Ok(self.steps_over(qp, path, mtu, peer, options))
+    }
+
+    /// The same over a path that is known.
+    pub(super) fn steps_over(
+        &self,
+        qp: &QpObject,
+        path: Path,
+        mtu: Mtu,
+        peer: &PeerAddress,
+        options: &ConnectOptions,
+    ) -> Steps {
+        Steps {
             init: options.init(),
             rtr: RtrAttr {
                 path,
-                mtu: path_mtu(&port, options)?.min(peer.mtu),
+                mtu,
                 remote_qpn: peer.qpn,
                 receive_psn: peer.psn,
                 max_destination_reads: self.responder_resources(options),
@@ -232,21 +242,17 @@ impl Domain {
                 rnr_retry: options.rnr_retry,
                 max_reads: options.reads.min(self.device.caps().max_reads_out).min(peer.reads),
             },
-        })
+        }
     }
 
-    /// The same with itself as the peer: what it sends, it receives, and it reaches memory of its
-    /// own device by remote keys. For queue pairs that copy memory, and for atomics.
-    ///
-    /// # Errors
-    /// As [`Domain::connect`].
-    pub fn connect_to_itself<S: Connected, R: ReceiveSide>(
-        &self,
+    /// Takes the three steps.
+    pub(super) fn take_steps<S: Connected, R: ReceiveSide>(
         qp: &mut Qp<S, R>,
-        options: &ConnectOptions,
+        steps: &Steps,
     ) -> Result<(), Error> {
-        let ourselves = self.address(qp, options)?;
-        self.connect(qp, &ourselves, options)
+        qp.to_init(&steps.init)?;
+        qp.to_rtr(&steps.rtr)?;
+        qp.to_rts(&steps.rts)
     }
 
     /// The way to `peer`; on Ethernet the kernel finds out its MAC. It is the same for all our
@@ -389,7 +395,7 @@ fn needs_grh(port: &PortAttributes) -> bool {
 }
 
 /// The path MTU that the options ask for: within what the port has.
-fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Result<Mtu, Error> {
+pub(super) fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Result<Mtu, Error> {
     let bytes = port.active_mtu().unwrap_or(1024);
     let active = Mtu::of_bytes(bytes).unwrap_or(Mtu::B1024);
     match options.mtu {

@@ -35,6 +35,7 @@ mod foreign;
 pub mod halves;
 mod handshake;
 mod key;
+mod loopback;
 mod on_device;
 mod pages;
 mod peer;

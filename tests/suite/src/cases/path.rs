@@ -1,15 +1,17 @@
 //! Connections: ways to the peer, packet sizes, sequence numbers.
 
-use verbless_command::{Gid, GlobalRoute, Mtu, Path, RoceVersion, RtrAttr, RtsAttr};
+use verbless_command::{
+    Gid, GlobalRoute, InitAttr, KeyAccess, Mtu, Path, RemoteAccess, RoceVersion, RtrAttr, RtsAttr,
+};
 use verbless_devx::{ErrorKind, GidType, LinkLayer};
 use verbless_queue::wr::{Inline, Send, Write};
-use verbless_queue::{ConnectOptions, PeerAddress, QpConfig, Status};
+use verbless_queue::{ConnectOptions, CqConfig, Domain, PeerAddress, QpConfig, Status};
 
 use crate::case::cases;
 use crate::need::{ETHERNET, INFINIBAND};
 use crate::{
     Endpoint, Lab, Need, Pair, SMALL_MTU, Stop, ensure, ensure_eq, failed, pattern,
-    ready_to_receive,
+    ready_to_receive, until,
 };
 
 cases!(
@@ -32,6 +34,7 @@ cases!(
     both_directions_of_a_roce_connection_use_one_udp_port_and_others_another [ETHERNET],
     a_port_that_requires_a_global_route_gets_one_and_hears_nobody_without [Need::GrhRequired],
     a_peer_on_another_kind_of_port_is_refused,
+    a_queue_pair_that_is_looped_back_by_force_reaches_itself_without_an_address [Need::Loopback],
 );
 
 /// Some messages both ways.
@@ -223,6 +226,7 @@ fn an_address_that_nobody_has_completes_with_retries_exceeded(lab: &Lab) -> Resu
             let route = GlobalRoute { dgid: Gid(gid), ..route };
             Path::to_gid(route, [0x02, 0, 0, 0xde, 0xad, 1])
         }
+        Path::Loopback => return Err(Stop::fail("no other queue pair is reached by loopback")),
     };
     connect_over(&mut pair.a, &there, nowhere)?;
     ready_to_receive(&pair.b.domain, &mut pair.b.qp, &here)?;
@@ -377,5 +381,59 @@ fn a_peer_on_another_kind_of_port_is_refused(lab: &Lab) -> Result<(), Stop> {
     let refused = pair.a.domain.connect(&mut pair.a.qp, &other, &ConnectOptions::default());
     let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(said.contains("Ethernet") && said.contains("InfiniBand"), "it says {said:?}");
+    Ok(())
+}
+
+fn a_queue_pair_that_is_looped_back_by_force_reaches_itself_without_an_address(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let cq = &mut domain.completion_queue(&CqConfig::new(16))?;
+    let region = domain.region(64 << 10, KeyAccess::ALL)?;
+    for connected_by_the_driver in [false, true] {
+        let mut qp = domain.queue_pair(&QpConfig::new(16, 16), cq, cq)?;
+        if connected_by_the_driver {
+            domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+        } else {
+            let access = RemoteAccess::ALL;
+            qp.to_init(&InitAttr { port: 1, pkey_index: 0, access })?;
+            qp.to_rtr(&RtrAttr {
+                path: Path::Loopback,
+                mtu: SMALL_MTU,
+                remote_qpn: qp.qpn(),
+                receive_psn: 7,
+                max_destination_reads: 1,
+                min_rnr_timer: 12,
+            })?;
+            let rts = RtsAttr {
+                send_psn: 7,
+                ack_timeout: 14,
+                retry_count: 7,
+                rnr_retry: 7,
+                max_reads: 1,
+            };
+            qp.to_rts(&rts)?;
+        }
+        let context = qp.object().query()?;
+        let path = context.primary_address_path();
+        ensure!(path.fl(), "the path does not loop back");
+        ensure_eq!(*path.rgid_rip(), [0; 16], "destination GID");
+        ensure_eq!((path.rmac_47_32(), path.rmac_31_0()), (0, 0), "destination MAC");
+        let data = pattern(3, 20_000);
+        region.write_at(0, &data)?;
+        let (source, target) = (region.sge(0, data.len())?, region.remote(32 << 10, data.len())?);
+        qp.post_receive(region.sge(60 << 10, 64)?, 3)?;
+        qp.post(&Write::new(source, target).signaled(), 1)?;
+        qp.post(&Send::new(Inline(b"to itself")).signaled(), 2)?;
+        let mut cookies = Vec::new();
+        for _ in 0..3 {
+            cookies.push(until("a completion", || qp.poll(cq))??.cookie);
+        }
+        cookies.sort_unstable();
+        ensure_eq!(cookies, [1, 2, 3], "cookies");
+        let mut found = vec![0; data.len()];
+        region.read_at(32 << 10, &mut found)?;
+        ensure!(found == data, "the data came out otherwise");
+    }
     Ok(())
 }

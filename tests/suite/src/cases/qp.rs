@@ -190,6 +190,7 @@ fn a_query_shows_the_path(lab: &Lab) -> Result<(), Stop> {
             let [.., a, b, c, d] = mac;
             ensure_eq!(shown.rmac_31_0(), u32::from_be_bytes([a, b, c, d]), "destination MAC");
         }
+        Path::Loopback => return Err(Stop::fail("no other queue pair is reached by loopback")),
     }
     Ok(())
 }
@@ -394,6 +395,7 @@ fn paths_that_lead_nowhere_are_refused(lab: &Lab) -> Result<(), Stop> {
             Path::Roce { version, route, destination_mac, udp_source_port: 80, priority: 0 },
             Path::Roce { version, route, destination_mac, udp_source_port, priority: 8 },
         ],
+        Path::Loopback => vec![],
     };
     for path in bad {
         let refused = end.qp.to_rtr(&RtrAttr { path, ..good }).is_err();

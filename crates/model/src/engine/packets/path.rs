@@ -212,10 +212,6 @@ impl<'a> Addresses<'a> {
     pub(super) fn is_peer(&self, path: &AddressPath, peer: Address, route: &Route) -> bool {
         match (route, peer) {
             (Route::Local(lrh), Address::Lid(lid)) => lrh.source_lid() == lid,
-            // What loops back needs no GRH, whatever the subnet asks for.
-            (Route::Local(lrh), Address::Routed { lid, .. }) => {
-                path.fl() && lrh.source_lid() == lid
-            }
             (Route::Global(lrh, grh), Address::Routed { lid, gid }) => {
                 lrh.source_lid() == lid && *grh.source_gid() == gid
             }

@@ -12,7 +12,7 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::service::Carry;
-use crate::hca::objects::{QpObject, QpState};
+use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
 use crate::world::World;
 
@@ -126,6 +126,11 @@ impl QueuePair<'_> {
     /// Whether a part of a message was carried, and the rest is yet to come.
     pub(in crate::engine) fn is_being_carried(&self) -> bool {
         self.qp.runtime.carried > 0
+    }
+
+    /// Whether what it sends comes to a port, and so may go in packets.
+    pub(in crate::engine) fn leaves_the_device(&self) -> bool {
+        self.qp.remote != Some(Address::Own)
     }
 
     /// The part of a request that is to be carried next.

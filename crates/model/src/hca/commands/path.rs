@@ -1,29 +1,39 @@
 //! Address paths: whether a QP's path can be taken from here, and whom it reaches.
 
-use verbless_prm::{AddressPath, RoceVersion};
+use verbless_prm::{AddressPath, RoceVersion, ServiceType};
 
 use super::call::{Call, Outcome};
 use crate::hca::objects::Address;
+use crate::hca::qp_type::QpType;
 use crate::hca::refusal::Refusal;
 use crate::profile::Link;
 
 /// LIDs from here on are multicast.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 
-/// Whom a path reaches; refused if it does not name a port and a destination that the link layer
-/// has.
-pub(super) fn destination(call: &Call<'_>, path: &AddressPath) -> Result<Address, Refusal> {
+/// Whom the path of a QP of this type reaches; refused if it does not name a port and a destination
+/// that the link layer has. What loops back names no destination.
+pub(super) fn destination(
+    call: &Call<'_>,
+    qp_type: &QpType,
+    path: &AddressPath,
+) -> Result<Address, Refusal> {
     let hca = call.hca();
     let number = usize::from(path.vhca_port_num());
     let port = number.checked_sub(1).and_then(|index| hca.ports.get(index));
-    let port = port.ok_or(Refusal::PathPort)?;
+    port.ok_or(Refusal::PathPort)?;
+    if path.fl() {
+        let is_rc = qp_type.st == ServiceType::RC;
+        return if is_rc && forced_loopback(call) {
+            Ok(Address::Own)
+        } else {
+            Err(Refusal::PathLoopback)
+        };
+    }
     match hca.profile.link() {
         Link::Infiniband => {
             if path.grh() && u32::from(path.src_addr_index()) >= hca.caps.gids() {
                 return Err(Refusal::PathGid);
-            }
-            if path.fl() {
-                return Ok(hca.own_address(port));
             }
             if !(1..FIRST_MULTICAST_LID).contains(&path.rlid()) {
                 return Err(Refusal::PathLid);
@@ -36,12 +46,6 @@ pub(super) fn destination(call: &Call<'_>, path: &AddressPath) -> Result<Address
         Link::Ethernet => {
             let own = hca.roce_address(path.src_addr_index().into());
             let own = own.map_err(|_| Refusal::PathGid)?;
-            if path.fl() {
-                if !forced_loopback(call) {
-                    return Err(Refusal::Unsupported);
-                }
-                return Ok(Address::Gid(*own.source_l3_address()));
-            }
             let mac = u64::from(path.rmac_47_32()) << 32 | u64::from(path.rmac_31_0());
             if mac == 0 || mac >> 40 & 1 == 1 {
                 return Err(Refusal::PathMac);
@@ -52,10 +56,18 @@ pub(super) fn destination(call: &Call<'_>, path: &AddressPath) -> Result<Address
     }
 }
 
-/// Whether an RC QP may be looped back on Ethernet.
+/// Whether an RC QP may be looped back: that may depend on whether RoCE is on.
+///
+/// Sources: rdma-core `providers/mlx5/dr_send.c` (`dr_send_allow_fl`) for which capability it is,
+/// and DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_modify_qp_state`), whose path
+/// has no GID besides.
 fn forced_loopback(call: &Call<'_>) -> bool {
-    let caps = &call.hca().caps;
-    caps.roce().fl_rc_qp_when_roce_enabled() || caps.roce().fl_rc_qp_when_roce_disabled()
+    let hca = call.hca();
+    let (general, roce) = (hca.caps.general(), hca.caps.roce());
+    match general.roce() && hca.nic_vport().context.roce_en() {
+        true => roce.fl_rc_qp_when_roce_enabled(),
+        false => general.fl_rc_qp_when_roce_disabled() || roce.fl_rc_qp_when_roce_disabled(),
+    }
 }
 
 /// RoCE v2 packets have a UDP source port, from a range that the device states.

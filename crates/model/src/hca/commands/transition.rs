@@ -254,7 +254,8 @@ pub(super) fn init2rtr(
     let new = request.context;
     let general = call.hca().caps.general();
     let log_mtu = 7 + u32::from(new.mtu().0);
-    let connected = call.find(kind::Qp, request.qpn)?.qp_type.connected;
+    let qp_type = call.find(kind::Qp, request.qpn)?.qp_type;
+    let connected = qp_type.connected;
     let known = (PathMtu::MTU_256..=PathMtu::MTU_4096).contains(&new.mtu());
     // Drivers say the most for datagrams, whose length the port limits anyway.
     let most = match connected {
@@ -273,7 +274,7 @@ pub(super) fn init2rtr(
     check_atomic_mode(call, new)?;
     // A datagram QP has no peer: each request brings its own path.
     let remote = match connected {
-        true => Some(super::path::destination(call, new.primary_address_path())?),
+        true => Some(super::path::destination(call, qp_type, new.primary_address_path())?),
         false => None,
     };
     call.change(kind::Qp, request.qpn, |qp| {

@@ -264,9 +264,16 @@ macro_rules! moves {
 
 impl Mover {
     fn new(link: Link) -> Self {
+        Self::of(link, ServiceType::RC)
+    }
+
+    fn of(link: Link, service: ServiceType) -> Self {
         let mut rig = Rig::up(link);
         let user = rig.user();
-        let qpn = rig.qp(user, |_| {}).unwrap();
+        let made = rig.qp(user, |input| {
+            input.qpc_mut().set_st(service);
+        });
+        let qpn = made.unwrap();
         Self { rig, user, qpn }
     }
 
@@ -569,16 +576,14 @@ fn every_mistake_in_a_transition_is_refused() {
     for (number, (edit, expected)) in rtr.iter().enumerate() {
         assert_eq!(mover.rtr(0, edit), Err(*expected), "RTR, case {number}");
     }
-    mover
-        .rtr(0, |qpc| {
-            qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
-        })
-        .unwrap();
-    let own = mover.rig.world.functions[0].hca.ports[0].lid;
-    assert_eq!(
-        mover.rig.world.functions[0].hca.objects.qps[&mover.qpn].remote,
-        Some(Address::Lid(own))
-    );
+    let looped = |qpc: &mut QpContext| {
+        qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
+    };
+    assert_eq!(mover.rtr(0, looped), Err(Refusal::PathLoopback), "the profile does not have it");
+    let general = mover.rig.world.functions[0].hca.caps.general_mut();
+    general.set_fl_rc_qp_when_roce_disabled(true);
+    mover.rtr(0, looped).unwrap();
+    assert_eq!(mover.rig.world.functions[0].hca.objects.qps[&mover.qpn].remote, Some(Address::Own));
     assert_eq!(
         mover.rts(0, |qpc| {
             qpc.set_log_sra_max(5);
@@ -656,6 +661,38 @@ fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
     mover.rtr(0, good).unwrap();
     let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
     assert_eq!(qp.remote, Some(Address::Gid([9; 16])));
+}
+
+#[test]
+fn what_loops_back_needs_no_address_but_the_capability_for_whether_roce_is_on() {
+    let looped = |qpc: &mut QpContext| {
+        qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
+    };
+    let refused = Err(Refusal::PathLoopback);
+    // Of the profile, and of one that has it also while RoCE is off, by either page.
+    for (general, page, of_off) in
+        [(false, false, refused), (true, false, Ok(())), (false, true, Ok(()))]
+    {
+        let mut mover = Mover::new(Link::Ethernet);
+        let caps = &mut mover.rig.world.functions[0].hca.caps;
+        caps.general_mut().set_fl_rc_qp_when_roce_disabled(general);
+        caps.roce_mut().set_fl_rc_qp_when_roce_disabled(page);
+        mover.init(0, |_| {}).unwrap();
+        assert!(mover.rig.world.functions[0].hca.roce_address(0).is_err());
+        mover.rtr(0, looped).unwrap();
+        let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
+        assert_eq!(qp.remote, Some(Address::Own));
+        mover.reset().unwrap();
+        let mut off = mover.rig.world.functions[0].hca.nic_vport();
+        off.context.set_roce_en(false);
+        mover.rig.world.functions[0].hca.nic_vport = Some(off);
+        mover.init(0, |_| {}).unwrap();
+        assert_eq!(mover.rtr(0, looped), of_off);
+    }
+    // It is a capability of RC QPs.
+    let mut mover = Mover::of(Link::Ethernet, ServiceType::UC);
+    mover.init(0, |_| {}).unwrap();
+    assert_eq!(mover.rtr(0, looped), refused);
 }
 
 #[test]

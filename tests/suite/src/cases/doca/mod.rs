@@ -8,6 +8,9 @@ mod dpu;
 mod graphs;
 mod hashes;
 mod maps;
+mod pair;
+mod rdma;
+mod rdma_states;
 mod representors;
 mod sync;
 mod work;
@@ -23,7 +26,7 @@ use crate::endpoint::TIMEOUT;
 use crate::{Group, Lab, Stop};
 
 /// The groups, in the order in which they run.
-pub(super) static GROUPS: [&Group; 10] = [
+pub(super) static GROUPS: [&Group; 12] = [
     &device::GROUP,
     &representors::GROUP,
     &maps::GROUP,
@@ -34,6 +37,8 @@ pub(super) static GROUPS: [&Group; 10] = [
     &hashes::GROUP,
     &graphs::GROUP,
     &sync::GROUP,
+    &rdma::GROUP,
+    &rdma_states::GROUP,
 ];
 
 /// Bytes of a map.

@@ -1,0 +1,370 @@
+//! The jobs of DOCA RDMA, by the rules of the guide's chapter 4.
+
+use verbless_doca::rdma::{Rdma, RdmaOpcode, RdmaState};
+use verbless_doca::{AccessFlags, ErrorKind, JobType};
+
+use super::pair::{End, connect, connected, ends, rights, works};
+use super::{refusal, refused_job};
+use crate::case::cases;
+use crate::need::ATOMICS;
+use crate::{Lab, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "doca_rdma",
+    "Jobs of DOCA RDMA between two instances.":
+    a_message_arrives_and_the_receive_says_what_came,
+    an_immediate_arrives_as_the_number_that_was_given,
+    empty_messages_need_no_buffers,
+    a_write_and_a_read_move_bytes,
+    a_write_with_immediate_takes_a_receive_and_leaves_its_buffer_alone,
+    atomics_change_the_word_and_yield_what_it_was [ATOMICS],
+    chains_are_gathered_and_scattered,
+    a_receive_counts_from_its_datas_begin_to_its_end,
+    lengths_of_the_other_sides_buffers_are_ignored,
+    what_a_job_may_not_have_is_refused_and_changes_nothing,
+    receives_are_taken_before_the_connection_and_nothing_else,
+    a_long_message_arrives,
+    many_messages_are_in_flight_both_ways,
+    one_work_queue_serves_several_instances,
+);
+
+fn a_message_arrives_and_the_receive_says_what_came(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    let job = b.rdma()?.receive(b.room(0, 1000)?).user_data(5);
+    b.submit(job)?;
+    a.fill(0, &pattern(1, 700))?;
+    let job = a.rdma()?.send(a.data(0, 700)?).user_data(6);
+    let sent = a.perform(job)?;
+    ensure_eq!((sent.user_data.0, sent.job_type), (6, JobType::RdmaSend), "the send");
+    ensure!(sent.local.is_some_and(|buffer| buffer.data_len() == 700), "the send's buffer");
+    let came = b.done()?;
+    ensure_eq!((came.user_data.0, came.job_type), (5, JobType::RdmaReceive), "the receive");
+    ensure_eq!((came.opcode, came.immediate), (Some(RdmaOpcode::RecvSend), None), "what came");
+    let buffer = came.local.ok_or_else(|| Stop::fail("the receive's buffer"))?;
+    ensure_eq!(buffer.data_len(), 700, "length of the data");
+    ensure!(buffer.to_vec()? == pattern(1, 700), "other bytes arrived");
+    Ok(())
+}
+
+fn an_immediate_arrives_as_the_number_that_was_given(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    let job = b.rdma()?.receive(b.room(0, 64)?);
+    b.submit(job)?;
+    let job = a.rdma()?.send_imm(a.data(0, 10)?, 0xdead_beef);
+    a.perform(job)?;
+    let came = b.done()?;
+    ensure_eq!(came.opcode, Some(RdmaOpcode::RecvSendWithImm), "opcode");
+    ensure_eq!(came.immediate, Some(0xdead_beef), "immediate");
+    Ok(())
+}
+
+fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    for immediate in [None, Some(7)] {
+        let job = b.rdma()?.receive(None);
+        b.submit(job)?;
+        let job = match immediate {
+            None => a.rdma()?.send(None),
+            Some(number) => a.rdma()?.send_imm(None, number),
+        };
+        a.perform(job)?;
+        let came = b.done()?;
+        ensure!(came.local.is_none() && came.immediate == immediate, "what came: {came:?}");
+    }
+    let jobs = [a.rdma()?.write(None, None), a.rdma()?.read(None, None)];
+    for job in jobs {
+        let done = a.perform(job)?;
+        ensure!(done.local.is_none() && done.remote.is_none(), "a buffer came: {done:?}");
+    }
+    Ok(())
+}
+
+fn a_write_and_a_read_move_bytes(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    a.fill(0, &pattern(1, 5000))?;
+    let job = a.rdma()?.write(a.data(0, 5000)?, Some(a.remote(100, 5000)?));
+    let done = a.perform(job)?;
+    ensure!(done.local.is_some() && done.remote.is_some(), "buffers come back");
+    b.fill(20_000, &pattern(2, 3000))?;
+    let job = a.rdma()?.read(a.data(10_000, 3000)?, Some(a.remote(20_000, 3000)?));
+    a.perform(job)?;
+    ensure!(b.bytes(100, 5000)? == pattern(1, 5000), "other bytes were written");
+    ensure!(a.bytes(10_000, 3000)? == pattern(2, 3000), "other bytes were read");
+    let noticed = b.workq.retrieve_within(Some(std::time::Duration::ZERO))?;
+    ensure!(noticed.is_none(), "the peer noticed: {noticed:?}");
+    works(&mut [a, b])
+}
+
+fn a_write_with_immediate_takes_a_receive_and_leaves_its_buffer_alone(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    b.fill(30_000, &[9; 64])?;
+    let job = b.rdma()?.receive(b.room(30_000, 64)?);
+    b.submit(job)?;
+    a.fill(0, &pattern(3, 500))?;
+    let job = a.rdma()?.write_imm(a.data(0, 500)?, Some(a.remote(0, 500)?), 0xcafe_f00d);
+    a.perform(job)?;
+    let came = b.done()?;
+    ensure_eq!(came.opcode, Some(RdmaOpcode::RecvWriteWithImm), "opcode");
+    ensure_eq!(came.immediate, Some(0xcafe_f00d), "immediate");
+    let buffer = came.local.ok_or_else(|| Stop::fail("the receive's buffer"))?;
+    ensure_eq!(buffer.data_len(), 0, "data of the receive's buffer");
+    ensure!(b.bytes(30_000, 64)? == [9; 64], "the receive's buffer was written");
+    ensure!(b.bytes(0, 500)? == pattern(3, 500), "other bytes were written");
+    Ok(())
+}
+
+fn atomics_change_the_word_and_yield_what_it_was(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, b] = connected(lab)?;
+    b.fill(64, &40_u64.to_ne_bytes())?;
+    let mut step = |job: &dyn Fn(&Rdma, &End) -> Result<_, Stop>| -> Result<u64, Stop> {
+        let job = job(a.rdma()?, &a)?;
+        let done = a.perform(job)?;
+        let result = done.local.ok_or_else(|| Stop::fail("the result's buffer"))?.to_vec()?;
+        Ok(u64::from_ne_bytes(result.try_into().map_err(|_| Stop::fail("8 bytes"))?))
+    };
+    let word = |end: &End| end.remote(64, 8);
+    let result = |end: &End| end.data(128, 8)?.ok_or_else(|| Stop::fail("no buffer"));
+    let found = step(&|rdma, end| Ok(rdma.fetch_and_add(word(end)?, result(end)?, 2)))?;
+    ensure_eq!(found, 40, "what the addition found");
+    let found = step(&|rdma, end| Ok(rdma.compare_and_swap(word(end)?, result(end)?, 41, 1)))?;
+    ensure_eq!(found, 42, "what a swap found that compares with another number");
+    let found = step(&|rdma, end| Ok(rdma.compare_and_swap(word(end)?, result(end)?, 42, 7)))?;
+    ensure_eq!(found, 42, "what the swap found");
+    ensure!(b.bytes(64, 8)? == 7_u64.to_ne_bytes(), "the word in the end");
+    Ok(())
+}
+
+fn chains_are_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    let mut both = ends(lab, all, all, |builder| builder.recv_buf_chain_len(3))?;
+    connect(&both)?;
+    let [a, b] = &mut both;
+    /// Three buffers of the own memory, as a chain.
+    fn chain(
+        end: &End,
+        at: u64,
+        lengths: [u64; 3],
+        full: bool,
+    ) -> Result<verbless_doca::Buf, Stop> {
+        let mut parts = lengths.iter().enumerate().map(|(number, &length)| {
+            let at = at + 2000 * number as u64;
+            let part = if full { end.data(at, length)? } else { end.room(at, length)? };
+            part.ok_or_else(|| Stop::fail("no buffer"))
+        });
+        let first = parts.next().ok_or_else(|| Stop::fail("no part"))??;
+        parts.try_fold(first, |mut chain, part| {
+            chain.link(part?).map_err(|refused| refused.error)?;
+            Ok(chain)
+        })
+    }
+    for (number, lengths) in [[100, 200, 300], [1, 1500, 7]].into_iter().enumerate() {
+        let message = pattern(number as u8, lengths.iter().sum::<u64>() as usize);
+        let (mut at, mut rest) = (0, &message[..]);
+        for length in lengths {
+            let (here, behind) = rest.split_at(length as usize);
+            a.fill(at, here)?;
+            (at, rest) = (at + 2000, behind);
+        }
+        let job = b.rdma()?.receive(Some(chain(b, 0, [50, 1999, 1000], false)?));
+        b.submit(job)?;
+        let job = a.rdma()?.send(Some(chain(a, 0, lengths, true)?));
+        a.perform(job)?;
+        let came = b.done()?.local.ok_or_else(|| Stop::fail("the receive's buffers"))?;
+        ensure!(came.chain_to_vec()? == message, "other bytes arrived");
+        let job = a.rdma()?.write(
+            Some(chain(a, 0, lengths, true)?),
+            Some(a.remote(20_000, message.len() as u64)?),
+        );
+        a.perform(job)?;
+        ensure!(b.bytes(20_000, message.len())? == message, "other bytes were written");
+        let into = chain(a, 10_000, lengths, true)?;
+        let job = a.rdma()?.read(Some(into), Some(a.remote(20_000, 1)?));
+        let refused = refused_job(a.workq.submit(job))?;
+        ensure_eq!(refused.0, ErrorKind::InvalidValue, "a read past the peer's buffer");
+        let (into, _) = refused.1.into_bufs();
+        let job = a.rdma()?.read(into, Some(a.remote(20_000, message.len() as u64)?));
+        let read = a.perform(job)?.local.ok_or_else(|| Stop::fail("the read's buffers"))?;
+        ensure!(read.chain_to_vec()? == message, "other bytes were read");
+    }
+    Ok(())
+}
+
+fn a_receive_counts_from_its_datas_begin_to_its_end(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    let mut room = b.data(1000, 200)?.ok_or_else(|| Stop::fail("no buffer"))?;
+    // 50 bytes of headroom, 20 of data: 150 count.
+    room.set_data(b.map.address() + 1050, 20)?;
+    let job = b.rdma()?.receive(Some(room));
+    b.submit(job)?;
+    a.fill(0, &pattern(4, 150))?;
+    let job = a.rdma()?.send(a.data(0, 150)?);
+    a.perform(job)?;
+    let came = b.done()?.local.ok_or_else(|| Stop::fail("the receive's buffer"))?;
+    ensure_eq!((came.data(), came.data_len()), (b.map.address() + 1050, 150), "its data");
+    ensure!(came.to_vec()? == pattern(4, 150), "other bytes arrived");
+    Ok(())
+}
+
+fn lengths_of_the_other_sides_buffers_are_ignored(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, b] = connected(lab)?;
+    a.fill(0, &pattern(1, 100))?;
+    for length in [0, 1, 100, 200] {
+        b.fill(500, &[0; 100])?;
+        let mut to = a.remote(500, 200)?;
+        to.set_data(a.there.address() + 500, length)?;
+        let job = a.rdma()?.write(a.data(0, 100)?, Some(to));
+        a.perform(job)?;
+        ensure!(b.bytes(500, 100)? == pattern(1, 100), "written, with {length} bytes there");
+        let mut from = a.remote(500, 200)?;
+        from.set_data(a.there.address() + 500, length)?;
+        a.fill(1000, &[0; 100])?;
+        let job = a.rdma()?.read(a.data(1000, 100)?, Some(from));
+        let read = a.perform(job)?.local.ok_or_else(|| Stop::fail("the read's buffer"))?;
+        ensure_eq!(read.data_len(), 100, "data of the read's buffer");
+        ensure!(a.bytes(1000, 100)? == pattern(1, 100), "read, with {length} bytes there");
+    }
+    Ok(())
+}
+
+fn what_a_job_may_not_have_is_refused_and_changes_nothing(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, b] = connected(lab)?;
+    let mut chained = a.remote(0, 10)?;
+    chained.link(a.remote(100, 10)?).map_err(|refused| refused.error)?;
+    let buffer = |buffer: Option<verbless_doca::Buf>| buffer.ok_or_else(|| Stop::fail("no buffer"));
+    let referenced = a.data(0, 10)?;
+    let _more = referenced.as_ref().map(|buffer| buffer.add_ref()).transpose()?;
+    let rdma = a.rdma()?;
+    let (invalid, denied) = (ErrorKind::InvalidValue, ErrorKind::NotPermitted);
+    let jobs = [
+        ("a read without a source", rdma.read(a.data(0, 10)?, None), invalid),
+        ("a write without a destination", rdma.write(a.data(0, 10)?, None), invalid),
+        ("a chain at the peer", rdma.write(a.data(0, 10)?, Some(chained)), invalid),
+        ("a peer's buffer too short", rdma.write(a.data(0, 11)?, Some(a.remote(0, 10)?)), invalid),
+        ("a buffer with references", rdma.send(referenced), invalid),
+        ("a send of the peer's memory", rdma.send(Some(a.remote(0, 8)?)), denied),
+        ("a write to the own memory", rdma.write(a.data(0, 8)?, a.data(100, 8)?), denied),
+        (
+            "an atomic's result of 4 bytes",
+            rdma.fetch_and_add(a.remote(0, 8)?, buffer(a.data(0, 4)?)?, 1),
+            invalid,
+        ),
+        (
+            "an atomic at an odd address",
+            rdma.fetch_and_add(a.remote(4, 8)?, buffer(a.data(0, 8)?)?, 1),
+            invalid,
+        ),
+    ];
+    for (what, job, expected) in jobs {
+        let (kind, _job) = refused_job(a.workq.submit(job))?;
+        ensure_eq!(kind, expected, what);
+    }
+    ensure_eq!(a.rdma()?.state(), RdmaState::Connected, "state");
+    works(&mut [a, b])
+}
+
+fn receives_are_taken_before_the_connection_and_nothing_else(lab: &Lab) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    let mut both = ends(lab, all, all, |builder| builder)?;
+    let [a, b] = &mut both;
+    ensure_eq!(a.rdma()?.state(), RdmaState::Init, "state");
+    let job = b.rdma()?.receive(b.room(0, 100)?).user_data(1);
+    b.submit(job)?;
+    let job = a.rdma()?.send(a.data(0, 100)?);
+    let (kind, job) = refused_job(a.workq.submit(job))?;
+    ensure_eq!(kind, ErrorKind::NotConnected, "a send");
+    a.fill(0, &pattern(1, 100))?;
+    connect(&both)?;
+    let [a, b] = &mut both;
+    ensure_eq!(a.rdma()?.state(), RdmaState::Connected, "state");
+    a.perform(job)?;
+    let came = b.done()?;
+    ensure_eq!(came.user_data.0, 1, "the receive from before");
+    ensure!(b.bytes(0, 100)? == pattern(1, 100), "other bytes arrived");
+    Ok(())
+}
+
+fn a_long_message_arrives(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    let job = b.rdma()?.receive(b.room(0, 60_000)?);
+    b.submit(job)?;
+    a.fill(0, &pattern(8, 60_000))?;
+    let job = a.rdma()?.send(a.data(0, 60_000)?);
+    a.perform(job)?;
+    b.done()?;
+    ensure!(b.bytes(0, 60_000)? == pattern(8, 60_000), "other bytes arrived");
+    Ok(())
+}
+
+fn many_messages_are_in_flight_both_ways(lab: &Lab) -> Result<(), Stop> {
+    const MESSAGES: u64 = 25;
+    let mut both = connected(lab)?;
+    for end in &mut both {
+        for number in 0..MESSAGES {
+            let job = end.rdma()?.receive(end.room(number * 256, 256)?).user_data(number);
+            end.submit(job)?;
+        }
+    }
+    for (side, end) in both.iter_mut().enumerate() {
+        for number in 0..MESSAGES {
+            let (at, bytes) =
+                (30_000 + number * 256, pattern(number as u8 + 100 * side as u8, 256));
+            end.fill(at as usize, &bytes)?;
+            let job = end.rdma()?.send_imm(end.data(at, 256)?, number as u32);
+            end.submit(job.user_data(1000 + number))?;
+        }
+    }
+    for (side, end) in both.iter_mut().enumerate() {
+        let (mut sent, mut came) = (1000, 0);
+        for _ in 0..2 * MESSAGES {
+            let done = end.done()?;
+            match done.job_type {
+                JobType::RdmaReceive => {
+                    ensure_eq!(done.user_data.0, came, "receives end in their order");
+                    ensure_eq!(done.immediate, Some(came as u32), "immediate");
+                    let expected = pattern(came as u8 + 100 * (1 - side as u8), 256);
+                    let room = done.local.ok_or_else(|| Stop::fail("no buffer"))?;
+                    ensure!(room.to_vec()? == expected, "other bytes in message {came}");
+                    came += 1;
+                }
+                _ => {
+                    ensure_eq!(done.user_data.0, sent, "sends end in their order");
+                    sent += 1;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one_work_queue_serves_several_instances(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    let permissions = AccessFlags::RDMA_READ;
+    let mut others = Vec::new();
+    for number in 0..4_u64 {
+        let start = |end: &End| {
+            let builder = Rdma::builder(&end.dev).permissions(permissions);
+            builder.start().map_err(|refused| refused.error)
+        };
+        let (here, there) = (start(&a)?, start(&b)?);
+        a.workq.add(&here)?;
+        ensure_eq!(refusal(b.workq.add(&here))?, ErrorKind::InUse, "a second work queue");
+        here.connect(there.export()?)?;
+        there.connect(here.export()?)?;
+        let room = a.room(number * 512, 512)?;
+        super::submit(&mut a.workq, here.receive(room).user_data(number))?;
+        let mut workq = verbless_doca::WorkQ::new(4)?;
+        workq.add(&there)?;
+        others.push((here, there, workq));
+    }
+    for (number, (_, there, workq)) in others.iter_mut().enumerate().rev() {
+        b.fill(0, &[number as u8; 512])?;
+        super::submit(workq, there.send(b.data(0, 512)?))?;
+        super::event(workq)?;
+        let came = a.done()?;
+        ensure_eq!(came.user_data.0, number as u64, "whose receive it is");
+        ensure!(a.bytes(number * 512, 512)? == [number as u8; 512], "other bytes arrived");
+    }
+    Ok(())
+}

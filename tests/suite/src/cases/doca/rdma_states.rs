@@ -1,0 +1,318 @@
+//! Permissions, states and recovery of DOCA RDMA.
+
+use verbless_doca::rdma::{Rdma, RdmaJob, RdmaState, TransportType};
+use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve};
+
+use super::pair::{End, RIGHTS, connect, connected, ends, rights, works};
+use super::{map, refusal, refused_job};
+use crate::case::cases;
+use crate::endpoint::TIMEOUT;
+use crate::{Lab, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "doca_rdma_states",
+    "Permissions, states and recovery of DOCA RDMA.":
+    each_operation_needs_its_right_of_the_peers_instance_and_of_its_map,
+    memory_that_may_only_be_read_is_sent_and_written_from_and_nothing_else,
+    an_instance_goes_through_its_states,
+    a_job_that_fails_takes_the_connection_along_and_each_comes_back_once,
+    a_message_longer_than_its_receive_fails_on_both_sides,
+    a_send_without_a_receive_fails_when_it_was_tried_as_often_as_set,
+    a_stopped_instance_gives_each_job_back_and_connects_again,
+    an_old_descriptor_leads_nowhere,
+    an_altered_descriptor_is_refused,
+    an_instance_that_is_connected_before_it_has_a_work_queue_works,
+    dynamically_connected_instances_are_not_supported,
+);
+
+/// A job that does to the peer's memory what a right lets it do.
+fn job_by(right: AccessFlags, end: &End) -> Result<RdmaJob, Stop> {
+    let (rdma, here, there) = (end.rdma()?, end.data(64, 8)?, end.remote(128, 8)?);
+    Ok(match right {
+        AccessFlags::RDMA_READ => rdma.read(here, Some(there)),
+        AccessFlags::RDMA_WRITE => rdma.write(here, Some(there)),
+        _ => rdma.fetch_and_add(there, here.ok_or_else(|| Stop::fail("no buffer"))?, 1),
+    })
+}
+
+fn each_operation_needs_its_right_of_the_peers_instance_and_of_its_map(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    for needed in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
+        for instance in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
+            for memory in RIGHTS {
+                let mut both = ends(lab, instance, memory, |builder| builder)?;
+                connect(&both)?;
+                let [a, b] = &mut both;
+                let job = job_by(needed, a)?;
+                let what = format!("{needed:?} of an instance with {instance:?}, a map {memory:?}");
+                if instance == needed && memory == needed {
+                    a.perform(job).map_err(|Stop(why)| Stop::fail(format!("{what}: {why}")))?;
+                    ensure_eq!(a.rdma()?.state(), RdmaState::Connected, what);
+                    continue;
+                }
+                a.submit(job)?;
+                let (done, kind) = a.failed()?;
+                // A right that its QP lacks makes a request invalid; one that the key lacks, the
+                // access.
+                let expected = match instance == needed {
+                    true => [ErrorKind::NotPermitted; 2],
+                    false => [ErrorKind::InvalidValue, ErrorKind::NotPermitted],
+                };
+                ensure!(expected.contains(&kind), "{what}: {kind:?}");
+                ensure!(done.local.is_some() && done.remote.is_some(), "{what}: its buffers");
+                ensure_eq!(a.rdma()?.state(), RdmaState::Error, what);
+                ensure!(b.bytes(128, 8)? == [0; 8], "{what}: the memory has changed");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn memory_that_may_only_be_read_is_sent_and_written_from_and_nothing_else(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    let fixed = map(&a.dev, 4096, AccessFlags::LOCAL_READ_ONLY)?;
+    fixed.write_at(0, &pattern(1, 64))?;
+    let of = |end: &End| -> Result<Option<Buf>, Stop> {
+        Ok(Some(end.inventory.buf_by_data(&fixed, fixed.address(), 8)?))
+    };
+    let job = b.rdma()?.receive(b.room(0, 64)?);
+    b.submit(job)?;
+    let job = a.rdma()?.send(of(&a)?);
+    a.perform(job)?;
+    b.done()?;
+    let job = a.rdma()?.write(of(&a)?, Some(a.remote(100, 8)?));
+    a.perform(job)?;
+    ensure!(b.bytes(0, 8)? == pattern(1, 64)[..8], "what was sent");
+    ensure!(b.bytes(100, 8)? == pattern(1, 64)[..8], "what was written");
+    let none = || Stop::fail("no buffer");
+    let jobs = [
+        ("a receive", a.rdma()?.receive(of(&a)?)),
+        ("a read", a.rdma()?.read(of(&a)?, Some(a.remote(0, 8)?))),
+        ("an addition", a.rdma()?.fetch_and_add(a.remote(0, 8)?, of(&a)?.ok_or_else(none)?, 1)),
+        ("a swap", a.rdma()?.compare_and_swap(a.remote(0, 8)?, of(&a)?.ok_or_else(none)?, 1, 2)),
+    ];
+    for (what, job) in jobs {
+        let (kind, _job) = refused_job(a.workq.submit(job))?;
+        ensure_eq!(kind, ErrorKind::NotPermitted, what);
+    }
+    works(&mut [a, b])
+}
+
+fn an_instance_goes_through_its_states(lab: &Lab) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    let mut both = ends(lab, all, all, |builder| builder)?;
+    let descriptor = both[1].rdma()?.export()?;
+    ensure_eq!(both[1].rdma()?.export()?, descriptor, "what another export gives");
+    ensure_eq!(both[0].rdma()?.state(), RdmaState::Init, "after the start");
+    connect(&both)?;
+    ensure_eq!(both[0].rdma()?.state(), RdmaState::Connected, "after connecting");
+    let again = refusal(both[0].rdma()?.connect(descriptor))?;
+    ensure_eq!(again, ErrorKind::BadState, "connecting once more");
+    for round in 0..3 {
+        works(&mut both)?;
+        for end in &mut both {
+            end.restart()?;
+            ensure_eq!(end.rdma()?.state(), RdmaState::Init, format!("in round {round}"));
+        }
+        connect(&both)?;
+    }
+    works(&mut both)
+}
+
+/// The next so many jobs, which fail, each once, as flushed; their user data.
+fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
+    let mut seen = Vec::new();
+    for _ in 0..count {
+        let (done, kind) = end.failed()?;
+        ensure_eq!(kind, ErrorKind::Shutdown, "why a job behind it failed");
+        ensure!(done.local.is_some(), "its buffer");
+        seen.push(done.user_data.0);
+    }
+    seen.sort_unstable();
+    ensure_eq!(end.workq.in_flight(), 0, "jobs in flight");
+    Ok(seen)
+}
+
+/// An instance at which a write fails that has these jobs behind it, and receives.
+fn a_job_that_fails_takes_the_connection_along_and_each_comes_back_once(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let (may, all) = (AccessFlags::RDMA_READ, rights(lab)?);
+    let mut both = ends(lab, all, may, |builder| builder)?;
+    for round in 0..5 {
+        connect(&both)?;
+        works(&mut both)?;
+        let [a, b] = &mut both;
+        for number in 10..13 {
+            let job = a.rdma()?.receive(a.room(4096, 64)?).user_data(number);
+            a.submit(job)?;
+        }
+        // The peer's map lets nobody write.
+        let job = a.rdma()?.write(a.data(0, 64)?, Some(a.remote(0, 64)?)).user_data(1);
+        a.submit(job)?;
+        for number in 2..6 {
+            let job = a.rdma()?.read(a.data(0, 64)?, Some(a.remote(0, 64)?)).user_data(number);
+            // As soon as the failure is known it is refused.
+            a.submit(job)?;
+        }
+        let (done, kind) = a.failed()?;
+        ensure_eq!((done.user_data.0, kind), (1, ErrorKind::NotPermitted), "the one that failed");
+        ensure_eq!(done.job_type, JobType::RdmaWrite, "its type");
+        ensure_eq!(a.rdma()?.state(), RdmaState::Error, format!("state in round {round}"));
+        let job = a.rdma()?.read(a.data(0, 64)?, Some(a.remote(0, 64)?));
+        let (kind, _job) = refused_job(a.workq.submit(job))?;
+        ensure_eq!(kind, ErrorKind::BadState, "a job of an instance in error");
+        let kind = refusal(a.rdma()?.export())?;
+        ensure_eq!(kind, ErrorKind::BadState, "an export of an instance in error");
+        ensure_eq!(flushed(a, 7)?, [2, 3, 4, 5, 10, 11, 12], "jobs that came back");
+        a.restart()?;
+        b.restart()?;
+    }
+    connect(&both)?;
+    works(&mut both)
+}
+
+fn a_message_longer_than_its_receive_fails_on_both_sides(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    for number in 0..2 {
+        let job = b.rdma()?.receive(b.room(1000, 10)?).user_data(number);
+        b.submit(job)?;
+    }
+    let job = a.rdma()?.send(a.data(0, 11)?);
+    a.submit(job)?;
+    let (_, kind) = a.failed()?;
+    ensure_eq!(kind, ErrorKind::InvalidValue, "why the send failed");
+    let (done, kind) = b.failed()?;
+    ensure_eq!((done.user_data.0, kind), (0, ErrorKind::InvalidValue), "the receive");
+    ensure_eq!(flushed(&mut b, 1)?, [1], "the receive behind it");
+    for end in [&a, &b] {
+        ensure_eq!(end.rdma()?.state(), RdmaState::Error, "state");
+    }
+    let mut both = [a, b];
+    both.iter_mut().try_for_each(End::restart)?;
+    connect(&both)?;
+    works(&mut both)
+}
+
+fn a_send_without_a_receive_fails_when_it_was_tried_as_often_as_set(lab: &Lab) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    let mut both = ends(lab, all, all, |builder| builder.rnr_retry_count(1).min_rnr_timer(1))?;
+    connect(&both)?;
+    let [a, _b] = &mut both;
+    let job = a.rdma()?.send(a.data(0, 8)?);
+    a.submit(job)?;
+    let (_, kind) = a.failed()?;
+    ensure_eq!(kind, ErrorKind::TimeOut, "why it failed");
+    ensure_eq!(a.rdma()?.state(), RdmaState::Error, "state");
+    both.iter_mut().try_for_each(End::restart)?;
+    connect(&both)?;
+    works(&mut both)
+}
+
+fn a_stopped_instance_gives_each_job_back_and_connects_again(lab: &Lab) -> Result<(), Stop> {
+    let mut both = connected(lab)?;
+    for round in 0..5 {
+        let [a, _b] = &mut both;
+        for number in 0..8 {
+            let job = a.rdma()?.receive(a.room(1000, 64)?).user_data(number);
+            a.submit(job)?;
+        }
+        // The peer has no receive: this waits.
+        let job = a.rdma()?.send(a.data(0, 64)?).user_data(8);
+        a.submit(job)?;
+        both.iter_mut().try_for_each(End::restart)?;
+        let [a, _b] = &mut both;
+        ensure_eq!(flushed(a, 9)?, (0..9).collect::<Vec<_>>(), format!("jobs in round {round}"));
+        connect(&both)?;
+        works(&mut both)?;
+    }
+    Ok(())
+}
+
+fn an_old_descriptor_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    let soon = |builder: verbless_doca::rdma::RdmaBuilder| builder.retry_count(1).ack_timeout(10);
+    let mut both = ends(lab, all, all, soon)?;
+    let old = both[1].rdma()?.export()?;
+    connect(&both)?;
+    works(&mut both)?;
+    both.iter_mut().try_for_each(End::restart)?;
+    let [a, b] = &mut both;
+    ensure!(b.rdma()?.export()? != old, "the new descriptor is the old one");
+    let kind = refusal(a.rdma()?.connect(old))?;
+    ensure_eq!(kind, ErrorKind::InvalidValue, "the instance that it connected before");
+    // Another instance cannot know that it is old; its messages arrive nowhere.
+    let stranger = soon(Rdma::builder(&a.dev)).start().map_err(|refused| refused.error)?;
+    a.workq.add(&stranger)?;
+    stranger.connect(old)?;
+    let job = b.rdma()?.receive(b.room(0, 64)?);
+    b.submit(job)?;
+    let job = stranger.send(a.data(0, 64)?);
+    a.submit(job)?;
+    let Err(Retrieve::IoFailed(event)) = a.workq.retrieve_within(Some(TIMEOUT)) else {
+        return Err(Stop::fail("a message by an old descriptor did not fail"));
+    };
+    let kind = event.result().err().map(|error| error.kind());
+    ensure_eq!(kind, Some(ErrorKind::TimeOut), "why it failed");
+    ensure_eq!(b.workq.in_flight(), 1, "the receive is still there");
+    a.workq.remove(&stranger)?;
+    connect(&both)?;
+    Ok(())
+}
+
+fn an_altered_descriptor_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    let mut both = ends(lab, all, all, |builder| builder)?;
+    let good = both[1].rdma()?.export()?.as_bytes().to_vec();
+    for length in [0, 4, good.len() - 1] {
+        let kind = refusal(both[0].rdma()?.connect(&good[..length]))?;
+        ensure_eq!(kind, ErrorKind::InvalidValue, format!("{length} bytes"));
+    }
+    for byte in 0..good.len() {
+        let mut bad = good.clone();
+        bad[byte] ^= 1 << (byte % 8);
+        let kind = refusal(both[0].rdma()?.connect(&bad))?;
+        let known =
+            [ErrorKind::InvalidValue, ErrorKind::UnsupportedVersion, ErrorKind::NotSupported];
+        ensure!(known.contains(&kind), "byte {byte} altered: {kind:?}");
+    }
+    ensure_eq!(both[0].rdma()?.state(), RdmaState::Init, "state");
+    connect(&both)?;
+    works(&mut both)
+}
+
+fn an_instance_that_is_connected_before_it_has_a_work_queue_works(lab: &Lab) -> Result<(), Stop> {
+    let [mut a, mut b] = connected(lab)?;
+    let all = rights(lab)?;
+    let start = |end: &End| {
+        let builder = Rdma::builder(&end.dev).permissions(all);
+        builder.start().map_err(|refused| refused.error)
+    };
+    let (here, there) = (start(&a)?, start(&b)?);
+    here.connect(there.export()?)?;
+    there.connect(here.export()?)?;
+    a.workq.add(&here)?;
+    b.workq.add(&there)?;
+    let job = there.receive(b.room(0, 64)?).user_data(9);
+    b.submit(job)?;
+    a.fill(0, &pattern(2, 64))?;
+    let job = here.send(a.data(0, 64)?);
+    a.submit(job)?;
+    a.done()?;
+    ensure_eq!(b.done()?.user_data.0, 9, "the receive");
+    ensure!(b.bytes(0, 64)? == pattern(2, 64), "other bytes arrived");
+    works(&mut [a, b])
+}
+
+fn dynamically_connected_instances_are_not_supported(lab: &Lab) -> Result<(), Stop> {
+    let dev = super::open(lab, lab.info())?;
+    let kind = refusal(Rdma::transport_type_supported(&dev, TransportType::Dc))?;
+    ensure_eq!(kind, ErrorKind::NotSupported, "the query");
+    let builder = Rdma::builder(&dev).transport_type(TransportType::Dc);
+    ensure_eq!(refusal(builder.start())?, ErrorKind::NotSupported, "the start");
+    Ok(())
+}

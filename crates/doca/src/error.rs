@@ -57,7 +57,7 @@ kinds! {
     /// The device or a resource of it could not be set up.
     Initialization = 8, "DOCA_ERROR_INITIALIZATION",
         "check that the device is there and its kernel modules are loaded";
-    /// Time ran out before it happened.
+    /// Time ran out before it was known to have happened: it may have, or happen yet.
     TimeOut = 9, "DOCA_ERROR_TIME_OUT", "wait longer, or see why the other side is silent";
     /// The object is being shut down, or is.
     Shutdown = 10, "DOCA_ERROR_SHUTDOWN", "make a new object";

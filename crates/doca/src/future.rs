@@ -43,6 +43,7 @@ use crate::context::wait::{BURST, not_readable};
 use crate::context::workq::WorkQ;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
+use crate::graph::plan::Graph;
 use crate::types::UserData;
 
 /// A work queue whose jobs are futures. It is `Send` and `Sync`.
@@ -94,9 +95,45 @@ impl AsyncWorkQ {
         Err(Refused::new(Error::plain(ErrorKind::BadState, text), workq))
     }
 
-    /// The work queue, to add and remove contexts and graphs.
-    pub fn get_mut(&mut self) -> &mut WorkQ {
-        &mut self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).workq
+    /// Adds it to a context: [`WorkQ::add`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add<C: crate::Context + ?Sized>(&self, context: &C) -> Result<()> {
+        self.lock().workq.add(context)
+    }
+
+    /// Takes it from a context: [`WorkQ::remove`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove<C: crate::Context + ?Sized>(&self, context: &C) -> Result<()> {
+        self.lock().workq.remove(context)
+    }
+
+    /// Ends what is in flight for a context: [`WorkQ::abort`]. The futures of its jobs are done
+    /// when the queue is driven.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn abort<C: crate::Context + ?Sized>(&self, context: &C) -> Result<()> {
+        self.lock().workq.abort(context)
+    }
+
+    /// Adds it to a graph: [`WorkQ::add_graph`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_graph(&self, graph: &Graph) -> Result<()> {
+        self.lock().workq.add_graph(graph)
+    }
+
+    /// Takes it from a graph: [`WorkQ::remove_graph`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_graph(&self, graph: &Graph) -> Result<()> {
+        self.lock().workq.remove_graph(graph)
     }
 
     /// The work queue. Jobs whose futures were dropped may be in flight; their events are now
@@ -178,7 +215,7 @@ impl AsyncWorkQ {
     /// Dropped, it has lost nothing; the futures wait until somebody drives the queue again.
     ///
     /// # Errors
-    /// The work queue failed ([`Retrieve::InvalidValue`]), or `readable`
+    /// The work queue failed ([`Retrieve::Failed`]), or `readable`
     /// ([`ErrorKind::OperatingSystem`]).
     pub async fn drive(
         &self,
@@ -234,7 +271,7 @@ impl AsyncWorkQ {
                 // Nobody else submits here.
                 _ => (Slot::Ended(event), Ok(true)),
             },
-            Err(Retrieve::InvalidValue(error)) => (Slot::Free, Err(error)),
+            Err(Retrieve::Failed(error)) => (Slot::Free, Err(error)),
             Err(_) => (Slot::Free, Ok(inner.workq.has_work() || !room.is_empty())),
         };
         // Wakers, and what goes with events, may come back here.

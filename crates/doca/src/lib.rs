@@ -87,6 +87,7 @@ pub mod mapping {
     use super::*;
 }
 
+mod asked;
 pub mod buffer;
 pub mod context;
 pub mod device;
@@ -100,6 +101,7 @@ pub mod sha;
 pub mod sync_event;
 mod types;
 
+pub use asked::AsDev;
 pub use buffer::{Buf, BufArray, BufPool, BufRef, Extensions, Inventory};
 pub use context::{Context, Event, Events, Job, JobError, JobType, Retrieve, WorkQ};
 pub use device::{Dev, DevInfo, DevInfoRep, DevRep, DevType};

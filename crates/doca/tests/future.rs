@@ -205,11 +205,11 @@ fn the_next_event_is_a_future_that_loses_none_wherever_it_is_dropped() {
     assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
     let mut polling = WorkQ::new(1).unwrap();
     match block_on(file, polling.next(async || Ok(()))) {
-        Err(Retrieve::InvalidValue(error)) => assert_eq!(error.kind(), ErrorKind::BadState),
+        Err(Retrieve::Failed(error)) => assert_eq!(error.kind(), ErrorKind::BadState),
         other => panic!("{other:?}"),
     }
     match block_on(file, workq.next(async || Err(io::Error::other("no file")))) {
-        Err(Retrieve::InvalidValue(error)) => assert!(error.to_string().contains("no file")),
+        Err(Retrieve::Failed(error)) => assert!(error.to_string().contains("no file")),
         other => panic!("{other:?}"),
     }
 }
@@ -318,7 +318,7 @@ fn failures_and_instances_of_graphs_are_events_of_their_futures() {
     workq.add_graph(&graph).unwrap();
     let instance = graph.instance();
     instance.set_user_node_data(user, ()).unwrap();
-    let mut queue = AsyncWorkQ::new(workq).unwrap();
+    let queue = AsyncWorkQ::new(workq).unwrap();
     for round in 0..50u64 {
         lab.model.fail_request(0, None, 1 + round as u32 % 3, CqeSyndrome::LOCAL_PROTECTION.0);
         instance.set_ctx_node_data(copy, lab.copy(100)).unwrap();
@@ -350,7 +350,7 @@ fn failures_and_instances_of_graphs_are_events_of_their_futures() {
         }
         assert_eq!(failures, 1, "round {round}");
     }
-    queue.get_mut().remove_graph(&graph).unwrap();
+    queue.remove_graph(&graph).unwrap();
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::cell::Cell;
 
 use verbless_doca::dma::Dma;
 use verbless_doca::sha::{Algorithm, HashDone, Sha};
+use verbless_doca::sync_event::{Location, SyncEvent};
 use verbless_doca::{
     AccessFlags, BufArray, BufPool, Dev, Event, Extensions, Inventory, Mmap, Retrieve, WorkQ,
 };
@@ -65,7 +66,7 @@ fn next(workq: &mut WorkQ) -> Event {
         match workq.progress_retrieve() {
             Ok(event) | Err(Retrieve::IoFailed(event)) => return event,
             Err(Retrieve::Again) => std::hint::spin_loop(),
-            Err(Retrieve::InvalidValue(error)) => panic!("{error}"),
+            Err(Retrieve::Failed(error)) => panic!("{error}"),
         }
     }
 }
@@ -162,6 +163,29 @@ fn jobs_are_submitted_refused_and_retrieved_without_allocation() {
     };
     assert_eq!(allocations(work), 0);
     assert_eq!(inventory.num_free_elements(), 64);
+}
+
+#[test]
+fn jobs_of_sync_events_are_submitted_and_retrieved_without_allocation() {
+    let dev = dev();
+    let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu).unwrap();
+    let event = event.subscriber_add_location(Location::Cpu).unwrap().as_ctx().start().unwrap();
+    let mut workq = WorkQ::new(8).unwrap();
+    workq.add(&event).unwrap();
+    let work = || {
+        for _ in 0..50 {
+            // The lower threshold first: else the device's queue is stopped and started again,
+            // by commands.
+            workq.submit(event.set(0)).unwrap();
+            drop(next(&mut workq));
+            workq.submit(event.wait_gt(10)).unwrap();
+            workq.submit(event.wait_gt(20)).unwrap();
+            workq.submit(event.add(30)).unwrap();
+            workq.submit(event.get()).unwrap();
+            (0..4).for_each(|_| drop(next(&mut workq)));
+        }
+    };
+    assert_eq!(allocations(work), 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What all contexts have in common.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::device::Dev;
@@ -62,6 +63,11 @@ impl Core {
 
     pub(crate) fn workqs(&self) -> u32 {
         self.workqs.load(Ordering::Acquire)
+    }
+
+    /// Whether none but work queues have it: the handle was dropped.
+    pub(super) fn is_dropped(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) <= self.workqs() as usize
     }
 
     pub(super) fn attach(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::failure::{JobError, JobType};
 use crate::dma::done::MemcpyDone;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::graph::done::GraphDone;
 use crate::rdma::done::RdmaDone;
 use crate::sha::done::HashDone;
@@ -75,8 +75,34 @@ pub enum Retrieve {
     Again,
     /// This job failed (`DOCA_ERROR_IO_FAILED`): [`Event::result`] says why.
     IoFailed(Event),
-    /// The work queue itself failed, and no job can be named (`DOCA_ERROR_INVALID_VALUE`).
-    InvalidValue(Error),
+    /// The work queue itself failed, and no job can be named: the device sent a completion that
+    /// cannot be (`DOCA_ERROR_INVALID_VALUE`), or waiting failed, as the error's kind says.
+    Failed(Error),
+}
+
+impl Retrieve {
+    /// DOCA's value.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Again => ErrorKind::Again,
+            Self::IoFailed(_) => ErrorKind::IoFailed,
+            Self::Failed(error) => error.kind(),
+        }
+    }
+}
+
+/// Without the event, if there is one: its buffers go back to where they came from.
+impl From<Retrieve> for Error {
+    fn from(why: Retrieve) -> Self {
+        match why {
+            Retrieve::Again => Self::plain(ErrorKind::Again, "no job is done yet"),
+            Retrieve::IoFailed(event) => match event.result() {
+                Ok(()) => Self::plain(ErrorKind::IoFailed, "the job failed"),
+                Err(error) => Self::new(ErrorKind::IoFailed, error.to_string()).with_source(error),
+            },
+            Retrieve::Failed(error) => error,
+        }
+    }
 }
 
 impl fmt::Display for Retrieve {
@@ -87,7 +113,7 @@ impl fmt::Display for Retrieve {
                 Ok(()) => f.write_str("DOCA_ERROR_IO_FAILED"),
                 Err(error) => write!(f, "DOCA_ERROR_IO_FAILED: {error}"),
             },
-            Self::InvalidValue(error) => error.fmt(f),
+            Self::Failed(error) => error.fmt(f),
         }
     }
 }

@@ -125,6 +125,7 @@ impl From<Failure> for JobError {
                 ErrorKind::NotPermitted
             }
             Status::Flushed => ErrorKind::Shutdown,
+            // Nobody answered: what the other side did of it, nobody knows.
             Status::TransportRetryExceeded | Status::RnrRetryExceeded => ErrorKind::TimeOut,
             Status::LocalLength | Status::RemoteInvalidRequest => ErrorKind::InvalidValue,
             Status::RemoteAborted => ErrorKind::ConnectionAborted,
@@ -139,7 +140,16 @@ impl fmt::Display for JobError {
         write!(f, "the job failed: {}", self.kind.name())?;
         match &self.cause {
             Cause::Unknown => Ok(()),
-            Cause::Device(failure) => write!(f, ": {failure}"),
+            Cause::Device(failure) => {
+                write!(f, ": {failure}")?;
+                match failure.status {
+                    Status::LocalProtection | Status::RemoteAccess => f.write_str(
+                        "; of memory that another function exported, its owner may have taken it \
+                         back",
+                    ),
+                    _ => Ok(()),
+                }
+            }
             Cause::Told(why) => write!(f, ": {why}"),
         }
     }

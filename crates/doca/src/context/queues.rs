@@ -190,6 +190,19 @@ impl Queues {
         }
     }
 
+    /// Takes down the queues of contexts whose handles are gone, unless jobs for them are in
+    /// flight, or will be.
+    pub(super) fn leave_dropped(&mut self, handle: &Handle, needed: impl Fn(CtxId) -> bool) {
+        let gone = |core: &Arc<Core>| core.is_dropped() && !needed(core.id());
+        let there: Vec<u32> =
+            self.there.iter().filter(|(_, core)| gone(core)).map(|&(place, _)| place).collect();
+        for place in there {
+            if self.at(place).is_some_and(|added| added.engine.in_flight() == 0) {
+                self.take_out(place, Some(handle));
+            }
+        }
+    }
+
     /// Takes down all queues, whatever is in flight.
     pub(super) fn clear(&mut self) {
         while let Some(&(place, _)) = self.there.last() {

@@ -21,6 +21,9 @@ pub struct Side {
     pub(super) owner: Option<u32>,
 }
 
+/// Completions of the longest job: each of its requests has one if it fails.
+pub(crate) const LONGEST_JOB: u32 = 130;
+
 /// The bits of a completion queue's index.
 const INDEX: u32 = 0xff_ffff;
 
@@ -134,11 +137,12 @@ impl Side {
     /// For so many jobs at a time. With `handle`, events go there.
     pub(super) fn new(dev: &Dev, depth: u32, handle: Option<&Handle>) -> Result<Self> {
         let least = depth.saturating_mul(2).max(256);
-        let most = 1 << dev.caps().log_max_cqes.min(22);
-        if depth > most {
+        let most: u32 = 1 << dev.caps().log_max_cqes.min(22);
+        if depth.saturating_add(LONGEST_JOB) > most {
             let text = format!(
                 "a work queue of depth {depth} is on no context of {dev:?}, whose completion \
-                 queues have {most} entries at most: make it with a smaller depth"
+                 queues have {most} entries at most, {LONGEST_JOB} of which are for the longest \
+                 job: make it with a smaller depth"
             );
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }

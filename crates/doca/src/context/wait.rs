@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 impl WorkQ {
     /// A file that becomes readable when a job is done (`doca_workq_get_event_handle`), after
     /// [`arm`](WorkQ::arm). It is there from the beginning, stays the same, and tells of all
-    /// contexts and devices.
+    /// contexts and devices. In polling mode, too, it is there, and never becomes readable.
     pub fn event_handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -64,7 +64,7 @@ impl WorkQ {
                 return Ok(None);
             }
             if self.event_driven {
-                self.sleep(left).map_err(Retrieve::InvalidValue)?;
+                self.sleep(left).map_err(Retrieve::Failed)?;
             } else {
                 std::hint::spin_loop();
             }
@@ -109,7 +109,7 @@ impl WorkQ {
     ///
     /// # Errors
     /// As [`WorkQ::progress_retrieve`], but never [`Retrieve::Again`];
-    /// [`Retrieve::InvalidValue`] with [`ErrorKind::BadState`] in polling mode, and with
+    /// [`Retrieve::Failed`] with [`ErrorKind::BadState`] in polling mode, and with
     /// [`ErrorKind::OperatingSystem`] if `readable` fails.
     pub async fn next(
         &mut self,
@@ -123,8 +123,8 @@ impl WorkQ {
                     other => return other,
                 }
             }
-            self.rearm().map_err(Retrieve::InvalidValue)?;
-            readable().await.map_err(|error| Retrieve::InvalidValue(not_readable(error)))?;
+            self.rearm().map_err(Retrieve::Failed)?;
+            readable().await.map_err(|error| Retrieve::Failed(not_readable(error)))?;
         }
     }
 
@@ -174,7 +174,7 @@ impl Iterator for Events<'_> {
             return None;
         }
         let item = self.workq.retrieve_within(self.timeout).transpose();
-        self.broken = matches!(item, Some(Err(Retrieve::InvalidValue(_))));
+        self.broken = matches!(item, Some(Err(Retrieve::Failed(_))));
         item
     }
 }

@@ -125,7 +125,16 @@ impl WorkQ {
         Ok(())
     }
 
-    fn must_be_alone(&self, what: &str) -> Result<()> {
+    /// Leaves contexts and graphs whose handles were dropped, if nothing of theirs is in flight:
+    /// nobody could name them.
+    fn leave_dropped(&mut self) {
+        self.runs.leave_dropped();
+        let Self { queues, runs, handle, .. } = self;
+        queues.leave_dropped(handle, |id| runs.need(id));
+    }
+
+    fn must_be_alone(&mut self, what: &str) -> Result<()> {
+        self.leave_dropped();
         if self.queues.contexts() == 0 && self.runs.graphs() == 0 {
             return Ok(());
         }
@@ -165,7 +174,8 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Takes it from a context (`doca_ctx_workq_rm`).
+    /// Takes it from a context (`doca_ctx_workq_rm`). One that was dropped cannot be named, and
+    /// need not be: when its jobs have been retrieved, it is in the way of nothing.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while jobs for it are in
@@ -200,7 +210,8 @@ impl WorkQ {
     /// The job is given back with them, and nothing was begun. [`ErrorKind::Again`] if so many are
     /// in flight as the work queue takes, or the context; [`ErrorKind::BadState`] if it is not on
     /// the job's context; [`ErrorKind::InvalidValue`] or [`ErrorKind::NotPermitted`] for buffers
-    /// that the job cannot have.
+    /// that the job cannot have; [`ErrorKind::NotSupported`] for a job that the device does not do;
+    /// [`ErrorKind::Shutdown`] if the context was aborted on this work queue, or gave up there.
     #[inline(always)]
     pub fn submit<J: Job>(&mut self, job: J) -> std::result::Result<(), Refused<J>> {
         self.submit_tagged(job, Tag::PROGRAM)
@@ -245,7 +256,7 @@ impl WorkQ {
         self.runs.add(graph, self.queues.depth())
     }
 
-    /// Takes it from a graph (`doca_graph_workq_rm`).
+    /// Takes it from a graph (`doca_graph_workq_rm`). One that was dropped needs no removal.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while instances of it are
@@ -290,7 +301,7 @@ impl WorkQ {
     ///
     /// # Errors
     /// [`Retrieve::Again`] if none is done; [`Retrieve::IoFailed`] with the event of one that
-    /// failed; [`Retrieve::InvalidValue`] if the device sent a completion that cannot be.
+    /// failed; [`Retrieve::Failed`] if the device sent a completion that cannot be.
     ///
     /// Of an instance of a graph, it is [`Retrieve::Again`] for every node that ended, and in the
     /// end the event of the instance, which is `Ok` even if a node failed.
@@ -333,7 +344,7 @@ impl WorkQ {
             Some(done) => done,
             None => match self.queues.poll_plain() {
                 Some(done) => done,
-                None => match self.queues.poll().map_err(Retrieve::InvalidValue)? {
+                None => match self.queues.poll().map_err(Retrieve::Failed)? {
                     Some(done) => done,
                     None => self.queues.progress().ok_or(Retrieve::Again)?,
                 },
@@ -375,7 +386,8 @@ impl WorkQ {
     /// # Errors
     /// [`ErrorKind::InUse`] while it is on a context or a graph.
     #[expect(clippy::result_large_err, reason = "it gives back the work queue")]
-    pub fn destroy(self) -> std::result::Result<(), Refused<Self>> {
+    pub fn destroy(mut self) -> std::result::Result<(), Refused<Self>> {
+        self.leave_dropped();
         match (self.queues.contexts(), self.runs.graphs()) {
             (0, 0) => Ok(()),
             (contexts, graphs) => {

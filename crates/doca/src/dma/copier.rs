@@ -27,6 +27,7 @@ use crate::types::UserData;
 
 /// Copies that one job may need: a request is of one piece of source and destination each.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
+const _: () = assert!(MAX_REQUESTS <= side::LONGEST_JOB, "each may complete");
 /// No device, nor the 0 of a buffer that nobody is known to reach.
 const NOBODY: u64 = u64::MAX;
 /// Bytes of a request at most.

@@ -30,6 +30,7 @@ mod queue;
 
 use std::sync::Arc;
 
+use crate::asked::AsDev;
 use crate::buffer::Buf;
 use crate::context::core::{Core, CtxId};
 use crate::context::engine::Place;
@@ -88,9 +89,9 @@ impl Dma {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if it does not, with the
-    /// capability that it lacks.
-    pub fn memcpy_supported(dev: &Dev) -> Result<()> {
-        queue::supported(dev)
+    /// capability that it lacks; the device cannot be opened.
+    pub fn memcpy_supported(dev: &impl AsDev) -> Result<()> {
+        queue::supported(&dev.dev()?)
     }
 
     /// Buffers that a source or a destination may be chained of at most
@@ -98,7 +99,7 @@ impl Dma {
     ///
     /// # Errors
     /// As [`Dma::memcpy_supported`].
-    pub fn max_list_buf_num_elem(dev: &Dev) -> Result<u32> {
+    pub fn max_list_buf_num_elem(dev: &impl AsDev) -> Result<u32> {
         Self::memcpy_supported(dev).map(|()| MAX_LIST)
     }
 
@@ -106,8 +107,9 @@ impl Dma {
     ///
     /// # Errors
     /// As [`Dma::memcpy_supported`].
-    pub fn max_buf_size(dev: &Dev) -> Result<u64> {
-        Self::memcpy_supported(dev).map(|()| queue::longest(dev))
+    pub fn max_buf_size(dev: &impl AsDev) -> Result<u64> {
+        let dev = dev.dev()?;
+        queue::supported(&dev).map(|()| queue::longest(&dev))
     }
 
     /// A job: copies the datarooms of `source` into the tailrooms of `destination`.

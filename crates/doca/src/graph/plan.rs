@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::data::{Callback, UserNode};
 use super::node::Node;
@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     /// Instances that one instance is, its sub-graphs' and theirs with it.
     pub(super) instances: u32,
     workqs: AtomicU32,
+    /// The graph was; instances may be there.
+    pub(super) dropped: AtomicBool,
 }
 
 /// A graph that is being built (`doca_graph_create`).
@@ -153,8 +155,9 @@ impl GraphBuilder {
         };
         let instances = self.nodes.iter().map(below).fold(1, u32::saturating_add);
         let Self { serial, nodes } = self;
-        let workqs = AtomicU32::new(0);
-        Ok(Graph { plan: Arc::new(Plan { serial, nodes: nodes.into(), instances, workqs }) })
+        let (workqs, dropped) = (AtomicU32::new(0), AtomicBool::new(false));
+        let nodes = nodes.into();
+        Ok(Graph { plan: Arc::new(Plan { serial, nodes, instances, workqs, dropped }) })
     }
 }
 
@@ -191,6 +194,12 @@ impl Graph {
                 Err(Refused::new(Error::new(ErrorKind::InUse, text), self))
             }
         }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.plan.dropped.store(true, Ordering::Release);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::data::UserNode;
 use super::data::{Body, Data, unset};
@@ -116,6 +117,17 @@ impl Runs {
                 Err(Error::new(ErrorKind::InUse, text))
             }
         }
+    }
+
+    /// Leaves graphs that were dropped, if no instance is in flight.
+    pub(crate) fn leave_dropped(&mut self) {
+        self.graphs.retain(|Added { plan, running }| {
+            let stays = *running > 0 || !plan.dropped.load(Ordering::Acquire);
+            if !stays {
+                plan.detach();
+            }
+            stays
+        });
     }
 
     fn place_of(&self, plan: &Arc<Plan>) -> Option<usize> {

@@ -26,6 +26,7 @@ pub(crate) mod hasher;
 
 use std::sync::Arc;
 
+use crate::asked::AsDev;
 use crate::buffer::Buf;
 use crate::buffer::Link;
 use crate::context::core::{Core, CtxId};
@@ -85,7 +86,7 @@ impl Sha {
     ///
     /// # Errors
     /// None at present.
-    pub fn job_supported(dev: &Dev, algorithm: Algorithm) -> Result<()> {
+    pub fn job_supported(dev: &impl AsDev, algorithm: Algorithm) -> Result<()> {
         let _ = (dev, algorithm);
         Ok(())
     }
@@ -94,7 +95,8 @@ impl Sha {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`]: software does them.
-    pub fn hardware_supported(dev: &Dev) -> Result<()> {
+    pub fn hardware_supported(dev: &impl AsDev) -> Result<()> {
+        let dev = dev.dev()?;
         let text = format!("software hashes for {dev:?}: the hardware's command is not public");
         Err(Error::new(ErrorKind::NotSupported, text))
     }

@@ -27,9 +27,9 @@ use crate::memory::ExportDescriptor;
 /// On each of them, gets, sets and adds are done in their order, and hold up no wait; each wait
 /// ends once the value is above its own threshold, in whatever order they were submitted. The
 /// device's queue does waits one after the other, the lowest threshold first. A wait for less than
-/// those that it has costs a change of the queue's state: whoever waits for several thresholds
-/// submits the smaller ones first. A value that is above a threshold only for a moment may be
-/// missed, as by whoever polls.
+/// those that it has costs a change of the queue's state, by commands, which allocate: whoever
+/// waits for several thresholds submits the smaller ones first. A value that is above a threshold
+/// only for a moment may be missed, as by whoever polls.
 ///
 /// Each job fails alone: those behind one that failed are posted again. Only if the device cannot
 /// tell whether it did them, as when the queue itself fails, do they fail with

@@ -61,6 +61,7 @@ pub use ctx::SyncEventCtx;
 pub use done::SyncEventDone;
 pub use job::SyncEventJob;
 
+use crate::asked::AsDev;
 use crate::context::failure::JobType;
 use crate::device::{Dev, capability};
 use crate::error::{Error, ErrorKind, Result};
@@ -213,8 +214,8 @@ impl SyncEvent {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if it does not, with the capability that it lacks;
     /// [`ErrorKind::InvalidValue`] for a type that is not of sync events.
-    pub fn job_supported(dev: &Dev, job_type: JobType) -> Result<()> {
-        support::job(dev, job_type)
+    pub fn job_supported(dev: &impl AsDev, job_type: JobType) -> Result<()> {
+        support::job(&dev.dev()?, job_type)
     }
 
     /// Whether sync events can be made on `dev` from what the host exported
@@ -222,8 +223,8 @@ impl SyncEvent {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if not.
-    pub fn create_from_export_supported(dev: &Dev) -> Result<()> {
-        capability::imports(dev)
+    pub fn create_from_export_supported(dev: &impl AsDev) -> Result<()> {
+        capability::imports(&dev.dev()?)
     }
 
     /// Whether sync events of `dev` can be exported to its DPU
@@ -231,8 +232,8 @@ impl SyncEvent {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if not.
-    pub fn export_to_dpu_supported(dev: &Dev) -> Result<()> {
-        capability::exports(dev)
+    pub fn export_to_dpu_supported(dev: &impl AsDev) -> Result<()> {
+        capability::exports(&dev.dev()?)
     }
 
     /// Whether sync events of `dev` can be exported to its DPA
@@ -240,7 +241,7 @@ impl SyncEvent {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`]: nothing here drives the DPA.
-    pub fn export_to_dpa_supported(dev: &Dev) -> Result<()> {
+    pub fn export_to_dpa_supported(dev: &impl AsDev) -> Result<()> {
         let _ = dev;
         Err(support::dpa())
     }
@@ -250,7 +251,7 @@ impl SyncEvent {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`]: none can.
-    pub fn export_to_gpu_supported(dev: &Dev) -> Result<()> {
+    pub fn export_to_gpu_supported(dev: &impl AsDev) -> Result<()> {
         let _ = dev;
         Err(support::gpu())
     }

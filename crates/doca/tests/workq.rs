@@ -1,0 +1,194 @@
+//! Work queues: contexts and graphs that were dropped, capabilities before a device is opened, what
+//! a retrieval answers.
+
+mod support;
+
+use std::sync::Arc;
+
+use nix::poll::{PollFd, PollFlags, poll};
+use verbless_devx::Backend;
+use verbless_doca::dma::Dma;
+use verbless_doca::graph::Graph;
+use verbless_doca::sha::{Algorithm, Sha};
+use verbless_doca::sync_event::SyncEvent;
+use verbless_doca::{
+    AsyncWorkQ, Buf, Dev, DevInfo, Error, ErrorKind, Inventory, JobType, Mmap, Retrieve, WorkQ,
+};
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+use verbless_prm::CqeSyndrome;
+
+use support::{backend, dev, plain};
+
+fn kind<T>(result: Result<T, impl Into<Error>>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it was not refused"),
+        Err(error) => error.into().kind(),
+    }
+}
+
+fn ends((map, inventory): &(Mmap, Inventory)) -> (Buf, Buf) {
+    let from = inventory.buf_by_data(map, map.address(), 64).unwrap();
+    (from, inventory.buf_by_addr(map, map.address() + 64, 64).unwrap())
+}
+
+#[test]
+fn a_work_queue_leaves_dropped_contexts_and_graphs_once_nothing_of_theirs_is_in_flight() {
+    let dev = dev();
+    let memory = plain(&dev, 4096, 8);
+    let mut workq = WorkQ::builder(4).event_driven().build().unwrap();
+    let (dma, kept) = (Dma::builder(&dev).start().unwrap(), Dma::builder(&dev).start().unwrap());
+    workq.add(&dma).unwrap();
+    workq.add(&kept).unwrap();
+    let mut graph = Graph::builder();
+    let node = graph.ctx_node(&kept, JobType::DmaMemcpy);
+    let graph = graph.start().unwrap();
+    workq.add_graph(&graph).unwrap();
+    let instance = graph.instance();
+    let (from, to) = ends(&memory);
+    instance.set_ctx_node_data(node, kept.memcpy(from, to)).unwrap();
+    let (from, to) = ends(&memory);
+    workq.submit(dma.memcpy(from, to)).unwrap();
+    workq.submit_graph(&instance, 1).unwrap();
+    drop((dma, graph, instance));
+    let refused = workq.set_depth(8).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BadState, "{refused}");
+    let refused = workq.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse);
+    workq = refused.given;
+    assert_eq!(workq.drain().filter(Result::is_ok).count(), 2);
+    // Another one has its handle.
+    assert_eq!(kind(workq.set_depth(8)), ErrorKind::BadState);
+    workq.remove(&kept).unwrap();
+    workq.set_depth(8).unwrap();
+    workq.add(&kept).unwrap();
+    drop(kept);
+    workq.set_event_driven(false).unwrap();
+    workq.destroy().unwrap();
+    assert_eq!(memory.1.num_free_elements(), 8);
+}
+
+#[test]
+fn a_context_on_two_work_queues_is_left_by_each() {
+    let dev = dev();
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut queues = [WorkQ::new(4).unwrap(), WorkQ::new(4).unwrap()];
+    queues.iter_mut().for_each(|workq| workq.add(&dma).unwrap());
+    queues.iter_mut().for_each(|workq| assert_eq!(kind(workq.set_depth(2)), ErrorKind::BadState));
+    drop(dma);
+    queues.into_iter().for_each(|workq| workq.destroy().unwrap());
+}
+
+#[test]
+fn capabilities_are_told_of_a_device_that_nobody_has_opened() {
+    for (profile, copies) in [("bluefield3", true), ("connectx6dx", false)] {
+        let info = &DevInfo::list_of(&backend(profile)).unwrap()[0];
+        assert_eq!(Dma::memcpy_supported(info).is_ok(), copies);
+        assert_eq!(Dma::max_buf_size(info).is_ok(), copies);
+        assert_eq!(Dma::max_list_buf_num_elem(info).is_ok(), copies);
+        Sha::job_supported(info, Algorithm::Sha1).unwrap();
+        assert_eq!(kind(Sha::hardware_supported(info)), ErrorKind::NotSupported);
+        SyncEvent::job_supported(info, JobType::SyncEventAdd).unwrap();
+        let dev: Dev = info.open().unwrap();
+        for (closed, open) in [
+            (SyncEvent::export_to_dpu_supported(info), SyncEvent::export_to_dpu_supported(&dev)),
+            (
+                SyncEvent::create_from_export_supported(info),
+                SyncEvent::create_from_export_supported(&dev),
+            ),
+            (SyncEvent::export_to_dpa_supported(info), SyncEvent::export_to_dpa_supported(&dev)),
+            (SyncEvent::export_to_gpu_supported(info), SyncEvent::export_to_gpu_supported(&dev)),
+        ] {
+            assert_eq!(closed.map_err(|it| it.kind()), open.map_err(|it| it.kind()));
+        }
+    }
+}
+
+#[test]
+fn what_is_not_retrieved_is_an_error_with_docas_value() {
+    let (model, dev) = support::disturbed();
+    let memory = plain(&dev, 4096, 8);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(4).unwrap();
+    workq.add(&dma).unwrap();
+    let again = workq.progress_retrieve().unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Again);
+    assert_eq!(Error::from(again).kind(), ErrorKind::Again);
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    let (from, to) = ends(&memory);
+    workq.submit(dma.memcpy(from, to)).unwrap();
+    let failed = workq.retrieve_within(None).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::IoFailed);
+    let error = Error::from(failed);
+    assert_eq!(error.kind(), ErrorKind::IoFailed);
+    assert!(error.to_string().contains("NOT_PERMITTED"), "{error}");
+    assert_eq!(memory.1.num_free_elements(), 8, "the event is gone, and its buffers are back");
+    let refused = workq.arm().unwrap_err();
+    let failed = Retrieve::Failed(refused);
+    assert_eq!(failed.kind(), ErrorKind::BadState);
+    assert_eq!(Error::from(failed).kind(), ErrorKind::BadState);
+}
+
+#[test]
+fn a_queue_of_futures_is_added_and_aborted_without_being_taken_apart() {
+    let dev = dev();
+    let memory = plain(&dev, 4096, 8);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let queue = AsyncWorkQ::new(WorkQ::builder(4).event_driven().build().unwrap()).unwrap();
+    queue.add(&dma).unwrap();
+    let (from, to) = ends(&memory);
+    drop(queue.submit(dma.memcpy(from, to)).unwrap());
+    assert_eq!(kind(queue.remove(&dma)), ErrorKind::InUse);
+    queue.abort(&dma).unwrap();
+    let mut workq = queue.into_inner();
+    assert_eq!(workq.drain().count(), 1);
+    workq.remove(&dma).unwrap();
+}
+
+#[test]
+fn the_file_of_a_work_queue_in_polling_mode_tells_of_nothing() {
+    let dev = dev();
+    let memory = plain(&dev, 4096, 8);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(4).unwrap();
+    workq.add(&dma).unwrap();
+    let (from, to) = ends(&memory);
+    workq.submit(dma.memcpy(from, to)).unwrap();
+    assert_eq!(kind(workq.arm()), ErrorKind::BadState);
+    workq.retrieve_within(None).unwrap();
+    let mut files = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut files, 10_u8).unwrap(), 0);
+}
+
+#[test]
+fn a_chain_finds_room_on_the_deepest_work_queue_of_a_device_with_short_completion_queues() {
+    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let short = text.replace("log_max_cq_sz = 22", "log_max_cq_sz = 8");
+    assert_ne!(short, text);
+    let model = Model::builder().device(Profile::from_toml(&short).unwrap()).build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+    let (map, inventory) = plain(&dev, 1 << 16, 256);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let deepest = |depth| WorkQ::new(depth).unwrap().add(&dma);
+    assert_eq!(kind(deepest(127)), ErrorKind::InvalidValue);
+    let mut workq = WorkQ::new(126).unwrap();
+    workq.add(&dma).unwrap();
+    let most = u64::from(Dma::max_list_buf_num_elem(&dev).unwrap());
+    let chain = |full: bool| {
+        let piece = |at| match full {
+            true => inventory.buf_by_data(&map, map.address() + 16 * at, 16),
+            // Other pieces, so that there are as many requests as can be.
+            false => {
+                inventory.buf_by_addr(&map, map.address() + 0x8000 + 32 * at, 8 + 16 * (at % 2))
+            }
+        };
+        let mut chain = piece(0).unwrap();
+        (1..most).for_each(|at| chain.link(piece(at).unwrap()).unwrap());
+        chain
+    };
+    for _ in 0..4 {
+        workq.submit(dma.memcpy(chain(true), chain(false))).unwrap();
+        workq.retrieve_within(None).unwrap();
+    }
+}

@@ -2,8 +2,9 @@
 
 use verbless_prm::hot::QpRecordReceive;
 use verbless_prm::{
-    CreateQpIn, CreateQpOut, EndPaddingMode, HcaCap, PathMigrationState, QpContext, QueryQpIn,
-    QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
+    CreateQpIn, CreateQpOut, EndPaddingMode, HcaCap, PathMigrationState, QpContext,
+    QpContextExtension, QueryQpIn, QueryQpOut, RqType, ScatterToCqeRequester,
+    ScatterToCqeResponder,
 };
 
 use super::call::{Call, Outcome};
@@ -11,6 +12,7 @@ use super::capability::own_function;
 use super::umem::{self, BufferSpec};
 use crate::hca::capability::check_timestamps;
 use crate::hca::objects::{QpObject, QpState, ReceiveQueue, SendQueue};
+use crate::hca::qp_type::{Action, QpType};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -89,6 +91,8 @@ const LOG_STRIDE_UNIT: u32 = 4;
 /// CREATE_QP.
 pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut CreateQpOut) -> Outcome {
     let context = input.qpc();
+    let qp_type = call.qp_type(context.st())?;
+    let mmo = if input.qpc_ext() { extension(call, qp_type)? } else { false };
     let general = call.hca().caps.general();
     call.check_count(call.hca().objects.qps.len(), general.log_max_qp())?;
     if input.input_qpn() != 0 {
@@ -97,11 +101,10 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     if input.opt_param_mask() != 0 {
         return Err(Refusal::QpOptional);
     }
-    if input.qpc_ext() || input.ece() != 0 {
+    if input.ece() != 0 {
         return Err(Refusal::Unsupported);
     }
     own_function(input.cmd_on_behalf(), input.function_id())?;
-    let qp_type = call.qp_type(context.st())?;
     check_features(call, context, general)?;
     // To give away all of memory, and to say where memory is, is for those who know.
     if call.uid != 0 && (context.rlky() || context.fre()) {
@@ -200,7 +203,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
             ScatterToCqeRequester::UP_TO_64B => 64,
             _ => 0,
         },
-        mmo: false,
+        mmo,
         responder_inline: match context.cs_res() {
             ScatterToCqeResponder::UP_TO_32B => 32,
             ScatterToCqeResponder::UP_TO_64B => 64,
@@ -216,6 +219,24 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     };
     output.set_qpn(call.make(kind::Qp, qp)?);
     Ok(())
+}
+
+/// What the context's extension, which stands before the addresses of pages, says of `mmo`. The
+/// model knows no other field of it.
+///
+/// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) sets it so for
+/// queue pairs that copy memory, and never by INIT2INIT.
+fn extension(call: &mut Call<'_>, qp_type: &QpType) -> Result<bool, Refusal> {
+    let list = call.list;
+    let extension = QpContextExtension::from_prefix(list).ok_or(Refusal::ListTooShort)?;
+    call.list = &list[QpContextExtension::BYTES..];
+    let mut known = QpContextExtension::zeroed();
+    known.set_mmo(extension.mmo());
+    let offered = qp_type.carries.has(Action::Copy) && call.hca().caps.general().dma_mmo_qp();
+    if extension.as_bytes() != known.as_bytes() || (extension.mmo() && !offered) {
+        return Err(Refusal::Unsupported);
+    }
+    Ok(extension.mmo())
 }
 
 /// Refuses what the capabilities do not offer.

@@ -2,9 +2,9 @@
 
 use verbless_prm::{
     AddressPath, AtomicMode, CreateQpIn, Init2initQpIn, Init2rtrQpIn, OptParamMask, PathMtu,
-    Qp2errIn, Qp2rstIn, QpContext, QueryQpIn, RoceL3Type, RoceVersion, RqType, Rst2initQpIn,
-    Rtr2rtsQpIn, Rts2rtsQpIn, ScatterToCqeResponder, ServiceType, SetRoceAddressIn, SqdRtsQpIn,
-    Sqerr2rtsQpIn, TimestampFormat,
+    Qp2errIn, Qp2rstIn, QpContext, QpContextExtension, QueryQpIn, RoceL3Type, RoceVersion, RqType,
+    Rst2initQpIn, Rtr2rtsQpIn, Rts2rtsQpIn, ScatterToCqeResponder, ServiceType, SetRoceAddressIn,
+    SqdRtsQpIn, Sqerr2rtsQpIn, TimestampFormat,
 };
 
 use super::rig::{Rig, UMEM, User};
@@ -45,7 +45,7 @@ fn every_mistake_in_a_qp_is_refused() {
             |input| {
                 input.set_qpc_ext(true);
             },
-            Refusal::Unsupported,
+            Refusal::ListTooShort,
         ),
         (
             |input| {
@@ -213,6 +213,32 @@ fn every_mistake_in_a_qp_is_refused() {
     let hca = &rig.world.functions[0].hca;
     assert!(!hca.objects.is_used(Kind::Cq, user.cq), "a QP that was refused uses it");
     rig.qp(user, |_| {}).unwrap();
+}
+
+#[test]
+fn the_contexts_extension_sets_a_qp_up_for_copies_where_the_device_has_them() {
+    let make = |profile: &str, edit: fn(&mut QpContextExtension), service| {
+        let mut rig = Rig::up_of(Profile::load(profile).expect("it comes along"));
+        let user = rig.user();
+        let mut extension = QpContextExtension::zeroed();
+        edit(&mut extension);
+        let made = rig.qp_with(user, extension.as_bytes(), |input| {
+            input.set_qpc_ext(true).qpc_mut().set_st(service);
+        });
+        made.map(|qpn| rig.world.functions[0].hca.objects.qps[&qpn].mmo)
+    };
+    let mmo = |extension: &mut QpContextExtension| {
+        extension.set_mmo(true);
+    };
+    let other = |extension: &mut QpContextExtension| {
+        extension.set_mmo(true).set_vl15(true);
+    };
+    assert_eq!(make("bluefield3", mmo, ServiceType::RC), Ok(true));
+    assert_eq!(make("bluefield3", |_| {}, ServiceType::RC), Ok(false));
+    assert_eq!(make("bluefield3", other, ServiceType::RC), Err(Refusal::Unsupported));
+    assert_eq!(make("bluefield3", mmo, ServiceType::UC), Err(Refusal::Unsupported));
+    assert_eq!(make("connectx6dx", |_| {}, ServiceType::RC), Ok(false));
+    assert_eq!(make("connectx6dx", mmo, ServiceType::RC), Err(Refusal::Unsupported));
 }
 
 #[test]

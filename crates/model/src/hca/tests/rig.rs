@@ -273,7 +273,17 @@ impl Rig {
         user: User,
         edit: impl FnOnce(&mut CreateQpIn),
     ) -> Result<u32, Refusal> {
-        let output = self.send::<CreateQpIn>(user.uid, |input| {
+        self.qp_with(user, &[], edit)
+    }
+
+    /// The same with what stands behind the input.
+    pub(super) fn qp_with(
+        &mut self,
+        user: User,
+        behind: &[u8],
+        edit: impl FnOnce(&mut CreateQpIn),
+    ) -> Result<u32, Refusal> {
+        let (output, _) = self.call::<CreateQpIn>(user.uid, 0, behind, 0, |input| {
             input.set_wq_umem_valid(true).set_wq_umem_id(user.umem).set_wq_umem_offset(0x1_0000);
             let context = input.qpc_mut();
             context.set_st(ServiceType::RC).set_pm_state(PathMigrationState::MIGRATED);

@@ -1,29 +1,41 @@
 #!/bin/busybox sh
-# In a guest: the example verbs_peer and rdma_peer.c, which is on libibverbs, do all operations to each other, on each of the
-# guest's devices. A row for each, then "N passed, N failed".
+# In a guest, on each of its devices: the example verbs_peer and rdma_peer.c, which is on libibverbs, do all operations to each
+# other, and the samples of RDMA meet. A row for each, then "N passed, N failed".
 passed=0 failed=0 port=18620
 cd /tmp || exit 2
 set -- $(ls /sys/class/infiniband)
 [ $# -gt 0 ] || { echo "error: there is no device"; exit 2; }
-for device in "$@"; do
+
+# both NAME LISTENER CONNECTOR: two commands that meet at a port, which stands for %.
+both() {
     port=$((port + 1))
-    timeout 60 /program/verbs_peer -d "$device" --listen 127.0.0.1:$port >endpoint 2>&1 &
-    endpoint=$!
-    timeout 60 /program/rdma_peer $port "$device" >peer 2>&1
-    peer=$?
-    wait $endpoint
-    endpoint=$?
-    name="DOCA RDMA and libibverbs do all operations to each other on $device"
-    if [ $peer = 0 ] && [ $endpoint = 0 ]; then
+    eval "timeout 60 $(echo "$2" | sed "s/%/$port/")" >one 2>&1 &
+    one=$!
+    eval "timeout 60 $(echo "$3" | sed "s/%/$port/")" >other 2>&1
+    other=$?
+    wait $one
+    one=$?
+    if [ $one = 0 ] && [ $other = 0 ]; then
         passed=$((passed + 1))
-        echo "pass  $name"
+        echo "pass  $1"
     else
         failed=$((failed + 1))
-        echo "FAIL  $name"
-        echo "      exit codes $endpoint of verbs_peer, $peer of rdma_peer"
-        sed 's/^/      verbs_peer: /' endpoint
-        sed 's/^/      rdma_peer: /' peer
+        echo "FAIL  $1"
+        echo "      exit codes $one and $other"
+        sed 's/^/      one: /' one
+        sed 's/^/      other: /' other
     fi
+}
+
+for device in "$@"; do
+    both "DOCA RDMA and libibverbs do all operations to each other on $device" \
+        "/program/verbs_peer -d $device --listen 127.0.0.1:%" "/program/rdma_peer % $device"
+    both "rdma_write_responder and rdma_write_requester on $device" \
+        "/program/rdma_write_responder -d $device --listen 127.0.0.1:%" \
+        "/program/rdma_write_requester -d $device --connect 127.0.0.1:%"
+    both "rdma_send_imm_sender and rdma_send_imm_receiver on $device" \
+        "/program/rdma_send_imm_sender -d $device --listen 127.0.0.1:%" \
+        "/program/rdma_send_imm_receiver -d $device --connect 127.0.0.1:%"
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

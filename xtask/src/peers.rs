@@ -1,7 +1,8 @@
-//! A program on libibverbs and one on DOCA RDMA of this project, connected: the steps `run: peers`
-//! and `VM: peers` of `cargo xtask test`.
+//! Programs on DOCA RDMA of this project that connect: with one on libibverbs, the samples of the
+//! guide with each other, and clients with a server of files. The steps `run: peers` and `VM:
+//! peers` of `cargo xtask test`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::outcome::Outcome;
@@ -11,7 +12,7 @@ use crate::{Result, workspace_root};
 /// Compiles the program on libibverbs; where it lies, or why it cannot be had.
 fn rdma_peer() -> Result<std::result::Result<PathBuf, String>> {
     let header = "/usr/include/infiniband/verbs.h";
-    if !on_the_path("cc") || !std::path::Path::new(header).exists() {
+    if !on_the_path("cc") || !Path::new(header).exists() {
         let text = "there is no cc, or no libibverbs to link: apt-get install gcc libibverbs-dev";
         return Ok(Err(text.into()));
     }
@@ -28,16 +29,35 @@ fn rdma_peer() -> Result<std::result::Result<PathBuf, String>> {
     Ok(Ok(built))
 }
 
-/// Under `verbless-model run`, on both kinds of port, and between two devices.
+/// The samples of the guide's chapter 6, in pairs: who is asked, and who asks.
+const SAMPLES: [(&str, &str); 2] = [
+    ("rdma_write_responder", "rdma_write_requester"),
+    ("rdma_send_imm_receiver", "rdma_send_imm_sender"),
+];
+const LINKS: [&str; 2] = ["infiniband", "ethernet"];
+
+fn example(name: &str) -> Result<String> {
+    Ok(program(&format!("examples/{name}"))?.display().to_string())
+}
+
+/// All of it under `verbless-model run`.
 pub(crate) fn under_run() -> Result<Outcome> {
     let peer = match rdma_peer()? {
         Ok(peer) => peer,
         Err(why) => return Ok(Outcome::Skipped(why)),
     };
-    let (model, endpoint) = (model()?, program("examples/verbs_peer")?);
-    let (peer, endpoint) = (peer.display(), endpoint.display());
+    let model = model()?;
     let mut checks = Checks::default();
-    for (number, link) in ["infiniband", "ethernet"].into_iter().enumerate() {
+    with_libibverbs(&model, &peer, &mut checks)?;
+    samples(&model, &mut checks)?;
+    files(&model, &mut checks)?;
+    Ok(checks.outcome())
+}
+
+/// A program on libibverbs, on both kinds of port, on the same device and on another.
+fn with_libibverbs(model: &PathBuf, peer: &Path, checks: &mut Checks) -> Result<()> {
+    let (peer, endpoint) = (peer.display(), example("verbs_peer")?);
+    for (number, link) in LINKS.into_iter().enumerate() {
         for device in ["mlx5_0", "mlx5_1"] {
             let port = 18640 + 2 * number + usize::from(device == "mlx5_1");
             let script = format!(
@@ -46,23 +66,98 @@ pub(crate) fn under_run() -> Result<Outcome> {
                  wait $other && exit $code"
             );
             let name = format!("libibverbs on {device}, DOCA RDMA on mlx5_0 ({link})");
-            checks.run(&model, &["--devices", "2", "--link", link], &name, &script);
+            checks.run(model, &["--devices", "2", "--link", link], &name, &script);
         }
     }
-    Ok(checks.outcome())
+    Ok(())
 }
 
-/// What the guest of `VM: peers` gets, and what it runs. Both programs are linked with the C
-/// library of this machine, and find that of the guest there: it must not be older.
+/// The samples between two devices. Either side starts first.
+fn samples(model: &PathBuf, checks: &mut Checks) -> Result<()> {
+    let mut port = 18660;
+    for link in LINKS {
+        for (asked, asks) in SAMPLES {
+            for (first, second) in [(asked, asks), (asks, asked)] {
+                port += 1;
+                let (one, other) = (example(first)?, example(second)?);
+                let script = format!(
+                    "'{one}' -d mlx5_0 --listen 127.0.0.1:{port} & other=$!\n\
+                     '{other}' -d mlx5_1 --connect 127.0.0.1:{port}; code=$?\n\
+                     wait $other && exit $code"
+                );
+                let name = format!("{first} and then {second} ({link})");
+                checks.run(model, &["--devices", "2", "--link", link], &name, &script);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A link so slow that a file of some MiB takes a while.
+const SLOW: &str = "[[link]]\nbandwidth = \"400Mb/s\"\nloopback = true\n";
+
+/// A server of files, and its clients.
+fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
+    let (serve, get) = (example("rdma_serve")?, example("rdma_get")?);
+    let place = target().join(format!("xtask-{}-files", std::process::id()));
+    let dir = place.join("dir");
+    std::fs::create_dir_all(&dir)?;
+    for (name, length) in [("empty", 0), ("one", 1), ("some", 5_000_000), ("long", 30_000_000)] {
+        let bytes: Vec<u8> = (0_u32..length).map(|at| (at * 7 + (at >> 8)) as u8).collect();
+        std::fs::write(dir.join(name), bytes)?;
+    }
+    std::fs::write(place.join("slow.toml"), SLOW)?;
+    std::os::unix::fs::symlink("/etc/passwd", dir.join("out"))?;
+    let (plan, here) = (place.join("slow.toml").display().to_string(), place.display());
+    let mut port = 18680;
+    let mut with_server = |commands: &str| {
+        port += 1;
+        format!(
+            "cd '{here}'; at=127.0.0.1:{port}\n\
+             serve() {{ '{serve}' dir --listen $at & server=$!; sleep 0.5; }}\n\
+             get='{get}'; get() {{ timeout 60 \"$get\" $at \"$@\"; }}\n\
+             part() {{ until [ \"$(stat -c %s $1.part 2>/dev/null || echo 0)\" -gt 8000000 ]; do \
+             kill -0 $2 || return 1; sleep 0.01; done; }}\n\
+             serve; {commands}; code=$?; kill $server; rm -f got*; exit $code"
+        )
+    };
+    for name in ["empty", "one", "some"] {
+        let script = with_server(&format!("get {name} --out got && cmp got dir/{name}"));
+        checks.run(model, &[], &format!("rdma_get {name}"), &script);
+    }
+    let both = "get some --out got1 & other=$!; get long --out got2 && wait $other && \
+                cmp got1 dir/some && cmp got2 dir/long";
+    checks.run(model, &["--link", "ethernet"], "two clients at once", &with_server(both));
+    let refused = "! get ../slow.toml --out got && ! get out --out got && ! get none --out got && \
+                   [ ! -e got ] && get one --out got && cmp got dir/one";
+    checks.run(model, &[], "names that are not served", &with_server(refused));
+    let slow = ["--faults", &plan];
+    let restart = "get long --out got & client=$!; part got $client && kill -9 $server && serve && \
+                   wait $client && cmp got dir/long";
+    checks.run(model, &slow, "the server dies, and comes again", &with_server(restart));
+    let again = "\"$get\" $at long --out got & client=$!; part got $client && kill -9 $client && \
+                 get long --out got && cmp got dir/long";
+    checks.run(model, &slow, "a client dies, and comes again", &with_server(again));
+    let other = "\"$get\" $at long --out got1 & one=$!; get long --out got2 & two=$!; \
+                 part got1 $one && kill -9 $one; wait $two && cmp got2 dir/long";
+    checks.run(model, &slow, "a client dies, and another goes on", &with_server(other));
+    std::fs::remove_dir_all(&place)?;
+    Ok(())
+}
+
+/// What the guest of `VM: peers` gets, and what it runs. The programs are linked with the C library
+/// of this machine, and find that of the guest there: it must not be older.
 pub(crate) fn in_a_guest() -> Result<std::result::Result<Vec<String>, String>> {
     let peer = match rdma_peer()? {
-        Ok(peer) => peer,
+        Ok(peer) => peer.display().to_string(),
         Err(why) => return Ok(Err(why)),
     };
-    let endpoint = program("examples/verbs_peer")?;
-    let script = workspace_root().join("tests/clients/peers.sh");
-    let words = ["--with-rdma-core", "--carry"].map(String::from).into_iter();
-    let words = words.chain([endpoint.display().to_string(), "--carry".into()]);
-    let words = words.chain([peer.display().to_string(), "--".into()]);
-    Ok(Ok(words.chain([script.display().to_string()]).collect()))
+    let mut words = vec!["--with-rdma-core".to_owned()];
+    let examples = SAMPLES.into_iter().flat_map(|(asked, asks)| [asked, asks]);
+    for name in examples.chain(["verbs_peer"]) {
+        words.extend(["--carry".to_owned(), example(name)?]);
+    }
+    words.extend(["--carry".to_owned(), peer, "--".to_owned()]);
+    words.push(workspace_root().join("tests/clients/peers.sh").display().to_string());
+    Ok(Ok(words))
 }

@@ -323,13 +323,19 @@ const PACKAGES: [&str; 8] = [
     "verbless-doca",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 12] = [
+const EXAMPLES: [&str; 18] = [
     "bridge",
     "busy",
     "dma_copy_dpu",
     "dma_copy_host",
     "graph",
     "kv",
+    "rdma_get",
+    "rdma_send_imm_receiver",
+    "rdma_send_imm_sender",
+    "rdma_serve",
+    "rdma_write_requester",
+    "rdma_write_responder",
     "representors",
     "speed",
     "stepped",

@@ -48,6 +48,11 @@ impl Common {
         Ok(dev)
     }
 
+    /// How much is said.
+    pub(crate) const fn level(&self) -> u8 {
+        self.log_level
+    }
+
     /// Says something of this level.
     pub(crate) fn say(&self, level: u8, text: &str) {
         if level <= self.log_level {
@@ -82,9 +87,7 @@ impl Meeting {
             (None, Some(address)) => connect(address)?,
             (None, None) => return Err("either --listen or --connect is needed".into()),
         };
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Channel(stream))
+        Channel::new(stream)
     }
 }
 
@@ -108,6 +111,14 @@ fn connect(address: &str) -> Result<TcpStream> {
 }
 
 impl Channel {
+    /// Over a connection that there is.
+    pub(crate) fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self(stream))
+    }
+
     /// Sends a message.
     pub(crate) fn send(&mut self, message: &[u8]) -> Result {
         self.0.write_all(&(message.len() as u32).to_be_bytes())?;

@@ -1,0 +1,70 @@
+//! The guide's sample of a send with immediate (section 6.2), the side that receives: a work queue
+//! in polling mode.
+//!
+//! `rdma_send_imm_receiver --listen 127.0.0.1:18612`, with `rdma_send_imm_sender --connect` on the
+//! other side. Either may start first.
+
+#[path = "support/rdma.rs"]
+mod rdma;
+mod support;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use rdma::{Address, BYTES, IMMEDIATE, TEXT, connect, meet};
+use support::{Common, Meeting, Result};
+use verbless_doca::rdma::RdmaOpcode;
+use verbless_doca::{AccessFlags, Event, Inventory, Memory, Mmap, Retrieve, WorkQ};
+
+/// Receives a text and a number from another machine by RDMA.
+#[derive(Parser)]
+#[command(version, disable_version_flag = true)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    address: Address,
+    #[command(flatten)]
+    meeting: Meeting,
+}
+
+fn main() -> ExitCode {
+    support::exit(run(&Options::parse()))
+}
+
+fn run(Options { common, address, meeting }: &Options) -> Result {
+    let dev = common.open()?;
+    let rdma = address.start(&dev, AccessFlags::default())?;
+    let map = Mmap::builder()
+        .memrange(Memory::allocate(BYTES)?)
+        .permissions(AccessFlags::LOCAL_READ_WRITE)
+        .add_dev(&dev)
+        .start()?;
+    let inventory = Inventory::builder(1).start()?;
+    let mut workq = WorkQ::new(16)?;
+    workq.add(&rdma)?;
+    let mut channel = meeting.meet()?;
+    connect(&rdma, &mut channel)?;
+
+    // A receive has what is from its data's begin to its end, whatever its data's length is.
+    let destination = inventory.buf_by_data(&map, map.address(), BYTES as u64)?;
+    workq.submit(rdma.receive(Some(destination)))?;
+    meet(&mut channel)?;
+    let event = loop {
+        match workq.progress_retrieve() {
+            Err(Retrieve::Again) => std::hint::spin_loop(),
+            other => break other?,
+        }
+    };
+    let Event::Rdma(done) = event else { return Err("no job of RDMA is done".into()) };
+    if done.opcode != Some(RdmaOpcode::RecvSendWithImm) || done.immediate != Some(IMMEDIATE) {
+        return Err(format!("{:?} with {:?} has come", done.opcode, done.immediate).into());
+    }
+    let text = done.local.ok_or("the buffer has not come back")?.to_vec()?;
+    if text != TEXT {
+        return Err(format!("{text:?} has come").into());
+    }
+    let shown = String::from_utf8_lossy(&text[..text.len() - 1]).into_owned();
+    common.say(50, &format!("{shown} {IMMEDIATE:#x}"));
+    meet(&mut channel)
+}

@@ -20,8 +20,13 @@ use crate::channel::{Channel, PATIENCE, Said, Told};
 use crate::files::Files;
 use crate::role::Role;
 
-/// After so long a case counts as hung.
+/// After so long, or a second for each life, a case counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
+
+fn limit(case: &Case) -> Duration {
+    let lives = case.kill.as_ref().map_or(0, |kill| kill.lives);
+    LIMIT.max(Duration::from_secs(lives.into()))
+}
 
 /// What is heard of a role: what it says, or that it says no more, in which of its lives.
 type News = (Side, u32, Option<Said>);
@@ -88,7 +93,7 @@ impl<'a> Director<'a> {
         case: &'a Case,
     ) -> Result<Self, Stop> {
         let (sender, receiver) = channel();
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + limit(case);
         let mut this = Self { on, agent, lab, case, sender, receiver, roles: [None, None], end };
         for side in Side::BOTH {
             this.roles[side as usize] = Some(this.spawn(side, 1)?);
@@ -152,7 +157,7 @@ impl<'a> Director<'a> {
         while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
             let left = self.end.saturating_duration_since(Instant::now());
             let (side, life, said) = self.receiver.recv_timeout(left).map_err(|_| {
-                Stop::fail(format!("hung: not at its end after {} s", LIMIT.as_secs()))
+                Stop::fail(format!("hung: not at its end after {} s", limit(self.case).as_secs()))
             })?;
             if self.role(side)?.life != life {
                 // The last of a life that is over.

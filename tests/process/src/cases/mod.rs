@@ -6,6 +6,7 @@ mod faults;
 mod fork;
 mod kills;
 mod link;
+mod rdma;
 mod restart;
 
 use crate::case::Case;
@@ -17,6 +18,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(faults::cases());
     cases.extend(restart::cases());
     cases.extend(fork::cases());
+    cases.extend(rdma::cases());
     cases.extend(dpu::cases());
     cases
 }

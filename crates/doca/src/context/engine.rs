@@ -36,6 +36,14 @@ pub trait Engine: Send {
         None
     }
 
+    /// The same for engines that the way of most programs has no room for: it is asked when
+    /// [`Engine::succeed`] of no engine has known the CQE.
+    #[inline(always)]
+    fn settle(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+        let _ = cqe;
+        None
+    }
+
     /// A CQE of one of its queues. It may be of a job that goes on.
     ///
     /// # Errors

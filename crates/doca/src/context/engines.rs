@@ -75,6 +75,14 @@ macro_rules! engines {
                 }
             }
 
+            #[inline(always)]
+            fn settle(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+                match self {
+                    $(Self::$name(engine) => engine.settle(cqe),)*
+                    Self::None => None,
+                }
+            }
+
             fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
                 match self {
                     $(Self::$name(engine) => engine.complete(cqe, side),)*

@@ -316,11 +316,27 @@ impl Queues {
         Some(done)
     }
 
+    /// The same as [`Queues::poll_plain`] for the other engines: were their events made there, too,
+    /// each event would be put together in memory and moved from there.
+    #[inline(never)]
+    fn poll_settled(&mut self) -> Option<Done> {
+        let Self { near, sides, left, .. } = self;
+        let side = sides.only.as_mut()?;
+        let done =
+            side.cq.poll_plain(|cqe| near[cqe.user_index() as usize % NEAR].engine.settle(&cqe))?;
+        *left += 1;
+        Some(done)
+    }
+
     /// A job that a device completed.
     ///
     /// # Errors
     /// A completion that cannot be.
+    #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Done>> {
+        if let Some(done) = self.poll_settled() {
+            return Ok(Some(done));
+        }
         let count = self.sides.places();
         let Self { near, far, sides, .. } = self;
         for step in 0..count {

@@ -412,7 +412,7 @@ impl Engine for RdmaEngine {
     const PROGRESSES: bool = false;
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+    fn settle(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
         if !self.queues.send.settle(cqe, self.sends.first.into()) {
             return None;
         }

@@ -62,9 +62,9 @@
 //!
 //! # Cost
 //! On the way of a job nothing is allocated, no lock is taken, and nothing is called through a
-//! table of functions. To retrieve a copy and to submit the next one with its buffers takes 232
+//! table of functions. To retrieve a copy and to submit the next one with its buffers takes 233
 //! instructions on x86-64, 1.49 times the 156 that the queue layer takes to poll and post the same
-//! request; of 64 submits and then 64 retrieves, it is 240 for each. `cargo xtask bench` measures
+//! request; of 64 submits and then 64 retrieves, it is 237 for each. `cargo xtask bench` measures
 //! both, and holds the first to 1.5 times. What they take beside the request:
 //!
 //! - about 30: the work queue finds room and the job's context, and of the completion the context;

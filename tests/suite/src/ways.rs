@@ -32,6 +32,10 @@ const HALFWAY: &[(&str, &str)] = &[
 
 /// Cases of which chance decides more than order, each with what it decides.
 const CHANCE: &[(&str, &str)] = &[
+    (
+        "retired::doorbells_from_before_a_reset_run_nothing_behind_it",
+        "how much of the work is done at each reset",
+    ),
     ("doca_workq::an_abort_returns_every_job_once", "how many jobs are done when it comes"),
     (
         "hostile::a_doorbell_record_that_runs_ahead_fails_that_queue_only",

@@ -18,6 +18,9 @@ pub(crate) mod sealed {
         /// What sort of job it is.
         fn job_type(&self) -> JobType;
 
+        /// Whether [`Sealed::begin_kept`] is what begins a job that is not simple.
+        const KEEPS: bool = false;
+
         /// Begins it, or gives it back. Its completion has room; further ones of it take theirs of
         /// the side.
         fn begin(
@@ -25,7 +28,26 @@ pub(crate) mod sealed {
             tag: Tag,
             engine: &mut Self::Engine,
             side: SideOf<'_>,
-        ) -> Result<(), Refused<Self>>;
+        ) -> std::result::Result<(), Refused<Self>>;
+
+        /// Of jobs that [are kept](Sealed::KEEPS): begins it if it is a simple one; else the engine
+        /// keeps it, and [`Sealed::begin_kept`] is called at once. So who calls this needs neither
+        /// job nor engine any more, which would cost every job.
+        #[inline(always)]
+        fn begin_simple(self, tag: Tag, engine: &mut Self::Engine) -> bool {
+            let _ = (self, tag, engine);
+            false
+        }
+
+        /// Begins the job that the engine of `context` keeps, or gives it back.
+        fn begin_kept(
+            context: CtxId,
+            engine: &mut Self::Engine,
+            side: SideOf<'_>,
+        ) -> std::result::Result<(), Refused<Self>> {
+            let _ = (context, engine, side);
+            unreachable!("jobs of this type are not kept")
+        }
     }
 }
 

@@ -21,8 +21,9 @@ pub(crate) struct Queues {
     /// Jobs that may begin before others have ended.
     left: u32,
     /// At their numbers modulo the places: where there is a place for each number, nothing is
-    /// compared with the number of places.
-    near: Box<[Added; NEAR]>,
+    /// compared with the number of places. They are here, and not elsewhere in memory, as each job
+    /// asks for one twice.
+    near: [Added; NEAR],
     /// Those that found their place taken.
     far: Vec<Added>,
     /// Those that are there, with their places; that of a far one comes behind the near ones.
@@ -53,7 +54,7 @@ impl Added {
 
 impl Queues {
     pub(super) fn new(depth: u32) -> Self {
-        let near = Box::new([const { Added::NONE }; NEAR]);
+        let near = [const { Added::NONE }; NEAR];
         Self {
             depth,
             left: depth,
@@ -264,6 +265,9 @@ impl Queues {
             return self.begin_far(job, tag);
         }
         let Some(engine) = J::Engine::of(engine) else { return self.begin_far(job, tag) };
+        if J::KEEPS {
+            return if job.begin_simple(tag, engine) { Ok(()) } else { self.begin_kept(id) };
+        }
         match job.begin(tag, engine, SideOf { sides: &mut self.sides, at: side }) {
             Ok(()) => Ok(()),
             Err(refused) => {
@@ -276,6 +280,15 @@ impl Queues {
 
     /// The same for a far context, or one that is not there.
     #[cold]
+    /// Begins the job that the engine of a near context keeps.
+    #[inline(never)]
+    fn begin_kept<J: Job>(&mut self, id: CtxId) -> std::result::Result<(), Refused<J>> {
+        let Added { engine, side, .. } = &mut self.near[id.modulo::<NEAR>()];
+        let engine = J::Engine::of(engine).expect("it keeps the job");
+        let begun = J::begin_kept(id, engine, SideOf { sides: &mut self.sides, at: side });
+        begun.inspect_err(|_| self.left += 1)
+    }
+
     #[inline(never)]
     fn begin_far<J: Job>(&mut self, job: J, tag: Tag) -> std::result::Result<(), Refused<J>> {
         let id = job.context();

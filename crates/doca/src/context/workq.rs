@@ -340,16 +340,30 @@ impl WorkQ {
                 Step::Nothing => {}
             }
         }
-        let done = match self.software_in_turn() {
+        if let Some(done) = self.software_in_turn() {
+            return self.of_graphs(done);
+        }
+        match self.queues.poll_plain() {
+            Some(done) if self.runs.in_flight() == 0 => Ok(done),
+            Some(done) => self.of_graphs(done),
+            None => self.progress_others(),
+        }
+    }
+
+    /// What is no plain completion of a device. An event that came together in memory, as here,
+    /// would cost those that did not if both went on by one way.
+    #[inline(never)]
+    fn progress_others(&mut self) -> std::result::Result<Done, Retrieve> {
+        let done = match self.queues.poll().map_err(Retrieve::Failed)? {
             Some(done) => done,
-            None => match self.queues.poll_plain() {
-                Some(done) => done,
-                None => match self.queues.poll().map_err(Retrieve::Failed)? {
-                    Some(done) => done,
-                    None => self.queues.progress().ok_or(Retrieve::Again)?,
-                },
-            },
+            None => self.queues.progress().ok_or(Retrieve::Again)?,
         };
+        self.of_graphs(done)
+    }
+
+    /// A job that ended, if it was no node's.
+    #[inline(never)]
+    fn of_graphs(&mut self, done: Done) -> std::result::Result<Done, Retrieve> {
         if self.runs.in_flight() == 0 {
             return Ok(done);
         }

@@ -132,28 +132,18 @@ impl Copier {
         (number & self.mask) as usize
     }
 
-    /// Begins a job. The work queue has seen to it that there is a place for it.
+    /// Begins a job if it is known to be simple and there is nothing against it. The work queue has
+    /// seen to it that there is a place for it; if it is not begun, it is kept there.
     #[inline(always)]
-    pub(super) fn begin(
-        &mut self,
-        job: Memcpy,
-        tag: Tag,
-        side: SideOf<'_>,
-    ) -> std::result::Result<(), Refused<Memcpy>> {
-        let Memcpy { ctx, user_data, source, destination } = job;
-        match self.begin_simple(source, destination, user_data, tag) {
-            true => Ok(()),
-            false => self.begin_put(ctx, side),
-        }
+    pub(super) fn begin_simple(&mut self, job: Memcpy, tag: Tag) -> bool {
+        let Memcpy { user_data, source, destination, .. } = job;
+        self.begin_parts(source, destination, user_data, tag)
     }
 
-    /// Begins a job if it is known to be simple and there is nothing against it. If it is not
-    /// begun, it is in the place of the next one.
-    ///
     /// It is a function of its own, because it needs all registers, and who calls it nothing of
     /// what it needs; so it takes and returns what is passed in registers.
     #[inline(never)]
-    fn begin_simple(
+    fn begin_parts(
         &mut self,
         source: Buf,
         destination: Buf,
@@ -211,10 +201,10 @@ impl Copier {
         false
     }
 
-    /// Begins the job in the next place, which may not be simple, or tells why not.
+    /// Begins the job that is kept in the next place, which may not be simple, or tells why not.
     #[cold]
     #[inline(never)]
-    fn begin_put(
+    pub(super) fn begin_kept(
         &mut self,
         ctx: CtxId,
         side: SideOf<'_>,

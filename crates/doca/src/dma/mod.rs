@@ -154,14 +154,32 @@ impl job_sealed::Sealed for Memcpy {
         JobType::DmaMemcpy
     }
 
-    #[inline(always)]
+    const KEEPS: bool = true;
+
     fn begin(
         self,
         tag: Tag,
         engine: &mut Copier,
         side: SideOf<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
-        engine.begin(self, tag, side)
+        let ctx = self.ctx;
+        match engine.begin_simple(self, tag) {
+            true => Ok(()),
+            false => engine.begin_kept(ctx, side),
+        }
+    }
+
+    #[inline(always)]
+    fn begin_simple(self, tag: Tag, engine: &mut Copier) -> bool {
+        engine.begin_simple(self, tag)
+    }
+
+    fn begin_kept(
+        context: CtxId,
+        engine: &mut Copier,
+        side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<Self>> {
+        engine.begin_kept(context, side)
     }
 }
 

@@ -57,6 +57,10 @@ impl Word {
     }
 }
 
+/// Descriptors that an instance remembers having connected by. One from before leads nowhere all
+/// the same: its queue pair is gone.
+const REMEMBERED: usize = 256;
+
 /// An instance.
 #[derive(Debug)]
 pub(super) struct Instance {
@@ -251,8 +255,22 @@ impl Instance {
             }
             return Err(error.into());
         }
+        if inner.seen.len() == REMEMBERED {
+            inner.seen.remove(0);
+        }
         inner.seen.push(peer.nonce);
-        self.set_state(RdmaState::Connected);
+        // A peer that connected first may have failed a receive already: an error stays.
+        let starts = self.word().starts();
+        let (init, connected) =
+            (Word::new(starts, RdmaState::Init), Word::new(starts, RdmaState::Connected));
+        let moved =
+            self.word.compare_exchange(init.0, connected.0, Ordering::AcqRel, Ordering::Acquire);
+        if moved.is_err() {
+            return refuse(
+                "the connection failed while it was made, by what the peer sent: stop the \
+                 instance, start it again, and exchange new descriptors",
+            );
+        }
         Ok(())
     }
 

@@ -88,6 +88,13 @@ pub mod mapping {
 }
 
 mod asked;
+#[cfg(any(doc, doctest))]
+pub mod mapping_rdma {
+    #![doc = include_str!("../../../docs/mapping/doca-rdma.md")]
+    use super::rdma::*;
+    use super::*;
+}
+
 pub mod buffer;
 pub mod context;
 pub mod device;

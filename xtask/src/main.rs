@@ -14,6 +14,7 @@ mod clients;
 mod debian;
 mod dependencies;
 mod device;
+mod dpa;
 mod fuzz;
 mod hwtest;
 mod lanes;
@@ -51,6 +52,9 @@ enum Task {
     Test(test::Options),
     /// Boots a real kernel with the model as its PCI device and runs a program there.
     Vm(vm::Options),
+    /// What runs on a DPA's cores.
+    #[command(subcommand)]
+    Dpa(dpa::Task),
     /// Records what Linux's mlx5_ib and rdma-core send in a guest, as evidence for the tests that
     /// compare it with ours.
     Capture(capture::Options),
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Test(options) => test::run(&options),
+        Task::Dpa(task) => dpa::run(&task),
         Task::Capture(options) => capture::run(&options),
         Task::Vm(options) => match vm::run(&options) {
             Ok(code) => return code,

@@ -100,6 +100,7 @@ const STEPS: &[Step] = &[
     Step { name: "aarch64 barriers", place: Resource::Own, run: aarch64_barriers },
     Step { name: "aarch64", place: Resource::Own, run: aarch64 },
     Step { name: "riscv64imac", place: Resource::Own, run: riscv64imac },
+    Step { name: "dpa", place: Resource::Own, run: crate::dpa::test },
     Step { name: "rates", place: Resource::Alone, run: rates },
     Step { name: "fuzz smoke", place: Resource::Alone, run: fuzz_smoke },
 ];
@@ -212,7 +213,7 @@ fn prm_check() -> Result<Outcome> {
     Ok(Outcome::ran(good, 1 + PRM_FEATURES.len() as u64 - good))
 }
 
-fn cargo(arguments: &[&str]) -> Command {
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace_root());
     command
@@ -232,10 +233,7 @@ fn once(mut command: Command) -> Result<Outcome> {
 
 /// Runs a command whose output counts its checks: `N passed; N failed` or `N passed, N failed`.
 fn counted(command: Command) -> Result<Outcome> {
-    let Counts { passed, failed, skipped: more, skips } = count(command)?;
-    // A test that says it is skipped returns, and its runner takes that for a success.
-    let passed = passed.saturating_sub(skips.len() as u64);
-    Ok(Outcome::Ran { passed, failed, skips, more })
+    Ok(count(command)?.outcome())
 }
 
 /// Runs a command that counts its checks, and names each one that it skips and counts as such.
@@ -252,6 +250,16 @@ pub(crate) struct Counts {
     /// By its own count, without those of `skips`.
     skipped: u64,
     skips: Vec<Skip>,
+}
+
+impl Counts {
+    /// Of tests that return when they say that they are skipped: their runner takes that for a
+    /// success.
+    pub(crate) fn outcome(self) -> Outcome {
+        let Self { passed, failed, skipped: more, skips } = self;
+        let passed = passed.saturating_sub(skips.len() as u64);
+        Outcome::Ran { passed, failed, skips, more }
+    }
 }
 
 /// The same; at least one check passed or failed.
@@ -336,6 +344,7 @@ fn format() -> Result<Outcome> {
         "tests/fuzz/Cargo.toml",
         "tests/clients/loopback/Cargo.toml",
         "crates/ring/tests/device/Cargo.toml",
+        "crates/riscv/tests/program/Cargo.toml",
     ] {
         let all = ["fmt", "--all", "--check", "--manifest-path", manifest];
         let good = cargo(&all).status()?.success();
@@ -534,7 +543,7 @@ fn riscv64imac() -> Result<Outcome> {
 
 /// The sources of the standard library of this compiler: the toolchain's own, or Debian's package
 /// of the same version.
-fn std_sources() -> Result<PathBuf> {
+pub(crate) fn std_sources() -> Result<PathBuf> {
     let sysroot = output_of(Command::new("rustc").args(["--print", "sysroot"]))?;
     let own = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
     if own.join("Cargo.lock").exists() {

@@ -77,50 +77,74 @@ impl Blocks {
     }
 
     /// Remembers that `next` follows `block`, in that way.
-    #[inline(always)]
     pub(crate) fn link(&mut self, block: u32, way: usize, next: u32) {
         self.blocks[block as usize].next[way] = next;
     }
 
-    /// The block at `pc`, which is translated if it is not yet; and whether all others were
-    /// forgotten for that.
+    /// The block at `pc` if a computed jump found it there before, or [`UNKNOWN`].
     #[inline(always)]
-    pub(crate) fn find(&mut self, mmu: &mut Mmu, pc: u64) -> (u32, bool) {
-        let slot = (pc / 2) as usize % JUMPS;
-        match self.jumps[slot] {
-            (at, index) if at == pc && index != UNKNOWN => (index, false),
-            _ => self.find_slowly(mmu, pc, slot),
-        }
+    pub(crate) fn jump(&self, pc: u64) -> u32 {
+        let (at, index) = self.jumps[Self::slot(pc)];
+        if at == pc { index } else { UNKNOWN }
     }
 
+    #[inline(always)]
+    fn slot(pc: u64) -> usize {
+        (pc / 2) as usize % JUMPS
+    }
+
+    /// The block at `pc`, which is translated if it is not yet.
     #[cold]
     #[inline(never)]
-    fn find_slowly(&mut self, mmu: &mut Mmu, pc: u64, slot: usize) -> (u32, bool) {
-        let known = self.by_pc.get(&pc).copied();
-        let full = known.is_none() && self.ops.len() >= MOST;
-        if full {
-            self.forget();
-            mmu.forget_code();
+    pub(crate) fn find(&mut self, mmu: &mut Mmu, pc: u64) -> u32 {
+        let index = match self.by_pc.get(&pc) {
+            Some(&index) => index,
+            None => {
+                if self.is_full() {
+                    self.forget();
+                    mmu.forget_code();
+                }
+                let index = self.add(mmu, pc, LONGEST);
+                self.by_pc.insert(pc, index);
+                index
+            }
+        };
+        if self.breakpoints.is_empty() {
+            self.jumps[Self::slot(pc)] = (pc, index);
         }
-        let index = known.unwrap_or_else(|| {
-            let index = self.blocks.len() as u32;
-            let first = self.ops.len() as u32;
-            let (count, end) = translate(&mut self.ops, mmu, &self.breakpoints, pc, LONGEST);
-            let behind = self.ops.len() as u32;
-            self.blocks.push(Block { pc, end, first, behind, count, next: [UNKNOWN; 2] });
-            self.by_pc.insert(pc, index);
-            index
-        });
-        self.jumps[slot] = (pc, index);
-        (index, full)
+        index
     }
 
-    /// The first `most` instructions at `pc`, for a hart that may execute no more.
-    pub(crate) fn beginning(&self, mmu: &mut Mmu, pc: u64, most: u64) -> (Vec<Op>, Block) {
-        let mut ops = Vec::new();
-        let (count, end) = translate(&mut ops, mmu, &self.breakpoints, pc, most.min(LONGEST));
-        let behind = ops.len() as u32;
-        (ops, Block { pc, end, first: 0, behind, count, next: [UNKNOWN; 2] })
+    fn is_full(&self) -> bool {
+        self.ops.len() >= MOST
+    }
+
+    /// Whether a block may be linked with that at `pc`, which is found next: not if all may be
+    /// forgotten for that, nor if breakpoints must be looked at before each block.
+    pub(crate) fn may_link(&self, pc: u64) -> bool {
+        self.breakpoints.is_empty() && (!self.is_full() || self.by_pc.contains_key(&pc))
+    }
+
+    /// Translates the block at `pc`, of at most `most` instructions.
+    fn add(&mut self, mmu: &mut Mmu, pc: u64, most: u64) -> u32 {
+        let first = self.ops.len() as u32;
+        let (count, end) = translate(&mut self.ops, mmu, &self.breakpoints, pc, most);
+        let behind = self.ops.len() as u32;
+        self.blocks.push(Block { pc, end, first, behind, count, next: [UNKNOWN; 2] });
+        self.blocks.len() as u32 - 1
+    }
+
+    /// Adds a block of the first `most` instructions at `pc`, which are fewer than its block has,
+    /// for a hart that may execute no more. Nobody finds it.
+    pub(crate) fn add_beginning(&mut self, mmu: &mut Mmu, pc: u64, most: u64) -> u32 {
+        self.add(mmu, pc, most)
+    }
+
+    /// Removes what [`Self::add_beginning`] added, if not all was forgotten since.
+    pub(crate) fn remove_beginning(&mut self) {
+        if let Some(block) = self.blocks.pop() {
+            self.ops.truncate(block.first as usize);
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! to stop are looked at between blocks only.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 use crate::arith;
 use crate::block::{Block, Blocks, UNKNOWN};
@@ -33,24 +33,20 @@ pub(crate) enum Leave {
     DataFault,
 }
 
-/// Where control goes from a block.
-enum Flow {
-    /// To the address behind the block.
-    Behind,
-    /// To the target of its last operation.
-    Taken(u64),
-    /// To a computed address.
+/// Why [`follow`] ends: what comes next is rare, or not for the fast loop.
+enum End {
+    /// The block that is next is longer than the budget, or a stop was asked for.
+    Before,
+    /// The block is done; what follows in this way, at this address, is not linked.
+    Unlinked(usize, u64),
+    /// The block is done; a computed jump led to an address that is in no table.
     Computed(u64),
-    /// Behind this operation, which stored into code: all blocks must go.
-    IntoCode(usize),
-    /// Behind the block, after all blocks went.
-    Flush,
-    /// A counter is to be read, behind which the block goes on.
-    Counter(Op),
-    /// Out, at this operation, which is not completed.
-    At(usize, Leave),
-    /// Out, behind the block.
-    Out(Leave),
+    /// At this operation, which [`Core::special`] executes.
+    Special(Op),
+    /// At this operation, whose access failed.
+    Fault(Op),
+    /// Behind this operation, which stored into code.
+    IntoCode(Op),
 }
 
 /// The state of a hart.
@@ -72,104 +68,71 @@ impl Core {
         self.mmu.forget_code();
     }
 
-    /// Executes at most `budget` instructions; `stop` is asked before each block.
-    pub(crate) fn run(&mut self, budget: u64, mut stop: impl FnMut() -> bool) -> Leave {
+    /// Executes at most `budget` instructions, and takes `stop` if it is set.
+    pub(crate) fn run(&mut self, budget: u64, stop: &AtomicBool) -> Leave {
         let mut left = budget;
-        let guarded = !self.blocks.breakpoints.is_empty();
-        // The block that was just executed and how it was left, until its successor is known.
+        let leave = self.run_blocks(budget, &mut left, stop);
+        self.retired += budget - left;
+        if self.mmu.code_changed() {
+            self.flush();
+        }
+        leave
+    }
+
+    fn run_blocks(&mut self, budget: u64, left: &mut u64, stop: &AtomicBool) -> Leave {
+        // A block and the way in which it was left, if its successor, at the pc, can be linked.
         let mut from = None;
-        let mut next = UNKNOWN;
         loop {
-            if stop() {
+            if stop.load(Ordering::Relaxed) && stop.swap(false, Ordering::AcqRel) {
                 return Leave::Stopped;
             }
-            if left == 0 {
+            if *left == 0 {
                 return Leave::Budget;
             }
-            if guarded && self.at_breakpoint() {
+            if self.at_breakpoint() {
                 return Leave::Breakpoint;
             }
-            if next == UNKNOWN {
-                let (found, forgot) = self.blocks.find(&mut self.mmu, self.pc);
-                match from.take() {
-                    Some((block, way)) if !forgot => self.blocks.link(block, way, found),
-                    _ => {}
-                }
-                next = found;
+            let mut index = self.blocks.find(&mut self.mmu, self.pc);
+            if let Some((block, way)) = from.take() {
+                self.blocks.link(block, way, index);
             }
-            let index = next;
-            let mut block = *self.blocks.block(index);
-            let (flow, whole) = if u64::from(block.count) <= left {
-                let ops = self.blocks.ops(&block);
-                (execute(ops, &block, &mut self.x, &mut self.mmu), true)
-            } else {
-                let (ops, beginning) = self.blocks.beginning(&mut self.mmu, self.pc, left);
-                block = beginning;
-                let flow = execute(&ops, &block, &mut self.x, &mut self.mmu);
-                // What leaves within the block must find its operations.
-                if let Flow::At(at, leave) = flow {
-                    return self.leave_at(&block, &ops[at], leave);
+            let whole = u64::from(self.blocks.block(index).count) <= *left;
+            if !whole {
+                index = self.blocks.add_beginning(&mut self.mmu, self.pc, *left);
+            }
+            let end = follow(&self.blocks, &mut index, left, &mut self.x, &mut self.mmu, stop);
+            let block = *self.blocks.block(index);
+            let mut leave = None;
+            match end {
+                End::Before => self.pc = block.pc,
+                End::Unlinked(way, pc) => {
+                    self.pc = pc;
+                    from = (whole && self.blocks.may_link(pc)).then_some((index, way));
                 }
-                if let Flow::IntoCode(at) = flow {
-                    left -= self.go_behind(&block, ops.get(at + 1));
+                End::Computed(pc) => self.pc = pc,
+                End::Special(op) => {
+                    let retired = self.retired.wrapping_add(budget - *left);
+                    leave = self.special(&block, &op, retired, left);
+                }
+                End::Fault(op) => {
+                    self.go_to(&block, &op, left);
+                    leave = Some(Leave::DataFault);
+                }
+                End::IntoCode(op) => {
+                    let mut following = self.blocks.ops(&block).iter();
+                    following.find(|it| it.offset == op.offset);
+                    match following.next().copied() {
+                        Some(next) => self.go_to(&block, &next, left),
+                        None => self.pc = block.end,
+                    }
                     self.flush();
-                    (from, next) = (None, UNKNOWN);
-                    continue;
                 }
-                (flow, false)
-            };
-            next = UNKNOWN;
-            let way = match flow {
-                Flow::Behind => {
-                    self.pc = block.end;
-                    Some(0)
-                }
-                Flow::Taken(target) => {
-                    self.pc = target;
-                    Some(1)
-                }
-                Flow::Computed(target) => {
-                    self.pc = target;
-                    None
-                }
-                Flow::At(at, leave) => {
-                    let op = self.blocks.ops(&block)[at];
-                    return self.leave_at(&block, &op, leave);
-                }
-                Flow::IntoCode(at) => {
-                    let following = self.blocks.ops(&block).get(at + 1).copied();
-                    left -= self.go_behind(&block, following.as_ref());
-                    self.flush();
-                    from = None;
-                    continue;
-                }
-                Flow::Flush => {
-                    self.pc = block.end;
-                    self.flush();
-                    self.retired += u64::from(block.count);
-                    left -= u64::from(block.count);
-                    from = None;
-                    continue;
-                }
-                Flow::Counter(op) => {
-                    let before = u64::from(block.count) - 1;
-                    self.x[usize::from(op.rd)] = self.counter(op.extra, before);
-                    self.pc = block.end;
-                    Some(0)
-                }
-                Flow::Out(leave) => {
-                    self.pc = block.end;
-                    self.retired += u64::from(block.count);
-                    return leave;
-                }
-            };
-            self.retired += u64::from(block.count);
-            left -= u64::from(block.count);
-            if let (Some(way), true) = (way, whole) {
-                next = block.next[way];
-                from = Some((index, way));
-            } else {
-                from = None;
+            }
+            if !whole {
+                self.blocks.remove_beginning();
+            }
+            if let Some(leave) = leave {
+                return leave;
             }
         }
     }
@@ -184,188 +147,226 @@ impl Core {
         true
     }
 
-    #[cold]
-    fn leave_at(&mut self, block: &Block, op: &Op, leave: Leave) -> Leave {
+    /// Goes to an operation of a block whose instructions were all counted as executed.
+    fn go_to(&mut self, block: &Block, op: &Op, left: &mut u64) {
         self.pc = block.pc.wrapping_add(op.offset.into());
-        self.retired += u64::from(op.index);
-        if self.mmu.code_changed() {
-            self.flush();
-        }
-        leave
+        *left += u64::from(block.count) - u64::from(op.index);
     }
 
-    /// Goes to `following` of a block, or behind it; how many instructions were executed.
-    #[cold]
-    fn go_behind(&mut self, block: &Block, following: Option<&Op>) -> u64 {
-        let (pc, count) = match following {
-            Some(op) => (block.pc.wrapping_add(op.offset.into()), op.index.into()),
-            None => (block.end, block.count.into()),
+    /// Executes the last operation of a block, after which `retired` instructions have been.
+    fn special(&mut self, block: &Block, op: &Op, retired: u64, left: &mut u64) -> Option<Leave> {
+        let value = op.imm as u64;
+        let leave = match op.kind {
+            Kind::Ecall => Leave::Ecall,
+            Kind::Ebreak => Leave::Ebreak,
+            Kind::FetchFault => Leave::FetchFault(value),
+            Kind::Illegal => Leave::Illegal(value),
+            Kind::Wfi | Kind::Pause => {
+                self.pc = block.end;
+                return Some(if op.kind == Kind::Wfi { Leave::Wait } else { Leave::Pause });
+            }
+            Kind::Counter => {
+                self.pc = block.end;
+                self.x[usize::from(op.rd)] =
+                    match (Counter::ALL[usize::from(op.extra)], &self.clock) {
+                        (Counter::Time, Some(clock)) => clock(),
+                        _ => retired - 1,
+                    };
+                return None;
+            }
+            _ => {
+                self.pc = block.end;
+                self.flush();
+                return None;
+            }
         };
-        self.pc = pc;
-        self.retired += count;
-        count
-    }
-
-    /// What a counter reads, `before` instructions into the block.
-    fn counter(&self, which: u8, before: u64) -> u64 {
-        let instret = self.retired.wrapping_add(before);
-        match (Counter::ALL[usize::from(which)], &self.clock) {
-            (Counter::Time, Some(clock)) => clock(),
-            _ => instret,
-        }
+        self.go_to(block, op, left);
+        Some(leave)
     }
 }
 
-/// Executes operations to the first that ends the block or fails.
-#[inline(always)]
-fn execute(ops: &[Op], block: &Block, x: &mut [u64; 256], mmu: &mut Mmu) -> Flow {
-    for (at, op) in ops.iter().enumerate() {
-        let (rd, rs1, rs2) = (usize::from(op.rd), usize::from(op.rs1), usize::from(op.rs2));
-        let (a, b) = (x[rs1], x[rs2]);
-        let imm = op.imm as u64;
-        macro_rules! load {
-            ($int:ty, $signed:ty) => {
-                match mmu.load::<$int>(a.wrapping_add(imm)) {
-                    Some(value) => x[rd] = value as $signed as i64 as u64,
-                    None => return Flow::At(at, Leave::DataFault),
-                }
-            };
+/// Executes the block `index` and those that follow it, as far as they are linked; `index` is the
+/// last one then, and `left` has lost the instructions of all.
+fn follow(
+    blocks: &Blocks,
+    index: &mut u32,
+    left: &mut u64,
+    x: &mut [u64; 256],
+    mmu: &mut Mmu,
+    stop: &AtomicBool,
+) -> End {
+    'blocks: loop {
+        let block = blocks.block(*index);
+        let count = u64::from(block.count);
+        if count > *left || stop.load(Ordering::Relaxed) {
+            return End::Before;
         }
-        macro_rules! stored {
-            ($stored:expr) => {
-                match $stored {
-                    Stored::Done => {}
-                    Stored::IntoCode => return Flow::IntoCode(at),
-                    Stored::Failed => return Flow::At(at, Leave::DataFault),
+        *left -= count;
+        macro_rules! go {
+            ($way:expr, $pc:expr) => {{
+                let next = block.next[$way];
+                if next == UNKNOWN {
+                    return End::Unlinked($way, $pc);
                 }
-            };
+                *index = next;
+                continue 'blocks;
+            }};
         }
         macro_rules! branch {
-            ($taken:expr) => {
-                return if $taken { Flow::Taken(imm) } else { Flow::Behind }
+            ($taken:expr, $pc:expr) => {
+                if $taken { go!(1, $pc) } else { go!(0, block.end) }
             };
         }
-        match op.kind {
-            Kind::Nop => {}
-            Kind::Const => x[rd] = imm,
-            Kind::Move => x[rd] = a,
-            Kind::Addi => x[rd] = a.wrapping_add(imm),
-            Kind::Slti => x[rd] = ((a as i64) < op.imm).into(),
-            Kind::Sltiu => x[rd] = (a < imm).into(),
-            Kind::Xori => x[rd] = a ^ imm,
-            Kind::Ori => x[rd] = a | imm,
-            Kind::Andi => x[rd] = a & imm,
-            Kind::Slli => x[rd] = a << (imm & 63),
-            Kind::Srli => x[rd] = a >> (imm & 63),
-            Kind::Srai => x[rd] = (a as i64 >> (imm & 63)) as u64,
-            Kind::Addiw => x[rd] = arith::extend((a as u32).wrapping_add(imm as u32)),
-            Kind::Slliw => x[rd] = arith::extend((a as u32) << (imm & 31)),
-            Kind::Srliw => x[rd] = arith::extend(a as u32 >> (imm & 31)),
-            Kind::Sraiw => x[rd] = (a as i32 >> (imm & 31)) as u64,
-            Kind::Add => x[rd] = a.wrapping_add(b),
-            Kind::Sub => x[rd] = a.wrapping_sub(b),
-            Kind::Sll => x[rd] = a << (b & 63),
-            Kind::Slt => x[rd] = ((a as i64) < b as i64).into(),
-            Kind::Sltu => x[rd] = (a < b).into(),
-            Kind::Xor => x[rd] = a ^ b,
-            Kind::Srl => x[rd] = a >> (b & 63),
-            Kind::Sra => x[rd] = (a as i64 >> (b & 63)) as u64,
-            Kind::Or => x[rd] = a | b,
-            Kind::And => x[rd] = a & b,
-            Kind::Addw => x[rd] = arith::extend((a as u32).wrapping_add(b as u32)),
-            Kind::Subw => x[rd] = arith::extend((a as u32).wrapping_sub(b as u32)),
-            Kind::Sllw => x[rd] = arith::extend((a as u32) << (b & 31)),
-            Kind::Srlw => x[rd] = arith::extend(a as u32 >> (b & 31)),
-            Kind::Sraw => x[rd] = (a as i32 >> (b & 31)) as u64,
-            Kind::Mul => x[rd] = a.wrapping_mul(b),
-            Kind::Mulh => x[rd] = arith::mulh(a, b),
-            Kind::Mulhsu => x[rd] = arith::mulhsu(a, b),
-            Kind::Mulhu => x[rd] = arith::mulhu(a, b),
-            Kind::Div => x[rd] = arith::div(a, b),
-            Kind::Divu => x[rd] = arith::divu(a, b),
-            Kind::Rem => x[rd] = arith::rem(a, b),
-            Kind::Remu => x[rd] = arith::remu(a, b),
-            Kind::Mulw => x[rd] = arith::extend((a as u32).wrapping_mul(b as u32)),
-            Kind::Divw => x[rd] = arith::divw(a, b),
-            Kind::Divuw => x[rd] = arith::divuw(a, b),
-            Kind::Remw => x[rd] = arith::remw(a, b),
-            Kind::Remuw => x[rd] = arith::remuw(a, b),
-            Kind::Lb => load!(u8, i8),
-            Kind::Lh => load!(u16, i16),
-            Kind::Lw => load!(u32, i32),
-            Kind::Ld => load!(u64, i64),
-            Kind::Lbu => load!(u8, u8),
-            Kind::Lhu => load!(u16, u16),
-            Kind::Lwu => load!(u32, u32),
-            Kind::Sb => stored!(mmu.store::<u8>(a.wrapping_add(imm), b)),
-            Kind::Sh => stored!(mmu.store::<u16>(a.wrapping_add(imm), b)),
-            Kind::Sw => stored!(mmu.store::<u32>(a.wrapping_add(imm), b)),
-            Kind::Sd => stored!(mmu.store::<u64>(a.wrapping_add(imm), b)),
-            Kind::LrW => match mmu.load_reserved::<u32>(a) {
-                Some(value) => x[rd] = arith::extend(value as u32),
-                None => return Flow::At(at, Leave::DataFault),
-            },
-            Kind::LrD => match mmu.load_reserved::<u64>(a) {
-                Some(value) => x[rd] = value,
-                None => return Flow::At(at, Leave::DataFault),
-            },
-            Kind::ScW | Kind::ScD => {
-                let (stored, success) = match op.kind {
-                    Kind::ScW => mmu.store_conditional::<u32>(a, b),
-                    _ => mmu.store_conditional::<u64>(a, b),
+        for op in blocks.ops(block) {
+            let (rd, rs1, rs2) = (usize::from(op.rd), usize::from(op.rs1), usize::from(op.rs2));
+            let (a, b) = (x[rs1], x[rs2]);
+            let imm = op.imm as u64;
+            macro_rules! load {
+                ($int:ty, $signed:ty) => {
+                    match mmu.load::<$int>(a.wrapping_add(imm)) {
+                        Some(value) => x[rd] = value as $signed as i64 as u64,
+                        None => return End::Fault(*op),
+                    }
                 };
-                if stored != Stored::Failed {
-                    x[rd] = (!success).into();
-                }
-                stored!(stored);
             }
-            Kind::AmoW | Kind::AmoD => {
-                let amo = Amo::ALL[usize::from(op.extra)];
-                let (stored, old) = match op.kind {
-                    Kind::AmoW => mmu.amo::<u32>(amo, a, b),
-                    _ => mmu.amo::<u64>(amo, a, b),
+            macro_rules! stored {
+                ($stored:expr) => {
+                    match $stored {
+                        Stored::Done => {}
+                        Stored::IntoCode => return End::IntoCode(*op),
+                        Stored::Failed => return End::Fault(*op),
+                    }
                 };
-                if stored != Stored::Failed {
-                    x[rd] = old;
+            }
+            match op.kind {
+                Kind::Nop => {}
+                Kind::Const => x[rd] = imm,
+                Kind::Move => x[rd] = a,
+                Kind::Addi => x[rd] = a.wrapping_add(imm),
+                Kind::Slti => x[rd] = ((a as i64) < op.imm).into(),
+                Kind::Sltiu => x[rd] = (a < imm).into(),
+                Kind::Xori => x[rd] = a ^ imm,
+                Kind::Ori => x[rd] = a | imm,
+                Kind::Andi => x[rd] = a & imm,
+                Kind::Slli => x[rd] = a << (imm & 63),
+                Kind::Srli => x[rd] = a >> (imm & 63),
+                Kind::Srai => x[rd] = (a as i64 >> (imm & 63)) as u64,
+                Kind::Addiw => x[rd] = arith::extend((a as u32).wrapping_add(imm as u32)),
+                Kind::Slliw => x[rd] = arith::extend((a as u32) << (imm & 31)),
+                Kind::Srliw => x[rd] = arith::extend(a as u32 >> (imm & 31)),
+                Kind::Sraiw => x[rd] = (a as i32 >> (imm & 31)) as u64,
+                Kind::Add => x[rd] = a.wrapping_add(b),
+                Kind::Sub => x[rd] = a.wrapping_sub(b),
+                Kind::Sll => x[rd] = a << (b & 63),
+                Kind::Slt => x[rd] = ((a as i64) < b as i64).into(),
+                Kind::Sltu => x[rd] = (a < b).into(),
+                Kind::Xor => x[rd] = a ^ b,
+                Kind::Srl => x[rd] = a >> (b & 63),
+                Kind::Sra => x[rd] = (a as i64 >> (b & 63)) as u64,
+                Kind::Or => x[rd] = a | b,
+                Kind::And => x[rd] = a & b,
+                Kind::Addw => x[rd] = arith::extend((a as u32).wrapping_add(b as u32)),
+                Kind::Subw => x[rd] = arith::extend((a as u32).wrapping_sub(b as u32)),
+                Kind::Sllw => x[rd] = arith::extend((a as u32) << (b & 31)),
+                Kind::Srlw => x[rd] = arith::extend(a as u32 >> (b & 31)),
+                Kind::Sraw => x[rd] = (a as i32 >> (b & 31)) as u64,
+                Kind::Mul => x[rd] = a.wrapping_mul(b),
+                Kind::Mulh => x[rd] = arith::mulh(a, b),
+                Kind::Mulhsu => x[rd] = arith::mulhsu(a, b),
+                Kind::Mulhu => x[rd] = arith::mulhu(a, b),
+                Kind::Div => x[rd] = arith::div(a, b),
+                Kind::Divu => x[rd] = arith::divu(a, b),
+                Kind::Rem => x[rd] = arith::rem(a, b),
+                Kind::Remu => x[rd] = arith::remu(a, b),
+                Kind::Mulw => x[rd] = arith::extend((a as u32).wrapping_mul(b as u32)),
+                Kind::Divw => x[rd] = arith::divw(a, b),
+                Kind::Divuw => x[rd] = arith::divuw(a, b),
+                Kind::Remw => x[rd] = arith::remw(a, b),
+                Kind::Remuw => x[rd] = arith::remuw(a, b),
+                Kind::Lb => load!(u8, i8),
+                Kind::Lh => load!(u16, i16),
+                Kind::Lw => load!(u32, i32),
+                Kind::Ld => load!(u64, i64),
+                Kind::Lbu => load!(u8, u8),
+                Kind::Lhu => load!(u16, u16),
+                Kind::Lwu => load!(u32, u32),
+                Kind::Sb => stored!(mmu.store::<u8>(a.wrapping_add(imm), b)),
+                Kind::Sh => stored!(mmu.store::<u16>(a.wrapping_add(imm), b)),
+                Kind::Sw => stored!(mmu.store::<u32>(a.wrapping_add(imm), b)),
+                Kind::Sd => stored!(mmu.store::<u64>(a.wrapping_add(imm), b)),
+                Kind::LrW => match mmu.load_reserved::<u32>(a) {
+                    Some(value) => x[rd] = arith::extend(value as u32),
+                    None => return End::Fault(*op),
+                },
+                Kind::LrD => match mmu.load_reserved::<u64>(a) {
+                    Some(value) => x[rd] = value,
+                    None => return End::Fault(*op),
+                },
+                Kind::ScW | Kind::ScD => {
+                    let (stored, success) = match op.kind {
+                        Kind::ScW => mmu.store_conditional::<u32>(a, b),
+                        _ => mmu.store_conditional::<u64>(a, b),
+                    };
+                    if stored != Stored::Failed {
+                        x[rd] = (!success).into();
+                    }
+                    stored!(stored);
                 }
-                stored!(stored);
+                Kind::AmoW | Kind::AmoD => {
+                    let amo = Amo::ALL[usize::from(op.extra)];
+                    let (stored, old) = match op.kind {
+                        Kind::AmoW => mmu.amo::<u32>(amo, a, b),
+                        _ => mmu.amo::<u64>(amo, a, b),
+                    };
+                    if stored != Stored::Failed {
+                        x[rd] = old;
+                    }
+                    stored!(stored);
+                }
+                Kind::Fence if op.extra != 0 => fence(Ordering::SeqCst),
+                Kind::Fence => {
+                    fence(Ordering::AcqRel);
+                    compiler_fence(Ordering::SeqCst);
+                }
+                Kind::Beq => branch!(a == b, imm),
+                Kind::Bne => branch!(a != b, imm),
+                Kind::Blt => branch!((a as i64) < b as i64, imm),
+                Kind::Bge => branch!(a as i64 >= b as i64, imm),
+                Kind::Bltu => branch!(a < b, imm),
+                Kind::Bgeu => branch!(a >= b, imm),
+                Kind::Jal => {
+                    x[rd] = block.end;
+                    go!(1, imm);
+                }
+                Kind::Jalr => {
+                    let target = a.wrapping_add(imm) & !1;
+                    x[rd] = block.end;
+                    let next = blocks.jump(target);
+                    if next == UNKNOWN {
+                        return End::Computed(target);
+                    }
+                    *index = next;
+                    continue 'blocks;
+                }
+                Kind::End => go!(0, block.end),
+                Kind::AddiBne => {
+                    let sum = a.wrapping_add_signed((op.extra as i8).into());
+                    x[rd] = sum;
+                    branch!(sum != b, imm)
+                }
+                Kind::SlliSrli => x[rd] = a << (imm & 63) >> (op.extra & 63),
+                Kind::SlliAdd => x[rd] = (a << (imm & 63)).wrapping_add(b),
+                Kind::FenceI
+                | Kind::Counter
+                | Kind::Wfi
+                | Kind::Pause
+                | Kind::Ecall
+                | Kind::Ebreak
+                | Kind::Illegal
+                | Kind::FetchFault => return End::Special(*op),
             }
-            Kind::Fence if op.extra != 0 => fence(Ordering::SeqCst),
-            Kind::Fence => {
-                fence(Ordering::AcqRel);
-                compiler_fence(Ordering::SeqCst);
-            }
-            Kind::Beq => branch!(a == b),
-            Kind::Bne => branch!(a != b),
-            Kind::Blt => branch!((a as i64) < b as i64),
-            Kind::Bge => branch!(a as i64 >= b as i64),
-            Kind::Bltu => branch!(a < b),
-            Kind::Bgeu => branch!(a >= b),
-            Kind::Jal => {
-                x[rd] = block.end;
-                return Flow::Taken(imm);
-            }
-            Kind::Jalr => {
-                x[rd] = block.end;
-                return Flow::Computed(a.wrapping_add(imm) & !1);
-            }
-            Kind::FenceI => return Flow::Flush,
-            Kind::Counter => return Flow::Counter(*op),
-            Kind::Wfi => return Flow::Out(Leave::Wait),
-            Kind::Pause => return Flow::Out(Leave::Pause),
-            Kind::Ecall => return Flow::At(at, Leave::Ecall),
-            Kind::Ebreak => return Flow::At(at, Leave::Ebreak),
-            Kind::Illegal => return Flow::At(at, Leave::Illegal(imm)),
-            Kind::FetchFault => return Flow::At(at, Leave::FetchFault(imm)),
-            Kind::End => return Flow::Behind,
-            Kind::AddiBne => {
-                let sum = a.wrapping_add_signed((op.extra as i8).into());
-                x[rd] = sum;
-                branch!(sum != b);
-            }
-            Kind::SlliSrli => x[rd] = a << (imm & 63) >> (op.extra & 63),
-            Kind::SlliAdd => x[rd] = (a << (imm & 63)).wrapping_add(b),
         }
+        // Every block ends with an operation that goes elsewhere.
+        return End::Unlinked(0, block.end);
     }
-    Flow::Behind
 }

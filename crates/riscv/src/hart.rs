@@ -111,12 +111,6 @@ impl Stopper {
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
     }
-
-    /// Whether a stop was asked for; it is taken by that.
-    #[inline(always)]
-    fn taken(&self) -> bool {
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::AcqRel)
-    }
 }
 
 /// One thread of execution in an address space.
@@ -156,8 +150,7 @@ impl Hart {
     /// Executes at most `budget` instructions, and returns why it stopped. An instruction that
     /// raises an exception counts, too.
     pub fn run(&mut self, budget: u64) -> Exit {
-        let stopper = &self.stopper;
-        let exit = match self.core.run(budget, || stopper.taken()) {
+        let exit = match self.core.run(budget, &self.stopper.0) {
             Leave::Budget => Exit::Budget,
             Leave::Stopped => Exit::Stopped,
             Leave::Ecall => Exit::Ecall,

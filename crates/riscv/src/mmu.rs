@@ -52,14 +52,15 @@ const NEVER: u64 = 1;
 /// Bytes that share a bit of [`Mmu::code`].
 const LINE: u64 = PAGE / 64;
 
-/// A page that was used before.
+/// A page that was used before. Aligned, so that its place in the array is a shift.
+#[repr(align(64))]
 struct Entry {
     /// The page's address if it may be loaded from, or [`NEVER`].
     load: u64,
     /// The same for stores that need no more than to store.
     store: u64,
-    /// Where the page begins in `ram`, less its address.
-    delta: u64,
+    /// Which page of `ram` it is.
+    page: usize,
     ram: Ram,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct Mmu {
 impl Mmu {
     pub(crate) fn new(space: Arc<AddressSpace>) -> Self {
         let nothing = Ram::new(0);
-        let entry = |_| Entry { load: NEVER, store: NEVER, delta: 0, ram: nothing.clone() };
+        let entry = |_| Entry { load: NEVER, store: NEVER, page: 0, ram: nothing.clone() };
         let failure = Failure { access: Access::Load, misaligned: false, address: 0 };
         Self {
             space,
@@ -131,7 +132,7 @@ impl Mmu {
     pub(crate) fn load<V: Value>(&mut self, address: u64) -> Option<u64> {
         let entry = &self.entries[Self::index(address)];
         if entry.load == Self::tag::<V>(address)
-            && let Some(cell) = entry.ram.cell::<V>(address.wrapping_add(entry.delta))
+            && let Some(cell) = entry.ram.cell_of_page::<V>(entry.page, address)
         {
             return Some(V::load(cell).widen());
         }
@@ -142,7 +143,7 @@ impl Mmu {
     pub(crate) fn store<V: Value>(&mut self, address: u64, value: u64) -> Stored {
         let entry = &self.entries[Self::index(address)];
         if entry.store == Self::tag::<V>(address)
-            && let Some(cell) = entry.ram.cell::<V>(address.wrapping_add(entry.delta))
+            && let Some(cell) = entry.ram.cell_of_page::<V>(entry.page, address)
         {
             V::store(cell, V::narrow(value));
             return Stored::Done;
@@ -169,10 +170,10 @@ impl Mmu {
     fn load_aligned<V: Value>(&mut self, address: u64) -> Option<u64> {
         match self.allowed(address, Access::Load) {
             Some(Region { backing: Backing::Ram(ram, from), base, .. }) => {
-                let delta = from.wrapping_sub(*base);
-                let value = V::load(ram.cell::<V>(address.wrapping_add(delta))?).widen();
+                let at = from + (address - base);
+                let value = V::load(ram.cell::<V>(at)?).widen();
                 let ram = ram.clone();
-                self.fill(address, delta, ram, Access::Load);
+                self.fill(address, at, ram, Access::Load);
                 Some(value)
             }
             Some(Region { backing: Backing::Device(device), base, .. }) => {
@@ -209,13 +210,11 @@ impl Mmu {
     fn store_aligned<V: Value>(&mut self, address: u64, value: u64) -> Stored {
         match self.allowed(address, Access::Store) {
             Some(Region { backing: Backing::Ram(ram, from), base, .. }) => {
-                let delta = from.wrapping_sub(*base);
-                let Some(cell) = ram.cell::<V>(address.wrapping_add(delta)) else {
-                    return Stored::Failed;
-                };
+                let at = from + (address - base);
+                let Some(cell) = ram.cell::<V>(at) else { return Stored::Failed };
                 V::store(cell, V::narrow(value));
                 let ram = ram.clone();
-                self.stored(address, delta, ram)
+                self.stored(address, at, ram)
             }
             Some(Region { backing: Backing::Device(device), base, .. }) => {
                 match device.store(address - base, V::SIZE, V::narrow(value).widen()) {
@@ -233,11 +232,12 @@ impl Mmu {
         }
     }
 
-    /// After a store to RAM: whether it was into code, and the entry of the page, if it has none.
-    fn stored(&mut self, address: u64, delta: u64, ram: Ram) -> Stored {
+    /// After a store to `at` of RAM: whether it was into code. In a page without any, later
+    /// stores need not ask.
+    fn stored(&mut self, address: u64, at: u64, ram: Ram) -> Stored {
         match self.code.get(&(address / PAGE)) {
             None => {
-                self.fill(address, delta, ram, Access::Store);
+                self.fill(address, at, ram, Access::Store);
                 Stored::Done
             }
             Some(lines) if lines >> (address % PAGE / LINE) & 1 != 0 => {
@@ -272,12 +272,12 @@ impl Mmu {
         None
     }
 
-    fn fill(&mut self, address: u64, delta: u64, ram: Ram, access: Access) {
+    fn fill(&mut self, address: u64, at: u64, ram: Ram, access: Access) {
         let page = address & !(PAGE - 1);
         let entry = &mut self.entries[Self::index(address)];
         // Another page may have been here, or this one for the other kind of access.
         if entry.load != page && entry.store != page {
-            *entry = Entry { load: NEVER, store: NEVER, delta, ram };
+            *entry = Entry { load: NEVER, store: NEVER, page: (at / PAGE) as usize, ram };
         }
         match access {
             Access::Store => entry.store = page,
@@ -323,14 +323,14 @@ impl Mmu {
 
     /// RAM for an atomic access of `V`, which must be allowed to load if `access` is that, and else
     /// to load and to store; with the place of the `V` in it.
-    fn atomic<V: Value>(&mut self, address: u64, access: Access) -> Option<(Ram, u64, u64)> {
+    fn atomic<V: Value>(&mut self, address: u64, access: Access) -> Option<(Ram, u64)> {
         if !address.is_multiple_of(V::SIZE) {
             self.fail(access, true, address);
             return None;
         }
         let region = self.allowed(address, access).filter(|it| it.permissions.read);
         if let Some(Region { backing: Backing::Ram(ram, from), base, .. }) = region {
-            return Some((ram.clone(), from + (address - base), from.wrapping_sub(*base)));
+            return Some((ram.clone(), from + (address - base)));
         }
         self.fail(access, false, address);
         None
@@ -339,7 +339,7 @@ impl Mmu {
     /// LR: loads a `V` and remembers it.
     pub(crate) fn load_reserved<V: Exchange>(&mut self, address: u64) -> Option<u64> {
         self.reservation = None;
-        let (ram, at, _) = self.atomic::<V>(address, Access::Load)?;
+        let (ram, at) = self.atomic::<V>(address, Access::Load)?;
         let value = V::load_acquire(ram.cell::<V>(at)?).widen();
         self.reservation = Some(Reservation { address, size: V::SIZE, value });
         Some(value)
@@ -355,7 +355,7 @@ impl Mmu {
         value: u64,
     ) -> (Stored, bool) {
         let reservation = self.reservation.take();
-        let Some((ram, at, delta)) = self.atomic::<V>(address, Access::Store) else {
+        let Some((ram, at)) = self.atomic::<V>(address, Access::Store) else {
             return (Stored::Failed, false);
         };
         let kept = reservation.filter(|it| it.address == address && it.size == V::SIZE);
@@ -365,7 +365,7 @@ impl Mmu {
         if V::exchange(cell, V::narrow(kept.value), V::narrow(value)).is_err() {
             return (Stored::Done, false);
         }
-        (self.stored(address, delta, ram), true)
+        (self.stored(address, at, ram), true)
     }
 
     /// An AMO; the value that was there, with the sign extended.
@@ -375,7 +375,7 @@ impl Mmu {
         address: u64,
         operand: u64,
     ) -> (Stored, u64) {
-        let Some((ram, at, delta)) = self.atomic::<V>(address, Access::Store) else {
+        let Some((ram, at)) = self.atomic::<V>(address, Access::Store) else {
             return (Stored::Failed, 0);
         };
         let Some(cell) = ram.cell::<V>(at) else { return (Stored::Failed, 0) };
@@ -383,7 +383,7 @@ impl Mmu {
         while let Err(other) = V::exchange(cell, old, old.combine(amo, V::narrow(operand))) {
             old = other;
         }
-        (self.stored(address, delta, ram), old.signed())
+        (self.stored(address, at, ram), old.signed())
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! RAM is an array of atomic 64-bit words, so that whoever shares it may race with a hart without
 //! undefined behaviour. A narrower access goes to the part of a word that it means, as an atomic of
-//! its own width ([`narrow`]). That and zeroed memory are the only unsafe code of this crate. Rust
-//! promises nothing about the order of racing accesses of different widths; the processors that we
-//! run on keep each of them whole, and a hart's program can ask for no more.
+//! its own width ([`Page::cell`]). That and zeroed memory are the only unsafe code of this crate.
+//! Rust promises nothing about racing accesses of different widths; the processors that we run on
+//! keep each of them whole, and a hart's program can ask for no more.
 
 #![allow(unsafe_code)]
 
@@ -69,14 +69,17 @@ values! {
     u64, AtomicU64;
 }
 
-/// The part of `word` that begins `at & 7` bytes into it, rounded down to the width of `V`.
-#[inline(always)]
-fn narrow<V: Value>(word: &AtomicU64, at: u64) -> &V::Atomic {
-    let offset = (at & 7 & !(V::SIZE - 1)) as usize;
-    // SAFETY: `offset` is a multiple of the width and less than 8, so that the part lies within the
-    // word and is aligned. The word is an atomic, whose memory may change behind shared references;
-    // every value of its bits is a value of the narrower atomic.
-    unsafe { &*std::ptr::from_ref(word).cast::<u8>().add(offset).cast::<V::Atomic>() }
+impl Page {
+    /// The `V` that is `at % PAGE` bytes into the page, rounded down to the width of `V`.
+    #[inline(always)]
+    fn cell<V: Value>(&self, at: u64) -> &V::Atomic {
+        let offset = (at & (PAGE - 1) & !(V::SIZE - 1)) as usize;
+        // SAFETY: `offset` is a multiple of the width and less than the size of the page, so that
+        // the cell lies within the page and is aligned. The page is atomics, whose memory may
+        // change behind shared references; every value of its bits is a value of another atomic
+        // integer.
+        unsafe { &*std::ptr::from_ref(&self.0).cast::<u8>().add(offset).cast::<V::Atomic>() }
+    }
 }
 
 /// RAM: zero at first, shared by its clones.
@@ -116,17 +119,16 @@ impl Ram {
         self.pages.as_ptr().cast()
     }
 
-    /// The word that holds the byte `at`; none behind the end.
-    #[inline(always)]
-    pub(crate) fn word(&self, at: u64) -> Option<&AtomicU64> {
-        let page = self.pages.get((at / PAGE) as usize)?;
-        Some(&page.0[(at % PAGE / 8) as usize])
-    }
-
     /// The `V` at `at`, rounded down to its width; none behind the end.
     #[inline(always)]
     pub(crate) fn cell<V: Value>(&self, at: u64) -> Option<&V::Atomic> {
-        Some(narrow::<V>(self.word(at)?, at))
+        self.cell_of_page::<V>((at / PAGE) as usize, at)
+    }
+
+    /// The `V` that is `at % PAGE` bytes into page `page`, rounded down to its width.
+    #[inline(always)]
+    pub(crate) fn cell_of_page<V: Value>(&self, page: usize, at: u64) -> Option<&V::Atomic> {
+        Some(self.pages.get(page)?.cell::<V>(at))
     }
 
     /// Copies what is at `at` into `bytes`; false, and nothing done, if it is not all inside.
@@ -135,11 +137,10 @@ impl Ram {
             return false;
         }
         self.pieces(at, bytes.len(), |at, range, whole| {
-            let Some(word) = self.word(at) else { return };
-            if whole {
-                bytes[range].copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            } else {
-                bytes[range.start] = narrow::<u8>(word, at).load(Ordering::Relaxed);
+            if whole && let Some(word) = self.cell::<u64>(at) {
+                bytes[range].copy_from_slice(&u64::load(word).to_le_bytes());
+            } else if let Some(byte) = self.cell::<u8>(at) {
+                bytes[range.start] = u8::load(byte);
             }
         });
         true
@@ -151,11 +152,12 @@ impl Ram {
         if !self.holds(at, bytes.len()) {
             return false;
         }
-        self.pieces(at, bytes.len(), |at, range, whole| {
-            let Some(word) = self.word(at) else { return };
-            match bytes[range.clone()].try_into() {
-                Ok(value) if whole => word.store(u64::from_le_bytes(value), Ordering::Relaxed),
-                _ => narrow::<u8>(word, at).store(bytes[range.start], Ordering::Relaxed),
+        self.pieces(at, bytes.len(), |at, range, _| {
+            if let (Ok(value), Some(word)) = (bytes[range.clone()].try_into(), self.cell::<u64>(at))
+            {
+                u64::store(word, u64::from_le_bytes(value));
+            } else if let Some(byte) = self.cell::<u8>(at) {
+                u8::store(byte, bytes[range.start]);
             }
         });
         true

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::*;
-use verbless_riscv::{Cause, Exit, Permissions, Ram, Region, Registers, Trap};
+use verbless_riscv::{Cause, Exit, Misaligned, Permissions, Ram, Region, Registers, Trap};
 
 #[test]
 fn a_run_ends_after_exactly_its_budget_wherever_blocks_end() {
@@ -165,6 +165,22 @@ fn an_atomic_store_into_code_is_effective_at_once() {
         machine.set(A1, CODE + 8).set(A2, new).finish();
         assert_eq!(machine.get(A0), 16);
     }
+}
+
+#[test]
+fn a_store_that_fails_in_its_middle_may_have_changed_code() {
+    // The last instruction of the region is replaced by the first bytes of a store across its end.
+    let mut machine = Machine::new(&[s(3, A1, A2, 0)]);
+    machine.put(SIZE - 4, &[EBREAK]);
+    machine.hart.set_pc(CODE + SIZE - 4);
+    assert_eq!(machine.hart.run(9), Exit::Ebreak);
+    machine.hart.set_misaligned(Misaligned::Emulate);
+    machine.hart.set_pc(CODE);
+    machine.set(A1, CODE + SIZE - 4).set(A2, ECALL.into());
+    let fault = Trap { cause: Cause::StoreAccess, value: CODE + SIZE };
+    assert_eq!(machine.hart.run(9), Exit::Trap(fault));
+    machine.hart.set_pc(CODE + SIZE - 4);
+    machine.finish();
 }
 
 #[test]

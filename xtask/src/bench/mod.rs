@@ -6,13 +6,15 @@
 //! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
 //! allocation or a lock, and memory touched in the right order. Then, what a modelled WRITE costs
 //! ([`mod@write`]), and a job of DOCA Core ([`jobs`]); last, the rates of copies into registered
-//! memory ([`copies`]), the model's rates ([`speed`]), what else it does meanwhile ([`busy`]), and
-//! what it is like to be a program under `verbless-model run` ([`mod@run`]).
+//! memory ([`copies`]), the speed of a DPA's core ([`dpa`]), the model's rates ([`speed`]), what
+//! else it does meanwhile ([`busy`]), and what it is like to be a program under `verbless-model
+//! run` ([`mod@run`]).
 
 pub(crate) mod aarch64;
 mod busy;
 mod code;
 mod copies;
+mod dpa;
 mod jobs;
 mod run;
 mod speed;
@@ -151,6 +153,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     if !options.counts {
         copies::check(options.filter.as_deref(), &mut tally)?;
+        dpa::check(options.filter.as_deref(), &mut tally)?;
         speed::check(options.filter.as_deref(), &mut tally)?;
         busy::check(options.filter.as_deref(), &mut tally)?;
         run::check(options.filter.as_deref(), &mut tally)?;

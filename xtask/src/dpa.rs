@@ -1,0 +1,84 @@
+//! `cargo xtask dpa`: what runs on a DPA's cores.
+//!
+//! `dpa test` checks the core in software (`crates/riscv`): its instruction tests, random programs
+//! against QEMU's user mode, and programs that rustc compiles for riscv64imac.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::outcome::Outcome;
+use crate::test::{cargo, count, std_sources};
+use crate::{Result, workspace_root};
+
+/// Tasks for the DPA.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Task {
+    /// Tests the RISC-V core: each instruction, random programs against QEMU, compiled programs.
+    Test,
+}
+
+const PACKAGE: &str = "verbless-riscv";
+const TARGET: &str = "riscv64imac-unknown-none-elf";
+const PROGRAM: &str = "crates/riscv/tests/program";
+/// Programs of 2000 snippets in each class that are compared with QEMU.
+const ROUNDS: &str = "8";
+
+/// Runs the task; whether all is well.
+pub(crate) fn run(task: &Task) -> Result<bool> {
+    match task {
+        Task::Test => {
+            let Outcome::Ran { passed, failed, skips, more } = test()? else {
+                return Err("nothing ran".into());
+            };
+            let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+            let failed = failed + if ci { skips.len() as u64 } else { 0 };
+            let skipped = more + if ci { 0 } else { skips.len() as u64 };
+            println!("{passed} passed, {failed} failed, {skipped} skipped");
+            Ok(failed == 0)
+        }
+    }
+}
+
+/// All tests of the core. The step `dpa` of `cargo xtask test`.
+pub(crate) fn test() -> Result<Outcome> {
+    // As the workspace's tests build it, so that nothing is built twice.
+    let mut tests = cargo(&["test", "--package", PACKAGE, "--no-fail-fast"]);
+    tests.env("VERBLESS_DIFFERENTIAL_ROUNDS", ROUNDS);
+    let own = count(tests)?;
+    let mut all = own.outcome();
+    if let Outcome::Ran { passed, failed, skips, .. } = &mut all {
+        match std_sources() {
+            Ok(sources) => {
+                let mut example = cargo(&["run", "--package", PACKAGE, "--example", "compiled"]);
+                let compiled = count({
+                    example.arg("--").arg(compile(&sources)?);
+                    example
+                })?;
+                *passed += compiled.passed;
+                *failed += compiled.failed;
+            }
+            Err(error) => skips.push(crate::outcome::Skip {
+                name: "compiled".into(),
+                reason: format!("the standard library's sources: {error}"),
+            }),
+        }
+    }
+    Ok(all)
+}
+
+/// Compiles the program for the core; where it is.
+fn compile(sources: &Path) -> Result<PathBuf> {
+    let directory = workspace_root().join("target/riscv64imac");
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--locked", "--target", TARGET, "-Zbuild-std=core"])
+        .args(["-Zbuild-std-features=compiler-builtins-mem"])
+        .current_dir(workspace_root().join(PROGRAM))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
+        .env("CARGO_TARGET_DIR", &directory)
+        .status()?;
+    if !status.success() {
+        return Err(format!("{PROGRAM} does not compile for {TARGET}").into());
+    }
+    Ok(directory.join(TARGET).join("release/program"))
+}

@@ -1,6 +1,7 @@
 //! Export descriptors, as a peer that lies sends them, at the device that imports them: an import
-//! is refused, or is a map within the limits of its format, and copies out of it end. The first
-//! byte says what becomes of the rest: changes of a good descriptor, or a descriptor.
+//! is refused, or is a map within the limits of its format, and copies out of it end. Connection
+//! descriptors of RDMA are read, too. The first byte says what becomes of the rest: changes of a
+//! good descriptor, or a descriptor.
 #![no_main]
 
 use std::cell::RefCell;
@@ -10,6 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
 use verbless_devx::Backend;
 use verbless_doca::dma::Dma;
+use verbless_doca::rdma::Rdma;
 use verbless_doca::{
     AccessFlags, Dev, DevInfo, DynamicMmap, Inventory, Memory, MemoryMap, Mmap, WorkQ,
 };
@@ -26,7 +28,8 @@ struct Card {
     host: Dev,
     dpu: Dev,
     _maps: [Mmap; 2],
-    good: [Vec<u8>; 2],
+    /// Exports for a peer and for the DPU, and what a peer connects by.
+    good: [Vec<u8>; 3],
     near: Mmap,
     inventory: Inventory,
     dma: Dma,
@@ -49,9 +52,11 @@ impl Card {
         };
         let rdma = map(&host, AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE);
         let lent = map(&host, AccessFlags::DPU_READ_WRITE);
+        let peer = Rdma::builder(&host).start().expect("it starts");
         let good = [
             rdma.export_rdma(&host).expect("it is for peers").as_bytes().to_vec(),
             lent.export_dpu(&host).expect("it is for the DPU").as_bytes().to_vec(),
+            peer.export().expect("it has a queue pair").as_bytes().to_vec(),
         ];
         let near = map(&dpu, AccessFlags::LOCAL_READ_WRITE);
         let inventory = Inventory::builder(2).start().expect("it starts");
@@ -95,7 +100,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&what, rest)) = data.split_first() else { return };
     CARD.with_borrow_mut(|card| {
         let mut bytes = match what & 3 {
-            kind @ (0 | 1) => {
+            kind @ 0..=2 => {
                 let mut good = card.good[usize::from(kind)].clone();
                 for change in rest.chunks_exact(2) {
                     let at = usize::from(change[0]) % good.len();
@@ -108,6 +113,7 @@ fuzz_target!(|data: &[u8]| {
         if what & 4 != 0 {
             seal(&mut bytes, what & 8 != 0);
         }
+        let _ = verbless_doca::rdma::blob::check(&bytes);
         let dev = if what & 16 != 0 { card.host.clone() } else { card.dpu.clone() };
         if let Ok(map) = Mmap::create_from_export(&bytes, &dev) {
             assert!(map.is_from_export() && !map.is_empty());

@@ -95,6 +95,7 @@ fn a_range_that_is_misaligned_or_there_already_is_refused() {
     let kind = |result: Result<(), verbless_doca::Refused<_>>| result.unwrap_err().error.kind();
     assert_eq!(kind(map.populate(part(8, 64), 4096, None)), ErrorKind::InvalidValue);
     assert_eq!(kind(map.populate(part(8, 64), 3, None)), ErrorKind::InvalidValue);
+    assert_eq!(kind(map.populate(part(1000, 0), 1, None)), ErrorKind::InvalidValue);
     map.populate(part(1000, 1000), 8, None).unwrap();
     for (offset, length) in [(1000, 1000), (0, 1001), (1999, 1), (1500, 8), (0, 4096)] {
         let refused = map.populate(part(offset, length), 1, None);

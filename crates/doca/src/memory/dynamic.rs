@@ -279,9 +279,9 @@ impl DynamicMmap {
     ///
     /// # Errors
     /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] if there are as many ranges as it takes;
-    /// [`ErrorKind::InvalidValue`] for memory that is not aligned so; [`ErrorKind::AlreadyExist`]
-    /// if bytes of it are in the map already. Then nothing has changed, and what was given comes
-    /// back.
+    /// [`ErrorKind::InvalidValue`] for memory that is not aligned so, or has no bytes;
+    /// [`ErrorKind::AlreadyExist`] if bytes of it are in the map already. Then nothing has changed,
+    /// and what was given comes back.
     pub fn populate(
         &mut self,
         memory: Memory,
@@ -312,6 +312,10 @@ impl DynamicMmap {
         if !page_size.is_power_of_two() || !address.is_multiple_of(page_size as u64) {
             let text = format!("memory at {address:#x} is not aligned to pages of {page_size}");
             return Err(Error::new(ErrorKind::InvalidValue, text));
+        }
+        if length == 0 {
+            let text = "a range of no bytes: give the memory map some";
+            return Err(Error::plain(ErrorKind::InvalidValue, text));
         }
         let at = self.chunks.partition_point(|chunk| chunk.address() < address);
         let near = self.chunks[at.saturating_sub(1)..].iter().take(2);

@@ -81,6 +81,26 @@ impl Report {
         Self { text, verdict: verdict.into(), seconds: 0.0, passed, failed, skipped }
     }
 
+    /// The lines that tell what failed, for those who see no more of a long output than its end: a
+    /// check's name, and what follows it.
+    pub(crate) fn trouble(&self) -> impl Iterator<Item = &str> {
+        /// Of one step.
+        const MOST: usize = 60;
+        let mut left = 0_u32;
+        let told = self.text.lines().filter(move |line| {
+            let after = if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+                8
+            } else if line.starts_with("FAIL") || line.starts_with("error") {
+                3
+            } else {
+                left
+            };
+            left = after.saturating_sub(1);
+            after > 0 && !line.trim().is_empty()
+        });
+        told.take(if self.failed > 0 { MOST } else { 0 })
+    }
+
     fn failure(text: String, why: &str) -> Self {
         let verdict = format!("FAILED: {why}");
         Self { text, verdict, seconds: 0.0, passed: 0, failed: 1, skipped: 0 }
@@ -197,6 +217,26 @@ mod tests {
             assert_eq!(report.text, output);
         }
         assert_eq!(read(&good.replace("1 passed, 0 f", "0 passed, 1 f"), 1 << 8).failed, 1);
+    }
+
+    #[test]
+    fn what_failed_is_found_among_what_passed() {
+        let output = "test a ... ok\ntest b::c ... FAILED\n\nfailures:\n\n---- b::c stdout ----\n\n\
+                      thread 'b::c' panicked at b.rs:1:2:\nit is 7\n\n\n\n\n\nfailures:\n    b::c\n\
+                      FAIL  write\n      it is 9\n      not 8\npass  read\n";
+        let ends = "--- VM: hwtest: FAILED, 2 of 4 (1 s)\n2 passed, 2 failed, 0 skipped\n";
+        let report = read(&format!("{output}{ends}"), 1 << 8);
+        let told: Vec<&str> = report.trouble().collect();
+        let expected = [
+            "---- b::c stdout ----",
+            "thread 'b::c' panicked at b.rs:1:2:",
+            "it is 7",
+            "FAIL  write",
+            "      it is 9",
+            "      not 8",
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(Report { failed: 0, ..report }.trouble().count(), 0);
     }
 
     #[test]

@@ -125,6 +125,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     crate::steps::end_all_when_interrupted()?;
     let places: Vec<Resource> = steps.iter().map(|step| step.place).collect();
     let reports = lanes::run(&places, |index| crate::steps::run(steps[index].name));
+    for (step, report) in steps.iter().zip(&reports).filter(|it| it.1.failed > 0) {
+        println!("=== what failed of {}", step.name);
+        report.trouble().for_each(|line| println!("{line}"));
+    }
     println!("=== summary");
     for (step, report) in steps.iter().zip(&reports) {
         println!("{:24} {:>4.0} s  {}", step.name, report.seconds, report.verdict);

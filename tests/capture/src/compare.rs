@@ -143,6 +143,8 @@ pub enum Identity {
     Name(&'static str),
     /// An address: the same place within its page.
     Address,
+    /// What its maker counts or throws dice for: any value, 0 too, is as good as another.
+    Any,
 }
 
 /// Names of theirs and ours that stand for the same thing, by kind.
@@ -190,6 +192,7 @@ pub fn differences(theirs: &Section, ours: &Section, rules: &Rules) -> Vec<Diffe
                 let same = match (rules.identity)(&field) {
                     Some(Identity::Name(kind)) => names.pair(kind, theirs.number(), ours.number()),
                     Some(Identity::Address) => theirs.number() % 4096 == ours.number() % 4096,
+                    Some(Identity::Any) => true,
                     None => theirs == ours,
                 };
                 if !same {
@@ -335,6 +338,7 @@ mod tests {
         identity: |field| match field {
             "cq_context.uar_page" => Some(Identity::Name("uar")),
             "cq_context.dbr_addr" => Some(Identity::Address),
+            "cq_context.c_eqn_or_apu_element" => Some(Identity::Any),
             _ => None,
         },
     };
@@ -359,6 +363,8 @@ mod tests {
             input.cq_context_mut().set_uar_page(9).set_dbr_addr(0x7000);
         });
         assert_eq!(same, Vec::<String>::new());
+        let free = found(|input| _ = input.cq_context_mut().set_c_eqn_or_apu_element(0));
+        assert_eq!(free, Vec::<String>::new());
         assert_eq!(found(|input| _ = input.cq_context_mut().set_dbr_addr(0x7040)).len(), 1);
         assert_eq!(found(|input| _ = input.cq_context_mut().set_uar_page(0)).len(), 1);
         let mut names = Names::default();

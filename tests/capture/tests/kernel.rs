@@ -22,7 +22,7 @@ fn identity(field: &str) -> Option<Identity> {
         "c_eqn_or_apu_element" => Identity::Name("eq"),
         "rmpn" | "srqn_rmpn_xrqn" => Identity::Name("srq"),
         "mkey_index" => Identity::Name("mkey"),
-        "mkey_7_0" => Identity::Name("variant"),
+        "mkey_7_0" => Identity::Any,
         "start_addr" => Identity::Address,
         "qpn" if !field.starts_with("memory_key") => Identity::Name("qp"),
         _ => return None,

@@ -124,6 +124,68 @@ fn an_instance_can_be_its_own_peer() {
 }
 
 #[test]
+fn an_instance_that_is_dropped_leaves_its_work_queue_when_its_jobs_are_back() {
+    for stopped_before in [false, true] {
+        let [mut a, _] = pair("bluefield3");
+        for number in 0..4 {
+            a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(number)).unwrap();
+        }
+        match stopped_before {
+            true => drop(a.rdma.take().unwrap().stop().unwrap()),
+            false => {
+                let rdma = a.rdma.take().unwrap();
+                a.workq.abort(&rdma).unwrap();
+            }
+        }
+        flushed(&mut a, 4);
+        let End { workq, inventory, .. } = a;
+        workq.destroy().unwrap();
+        assert_eq!(inventory.num_free_elements(), 256);
+    }
+}
+
+#[test]
+fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
+    for removed in [false, true] {
+        let (model, backend) = support::disturbable("bluefield3");
+        let devices = support::rdma::opened(&backend);
+        let ends = support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+        connect(&ends);
+        let [mut a, _] = ends;
+        for number in 0..3 {
+            a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(number)).unwrap();
+        }
+        match removed {
+            true => model.remove(0),
+            false => model.kill(0),
+        }
+        for number in 3..5 {
+            a.workq
+                .submit(a.rdma().write(a.data(0, 64), a.remote(0, 64)).user_data(number))
+                .unwrap();
+        }
+        // Nobody would get its jobs back.
+        let refused = a.rdma.take().unwrap().stop().unwrap_err();
+        assert_eq!(refused.error.kind(), ErrorKind::Shutdown);
+        let rdma = refused.given;
+        a.workq.abort(&rdma).unwrap();
+        assert_eq!(rdma.state(), RdmaState::Error);
+        let mut ended = Vec::new();
+        while a.workq.in_flight() > 0 {
+            let back = a.failed();
+            assert_eq!(back.result.unwrap_err().kind(), ErrorKind::Shutdown);
+            assert!(back.local.is_some());
+            ended.push(back.user_data.0);
+        }
+        ended.sort_unstable();
+        assert_eq!(ended, [0, 1, 2, 3, 4]);
+        // It can be stopped now; the dead device makes no other one.
+        let stopped = rdma.stop().unwrap();
+        assert!(stopped.start().is_err());
+    }
+}
+
+#[test]
 fn properties_that_cannot_be_are_refused_at_the_start_and_given_back() {
     let dev = support::dev();
     let refused = Rdma::builder(&dev).transport_type(TransportType::Dc).start().unwrap_err();

@@ -16,6 +16,7 @@ use verbless_doca::{
     AccessFlags, BufArray, BufPool, Dev, Event, Extensions, Inventory, Mmap, Retrieve, WorkQ,
 };
 
+use support::rdma::End;
 use support::{dev, map, plain};
 
 /// Counts what the current thread allocates and frees.
@@ -186,6 +187,36 @@ fn jobs_of_sync_events_are_submitted_and_retrieved_without_allocation() {
         }
     };
     assert_eq!(allocations(work), 0);
+}
+
+#[test]
+fn jobs_of_rdma_are_submitted_refused_and_retrieved_without_allocation() {
+    let [mut a, mut b] = support::rdma::pair("bluefield3");
+    let receive = |b: &mut End, number: u64| {
+        b.workq.submit(b.rdma().receive(b.room(64 * number, 64)).user_data(number)).unwrap();
+    };
+    let work = || {
+        for _ in 0..100 {
+            (0..3).for_each(|number| receive(&mut b, number));
+            let (mut chain, last) = (a.data(0, 16).unwrap(), a.data(100, 16).unwrap());
+            chain.link(last).unwrap();
+            a.workq.submit(a.rdma().send(Some(chain))).unwrap();
+            a.workq.submit(a.rdma().send_imm(a.data(0, 64), 1)).unwrap();
+            a.workq.submit(a.rdma().write_imm(a.data(0, 8), a.remote(512, 8), 2)).unwrap();
+            a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(512, 64))).unwrap();
+            a.workq.submit(a.rdma().read(a.data(64, 64), a.remote(512, 64))).unwrap();
+            let (there, here) = (a.remote(1024, 8).unwrap(), a.data(128, 8).unwrap());
+            a.workq.submit(a.rdma().fetch_and_add(there, here, 1)).unwrap();
+            let (there, here) = (a.remote(1024, 8).unwrap(), a.data(128, 8).unwrap());
+            a.workq.submit(a.rdma().compare_and_swap(there, here, 1, 2)).unwrap();
+            // One whose peer's buffer is too short is refused, and given back.
+            assert!(a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(0, 8))).is_err());
+            (0..7).for_each(|_| drop(next(&mut a.workq)));
+            (0..3).for_each(|_| drop(next(&mut b.workq)));
+        }
+    };
+    assert_eq!(allocations(work), 0);
+    assert_eq!((a.workq.in_flight(), b.workq.in_flight()), (0, 0));
 }
 
 #[test]

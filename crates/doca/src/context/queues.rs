@@ -242,9 +242,14 @@ impl Queues {
     /// Ends what is in flight for a context.
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         let place = self.find(context)?.0;
-        let Self { near, far, sides, .. } = self;
+        let Self { near, far, sides, software, .. } = self;
         let added = at_place(near, far, place).expect("it was found");
-        added.engine.abort(sides.get(added.side as usize).expect("a context is there"))
+        added.engine.abort(sides.get(added.side as usize).expect("a context is there"))?;
+        // An engine that leaves all to the device has something to do when that is gone.
+        if added.engine.has_work() && !software.contains(&place) {
+            software.push(place);
+        }
+        Ok(())
     }
 
     /// Begins a job, whose end is told to `tag`.
@@ -278,9 +283,8 @@ impl Queues {
         }
     }
 
-    /// The same for a far context, or one that is not there.
-    #[cold]
     /// Begins the job that the engine of a near context keeps.
+    #[cold]
     #[inline(never)]
     fn begin_kept<J: Job>(&mut self, id: CtxId) -> std::result::Result<(), Refused<J>> {
         let Added { engine, side, .. } = &mut self.near[id.modulo::<NEAR>()];
@@ -289,6 +293,8 @@ impl Queues {
         begun.inspect_err(|_| self.left += 1)
     }
 
+    /// Begins a job of a far context, or of one that is not there.
+    #[cold]
     #[inline(never)]
     fn begin_far<J: Job>(&mut self, job: J, tag: Tag) -> std::result::Result<(), Refused<J>> {
         let id = job.context();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Rdma;
 use super::instance::Instance;
 use super::properties::{Mtu, Properties, TransportType};
+use crate::context::core::Core;
 use crate::device::Dev;
 use crate::error::{Refused, Result};
 use crate::types::AccessFlags;
@@ -19,7 +20,7 @@ pub struct RdmaBuilder {
     dev: Dev,
     properties: Properties,
     /// What was stopped, to be started again where it is.
-    stopped: Option<Arc<Instance>>,
+    stopped: Option<(Arc<Core>, Arc<Instance>)>,
 }
 
 /// Declares the setters of properties.
@@ -40,8 +41,9 @@ impl RdmaBuilder {
         Self { dev: dev.clone(), properties: Properties::default(), stopped: None }
     }
 
-    pub(super) fn stopped(instance: Arc<Instance>, properties: Properties) -> Self {
-        Self { dev: instance.core().dev().clone(), properties, stopped: Some(instance) }
+    pub(super) fn stopped(rdma: Rdma) -> Self {
+        let Rdma { core, instance, properties } = rdma;
+        Self { dev: core.dev().clone(), properties, stopped: Some((core, instance)) }
     }
 
     setters! {
@@ -93,19 +95,23 @@ impl RdmaBuilder {
     /// was configured is given back.
     pub fn start(self) -> std::result::Result<Rdma, Refused<Self>> {
         match self.started() {
-            Ok(instance) => Ok(Rdma { instance, properties: self.properties }),
+            Ok((core, instance)) => Ok(Rdma { core, instance, properties: self.properties }),
             Err(error) => Err(Refused::new(error, self)),
         }
     }
 
-    fn started(&self) -> Result<Arc<Instance>> {
+    fn started(&self) -> Result<(Arc<Core>, Arc<Instance>)> {
         self.properties.check(&self.dev)?;
         match &self.stopped {
-            Some(instance) => {
+            Some((core, instance)) => {
                 instance.restart(self.properties)?;
-                Ok(instance.clone())
+                Ok((core.clone(), instance.clone()))
             }
-            None => Ok(Arc::new(Instance::new(&self.dev, self.properties))),
+            None => {
+                let core = Arc::new(Core::new(&self.dev, true, 1));
+                let instance = Instance::new(&core, self.properties);
+                Ok((core, Arc::new(instance)))
+            }
         }
     }
 }

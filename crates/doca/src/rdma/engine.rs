@@ -12,7 +12,8 @@ use std::sync::Arc;
 use verbless_queue::completion::Failure;
 use verbless_queue::wr::{CompareSwap, FetchAdd, PostError, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{
-    Completion, CompletionError, Cqe, PlainCqe, QpQueues, RemoteAddr, Rkey, Sge, Status, WqeIndex,
+    Completion, CompletionError, Cqe, ErrorKind as LowerKind, PlainCqe, QpQueues, RemoteAddr, Rkey,
+    Sge, Status, WqeIndex,
 };
 
 use super::checks::{Limits, check, refuse, remember};
@@ -46,6 +47,8 @@ pub struct RdmaEngine {
     queues: QpQueues,
     instance: Arc<Instance>,
     limits: Limits,
+    /// The completion queue's index when the device was found to be gone: it flushes nothing.
+    gone: Option<u32>,
 }
 
 /// The jobs of one queue.
@@ -145,6 +148,7 @@ impl RdmaEngine {
             queues,
             instance: instance.clone(),
             limits: Limits { send_chain: 0, receive_chain: 0, longest },
+            gone: None,
         };
         this.set(&properties);
         Ok(this)
@@ -445,8 +449,34 @@ impl Engine for RdmaEngine {
         self.sends.in_flight() + self.receives.in_flight()
     }
 
-    fn abort(&mut self, _side: &mut Side) -> Result<()> {
-        self.instance.abort()
+    fn progress(&mut self, side: &mut Side) -> Option<Done> {
+        if self.gone.is_none_or(|index| !side.has_read(index)) {
+            return None;
+        }
+        let lane = if self.sends.in_flight() > 0 { &mut self.sends } else { &mut self.receives };
+        if lane.in_flight() == 0 {
+            return None;
+        }
+        let why = JobError::new(ErrorKind::Shutdown);
+        lane.take_first().map(|job| done(job, Err(why), None, None))
+    }
+
+    fn has_work(&self) -> bool {
+        self.gone.is_some() && self.in_flight() > 0
+    }
+
+    fn abort(&mut self, side: &mut Side) -> Result<()> {
+        // Of an instance that was stopped, the jobs in flight are of the queue pair from before.
+        let ended = self.queues.to_error();
+        self.instance.abort();
+        match ended {
+            // What it completed can still be read, and that is all that comes.
+            Err(error) if error.kind() == LowerKind::DeviceGone => {
+                self.gone = Some(side.cq.consumer_index());
+                Ok(())
+            }
+            ended => Ok(ended?),
+        }
     }
 }
 
@@ -467,7 +497,10 @@ fn refused(error: PostError) -> Error {
 
 impl Drop for RdmaEngine {
     fn drop(&mut self) {
-        if self.in_flight() > 0 && self.queues.reset().is_err() {
+        if self.in_flight() > 0
+            && let Err(error) = self.queues.reset()
+            && error.kind() != LowerKind::DeviceGone
+        {
             // The device may still use the memory: nothing of the jobs may be freed.
             mem::forget(mem::take(&mut self.sends.jobs));
             mem::forget(mem::take(&mut self.receives.jobs));

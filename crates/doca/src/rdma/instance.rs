@@ -7,14 +7,14 @@
 //! with that one's.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use verbless_command::AccessKey;
-use verbless_queue::{Cq, CqConfig, CqTarget, Qp, QpControl, QpQueues};
+use verbless_queue::{Cq, CqConfig, CqTarget, ErrorKind as LowerKind, Qp, QpControl, QpQueues};
 
 use super::blob::{ConnectionDescriptor, Fields, Nonce, describe, parse};
 use super::properties::Properties;
-use crate::context::core::Core;
+use crate::context::core::{Core, CtxId};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -61,10 +61,12 @@ impl Word {
 /// the same: its queue pair is gone.
 const REMEMBERED: usize = 256;
 
-/// An instance.
+/// An instance, as its handle and its engine have it. The [`Core`] is the handle's alone, so that a
+/// work queue sees when that is gone.
 #[derive(Debug)]
 pub(super) struct Instance {
-    core: Arc<Core>,
+    dev: Dev,
+    id: CtxId,
     /// A [`Word`].
     word: AtomicU32,
     inner: Mutex<Inner>,
@@ -83,6 +85,8 @@ struct Inner {
     target: Option<(CqTarget, u32)>,
     /// The work queue's place for it, while it has one.
     place: Option<u32>,
+    /// Whether the work queue was told to give back its jobs.
+    given_back: bool,
     /// What it has connected to since it was made.
     seen: Vec<Nonce>,
 }
@@ -96,7 +100,7 @@ struct Live {
 
 impl Instance {
     /// One that is started.
-    pub(super) fn new(dev: &Dev, properties: Properties) -> Self {
+    pub(super) fn new(core: &Core, properties: Properties) -> Self {
         let inner = Inner {
             properties,
             live: None,
@@ -104,21 +108,15 @@ impl Instance {
             own: None,
             target: None,
             place: None,
+            given_back: false,
             seen: Vec::new(),
         };
         Self {
-            core: Arc::new(Core::new(dev, true, 1)),
+            dev: core.dev().clone(),
+            id: core.id(),
             word: AtomicU32::new(Word::new(1, RdmaState::Init).0),
             inner: Mutex::new(inner),
         }
-    }
-
-    pub(super) fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
-    fn dev(&self) -> &Dev {
-        self.core.dev()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -161,6 +159,7 @@ impl Instance {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         inner.properties = properties;
+        inner.given_back = false;
         if inner.place.is_some() {
             self.make(&mut inner)?;
         }
@@ -171,7 +170,7 @@ impl Instance {
 
     /// Makes the queue pair.
     fn make(&self, inner: &mut Inner) -> Result<()> {
-        let domain = self.dev().domain();
+        let domain = self.dev.domain();
         let properties = inner.properties;
         let (own, target) = match &inner.target {
             Some((target, _)) => (None, target.clone()),
@@ -182,7 +181,7 @@ impl Instance {
                 (Some(cq), target)
             }
         };
-        let place = inner.place.unwrap_or(self.core.id().likely_place());
+        let place = inner.place.unwrap_or(self.id.likely_place());
         let qp: Qp = domain.queue_pair_towards(&properties.config(place), &target, &target)?;
         let (queues, control) = qp.with_control();
         let options = properties.options();
@@ -247,7 +246,7 @@ impl Instance {
             return Err(Error::plain(ErrorKind::InvalidValue, text));
         }
         let options = inner.properties.options();
-        let domain = self.dev().domain();
+        let domain = self.dev.domain();
         let live = self.live(&mut inner)?;
         if let Err(error) = live.control.connect(domain, &peer.address, &options) {
             if !live.control.is_in_init().unwrap_or(false) {
@@ -278,7 +277,17 @@ impl Instance {
     pub(super) fn stop(&self) -> Result<()> {
         let mut inner = self.inner();
         if let Some(live) = &inner.live {
-            live.control.to_error()?;
+            match live.control.to_error() {
+                // What is gone is connected to nobody.
+                Err(error) if error.kind() == LowerKind::DeviceGone => {
+                    if inner.place.is_some() && !inner.given_back {
+                        let text = "the device is gone, and flushes nothing: abort the instance \
+                                    on its work queue, and stop it then";
+                        return Err(Error::plain(ErrorKind::Shutdown, text).with_source(error));
+                    }
+                }
+                ended => ended?,
+            }
         }
         inner.live = None;
         inner.queues = None;
@@ -289,14 +298,16 @@ impl Instance {
         Ok(())
     }
 
-    /// Ends what is in flight, and takes no more jobs.
-    pub(super) fn abort(&self) -> Result<()> {
-        let inner = self.inner();
+    /// It takes no more jobs. The queue pair that the work queue has may be one from before.
+    pub(super) fn abort(&self) {
+        let mut inner = self.inner();
+        inner.given_back = true;
         if let Some(live) = &inner.live {
-            live.control.to_error()?;
+            // The engine tells of a device that refuses.
+            let _refused = live.control.to_error();
         }
+        drop(inner);
         self.fail(self.word().starts());
-        Ok(())
     }
 
     /// The completion queue that it came with.

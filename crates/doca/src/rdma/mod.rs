@@ -79,6 +79,7 @@ use std::sync::Arc;
 
 use verbless_queue::Cq;
 
+use crate::asked::AsDev;
 use crate::buffer::Buf;
 use crate::context::core::{Core, CtxId};
 use crate::context::engine::Place;
@@ -110,6 +111,7 @@ pub use properties::{Mtu, Properties, TransportType};
 /// It is `Send` and `Sync`: connections can be made by another thread than the one that has the
 /// work queue.
 pub struct Rdma {
+    core: Arc<Core>,
     instance: Arc<Instance>,
     properties: Properties,
 }
@@ -122,7 +124,7 @@ impl Rdma {
 
     /// Its device.
     pub fn dev(&self) -> &Dev {
-        self.instance.core().dev()
+        self.core.dev()
     }
 
     /// Its properties (`doca_rdma_get_<property>`).
@@ -139,43 +141,58 @@ impl Rdma {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if it cannot, with the capability that it lacks;
-    /// [`ErrorKind::InvalidValue`] for a type that is none of RDMA.
-    pub fn job_supported(dev: &Dev, job_type: JobType) -> Result<()> {
-        properties::job_supported(dev, job_type)
+    /// [`ErrorKind::InvalidValue`] for a type that is none of RDMA; the device cannot be opened.
+    pub fn job_supported(dev: &impl AsDev, job_type: JobType) -> Result<()> {
+        properties::job_supported(&dev.dev()?, job_type)
     }
 
     /// Whether instances can have this transport type.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] for [`TransportType::Dc`].
-    pub fn transport_type_supported(dev: &Dev, transport_type: TransportType) -> Result<()> {
-        properties::transport_type_supported(dev, transport_type)
+    /// [`ErrorKind::NotSupported`] for [`TransportType::Dc`]; the device cannot be opened.
+    pub fn transport_type_supported(dev: &impl AsDev, transport_type: TransportType) -> Result<()> {
+        properties::transport_type_supported(&dev.dev()?, transport_type)
     }
 
     /// Bytes of a message at most, as the device has it (`max_message_size`). A job has 2 GiB at
     /// most, whatever it is.
-    pub fn max_message_size(dev: &Dev) -> u64 {
-        properties::max_message_size(dev)
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn max_message_size(dev: &impl AsDev) -> Result<u64> {
+        Ok(properties::max_message_size(&dev.dev()?))
     }
 
     /// What [`Properties::send_queue_size`] can be at most; with longer chains it is less.
-    pub fn max_send_queue_size(dev: &Dev) -> u32 {
-        properties::max_send_queue_size(dev)
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn max_send_queue_size(dev: &impl AsDev) -> Result<u32> {
+        Ok(properties::max_send_queue_size(&dev.dev()?))
     }
 
     /// What [`Properties::recv_queue_size`] can be at most.
-    pub fn max_recv_queue_size(dev: &Dev) -> u32 {
-        properties::max_recv_queue_size(dev)
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn max_recv_queue_size(dev: &impl AsDev) -> Result<u32> {
+        Ok(properties::max_recv_queue_size(&dev.dev()?))
     }
 
     /// What [`Properties::send_buf_chain_len`] can be at most.
-    pub fn max_send_buf_chain_len(dev: &Dev) -> u32 {
-        properties::max_send_buf_chain_len(dev)
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn max_send_buf_chain_len(dev: &impl AsDev) -> Result<u32> {
+        Ok(properties::max_send_buf_chain_len(&dev.dev()?))
     }
 
     /// What [`Properties::recv_buf_chain_len`] can be at most.
-    pub fn max_recv_buf_chain_len(dev: &Dev) -> u32 {
-        properties::max_recv_buf_chain_len(dev)
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn max_recv_buf_chain_len(dev: &impl AsDev) -> Result<u32> {
+        Ok(properties::max_recv_buf_chain_len(&dev.dev()?))
     }
 
     /// What a peer needs to connect to it (`doca_rdma_export`): the same until it is stopped.
@@ -268,7 +285,7 @@ impl Rdma {
 
     #[inline(always)]
     fn job(&self, operation: Operation, local: Option<Buf>, remote: Option<Buf>) -> RdmaJob {
-        RdmaJob::new(self.instance.core().id(), operation, local, remote)
+        RdmaJob::new(self.core.id(), operation, local, remote)
     }
 
     /// Ends the connection (`doca_ctx_stop`), in whatever state. Jobs in flight come back from the
@@ -276,10 +293,11 @@ impl Rdma {
     /// can be started again at once, and takes jobs when they are retrieved.
     ///
     /// # Errors
-    /// The device's refusal; the instance is given back.
+    /// The device's refusal; the instance is given back. [`ErrorKind::Shutdown`] if the device is
+    /// gone, and a work queue has the instance: [`abort`](crate::WorkQ::abort) it there first.
     pub fn stop(self) -> std::result::Result<RdmaBuilder, Refused<Self>> {
         match self.instance.stop() {
-            Ok(()) => Ok(RdmaBuilder::stopped(self.instance, self.properties)),
+            Ok(()) => Ok(RdmaBuilder::stopped(self)),
             Err(error) => Err(Refused::new(error, self)),
         }
     }
@@ -287,7 +305,7 @@ impl Rdma {
 
 impl sealed::Sealed for Rdma {
     fn core(&self) -> &Arc<Core> {
-        self.instance.core()
+        &self.core
     }
 
     fn brings(&self) -> Result<Option<Cq>> {

@@ -4,7 +4,7 @@ use verbless_devx::LinkLayer;
 use verbless_queue::ConnectOptions;
 use verbless_queue::access::RemoteAccess;
 use verbless_queue::wr::{FetchAdd, Request};
-use verbless_queue::{QpConfig, Rc};
+use verbless_queue::{ErrorKind as LowerKind, QpConfig, Rc};
 
 pub use verbless_command::Mtu;
 
@@ -132,7 +132,17 @@ impl Properties {
         if self.permissions.contains(AccessFlags::RDMA_ATOMIC) {
             job_supported(dev, JobType::RdmaFetchAdd)?;
         }
-        Ok(dev.domain().check_options(&self.options())?)
+        let checked = dev.domain().check_options(&self.options());
+        checked.map_err(|error| match (self.gid_index, error.kind()) {
+            (Some(index), LowerKind::Refused | LowerKind::NotFound) => {
+                let port = self.port;
+                let text = format!(
+                    "gid_index is {index}, and port {port} of {dev:?} has no such GID: {error}"
+                );
+                Error::new(ErrorKind::InvalidValue, text).with_source(error)
+            }
+            _ => error.into(),
+        })
     }
 
     /// What a connection is made with.

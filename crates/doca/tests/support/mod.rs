@@ -7,14 +7,31 @@ use std::sync::Arc;
 
 use verbless_devx::Backend;
 use verbless_doca::{AccessFlags, Dev, DevInfo, Inventory, Memory, Mmap};
-use verbless_model::{Model, Profile, Side};
+use verbless_model::{Link, Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
+/// What a profile's name has behind it for one whose ports are Ethernet's.
+const ON_ETHERNET: &str = " on Ethernet";
+
+/// A profile, by its name.
+pub(crate) fn profile(name: &str) -> Profile {
+    match name.strip_suffix(ON_ETHERNET) {
+        Some(name) => Profile::load(name).unwrap().with_link(Link::Ethernet),
+        None => Profile::load(name).unwrap(),
+    }
+}
+
 /// Two devices of one profile, connected to each other.
-pub(crate) fn backend(profile: &str) -> Arc<dyn Backend> {
-    let card = Profile::load(profile).unwrap();
+pub(crate) fn backend(name: &str) -> Arc<dyn Backend> {
+    disturbable(name).1
+}
+
+/// The same, and what disturbs them.
+pub(crate) fn disturbable(name: &str) -> (Model, Arc<dyn Backend>) {
+    let card = profile(name);
     let model = Model::builder().device(card.clone()).device(card).build();
-    Arc::new(InProcess::of(&model))
+    let backend = Arc::new(InProcess::of(&model));
+    (model, backend)
 }
 
 /// A model of one BlueField, to be disturbed, and the device.

@@ -1,8 +1,10 @@
 //! Two instances of RDMA, connected or to be.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use verbless_devx::Backend;
 use verbless_doca::context::Retrieve;
 use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaDone};
 use verbless_doca::{
@@ -13,7 +15,7 @@ use super::{backend, map};
 
 pub(crate) const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Profiles with a port of each sort.
+/// Profiles with ports of Ethernet and of InfiniBand.
 pub(crate) const NETWORKS: [&str; 2] = ["connectx6dx", "bluefield3"];
 
 /// All that a map of ours can permit a peer.
@@ -98,7 +100,12 @@ impl End {
 
 /// Both devices of a model.
 pub(crate) fn devices(profile: &str) -> [Dev; 2] {
-    let infos = DevInfo::list_of(&backend(profile)).unwrap();
+    opened(&backend(profile))
+}
+
+/// The same of a model.
+pub(crate) fn opened(backend: &Arc<dyn Backend>) -> [Dev; 2] {
+    let infos = DevInfo::list_of(backend).unwrap();
     [infos[0].open().unwrap(), infos[1].open().unwrap()]
 }
 
@@ -108,8 +115,17 @@ pub(crate) fn ends(
     set: impl Fn(RdmaBuilder) -> RdmaBuilder,
     access: AccessFlags,
 ) -> [End; 2] {
-    let devices = devices(profile);
-    let maps = devices.each_ref().map(|dev| map(dev, 1 << 16, access));
+    ends_of(devices(profile), set, access, 1 << 16)
+}
+
+/// The same on these devices, with so many bytes of memory each.
+pub(crate) fn ends_of(
+    devices: [Dev; 2],
+    set: impl Fn(RdmaBuilder) -> RdmaBuilder,
+    access: AccessFlags,
+    length: usize,
+) -> [End; 2] {
+    let maps = devices.each_ref().map(|dev| map(dev, length, access));
     let mut theirs = [1, 0].map(|other: usize| {
         let export = match access.is_rdma() {
             true => maps[other].export_rdma(&devices[other]).unwrap(),

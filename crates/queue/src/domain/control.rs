@@ -63,6 +63,14 @@ impl<S: Service> Qp<S> {
 }
 
 impl<S: Service> QpQueues<S> {
+    /// 2ERR_QP: everything posted completes as flushed, if the device is there.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn to_error(&self) -> Result<(), Error> {
+        self.device.lock().object_mut().to_error()
+    }
+
     /// Resets the queue pair on the device, which then has nothing of ours. For whoever gives up
     /// what he has posted; nothing is posted any more.
     ///

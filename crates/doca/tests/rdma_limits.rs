@@ -1,0 +1,196 @@
+//! RDMA: what instances can be set to, and how long messages are.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use verbless_devx::Backend;
+use verbless_doca::rdma::{Mtu, Rdma, RdmaBuilder, RdmaState, TransportType};
+use verbless_doca::{AccessFlags, Buf, Dev, DevInfo, ErrorKind, JobType};
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+
+use support::rdma::{End, NETWORKS, all, connect, ends, kind};
+
+/// The two devices of a model with another line in their profile.
+fn changed(from: &str, to: &str) -> Vec<DevInfo> {
+    let text = include_str!("../../model/profiles/bluefield3.toml");
+    assert!(text.contains(from), "{from}");
+    let card = Profile::from_toml(&text.replace(from, to)).unwrap();
+    let model = Model::builder().device(card.clone()).device(card).build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    DevInfo::list_of(&backend).unwrap()
+}
+
+/// Why an instance was not started.
+fn start_error(builder: RdmaBuilder) -> (ErrorKind, String) {
+    let error = builder.start().expect_err("it is above the limit").error;
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn what_a_device_can_do_is_known_before_it_is_open() {
+    for network in NETWORKS {
+        let info = &DevInfo::list_of(&support::backend(network)).unwrap()[0];
+        let dev = info.open().unwrap();
+        let of_info = [
+            Rdma::max_message_size(info).unwrap(),
+            Rdma::max_send_queue_size(info).unwrap().into(),
+            Rdma::max_recv_queue_size(info).unwrap().into(),
+            Rdma::max_send_buf_chain_len(info).unwrap().into(),
+            Rdma::max_recv_buf_chain_len(info).unwrap().into(),
+        ];
+        let of_dev = [
+            Rdma::max_message_size(&dev).unwrap(),
+            Rdma::max_send_queue_size(&dev).unwrap().into(),
+            Rdma::max_recv_queue_size(&dev).unwrap().into(),
+            Rdma::max_send_buf_chain_len(&dev).unwrap().into(),
+            Rdma::max_recv_buf_chain_len(&dev).unwrap().into(),
+        ];
+        assert_eq!(of_info, of_dev);
+        assert!(of_dev.iter().all(|&most| most > 1), "{of_dev:?}");
+        for job in [JobType::RdmaReceive, JobType::RdmaRead, JobType::RdmaFetchAdd] {
+            Rdma::job_supported(info, job).unwrap();
+        }
+        assert_eq!(kind(Rdma::job_supported(info, JobType::DmaMemcpy)), ErrorKind::InvalidValue);
+        Rdma::transport_type_supported(info, TransportType::Rc).unwrap();
+        let dc = Rdma::transport_type_supported(info, TransportType::Dc);
+        assert_eq!(kind(dc), ErrorKind::NotSupported);
+    }
+}
+
+#[test]
+fn every_property_can_be_its_limit_and_nothing_above_it() {
+    let dev = support::dev();
+    let limits = [
+        Rdma::max_send_queue_size(&dev).unwrap(),
+        Rdma::max_recv_queue_size(&dev).unwrap(),
+        Rdma::max_send_buf_chain_len(&dev).unwrap(),
+        Rdma::max_recv_buf_chain_len(&dev).unwrap(),
+    ];
+    type Set = fn(RdmaBuilder, u32) -> RdmaBuilder;
+    let sets: [(&str, u32, Set); 9] = [
+        // Of single buffers: those of the others need more room each.
+        ("send_queue_size", limits[0], |b, n| b.send_buf_chain_len(1).send_queue_size(n)),
+        ("recv_queue_size", limits[1], |b, n| b.recv_queue_size(n)),
+        ("send_buf_chain_len", limits[2], |b, n| b.send_buf_chain_len(n)),
+        ("recv_buf_chain_len", limits[3], |b, n| b.recv_buf_chain_len(n)),
+        ("service_level", 15, |b, n| b.service_level(n as u8)),
+        ("retry_count", 7, |b, n| b.retry_count(n as u8)),
+        ("rnr_retry_count", 7, |b, n| b.rnr_retry_count(n as u8)),
+        ("ack_timeout", 31, |b, n| b.ack_timeout(n as u8)),
+        ("min_rnr_timer", 31, |b, n| b.min_rnr_timer(n as u8)),
+    ];
+    for (name, most, set) in sets {
+        let rdma = set(Rdma::builder(&dev), most).start().unwrap();
+        // The device takes it, too.
+        rdma.export().unwrap_or_else(|error| panic!("{name} = {most}: {error}"));
+        let (kind, text) = start_error(set(Rdma::builder(&dev), most + 1));
+        assert_eq!(kind, ErrorKind::InvalidValue, "{name}");
+        assert!(text.contains(name) && text.contains(&most.to_string()), "{text}");
+    }
+    let none: [Set; 4] = [
+        |b, n| b.send_queue_size(n),
+        |b, n| b.recv_queue_size(n),
+        |b, n| b.send_buf_chain_len(n),
+        |b, n| b.recv_buf_chain_len(n),
+    ];
+    for set in none {
+        assert_eq!(start_error(set(Rdma::builder(&dev), 0)).0, ErrorKind::InvalidValue);
+    }
+    for port in [0, 9] {
+        assert_eq!(start_error(Rdma::builder(&dev).port(port)).0, ErrorKind::InvalidValue);
+    }
+    let dpu = Rdma::builder(&dev).permissions(AccessFlags::DPU_READ_WRITE);
+    assert_eq!(start_error(dpu).0, ErrorKind::InvalidValue);
+    let (kind, text) = start_error(Rdma::builder(&dev).gid_index(255));
+    assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
+}
+
+#[test]
+fn an_ethernet_port_has_eight_priorities() {
+    let [dev, _] = support::rdma::devices("bluefield3 on Ethernet");
+    Rdma::builder(&dev).service_level(7).start().unwrap();
+    let (kind, text) = start_error(Rdma::builder(&dev).service_level(8));
+    assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
+}
+
+#[test]
+fn messages_go_in_the_smaller_mtu_and_every_one_works() {
+    for mtu in [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096] {
+        let ends = ends("bluefield3", |builder| builder.mtu(mtu), all());
+        connect(&ends);
+        let [mut a, mut b] = ends;
+        let bytes = a.fill(0, 9000, 1);
+        b.workq.submit(b.rdma().receive(b.room(0, 9000))).unwrap();
+        a.workq.submit(a.rdma().send(a.data(0, 9000))).unwrap();
+        assert_eq!(b.done().local.unwrap().to_vec().unwrap(), bytes);
+        a.done();
+    }
+}
+
+#[test]
+fn a_descriptor_of_another_sort_of_network_is_refused() {
+    let [infiniband, _] = support::rdma::devices("bluefield3");
+    let [ethernet, _] = support::rdma::devices("bluefield3 on Ethernet");
+    let both = [infiniband, ethernet].map(|dev| Rdma::builder(&dev).start().unwrap());
+    for (here, there) in [(0, 1), (1, 0)] {
+        let theirs = both[there].export().unwrap();
+        assert_eq!(kind(both[here].connect(theirs)), ErrorKind::InvalidValue);
+        assert_eq!(both[here].state(), RdmaState::Init);
+    }
+}
+
+/// Two ends whose maps have `length` bytes, and that take chains of 32 buffers.
+fn with_chains(devs: &[DevInfo], length: usize) -> [End; 2] {
+    let devs: [Dev; 2] = std::array::from_fn(|side| devs[side].open().unwrap());
+    let chains = |builder: RdmaBuilder| builder.send_buf_chain_len(30).recv_buf_chain_len(30);
+    let ends = support::rdma::ends_of(devs, chains, all(), length);
+    connect(&ends);
+    ends
+}
+
+/// A chain of the same `length` bytes again and again, and of `last` more.
+fn chain(end: &End, times: u64, length: u64, last: u64, full: bool) -> Buf {
+    let piece = |length| if full { end.data(0, length) } else { end.room(0, length) }.unwrap();
+    let mut first = piece(length);
+    (1..times).for_each(|_| first.link(piece(length)).unwrap());
+    if last > 0 {
+        first.link(piece(last)).unwrap();
+    }
+    first
+}
+
+#[test]
+fn a_message_has_as_many_bytes_as_the_device_takes_and_no_more() {
+    const PIECE: u64 = 1 << 20;
+    let devs = changed("log_max_msg = 30", "log_max_msg = 24");
+    assert_eq!(Rdma::max_message_size(&devs[0]).unwrap(), 16 * PIECE);
+    let [mut a, mut b] = with_chains(&devs, PIECE as usize);
+    b.workq.submit(b.rdma().receive(Some(chain(&b, 16, PIECE, 0, false)))).unwrap();
+    let refused = a.workq.submit(a.rdma().send(Some(chain(&a, 16, PIECE, 1, true)))).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
+    assert!(refused.error.to_string().contains("max_message_size"), "{}", refused.error);
+    a.workq.submit(a.rdma().send(Some(chain(&a, 16, PIECE, 0, true)))).unwrap();
+    assert_eq!(a.done().local.unwrap().chain_data_len(), 16 * PIECE);
+    assert_eq!(b.done().local.unwrap().chain_data_len(), 16 * PIECE);
+    // A receive has no message yet: no more than one has counts for it, either.
+    let more = b.workq.submit(b.rdma().receive(Some(chain(&b, 16, PIECE, 1, false))));
+    assert_eq!(kind(more), ErrorKind::InvalidValue);
+}
+
+#[test]
+fn a_job_has_two_gibibytes_at_most_whatever_the_device_takes() {
+    const PIECE: u64 = 128 << 20;
+    let devs = changed("log_max_msg = 30", "log_max_msg = 31");
+    let [mut a, mut b] = with_chains(&devs, PIECE as usize);
+    b.workq.submit(b.rdma().receive(Some(chain(&b, 16, PIECE, 0, false)))).unwrap();
+    let refused = a.workq.submit(a.rdma().send(Some(chain(&a, 16, PIECE, 1, true)))).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
+    assert!(refused.error.to_string().contains("2 GiB"), "{}", refused.error);
+    a.workq.submit(a.rdma().send(Some(chain(&a, 16, PIECE, 0, true)))).unwrap();
+    assert_eq!(a.done().local.unwrap().chain_data_len(), 2 << 30);
+    assert_eq!(b.done().local.unwrap().chain_data_len(), 2 << 30);
+    assert_eq!(b.workq.retrieve_within(Some(Duration::ZERO)).unwrap().map(drop), None);
+}

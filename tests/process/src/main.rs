@@ -110,6 +110,7 @@ impl On {
             peer,
             profile,
             link,
+            between: None,
             packets: false,
             both_ways: false,
             faults,

@@ -128,6 +128,7 @@ mod tests {
             peer: "auto".into(),
             profile: "connectx6dx".into(),
             link: Some("infiniband".into()),
+            between: None,
             packets: false,
             both_ways: false,
             faults: None,

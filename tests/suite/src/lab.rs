@@ -26,6 +26,9 @@ pub struct Choice {
     pub profile: String,
     /// `infiniband` or `ethernet`, if not the profile's own.
     pub link: Option<String>,
+    /// Who the model's devices belong to: `hosts`, `host-and-dpu` or `dpus`; if not given, a host
+    /// and its DPU where the profile is one's, else hosts.
+    pub between: Option<String>,
     /// The model's messages go in packets, and are not carried whole.
     pub packets: bool,
     /// Each case runs both ways, and what the queues get is compared.
@@ -134,10 +137,20 @@ impl Lab {
 
     fn on_model(choice: &Choice, profile: Profile) -> Result<Self, Stop> {
         let builder = Model::builder();
-        // A DPU's host talks with the DPU; other devices with another one.
-        let builder = match profile.sides().count() {
-            1 => builder.device(profile.clone()).device(profile.clone()),
-            _ => builder.device_with_sides(profile.clone()),
+        let dpu = profile.clone().on(Side::Dpu);
+        let builder = match (choice.between.as_deref(), dpu) {
+            (None, None) | (Some("hosts"), _) => {
+                builder.device(profile.clone()).device(profile.clone())
+            }
+            (None | Some("host-and-dpu"), Some(_)) => builder.device_with_sides(profile.clone()),
+            (Some("dpus"), Some(dpu)) => builder.device(dpu.clone()).device(dpu),
+            (Some("dpus" | "host-and-dpu"), None) => {
+                return Err(Stop::fail(format!("--between: {} is no DPU", profile.name())));
+            }
+            (Some(other), _) => {
+                let text = format!("--between {other}: there are hosts, host-and-dpu and dpus");
+                return Err(Stop::fail(text));
+            }
         };
         let builder = if choice.packets { builder.in_packets() } else { builder };
         let model = builder.build();

@@ -30,6 +30,10 @@ struct Options {
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
     #[arg(long)]
     link: Option<String>,
+    /// Who the model's two devices belong to: hosts, host-and-dpu (of one card) or dpus; if not
+    /// given, a host and its DPU where the profile is one's, else hosts.
+    #[arg(long)]
+    between: Option<String>,
     /// The model's messages go in packets of the path MTU; else they are carried whole.
     #[arg(long)]
     packets: bool,
@@ -114,6 +118,7 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
         peer: options.peer.clone(),
         profile: options.profile.clone(),
         link: options.link.clone(),
+        between: options.between.clone(),
         packets: options.packets,
         both_ways: options.both_ways,
         faults: options.faults.clone(),

@@ -139,6 +139,7 @@ fn where_umr_may_not_change_the_atomic_right_it_changes_all_else() {
             peer: "auto".into(),
             profile: path,
             link: None,
+            between: None,
             packets: false,
             both_ways: false,
             faults: None,

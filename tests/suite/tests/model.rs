@@ -9,26 +9,36 @@ use verbless_conformance::{
     Case, Choice, Lab, Outcome, Stop, cases, environments, run_case, unexpected_skips,
 };
 
-/// Name, profile and link of each model; whether a case runs there.
-type Kind = (&'static str, &'static str, &'static str, fn(&Case) -> bool);
+/// Name, profile and link of each model, and who its devices belong to; whether a case runs there.
+type Kind = (&'static str, &'static str, &'static str, Option<&'static str>, fn(&Case) -> bool);
 
 const KINDS: &[Kind] = &[
-    ("infiniband", "bluefield3", "infiniband", |_| true),
-    ("ethernet", "connectx6dx", "ethernet", |case| case.group != "matrix"),
-    ("realtime", "connectx6dx-realtime", "ethernet", |case| case.group != "matrix"),
-    ("vf", "connectx6vf", "infiniband", |case| case.group != "matrix"),
-    ("bond", "connectx6dx-bond", "ethernet", |case| case.id().contains("_bond_")),
+    ("infiniband", "bluefield3", "infiniband", None, |_| true),
+    ("ethernet", "connectx6dx", "ethernet", None, |case| case.group != "matrix"),
+    ("realtime", "connectx6dx-realtime", "ethernet", None, |case| case.group != "matrix"),
+    ("vf", "connectx6vf", "infiniband", None, |case| case.group != "matrix"),
+    ("bond", "connectx6dx-bond", "ethernet", None, |case| case.id().contains("_bond_")),
+    ("hosts", "bluefield3", "infiniband", Some("hosts"), connects),
+    ("dpus", "bluefield3", "infiniband", Some("dpus"), connects),
+    ("dpus by ethernet", "bluefield3", "ethernet", Some("dpus"), connects),
+    ("host and dpu by ethernet", "bluefield3", "ethernet", Some("host-and-dpu"), connects),
 ];
+
+/// Those of DOCA RDMA run between all that can be connected.
+fn connects(case: &Case) -> bool {
+    case.group.starts_with("doca_rdma")
+}
 
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = vec![Trial::test("every_model_in_the_list_of_expected_skips_is_run", known)];
-    for &(name, profile, link, runs) in KINDS {
+    for &(name, profile, link, between, runs) in KINDS {
         let choice = Choice {
             device: "model".into(),
             peer: "auto".into(),
             profile: profile.into(),
             link: Some(link.into()),
+            between: between.map(str::to_string),
             packets: false,
             both_ways: false,
             faults: None,

@@ -65,6 +65,7 @@ fn a_lab_for_a_device_that_does_not_exist_names_it(_: &Lab) -> Result<(), Stop> 
         peer: "auto".into(),
         profile: "connectx6dx".into(),
         link: None,
+        between: None,
         packets: false,
         both_ways: false,
         faults: None,

@@ -194,3 +194,22 @@ fn a_job_has_two_gibibytes_at_most_whatever_the_device_takes() {
     assert_eq!(b.done().local.unwrap().chain_data_len(), 2 << 30);
     assert_eq!(b.workq.retrieve_within(Some(Duration::ZERO)).unwrap().map(drop), None);
 }
+
+#[test]
+fn a_chain_is_as_long_as_its_property_and_no_longer() {
+    let [mut a, mut b] = with_chains(&changed("log_max_msg = 30", "log_max_msg = 30"), 4096);
+    b.workq.submit(b.rdma().receive(Some(chain(&b, 30, 8, 0, false)))).unwrap();
+    let longer = b.workq.submit(b.rdma().receive(Some(chain(&b, 31, 8, 0, false)))).unwrap_err();
+    assert_eq!(longer.error.kind(), ErrorKind::InvalidValue);
+    assert!(longer.error.to_string().contains("recv_buf_chain_len"), "{}", longer.error);
+    let longer = a.workq.submit(a.rdma().send(Some(chain(&a, 31, 8, 0, true)))).unwrap_err();
+    assert_eq!(longer.error.kind(), ErrorKind::InvalidValue);
+    assert!(longer.error.to_string().contains("send_buf_chain_len"), "{}", longer.error);
+    a.workq.submit(a.rdma().send(Some(chain(&a, 30, 8, 0, true)))).unwrap();
+    assert_eq!(a.done().local.unwrap().chain_data_len(), 240);
+    assert_eq!(b.done().local.unwrap().chain_data_len(), 240);
+    // The device goes by the properties, too.
+    let read = a.rdma().read(Some(chain(&a, 30, 8, 0, true)), a.remote(0, 240));
+    a.workq.submit(read).unwrap();
+    a.done();
+}

@@ -455,7 +455,7 @@ pub struct Cqe {
 
 /// What of a CQE tells which request it is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RequestId {
+pub struct RequestId {
     /// An [`OpcodeQpn`] as it stands in the CQE: one comparison with what was posted tells opcode
     /// and queue.
     pub(crate) opcode_qpn: U32,

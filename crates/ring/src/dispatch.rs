@@ -55,6 +55,12 @@ pub struct PlainCqe<'r> {
 }
 
 impl PlainCqe<'_> {
+    /// Which request it is of.
+    #[inline(always)]
+    pub fn request(&self) -> RequestId {
+        self.request
+    }
+
     /// The user index that its queue was created with, 24 bits.
     #[inline(always)]
     pub fn user_index(&self) -> u32 {
@@ -64,19 +70,21 @@ impl PlainCqe<'_> {
 }
 
 impl CompletionQueue {
-    /// Has `take` look at the next CQE if it is a requester's good one without data. It is taken
-    /// from the queue if `take` answers something, which [`Completes::succeed`] of its queue lets
-    /// it do; else it stays. `None` also if there is another CQE or none.
+    /// The next CQE if it is a requester's good one without data, to be looked at: it stays in the
+    /// queue until [`CompletionQueue::pass`]. `None` also if there is another CQE or none.
     #[inline(always)]
-    pub fn poll_plain<T>(&mut self, take: impl FnOnce(PlainCqe<'_>) -> Option<T>) -> Option<T> {
+    pub fn peek_plain(&self) -> Option<PlainCqe<'_>> {
         let look = self.look();
-        if !look.is_plain_request() {
-            return None;
-        }
-        let taken = take(PlainCqe { request: RequestId::read(&look), look })?;
+        look.is_plain_request().then(|| PlainCqe { request: RequestId::read(&look), look })
+    }
+
+    /// Steps over the CQE that was [peeked](CompletionQueue::peek_plain) at: its queue has
+    /// [settled](SendQueue::settle) it. Not without one: what the device writes there next would be
+    /// passed over.
+    #[inline(always)]
+    pub fn pass(&mut self) {
         self.step();
         self.publish();
-        Some(taken)
     }
 }
 
@@ -85,8 +93,8 @@ impl<S: Service> SendQueue<S> {
     /// up to it. Else nothing has changed. For who knows which request is the next to complete, and
     /// wants to know no more of it.
     #[inline(always)]
-    pub fn settle(&mut self, cqe: &PlainCqe<'_>, cookie: u64) -> bool {
-        self.succeed_with(cqe.request, cookie)
+    pub fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
+        self.succeed_with(request, cookie)
     }
 }
 

@@ -49,7 +49,7 @@ pub mod wr;
 
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
-pub use cq::{CompletionQueue, CqCleaner, Cqe};
+pub use cq::{CompletionQueue, CqCleaner, Cqe, RequestId};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 pub use service::{Rc, Uc, Ud};

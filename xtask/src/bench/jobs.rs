@@ -1,14 +1,14 @@
-//! What a DMA job of DOCA Core costs in instructions beside the copy that it consists of, which the
-//! queue layer posts and polls (`crates/doca/benches/jobs.rs`).
+//! What a job of DOCA costs in instructions beside the request that it consists of, which the queue
+//! layer posts and polls (`crates/doca/benches/jobs.rs` and `rdma.rs`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Tally, build, number_behind};
 use crate::Result;
 
-/// A row: what it is, the functions of a case that it adds up, and how many times the instructions
-/// of the copy it may take.
+/// A row of DMA: what it is, the functions of a case that it adds up, and how many times the
+/// instructions of the copy it may take.
 struct Row {
     name: &'static str,
     case: &'static str,
@@ -26,49 +26,102 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// The operations of RDMA, with how many times the instructions of the request a job may take. It
+/// is twice, and not the one and a half of DMA's only operation: which engine a completion is of,
+/// and which sort of job, is found out when it comes, and its event is made in memory.
+const RDMA: &[(&str, f64)] = &[
+    ("receive", 2.35),
+    ("send", 2.15),
+    ("send_imm", 2.2),
+    ("write", 2.1),
+    ("write_imm", 2.1),
+    ("read", 2.1),
+    ("compare_and_swap", 2.1),
+    ("fetch_and_add", 2.1),
+];
+
 /// Measures, prints the rows and counts them.
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
-    let wanted = |row: &&Row| filter.is_none_or(|part| row.name.contains(part));
-    let rows: Vec<_> = ROWS.iter().filter(wanted).collect();
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let program = build("verbless-doca", "jobs")?;
-    let bare = measure(&program, "queue", "post")? + measure(&program, "queue", "poll")?;
-    for Row { name, case, functions, bound } in rows {
-        let mut job = 0.0;
-        for function in *functions {
-            job += measure(&program, case, function)?;
+    let wanted = |name: &str| filter.is_none_or(|part| name.contains(part));
+    let rows: Vec<_> = ROWS.iter().filter(|row| wanted(row.name)).collect();
+    if !rows.is_empty() {
+        let program = Program::build("jobs")?;
+        let bare = program.measure(&["queue"], "post")? + program.measure(&["queue"], "poll")?;
+        for Row { name, case, functions, bound } in rows {
+            let mut job = 0.0;
+            for function in *functions {
+                job += program.measure(&[case], function)?;
+            }
+            told(name, job, bare, *bound, tally);
         }
-        let times = job / bare;
-        let verdict = if times <= *bound { "" } else { "  ABOVE THE BOUND" };
-        println!(
-            "{name:36} {job:>12.1} instructions, {times:.2} times the {bare:.1} of post and poll"
-        );
-        println!("{:36} {bound:>12} times at most{verdict}", "");
-        tally.count(times <= *bound);
+    }
+    let named = RDMA.iter().map(|&(operation, bound)| {
+        (operation, format!("DOCA RDMA {}", operation.replace('_', " ")), bound)
+    });
+    let rows: Vec<_> = named.filter(|(_, name, _)| wanted(name)).collect();
+    if !rows.is_empty() {
+        let program = Program::build("rdma")?;
+        for (operation, name, bound) in rows {
+            let of = |function: &str| format!("{operation}::measured_{function}");
+            let bare = program.collect(&[operation, "queue"], &of("post"))?
+                + program.collect(&[operation, "queue"], "measured_poll")?;
+            let job = program.collect(&[operation, "pair"], &of("pair"))?;
+            told(&name, job, bare, bound, tally);
+        }
     }
     Ok(())
 }
 
-/// Instructions of one operation inside `measured_{function}`.
-fn measure(program: &Path, case: &str, function: &str) -> Result<f64> {
+/// Prints a row, and counts it.
+fn told(name: &str, job: f64, bare: f64, bound: f64, tally: &mut Tally) {
+    let times = job / bare;
+    let verdict = if times <= bound { "" } else { "  ABOVE THE BOUND" };
+    println!("{name:36} {job:>12.1} instructions, {times:.2} times the {bare:.1} of post and poll");
+    println!("{:36} {bound:>12} times at most{verdict}", "");
+    tally.count(times <= bound);
+}
+
+/// A benchmark program.
+struct Program {
+    name: &'static str,
+    path: PathBuf,
+}
+
+impl Program {
+    fn build(name: &'static str) -> Result<Self> {
+        Ok(Self { name, path: build("verbless-doca", name)? })
+    }
+
+    /// Instructions of one operation inside `measured_{function}`.
+    fn measure(&self, arguments: &[&str], function: &str) -> Result<f64> {
+        self.collect(arguments, &format!("measured_{function}"))
+    }
+
+    /// The same of a function by its path in the program.
+    fn collect(&self, arguments: &[&str], function: &str) -> Result<f64> {
+        let Self { name, path } = self;
+        let output = counted(path, &format!("{name}::{function}"), arguments)?;
+        let report = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            return Err(format!("the benchmark {name} under valgrind: {report}").into());
+        }
+        let collected = number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
+        let operations = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
+            .ok_or_else(|| format!("the benchmark {name} does not say how much it did"))?;
+        if collected == 0.0 {
+            return Err(format!("callgrind did not see {name}::{function}").into());
+        }
+        Ok(collected / operations)
+    }
+}
+
+/// Runs a program under callgrind, which counts inside the function.
+fn counted(program: &Path, function: &str, arguments: &[&str]) -> Result<std::process::Output> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(format!("--toggle-collect=jobs::measured_{function}"))
+        .arg(format!("--toggle-collect={function}"))
         .arg(program)
-        .arg(case)
-        .output()
-        .map_err(|error| format!("valgrind: {error} (is it installed?)"))?;
-    let report = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        return Err(format!("the benchmark jobs under valgrind: {report}").into());
-    }
-    let collected = number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
-    let operations = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
-        .ok_or("the benchmark jobs does not say how much it did")?;
-    if collected == 0.0 {
-        return Err(format!("callgrind did not see jobs::measured_{function}").into());
-    }
-    Ok(collected / operations)
+        .args(arguments)
+        .output();
+    output.map_err(|error| format!("valgrind: {error} (is it installed?)").into())
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::descriptor::Descriptor;
 use super::element::{Element, Store};
 use super::reference::BufRef;
 use crate::error::{Error, ErrorKind, Refused, Result};
@@ -21,8 +22,7 @@ use verbless_queue::Lkey;
 /// It is `Send`, and not `Sync`. A job takes it, and it comes back with the completion. Dropping it
 /// is `doca_buf_refcount_rm`: its descriptor goes back to where it came from; the bytes stay.
 pub struct Buf {
-    /// `None` only while it is dropped.
-    element: Option<Box<Element>>,
+    element: Descriptor,
     _not_sync: PhantomData<Cell<()>>,
 }
 
@@ -83,17 +83,21 @@ impl Buf {
     pub(super) fn of(element: Box<Element>) -> Self {
         element.shared.begin(element.head, element.length());
         chunk_of(&element).count_buffer();
-        Self { element: Some(element), _not_sync: PhantomData }
+        Self::with(element)
     }
 
-    #[inline]
+    const fn with(element: Box<Element>) -> Self {
+        Self { element: Descriptor::new(element), _not_sync: PhantomData }
+    }
+
+    #[inline(always)]
     pub(super) fn element(&self) -> &Element {
-        self.element.as_deref().expect("only a buffer that is dropped has no descriptor")
+        &self.element
     }
 
-    #[inline]
+    #[inline(always)]
     fn element_mut(&mut self) -> &mut Element {
-        self.element.as_deref_mut().expect("only a buffer that is dropped has no descriptor")
+        &mut self.element
     }
 
     /// Whether its descriptor is one of a store.
@@ -101,17 +105,12 @@ impl Buf {
         self.element().home.as_ref().is_some_and(|home| Arc::ptr_eq(home, store))
     }
 
-    /// No buffer, for a place that has none: it may be dropped and replaced, and nothing else.
-    pub(crate) const fn none() -> Self {
-        Self { element: None, _not_sync: PhantomData }
-    }
-
     /// The dataroom, if it is known that the device of this [id](crate::device::Dev::id) may read
     /// it, and that it is the only one. What is not known here may still be so:
     /// [`Buf::remember`].
     #[inline(always)]
     pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
-        let element = self.element.as_deref()?;
+        let element = self.element();
         let Reach { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
         (reader == device).then_some(Room { address, length, lkey })
@@ -120,7 +119,7 @@ impl Buf {
     /// The tailroom, if the same is known, and that the device may write there.
     #[inline(always)]
     pub(crate) fn writable_by(&self, device: u64) -> Option<Room> {
-        let element = self.element.as_deref()?;
+        let element = self.element();
         let Reach { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.tail();
         (writer == device).then_some(Room { address, length, lkey })
@@ -129,7 +128,7 @@ impl Buf {
     /// The dataroom, if the same is known of it.
     #[inline(always)]
     pub(crate) fn data_writable_by(&self, device: u64) -> Option<Room> {
-        let element = self.element.as_deref()?;
+        let element = self.element();
         let Reach { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
         (writer == device).then_some(Room { address, length, lkey })
@@ -138,7 +137,7 @@ impl Buf {
     /// All from the dataroom's begin on, if the same is known.
     #[inline(always)]
     pub(crate) fn rest_writable_by(&self, device: u64) -> Option<Room> {
-        let element = self.element.as_deref()?;
+        let element = self.element();
         let Reach { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
         (writer == device).then_some(Room { address, length, lkey })
@@ -148,33 +147,15 @@ impl Buf {
     /// key is the remote one.
     #[inline(always)]
     pub(crate) fn rest_of_peer(&self, device: u64) -> Option<Room> {
-        let element = self.element.as_deref()?;
+        let element = self.element();
         let Reach { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
         (reader == device | Reach::PEER).then_some(Room { address, length, lkey })
     }
 
-    /// A buffer, or [none](Self::none).
-    #[inline(always)]
-    pub(crate) fn of_option(buffer: Option<Self>) -> Self {
-        buffer.unwrap_or(Self::none())
-    }
-
-    /// It, unless it is [none](Self::none).
-    #[inline(always)]
-    pub(crate) fn into_option(self) -> Option<Self> {
-        if self.element.is_some() { Some(self) } else { None }
-    }
-
-    /// It, unless it is [none](Self::none).
-    #[inline(always)]
-    pub(crate) fn as_option(&self) -> Option<&Self> {
-        if self.element.is_some() { Some(self) } else { None }
-    }
-
     /// The datarooms become the first `length` bytes of what is from their begins on, in order.
     pub(crate) fn fill(&mut self, mut length: u64) {
-        let mut element = self.element.as_deref_mut();
+        let mut element = Some(self.element_mut());
         while let Some(here) = element {
             let filled = (here.end - here.data).min(length);
             here.data_end = here.data + filled;
@@ -186,7 +167,7 @@ impl Buf {
     /// The key of the device that is known to reach it.
     #[inline(always)]
     pub(crate) fn lkey(&self) -> Lkey {
-        self.element.as_deref().map_or(Lkey(0), |element| element.reach.get().lkey)
+        self.element().reach.get().lkey
     }
 
     /// Remembers how a device reaches it, if it is no chain and has one reference.
@@ -200,16 +181,12 @@ impl Buf {
     /// The dataroom grows by `length` bytes of the tailroom, which has as many.
     #[inline(always)]
     pub(crate) fn grow_first(&mut self, length: u64) {
-        if let Some(element) = &mut self.element {
-            element.data_end += length;
-        }
+        self.element_mut().data_end += length;
     }
 
     /// Takes back what [`Buf::grow_first`] did.
     pub(crate) fn shrink_first(&mut self, length: u64) {
-        if let Some(element) = &mut self.element {
-            element.data_end -= length;
-        }
+        self.element_mut().data_end -= length;
     }
 
     /// Its first byte's address (`doca_buf_head_get`).
@@ -274,9 +251,8 @@ impl Buf {
     /// the same address.
     #[inline]
     pub fn reset_data_len(&mut self) {
-        if let Some(element) = &mut self.element {
-            element.data_end = element.data;
-        }
+        let element = self.element_mut();
+        element.data_end = element.data;
     }
 
     /// Empties the datarooms of all buffers of the chain where they are, so that the chain can be
@@ -371,7 +347,7 @@ impl Buf {
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if either was made by an inventory without
     /// [`Extensions::LINKED_LIST`](super::Extensions::LINKED_LIST); then `tail` is given back.
-    pub fn link(&mut self, mut tail: Self) -> std::result::Result<(), Refused<Self>> {
+    pub fn link(&mut self, tail: Self) -> std::result::Result<(), Refused<Self>> {
         if !self.element().can_chain() || !tail.element().can_chain() {
             let text = "buffers of this inventory cannot be chained: make it with LINKED_LIST";
             return Err(Refused::new(Error::plain(ErrorKind::InvalidValue, text), tail));
@@ -381,14 +357,14 @@ impl Buf {
             last = last.next.as_deref_mut().expect("it was there a moment ago");
         }
         last.reach.set(Reach::UNKNOWN);
-        last.next = tail.element.take();
+        last.next = Some(tail.element.into_box());
         Ok(())
     }
 
     /// Takes off what hangs behind this buffer, as a chain of its own.
     pub fn unlink(&mut self) -> Option<Self> {
         let next = self.element_mut().next.take();
-        next.map(|element| Self { element: Some(element), _not_sync: PhantomData })
+        next.map(Self::with)
     }
 
     /// Buffers of the chain, this one among them.
@@ -453,16 +429,6 @@ impl Link<'_> {
         let memory = crate::memory::bytes_of(chunk)?;
         let offset = (address - chunk.address()) as usize;
         memory.read_at(offset, into).map_err(crate::memory::outside)
-    }
-}
-
-impl Drop for Buf {
-    fn drop(&mut self) {
-        let mut next = self.element.take();
-        while let Some(mut element) = next {
-            next = element.next.take();
-            element.release();
-        }
     }
 }
 

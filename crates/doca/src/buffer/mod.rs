@@ -19,6 +19,7 @@
 
 mod array;
 mod buf;
+mod descriptor;
 mod element;
 mod inventory;
 mod mkey;

@@ -1,8 +1,8 @@
 //! What runs the jobs of a context on one work queue.
 
-use verbless_queue::{Cqe, PlainCqe};
+use verbless_queue::{Cqe, PlainCqe, RequestId};
 
-use super::event::Done;
+use super::event::{Done, Settled, Tag};
 use super::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -36,20 +36,20 @@ pub trait Engine: Send {
         None
     }
 
-    /// The same for engines that the way of most programs has no room for: it is asked when
-    /// [`Engine::succeed`] of no engine has known the CQE.
-    #[inline(always)]
-    fn settle(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
-        let _ = cqe;
+    /// The same for engines that the way of most programs has no room for: the event is written
+    /// where it is needed, and whose it is comes back.
+    fn settle(&mut self, request: RequestId, into: &mut Settled) -> Option<Tag> {
+        let _ = (request, into);
         None
     }
 
-    /// A CQE of one of its queues. It may be of a job that goes on.
+    /// A CQE of one of its queues. It may be of a job that goes on; else the event of its job is
+    /// written where it is needed, and whose it is comes back.
     ///
     /// # Errors
     /// A CQE that cannot be.
-    fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
-        let _ = side;
+    fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
+        let _ = (side, into);
         let text = format!("the device completed a request of {}, which has no queue", cqe.qpn());
         Err(Error::new(ErrorKind::InvalidValue, text))
     }

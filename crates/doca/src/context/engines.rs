@@ -4,10 +4,10 @@
 //! finds its own without asking for its type: both would cost more than all else that a work queue
 //! does. The file of an engine uses none that knows of jobs and contexts as work queues do.
 
-use verbless_queue::{Cqe, PlainCqe};
+use verbless_queue::{Cqe, PlainCqe, RequestId};
 
 use super::engine::Engine;
-use super::event::Done;
+use super::event::{Done, Settled, Tag};
 use super::side::Side;
 use crate::dma::copier::Copier;
 use crate::error::{Error, ErrorKind, Result};
@@ -75,17 +75,22 @@ macro_rules! engines {
                 }
             }
 
-            #[inline(always)]
-            fn settle(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+            #[inline(never)]
+            fn settle(&mut self, request: RequestId, into: &mut Settled) -> Option<Tag> {
                 match self {
-                    $(Self::$name(engine) => engine.settle(cqe),)*
+                    $(Self::$name(engine) => engine.settle(request, into),)*
                     Self::None => None,
                 }
             }
 
-            fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
+            fn complete(
+                &mut self,
+                cqe: Cqe,
+                side: &mut Side,
+                into: &mut Settled,
+            ) -> Result<Option<Tag>> {
                 match self {
-                    $(Self::$name(engine) => engine.complete(cqe, side),)*
+                    $(Self::$name(engine) => engine.complete(cqe, side, into),)*
                     Self::None => Err(stray(&cqe)),
                 }
             }

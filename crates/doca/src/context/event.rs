@@ -121,7 +121,7 @@ impl fmt::Display for Retrieve {
 impl std::error::Error for Retrieve {}
 
 /// Owner a job is, in one word. It comes back with the job's event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag(u64);
 
 /// What a [`Tag`] says.
@@ -157,10 +157,21 @@ impl Tag {
     }
 }
 
+/// What a work queue yields, if it yields something: a place for it, which is [`None`].
+pub(crate) type Settled = Option<std::result::Result<Event, Retrieve>>;
+
 /// A job that ended.
 pub struct Done {
     pub(crate) tag: Tag,
     pub(crate) event: Event,
+}
+
+impl Done {
+    /// Puts the event where it is needed; whose it is comes back.
+    pub(crate) fn put(self, into: &mut Settled) -> Tag {
+        *into = Some(Ok(self.event));
+        self.tag
+    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ use std::hint::cold_path;
 use std::mem;
 use std::sync::Arc;
 
+use verbless_queue::RequestId;
+
 use super::core::{Core, CtxId, NEAR};
 use super::engine::{Engine, Place};
 use super::engines::{AnyEngine, Listed, stray};
-use super::event::{Done, Tag};
+use super::event::{Done, Settled, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::Context;
@@ -38,6 +40,14 @@ pub(crate) struct Queues {
     last: usize,
     /// Declared behind the contexts: their queues go before the completion queues.
     sides: Sides,
+}
+
+/// A completion of a job that went well.
+pub(super) enum Plain {
+    /// The job.
+    Here(Done),
+    /// Of which request, and at which place its context is.
+    There(usize, RequestId),
 }
 
 /// A context that the work queue was added to, or a place of one.
@@ -321,41 +331,45 @@ impl Queues {
         Err(Refused::new(Error::plain(ErrorKind::Again, text), job))
     }
 
-    /// A job that went well, if there is one device, whose next completion is one of such.
-    /// `None`: [`Queues::poll`] tells.
+    /// A job that went well, if there is one device, whose next completion is one of such; or what
+    /// [`Queues::settle`] knows of it. Were events of all engines made here, each would be put
+    /// together in memory and moved from there. `None`: [`Queues::poll`] tells.
     #[inline(always)]
-    pub(super) fn poll_plain(&mut self) -> Option<Done> {
+    pub(super) fn poll_plain(&mut self) -> Option<Plain> {
         let Self { near, sides, left, .. } = self;
         let side = sides.only.as_mut()?;
-        let done = side.cq.poll_plain(|cqe| {
-            // That of a far context is none that the near one in this place knows.
-            near[cqe.user_index() as usize % NEAR].engine.succeed(&cqe)
-        })?;
+        let cqe = side.cq.peek_plain()?;
+        // That of a far context is none that the near one in this place knows.
+        let at = cqe.user_index() as usize % NEAR;
+        let AnyEngine::Dma(engine) = &mut near[at].engine else {
+            return Some(Plain::There(at, cqe.request()));
+        };
+        let done = engine.succeed(&cqe)?;
+        side.cq.pass();
         *left += 1;
-        Some(done)
+        Some(Plain::Here(done))
     }
 
-    /// The same as [`Queues::poll_plain`] for the other engines: were their events made there, too,
-    /// each event would be put together in memory and moved from there.
-    #[inline(never)]
-    fn poll_settled(&mut self) -> Option<Done> {
-        let Self { near, sides, left, .. } = self;
-        let side = sides.only.as_mut()?;
-        let done =
-            side.cq.poll_plain(|cqe| near[cqe.user_index() as usize % NEAR].engine.settle(&cqe))?;
-        *left += 1;
-        Some(done)
+    /// Whose the completion is that [`Queues::poll_plain`] told of: its event is written to `into`.
+    #[inline(always)]
+    pub(super) fn settle(
+        &mut self,
+        at: usize,
+        request: RequestId,
+        into: &mut Settled,
+    ) -> Option<Tag> {
+        let tag = self.near[at % NEAR].engine.settle(request, into)?;
+        self.sides.only.as_mut()?.cq.pass();
+        self.left += 1;
+        Some(tag)
     }
 
-    /// A job that a device completed.
+    /// A job that a device completed: its event is written to `into`, and whose it is comes back.
     ///
     /// # Errors
     /// A completion that cannot be.
     #[inline(never)]
-    pub(super) fn poll(&mut self) -> Result<Option<Done>> {
-        if let Some(done) = self.poll_settled() {
-            return Ok(Some(done));
-        }
+    pub(super) fn poll(&mut self, into: &mut Settled) -> Result<Option<Tag>> {
         let count = self.sides.places();
         let Self { near, far, sides, .. } = self;
         for step in 0..count {
@@ -366,10 +380,10 @@ impl Queues {
                 let Some(added) = at_place(near, far, place) else {
                     return Err(stray(&cqe));
                 };
-                if let Some(done) = added.engine.complete(cqe, side)? {
+                if let Some(tag) = added.engine.complete(cqe, side, into)? {
                     self.last = at;
                     self.left += 1;
-                    return Ok(Some(done));
+                    return Ok(Some(tag));
                 }
             }
         }

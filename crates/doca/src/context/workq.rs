@@ -5,11 +5,11 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::engine::Engine;
-use super::event::{Done, Event, Owner, Retrieve, Tag};
+use super::event::{Done, Event, Owner, Retrieve, Settled, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::Context;
-use super::queues::Queues;
+use super::queues::{Plain, Queues};
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
 use crate::graph::plan::Graph;
@@ -307,23 +307,37 @@ impl WorkQ {
     /// end the event of the instance, which is `Ok` even if a node failed.
     #[inline(always)]
     pub fn progress_retrieve(&mut self) -> std::result::Result<Event, Retrieve> {
-        if !self.mixed
-            && let Some(done) = self.queues.poll_plain()
-        {
-            return Ok(done.event);
-        }
+        let plain = if self.mixed { None } else { self.queues.poll_plain() };
         let mut other = None;
-        self.progress_retrieve_other(&mut other);
-        other.unwrap_or(Err(Retrieve::Again))
+        let settled = match plain {
+            Some(Plain::Here(done)) => return Ok(done.event),
+            Some(Plain::There(at, request)) => self.queues.settle(at, request, &mut other),
+            None => None,
+        };
+        if settled.is_none() {
+            self.progress_retrieve_other(&mut other);
+        }
+        other.unwrap_or_else(|| Err(Retrieve::Again))
     }
 
     /// The same of whatever there is: nothing, or what only few jobs have. It leaves its result in
     /// a place of its own, so that an event that was not made here can stay in registers.
     #[inline(never)]
-    fn progress_retrieve_other(
-        &mut self,
-        result: &mut Option<std::result::Result<Event, Retrieve>>,
-    ) {
+    fn progress_retrieve_other(&mut self, result: &mut Settled) {
+        if self.runs.in_flight() == 0 && !self.queues.has_work() {
+            // Devices do all that there is, and nothing ends but what they have completed.
+            self.mixed = false;
+            return match self.queues.poll(result) {
+                Ok(_) => {
+                    if let Some(Ok(event)) = result
+                        && event.is_failed_job()
+                    {
+                        *result = result.take().map(|failed| failed.and_then(as_failed));
+                    }
+                }
+                Err(error) => *result = Some(Err(Retrieve::Failed(error))),
+            };
+        }
         *result = Some(match self.progress() {
             Ok(Done { event, .. }) if event.is_failed_job() => Err(Retrieve::IoFailed(event)),
             Ok(Done { event, .. }) => Ok(event),
@@ -343,20 +357,28 @@ impl WorkQ {
         if let Some(done) = self.software_in_turn() {
             return self.of_graphs(done);
         }
-        match self.queues.poll_plain() {
-            Some(done) if self.runs.in_flight() == 0 => Ok(done),
-            Some(done) => self.of_graphs(done),
-            None => self.progress_others(),
-        }
+        let mut other = None;
+        let done = match self.queues.poll_plain() {
+            Some(Plain::Here(done)) => done,
+            Some(Plain::There(at, request)) => {
+                match (self.queues.settle(at, request, &mut other), other) {
+                    (Some(tag), Some(Ok(event))) => Done { tag, event },
+                    _ => return self.progress_others(),
+                }
+            }
+            None => return self.progress_others(),
+        };
+        if self.runs.in_flight() == 0 { Ok(done) } else { self.of_graphs(done) }
     }
 
     /// What is no plain completion of a device. An event that came together in memory, as here,
     /// would cost those that did not if both went on by one way.
     #[inline(never)]
     fn progress_others(&mut self) -> std::result::Result<Done, Retrieve> {
-        let done = match self.queues.poll().map_err(Retrieve::Failed)? {
-            Some(done) => done,
-            None => self.queues.progress().ok_or(Retrieve::Again)?,
+        let mut into = None;
+        let done = match (self.queues.poll(&mut into).map_err(Retrieve::Failed)?, into) {
+            (Some(tag), Some(Ok(event))) => Done { tag, event },
+            _ => self.queues.progress().ok_or(Retrieve::Again)?,
         };
         self.of_graphs(done)
     }
@@ -413,6 +435,11 @@ impl WorkQ {
             }
         }
     }
+}
+
+/// The event of a job that failed, as it is retrieved.
+fn as_failed(event: Event) -> std::result::Result<Event, Retrieve> {
+    Err(Retrieve::IoFailed(event))
 }
 
 impl Drop for WorkQ {

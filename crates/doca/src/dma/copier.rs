@@ -9,7 +9,7 @@
 use std::mem;
 
 use verbless_queue::completion::Failure;
-use verbless_queue::{CompletionError, Cqe, PlainCqe, Sge, Status};
+use verbless_queue::{CompletionError, Cqe, Lkey, PlainCqe, Sge, Status};
 
 use super::done::MemcpyDone;
 use super::job::Memcpy;
@@ -18,7 +18,7 @@ use super::queue::{CopyQueue, refused};
 use crate::buffer::{Buf, Room};
 use crate::context::core::CtxId;
 use crate::context::engine::{Engine, Place};
-use crate::context::event::{Done, Event, Tag};
+use crate::context::event::{Done, Event, Settled, Tag};
 use crate::context::failure::JobError;
 use crate::context::side::{self, Side, SideOf};
 use crate::device::Dev;
@@ -42,7 +42,7 @@ pub struct Copier {
     /// is at its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
     next: u32,
     first: u32,
-    jobs: Box<[Running]>,
+    jobs: Box<[JobPlace]>,
     mask: u32,
     /// Bytes of a simple job at most.
     longest_simple: u64,
@@ -77,7 +77,7 @@ enum State {
     Aborted,
 }
 
-/// A job in flight, or the place of one, without buffers.
+/// A job in flight.
 struct Running {
     source: Buf,
     destination: Buf,
@@ -85,13 +85,39 @@ struct Running {
     tag: Tag,
 }
 
-impl Running {
-    const fn none() -> Self {
-        Self {
-            source: Buf::none(),
-            destination: Buf::none(),
-            user_data: UserData(0),
-            tag: Tag::PROGRAM,
+/// The place of a job in flight, or kept. Its buffers are optional, and not all of it: then what it
+/// has when it is empty would be moved, too.
+#[derive(Default)]
+struct JobPlace {
+    source: Option<Buf>,
+    destination: Option<Buf>,
+    user_data: UserData,
+    tag: Tag,
+}
+
+impl JobPlace {
+    /// Puts a job into an empty place.
+    #[inline(always)]
+    fn put(&mut self, job: Running) {
+        let Running { source, destination, user_data, tag } = job;
+        // Nothing is there, so that nothing is forgotten.
+        mem::forget((self.source.take(), self.destination.take()));
+        (self.source, self.destination) = (Some(source), Some(destination));
+        (self.user_data, self.tag) = (user_data, tag);
+    }
+
+    /// Takes the job out.
+    #[inline(always)]
+    fn take(&mut self) -> Option<Running> {
+        match (self.source.take(), self.destination.take()) {
+            (Some(source), Some(destination)) => {
+                Some(Running { source, destination, user_data: self.user_data, tag: self.tag })
+            }
+            // There are both or none.
+            none => {
+                mem::forget(none);
+                None
+            }
         }
     }
 }
@@ -110,7 +136,7 @@ impl Copier {
             open_to: if longest < MAX_PIECE { NOBODY } else { place.side.dev.id() },
             next: 0,
             first: 0,
-            jobs: (0..places).map(|_| Running::none()).collect(),
+            jobs: (0..places).map(|_| JobPlace::default()).collect(),
             mask: places - 1,
             longest_simple: longest.min(MAX_PIECE),
             queue,
@@ -163,10 +189,10 @@ impl Copier {
             return self.put(job);
         };
         job.destination.grow_first(from.length);
-        // No buffers are there, so that none are forgotten.
-        mem::forget(mem::replace(place, job));
-        // Read again behind the stores, so that they need not be kept.
-        let keys = (place.source.lkey(), place.destination.lkey());
+        place.put(job);
+        // Read behind the stores, so that they need not be kept.
+        let lkey = |buffer: &Option<Buf>| buffer.as_ref().map_or(Lkey(0), Buf::lkey);
+        let keys = (lkey(&place.source), lkey(&place.destination));
         self.next = number.wrapping_add(1);
         let from = Sge::new(from.address, length, keys.0);
         match self.queue.copy((from, Sge::new(to.address, length, keys.1)), number.into()) {
@@ -187,7 +213,7 @@ impl Copier {
     #[inline(never)]
     fn put_parts(&mut self, source: Buf, destination: Buf, user_data: UserData, tag: Tag) -> bool {
         let at = self.place(self.next);
-        self.jobs[at] = Running { source, destination, user_data, tag };
+        self.jobs[at].put(Running { source, destination, user_data, tag });
         false
     }
 
@@ -197,7 +223,9 @@ impl Copier {
     fn take_back(&mut self, length: u32) -> bool {
         self.next = self.next.wrapping_sub(1);
         let at = self.place(self.next);
-        self.jobs[at].destination.shrink_first(length.into());
+        if let Some(destination) = &mut self.jobs[at].destination {
+            destination.shrink_first(length.into());
+        }
         false
     }
 
@@ -211,7 +239,7 @@ impl Copier {
     ) -> std::result::Result<(), Refused<Memcpy>> {
         let at = self.place(self.next);
         let Running { source, destination, user_data, tag } =
-            mem::replace(&mut self.jobs[at], Running::none());
+            self.jobs[at].take().expect("it was kept");
         self.begin_other(Memcpy { ctx, user_data, source, destination }, tag, side.get())
     }
 
@@ -229,7 +257,7 @@ impl Copier {
                 let grown = if simple { job.source.data_len() } else { 0 };
                 let Memcpy { user_data, source, mut destination, .. } = job;
                 destination.grow_first(grown);
-                self.jobs[at] = Running { source, destination, user_data, tag };
+                self.jobs[at].put(Running { source, destination, user_data, tag });
                 self.more[at] = requests - 1;
                 self.sum_of_more += requests - 1;
                 self.next = number.wrapping_add(1);
@@ -303,11 +331,9 @@ impl Copier {
     #[inline(always)]
     fn take_first(&mut self) -> Option<Running> {
         let at = self.place(self.first);
-        let Running { source, destination, user_data, tag } = self.jobs.get_mut(at)?;
-        let source = mem::replace(source, Buf::none());
-        let destination = mem::replace(destination, Buf::none());
+        let job = self.jobs.get_mut(at)?.take()?;
         self.first = self.first.wrapping_add(1);
-        Some(Running { source, destination, user_data: *user_data, tag: *tag })
+        Some(job)
     }
 
     /// The event of the first job, whatever became of it.
@@ -394,7 +420,8 @@ impl Copier {
 
     fn post_again(&mut self, number: u32, dev: &Dev) -> Result<()> {
         let at = self.place(number);
-        let mut job = mem::replace(&mut self.jobs[at], Running::none());
+        // Each place from the first job to the next one has a job.
+        let Some(mut job) = self.jobs[at].take() else { return Ok(()) };
         let simple = self.is_simple(&job.source, &job.destination);
         let bytes = job.source.chain_data_len();
         if simple {
@@ -404,7 +431,7 @@ impl Copier {
         if simple {
             job.destination.grow_first(bytes);
         }
-        self.jobs[at] = job;
+        self.jobs[at].put(job);
         posted
     }
 
@@ -453,15 +480,17 @@ impl Engine for Copier {
         self.take_first().map(|job| done(job, Ok(())))
     }
 
-    fn complete(&mut self, cqe: Cqe, side: &mut Side) -> Result<Option<Done>> {
-        match self.queue.complete(cqe) {
-            Ok(cookie) if self.is_of_first(cookie) => Ok(self.end(Ok(()), &mut side.room)),
-            Ok(cookie) => Err(out_of_order(cookie as u32, self.first)),
-            Err(CompletionError::Failed(failure)) => self.failed(failure, side),
+    fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
+        let ended = match self.queue.complete(cqe) {
+            Ok(cookie) if self.is_of_first(cookie) => self.end(Ok(()), &mut side.room),
+            Ok(cookie) => return Err(out_of_order(cookie as u32, self.first)),
+            Err(CompletionError::Failed(failure)) => self.failed(failure, side)?,
             Err(other) => {
-                Err(Error::new(ErrorKind::InvalidValue, other.to_string()).with_source(other))
+                let error = Error::new(ErrorKind::InvalidValue, other.to_string());
+                return Err(error.with_source(other));
             }
-        }
+        };
+        Ok(ended.map(|done| done.put(into)))
     }
 
     fn progress(&mut self, side: &mut Side) -> Option<Done> {

@@ -108,7 +108,7 @@ impl CopyQueue {
     /// Whether it is the request of this cookie that went well; if not, nothing has changed.
     #[inline(always)]
     pub(super) fn settle(&mut self, cqe: &PlainCqe<'_>, cookie: u64) -> bool {
-        self.qp.send.settle(cqe, cookie)
+        self.qp.send.settle(cqe.request(), cookie)
     }
 
     /// The cookie of a request that is done.

@@ -66,7 +66,7 @@ pub(super) struct Limits {
 
 /// The memory of a job on `dev`, of this side and of the peer.
 pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, RemoteAddr)> {
-    let (local, remote) = (job.local.as_option(), job.remote.as_option());
+    let (local, remote) = (job.local.as_ref(), job.remote.as_ref());
     for buffer in local.into_iter().chain(remote) {
         if !buffer.is_sole() {
             let text = "a buffer with several references can be in no job: drop the others first";
@@ -207,7 +207,7 @@ fn peer(buffer: Option<&Buf>, dev: &Dev, bytes: u64) -> Result<Option<RemoteAddr
 
 /// Has each single buffer of the job remember how `dev` reaches it.
 pub(super) fn remember(job: &RdmaJob, dev: &Dev) {
-    for buffer in job.local.as_option().into_iter().chain(job.remote.as_option()) {
+    for buffer in job.local.as_ref().into_iter().chain(job.remote.as_ref()) {
         let chunk = buffer.first().chunk();
         if let Some(key) = chunk.key(dev) {
             buffer.remember(chunk.reach_by(key));

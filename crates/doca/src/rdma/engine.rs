@@ -1,33 +1,29 @@
 //! The jobs of an instance on its work queue.
 //!
 //! The device completes those of a queue in their order. So each of the two queues has a ring of
-//! jobs: a job is written there once when it begins, and read once when it ends. What is there
-//! besides the job is made for those that have single buffers whose reach is known: all others are
-//! looked through in a function of its own.
+//! jobs: a job is written there once when it begins, and read once when it ends.
 
-use std::hint::cold_path;
 use std::mem;
 use std::sync::Arc;
 
 use verbless_queue::completion::Failure;
 use verbless_queue::wr::{CompareSwap, FetchAdd, PostError, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{
-    Completion, CompletionError, Cqe, ErrorKind as LowerKind, PlainCqe, QpQueues, RemoteAddr, Rkey,
-    Sge, Status, WqeIndex,
+    Completion, CompletionError, Cqe, ErrorKind as LowerKind, QpQueues, RequestId, Status,
 };
 
 use super::checks::{Limits, check, refuse, remember};
 use super::done::{RdmaDone, RdmaOpcode};
 use super::instance::{Instance, RdmaState, Word};
 use super::job::{Operation, RdmaJob};
+use super::lane::{Lane, Running};
 use super::properties::{Properties, longest};
-use crate::buffer::{Buf, Room};
+use crate::context::core::CtxId;
 use crate::context::engine::{Engine, Place};
-use crate::context::event::{Done, Event, Tag};
+use crate::context::event::{Done, Event, Settled, Tag};
 use crate::context::failure::{JobError, JobType};
-use crate::context::side::{Side, SideOf};
-use crate::error::{Error, ErrorKind, Refused, Result};
-use crate::types::UserData;
+use crate::context::side::Side;
+use crate::error::{Error, ErrorKind, Result};
 
 /// No device, nor the 0 of a buffer that nobody is known to reach.
 const NOBODY: u64 = u64::MAX >> 1;
@@ -37,102 +33,21 @@ const LONG: u64 = 1 << 30;
 /// The jobs, and the queue pair that does them.
 pub struct RdmaEngine {
     /// The device's id while jobs that are no receives go to it at once; else [`NOBODY`].
-    sends_to: u64,
+    pub(super) sends_to: u64,
     /// The same for receives.
-    receives_to: u64,
+    pub(super) receives_to: u64,
     /// What the two are for: another word changes them.
-    known: Word,
-    sends: Lane,
-    receives: Lane,
-    queues: QpQueues,
-    instance: Arc<Instance>,
-    limits: Limits,
+    pub(super) known: Word,
+    pub(super) sends: Lane,
+    pub(super) receives: Lane,
+    pub(super) queues: QpQueues,
+    pub(super) instance: Arc<Instance>,
+    pub(super) limits: Limits,
+    pub(super) ctx: CtxId,
+    /// A job that is to be looked through.
+    pub(super) kept: Option<(RdmaJob, Tag)>,
     /// The completion queue's index when the device was found to be gone: it flushes nothing.
-    gone: Option<u32>,
-}
-
-/// The jobs of one queue.
-struct Lane {
-    /// The numbers of the next job and of the first in flight, modulo 2^32: what is between them
-    /// is at its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
-    next: u32,
-    first: u32,
-    mask: u32,
-    /// Jobs in flight at most.
-    most: u32,
-    jobs: Box<[Running]>,
-}
-
-/// A job in flight, or the place of one, without buffers.
-struct Running {
-    local: Buf,
-    remote: Buf,
-    user_data: UserData,
-    tag: Tag,
-    job_type: JobType,
-}
-
-impl Running {
-    const fn none() -> Self {
-        Self {
-            local: Buf::none(),
-            remote: Buf::none(),
-            user_data: UserData(0),
-            tag: Tag::PROGRAM,
-            job_type: JobType::RdmaReceive,
-        }
-    }
-}
-
-impl Lane {
-    fn new(most: u32) -> Self {
-        let places = most.next_power_of_two();
-        let jobs = (0..places).map(|_| Running::none()).collect();
-        Self { next: 0, first: 0, mask: places - 1, most, jobs }
-    }
-
-    #[inline(always)]
-    fn in_flight(&self) -> u32 {
-        self.next.wrapping_sub(self.first)
-    }
-
-    #[inline(always)]
-    fn is_full(&self) -> bool {
-        self.in_flight() >= self.most
-    }
-
-    #[inline(always)]
-    fn put(&mut self, job: Running) {
-        if let Some(place) = self.jobs.get_mut((self.next & self.mask) as usize) {
-            // No buffers are there, so that none are forgotten.
-            mem::forget(mem::replace(place, job));
-        }
-        self.next = self.next.wrapping_add(1);
-    }
-
-    /// Takes the first job out.
-    #[inline(always)]
-    fn take_first(&mut self) -> Option<Running> {
-        let Running { local, remote, user_data, tag, job_type } =
-            self.jobs.get_mut((self.first & self.mask) as usize)?;
-        let local = mem::replace(local, Buf::none());
-        let remote = mem::replace(remote, Buf::none());
-        let (user_data, tag, job_type) = (*user_data, *tag, *job_type);
-        self.first = self.first.wrapping_add(1);
-        Some(Running { local, remote, user_data, tag, job_type })
-    }
-}
-
-/// What a request of a single buffer has as an entry. None is longer than [`LONG`].
-#[inline(always)]
-fn sge(room: Room) -> Sge {
-    Sge::new(room.address, room.length as u32, room.lkey)
-}
-
-/// What a request names the peer's memory by.
-#[inline(always)]
-fn remote(room: Room) -> RemoteAddr {
-    RemoteAddr::new(room.address, Rkey(room.lkey.0))
+    pub(super) gone: Option<u32>,
 }
 
 impl RdmaEngine {
@@ -148,6 +63,8 @@ impl RdmaEngine {
             queues,
             instance: instance.clone(),
             limits: Limits { send_chain: 0, receive_chain: 0, longest },
+            ctx: instance.id(),
+            kept: None,
             gone: None,
         };
         this.set(&properties);
@@ -162,101 +79,12 @@ impl RdmaEngine {
         self.limits.receive_chain = properties.recv_buf_chain_len;
     }
 
-    /// Begins a job. The work queue has seen to it that its completion has room.
-    #[inline(always)]
-    pub(super) fn begin(
-        &mut self,
-        job: RdmaJob,
-        tag: Tag,
-        side: SideOf<'_>,
-    ) -> std::result::Result<(), Refused<RdmaJob>> {
-        if self.post_known(&job).is_none() {
-            cold_path();
-            return self.begin_other(job, tag, side);
-        }
-        let RdmaJob { user_data, operation, local, remote, .. } = job;
-        let job_type = operation.job_type();
-        let running = Running { local, remote, user_data, tag, job_type };
-        match operation {
-            Operation::Receive => self.receives.put(running),
-            _ => self.sends.put(running),
-        }
-        Ok(())
-    }
-
-    /// Posts a job of single buffers whose reach is known, if nothing is against it.
-    #[inline(always)]
-    fn post_known(&mut self, job: &RdmaJob) -> Option<WqeIndex> {
-        let of_receives = job.operation == Operation::Receive;
-        let lane = if of_receives { &self.receives } else { &self.sends };
-        if self.instance.word() != self.known || lane.is_full() {
-            return None;
-        }
-        let (number, device) = (u64::from(lane.next), self.sends_to);
-        let queue = &mut self.queues.send;
-        let posted = match job.operation {
-            Operation::Receive => {
-                let into = sge(job.local.rest_writable_by(self.receives_to)?);
-                self.queues.post_receive(into, number)
-            }
-            Operation::Send => {
-                let from = sge(job.local.readable_by(device)?);
-                queue.post(&Send::new(from).signaled(), number)
-            }
-            Operation::SendImm(immediate) => {
-                let from = sge(job.local.readable_by(device)?);
-                queue.post(&SendImm::new(from, immediate).signaled(), number)
-            }
-            Operation::Write => {
-                let (from, to) = ends(job.local.readable_by(device)?, job, device)?;
-                queue.post(&Write::new(from, to).signaled(), number)
-            }
-            Operation::WriteImm(immediate) => {
-                let (from, to) = ends(job.local.readable_by(device)?, job, device)?;
-                queue.post(&WriteImm::new(from, to, immediate).signaled(), number)
-            }
-            Operation::Read => {
-                let (into, from) = ends(job.local.data_writable_by(device)?, job, device)?;
-                queue.post(&Read::new(into, from).signaled(), number)
-            }
-            Operation::CompareSwap { compare, swap } => {
-                let (old, word) = word(job, device)?;
-                queue.post(&CompareSwap::new(old, word, compare, swap).signaled(), number)
-            }
-            Operation::FetchAdd(add) => {
-                let (old, word) = word(job, device)?;
-                queue.post(&FetchAdd::new(old, word, add).signaled(), number)
-            }
-        };
-        posted.ok()
-    }
-
-    /// Begins whatever job, or tells why not.
-    #[inline(never)]
-    fn begin_other(
-        &mut self,
-        job: RdmaJob,
-        tag: Tag,
-        side: SideOf<'_>,
-    ) -> std::result::Result<(), Refused<RdmaJob>> {
-        match self.post_checked(&job, side.get()) {
-            Ok(()) => {
-                let RdmaJob { user_data, operation, local, remote, .. } = job;
-                let job_type = operation.job_type();
-                let running = Running { local, remote, user_data, tag, job_type };
-                self.lane(operation == Operation::Receive).put(running);
-                Ok(())
-            }
-            Err(error) => Err(Refused::new(error, job)),
-        }
-    }
-
-    fn lane(&mut self, of_receives: bool) -> &mut Lane {
+    pub(super) fn lane(&mut self, of_receives: bool) -> &mut Lane {
         if of_receives { &mut self.receives } else { &mut self.sends }
     }
 
     /// Posts a job if the instance takes it.
-    fn post_checked(&mut self, job: &RdmaJob, side: &Side) -> Result<()> {
+    pub(super) fn post_checked(&mut self, job: &RdmaJob, side: &Side) -> Result<()> {
         let of_receives = job.operation == Operation::Receive;
         self.may_begin(of_receives, side.dev.id())?;
         let (sges, remote) = check(job, &side.dev, &self.limits)?;
@@ -344,20 +172,26 @@ impl RdmaEngine {
     }
 
     /// The event of a receive.
-    fn received(&mut self, completion: &Completion) -> Option<Done> {
-        let mut job = self.receives.take_first()?;
+    fn received(&mut self, completion: &Completion, into: &mut Settled) -> Option<Tag> {
+        let Running { mut local, remote, user_data, tag, job_type } = self.receives.take_first()?;
         let immediate = completion.immediate();
         let opcode = match completion.operation() {
             verbless_queue::Operation::ReceiveWriteImm => RdmaOpcode::RecvWriteWithImm,
             _ => {
-                job.local.fill(completion.byte_len().into());
+                if let Some(local) = &mut local {
+                    local.fill(completion.byte_len().into());
+                }
                 match immediate {
                     Some(_) => RdmaOpcode::RecvSendWithImm,
                     None => RdmaOpcode::RecvSend,
                 }
             }
         };
-        Some(done(job, Ok(()), Some(opcode), immediate))
+        let opcode = Some(opcode);
+        let done =
+            RdmaDone { user_data, job_type, result: Ok(()), opcode, immediate, local, remote };
+        *into = Some(Ok(Event::Rdma(done)));
+        Some(tag)
     }
 
     /// A job failed: the device takes no others, and gives back what it has.
@@ -378,37 +212,23 @@ impl RdmaEngine {
             ) => why.of_kind(ErrorKind::NotPermitted),
             _ => why,
         };
-        Some(done(job, Err(why), None, None))
+        Some(done(job, Err(why)))
     }
 }
 
-/// Both ends of a write or read, if the peer's has room.
+/// The event of a job that is no receive, or that failed.
 #[inline(always)]
-fn ends(local: Room, job: &RdmaJob, device: u64) -> Option<(Sge, RemoteAddr)> {
-    let there = job.remote.rest_of_peer(device)?;
-    (local.length <= there.length).then_some((sge(local), remote(there)))
-}
-
-/// Both ends of an atomic.
-#[inline(always)]
-fn word(job: &RdmaJob, device: u64) -> Option<(Sge, RemoteAddr)> {
-    let old = job.local.data_writable_by(device)?;
-    let there = job.remote.rest_of_peer(device)?;
-    let fits = old.length == 8 && there.length >= 8 && there.address.is_multiple_of(8);
-    fits.then_some((sge(old), remote(there)))
-}
-
-#[inline(always)]
-fn done(
-    job: Running,
-    result: std::result::Result<(), JobError>,
-    opcode: Option<RdmaOpcode>,
-    immediate: Option<u32>,
-) -> Done {
+fn done(job: Running, result: std::result::Result<(), JobError>) -> Done {
     let Running { local, remote, user_data, tag, job_type } = job;
-    let (local, remote) = (local.into_option(), remote.into_option());
+    let (opcode, immediate) = (None, None);
     let done = RdmaDone { user_data, job_type, result, opcode, immediate, local, remote };
     Done { tag, event: Event::Rdma(done) }
+}
+
+#[cold]
+fn out_of_order(number: u64, first: u64) -> Error {
+    let text = format!("the device completed job {number} before job {first}");
+    Error::new(ErrorKind::InvalidValue, text)
 }
 
 impl Engine for RdmaEngine {
@@ -416,33 +236,40 @@ impl Engine for RdmaEngine {
     const PROGRESSES: bool = false;
 
     #[inline(always)]
-    fn settle(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
-        if !self.queues.send.settle(cqe, self.sends.first.into()) {
+    fn settle(&mut self, request: RequestId, into: &mut Settled) -> Option<Tag> {
+        if !self.queues.send.settle(request, self.sends.first.into()) {
             return None;
         }
-        self.sends.take_first().map(|job| done(job, Ok(()), None, None))
+        let job = self.sends.take_first()?;
+        let tag = job.tag;
+        *into = Some(Ok(done(job, Ok(())).event));
+        Some(tag)
     }
 
-    fn complete(&mut self, cqe: Cqe, _side: &mut Side) -> Result<Option<Done>> {
+    fn complete(&mut self, cqe: Cqe, _side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
         let receive = cqe.is_receive();
         let first = u64::from(self.lane(receive).first);
-        let (cookie, done) = match self.queues.complete(cqe) {
-            Ok(completion) if receive => (completion.cookie, self.received(&completion)),
+        let cookie = match self.queues.complete(cqe) {
             Ok(completion) => {
-                let job = self.sends.take_first();
-                (completion.cookie, job.map(|job| done(job, Ok(()), None, None)))
+                let cookie = completion.cookie;
+                if cookie != first {
+                    return Err(out_of_order(cookie, first));
+                }
+                return Ok(match receive {
+                    true => self.received(&completion, into),
+                    false => self.sends.take_first().map(|job| done(job, Ok(())).put(into)),
+                });
             }
-            Err(CompletionError::Failed(failure)) => (failure.cookie, self.failed(failure)),
+            Err(CompletionError::Failed(failure)) if failure.cookie == first => {
+                return Ok(self.failed(failure).map(|done| done.put(into)));
+            }
+            Err(CompletionError::Failed(failure)) => failure.cookie,
             Err(other) => {
                 let error = Error::new(ErrorKind::InvalidValue, other.to_string());
                 return Err(error.with_source(other));
             }
         };
-        if cookie != first {
-            let text = format!("the device completed job {cookie} before job {first}");
-            return Err(Error::new(ErrorKind::InvalidValue, text));
-        }
-        Ok(done)
+        Err(out_of_order(cookie, first))
     }
 
     fn in_flight(&self) -> u32 {
@@ -458,7 +285,7 @@ impl Engine for RdmaEngine {
             return None;
         }
         let why = JobError::new(ErrorKind::Shutdown);
-        lane.take_first().map(|job| done(job, Err(why), None, None))
+        lane.take_first().map(|job| done(job, Err(why)))
     }
 
     fn has_work(&self) -> bool {

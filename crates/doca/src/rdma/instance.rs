@@ -119,6 +119,10 @@ impl Instance {
         }
     }
 
+    pub(super) fn id(&self) -> CtxId {
+        self.id
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,8 +12,8 @@ pub struct RdmaJob {
     pub(super) ctx: CtxId,
     pub(super) user_data: UserData,
     pub(super) operation: Operation,
-    pub(super) local: Buf,
-    pub(super) remote: Buf,
+    pub(super) local: Option<Buf>,
+    pub(super) remote: Option<Buf>,
 }
 
 /// What is done, with what goes into the request beside buffers.
@@ -53,7 +53,6 @@ impl RdmaJob {
         local: Option<Buf>,
         remote: Option<Buf>,
     ) -> Self {
-        let (local, remote) = (Buf::of_option(local), Buf::of_option(remote));
         Self { ctx, user_data: UserData(0), operation, local, remote }
     }
 
@@ -71,6 +70,6 @@ impl RdmaJob {
     /// Gives back its buffers: that of this side, that of the peer's memory, as
     /// [`RdmaDone`](super::RdmaDone) has them.
     pub fn into_bufs(self) -> (Option<Buf>, Option<Buf>) {
-        (self.local.into_option(), self.remote.into_option())
+        (self.local, self.remote)
     }
 }

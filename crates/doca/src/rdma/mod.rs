@@ -65,6 +65,7 @@
 //! added has one of its own, which the work queue takes over: for many connections, add each
 //! instance before it is exported.
 
+mod begin;
 pub mod blob;
 pub(crate) mod builder;
 mod checks;
@@ -72,6 +73,7 @@ pub(crate) mod done;
 pub(crate) mod engine;
 mod instance;
 mod job;
+mod lane;
 mod properties;
 
 use std::fmt;
@@ -331,14 +333,28 @@ impl job_sealed::Sealed for RdmaJob {
         Self::job_type(self)
     }
 
-    #[inline(always)]
+    const KEEPS: bool = true;
+
     fn begin(
         self,
         tag: Tag,
         engine: &mut RdmaEngine,
         side: SideOf<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
-        engine.begin(self, tag, side)
+        if engine.begin_simple(self, tag) { Ok(()) } else { engine.begin_kept(side) }
+    }
+
+    #[inline(always)]
+    fn begin_simple(self, tag: Tag, engine: &mut RdmaEngine) -> bool {
+        engine.begin_simple(self, tag)
+    }
+
+    fn begin_kept(
+        _context: CtxId,
+        engine: &mut RdmaEngine,
+        side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<Self>> {
+        engine.begin_kept(side)
     }
 }
 

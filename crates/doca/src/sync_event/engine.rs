@@ -14,7 +14,7 @@ use super::link::Operation;
 use super::support;
 use super::word::{BYTES, Word};
 use crate::context::engine::{Engine, Place};
-use crate::context::event::{Done, Event, Tag};
+use crate::context::event::{Done, Event, Settled, Tag};
 use crate::context::failure::{JobError, JobType};
 use crate::context::side::Side;
 use crate::error::{Error, ErrorKind, Result};
@@ -159,7 +159,7 @@ impl SyncEngine {
 impl Engine for SyncEngine {
     const WORKS: bool = false;
 
-    fn complete(&mut self, cqe: Cqe, _side: &mut Side) -> Result<Option<Done>> {
+    fn complete(&mut self, cqe: Cqe, _side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
         let is_wait = self.waits.as_ref().is_some_and(|waits| waits.is(&cqe));
         let ended = self.lane(is_wait).complete(cqe)?;
         let (cookie, result) = match ended {
@@ -181,7 +181,8 @@ impl Engine for SyncEngine {
                 self.given_up = Some(JobError::told(&error));
             }
         }
-        result.map(|result| self.end(cookie, result)).transpose()
+        let ended = result.map(|result| self.end(cookie, result)).transpose()?;
+        Ok(ended.map(|done| done.put(into)))
     }
 
     fn progress(&mut self, side: &mut Side) -> Option<Done> {

@@ -1,6 +1,6 @@
 //! Permissions, states and recovery of DOCA RDMA.
 
-use verbless_doca::rdma::{Rdma, RdmaJob, RdmaState, TransportType};
+use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaJob, RdmaState, TransportType};
 use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve};
 
 use super::pair::{End, RIGHTS, connect, connected, ends, rights, works};
@@ -23,6 +23,7 @@ cases!(
     an_altered_descriptor_is_refused,
     an_instance_that_is_connected_before_it_has_a_work_queue_works,
     dynamically_connected_instances_are_not_supported,
+    instances_can_be_as_large_as_the_device_says_and_no_larger,
 );
 
 /// A job that does to the peer's memory what a right lets it do.
@@ -308,5 +309,30 @@ fn dynamically_connected_instances_are_not_supported(lab: &Lab) -> Result<(), St
     ensure_eq!(kind, ErrorKind::NotSupported, "the query");
     let builder = Rdma::builder(&dev).transport_type(TransportType::Dc);
     ensure_eq!(refusal(builder.start())?, ErrorKind::NotSupported, "the start");
+    Ok(())
+}
+
+fn instances_can_be_as_large_as_the_device_says_and_no_larger(lab: &Lab) -> Result<(), Stop> {
+    let dev = super::open(lab, lab.info())?;
+    let start = |set: &dyn Fn(RdmaBuilder) -> RdmaBuilder| set(Rdma::builder(&dev)).start();
+    ensure!(Rdma::max_message_size(&dev)? >= 1 << 20, "the longest message is very short");
+    let receives = Rdma::max_recv_queue_size(&dev)?;
+    let (sends, chain) = (Rdma::max_send_queue_size(&dev)?, Rdma::max_send_buf_chain_len(&dev)?);
+    let scatter = Rdma::max_recv_buf_chain_len(&dev)?;
+    let largest = start(&|it| it.send_buf_chain_len(1).send_queue_size(sends));
+    largest.map_err(|refused| refused.error)?.export()?;
+    let largest = start(&|it| it.recv_queue_size(receives));
+    largest.map_err(|refused| refused.error)?.export()?;
+    let largest = start(&|it| it.send_buf_chain_len(chain).recv_buf_chain_len(scatter));
+    largest.map_err(|refused| refused.error)?.export()?;
+    let larger = [
+        start(&|it| it.send_buf_chain_len(1).send_queue_size(sends + 1)),
+        start(&|it| it.recv_queue_size(receives + 1)),
+        start(&|it| it.send_buf_chain_len(chain + 1)),
+        start(&|it| it.recv_buf_chain_len(scatter + 1)),
+    ];
+    for refused in larger {
+        ensure_eq!(refusal(refused)?, ErrorKind::InvalidValue, "above a limit");
+    }
     Ok(())
 }

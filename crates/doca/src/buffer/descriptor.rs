@@ -1,0 +1,55 @@
+//! The descriptor of a buffer, as the buffer has it.
+//!
+//! When a buffer goes, its descriptor goes back to where it came from, box and all. An `Option`
+//! could be emptied for that, but then an optional buffer would be of two words, which each job of
+//! RDMA would carry.
+
+#![allow(unsafe_code, reason = "a box is moved out of what is dropped; this module is the place")]
+
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+
+use super::element::Element;
+
+/// A descriptor, and those that hang on it.
+pub(super) struct Descriptor(ManuallyDrop<Box<Element>>);
+
+impl Descriptor {
+    pub(super) const fn new(element: Box<Element>) -> Self {
+        Self(ManuallyDrop::new(element))
+    }
+
+    /// The box, which does not go back.
+    pub(super) fn into_box(self) -> Box<Element> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is neither dropped nor used any more, so the box is moved out once.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: nothing is used behind its drop, so the box is moved out once.
+        let mut next = Some(unsafe { ManuallyDrop::take(&mut self.0) });
+        while let Some(mut element) = next {
+            next = element.next.take();
+            element.release();
+        }
+    }
+}
+
+impl Deref for Descriptor {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl DerefMut for Descriptor {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Element {
+        &mut self.0
+    }
+}

@@ -1,0 +1,280 @@
+//! How jobs begin.
+//!
+//! Most have single buffers whose reach is known. Each operation has a function for them, because
+//! it needs all registers, and who calls it nothing of what it needs; so it takes and returns what
+//! is passed in registers. All other jobs are looked through in a function of its own.
+
+use std::mem;
+
+use verbless_queue::wr::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
+use verbless_queue::{RemoteAddr, Rkey, Sge};
+
+use super::engine::RdmaEngine;
+use super::job::{Operation, RdmaJob};
+use super::lane::Running;
+use crate::buffer::{Buf, Room};
+use crate::context::event::Tag;
+use crate::context::side::SideOf;
+use crate::error::Refused;
+use crate::types::UserData;
+
+/// What a request of a single buffer has as an entry. None whose reach is known is longer than
+/// 2^30 bytes.
+#[inline(always)]
+fn sge(room: Room) -> Sge {
+    Sge::new(room.address, room.length as u32, room.lkey)
+}
+
+/// What a request names the peer's memory by.
+#[inline(always)]
+fn address(room: Room) -> RemoteAddr {
+    RemoteAddr::new(room.address, Rkey(room.lkey.0))
+}
+
+impl RdmaEngine {
+    /// Begins a job if its buffers are single, their reach is known, and nothing is against it;
+    /// else it is kept for [`RdmaEngine::begin_kept`]. The work queue has seen to it that its
+    /// completion has room.
+    #[inline(always)]
+    pub(super) fn begin_simple(&mut self, job: RdmaJob, tag: Tag) -> bool {
+        let RdmaJob { user_data, operation, .. } = job;
+        match operation {
+            Operation::Receive => self.begin_receive(job.local, job.remote, user_data, tag),
+            Operation::Send => self.begin_send(job.local, job.remote, user_data, tag),
+            Operation::SendImm(immediate) => {
+                self.begin_send_imm(job.local, job.remote, user_data, tag, immediate)
+            }
+            Operation::Write => self.begin_write(job.local, job.remote, user_data, tag),
+            Operation::WriteImm(immediate) => {
+                self.begin_write_imm(job.local, job.remote, user_data, tag, immediate)
+            }
+            Operation::Read => self.begin_read(job.local, job.remote, user_data, tag),
+            Operation::CompareSwap { compare, swap } => {
+                self.begin_compare_swap(job.local, job.remote, user_data, tag, (compare, swap))
+            }
+            Operation::FetchAdd(add) => {
+                self.begin_fetch_add(job.local, job.remote, user_data, tag, add)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn begin_receive(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+    ) -> bool {
+        self.begin_known((local, remote, user_data, tag), Operation::Receive)
+    }
+
+    #[inline(never)]
+    fn begin_send(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+    ) -> bool {
+        self.begin_known((local, remote, user_data, tag), Operation::Send)
+    }
+
+    #[inline(never)]
+    fn begin_send_imm(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+        with: u32,
+    ) -> bool {
+        self.begin_known((local, remote, user_data, tag), Operation::SendImm(with))
+    }
+
+    #[inline(never)]
+    fn begin_write(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+    ) -> bool {
+        self.begin_known((local, remote, user_data, tag), Operation::Write)
+    }
+
+    #[inline(never)]
+    fn begin_write_imm(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+        with: u32,
+    ) -> bool {
+        self.begin_known((local, remote, user_data, tag), Operation::WriteImm(with))
+    }
+
+    #[inline(never)]
+    fn begin_read(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+    ) -> bool {
+        self.begin_known((local, remote, user_data, tag), Operation::Read)
+    }
+
+    #[inline(never)]
+    fn begin_compare_swap(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+        (compare, swap): (u64, u64),
+    ) -> bool {
+        let operation = Operation::CompareSwap { compare, swap };
+        self.begin_known((local, remote, user_data, tag), operation)
+    }
+
+    #[inline(never)]
+    fn begin_fetch_add(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+        add: u64,
+    ) -> bool {
+        self.begin_known((local, remote, user_data, tag), Operation::FetchAdd(add))
+    }
+
+    /// What all of them do. The job is in its place before it is posted, so that its parts need not
+    /// be kept in registers meanwhile.
+    #[inline(always)]
+    fn begin_known(
+        &mut self,
+        (local, remote, user_data, tag): (Option<Buf>, Option<Buf>, UserData, Tag),
+        operation: Operation,
+    ) -> bool {
+        let of_receives = operation == Operation::Receive;
+        let Self { instance, known, sends, receives, queues, sends_to, receives_to, .. } = self;
+        let lane = if of_receives { receives } else { sends };
+        let device = if of_receives { *receives_to } else { *sends_to };
+        let ends = known_ends(local.as_ref(), remote.as_ref(), operation, device);
+        if instance.word() == *known
+            && !lane.is_full()
+            && let Some((here, there)) = ends
+            && let Some(place) = lane.jobs.get_mut((lane.next & lane.mask) as usize)
+        {
+            let number = u64::from(lane.next);
+            let job_type = operation.job_type();
+            // Nothing is there, so that nothing is forgotten.
+            mem::forget(place.take());
+            *place = Some(Running { local, remote, user_data, tag, job_type });
+            lane.next = lane.next.wrapping_add(1);
+            let queue = &mut queues.send;
+            let posted = match operation {
+                Operation::Receive => queues.post_receive(here, number),
+                Operation::Send => queue.post(&Send::new(here).signaled(), number),
+                Operation::SendImm(with) => {
+                    queue.post(&SendImm::new(here, with).signaled(), number)
+                }
+                Operation::Write => queue.post(&Write::new(here, there).signaled(), number),
+                Operation::WriteImm(with) => {
+                    queue.post(&WriteImm::new(here, there, with).signaled(), number)
+                }
+                Operation::Read => queue.post(&Read::new(here, there).signaled(), number),
+                Operation::CompareSwap { compare, swap } => {
+                    queue.post(&CompareSwap::new(here, there, compare, swap).signaled(), number)
+                }
+                Operation::FetchAdd(add) => {
+                    queue.post(&FetchAdd::new(here, there, add).signaled(), number)
+                }
+            };
+            return posted.is_ok() || self.take_back(operation);
+        }
+        self.keep(local, remote, user_data, tag, operation)
+    }
+
+    /// The device's queue did not take the last job: keeps it.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, operation: Operation) -> bool {
+        let lane = self.lane(operation == Operation::Receive);
+        lane.next = lane.next.wrapping_sub(1);
+        let place = lane.jobs.get_mut((lane.next & lane.mask) as usize);
+        let Some(Running { local, remote, user_data, tag, .. }) = place.and_then(Option::take)
+        else {
+            return false;
+        };
+        self.keep(local, remote, user_data, tag, operation)
+    }
+
+    /// Keeps a job that has not begun.
+    #[cold]
+    #[inline(never)]
+    fn keep(
+        &mut self,
+        local: Option<Buf>,
+        remote: Option<Buf>,
+        user_data: UserData,
+        tag: Tag,
+        operation: Operation,
+    ) -> bool {
+        self.kept = Some((RdmaJob { ctx: self.ctx, user_data, operation, local, remote }, tag));
+        false
+    }
+
+    /// Begins the job that is kept, whatever it is, or tells why not.
+    pub(super) fn begin_kept(
+        &mut self,
+        side: SideOf<'_>,
+    ) -> std::result::Result<(), Refused<RdmaJob>> {
+        let (job, tag) = self.kept.take().expect("it was kept");
+        match self.post_checked(&job, side.get()) {
+            Ok(()) => {
+                let RdmaJob { user_data, operation, local, remote, .. } = job;
+                let job_type = operation.job_type();
+                let running = Running { local, remote, user_data, tag, job_type };
+                self.lane(operation == Operation::Receive).put(running);
+                Ok(())
+            }
+            Err(error) => Err(Refused::new(error, job)),
+        }
+    }
+}
+
+/// The memory of a job of single buffers whose reach is known, if it can be done. A job without an
+/// end at the peer has none that is looked at.
+#[inline(always)]
+fn known_ends(
+    local: Option<&Buf>,
+    remote: Option<&Buf>,
+    operation: Operation,
+    device: u64,
+) -> Option<(Sge, RemoteAddr)> {
+    let local = local?;
+    let here = match operation {
+        Operation::Receive => local.rest_writable_by(device)?,
+        Operation::Send | Operation::SendImm(_) | Operation::Write | Operation::WriteImm(_) => {
+            local.readable_by(device)?
+        }
+        Operation::Read | Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
+            local.data_writable_by(device)?
+        }
+    };
+    if matches!(operation, Operation::Receive | Operation::Send | Operation::SendImm(_)) {
+        return Some((sge(here), RemoteAddr::new(0, Rkey(0))));
+    }
+    let there = remote?.rest_of_peer(device)?;
+    let fits = match operation {
+        Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
+            here.length == 8 && there.length >= 8 && there.address.is_multiple_of(8)
+        }
+        _ => here.length <= there.length,
+    };
+    fits.then_some((sge(here), address(there)))
+}

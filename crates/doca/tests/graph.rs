@@ -201,6 +201,29 @@ fn a_graph_has_a_context_node_itself_or_in_a_sub_graph() {
 }
 
 #[test]
+fn two_nodes_of_one_sub_graph_need_an_instance_each() {
+    let mut lab = lab(WorkQ::new(4).unwrap());
+    let (inner, inner_nodes) = chain(&lab, 1);
+    let mut graph = Graph::builder();
+    let subs = [graph.sub_graph_node(&inner), graph.sub_graph_node(&inner)];
+    let graph = graph.start().unwrap();
+    lab.workq.add_graph(&graph).unwrap();
+    let (instance, inside) = (graph.instance(), [inner.instance(), inner.instance()]);
+    instance.set_sub_graph_node_data(subs[0], inside[0].clone()).unwrap();
+    let again = instance.set_sub_graph_node_data(subs[1], inside[0].clone());
+    assert_eq!(kind(again), ErrorKind::InvalidValue);
+    // The same node may be set again.
+    instance.set_sub_graph_node_data(subs[0], inside[0].clone()).unwrap();
+    instance.set_sub_graph_node_data(subs[1], inside[1].clone()).unwrap();
+    for (at, inside) in (0..).zip(&inside) {
+        inside.set_ctx_node_data(inner_nodes[0], lab.copy(at * 64, 0x1000 + at * 64)).unwrap();
+    }
+    lab.workq.submit_graph(&instance, 0).unwrap();
+    assert_eq!(ended(&mut lab.workq).status(), 0);
+    assert!(inside.iter().all(|inside| inside.take_result(inner_nodes[0]).unwrap().is_some()));
+}
+
+#[test]
 fn every_node_needs_data_of_its_kind_before_each_submission() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let mut graph = Graph::builder();

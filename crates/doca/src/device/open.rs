@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use verbless_command::{Caps, Device};
 use verbless_devx::Backend;
-use verbless_queue::Domain;
+use verbless_queue::{Domain, ErrorKind as LowerKind};
 
 use super::DevInfo;
 use crate::error::Result;
@@ -46,10 +46,12 @@ impl Dev {
         let same = |entry: &&Entry| entry.name == info.name() && entry.backend.ptr_eq(&backend);
         if let Some(there) = open.iter().find(same).and_then(|entry| entry.open.upgrade()) {
             // One that was taken out answers nothing any more; another may have its name.
-            if there.device.gid_table().is_ok() {
-                return Ok(Self(there));
+            match there.device.gid_table() {
+                Err(error) if error.kind() == LowerKind::DeviceGone => {
+                    open.retain(|entry| !same(&entry));
+                }
+                _ => return Ok(Self(there)),
             }
-            open.retain(|entry| !same(&entry));
         }
         let device = Device::open(&**info.backend(), info.device_info())?;
         let domain = Domain::new(&device)?;

@@ -152,12 +152,23 @@ impl Instance {
     ///
     /// # Errors
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is no instance of the node's graph,
-    /// or the node is of another graph.
+    /// if another node has it, or if the node is of another graph.
     pub fn set_sub_graph_node_data(&self, node: Node, instance: Self) -> Result<()> {
         let place = self.shared.plan.place(node)?;
         match &self.shared.plan.nodes[place].kind {
             Kind::Graph(plan) if Arc::ptr_eq(plan, instance.plan()) => {
-                self.idle()?.nodes[place].data = Data::Graph(instance);
+                let mut body = self.idle()?;
+                let is_same = |data: &Data| match data {
+                    Data::Graph(other) => Arc::ptr_eq(&other.shared, &instance.shared),
+                    _ => false,
+                };
+                let mut others = body.nodes.iter().enumerate();
+                if others.any(|(other, node)| other != place && is_same(&node.data)) {
+                    let text = "another node has the instance, which runs once at a time: make \
+                                one for each node";
+                    return Err(Error::plain(ErrorKind::InvalidValue, text));
+                }
+                body.nodes[place].data = Data::Graph(instance);
                 Ok(())
             }
             _ => {

@@ -162,6 +162,14 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
         let script = format!("'{host}' {listen} {flags}");
         checks.run(model, &options, &format!("example sync_event {flags}, host first"), &script);
     }
+    // The device and the representor by name, and by PCI address.
+    for (d, r) in [("mlx5_0", "pf0hpf"), ("fb0b:03:00.0", "fb0b:0b:00.0")] {
+        let (listen, connect) = meeting();
+        let there = format!("'{dpu}' -d {d} -r {r} -l 60 {listen}");
+        let options = ["--profile", "bluefield3", "--topology", "--dpu", &there];
+        let script = format!("'{host}' -d mlx5_0 -l 20 {connect}");
+        checks.run(model, &options, &format!("example sync_event -d {d} -r {r}"), &script);
+    }
     let (host, dpu) = (path("dma_copy_host")?, path("dma_copy_dpu")?);
     let (host, dpu) = (host.display(), dpu.display());
     for bytes in [0, 1, 5_000_000] {
@@ -176,6 +184,14 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
         );
         checks.run(model, &options, &format!("example dma_copy of {bytes} bytes"), &script);
     }
+    let (listen, connect) = meeting();
+    let script = format!(
+        "said=$($MODEL run --profile bluefield3 --topology \
+             --dpu \"'{dpu}' -r pf9hpf {listen} --out /dev/null\" -- \
+             timeout 5 '{host}' {connect} /dev/null 2>&1) && exit 1\n\
+         grep 'pf9hpf is none of .* pf0hpf' <<<\"$said\""
+    );
+    checks.join(model, "example dma_copy -r of no representor names those that there are", &script);
     Ok(())
 }
 

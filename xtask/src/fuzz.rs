@@ -88,6 +88,12 @@ const TARGETS: &[Target] = &[
         smoke: true,
     },
     Target {
+        name: "programs",
+        what: "ELF files for the DPA's cores, and whatever instructions they have",
+        longest: LONGEST,
+        smoke: false,
+    },
+    Target {
         name: "completions",
         what: "the driver's completion queues, against a device that writes invalid CQEs",
         longest: LONGEST,

@@ -11,6 +11,7 @@
 //! | `block` | translated code: made, linked, forgotten |
 //! | `exec`, `arith` | the interpreter |
 //! | `hart` | registers, budgets, exits, stopping |
+//! | [`elf`] | programs as linkers write them |
 //!
 //! ```
 //! use std::sync::Arc;
@@ -44,6 +45,7 @@ mod arith;
 mod block;
 mod compressed;
 mod decode;
+pub mod elf;
 mod exec;
 mod hart;
 mod mmu;
@@ -51,6 +53,7 @@ mod op;
 mod ram;
 mod space;
 
+pub use elf::{ElfError, Program};
 pub use exec::Clock;
 pub use hart::{Cause, Exit, Hart, Registers, Stopper, Trap};
 pub use mmu::Misaligned;

@@ -1,0 +1,444 @@
+//! Programs as linkers write them: static ELF files for RV64IMAC.
+//!
+//! A file comes from anywhere, so nothing in it is believed: what is refused is told by
+//! [`ElfError`], with what to do about it, and what is taken is bounded ([`MOST_MEMORY`],
+//! [`MOST_SYMBOLS`]). Only segments, symbols of functions and objects, the template of thread-local
+//! storage and the attribute that names the extensions are read.
+//!
+//! Sources: the System V ABI, chapters 4 and 5, and the RISC-V ELF psABI, version 1.0 ("Object
+//! Files": `e_flags`, `SHT_RISCV_ATTRIBUTES`).
+
+mod attributes;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::ram::{PAGE, Ram};
+use crate::space::{Permissions, Region};
+
+/// Bytes of memory of a program's segments at most.
+pub const MOST_MEMORY: u64 = 256 << 20;
+/// Program headers that a file may have, and sections.
+const MOST_HEADERS: usize = 1024;
+/// Symbols that a file may have.
+pub const MOST_SYMBOLS: usize = 1 << 20;
+/// Where programs may be: below the half of the address space that no pointer of theirs reaches.
+const HIGHEST: u64 = 1 << 47;
+
+/// Why a file is no program for the core, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElfError(Cow<'static, str>);
+
+impl fmt::Display for ElfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ElfError {}
+
+type Result<T> = std::result::Result<T, ElfError>;
+
+fn refused<T>(why: impl Into<Cow<'static, str>>) -> Result<T> {
+    Err(ElfError(why.into()))
+}
+
+/// A program.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Where it begins; `None` of a file that says 0, whose functions are called by their symbols.
+    pub entry: Option<u64>,
+    /// Its memory, by address; no two share a page.
+    pub segments: Vec<Segment>,
+    /// What is initial in each thread's local storage.
+    pub tls: Option<Tls>,
+    symbols: BTreeMap<String, Symbol>,
+}
+
+/// A part of a program's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Its first byte.
+    pub address: u64,
+    /// Its bytes in memory; those behind `bytes` are 0.
+    pub length: u64,
+    /// What the file has of it.
+    pub bytes: Vec<u8>,
+    /// What the program may do there.
+    pub permissions: Permissions,
+}
+
+/// The template of thread-local storage (PT_TLS).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// Where the template is, in a segment.
+    pub address: u64,
+    /// Bytes of the template; what follows is 0.
+    pub initial: u64,
+    /// Bytes that each thread has.
+    pub length: u64,
+    /// Of the first byte of each thread; a power of two.
+    pub alignment: u64,
+}
+
+/// A function or an object of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its first byte.
+    pub address: u64,
+    /// Its bytes; 0 if the file does not say.
+    pub length: u64,
+    /// Whether it can be called: it is a function in an executable segment.
+    pub function: bool,
+}
+
+impl Segment {
+    /// The segment with its bytes, as a region of whole pages.
+    pub fn region(&self) -> Region {
+        let within = self.address % PAGE;
+        let ram = Ram::new(within + self.length);
+        ram.write(within, &self.bytes);
+        Region::ram(self.address - within, &ram, self.permissions)
+    }
+
+    /// Its first page, and the one behind its last.
+    const fn pages(&self) -> (u64, u64) {
+        (self.address / PAGE, (self.address + self.length).div_ceil(PAGE))
+    }
+
+    fn holds(&self, address: u64, length: u64) -> bool {
+        address >= self.address
+            && length <= self.length
+            && address - self.address <= self.length - length
+    }
+}
+
+impl Program {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is no static ELF file for RV64IMAC without floating point, it needs an extension that the
+    /// core does not have, it contradicts itself, or it is too large.
+    pub fn parse(file: &[u8]) -> Result<Self> {
+        let file = File(file);
+        let header = Header::read(file)?;
+        let segments = segments(file, &header)?;
+        let holds = |address, length| segments.iter().find(|it| it.holds(address, length));
+        let entry = (header.entry != 0).then_some(header.entry);
+        if let Some(entry) = entry
+            && !(entry.is_multiple_of(2)
+                && holds(entry, 2).is_some_and(|it| it.permissions.execute))
+        {
+            return refused(format!("the entry point {entry:#x} is not in an executable segment"));
+        }
+        let tls = tls(file, &header)?;
+        if let Some(tls) = &tls
+            && tls.initial > 0
+            && holds(tls.address, tls.initial).is_none()
+        {
+            return refused("the template of thread-local storage is in no segment");
+        }
+        let symbols = symbols(file, &header, &segments)?;
+        Ok(Self { entry, segments, tls, symbols })
+    }
+
+    /// The function or object of this name.
+    pub fn symbol(&self, name: &str) -> Option<Symbol> {
+        self.symbols.get(name).copied()
+    }
+
+    /// All of them, by name.
+    pub fn symbols(&self) -> impl Iterator<Item = (&str, Symbol)> {
+        self.symbols.iter().map(|(name, symbol)| (name.as_str(), *symbol))
+    }
+
+    /// The segments with their bytes. Each call makes memory of its own.
+    pub fn regions(&self) -> impl Iterator<Item = Region> {
+        self.segments.iter().map(Segment::region)
+    }
+}
+
+/// The bytes of a file.
+#[derive(Clone, Copy)]
+struct File<'f>(&'f [u8]);
+
+impl<'f> File<'f> {
+    fn bytes(self, at: u64, length: u64, what: &str) -> Result<&'f [u8]> {
+        let end = at.checked_add(length);
+        let range = usize::try_from(at).ok().zip(end.and_then(|end| usize::try_from(end).ok()));
+        let found = range.and_then(|(at, end)| self.0.get(at..end));
+        found.ok_or_else(|| {
+            let size = self.0.len();
+            let text = format!("{what} is outside the file, which has {size} bytes: it is cut off");
+            ElfError(text.into())
+        })
+    }
+
+    /// The entries of a table.
+    fn table(
+        self,
+        at: u64,
+        count: u16,
+        size: u16,
+        want: u16,
+        what: &str,
+    ) -> Result<Vec<Entry<'f>>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if size != want {
+            return refused(format!("{what} are of {size} bytes each, and not of {want}"));
+        }
+        if usize::from(count) > MOST_HEADERS {
+            return refused(format!("it has {count} {what}, and may have {MOST_HEADERS}"));
+        }
+        let all = self.bytes(at, u64::from(count) * u64::from(size), what)?;
+        Ok(all.chunks_exact(want.into()).map(Entry).collect())
+    }
+}
+
+/// Bytes of a known size, with fields at known places.
+#[derive(Clone, Copy)]
+struct Entry<'f>(&'f [u8]);
+
+impl Entry<'_> {
+    fn number<const N: usize>(self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        if let Some(found) = self.0.get(at..at + N) {
+            bytes[..N].copy_from_slice(found);
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    fn half(self, at: usize) -> u16 {
+        self.number::<2>(at) as u16
+    }
+
+    fn word(self, at: usize) -> u32 {
+        self.number::<4>(at) as u32
+    }
+
+    fn long(self, at: usize) -> u64 {
+        self.number::<8>(at)
+    }
+}
+
+/// The file's header, and its tables.
+struct Header<'f> {
+    entry: u64,
+    programs: Vec<Entry<'f>>,
+    sections: Vec<Entry<'f>>,
+}
+
+impl<'f> Header<'f> {
+    fn read(file: File<'f>) -> Result<Self> {
+        const EXECUTABLE: u16 = 2;
+        const SHARED: u16 = 3;
+        const RISCV: u16 = 243;
+        if !file.0.starts_with(b"\x7fELF") {
+            return refused("it is no ELF file");
+        }
+        let header = Entry(file.bytes(0, 64, "the file's header")?);
+        let [class, order] = [header.0[4], header.0[5]];
+        if class != 2 || order != 1 || header.half(18) != RISCV {
+            return refused(
+                "it is no little-endian ELF file for 64-bit RISC-V: compile it for \
+                 riscv64imac-unknown-none-elf",
+            );
+        }
+        match header.half(16) {
+            EXECUTABLE => {}
+            SHARED => {
+                return refused(
+                    "it is position-independent, and nobody would relocate it: link it with \
+                     relocation-model=static",
+                );
+            }
+            other => return refused(format!("its type is {other}: link it to an executable")),
+        }
+        flags(header.word(48))?;
+        let programs =
+            file.table(header.long(32), header.half(56), header.half(54), 56, "program headers")?;
+        let sections =
+            file.table(header.long(40), header.half(60), header.half(58), 64, "section headers")?;
+        Ok(Self { entry: header.long(24), programs, sections })
+    }
+}
+
+/// What `e_flags` says that the program needs.
+fn flags(flags: u32) -> Result<()> {
+    const COMPRESSED: u32 = 1;
+    const FLOAT: u32 = 6;
+    const EMBEDDED: u32 = 8;
+    if flags & FLOAT != 0 {
+        return refused("it passes floating-point numbers in registers: compile it for lp64");
+    }
+    if flags & EMBEDDED != 0 {
+        return refused("it is for cores of 16 registers (RVE): compile it for rv64imac");
+    }
+    match flags & !COMPRESSED {
+        0 => Ok(()),
+        other => refused(format!("it needs {other:#x} of e_flags, which the core does not have")),
+    }
+}
+
+/// The memory of the program.
+fn segments(file: File<'_>, header: &Header<'_>) -> Result<Vec<Segment>> {
+    const LOAD: u32 = 1;
+    const DYNAMIC: u32 = 2;
+    const INTERPRETER: u32 = 3;
+    let mut segments = Vec::new();
+    let mut memory = 0_u64;
+    for entry in &header.programs {
+        let (address, length) = (entry.long(16), entry.long(40));
+        match entry.word(0) {
+            DYNAMIC | INTERPRETER => {
+                return refused("it is dynamically linked: link it statically");
+            }
+            LOAD if length > 0 => {}
+            _ => continue,
+        }
+        if address.checked_add(length).is_none_or(|end| end > HIGHEST) {
+            return refused(format!(
+                "a segment of {length:#x} bytes at {address:#x} ends above {HIGHEST:#x}"
+            ));
+        }
+        let (at, of_file) = (entry.long(8), entry.long(32));
+        if of_file > length {
+            return refused(format!(
+                "the segment at {address:#x} has {of_file} bytes in the file and {length} in memory"
+            ));
+        }
+        let permissions = permissions(entry.word(4), address)?;
+        memory += (address % PAGE + length).next_multiple_of(PAGE);
+        if memory > MOST_MEMORY {
+            return refused(format!(
+                "its segments have more than {MOST_MEMORY:#x} bytes of memory"
+            ));
+        }
+        let bytes = file.bytes(at, of_file, "a segment")?.to_vec();
+        segments.push(Segment { address, length, bytes, permissions });
+    }
+    if segments.is_empty() {
+        return refused("it has nothing to load");
+    }
+    segments.sort_by_key(|segment| segment.address);
+    for pair in segments.windows(2) {
+        if pair[1].pages().0 < pair[0].pages().1 {
+            return refused(format!(
+                "the segments at {:#x} and {:#x} share a page of {PAGE} bytes: align them in the \
+                 linker script",
+                pair[0].address, pair[1].address
+            ));
+        }
+    }
+    Ok(segments)
+}
+
+fn permissions(flags: u32, address: u64) -> Result<Permissions> {
+    let (execute, write, read) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+    if execute && write {
+        return refused(format!(
+            "the segment at {address:#x} is writable and executable: keep code and data apart"
+        ));
+    }
+    if !(execute || write || read) {
+        return refused(format!("the segment at {address:#x} can be used for nothing"));
+    }
+    Ok(Permissions { read: read || write, write, execute })
+}
+
+fn tls(file: File<'_>, header: &Header<'_>) -> Result<Option<Tls>> {
+    const TLS: u32 = 7;
+    let Some(entry) = header.programs.iter().find(|entry| entry.word(0) == TLS) else {
+        return Ok(None);
+    };
+    let (initial, length) = (entry.long(32), entry.long(40));
+    let alignment = entry.long(48).max(1);
+    file.bytes(entry.long(8), initial, "the template of thread-local storage")?;
+    if initial > length || length > MOST_MEMORY || !alignment.is_power_of_two() || alignment > PAGE
+    {
+        return refused(format!(
+            "thread-local storage of {length} bytes, {initial} of them in the file, aligned to \
+             {alignment}, cannot be"
+        ));
+    }
+    Ok(Some(Tls { address: entry.long(16), initial, length, alignment }))
+}
+
+/// Functions and objects that can be named from outside, and whether the core has what the
+/// attributes say is needed.
+fn symbols(
+    file: File<'_>,
+    header: &Header<'_>,
+    segments: &[Segment],
+) -> Result<BTreeMap<String, Symbol>> {
+    const SYMBOLS: u32 = 2;
+    const ATTRIBUTES: u32 = 0x7000_0003;
+    let mut found = BTreeMap::new();
+    for section in &header.sections {
+        let content = |what| file.bytes(section.long(24), section.long(32), what);
+        match section.word(4) {
+            SYMBOLS => {
+                let names = header.sections.get(section.word(40) as usize);
+                let Some(names) = names else {
+                    return refused("the symbol table names a section that is not there");
+                };
+                let names = file.bytes(names.long(24), names.long(32), "the symbols' names")?;
+                read_symbols(content("the symbol table")?, names, segments, &mut found)?;
+            }
+            ATTRIBUTES => attributes::check(content("the attributes")?)?,
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn read_symbols(
+    table: &[u8],
+    names: &[u8],
+    segments: &[Segment],
+    found: &mut BTreeMap<String, Symbol>,
+) -> Result<()> {
+    /// Bytes of an entry.
+    const SIZE: usize = 24;
+    const LOCAL: u8 = 0;
+    const WEAK: u8 = 2;
+    if table.len() / SIZE > MOST_SYMBOLS {
+        return refused(format!("it has more than {MOST_SYMBOLS} symbols: strip it"));
+    }
+    for entry in table.chunks_exact(SIZE).map(Entry) {
+        let (kind, binding) = (entry.0[4] & 0xf, entry.0[4] >> 4);
+        let name = name(names, entry.word(0))?;
+        if name.is_empty() || binding == LOCAL {
+            continue;
+        }
+        if entry.half(6) == 0 {
+            if binding == WEAK {
+                continue;
+            }
+            return refused(format!("{name:?} is used and defined nowhere: link what defines it"));
+        }
+        let (address, length) = (entry.long(8), entry.long(16));
+        // 0: no type, as labels of assembly have it; 1: an object; 2: a function.
+        if kind > 2 {
+            continue;
+        }
+        let within = segments.iter().find(|it| it.holds(address, length));
+        // The linker's own are at the end of what they are about, or in nothing.
+        let Some(segment) = within else { continue };
+        let function = kind != 1 && segment.permissions.execute;
+        found.insert(name.to_owned(), Symbol { address, length, function });
+    }
+    Ok(())
+}
+
+/// A name of a string table.
+fn name(names: &[u8], at: u32) -> Result<&str> {
+    let name = names.get(at as usize..).and_then(|rest| rest.split(|&byte| byte == 0).next());
+    match name.map(std::str::from_utf8) {
+        Some(Ok(name)) => Ok(name),
+        _ => refused("a symbol's name is outside the table of names, or no UTF-8"),
+    }
+}

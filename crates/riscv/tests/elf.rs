@@ -1,0 +1,276 @@
+//! Programs of ELF files: what is in them, and that files which cannot be are refused in words.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use verbless_riscv::elf::MOST_MEMORY;
+use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Program};
+
+const CODE: u64 = 0x4000_0000;
+const DATA: u64 = 0x8000_0000;
+
+/// A file: the header, two segments (code; data with zeros behind it), three sections (symbols,
+/// their names, attributes), then what they have.
+#[derive(Clone)]
+struct Elf {
+    bytes: Vec<u8>,
+}
+
+/// Where things are.
+const PROGRAMS: usize = 64;
+const SECTIONS: usize = PROGRAMS + 3 * 56;
+const CONTENT: usize = SECTIONS + 4 * 64;
+
+impl Elf {
+    fn new() -> Self {
+        let mut elf = Self { bytes: vec![0; CONTENT] };
+        elf.bytes[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
+        elf.put(16, &2_u16.to_le_bytes()).put(18, &243_u16.to_le_bytes());
+        elf.long(24, CODE).long(32, PROGRAMS as u64).long(40, SECTIONS as u64);
+        elf.word(48, 1);
+        for (at, number) in [(52, 64_u16), (54, 56), (56, 3), (58, 64), (60, 4)] {
+            elf.put(at, &number.to_le_bytes());
+        }
+        // addi a0, a0, 1; ecall
+        let code = [0x0015_0513_u32, 0x73].iter().flat_map(|it| it.to_le_bytes()).collect();
+        let code = elf.add(code);
+        elf.program(0, [1, 5], code, CODE, 8);
+        let data = elf.add(b"some data".to_vec());
+        elf.program(1, [1, 6], data, DATA + 16, 5000);
+        elf.program(2, [7, 4], (data.0, 4), DATA + 16, 12);
+        let names = elf.add(b"\0start\0data\0local\0weak\0".to_vec());
+        let symbol = |name: u32, info: u8, section: u16, address: u64, length: u64| {
+            let mut bytes = name.to_le_bytes().to_vec();
+            bytes.extend([info, 0]);
+            bytes.extend(section.to_le_bytes());
+            bytes.extend(address.to_le_bytes());
+            bytes.extend(length.to_le_bytes());
+            bytes
+        };
+        let table = [
+            symbol(0, 0, 0, 0, 0),
+            symbol(1, 0x12, 1, CODE, 8),
+            symbol(7, 0x11, 1, DATA + 16, 9),
+            symbol(12, 0x02, 1, CODE, 4),
+            symbol(18, 0x20, 0, 0, 0),
+        ];
+        let table = elf.add(table.concat());
+        elf.section(1, 2, table, 2);
+        elf.section(2, 3, names, 0);
+        let attributes = elf.add(attributes("rv64i2p1_m2p0_a2p1_c2p0_zicsr2p0_zmmul1p0"));
+        elf.section(3, 0x7000_0003, attributes, 0);
+        elf
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) -> &mut Self {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    fn word(&mut self, at: usize, word: u32) -> &mut Self {
+        self.put(at, &word.to_le_bytes())
+    }
+
+    fn long(&mut self, at: usize, long: u64) -> &mut Self {
+        self.put(at, &long.to_le_bytes())
+    }
+
+    /// Content at the end; where it is, and its bytes.
+    fn add(&mut self, bytes: Vec<u8>) -> (u64, u64) {
+        let place = (self.bytes.len() as u64, bytes.len() as u64);
+        self.bytes.extend(bytes);
+        place
+    }
+
+    /// A program header, by type and flags.
+    fn program(
+        &mut self,
+        index: usize,
+        [kind, flags]: [u32; 2],
+        at: (u64, u64),
+        to: u64,
+        len: u64,
+    ) {
+        let header = PROGRAMS + 56 * index;
+        self.word(header, kind).word(header + 4, flags).long(header + 8, at.0);
+        self.long(header + 16, to).long(header + 32, at.1).long(header + 40, len);
+        self.long(header + 48, 8);
+    }
+
+    fn section(&mut self, index: usize, kind: u32, at: (u64, u64), link: u32) {
+        let header = SECTIONS + 64 * index;
+        self.word(header + 4, kind).long(header + 24, at.0).long(header + 32, at.1);
+        self.word(header + 40, link);
+    }
+
+    fn parse(&self) -> Result<Program, String> {
+        Program::parse(&self.bytes).map_err(|error| error.to_string())
+    }
+}
+
+/// The attributes of a file that was compiled for `arch`.
+fn attributes(arch: &str) -> Vec<u8> {
+    // Tag_RISCV_stack_align 16, then Tag_RISCV_arch.
+    let mut of_file = vec![4, 16, 5];
+    of_file.extend(arch.as_bytes());
+    of_file.push(0);
+    let mut vendor = b"riscv\0\x01".to_vec();
+    vendor.extend((of_file.len() as u32 + 5).to_le_bytes());
+    vendor.extend(of_file);
+    let mut all = vec![b'A'];
+    all.extend((vendor.len() as u32 + 4).to_le_bytes());
+    all.extend(vendor);
+    all
+}
+
+/// A change that makes a file wrong.
+type Break = fn(&mut Elf);
+
+#[test]
+fn a_program_has_its_memory_its_symbols_and_its_storage_of_threads() {
+    let program = Elf::new().parse().unwrap();
+    assert_eq!(program.entry, Some(CODE));
+    let [code, data] = &program.segments[..] else { panic!("{:?}", program.segments) };
+    assert_eq!((code.address, code.length, code.permissions), (CODE, 8, Permissions::RX));
+    assert_eq!((data.address, data.length, data.permissions), (DATA + 16, 5000, Permissions::RW));
+    assert_eq!(data.bytes, b"some data");
+    let tls = program.tls.as_ref().unwrap();
+    assert_eq!((tls.address, tls.initial, tls.length, tls.alignment), (DATA + 16, 4, 12, 8));
+    let start = program.symbol("start").unwrap();
+    assert_eq!((start.address, start.length, start.function), (CODE, 8, true));
+    assert!(!program.symbol("data").unwrap().function);
+    let names: Vec<_> = program.symbols().map(|(name, _)| name).collect();
+    assert_eq!(names, ["data", "start"], "neither local ones nor those that are elsewhere");
+}
+
+#[test]
+fn a_program_runs_from_its_memory() {
+    let program = Elf::new().parse().unwrap();
+    let space = AddressSpace::new(program.regions()).unwrap();
+    let mut bytes = [1; 16];
+    assert_eq!(space.peek(DATA + 16, &mut bytes), 16);
+    assert_eq!(&bytes, b"some data\0\0\0\0\0\0\0");
+    assert_eq!(space.peek(DATA + 8192, &mut bytes), 0, "two pages");
+    let mut hart = Hart::new(Arc::new(space));
+    hart.set_pc(program.entry.unwrap());
+    hart.set_x(10, 6);
+    assert_eq!(hart.run(100), Exit::Ecall);
+    assert_eq!(hart.x(10), 7);
+    // Each load has memory of its own.
+    let (one, other) = (program.regions().nth(1).unwrap(), program.regions().nth(1).unwrap());
+    let space = AddressSpace::new([one]).unwrap();
+    space.poke(DATA + 16, b"x");
+    AddressSpace::new([other]).unwrap().peek(DATA + 16, &mut bytes[..1]);
+    assert_eq!(&bytes[..1], b"s");
+}
+
+#[test]
+fn files_that_cannot_be_are_refused_in_words() {
+    const SEGMENT: usize = PROGRAMS;
+    let cases: [(&str, Break); 24] = [
+        ("no ELF file", |elf| elf.bytes[0] = 0),
+        ("cut off", |elf| elf.bytes.truncate(63)),
+        ("riscv64imac", |elf| elf.bytes[4] = 1),
+        ("riscv64imac", |elf| elf.bytes[18] = 62),
+        ("relocation-model=static", |elf| elf.bytes[16] = 3),
+        ("link it", |elf| elf.bytes[16] = 1),
+        ("lp64", |elf| _ = elf.word(48, 5)),
+        ("RVE", |elf| _ = elf.word(48, 8)),
+        ("0x10 of e_flags", |elf| _ = elf.word(48, 0x11)),
+        ("program headers are of 32 bytes", |elf| elf.bytes[54] = 32),
+        ("program headers is outside", |elf| _ = elf.long(32, u64::MAX - 8)),
+        ("section headers is outside", |elf| _ = elf.long(40, 1 << 40)),
+        ("nothing to load", |elf| elf.bytes[56] = 0),
+        ("dynamically", |elf| _ = elf.word(PROGRAMS + 2 * 56, 2)),
+        ("writable and executable", |elf| _ = elf.word(SEGMENT + 4, 7)),
+        ("for nothing", |elf| _ = elf.word(SEGMENT + 4, 0)),
+        ("a segment is outside", |elf| _ = elf.long(SEGMENT + 8, 1 << 30)),
+        ("in the file and", |elf| _ = elf.long(SEGMENT + 40, 7)),
+        ("ends above", |elf| _ = elf.long(SEGMENT + 16, u64::MAX - 4)),
+        ("bytes of memory", |elf| _ = elf.long(SEGMENT + 40, MOST_MEMORY + 1)),
+        ("share a page", |elf| _ = elf.long(SEGMENT + 16, DATA + 8192 - 16)),
+        ("the entry point", |elf| _ = elf.long(24, DATA + 16)),
+        ("the entry point", |elf| _ = elf.long(24, CODE + 1)),
+        ("thread-local", |elf| _ = elf.long(PROGRAMS + 2 * 56 + 48, 3)),
+    ];
+    for (expected, change) in cases {
+        let mut elf = Elf::new();
+        change(&mut elf);
+        let error = elf.parse().expect_err(expected);
+        assert!(error.contains(expected), "{expected:?}: {error}");
+    }
+}
+
+#[test]
+fn symbols_that_cannot_be_are_refused_in_words() {
+    let table = |elf: &Elf| {
+        let at = SECTIONS + 64 + 24;
+        u64::from_le_bytes(elf.bytes[at..at + 8].try_into().unwrap()) as usize
+    };
+    let mut elf = Elf::new();
+    elf.word(table(&Elf::new()) + 24, 1000);
+    assert!(elf.parse().unwrap_err().contains("a symbol's name"));
+    let mut elf = Elf::new();
+    elf.put(table(&Elf::new()) + 24 + 6, &[0, 0]);
+    assert!(elf.parse().unwrap_err().contains("\"start\" is used and defined nowhere"));
+    let mut elf = Elf::new();
+    elf.word(SECTIONS + 64 + 40, 9);
+    assert!(elf.parse().unwrap_err().contains("names a section that is not there"));
+    // One that is in no segment is the linker's own.
+    let mut elf = Elf::new();
+    elf.long(table(&Elf::new()) + 24 + 8, 0x1234);
+    assert!(elf.parse().unwrap().symbol("start").is_none());
+}
+
+#[test]
+fn a_program_for_another_core_is_refused_by_the_name_of_what_it_needs() {
+    let for_arch = |arch: &str| {
+        let mut elf = Elf::new();
+        let place = elf.add(attributes(arch));
+        elf.section(3, 0x7000_0003, place, 0);
+        elf.parse().map(drop)
+    };
+    for known in ["rv64imac", "rv64i2p1", "rv64i2p0_m2p0_a2p0_c2p0_zifencei2p0_zca1p0"] {
+        assert_eq!(for_arch(known), Ok(()), "{known}");
+    }
+    for (arch, needs) in [
+        ("rv64i2p1_f2p2", "\"f\""),
+        ("rv64i2p1_m2p0_zba1p0", "\"zba\""),
+        ("rv64gc", "\"gc\""),
+        ("rv32i2p1", "rv32"),
+    ] {
+        let error = for_arch(arch).unwrap_err();
+        assert!(error.contains(needs), "{arch}: {error}");
+    }
+    // Attributes that nobody can read say nothing.
+    for broken in [&b""[..], b"B", b"A\xff\xff\xff\xff", b"A\x0c\0\0\0riscv\0\x01"] {
+        let mut elf = Elf::new();
+        let place = elf.add(broken.to_vec());
+        elf.section(3, 0x7000_0003, place, 0);
+        assert!(elf.parse().is_ok(), "{broken:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_file_has_it_is_refused_or_can_be_loaded(
+        changes in proptest::collection::vec((0..CONTENT + 400, any::<u8>()), 1..12),
+        length in proptest::option::of(0..CONTENT + 400),
+    ) {
+        let mut elf = Elf::new();
+        for (at, byte) in changes {
+            if let Some(there) = elf.bytes.get_mut(at) {
+                *there = byte;
+            }
+        }
+        elf.bytes.truncate(length.unwrap_or(usize::MAX));
+        if let Ok(program) = elf.parse() {
+            let memory: u64 = program.segments.iter().map(|segment| segment.length).sum();
+            prop_assert!(memory <= MOST_MEMORY);
+            // Mapping much memory again and again takes long.
+            if memory < 1 << 20 {
+                prop_assert!(AddressSpace::new(program.regions()).is_ok());
+            }
+        }
+    }
+}

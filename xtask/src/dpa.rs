@@ -42,7 +42,7 @@ pub(crate) fn run(task: &Task) -> Result<bool> {
 /// All tests of the core. The step `dpa` of `cargo xtask test`.
 pub(crate) fn test() -> Result<Outcome> {
     // As the workspace's tests build it, so that nothing is built twice.
-    let mut tests = cargo(&["test", "--package", PACKAGE, "--no-fail-fast"]);
+    let mut tests = cargo(&["test", "--package", PACKAGE, "--features", "gdb", "--no-fail-fast"]);
     tests.env("VERBLESS_DIFFERENTIAL_ROUNDS", ROUNDS);
     let own = count(tests)?;
     let mut all = own.outcome();

@@ -43,7 +43,8 @@ struct Step {
 }
 
 /// What programs may ask of `verbless`; its documentation tests use the model.
-const FEATURES: &str = "verbless/doca,verbless/model,verbless/serde,verbless/tracing";
+const FEATURES: &str =
+    "verbless/doca,verbless/model,verbless/serde,verbless/tracing,verbless-riscv/gdb";
 
 /// The features of `verbless-prm` that compile a family each.
 const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];

@@ -1,7 +1,8 @@
 //! A RISC-V core in software: RV64IMAC with Zicsr, Zicntr and Zifencei, user code only.
 //!
 //! It is what the cores of a DPA execute; what such a core does beyond that (processes, threads,
-//! system calls, devices) is for those who embed it. It depends on the standard library alone.
+//! system calls, devices) is for those who embed it. Without the feature `gdb` it depends on the
+//! standard library alone.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -12,6 +13,7 @@
 //! | `exec`, `arith` | the interpreter |
 //! | `hart` | registers, budgets, exits, stopping |
 //! | [`elf`] | programs as linkers write them |
+//! | `gdb` | a hart under a debugger, with the feature `gdb` |
 //!
 //! ```
 //! use std::sync::Arc;
@@ -47,6 +49,8 @@ mod compressed;
 mod decode;
 pub mod elf;
 mod exec;
+#[cfg(feature = "gdb")]
+pub mod gdb;
 mod hart;
 mod mmu;
 mod op;

@@ -1,0 +1,208 @@
+//! A hart under Debian's gdb-multiarch, which knows nothing of this program.
+
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use verbless_riscv::gdb::{After, Ended, serve};
+use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Ram, Region};
+
+const CODE: u64 = 0x4000_0000;
+const DATA: u64 = 0x8000_0000;
+const GDB: &str = "gdb-multiarch";
+
+/// Adds 1 to a0 again and again and keeps it in memory; a system call ends it at 100.
+const COUNT: [u32; 6] = [
+    0x0015_0513, // 00: addi a0, a0, 1
+    0x00a5_b023, // 04: sd a0, 0(a1)
+    0xfec5_1ce3, // 08: bne a0, a2, 00
+    0x0000_0073, // 0c: ecall
+    0x0000_0000, // 10: illegal
+    0x0010_0073, // 14: ebreak
+];
+
+/// A hart at the begin of the code, with a page of data.
+fn hart(code: &[u32]) -> Hart {
+    let (text, data) = (Ram::new(4096), Ram::new(4096));
+    let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert!(text.write(0, &bytes));
+    let regions =
+        [Region::ram(CODE, &text, Permissions::RX), Region::ram(DATA, &data, Permissions::RW)];
+    let mut hart = Hart::new(Arc::new(AddressSpace::new(regions).unwrap()));
+    hart.set_pc(CODE);
+    hart.set_x(11, DATA);
+    hart.set_x(12, 100);
+    hart
+}
+
+/// Serves a debugger on a thread of its own; its port, and how it ends with what the hart is then.
+fn served(mut hart: Hart) -> (u16, JoinHandle<(std::io::Result<Ended>, Hart)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let ended = serve(stream, &mut hart, |hart, exit| match exit {
+            Exit::Ecall if hart.x(17) == 0 => After::Exited(hart.x(10) as u8),
+            _ => After::GoesOn,
+        });
+        (ended, hart)
+    });
+    (port, thread)
+}
+
+/// What gdb says to these commands; `None`: it is not installed.
+fn gdb(test: &str, port: u16, commands: &[&str]) -> Option<String> {
+    let mut gdb = Command::new(GDB);
+    gdb.args(["-nx", "-batch", "-ex", "set architecture riscv:rv64"]);
+    gdb.args(["-ex", &format!("target remote 127.0.0.1:{port}")]);
+    commands.iter().for_each(|command| _ = gdb.args(["-ex", command]));
+    match gdb.stdin(Stdio::null()).output() {
+        Ok(output) => {
+            let said = [output.stdout, output.stderr].concat();
+            Some(String::from_utf8_lossy(&said).into_owned())
+        }
+        Err(error) => {
+            eprintln!("skipped: {test}: {GDB}: {error}");
+            // The thread that waits for it ends.
+            drop(TcpStream::connect(("127.0.0.1", port)));
+            None
+        }
+    }
+}
+
+/// That each of these comes in the text, in this order.
+fn in_order(text: &str, parts: &[&str]) {
+    let mut rest = text;
+    for part in parts {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} is missing in:\n{text}"));
+        rest = &rest[at + part.len()..];
+    }
+}
+
+#[test]
+fn gdb_steps_a_hart_and_sees_and_changes_its_registers_and_memory() {
+    let (port, thread) = served(hart(&COUNT));
+    let commands = [
+        "x/3i $pc",
+        "stepi",
+        "stepi",
+        "print $a0",
+        "print/x $pc",
+        "x/1gx 0x80000000",
+        "set $a0 = 41",
+        "set {long}0x80000008 = 0x1234",
+        "stepi",
+        "stepi",
+        "print $a0",
+        "x/1gx 0x80000008",
+        "x/1gx 0x90000000",
+        "detach",
+    ];
+    let Some(said) = gdb("steps", port, &commands) else { return };
+    let expected = [
+        "add",
+        "sd",
+        "bne",
+        "$1 = 1",
+        "$2 = 0x40000008",
+        "0x0000000000000001",
+        "$3 = 42",
+        "0x0000000000001234",
+        "detached",
+    ];
+    in_order(&said, &expected);
+    // On its other output.
+    in_order(&said, &["Cannot access memory at address 0x90000000"]);
+    let (ended, hart) = thread.join().unwrap();
+    assert_eq!(ended.unwrap(), Ended::Detached);
+    assert_eq!((hart.x(10), hart.pc()), (42, CODE + 4));
+}
+
+#[test]
+fn gdb_stops_at_breakpoints_and_hears_of_the_end() {
+    let (port, thread) = served(hart(&COUNT));
+    let commands = [
+        "break *0x40000004",
+        "continue",
+        "print $a0",
+        "continue",
+        "print $a0",
+        "ignore 1 7",
+        "continue",
+        "print $a0",
+        "delete",
+        "continue",
+    ];
+    let Some(said) = gdb("breakpoints", port, &commands) else { return };
+    in_order(&said, &["Breakpoint 1", "$1 = 1", "$2 = 2", "$3 = 10", "exited with code 0144"]);
+    let (ended, hart) = thread.join().unwrap();
+    assert_eq!(ended.unwrap(), Ended::Exited(100));
+    assert_eq!(hart.x(10), 100);
+}
+
+#[test]
+fn gdb_hears_why_a_program_cannot_go_on() {
+    for (at, expected) in [(0x10, "SIGILL"), (0x14, "SIGTRAP"), (0x1000, "SIGSEGV")] {
+        let mut hart = hart(&COUNT);
+        hart.set_pc(CODE + at);
+        let (port, thread) = served(hart);
+        let Some(said) = gdb("signals", port, &["continue", "print/x $pc", "kill"]) else { return };
+        in_order(&said, &[expected, &format!("{:#x}", CODE + at)]);
+        assert_eq!(thread.join().unwrap().0.unwrap(), Ended::Killed);
+    }
+}
+
+#[test]
+fn breakpoints_of_a_debugger_go_with_it_and_calls_go_on_behind_themselves() {
+    let mut counting = hart(&COUNT);
+    // Not 0: the call does not end the program.
+    counting.set_x(17, 1);
+    let (port, thread) = served(counting);
+    let commands = ["break *0x40000004", "break *0x40000010", "continue", "delete 1", "continue"];
+    let Some(said) = gdb("leaves", port, &commands) else { return };
+    in_order(&said, &["Breakpoint 1", "Breakpoint 2"]);
+    let (ended, mut hart) = thread.join().unwrap();
+    // A gdb that ends kills what it has not started, or leaves it, as it likes.
+    assert!(matches!(ended.unwrap(), Ended::Killed | Ended::Detached));
+    assert_eq!((hart.x(10), hart.pc()), (100, CODE + 0x10), "behind the call");
+    hart.set_pc(CODE);
+    hart.set_x(10, 98);
+    assert_eq!(hart.run(100), Exit::Ecall, "no breakpoint is left");
+}
+
+#[test]
+fn a_program_that_runs_on_is_interrupted() {
+    use std::io::{Read, Write};
+    // j .
+    let (port, thread) = served(hart(&[0x0000_006f]));
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(b"$c#63").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    stream.write_all(&[3]).unwrap();
+    let mut said = Vec::new();
+    // SIGINT is 2; GDB acknowledges, and leaves.
+    while !String::from_utf8_lossy(&said).contains("$T02") {
+        let mut byte = [0];
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "{said:?}");
+        said.extend(byte);
+    }
+    stream.write_all(b"+$D#44").unwrap();
+    let (ended, hart) = thread.join().unwrap();
+    assert_eq!(ended.unwrap(), Ended::Detached);
+    assert!(hart.pc() == CODE && hart.instructions() > 1000);
+}
+
+#[test]
+fn a_debugger_that_sends_nonsense_or_goes_leaves_the_hart_as_it_is() {
+    use std::io::Write;
+    for bytes in [&b""[..], b"$g", b"+++$zzzz#00", b"\x03\x03", &[0xff; 4096]] {
+        let (port, thread) = served(hart(&COUNT));
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // It may have hung up meanwhile.
+        let _sent = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+        let (ended, hart) = thread.join().unwrap();
+        assert!(ended.is_err(), "{bytes:?}: {ended:?}");
+        assert_eq!((hart.pc(), hart.x(10)), (CODE, 0));
+    }
+}

@@ -183,6 +183,12 @@ impl Caps {
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
     }
 
+    /// Scatter/gather entries of a READ at most: its WQE is of 512 bytes at most (Linux
+    /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`).
+    pub fn max_read_sges(&self) -> usize {
+        self.max_send_sges().min((512 - 32) / 16)
+    }
+
     /// Bytes of inline data of a send at most: what the largest WQE has room for beside control,
     /// remote address and the inline header.
     pub fn max_inline(&self) -> usize {

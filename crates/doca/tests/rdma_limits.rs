@@ -208,8 +208,31 @@ fn a_chain_is_as_long_as_its_property_and_no_longer() {
     a.workq.submit(a.rdma().send(Some(chain(&a, 30, 8, 0, true)))).unwrap();
     assert_eq!(a.done().local.unwrap().chain_data_len(), 240);
     assert_eq!(b.done().local.unwrap().chain_data_len(), 240);
-    // The device goes by the properties, too.
+    // The device goes by the properties, too; of reads it takes 30 whatever they say.
     let read = a.rdma().read(Some(chain(&a, 30, 8, 0, true)), a.remote(0, 240));
     a.workq.submit(read).unwrap();
     a.done();
+}
+
+#[test]
+fn a_read_has_thirty_buffers_though_a_write_has_more() {
+    let devs = changed("log_max_msg = 30", "log_max_msg = 30");
+    assert_eq!(Rdma::max_read_buf_chain_len(&devs[0]).unwrap(), 30);
+    let devs: [Dev; 2] = std::array::from_fn(|side| devs[side].open().unwrap());
+    let chains = |builder: RdmaBuilder| builder.send_buf_chain_len(32);
+    let ends = support::rdma::ends_of(devs, chains, all(), 4096);
+    connect(&ends);
+    let [mut a, _] = ends;
+    a.workq.submit(a.rdma().write(Some(chain(&a, 32, 8, 0, true)), a.remote(0, 256))).unwrap();
+    a.done();
+    let job = a.rdma().read(Some(chain(&a, 31, 8, 0, true)), a.remote(0, 248));
+    let refused = a.workq.submit(job).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
+    assert!(refused.error.to_string().contains("max_read_buf_chain_len"), "{}", refused.error);
+    a.workq.submit(a.rdma().read(Some(chain(&a, 30, 8, 0, true)), a.remote(0, 240))).unwrap();
+    a.done();
+    for reads in [0, 129] {
+        let (kind, text) = start_error(Rdma::builder(&a.dev).reads(reads));
+        assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
+    }
 }

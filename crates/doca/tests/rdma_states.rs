@@ -4,6 +4,8 @@ mod support;
 
 use verbless_doca::rdma::{Rdma, RdmaState, TransportType};
 use verbless_doca::{AccessFlags, ErrorKind, JobType, WorkQ};
+use verbless_model::QueueKind;
+use verbless_prm::Opcode;
 
 use support::rdma::{End, NETWORKS, all, connect, ends, kind, pair};
 
@@ -125,23 +127,75 @@ fn an_instance_can_be_its_own_peer() {
 
 #[test]
 fn an_instance_that_is_dropped_leaves_its_work_queue_when_its_jobs_are_back() {
-    for stopped_before in [false, true] {
+    for before in ["nothing", "stopped", "aborted"] {
         let [mut a, _] = pair("bluefield3");
         for number in 0..4 {
             a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(number)).unwrap();
         }
-        match stopped_before {
-            true => drop(a.rdma.take().unwrap().stop().unwrap()),
-            false => {
-                let rdma = a.rdma.take().unwrap();
+        let rdma = a.rdma.take().unwrap();
+        match before {
+            "stopped" => drop(rdma.stop().unwrap()),
+            "aborted" => {
                 a.workq.abort(&rdma).unwrap();
+                drop(rdma);
             }
+            _ => drop(rdma),
         }
         flushed(&mut a, 4);
         let End { workq, inventory, .. } = a;
         workq.destroy().unwrap();
         assert_eq!(inventory.num_free_elements(), 256);
     }
+}
+
+#[test]
+fn a_work_queue_keeps_none_of_many_instances_that_come_and_go() {
+    let (model, backend) = support::disturbable("bluefield3");
+    let [dev, _] = support::rdma::opened(&backend);
+    let mut workq = WorkQ::new(8).unwrap();
+    let held = |workq: &mut WorkQ| {
+        let rdma = Rdma::builder(&dev).start().unwrap();
+        workq.add(&rdma).unwrap();
+        model.counts(0).qps
+    };
+    let most = (0..200).map(|_| held(&mut workq)).max().unwrap();
+    assert!(most <= 40, "{most} queue pairs");
+}
+
+#[test]
+fn a_connection_that_fails_half_way_gives_its_receives_back() {
+    let (model, backend) = support::disturbable("bluefield3");
+    let devices = support::rdma::opened(&backend);
+    let [mut a, b] = support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+    for number in 0..2 {
+        a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(number)).unwrap();
+    }
+    model.fail_command(0, Opcode::RTR2RTS_QP.0, 1, 3, 0);
+    assert!(a.rdma().connect(b.rdma().export().unwrap()).is_err());
+    assert_eq!(a.rdma().state(), RdmaState::Error);
+    flushed(&mut a, 2);
+    a.restart();
+    let ends = [a, b];
+    connect(&ends);
+}
+
+#[test]
+fn jobs_end_when_they_are_aborted_though_the_completion_queue_failed() {
+    let (model, backend) = support::disturbable("bluefield3");
+    let devices = support::rdma::opened(&backend);
+    let ends = support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+    connect(&ends);
+    let [mut a, _] = ends;
+    for number in 0..4 {
+        a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(number)).unwrap();
+    }
+    model.fail_queue_later(0, QueueKind::Cq, None, 1);
+    a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(0, 64)).user_data(4)).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    a.workq.abort(a.rdma.as_ref().unwrap()).unwrap();
+    let mut back: Vec<u64> = (0..5).map(|_| a.failed().user_data.0).collect();
+    back.sort_unstable();
+    assert_eq!((back, a.workq.in_flight()), (vec![0, 1, 2, 3, 4], 0));
 }
 
 #[test]

@@ -371,7 +371,7 @@ impl Queues {
     #[inline(never)]
     pub(super) fn poll(&mut self, into: &mut Settled) -> Result<Option<Tag>> {
         let count = self.sides.places();
-        let Self { near, far, sides, .. } = self;
+        let Self { near, far, sides, software, .. } = self;
         for step in 0..count {
             let at = (self.last + 1 + step) % count;
             let Some(side) = sides.get(at) else { continue };
@@ -380,7 +380,11 @@ impl Queues {
                 let Some(added) = at_place(near, far, place) else {
                     return Err(stray(&cqe));
                 };
-                if let Some(tag) = added.engine.complete(cqe, side, into)? {
+                let completed = added.engine.complete(cqe, side, into);
+                if completed.is_err() && added.engine.has_work() && !software.contains(&place) {
+                    software.push(place);
+                }
+                if let Some(tag) = completed? {
                     self.last = at;
                     self.left += 1;
                     return Ok(Some(tag));

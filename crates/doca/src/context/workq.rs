@@ -18,6 +18,8 @@ use crate::types::UserData;
 
 /// Software is asked first once in so many retrievals, however many jobs devices complete.
 const EVERY: u32 = 4;
+/// Contexts before those whose handles were dropped are looked for.
+const SWEEP: usize = 16;
 
 /// A work queue (`struct doca_workq`): one thread's way to submit jobs and to learn how they went.
 ///
@@ -34,6 +36,8 @@ pub struct WorkQ {
     mixed: bool,
     /// Retrievals that were not the simplest.
     turn: u32,
+    /// Contexts at which those whose handles were dropped are left before another is added.
+    sweep: usize,
     pub(super) handle: Handle,
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -70,6 +74,7 @@ impl WorkQBuilder {
             armed: false,
             mixed: false,
             turn: 0,
+            sweep: SWEEP,
             handle: Handle::new()?,
             _not_sync: PhantomData,
         })
@@ -162,6 +167,11 @@ impl WorkQ {
         if self.event_driven && !context.event_driven_supported() {
             let text = "the context has no event-driven mode: use a work queue in polling mode";
             return Err(Error::plain(ErrorKind::NotSupported, text));
+        }
+        // Not each time: it looks at all of them.
+        if self.queues.contexts() >= self.sweep {
+            self.leave_dropped();
+            self.sweep = (2 * self.queues.contexts()).max(SWEEP);
         }
         self.queues.add(context, self.event_driven.then_some(&self.handle))?;
         if self.armed

@@ -194,7 +194,7 @@ impl RdmaEngine {
                     queue.post(&FetchAdd::new(here, there, add).signaled(), number)
                 }
             };
-            return posted.is_ok() || self.take_back(operation);
+            return posted.is_ok() || self.take_out(operation);
         }
         self.keep(local, remote, user_data, tag, operation)
     }
@@ -202,7 +202,7 @@ impl RdmaEngine {
     /// The device's queue did not take the last job: keeps it.
     #[cold]
     #[inline(never)]
-    fn take_back(&mut self, operation: Operation) -> bool {
+    fn take_out(&mut self, operation: Operation) -> bool {
         let lane = self.lane(operation == Operation::Receive);
         lane.next = lane.next.wrapping_sub(1);
         let place = lane.jobs.get_mut((lane.next & lane.mask) as usize);

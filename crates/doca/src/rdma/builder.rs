@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Rdma;
 use super::instance::Instance;
 use super::properties::{Mtu, Properties, TransportType};
+use super::{Owned, Rdma};
 use crate::context::core::Core;
 use crate::device::Dev;
 use crate::error::{Refused, Result};
@@ -43,7 +43,7 @@ impl RdmaBuilder {
 
     pub(super) fn stopped(rdma: Rdma) -> Self {
         let Rdma { core, instance, properties } = rdma;
-        Self { dev: core.dev().clone(), properties, stopped: Some((core, instance)) }
+        Self { dev: core.dev().clone(), properties, stopped: Some((core, instance.clone())) }
     }
 
     setters! {
@@ -95,7 +95,9 @@ impl RdmaBuilder {
     /// was configured is given back.
     pub fn start(self) -> std::result::Result<Rdma, Refused<Self>> {
         match self.started() {
-            Ok((core, instance)) => Ok(Rdma { core, instance, properties: self.properties }),
+            Ok((core, instance)) => {
+                Ok(Rdma { core, instance: Owned(instance), properties: self.properties })
+            }
             Err(error) => Err(Refused::new(error, self)),
         }
     }

@@ -60,6 +60,8 @@ enum Part {
 pub(super) struct Limits {
     pub(super) send_chain: u32,
     pub(super) receive_chain: u32,
+    /// Of a read, whatever the properties say.
+    pub(super) read_chain: u32,
     /// Bytes of a message.
     pub(super) longest: u64,
 }
@@ -85,6 +87,12 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, 
             written: true,
             most: 1,
             too_long: "the result of an atomic is one buffer, and no chain",
+        },
+        Operation::Read if limits.send_chain > limits.read_chain => Rule {
+            part: Part::Data,
+            written: true,
+            most: limits.read_chain,
+            too_long: "the chain has more buffers than a read takes: max_read_buf_chain_len",
         },
         operation => Rule {
             part: Part::Data,

@@ -17,7 +17,7 @@ use super::done::{RdmaDone, RdmaOpcode};
 use super::instance::{Instance, RdmaState, Word};
 use super::job::{Operation, RdmaJob};
 use super::lane::{Lane, Running};
-use super::properties::{Properties, longest};
+use super::properties::{Properties, longest, max_read_buf_chain_len};
 use crate::context::core::CtxId;
 use crate::context::engine::{Engine, Place};
 use crate::context::event::{Done, Event, Settled, Tag};
@@ -46,14 +46,15 @@ pub struct RdmaEngine {
     pub(super) ctx: CtxId,
     /// A job that is to be looked through.
     pub(super) kept: Option<(RdmaJob, Tag)>,
-    /// The completion queue's index when the device was found to be gone: it flushes nothing.
-    pub(super) gone: Option<u32>,
+    /// The completion queue's index when the jobs were taken from the device: it flushes nothing.
+    pub(super) let_go: Option<u32>,
 }
 
 impl RdmaEngine {
     pub(super) fn new(instance: &Arc<Instance>, place: &Place<'_>) -> Result<Self> {
         let (queues, known, properties) = instance.attach(place.user_index, &place.side.cq)?;
         let longest = longest(&place.side.dev);
+        let read_chain = max_read_buf_chain_len(&place.side.dev);
         let mut this = Self {
             sends_to: NOBODY,
             receives_to: NOBODY,
@@ -62,10 +63,10 @@ impl RdmaEngine {
             receives: Lane::new(0),
             queues,
             instance: instance.clone(),
-            limits: Limits { send_chain: 0, receive_chain: 0, longest },
+            limits: Limits { send_chain: 0, receive_chain: 0, read_chain, longest },
             ctx: instance.id(),
             kept: None,
-            gone: None,
+            let_go: None,
         };
         this.set(&properties);
         Ok(this)
@@ -123,11 +124,14 @@ impl RdmaEngine {
 
     /// Whether the instance takes a job now; learns its state.
     fn may_begin(&mut self, of_receives: bool, device: u64) -> Result<()> {
-        let word = self.instance.word();
-        if word.starts() != self.known.starts() {
+        let mut word = self.instance.word();
+        while word.starts() != self.known.starts() {
             self.begin_anew()?;
+            word = self.instance.word();
+            if word.state() == RdmaState::Reset {
+                break;
+            }
         }
-        let word = self.instance.word();
         let known_to = |taken| if taken && self.limits.longest >= LONG { device } else { NOBODY };
         let connected = word.state() == RdmaState::Connected;
         self.sends_to = known_to(connected);
@@ -165,7 +169,7 @@ impl RdmaEngine {
         }
         // `None`: it is stopped.
         if let Some((queues, known, properties)) = self.instance.take_queues() {
-            (self.queues, self.known) = (queues, known);
+            (self.queues, self.known, self.let_go) = (queues, known, None);
             self.set(&properties);
         }
         Ok(())
@@ -192,6 +196,48 @@ impl RdmaEngine {
             RdmaDone { user_data, job_type, result: Ok(()), opcode, immediate, local, remote };
         *into = Some(Ok(Event::Rdma(done)));
         Some(tag)
+    }
+
+    /// What a CQE says of its job.
+    fn completed(&mut self, cqe: Cqe, into: &mut Settled) -> Result<Option<Tag>> {
+        let receive = cqe.is_receive();
+        let first = u64::from(self.lane(receive).first);
+        let cookie = match self.queues.complete(cqe) {
+            Ok(completion) => {
+                let cookie = completion.cookie;
+                if cookie != first {
+                    return Err(out_of_order(cookie, first));
+                }
+                return Ok(match receive {
+                    true => self.received(&completion, into),
+                    false => self.sends.take_first().map(|job| done(job, Ok(())).put(into)),
+                });
+            }
+            Err(CompletionError::Failed(failure)) if failure.cookie == first => {
+                return Ok(self.failed(failure).map(|done| done.put(into)));
+            }
+            Err(CompletionError::Failed(failure)) => failure.cookie,
+            Err(other) => {
+                let error = Error::new(ErrorKind::InvalidValue, other.to_string());
+                return Err(error.with_source(other));
+            }
+        };
+        Err(out_of_order(cookie, first))
+    }
+
+    /// Takes the jobs from the device. What it completed is read before they end.
+    ///
+    /// # Errors
+    /// The device may go on with them.
+    fn take_back(&mut self, side: &Side) -> Result<()> {
+        match self.queues.take_back() {
+            // What is gone does nothing.
+            Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
+            _ => {
+                self.let_go.get_or_insert(side.cq.consumer_index());
+                Ok(())
+            }
+        }
     }
 
     /// A job failed: the device takes no others, and gives back what it has.
@@ -246,30 +292,12 @@ impl Engine for RdmaEngine {
         Some(tag)
     }
 
-    fn complete(&mut self, cqe: Cqe, _side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
-        let receive = cqe.is_receive();
-        let first = u64::from(self.lane(receive).first);
-        let cookie = match self.queues.complete(cqe) {
-            Ok(completion) => {
-                let cookie = completion.cookie;
-                if cookie != first {
-                    return Err(out_of_order(cookie, first));
-                }
-                return Ok(match receive {
-                    true => self.received(&completion, into),
-                    false => self.sends.take_first().map(|job| done(job, Ok(())).put(into)),
-                });
-            }
-            Err(CompletionError::Failed(failure)) if failure.cookie == first => {
-                return Ok(self.failed(failure).map(|done| done.put(into)));
-            }
-            Err(CompletionError::Failed(failure)) => failure.cookie,
-            Err(other) => {
-                let error = Error::new(ErrorKind::InvalidValue, other.to_string());
-                return Err(error.with_source(other));
-            }
-        };
-        Err(out_of_order(cookie, first))
+    fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
+        self.completed(cqe, into).inspect_err(|_| {
+            // Which jobs go on is not known any more: none do.
+            self.instance.abort();
+            let _refused = self.take_back(side);
+        })
     }
 
     fn in_flight(&self) -> u32 {
@@ -277,7 +305,7 @@ impl Engine for RdmaEngine {
     }
 
     fn progress(&mut self, side: &mut Side) -> Option<Done> {
-        if self.gone.is_none_or(|index| !side.has_read(index)) {
+        if self.let_go.is_none_or(|index| !side.has_read(index)) {
             return None;
         }
         let lane = if self.sends.in_flight() > 0 { &mut self.sends } else { &mut self.receives };
@@ -289,21 +317,12 @@ impl Engine for RdmaEngine {
     }
 
     fn has_work(&self) -> bool {
-        self.gone.is_some() && self.in_flight() > 0
+        self.let_go.is_some() && self.in_flight() > 0
     }
 
     fn abort(&mut self, side: &mut Side) -> Result<()> {
-        // Of an instance that was stopped, the jobs in flight are of the queue pair from before.
-        let ended = self.queues.to_error();
         self.instance.abort();
-        match ended {
-            // What it completed can still be read, and that is all that comes.
-            Err(error) if error.kind() == LowerKind::DeviceGone => {
-                self.gone = Some(side.cq.consumer_index());
-                Ok(())
-            }
-            ended => Ok(ended?),
-        }
+        self.take_back(side)
     }
 }
 

@@ -254,6 +254,8 @@ impl Instance {
         let live = self.live(&mut inner)?;
         if let Err(error) = live.control.connect(domain, &peer.address, &options) {
             if !live.control.is_in_init().unwrap_or(false) {
+                // It is half way: what is posted comes back, and the peer reaches it no more.
+                let _refused = live.control.to_error();
                 self.set_state(RdmaState::Error);
             }
             return Err(error.into());
@@ -282,9 +284,10 @@ impl Instance {
         let mut inner = self.inner();
         if let Some(live) = &inner.live {
             match live.control.to_error() {
+                _ if inner.given_back => {}
                 // What is gone is connected to nobody.
                 Err(error) if error.kind() == LowerKind::DeviceGone => {
-                    if inner.place.is_some() && !inner.given_back {
+                    if inner.place.is_some() {
                         let text = "the device is gone, and flushes nothing: abort the instance \
                                     on its work queue, and stop it then";
                         return Err(Error::plain(ErrorKind::Shutdown, text).with_source(error));
@@ -300,6 +303,20 @@ impl Instance {
         }
         self.set_state(RdmaState::Reset);
         Ok(())
+    }
+
+    /// Its handle is dropped. One that was stopped has no queue pair.
+    pub(super) fn abandon(&self) {
+        let inner = self.inner();
+        if let Some(live) = &inner.live
+            && inner.place.is_some()
+            && !inner.given_back
+        {
+            // What the device refuses is no worse than before.
+            let _refused = live.control.to_error();
+            drop(inner);
+            self.fail(self.word().starts());
+        }
     }
 
     /// It takes no more jobs. The queue pair that the work queue has may be one from before.

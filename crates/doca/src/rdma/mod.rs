@@ -77,6 +77,7 @@ mod lane;
 mod properties;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use verbless_queue::Cq;
@@ -110,12 +111,33 @@ pub use properties::{Mtu, Properties, TransportType};
 
 /// A started instance (`struct doca_rdma`). It takes one work queue, in either mode.
 ///
+/// When it is dropped (`doca_rdma_destroy`), its connection ends: its jobs in flight come back from
+/// the work queue, which then leaves it.
+///
 /// It is `Send` and `Sync`: connections can be made by another thread than the one that has the
 /// work queue.
 pub struct Rdma {
     core: Arc<Core>,
-    instance: Arc<Instance>,
+    instance: Owned,
     properties: Properties,
+}
+
+/// The instance of a handle. A handle that is dropped ends the connection: nobody could, and the
+/// receives in flight would be for ever.
+struct Owned(Arc<Instance>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+impl Deref for Owned {
+    type Target = Arc<Instance>;
+
+    fn deref(&self) -> &Arc<Instance> {
+        &self.0
+    }
 }
 
 impl Rdma {
@@ -187,6 +209,15 @@ impl Rdma {
     /// The device cannot be opened.
     pub fn max_send_buf_chain_len(dev: &impl AsDev) -> Result<u32> {
         Ok(properties::max_send_buf_chain_len(&dev.dev()?))
+    }
+
+    /// Buffers that the destination of a read is chained of at most, if
+    /// [`Properties::send_buf_chain_len`] is not less.
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn max_read_buf_chain_len(dev: &impl AsDev) -> Result<u32> {
+        Ok(properties::max_read_buf_chain_len(&dev.dev()?))
     }
 
     /// What [`Properties::recv_buf_chain_len`] can be at most.

@@ -118,6 +118,7 @@ impl Properties {
         within("rnr_retry_count", self.rnr_retry_count.into(), 0, 7)?;
         within("ack_timeout", self.ack_timeout.into(), 0, 31)?;
         within("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)?;
+        within("reads", self.reads.into(), 1, 128)?;
         let port = dev.device().query_port(self.port)?;
         let level = if port.link_layer() == LinkLayer::Ethernet { 7 } else { 15 };
         within("service_level", self.service_level.unwrap_or(0).into(), 0, level)?;
@@ -213,6 +214,11 @@ pub(super) fn max_recv_queue_size(dev: &Dev) -> u32 {
 
 pub(super) fn max_send_buf_chain_len(dev: &Dev) -> u32 {
     dev.caps().max_send_sges().min(MAX_SGES) as u32
+}
+
+/// Of a read, whatever `send_buf_chain_len` is.
+pub(super) fn max_read_buf_chain_len(dev: &Dev) -> u32 {
+    dev.caps().max_read_sges().min(MAX_SGES) as u32
 }
 
 pub(super) fn max_recv_buf_chain_len(dev: &Dev) -> u32 {

@@ -53,6 +53,9 @@ pub(crate) struct Placed {
     pub length: u64,
 }
 
+/// Bytes of a READ's WQE at most (Linux `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`).
+const MOST_OF_READ: usize = 512;
+
 /// The operands of an atomic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Operands {
@@ -104,6 +107,9 @@ impl Work {
     ) -> Result<Self, Refused> {
         let mut work = Self::control(wqe, qpn, index)?;
         work.operation.check(qp_type, general)?;
+        if wqe.len() > MOST_OF_READ && opcode(wqe) == verbless_prm::hot::opcode::READ {
+            return Err(Refused::Malformed);
+        }
         for part in work.operation.segments {
             let rest = wqe.get(work.data..).ok_or(Malformed)?;
             work.data += match part {
@@ -279,6 +285,13 @@ mod tests {
             wqe(opcode::SEND, InlineHeader::new(InlineWord::pack(true, 13)).as_bytes());
         let work = parse(&long_inline, 5, 7).unwrap();
         assert_eq!(segments(&long_inline, work.data).collect::<Vec<_>>(), [Err(Malformed)]);
+    }
+
+    #[test]
+    fn the_wqe_of_a_read_has_512_bytes_at_most() {
+        assert!(parse(&wqe(opcode::READ, &[0; 496]), 5, 7).is_ok());
+        assert_eq!(parse(&wqe(opcode::READ, &[0; 512]), 5, 7).unwrap_err(), Refused::Malformed);
+        assert!(parse(&wqe(opcode::WRITE, &[0; 512]), 5, 7).is_ok());
     }
 
     proptest! {

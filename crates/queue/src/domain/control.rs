@@ -63,12 +63,14 @@ impl<S: Service> Qp<S> {
 }
 
 impl<S: Service> QpQueues<S> {
-    /// 2ERR_QP: everything posted completes as flushed, if the device is there.
+    /// 2RST_QP: takes from the device what was posted. What it has completed can still be read; the
+    /// rest completes no more, and nothing can be posted.
     ///
     /// # Errors
-    /// The device's refusal.
-    pub fn to_error(&self) -> Result<(), Error> {
-        self.device.lock().object_mut().to_error()
+    /// The device's refusal: it may go on.
+    pub fn take_back(&mut self) -> Result<(), Error> {
+        self.queue.send.close();
+        self.device.lock().object_mut().to_reset()
     }
 
     /// Resets the queue pair on the device, which then has nothing of ours. For whoever gives up

@@ -69,13 +69,16 @@ macro_rules! operations {
                 #[inline(always)]
                 #[allow(private_interfaces, reason = "the trait cannot be named outside")]
                 fn ds(&self, _limits: &Limits) -> Result<u32, PostError> {
-                    Ok(1 $(+ self.$segment.ds(_limits)?)*)
+                    let ds = 1 $(+ self.$segment.ds(_limits)?)*;
+                    let most = <Self as Request>::INFO.most_ds();
+                    if ds <= most { Ok(ds) } else { Err(PostError::TooManySges) }
                 }
 
                 #[inline(always)]
                 #[allow(private_interfaces, reason = "the trait cannot be named outside")]
                 fn usual_ds(&self, _limits: &Limits) -> Option<u32> {
-                    Some(1 $(+ self.$segment.usual_ds(_limits)?)*)
+                    let ds = 1 $(+ self.$segment.usual_ds(_limits)?)*;
+                    (ds <= const { <Self as Request>::INFO.most_ds() }).then_some(ds)
                 }
 
                 #[inline(always)]

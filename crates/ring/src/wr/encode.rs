@@ -20,7 +20,7 @@ pub enum PostError {
     Unsupported,
     /// The queue pair is not ready to send.
     NotConnected,
-    /// More SGEs than the queue was created for.
+    /// More SGEs than the queue was created for, or than a READ can have: 30.
     TooManySges,
     /// More inline data than the queue was created for.
     InlineTooLong,
@@ -57,7 +57,9 @@ impl fmt::Display for PostError {
             Self::NotConnected => {
                 "the queue pair is not connected: connect it (to RTS) before sends are posted"
             }
-            Self::TooManySges => "more SGEs than the queue was created for",
+            Self::TooManySges => {
+                "more SGEs than the queue was created for, or than a READ can have (30)"
+            }
             Self::InlineTooLong => "more inline data than the queue was created for",
             Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
             Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",

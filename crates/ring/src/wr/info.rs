@@ -65,6 +65,17 @@ pub struct OperationInfo {
     pub ds: u32,
 }
 
+impl OperationInfo {
+    /// Ds of its WQE at most. A READ's is of 512 bytes (Linux `include/linux/mlx5/device.h`,
+    /// `MLX5_MAX_SGE_RD`); any other fills what the control segment can state.
+    pub const fn most_ds(&self) -> u32 {
+        match self.operation {
+            Operation::Read => 512 / 16,
+            _ => 63,
+        }
+    }
+}
+
 /// Why a queue cannot take an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {

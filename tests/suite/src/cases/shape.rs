@@ -1,7 +1,7 @@
 //! Messages of every shape: lengths, alignments, scatter/gather lists, inline data.
 
 use verbless_command::KeyAccess;
-use verbless_queue::wr::{Inline, Read, Send, Write};
+use verbless_queue::wr::{Inline, PostError, Read, Send, Write};
 use verbless_queue::{QpConfig, Region, RemoteAddr, Rkey, Sge};
 
 use crate::case::cases;
@@ -104,7 +104,7 @@ fn writes_gather_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
 
 fn reads_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
-    for count in 1..=pair.a.device.caps().max_send_sges() {
+    for count in 1..=pair.a.device.caps().max_read_sges() {
         let data = pattern(count as u8, 4096);
         pair.b.fill(0, &data)?;
         pair.a.fill(0, &[0; 4096])?;
@@ -115,6 +115,9 @@ fn reads_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
         let found = gathered(&pair.a.region, &sges)?;
         ensure!(found == data[..total], "{count} pieces came out otherwise");
     }
+    let (sges, _) = pieces(&pair.a.region, pair.a.device.caps().max_read_sges() + 1)?;
+    let refused = pair.a.qp.post(&Read::new(&sges[..], pair.b.remote(0)?).signaled(), 0);
+    ensure_eq!(refused, Err(PostError::TooManySges), "a READ of one more");
     Ok(())
 }
 

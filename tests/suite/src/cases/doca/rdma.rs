@@ -71,11 +71,29 @@ fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
         let came = b.done()?;
         ensure!(came.local.is_none() && came.immediate == immediate, "what came: {came:?}");
     }
+    let job = b.rdma()?.receive(None);
+    b.submit(job)?;
+    let job = a.rdma()?.write_imm(None, None, 9);
+    a.perform(job)?;
+    let came = b.done()?;
+    ensure_eq!(came.opcode, Some(RdmaOpcode::RecvWriteWithImm), "opcode");
+    ensure!(came.local.is_none() && came.immediate == Some(9), "what came: {came:?}");
     let jobs = [a.rdma()?.write(None, None), a.rdma()?.read(None, None)];
     for job in jobs {
         let done = a.perform(job)?;
         ensure!(done.local.is_none() && done.remote.is_none(), "a buffer came: {done:?}");
     }
+    // One end alone, where there is nothing to move.
+    b.fill(0, &[5; 64])?;
+    let jobs = [
+        a.rdma()?.write(None, Some(a.remote(0, 64)?)),
+        a.rdma()?.read(None, Some(a.remote(0, 64)?)),
+        a.rdma()?.read(a.room(0, 64)?, None),
+    ];
+    for job in jobs {
+        a.perform(job)?;
+    }
+    ensure!(b.bytes(0, 64)? == [5; 64], "something was written");
     Ok(())
 }
 
@@ -235,12 +253,27 @@ fn what_a_job_may_not_have_is_refused_and_changes_nothing(lab: &Lab) -> Result<(
     let buffer = |buffer: Option<verbless_doca::Buf>| buffer.ok_or_else(|| Stop::fail("no buffer"));
     let referenced = a.data(0, 10)?;
     let _more = referenced.as_ref().map(|buffer| buffer.add_ref()).transpose()?;
+    let chain_of = |first: Option<verbless_doca::Buf>, second: Option<verbless_doca::Buf>| {
+        let (mut first, second) = (buffer(first)?, buffer(second)?);
+        first.link(second).map_err(|refused| refused.error)?;
+        Ok::<_, Stop>(first)
+    };
+    let result = chain_of(a.data(0, 4)?, a.data(4, 4)?)?;
+    let words = chain_of(Some(a.remote(0, 8)?), Some(a.remote(8, 8)?))?;
+    let source = chain_of(Some(a.remote(0, 8)?), Some(a.remote(8, 8)?))?;
     let rdma = a.rdma()?;
     let (invalid, denied) = (ErrorKind::InvalidValue, ErrorKind::NotPermitted);
     let jobs = [
         ("a read without a source", rdma.read(a.data(0, 10)?, None), invalid),
         ("a write without a destination", rdma.write(a.data(0, 10)?, None), invalid),
         ("a chain at the peer", rdma.write(a.data(0, 10)?, Some(chained)), invalid),
+        ("a chain at the peer to read from", rdma.read(a.data(0, 10)?, Some(source)), invalid),
+        ("a chain as an atomic's result", rdma.fetch_and_add(a.remote(0, 8)?, result, 1), invalid),
+        (
+            "a chain as an atomic's destination",
+            rdma.compare_and_swap(words, buffer(a.data(0, 8)?)?, 1, 2),
+            invalid,
+        ),
         ("a peer's buffer too short", rdma.write(a.data(0, 11)?, Some(a.remote(0, 10)?)), invalid),
         ("a buffer with references", rdma.send(referenced), invalid),
         ("a send of the peer's memory", rdma.send(Some(a.remote(0, 8)?)), denied),

@@ -26,13 +26,16 @@ cases!(
     instances_can_be_as_large_as_the_device_says_and_no_larger,
 );
 
-/// A job that does to the peer's memory what a right lets it do.
-fn job_by(right: AccessFlags, end: &End) -> Result<RdmaJob, Stop> {
+/// A job that does to the peer's memory what a right lets it do, or the `other` one.
+fn job_by(right: AccessFlags, other: bool, end: &End) -> Result<RdmaJob, Stop> {
     let (rdma, here, there) = (end.rdma()?, end.data(64, 8)?, end.remote(128, 8)?);
-    Ok(match right {
-        AccessFlags::RDMA_READ => rdma.read(here, Some(there)),
-        AccessFlags::RDMA_WRITE => rdma.write(here, Some(there)),
-        _ => rdma.fetch_and_add(there, here.ok_or_else(|| Stop::fail("no buffer"))?, 1),
+    let result = |here: Option<Buf>| here.ok_or_else(|| Stop::fail("no buffer"));
+    Ok(match (right, other) {
+        (AccessFlags::RDMA_READ, _) => rdma.read(here, Some(there)),
+        (AccessFlags::RDMA_WRITE, false) => rdma.write(here, Some(there)),
+        (AccessFlags::RDMA_WRITE, true) => rdma.write_imm(here, Some(there), 1),
+        (_, false) => rdma.fetch_and_add(there, result(here)?, 1),
+        (_, true) => rdma.compare_and_swap(there, result(here)?, 0, 1),
     })
 }
 
@@ -42,11 +45,14 @@ fn each_operation_needs_its_right_of_the_peers_instance_and_of_its_map(
     let all = rights(lab)?;
     for needed in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
         for instance in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
-            for memory in RIGHTS {
+            for (memory, other) in RIGHTS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
                 let mut both = ends(lab, instance, memory, |builder| builder)?;
                 connect(&both)?;
                 let [a, b] = &mut both;
-                let job = job_by(needed, a)?;
+                // For a write with immediate.
+                let receive = b.rdma()?.receive(None);
+                b.submit(receive)?;
+                let job = job_by(needed, other, a)?;
                 let what = format!("{needed:?} of an instance with {instance:?}, a map {memory:?}");
                 if instance == needed && memory == needed {
                     a.perform(job).map_err(|Stop(why)| Stop::fail(format!("{what}: {why}")))?;
@@ -236,10 +242,11 @@ fn an_old_descriptor_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
     connect(&both)?;
     works(&mut both)?;
     both.iter_mut().try_for_each(End::restart)?;
-    let [a, b] = &mut both;
-    ensure!(b.rdma()?.export()? != old, "the new descriptor is the old one");
-    let kind = refusal(a.rdma()?.connect(old))?;
+    ensure!(both[1].rdma()?.export()? != old, "the new descriptor is the old one");
+    let kind = refusal(both[0].rdma()?.connect(old))?;
     ensure_eq!(kind, ErrorKind::InvalidValue, "the instance that it connected before");
+    connect(&both)?;
+    let [a, b] = &mut both;
     // Another instance cannot know that it is old; its messages arrive nowhere.
     let stranger = soon(Rdma::builder(&a.dev)).start().map_err(|refused| refused.error)?;
     a.workq.add(&stranger)?;
@@ -255,8 +262,10 @@ fn an_old_descriptor_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(kind, Some(ErrorKind::TimeOut), "why it failed");
     ensure_eq!(b.workq.in_flight(), 1, "the receive is still there");
     a.workq.remove(&stranger)?;
-    connect(&both)?;
-    Ok(())
+    let job = a.rdma()?.send(a.data(0, 64)?);
+    a.perform(job)?;
+    b.done()?;
+    works(&mut both)
 }
 
 fn an_altered_descriptor_is_refused(lab: &Lab) -> Result<(), Stop> {

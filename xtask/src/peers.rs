@@ -131,6 +131,24 @@ fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     let refused = "! get ../slow.toml --out got && ! get out --out got && ! get none --out got && \
                    [ ! -e got ] && get one --out got && cmp got dir/one";
     checks.run(model, &[], "names that are not served", &with_server(refused));
+    let zeros = [&[0, 0, 0, 69, b'C'][..], &[0; 68]].concat();
+    let hostile: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        // A length that never comes, a greeting of zeros, one that is short, one of 4 GiB, and a
+        // request without a greeting.
+        &[0, 0, 1],
+        &zeros,
+        &[0, 0, 0, 5, b'C', 1, 2, 3, 4],
+        &[0xff, 0xff, 0xff, 0xff, b'C'],
+        &[0, 0, 0, 4, b'O', b'o', b'n', b'e'],
+    ];
+    for (number, bytes) in hostile.iter().enumerate() {
+        std::fs::write(place.join(format!("hostile.{number}")), bytes)?;
+    }
+    let sent = "for it in hostile.*; do exec 3<>/dev/tcp/${at/:/\\/} && cat $it >&3; \
+                timeout 1 cat <&3 >/dev/null; exec 3>&-; done; \
+                kill -0 $server && get one --out got && cmp got dir/one";
+    checks.run(model, &[], "clients that send anything", &with_server(sent));
     let slow = ["--faults", &plan];
     let restart = "get long --out got & client=$!; part got $client && kill -9 $server && serve && \
                    wait $client && cmp got dir/long";

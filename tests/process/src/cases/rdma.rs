@@ -232,6 +232,7 @@ fn outlives(role: &mut Role) -> Result<(), Stop> {
             ensure!(why.is_none_or(|why| known.contains(&why)), "job {} ended as {why:?}", next);
         }
         ensure_eq!(end.workq.in_flight(), 0, "jobs in flight");
+        ensure_eq!(end.inventory.num_free_elements(), 2 * DEPTH as usize, "buffers that are back");
         if last {
             ensure!(life > 1, "the peer was never killed");
             return Ok(());

@@ -1,7 +1,7 @@
 //! Export descriptors, as a peer that lies sends them, at the device that imports them: an import
-//! is refused, or is a map within the limits of its format, and copies out of it end. Connection
-//! descriptors of RDMA are read, too. The first byte says what becomes of the rest: changes of a
-//! good descriptor, or a descriptor.
+//! is refused, or is a map within the limits of its format, and copies out of it end. Instances of
+//! RDMA connect by connection descriptors. The first byte says what becomes of the rest: changes of
+//! a good descriptor, or a descriptor.
 #![no_main]
 
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
 use verbless_devx::Backend;
 use verbless_doca::dma::Dma;
-use verbless_doca::rdma::Rdma;
+use verbless_doca::rdma::{Rdma, RdmaState};
 use verbless_doca::{
     AccessFlags, Dev, DevInfo, DynamicMmap, Inventory, Memory, MemoryMap, Mmap, WorkQ,
 };
@@ -113,8 +113,14 @@ fuzz_target!(|data: &[u8]| {
         if what & 4 != 0 {
             seal(&mut bytes, what & 8 != 0);
         }
-        let _ = verbless_doca::rdma::blob::check(&bytes);
         let dev = if what & 16 != 0 { card.host.clone() } else { card.dpu.clone() };
+        if verbless_doca::rdma::blob::check(&bytes).is_ok() {
+            let rdma = Rdma::builder(&dev).start().expect("it starts");
+            match rdma.connect(&bytes) {
+                Ok(()) => assert_eq!(rdma.state(), RdmaState::Connected),
+                Err(_) => assert_ne!(rdma.state(), RdmaState::Connected),
+            }
+        }
         if let Ok(map) = Mmap::create_from_export(&bytes, &dev) {
             assert!(map.is_from_export() && !map.is_empty());
             assert!(map.address().checked_add(map.len()).is_some(), "{map:?}");

@@ -1,7 +1,8 @@
 //! `cargo xtask dpa`: what runs on a DPA's cores.
 //!
-//! `dpa test` checks the core in software (`crates/riscv`): its instruction tests, random programs
-//! against QEMU's user mode, and programs that rustc compiles for riscv64imac.
+//! `dpa run` runs a program on the core in software, under a debugger if one is wanted. `dpa test`
+//! checks that core (`crates/riscv`): its instruction tests, random programs against QEMU's user
+//! mode, and programs that rustc compiles for riscv64imac.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +16,16 @@ use crate::{Result, workspace_root};
 pub(crate) enum Task {
     /// Tests the RISC-V core: each instruction, random programs against QEMU, compiled programs.
     Test,
+    /// Runs an ELF file for riscv64imac on the core until it ends with ECALL; all is well if a0 is
+    /// 0 then.
+    Run {
+        /// The file, linked statically with an entry point.
+        file: PathBuf,
+        /// Wait for a debugger on this TCP port of this machine first; 0: any, which is printed.
+        /// `gdb-multiarch FILE -ex 'target remote :PORT'`.
+        #[arg(long, value_name = "PORT")]
+        gdb: Option<u16>,
+    },
 }
 
 const PACKAGE: &str = "verbless-riscv";
@@ -26,6 +37,15 @@ const ROUNDS: &str = "8";
 /// Runs the task; whether all is well.
 pub(crate) fn run(task: &Task) -> Result<bool> {
     match task {
+        Task::Run { file, gdb } => {
+            let file = std::path::absolute(file)?;
+            let mut debug = cargo(&["run", "--quiet", "--release", "--package", PACKAGE]);
+            debug.args(["--features", "gdb", "--example", "debug", "--"]).arg(file);
+            if let Some(port) = gdb {
+                debug.args(["--gdb", &port.to_string()]);
+            }
+            Ok(debug.status()?.success())
+        }
         Task::Test => {
             let Outcome::Ran { passed, failed, skips, more } = test()? else {
                 return Err("nothing ran".into());

@@ -17,8 +17,13 @@ use crate::role::Role;
 /// How often the one of two programs is killed that a campaign by hand does: 3 if it is not set.
 const LIVES: &str = "VERBLESS_LIVES";
 
+/// How often one of two programs is killed.
+fn lives() -> u32 {
+    std::env::var(LIVES).ok().and_then(|lives| lives.parse().ok()).unwrap_or(3)
+}
+
 pub(super) fn cases() -> Vec<Case> {
-    let lives = std::env::var(LIVES).ok().and_then(|lives| lives.parse().ok()).unwrap_or(3);
+    let lives = lives();
     let mut cases = vec![Case::new("two_programs_do_all_jobs_of_doca_rdma", asks, answers)];
     for (by, how) in [(By::Itself, "kills_itself"), (By::Director, "is_killed")] {
         let name = format!("jobs_of_doca_rdma_end_once_each_when_the_peer_{how}_and_go_on_with_it");
@@ -196,8 +201,9 @@ fn outlives(role: &mut Role) -> Result<(), Stop> {
         }
         meet(role)?;
         let mut failed = 0;
-        // It works on until it notices, which it does by its jobs alone.
-        while failed == 0 && next < 5_000 {
+        // It works on until it notices, which it does by its jobs alone, however long the peer
+        // takes to die. Only the last one does not.
+        while failed == 0 && (life <= lives() || next < 5_000) {
             while in_flight.len() < DEPTH as usize - 8 && end.rdma()?.state() != RdmaState::Error {
                 let job = match next % 3 {
                     0 => end.rdma()?.write(end.here(0, 512)?, end.far(30_000, 512)?),

@@ -190,7 +190,7 @@ fn a_program_that_runs_on_is_interrupted() {
     stream.write_all(b"+$D#44").unwrap();
     let (ended, hart) = thread.join().unwrap();
     assert_eq!(ended.unwrap(), Ended::Detached);
-    assert!(hart.pc() == CODE && hart.instructions() > 1000);
+    assert_eq!(hart.pc(), CODE);
 }
 
 #[test]

@@ -182,7 +182,8 @@ fn a_program_that_runs_on_is_interrupted() {
     stream.write_all(&[3]).unwrap();
     let mut said = Vec::new();
     // SIGINT is 2; GDB acknowledges, and leaves.
-    while !String::from_utf8_lossy(&said).contains("$T02") {
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    while !String::from_utf8_lossy(&said).contains("$S02") {
         let mut byte = [0];
         assert_eq!(stream.read(&mut byte).unwrap(), 1, "{said:?}");
         said.extend(byte);

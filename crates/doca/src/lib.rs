@@ -57,8 +57,9 @@
 //! | [`sync_event`] | `doca_sync_event.h` | counters that a host and its DPU share |
 //!
 //! # Threads
-//! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`; maps,
-//! buffers, inventories, work queues and sync events are `Send`, and used by one thread at a time.
+//! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`, but for
+//! those of sync events; maps, buffers, inventories, work queues and sync events are `Send`, and
+//! used by one thread at a time.
 //!
 //! # Cost
 //! On the way of a job nothing is allocated, no lock is taken, and nothing is called through a

@@ -29,7 +29,9 @@ fn a_device_that_is_opened_twice_is_the_same_and_another_one_is_not() {
 
 #[test]
 fn a_device_closes_with_its_last_handle_and_opens_anew() {
-    let info = DevInfo::list_of(&backend("bluefield3")).unwrap().remove(0);
+    let (model, backend) = support::disturbable("bluefield3");
+    let info = DevInfo::list_of(&backend).unwrap().remove(0);
+    let closed = model.counts(0);
     let (first, second) = (info.open().unwrap(), info.open().unwrap());
     drop(first);
     let third = info.open().unwrap();
@@ -37,7 +39,9 @@ fn a_device_closes_with_its_last_handle_and_opens_anew() {
     drop((second, third.clone()));
     let map = map(&third, 64, READ_WRITE);
     drop(third);
+    assert_ne!(model.counts(0), closed, "the map has it open");
     drop(map);
+    assert_eq!(model.counts(0), closed);
     assert!(info.open().is_ok());
 }
 
@@ -420,6 +424,9 @@ fn handles_are_send_and_devices_are_sync() {
     fn sync<T: Send + Sync>() {}
     sync::<DevInfo>();
     sync::<verbless_doca::Dev>();
+    sync::<verbless_doca::DevInfoRep>();
+    sync::<verbless_doca::DevRep>();
+    sync::<verbless_doca::rdma::Rdma>();
     sync::<verbless_doca::sha::Sha>();
     sync::<verbless_doca::dma::Dma>();
     sync::<verbless_doca::graph::Graph>();

@@ -192,3 +192,21 @@ fn a_chain_finds_room_on_the_deepest_work_queue_of_a_device_with_short_completio
         workq.retrieve_within(None).unwrap();
     }
 }
+
+#[test]
+fn the_event_handle_is_there_before_any_context_and_stays_the_same() {
+    use std::os::fd::AsRawFd;
+    let infos = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
+    let devs = [infos[0].open().unwrap(), infos[1].open().unwrap()];
+    let mut workq = WorkQ::builder(4).event_driven().build().unwrap();
+    let handle = workq.event_handle().as_raw_fd();
+    let contexts = devs.each_ref().map(|dev| Dma::builder(dev).start().unwrap());
+    for context in &contexts {
+        workq.add(context).unwrap();
+        assert_eq!(workq.event_handle().as_raw_fd(), handle);
+    }
+    for context in &contexts {
+        workq.remove(context).unwrap();
+        assert_eq!(workq.event_handle().as_raw_fd(), handle);
+    }
+}

@@ -25,7 +25,7 @@ pub(crate) mod sealed {
 }
 
 /// A started instance of a library, which work queues are added to (`struct doca_ctx`). It is
-/// `Send` and `Sync`.
+/// `Send` and, but for that of a sync event, `Sync`.
 pub trait Context: sealed::Sealed {
     /// Whether a work queue in event-driven mode can be added to it
     /// (`doca_ctx_get_event_driven_supported`).

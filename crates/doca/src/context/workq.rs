@@ -283,9 +283,9 @@ impl WorkQ {
     ///
     /// # Errors
     /// Nothing was begun. [`ErrorKind::InUse`] if the instance, or one of a sub-graph in it, is in
-    /// flight; [`ErrorKind::InvalidValue`] if the data of a node is not set; [`ErrorKind::Again`]
-    /// if as many instances are in flight as the work queue is deep; [`ErrorKind::BadState`] if it
-    /// is not on the graph or on a node's context.
+    /// flight, or one is in it at two places; [`ErrorKind::InvalidValue`] if the data of a node is
+    /// not set; [`ErrorKind::Again`] if as many instances are in flight as the work queue is deep;
+    /// [`ErrorKind::BadState`] if it is not on the graph or on a node's context.
     pub fn submit_graph(
         &mut self,
         instance: &Instance,

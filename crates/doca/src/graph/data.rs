@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::instance::Instance;
@@ -44,7 +45,14 @@ pub(super) enum Data {
     Unset,
     Job(Box<dyn Held>),
     User(Box<dyn Any + Send>),
-    Graph(Instance),
+    Graph(SubInstance),
+}
+
+/// The instance of a sub-graph node.
+pub(super) struct SubInstance {
+    pub(super) instance: Instance,
+    /// Its state, from the submission of the outer instance to the end of that; but while it runs.
+    pub(super) claimed: Option<Box<Body>>,
 }
 
 /// How far a node is.
@@ -135,12 +143,18 @@ impl Body {
         held.downcast_mut()
     }
 
-    /// Whether it can be submitted as it is.
-    pub(super) fn check(&self, queues: &Queues) -> Result<()> {
-        self.nodes.iter().try_for_each(|node| match &node.data {
+    /// Takes the instances of all sub-graph nodes, so that no other submission can have them, if
+    /// it and they can be submitted as they are.
+    pub(super) fn claim(&mut self, queues: &Queues) -> Result<()> {
+        let claimed = self.nodes.iter_mut().try_for_each(|node| match &mut node.data {
             Data::Unset => Err(unset()),
             Data::User(_) => Ok(()),
-            Data::Graph(instance) => instance.idle()?.check(queues),
+            Data::Graph(SubInstance { instance, claimed }) => {
+                let mut body = instance.idle()?;
+                body.claim(queues)?;
+                *claimed = Some(body.take());
+                Ok(())
+            }
             Data::Job(job) => match job.context() {
                 None => Err(unset()),
                 Some(context) if queues.has(context) => Ok(()),
@@ -149,18 +163,41 @@ impl Body {
                     Err(Error::plain(ErrorKind::BadState, text))
                 }
             },
-        })
+        });
+        claimed.inspect_err(|_| self.release())
+    }
+
+    /// Gives back what [`Body::claim`] took and does not run.
+    pub(super) fn release(&mut self) {
+        for node in &mut self.nodes {
+            if let Data::Graph(SubInstance { instance, claimed }) = &mut node.data
+                && let Some(mut body) = claimed.take()
+            {
+                body.release();
+                instance.put_back(body);
+            }
+        }
     }
 
     /// Begins a run.
     pub(super) fn begin(&mut self) {
+        self.forget_results();
         (self.left, self.result, self.failed) = (self.nodes.len() as u32, Ok(()), None);
         for place in 0..self.nodes.len() {
             let parents = self.plan.nodes[place].parents;
-            self.nodes[place].result = None;
             self.nodes[place].progress = Progress::Waits(parents);
             if parents == 0 {
                 self.enlist(place as u32);
+            }
+        }
+    }
+
+    /// Those of the last run, its sub-graphs' among them, which may not run this time.
+    fn forget_results(&mut self) {
+        for node in &mut self.nodes {
+            node.result = None;
+            if let Data::Graph(SubInstance { claimed: Some(body), .. }) = &mut node.data {
+                body.forget_results();
             }
         }
     }
@@ -225,29 +262,50 @@ impl Body {
 pub(super) type Callback =
     dyn Fn(&mut UserNode<'_>) -> std::result::Result<(), ErrorKind> + Send + Sync;
 
-/// What the function of a user node sees of its instance: its own data, the results of nodes that
-/// ended, and the jobs of nodes that did not begin. Those on which it depends have all ended, and
-/// those that depend on it have not begun; others may be either.
+/// What the function of a user node sees of its instance: its own data, and [all nodes](Nodes).
+/// Those on which it depends have all ended, and those that depend on it have not begun; others may
+/// be either.
 pub struct UserNode<'b> {
-    body: &'b mut Body,
+    nodes: Nodes<'b>,
     node: u32,
 }
 
 impl<'b> UserNode<'b> {
     pub(super) fn new(body: &'b mut Body, node: u32) -> Self {
-        Self { body, node }
+        Self { nodes: Nodes { body }, node }
     }
 
     /// The node.
     pub fn node(&self) -> Node {
-        self.body.plan.node(self.node)
+        self.nodes.body.plan.node(self.node)
     }
 
     /// The data of this node; `None` if it is of another type.
     pub fn data<T: Any + Send>(&mut self) -> Option<&mut T> {
-        self.body.user_data(self.node as usize)
+        self.nodes.body.user_data(self.node as usize)
     }
+}
 
+impl<'b> Deref for UserNode<'b> {
+    type Target = Nodes<'b>;
+    fn deref(&self) -> &Nodes<'b> {
+        &self.nodes
+    }
+}
+
+impl<'b> DerefMut for UserNode<'b> {
+    fn deref_mut(&mut self) -> &mut Nodes<'b> {
+        &mut self.nodes
+    }
+}
+
+/// The nodes of an instance in flight: the results of those that ended, and the jobs of those that
+/// did not begin.
+pub struct Nodes<'b> {
+    body: &'b mut Body,
+}
+
+impl Nodes<'_> {
     /// The event of a context node's job, with its buffers; `None` if it has not ended, or the
     /// event was taken, or the node is of another graph.
     pub fn result(&mut self, node: Node) -> Option<&mut Event> {
@@ -280,18 +338,27 @@ impl<'b> UserNode<'b> {
         }
     }
 
-    /// The instance of a sub-graph node.
+    /// The data of a user node; `None` if it is of another type, or the node of another graph.
+    pub fn user_node_data<T: Any + Send>(&mut self, node: Node) -> Option<&mut T> {
+        let place = self.body.plan.place(node).ok()?;
+        self.body.user_data(place)
+    }
+
+    /// The nodes of a sub-graph node's instance, which has ended or not begun: until the outer
+    /// instance has ended, they are reached by no other way.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if it is no sub-graph node of this graph.
-    pub fn sub_graph(&self, node: Node) -> Result<&Instance> {
+    /// [`ErrorKind::InUse`] while it runs; [`ErrorKind::InvalidValue`] if it is no sub-graph node
+    /// of this graph.
+    pub fn sub_graph(&mut self, node: Node) -> Result<Nodes<'_>> {
         let place = self.body.plan.place(node)?;
-        match &self.body.nodes[place].data {
-            Data::Graph(instance) => Ok(instance),
-            _ => Err(crate::error::Error::plain(
-                ErrorKind::InvalidValue,
-                "the node is no sub-graph node",
-            )),
+        match &mut self.body.nodes[place].data {
+            Data::Graph(SubInstance { claimed: Some(body), .. }) => Ok(Nodes { body }),
+            Data::Graph(_) => {
+                let text = "the sub-graph runs: let this node depend on its node, or that on this";
+                Err(Error::plain(ErrorKind::InUse, text))
+            }
+            _ => Err(Error::plain(ErrorKind::InvalidValue, "the node is no sub-graph node")),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::data::{Body, Data};
+use super::data::{Body, Data, SubInstance};
 use super::done::GraphDone;
 use super::node::Node;
 use super::plan::{Graph, Kind, Plan};
@@ -17,8 +17,9 @@ use crate::types::UserData;
 
 /// An instance of a graph (`struct doca_graph_instance`): its nodes' data, then their results.
 ///
-/// A clone is the same instance. It is `Send` and `Sync`. While it runs, all of its methods answer
-/// [`ErrorKind::InUse`]; if all clones of it are dropped, it runs on to its end.
+/// A clone is the same instance. It is `Send` and `Sync`. While it is in flight, by itself or in a
+/// sub-graph node of another, all of its methods answer [`ErrorKind::InUse`]; if all clones of it
+/// are dropped, it runs on to its end.
 #[derive(Clone)]
 pub struct Instance {
     shared: Arc<Shared>,
@@ -26,11 +27,11 @@ pub struct Instance {
 
 struct Shared {
     plan: Arc<Plan>,
-    /// `None` while it runs.
+    /// `None` while it is in flight, by itself or in another.
     body: Mutex<Option<Box<Body>>>,
 }
 
-/// The state of an instance that does not run.
+/// The state of an instance that is not in flight.
 pub(super) struct Idle<'i>(MutexGuard<'i, Option<Box<Body>>>);
 
 impl Deref for Idle<'_> {
@@ -47,7 +48,7 @@ impl DerefMut for Idle<'_> {
 }
 
 impl Idle<'_> {
-    /// Takes it for a run.
+    /// Takes it for a submission.
     pub(super) fn take(mut self) -> Box<Body> {
         self.0.take().expect("it was there when this was made")
     }
@@ -74,22 +75,23 @@ impl Instance {
         self.shared.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its state, unless it runs.
+    /// Its state, unless it is in flight.
     pub(super) fn idle(&self) -> Result<Idle<'_>> {
         let body = self.lock();
         if body.is_some() {
             return Ok(Idle(body));
         }
-        let text = "the instance is in flight: retrieve its event first";
+        let text = "the instance is in flight, by itself or in a sub-graph node of another: \
+                    retrieve the event of what was submitted first";
         Err(Error::plain(ErrorKind::InUse, text))
     }
 
-    /// It does not run any more.
+    /// It is not in flight any more.
     pub(super) fn put_back(&self, body: Box<Body>) {
         *self.lock() = Some(body);
     }
 
-    /// Whether it is in flight.
+    /// Whether it is in flight: by itself, or in a sub-graph node of one that is.
     pub fn is_running(&self) -> bool {
         self.lock().is_none()
     }
@@ -148,7 +150,8 @@ impl Instance {
 
     /// Sets the instance of a sub-graph node (`doca_graph_instance_set_sub_graph_node_data`). It
     /// stays from run to run; the data of its nodes is set, and their results are taken, by
-    /// another clone of it.
+    /// another clone of it. It may be the data of nodes of several instances, of which one at a
+    /// time is in flight: from the submission of that to its end, it is in flight, too.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is no instance of the node's graph,
@@ -159,7 +162,9 @@ impl Instance {
             Kind::Graph(plan) if Arc::ptr_eq(plan, instance.plan()) => {
                 let mut body = self.idle()?;
                 let is_same = |data: &Data| match data {
-                    Data::Graph(other) => Arc::ptr_eq(&other.shared, &instance.shared),
+                    Data::Graph(SubInstance { instance: other, .. }) => {
+                        Arc::ptr_eq(&other.shared, &instance.shared)
+                    }
                     _ => false,
                 };
                 let mut others = body.nodes.iter().enumerate();
@@ -168,7 +173,7 @@ impl Instance {
                                 one for each node";
                     return Err(Error::plain(ErrorKind::InvalidValue, text));
                 }
-                body.nodes[place].data = Data::Graph(instance);
+                body.nodes[place].data = Data::Graph(SubInstance { instance, claimed: None });
                 Ok(())
             }
             _ => {

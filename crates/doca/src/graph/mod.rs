@@ -49,7 +49,7 @@ mod node;
 pub(crate) mod plan;
 pub(crate) mod runs;
 
-pub use data::UserNode;
+pub use data::{Nodes, UserNode};
 pub use done::GraphDone;
 pub use instance::Instance;
 pub use node::Node;

@@ -50,7 +50,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl GraphBuilder {
     /// A node that is a job of this sort for this context (`doca_graph_ctx_node_create`).
-    pub fn ctx_node<C: Context>(&mut self, context: &C, job_type: JobType) -> Node {
+    pub fn ctx_node<C: Context + ?Sized>(&mut self, context: &C, job_type: JobType) -> Node {
         self.add(Kind::Ctx(context.core().id(), job_type))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::data::UserNode;
-use super::data::{Body, Data, unset};
+use super::data::{Body, Data, SubInstance, unset};
 use super::done::GraphDone;
 use super::instance::Instance;
 use super::plan::{Graph, Kind, Plan};
@@ -146,12 +146,12 @@ impl Runs {
             let text = "the work queue is not on the instance's graph: call `add_graph` first";
             return Err(Error::plain(ErrorKind::BadState, text));
         };
-        let body = instance.idle()?;
+        let mut body = instance.idle()?;
         if self.in_flight == self.depth {
             let text = "as many instances are in flight as the work queue is deep: retrieve some";
             return Err(Error::plain(ErrorKind::Again, text));
         }
-        body.check(queues)?;
+        body.claim(queues)?;
         self.graphs[place].running += 1;
         self.in_flight += 1;
         let whose = Whose::Submitter { tag, user_data };
@@ -242,9 +242,13 @@ impl Runs {
             };
             result = here.body.result;
             let Some(Run { instance, body, .. }) = self.runs[run as usize].take() else { return };
-            instance.put_back(body);
             self.free.push(run);
             (run, node) = (above, its);
+            // The run above has claimed it, and gives it back when it ends.
+            match &mut self.run(run).body.nodes[node as usize].data {
+                Data::Graph(sub) => sub.claimed = Some(body),
+                _ => instance.put_back(body),
+            }
         }
     }
 
@@ -252,12 +256,13 @@ impl Runs {
     fn retrieve(&mut self, index: u32) -> Done {
         let run = self.runs[index as usize].take().expect("a run that ended is retrieved once");
         self.free.push(index);
-        let Run { instance, body, whose } = run;
+        let Run { instance, mut body, whose } = run;
         let (result, failed) = (body.result, body.failed.map(|node| body.plan.node(node)));
         if let Some(place) = self.place_of(instance.plan()) {
             self.graphs[place].running -= 1;
         }
         self.in_flight -= 1;
+        body.release();
         instance.put_back(body);
         let (tag, user_data) = match whose {
             Whose::Submitter { tag, user_data } => (tag, user_data),
@@ -274,20 +279,15 @@ impl Runs {
             let node = *body.others.nodes.front().expect("only runs with such nodes are listed");
             let began = match &mut body.nodes[node as usize].data {
                 Data::Job(job) => job.begin(queues, Tag::of(Owner::Node { run: index, node })),
-                Data::Graph(instance) => {
-                    let instance = instance.clone();
-                    match instance.idle().map(|body| body.take()) {
-                        Ok(body) => {
-                            self.begin(Run {
-                                instance,
-                                body,
-                                whose: Whose::Node { run: index, node },
-                            });
-                            Ok(())
-                        }
-                        Err(error) => Err(error),
+                Data::Graph(SubInstance { instance, claimed }) => match claimed.take() {
+                    Some(body) => {
+                        let (instance, whose) =
+                            (instance.clone(), Whose::Node { run: index, node });
+                        self.begin(Run { instance, body, whose });
+                        Ok(())
                     }
-                }
+                    None => Err(unset()),
+                },
                 Data::Unset | Data::User(_) => Err(unset()),
             };
             match began {
@@ -315,6 +315,7 @@ impl Drop for Runs {
     fn drop(&mut self) {
         for Run { instance, mut body, .. } in self.runs.drain(..).flatten() {
             body.give_up();
+            body.release();
             instance.put_back(body);
         }
         self.graphs.drain(..).for_each(|added| added.plan.detach());

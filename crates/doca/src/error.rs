@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use nix::errno::Errno;
 use verbless_command as lower;
 
 /// The result of a call.
@@ -160,12 +161,14 @@ impl std::error::Error for Error {
 impl From<lower::Error> for Error {
     fn from(error: lower::Error) -> Self {
         use lower::ErrorKind as Lower;
+        let no_file = matches!(error.errno(), Some(Errno::EMFILE | Errno::ENFILE));
         let kind = match error.kind() {
             Lower::NoDevice | Lower::NotFound => ErrorKind::NotFound,
             Lower::ModuleMissing => ErrorKind::Initialization,
             Lower::Permission => ErrorKind::NotPermitted,
             Lower::MemoryLimit => ErrorKind::NoMemory,
             Lower::NoDevx | Lower::ModelOnly => ErrorKind::NotSupported,
+            Lower::Refused if no_file => ErrorKind::OperatingSystem,
             Lower::Command | Lower::Refused => ErrorKind::Driver,
             Lower::DeviceGone => ErrorKind::Shutdown,
             Lower::EventsLost => ErrorKind::Unexpected,

@@ -4,7 +4,7 @@ mod support;
 
 use std::future::Future;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -362,6 +362,36 @@ fn only_an_idle_queue_in_event_driven_mode_serves_futures() {
     let mut workq = AsyncWorkQ::new(workq).map(drop).unwrap_err().given;
     assert_eq!(workq.drain().map(|event| event.unwrap().user_data().0).sum::<u64>(), 1);
     AsyncWorkQ::new(workq).unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_waited_for_is_the_operating_systems_error_and_no_event_is_lost() {
+    let (lab, mut workq) = lab(4);
+    let broken = async || Err(io::Error::from_raw_os_error(5));
+    let os = |error: verbless_doca::Error| {
+        assert_eq!(error.kind(), ErrorKind::OperatingSystem, "{error}");
+        assert!(std::error::Error::source(&error).is_some(), "{error}");
+    };
+    // With nothing in flight: a job might be done before anybody waits.
+    let file = workq.event_handle().try_clone_to_owned().unwrap();
+    match block_on(file.as_fd(), workq.next(broken)) {
+        Err(Retrieve::Failed(error)) => os(error),
+        other => panic!("{other:?}"),
+    }
+    workq.submit(lab.copy(3)).unwrap();
+    let event = block_on(file.as_fd(), workq.next(async || readable(file.as_fd()).await)).unwrap();
+    assert_eq!(event.user_data().0, 3);
+
+    let queue = AsyncWorkQ::new(workq).unwrap();
+    match block_on(queue.file(), queue.drive(broken)) {
+        Err(error) => os(error),
+        Ok(never) => match never {},
+    }
+    let forever = std::future::pending::<()>();
+    os(block_on(queue.file(), queue.drive_until(broken, forever)).unwrap_err());
+    let job = lab.submit(&queue, 6);
+    let drive = queue.drive_until(async || readable(queue.file()).await, job);
+    assert_eq!(block_on(queue.file(), drive).unwrap().unwrap().user_data().0, 6);
 }
 
 #[test]

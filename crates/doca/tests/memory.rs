@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use verbless_doca::{
-    AccessFlags, BufArray, BufPool, DevInfo, DevType, DynamicMmap, ErrorKind, Extensions,
+    AccessFlags, BufArray, BufPool, Dev, DevInfo, DevType, DynamicMmap, ErrorKind, Extensions,
     Inventory, Memory, Mmap, PciFuncType,
 };
 
@@ -194,6 +194,7 @@ fn an_exported_dynamic_map_does_not_change_any_more() {
     let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
     let mut map = DynamicMmap::new("exported");
     map.set_max_chunks(2).unwrap();
+    map.set_max_devices(2).unwrap();
     map.set_access_flags(READ_WRITE | AccessFlags::RDMA_READ).unwrap();
     assert_eq!(map.export_rdma(&dev).unwrap_err().kind(), ErrorKind::BadState);
     map.start().unwrap();
@@ -201,23 +202,52 @@ fn an_exported_dynamic_map_does_not_change_any_more() {
     assert_eq!(map.export_rdma(&dev).unwrap_err().kind(), ErrorKind::InvalidValue, "no range");
     map.populate(Memory::allocate(64).unwrap(), 64, None).unwrap();
     let descriptor = map.export_rdma(&dev).unwrap();
-    assert!(map.is_exported());
-    let kind = |result: verbless_doca::Result<()>| result.unwrap_err().kind();
-    let more = Memory::allocate(64).unwrap();
-    let refused = map.populate(more, 64, None).map_err(Into::into);
-    assert_eq!(kind(refused), ErrorKind::NotPermitted);
-    assert_eq!(kind(map.dev_add(&other)), ErrorKind::NotPermitted);
-    assert_eq!(kind(map.dev_rm(&dev)), ErrorKind::NotPermitted);
-    assert_eq!(kind(map.export_rdma(&dev).map(drop)), ErrorKind::NotPermitted);
-    assert_eq!(kind(map.set_max_devices(9)), ErrorKind::NotPermitted);
-
-    let there = DynamicMmap::create_from_export("x", descriptor.as_bytes(), &other);
-    let mut there = there.unwrap();
-    assert!(there.is_from_export() && there.is_started());
+    let there = DynamicMmap::create_from_export("x", descriptor.as_bytes(), &other).unwrap();
+    assert!(map.is_exported() && there.is_from_export() && there.is_started());
     assert_eq!(there.max_chunks(), 1, "the remote ranges");
-    assert_eq!(kind(there.dev_add(&dev)), ErrorKind::NotPermitted);
-    assert_eq!(kind(there.set_access_flags(READ_WRITE)), ErrorKind::NotPermitted);
-    assert_eq!(kind(there.export_rdma(&other).map(drop)), ErrorKind::NotPermitted);
+
+    type Change = fn(&mut DynamicMmap, &[Dev; 2]) -> verbless_doca::Result<()>;
+    let changes: [(&str, Change); 8] = [
+        ("set_max_chunks", |map, _| map.set_max_chunks(9)),
+        ("set_max_devices", |map, _| map.set_max_devices(9)),
+        ("set_access_flags", |map, _| map.set_access_flags(READ_WRITE)),
+        ("dev_add", |map, [_, new]| map.dev_add(new)),
+        ("dev_rm", |map, [there, _]| map.dev_rm(there)),
+        ("populate", |map, _| {
+            map.populate(Memory::allocate(64).unwrap(), 64, None).map_err(Into::into)
+        }),
+        ("export_rdma", |map, [there, _]| map.export_rdma(there).map(drop)),
+        ("export_dpu", |map, [there, _]| map.export_dpu(there).map(drop)),
+    ];
+    let mut fresh = DynamicMmap::new("fresh");
+    for (which, map, devices) in [
+        ("exported", &mut map, [dev.clone(), other.clone()]),
+        ("imported", &mut { there }, [other.clone(), dev.clone()]),
+    ] {
+        // It is stopped and started again as others are; what it refuses stays the same.
+        for state in ["started", "stopped", "started again"] {
+            match state {
+                "stopped" => map.stop().unwrap(),
+                "started again" => map.start().unwrap(),
+                _ => {}
+            }
+            let before = format!("{map:?} {:?}", map.ranges().collect::<Vec<_>>());
+            for (what, change) in changes {
+                let error = change(map, &devices).unwrap_err();
+                let case = format!("{what}, {which}, {state}: {error}");
+                assert_eq!(error.kind(), ErrorKind::NotPermitted, "{case}");
+            }
+            assert_eq!(before, format!("{map:?} {:?}", map.ranges().collect::<Vec<_>>()));
+            let starts = map.is_started() == (state != "stopped");
+            assert!(starts, "{which}, {state}");
+        }
+    }
+    // What is neither refuses what its state forbids, and nothing else.
+    for (what, change) in changes {
+        let refused = change(&mut fresh, &[dev.clone(), other.clone()]).map_err(|it| it.kind());
+        let expected = if what.starts_with("set_") { Ok(()) } else { Err(ErrorKind::BadState) };
+        assert_eq!(refused, expected, "{what}");
+    }
 }
 
 #[test]

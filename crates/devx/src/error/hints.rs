@@ -148,6 +148,9 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         }
         (_, Errno::EACCES | Errno::EPERM) => "the process lacks a privilege, such as CAP_NET_RAW",
         (_, Errno::ENOMEM) => "the kernel is out of memory",
+        (_, Errno::EMFILE | Errno::ENFILE) => {
+            "there are as many open files as may be: close some, or raise the limit (`ulimit -n`)"
+        }
         (_, Errno::EFAULT) => "a buffer of the request is not readable or writable",
         _ => "the kernel log may say more",
     };

@@ -115,8 +115,8 @@ impl DynamicMmap {
     /// Sets how many ranges it takes at most.
     ///
     /// # Errors
-    /// [`ErrorKind::BadState`] after the first start; [`ErrorKind::NotPermitted`] for a map from an
-    /// export; [`ErrorKind::InvalidValue`] for 0.
+    /// [`ErrorKind::NotPermitted`] if it was exported or made from an export;
+    /// [`ErrorKind::BadState`] after the first start; [`ErrorKind::InvalidValue`] for 0.
     pub fn set_max_chunks(&mut self, chunks: u32) -> Result<()> {
         self.may_be_configured()?;
         self.max_chunks = at_least_one(chunks)?;
@@ -208,7 +208,8 @@ impl DynamicMmap {
 
     /// Stops it (`doca_mmap_stop`): until it is started again, it does not change, is not exported,
     /// and no buffers are made of it, be they duplicates or of a pool. Buffers that there are stay
-    /// as they are.
+    /// as they are. So it is for exported and imported maps, too; unlike this one,
+    /// [`Mmap::stop`](super::Mmap::stop) takes back the keys.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not started.
@@ -222,10 +223,10 @@ impl DynamicMmap {
     /// Registers all ranges, and those to come, with a device (`doca_mmap_dev_add`).
     ///
     /// # Errors
-    /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::NotPermitted`] if it was exported
-    /// or made from an export; [`ErrorKind::AlreadyExist`] if the device is there;
-    /// [`ErrorKind::Full`] if there are as many as it takes; the device's refusal. Then nothing has
-    /// changed.
+    /// [`ErrorKind::NotPermitted`] if it was exported or made from an export, started or not;
+    /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::AlreadyExist`] if the device is
+    /// there; [`ErrorKind::Full`] if there are as many as it takes; the device's refusal. Then
+    /// nothing has changed.
     pub fn dev_add(&mut self, dev: &Dev) -> Result<()> {
         self.may_change()?;
         if self.devices.contains(dev) {
@@ -347,8 +348,8 @@ impl DynamicMmap {
     /// change.
     ///
     /// # Errors
-    /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::NotPermitted`] if it was exported
-    /// or made from an export, has no `RDMA_` permission, or `dev` is not in it;
+    /// [`ErrorKind::NotPermitted`] if it was exported or made from an export, started or not, has
+    /// no `RDMA_` permission, or `dev` is not in it; [`ErrorKind::BadState`] if it is not started;
     /// [`ErrorKind::InvalidValue`] if it has not exactly one range.
     pub fn export_rdma(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
         self.export(dev, false)
@@ -391,7 +392,12 @@ impl DynamicMmap {
 
     /// Whether ranges and devices may change, and it may be exported.
     fn may_change(&self) -> Result<()> {
-        self.must_be_started()?;
+        self.must_not_be_shared()?;
+        self.must_be_started()
+    }
+
+    /// Asked before the state is: no start or stop would help.
+    fn must_not_be_shared(&self) -> Result<()> {
         let text = match (self.exported, self.from_export) {
             (false, false) => return Ok(()),
             (true, _) => "the memory map was exported: it does not change any more",
@@ -401,11 +407,7 @@ impl DynamicMmap {
     }
 
     fn may_be_configured(&self) -> Result<()> {
-        if self.exported || self.from_export {
-            let text = "properties of a memory map that was exported or made from an export are \
-                        fixed";
-            return Err(Error::plain(ErrorKind::NotPermitted, text));
-        }
+        self.must_not_be_shared()?;
         if self.state != State::New {
             let text = "properties of a memory map are fixed from its first start on";
             return Err(Error::plain(ErrorKind::BadState, text));

@@ -179,7 +179,9 @@ impl Mmap {
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers point into it, and [`ErrorKind::NotPermitted`] of a map
-    /// from an export, which has no configuration: it is dropped instead.
+    /// from an export, which has no configuration: it is dropped instead. A
+    /// [`DynamicMmap`](super::DynamicMmap) from an export can be stopped, as that keeps all that it
+    /// has.
     pub fn stop(mut self) -> std::result::Result<MmapBuilder, Refused<Self>> {
         if let Err(error) = unused(&self.chunk) {
             return Err(Refused::new(error, self));

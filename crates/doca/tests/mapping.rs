@@ -77,8 +77,10 @@ fn every_error_of_the_crate_has_its_row() {
 
 #[test]
 fn every_test_of_the_rules_is_there() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let files = std::fs::read_dir(tests).unwrap().map(|entry| entry.unwrap().path());
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let in_directory = |name| std::fs::read_dir(here.join(name)).unwrap();
+    let files = ["tests", "src/context"].map(in_directory).into_iter().flatten();
+    let files = files.map(|entry| entry.unwrap().path());
     let sources: String = files
         .filter(|path| path.extension().is_some_and(|it| it == "rs"))
         .map(|path| std::fs::read_to_string(path).unwrap())

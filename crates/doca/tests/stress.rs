@@ -13,7 +13,7 @@ use verbless_doca::dma::Dma;
 use verbless_doca::sha::{Algorithm, Sha};
 use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
 
-use support::{dev, plain};
+use support::{dev, plain, stepped};
 
 /// A million when optimized. Else as many as take a few seconds.
 const JOBS: u64 = if cfg!(debug_assertions) { 250_000 } else { 1_000_000 };
@@ -130,4 +130,35 @@ fn a_thread_that_waits_uses_no_cpu_unless_it_polls() {
     assert!(used[1].0 < WAIT / 20, "asleep: {:?}", used[1].0);
     assert!(used[0].0 > used[1].0 * 5, "polling: {:?}, asleep: {:?}", used[0].0, used[1].0);
     assert_eq!(used.iter_mut().filter(|it| it.1 == Err(ErrorKind::BadState)).count(), 2);
+}
+
+#[test]
+fn a_thread_that_waits_for_a_job_in_flight_uses_no_cpu_until_it_is_done() {
+    const WAIT: Duration = Duration::from_millis(200);
+    // The device does nothing until it is told to.
+    let (model, dev) = stepped();
+    let (map, inventory) = plain(&dev, 4096, 2);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::builder(4).event_driven().build().unwrap();
+    workq.add(&dma).unwrap();
+    let source = inventory.buf_by_data(&map, map.address(), 64).unwrap();
+    let into = inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap();
+    workq.submit(dma.memcpy(source, into).user_data(8)).unwrap();
+    // With an end, which comes first, and without.
+    let (start, before) = (Instant::now(), cpu());
+    assert!(workq.retrieve_within(Some(WAIT)).unwrap().is_none());
+    assert!(start.elapsed() >= WAIT && workq.in_flight() == 1);
+    let mut used = vec![cpu() - before];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(WAIT);
+            model.run_until_idle();
+        });
+        let (start, before) = (Instant::now(), cpu());
+        let event = workq.retrieve_within(None).unwrap().unwrap();
+        assert!(start.elapsed() >= WAIT / 2, "it slept: {:?}", start.elapsed());
+        assert_eq!(event.user_data().0, 8);
+        used.push(cpu() - before);
+    });
+    assert!(used.iter().all(|used| *used < WAIT / 20), "asleep: {used:?}");
 }

@@ -38,3 +38,65 @@ pub trait Context: sealed::Sealed {
         self.core().workqs()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use verbless_devx::Backend;
+    use verbless_model::{Model, Profile};
+    use verbless_model_kernel::InProcess;
+
+    use super::Context;
+    use super::sealed::Sealed;
+    use crate::context::core::Core;
+    use crate::context::engine::Place;
+    use crate::context::engines::AnyEngine;
+    use crate::{AsyncWorkQ, DevInfo, ErrorKind, Result, WorkQ, sha};
+
+    /// A library that makes no events. None of this crate's is so.
+    struct Mute {
+        core: Arc<Core>,
+        sha: sha::Sha,
+    }
+
+    impl Sealed for Mute {
+        fn core(&self) -> &Arc<Core> {
+            &self.core
+        }
+
+        fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+            self.sha.engine(place)
+        }
+    }
+
+    impl Context for Mute {}
+
+    #[test]
+    fn a_context_without_events_is_on_work_queues_in_polling_mode_only() {
+        let model = Model::builder().device(Profile::load("bluefield3").unwrap()).build();
+        let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+        let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+        let sha = sha::Sha::builder(&dev).start().unwrap();
+        let mute = Mute { core: Arc::new(Core::new(&dev, false, u32::MAX)), sha };
+        assert!(!mute.event_driven_supported() && mute.sha.event_driven_supported());
+        let mut workq = WorkQ::builder(4).event_driven().build().unwrap();
+        workq.add(&mute.sha).unwrap();
+        let refused = workq.add(&mute).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotSupported, "{refused}");
+        assert_eq!((mute.workqs(), mute.sha.workqs()), (0, 1));
+        let queue = AsyncWorkQ::new(workq).unwrap();
+        assert_eq!(queue.add(&mute).unwrap_err().kind(), ErrorKind::NotSupported);
+
+        let mut polling = WorkQ::new(4).unwrap();
+        polling.add(&mute).unwrap();
+        assert_eq!(polling.set_event_driven(true).unwrap_err().kind(), ErrorKind::BadState);
+        polling.remove(&mute).unwrap();
+        // Its mode may change now, and with it the answer.
+        polling.set_event_driven(true).unwrap();
+        assert_eq!(polling.add(&mute).unwrap_err().kind(), ErrorKind::NotSupported);
+        polling.set_event_driven(false).unwrap();
+        polling.add(&mute).unwrap();
+        assert_eq!(mute.workqs(), 1);
+    }
+}

@@ -29,7 +29,7 @@ pub(crate) enum Leave {
     Illegal(u64),
     /// With the address.
     FetchFault(u64),
-    /// [`Mmu::failure`] has more.
+    /// [`Mmu::failure`] has more, [`Core::stalled`] the operation.
     DataFault,
 }
 
@@ -60,6 +60,8 @@ pub(crate) struct Core {
     pub(crate) blocks: Blocks,
     /// The breakpoint at which the last run returned.
     pub(crate) reported: Option<u64>,
+    /// The operation of the last data fault, and the address of what follows it.
+    pub(crate) stalled: Option<(Op, u64)>,
 }
 
 impl Core {
@@ -115,13 +117,12 @@ impl Core {
                     leave = self.special(&block, &op, retired, left);
                 }
                 End::Fault(op) => {
+                    self.stalled = Some((op, self.behind(&block, &op)));
                     self.go_to(&block, &op, left);
                     leave = Some(Leave::DataFault);
                 }
                 End::IntoCode(op) => {
-                    let mut following = self.blocks.ops(&block).iter();
-                    following.find(|it| it.offset == op.offset);
-                    match following.next().copied() {
+                    match self.following(&block, &op) {
                         Some(next) => self.go_to(&block, &next, left),
                         None => self.pc = block.end,
                     }
@@ -151,6 +152,19 @@ impl Core {
     fn go_to(&mut self, block: &Block, op: &Op, left: &mut u64) {
         self.pc = block.pc.wrapping_add(op.offset.into());
         *left += u64::from(block.count) - u64::from(op.index);
+    }
+
+    /// The operation behind another one of a block.
+    fn following(&self, block: &Block, op: &Op) -> Option<Op> {
+        let mut following = self.blocks.ops(block).iter();
+        following.find(|it| it.offset == op.offset);
+        following.next().copied()
+    }
+
+    /// The address of what follows an operation of a block.
+    fn behind(&self, block: &Block, op: &Op) -> u64 {
+        self.following(block, op)
+            .map_or(block.end, |next| block.pc.wrapping_add(next.offset.into()))
     }
 
     /// Executes the last operation of a block, after which `retired` instructions have been.

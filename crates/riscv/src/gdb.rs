@@ -68,7 +68,7 @@ pub enum Ended {
 
 /// Serves a debugger until it leaves or the program ends. The hart does not run before the debugger
 /// says so. `after` is asked when the hart leaves by [`Exit::Ecall`], [`Exit::Wait`],
-/// [`Exit::Pause`] or [`Exit::Stopped`]; of all else the debugger is told.
+/// [`Exit::Pause`], [`Exit::Stopped`] or [`Exit::Environment`]; of all else the debugger is told.
 ///
 /// An [`Exit::Ecall`] that goes on does so behind the instruction.
 ///
@@ -120,7 +120,7 @@ impl<F: FnMut(&mut Hart, Exit) -> After> Debuggee<'_, F> {
                 Cause::LoadMisaligned | Cause::StoreMisaligned => Signal::SIGBUS,
                 _ => Signal::SIGSEGV,
             }),
-            Exit::Ecall | Exit::Wait | Exit::Pause | Exit::Stopped => {
+            Exit::Ecall | Exit::Wait | Exit::Pause | Exit::Stopped | Exit::Environment(_) => {
                 let at = self.hart.pc();
                 match (self.after)(self.hart, exit) {
                     After::Exited(code) => return Some(SingleThreadStopReason::Exited(code)),

@@ -90,6 +90,20 @@ pub enum Exit {
     Stopped,
     /// The instruction at the pc has a breakpoint.
     Breakpoint,
+    /// A load or store that is for the embedder to do; the pc is that of the instruction, which
+    /// changed nothing. [`Hart::complete`] goes on behind it.
+    Environment(Transfer),
+}
+
+/// A load or store at an address that is the embedder's ([`crate::Backing::Environment`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Transfer {
+    /// Where, a multiple of `size`.
+    pub address: u64,
+    /// Bytes: 1, 2, 4 or 8.
+    pub size: u64,
+    /// What is stored, in the low bits; `None` of a load.
+    pub store: Option<u64>,
 }
 
 /// What a program sees of a hart: for crash reports, core dumps and debuggers.
@@ -140,6 +154,7 @@ impl Hart {
             pc: 0,
             retired: 0,
             reported: None,
+            stalled: None,
             clock: None,
             mmu: Mmu::new(space),
             blocks: Blocks::new(),
@@ -162,6 +177,11 @@ impl Hart {
             Leave::FetchFault(value) => Exit::Trap(Trap { cause: Cause::FetchAccess, value }),
             Leave::DataFault => {
                 let failure = self.core.mmu.failure();
+                if failure.environment
+                    && let Some(transfer) = self.transfer(failure.address, failure.access)
+                {
+                    return Exit::Environment(transfer);
+                }
                 let cause = match (failure.access, failure.misaligned) {
                     (Access::Store, false) => Cause::StoreAccess,
                     (Access::Store, true) => Cause::StoreMisaligned,
@@ -176,6 +196,31 @@ impl Hart {
             self.core.mmu.forget_reservation();
         }
         exit
+    }
+
+    /// What the operation at which the hart stalled wants; `None` if it is no plain load or store.
+    fn transfer(&self, address: u64, access: Access) -> Option<Transfer> {
+        let (op, _) = self.core.stalled?;
+        let (size, _) = op.kind.access()?;
+        let mask = u64::MAX >> (64 - 8 * size);
+        let store = (access == Access::Store).then(|| self.core.x[usize::from(op.rs2)] & mask);
+        Some(Transfer { address, size, store })
+    }
+
+    /// Completes the load or store of [`Exit::Environment`], a load with the low bits of `value`,
+    /// and goes on behind it. Nothing happens if the hart did not stall at one.
+    pub fn complete(&mut self, value: u64) {
+        let Some((op, behind)) = self.core.stalled.take() else { return };
+        let Some((size, signed)) = op.kind.access() else { return };
+        if let Some(signed) = signed {
+            let unused = 64 - 8 * size as u32;
+            self.core.x[usize::from(op.rd)] = match signed {
+                true => ((value << unused) as i64 >> unused) as u64,
+                false => value << unused >> unused,
+            };
+        }
+        self.core.pc = behind;
+        self.core.retired += 1;
     }
 
     /// What the program sees.

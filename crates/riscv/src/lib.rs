@@ -59,7 +59,7 @@ mod space;
 
 pub use elf::{ElfError, Program};
 pub use exec::Clock;
-pub use hart::{Cause, Exit, Hart, Registers, Stopper, Trap};
+pub use hart::{Cause, Exit, Hart, Registers, Stopper, Transfer, Trap};
 pub use mmu::Misaligned;
 pub use ram::{PAGE, Ram};
 pub use space::{Access, AddressSpace, Backing, Device, MapError, Permissions, Refused, Region};

@@ -35,6 +35,8 @@ pub(crate) struct Failure {
     pub(crate) access: Access,
     pub(crate) misaligned: bool,
     pub(crate) address: u64,
+    /// It is for the embedder to do.
+    pub(crate) environment: bool,
 }
 
 /// What a store did.
@@ -87,7 +89,8 @@ impl Mmu {
     pub(crate) fn new(space: Arc<AddressSpace>) -> Self {
         let nothing = Ram::new(0);
         let entry = |_| Entry { load: NEVER, store: NEVER, page: 0, ram: nothing.clone() };
-        let failure = Failure { access: Access::Load, misaligned: false, address: 0 };
+        let failure =
+            Failure { access: Access::Load, misaligned: false, address: 0, environment: false };
         Self {
             space,
             misaligned: Misaligned::default(),
@@ -182,6 +185,10 @@ impl Mmu {
                     Err(_) => self.fail(Access::Load, false, address),
                 }
             }
+            Some(Region { backing: Backing::Environment, .. }) => {
+                self.leave_to_environment(Access::Load, address);
+                None
+            }
             None => self.fail(Access::Load, false, address),
         }
     }
@@ -225,6 +232,10 @@ impl Mmu {
                     }
                 }
             }
+            Some(Region { backing: Backing::Environment, .. }) => {
+                self.leave_to_environment(Access::Store, address);
+                Stored::Failed
+            }
             None => {
                 self.fail(Access::Store, false, address);
                 Stored::Failed
@@ -262,14 +273,18 @@ impl Mmu {
     fn reaches_device(&self, address: u64, size: u64) -> bool {
         let device = |at| {
             let region = self.space.region(at);
-            region.is_some_and(|it| matches!(it.backing, Backing::Device(_)))
+            region.is_some_and(|it| !matches!(it.backing, Backing::Ram(..)))
         };
         device(address) || device(address.wrapping_add(size - 1))
     }
 
     fn fail(&mut self, access: Access, misaligned: bool, address: u64) -> Option<u64> {
-        self.failure = Failure { access, misaligned, address };
+        self.failure = Failure { access, misaligned, address, environment: false };
         None
+    }
+
+    fn leave_to_environment(&mut self, access: Access, address: u64) {
+        self.failure = Failure { access, misaligned: false, address, environment: true };
     }
 
     fn fill(&mut self, address: u64, at: u64, ram: Ram, access: Access) {

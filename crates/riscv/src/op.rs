@@ -175,3 +175,23 @@ impl Op {
         (self.kind as u8) >= Kind::Beq as u8 && (self.kind as u8) <= Kind::AddiBne as u8
     }
 }
+
+impl Kind {
+    /// Of a plain load or store: its bytes, and of a load whether the sign is extended.
+    pub(crate) const fn access(self) -> Option<(u64, Option<bool>)> {
+        Some(match self {
+            Self::Lb => (1, Some(true)),
+            Self::Lh => (2, Some(true)),
+            Self::Lw => (4, Some(true)),
+            Self::Ld => (8, Some(false)),
+            Self::Lbu => (1, Some(false)),
+            Self::Lhu => (2, Some(false)),
+            Self::Lwu => (4, Some(false)),
+            Self::Sb => (1, None),
+            Self::Sh => (2, None),
+            Self::Sw => (4, None),
+            Self::Sd => (8, None),
+            _ => return None,
+        })
+    }
+}

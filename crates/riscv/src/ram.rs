@@ -163,6 +163,32 @@ impl Ram {
         true
     }
 
+    /// Loads the aligned 32-bit word at `at` with acquire ordering, little-endian as harts see it;
+    /// `None` if there is none.
+    pub fn load32(&self, at: u64) -> Option<u32> {
+        Some(self.aligned::<u32>(at)?.load(Ordering::Acquire))
+    }
+
+    /// Stores an aligned 32-bit word with release ordering; false if there is none at `at`.
+    pub fn store32(&self, at: u64, value: u32) -> bool {
+        self.aligned::<u32>(at).map(|cell| cell.store(value, Ordering::Release)).is_some()
+    }
+
+    /// Stores a byte with release ordering; false if there is none at `at`.
+    pub fn store8(&self, at: u64, value: u8) -> bool {
+        self.aligned::<u8>(at).map(|cell| cell.store(value, Ordering::Release)).is_some()
+    }
+
+    /// Compares and exchanges an aligned 64-bit word; what was there, or `None` if there is none.
+    pub fn compare_exchange64(&self, at: u64, expected: u64, new: u64) -> Option<u64> {
+        let (seq, cell) = (Ordering::SeqCst, self.aligned::<u64>(at)?);
+        Some(cell.compare_exchange(expected, new, seq, seq).unwrap_or_else(|found| found))
+    }
+
+    fn aligned<V: Value>(&self, at: u64) -> Option<&V::Atomic> {
+        self.cell::<V>(at).filter(|_| at.is_multiple_of(V::SIZE))
+    }
+
     fn holds(&self, at: u64, length: usize) -> bool {
         at.checked_add(length as u64).is_some_and(|end| end <= self.len())
     }
@@ -201,6 +227,19 @@ mod tests {
         let mut bytes = [0; 12];
         assert!(ram.read(5, &mut bytes));
         assert_eq!(bytes, [1, 0xff, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    }
+
+    #[test]
+    fn words_are_reached_whole_where_they_are_aligned() {
+        let ram = Ram::new(PAGE);
+        assert!(ram.store32(8, 0x0403_0201) && ram.store8(12, 5));
+        assert_eq!(ram.load32(8), Some(0x0403_0201));
+        assert_eq!(ram.compare_exchange64(8, 0, 1), Some(0x5_0403_0201));
+        assert_eq!(ram.compare_exchange64(8, 0x5_0403_0201, 7), Some(0x5_0403_0201));
+        assert_eq!(ram.compare_exchange64(8, 0, 1), Some(7));
+        assert_eq!((ram.load32(10), ram.load32(PAGE)), (None, None));
+        assert!(!ram.store32(PAGE - 2, 1) && !ram.store8(PAGE, 1));
+        assert_eq!(ram.compare_exchange64(4, 0, 1), None);
     }
 
     #[test]

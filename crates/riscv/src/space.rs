@@ -64,6 +64,9 @@ pub enum Backing {
     Ram(Ram, u64),
     /// A device. It can be neither executed nor used by atomic instructions.
     Device(Arc<dyn Device>),
+    /// What only the embedder has: a load or store makes the hart's run return
+    /// [`crate::Exit::Environment`]. Otherwise as a device.
+    Environment,
 }
 
 impl fmt::Debug for Backing {
@@ -71,6 +74,7 @@ impl fmt::Debug for Backing {
         match self {
             Self::Ram(ram, from) => write!(f, "{ram:?} from {from:#x}"),
             Self::Device(_) => f.write_str("device"),
+            Self::Environment => f.write_str("environment"),
         }
     }
 }
@@ -97,6 +101,11 @@ impl Region {
     /// A device that may be read and written.
     pub fn device(base: u64, length: u64, device: Arc<dyn Device>) -> Self {
         Self { base, length, permissions: Permissions::RW, backing: Backing::Device(device) }
+    }
+
+    /// Addresses whose loads and stores the embedder does ([`Backing::Environment`]).
+    pub fn environment(base: u64, length: u64) -> Self {
+        Self { base, length, permissions: Permissions::RW, backing: Backing::Environment }
     }
 
     fn last(&self) -> u64 {
@@ -149,7 +158,7 @@ impl AddressSpace {
         let aligned = |value: u64| value.is_multiple_of(PAGE);
         let (from, held) = match &region.backing {
             Backing::Ram(ram, from) => (*from, ram.len()),
-            Backing::Device(_) => (0, u64::MAX),
+            Backing::Device(_) | Backing::Environment => (0, u64::MAX),
         };
         if region.length == 0 || ![region.base, region.length, from].into_iter().all(aligned) {
             return Err(MapError::Unaligned);

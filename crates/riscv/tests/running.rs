@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::*;
-use verbless_riscv::{Cause, Exit, Misaligned, Permissions, Ram, Region, Registers, Trap};
+use verbless_riscv::{
+    Cause, Exit, Misaligned, Permissions, Ram, Region, Registers, Transfer, Trap,
+};
 
 #[test]
 fn a_run_ends_after_exactly_its_budget_wherever_blocks_end() {
@@ -254,4 +256,44 @@ fn a_breakpoint_is_reported_once_each_time_it_is_reached() {
     assert!(!machine.hart.remove_breakpoint(CODE + 4));
     machine.hart.set_pc(CODE);
     machine.set(A0, 0).finish();
+}
+
+#[test]
+fn loads_and_stores_of_the_environment_s_leave_the_hart_and_are_completed_by_it() {
+    let code = [
+        i(0b000_0011, 0b011, A0, A2, 8), // ld a0, 8(a2)
+        i(0b000_0011, 0b001, A1, A2, 6), // lh a1, 6(a2)
+        i(0b000_0011, 0b101, A3, A2, 6), // lhu a3, 6(a2)
+        s(0b010, A2, A0, 12),            // sw a0, 12(a2)
+        s(0b010, A2, A0, 2),             // sw a0, 2(a2): misaligned
+    ];
+    let mut machine = Machine::new(&code);
+    let space = machine.hart.space().with(Region::environment(0x9000, 0x1000)).unwrap();
+    machine.hart.set_space(Arc::new(space));
+    machine.set(A2, 0x9000);
+    let expect = |machine: &mut Machine, address, size, store| {
+        let transfer = Transfer { address, size, store };
+        assert_eq!(machine.hart.run(100), Exit::Environment(transfer));
+    };
+    expect(&mut machine, 0x9008, 8, None);
+    // Nothing has changed, so it wants the same again.
+    expect(&mut machine, 0x9008, 8, None);
+    machine.hart.complete(0xfedc_ba98_7654_3210);
+    assert_eq!((machine.get(A0), machine.hart.pc()), (0xfedc_ba98_7654_3210, CODE + 4));
+    expect(&mut machine, 0x9006, 2, None);
+    machine.hart.complete(0x1_ffff);
+    assert_eq!(machine.get(A1), u64::MAX);
+    expect(&mut machine, 0x9006, 2, None);
+    machine.hart.complete(0x1_ffff);
+    assert_eq!(machine.get(A3), 0xffff);
+    expect(&mut machine, 0x900c, 4, Some(0x7654_3210));
+    machine.hart.complete(0);
+    machine.hart.complete(0);
+    let misaligned = Trap { cause: Cause::StoreMisaligned, value: 0x9002 };
+    assert_eq!(machine.hart.run(100), Exit::Trap(misaligned));
+    assert_eq!(machine.hart.pc(), CODE + 16);
+    // It fetches nothing and does no atomics there.
+    machine.hart.set_pc(0x9000);
+    let fetch = Trap { cause: Cause::FetchAccess, value: 0x9000 };
+    assert_eq!(machine.hart.run(100), Exit::Trap(fetch));
 }

@@ -62,6 +62,19 @@ enumeration! {
         RDMA_CTRL = 0x53,
         /// PCIe congestion events.
         PCIE_CONG_EVENT = 0x58,
+        /// A program with its address space on the data path accelerator; dpa_process is its
+        /// context.
+        DPA_PROCESS = 0x7d00,
+        /// A handler that events start in such a process; dpa_thread is its context.
+        DPA_THREAD = 0x7d01,
+        /// A page of doorbells for the DPA (dpa_outbox).
+        DPA_OUTBOX = 0x7d02,
+        /// A window of the DPA to memory (dpa_window).
+        DPA_WINDOW = 0x7d03,
+        /// A call of a function on the DPA (dpa_call).
+        DPA_CALL = 0x7d04,
+        /// A core dump of a process on the DPA (dpa_core_dump).
+        DPA_CORE_DUMP = 0x7d05,
         /// Memory key.
         MKEY = 0xff01,
         /// A queue pair, made by CREATE_QP; here it is the type that events name.
@@ -97,7 +110,7 @@ enumeration! {
         CQ = 0xff10,
         /// Another function's flow table, seen through an alias object.
         FLOW_TABLE_ALIAS = 0xff15,
-    }
+    } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05]
 }
 
 /// Creates a general object; its own fields follow the head.

@@ -8,6 +8,10 @@ mod cq;
 mod cqe;
 #[cfg(feature = "queues")]
 mod dct;
+#[cfg(feature = "dpa")]
+mod dpa_process;
+#[cfg(feature = "dpa")]
+mod dpa_thread;
 #[cfg(feature = "kernel")]
 mod eq;
 #[cfg(feature = "kernel")]
@@ -42,6 +46,10 @@ pub use cq::*;
 pub use cqe::*;
 #[cfg(feature = "queues")]
 pub use dct::*;
+#[cfg(feature = "dpa")]
+pub use dpa_process::*;
+#[cfg(feature = "dpa")]
+pub use dpa_thread::*;
 #[cfg(feature = "kernel")]
 pub use eq::*;
 #[cfg(feature = "kernel")]
@@ -278,6 +286,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DisableHcaIn::INFO,
     #[cfg(feature = "kernel")]
     DisableHcaOut::INFO,
+    #[cfg(feature = "dpa")]
+    DpaCall::INFO,
+    #[cfg(feature = "dpa")]
+    DpaCoreDump::INFO,
+    #[cfg(feature = "dpa")]
+    DpaOutbox::INFO,
+    #[cfg(feature = "dpa")]
+    DpaProcess::INFO,
+    #[cfg(feature = "dpa")]
+    DpaThread::INFO,
+    #[cfg(feature = "dpa")]
+    DpaWindow::INFO,
     #[cfg(feature = "queues")]
     DrainDctIn::INFO,
     #[cfg(feature = "queues")]
@@ -706,6 +726,12 @@ pub static ENUMS: &[&EnumInfo] = &[
     #[cfg(feature = "queues")]
     DctState::INFO,
     DeliveryStatus::INFO,
+    #[cfg(feature = "dpa")]
+    DpaAffinity::INFO,
+    #[cfg(feature = "dpa")]
+    DpaFault::INFO,
+    #[cfg(feature = "dpa")]
+    DpaThreadState::INFO,
     EndPaddingMode::INFO,
     #[cfg(feature = "kernel")]
     EqState::INFO,

@@ -43,6 +43,7 @@ mod clock;
 mod connection;
 pub mod device;
 mod directory;
+mod dpa;
 mod engine;
 mod external;
 mod fabric;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::bell::Bell;
 use crate::clock::Clock;
+use crate::dpa::Waker;
 use crate::engine::function::Function;
 use crate::engine::scratch::Scratch;
 use crate::functions::Slot;
@@ -22,6 +23,8 @@ pub(crate) struct SharedWorld {
     /// Wakes the engine's threads: a doorbell may have been rung, a queue changed, or the model
     /// ends.
     pub bell: Arc<Bell>,
+    /// Wakes the threads that run programs on DPAs.
+    pub programs: Arc<Waker>,
     /// When the model began; `None`: its clock stands at `now`.
     began: Option<Instant>,
     now: AtomicU64,
@@ -45,6 +48,7 @@ impl SharedWorld {
         let shared = Self {
             common: world.common.clone(),
             bell: Arc::default(),
+            programs: Arc::default(),
             began: (!stepped).then(Instant::now),
             now: AtomicU64::new(world.clock.now),
             scratch: Mutex::new(std::mem::take(&mut world.scratch)),
@@ -272,6 +276,7 @@ impl SharedWorld {
 impl Drop for SharedWorld {
     fn drop(&mut self) {
         self.bell.close();
+        self.programs.close();
         let outbox = &self.common.outbox;
         let closed = [
             catch_unwind(AssertUnwindSafe(|| outbox.commands.close())),

@@ -143,7 +143,12 @@ impl Function {
         let addresses =
             Addresses { link: hca.profile.link(), ports: &hca.ports, roce: &hca.roce_addresses };
         let objects = &mut hca.objects;
-        let events = Events { eqs: &mut objects.eqs, raised: &mut hca.raised, memory };
+        let events = Events {
+            eqs: &mut objects.eqs,
+            raised: &mut hca.raised,
+            memory,
+            dpa: hca.dpa.as_deref(),
+        };
         let context = Context {
             cqs: &mut objects.cqs,
             mkeys: &mut objects.mkeys,
@@ -168,6 +173,11 @@ impl Function {
     /// What is there beside QPs and SQs, at a time.
     pub(super) fn context(&mut self, now: u64) -> Context<'_> {
         self.parts(now, Others::default()).context
+    }
+
+    /// The same beside other functions.
+    pub(super) fn context_among<'a>(&'a mut self, now: u64, others: Others<'a>) -> Context<'a> {
+        self.parts(now, others).context
     }
 
     /// A QP, to do something with it that asks for no key of another function's.
@@ -198,7 +208,8 @@ impl Function {
     /// The event queues.
     pub(super) fn events(&mut self) -> Events<'_> {
         let Self { hca, .. } = self;
-        Events { eqs: &mut hca.objects.eqs, raised: &mut hca.raised, memory: &*hca.memory }
+        let dpa = hca.dpa.as_deref();
+        Events { eqs: &mut hca.objects.eqs, raised: &mut hca.raised, memory: &*hca.memory, dpa }
     }
 }
 

@@ -178,6 +178,14 @@ impl CompletionQueue<'_> {
         self.fire_if_due();
     }
 
+    /// Takes an arm request of the DPA's, which names the consumer index alone.
+    pub(super) fn arm_at(&mut self, consumer: u32) {
+        self.cq.runtime.consumer = consumer;
+        self.cq.runtime.fired = None;
+        self.cq.arm = Arm::Next { consumer, sequence: 0 };
+        self.fire_if_due();
+    }
+
     /// Reads the arm word of the record, for a CQ whose doorbell may have been overwritten by
     /// another's on the same page.
     ///
@@ -230,7 +238,10 @@ impl CompletionQueue<'_> {
         cq.arm = Arm::Idle;
         cq.runtime.fired = Some(sequence);
         cq.notified = cq.producer;
-        self.events.completion(cq.eqn, self.cqn);
+        match cq.of_dpa {
+            true => self.events.program(cq.eqn),
+            false => self.events.completion(cq.eqn, self.cqn),
+        }
     }
 }
 

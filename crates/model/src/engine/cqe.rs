@@ -63,6 +63,11 @@ pub(crate) struct Received {
 }
 
 impl Completion {
+    /// A CQE of zeros, by which a program on the DPA makes an event.
+    pub(crate) fn zero() -> Self {
+        Self { body: [0; 64], first_half: None, solicited: false }
+    }
+
     /// The CQE of a request that succeeded; `inline` are the bytes that it carries.
     pub(crate) fn requester(
         queue: &impl Reports,

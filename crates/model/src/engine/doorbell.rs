@@ -113,6 +113,13 @@ pub(super) fn wake(function: &mut Function, page: u32) {
     function.hca.objects.by_page = index;
 }
 
+/// A doorbell of the DPA's, which names the send queue.
+pub(super) fn ring_one(function: &mut Function, number: u32) {
+    if heard(function, true) {
+        wake_send_queue(function, number);
+    }
+}
+
 fn wake_send_queue(function: &mut Function, number: u32) {
     let Function { hca, engine, .. } = function;
     let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {

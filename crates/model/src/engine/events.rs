@@ -8,6 +8,7 @@ use verbless_prm::{
     EventType, PortChangeSubtype,
 };
 
+use crate::dpa::Dpa;
 use crate::hca::objects::Eq;
 use crate::memory::HostMemory;
 /// EQE and CQE indexes count in 24 bits where software writes them.
@@ -21,12 +22,14 @@ pub(super) struct Events<'a> {
     /// Vectors to raise once the lock is released.
     pub raised: &'a mut Vec<u32>,
     pub memory: &'a dyn HostMemory,
+    /// Who hears of CQs that start threads.
+    pub dpa: Option<&'a Dpa>,
 }
 
 impl Events<'_> {
     /// The same for a shorter time.
     pub(super) fn reborrow(&mut self) -> Events<'_> {
-        Events { eqs: self.eqs, raised: self.raised, memory: self.memory }
+        Events { eqs: self.eqs, raised: self.raised, memory: self.memory, dpa: self.dpa }
     }
 
     /// Writes an EQE into every EQ that asked for events of this type; with no such EQ the event is
@@ -45,6 +48,14 @@ impl Events<'_> {
                 write(eqn, eq, self.memory, self.raised, event_type::COMPLETION, 0, data);
             }
             None => tracing::error!(eqn, cqn, "a CQ reports to an EQ that does not exist"),
+        }
+    }
+
+    /// The same of a CQ that starts a thread of the DPA.
+    pub(super) fn program(&mut self, thread: u32) {
+        match self.dpa {
+            Some(dpa) => dpa.event(thread),
+            None => tracing::error!(thread, "a CQ starts a thread of a DPA that does not exist"),
         }
     }
 

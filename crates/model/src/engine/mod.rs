@@ -14,6 +14,7 @@
 //!   wait       queues that wait for data: their conditions (condition), looks at them
 //!   umr        changes of memory keys
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
+//!   dpa        what programs on the DPA ask for, and the threads that run them
 //!   failure    the error state, flush
 //!   arrivals   CQEs and data, for those who record them
 //!   counters   what QPs count
@@ -32,6 +33,7 @@ mod counters;
 mod cq;
 mod cqe;
 mod doorbell;
+mod dpa;
 mod events;
 mod failure;
 pub(crate) mod faults;

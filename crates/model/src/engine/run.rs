@@ -7,12 +7,14 @@ use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
 use super::transport::Carrier;
-use super::{blueflame, doorbell, packets, transport, wait};
+use super::{blueflame, doorbell, dpa, packets, transport, wait};
 use crate::fabric::Vport;
 use crate::world::World;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
 const TURNS_PER_SCAN: u32 = 8;
+/// In stepped mode, programs on a DPA have a turn in so many, whatever else there is to do.
+const TURNS_PER_PROGRAM: u32 = 16;
 /// Packets that are taken in a row; answers to them go out together.
 const ARRIVALS: u8 = 16;
 /// Kinds of [`Phase`], the first of which may come again.
@@ -32,11 +34,20 @@ pub(crate) fn step(world: &mut World) -> bool {
     let worked = with_scratch(world, |world, scratch| {
         scratch.steps = scratch.steps.wrapping_add(1);
         // While some are busy, the others are looked at now and then.
-        !scratch.steps.is_multiple_of(TURNS_PER_SCAN) && step_one(world, scratch, Function::is_busy)
+        let first = scratch.steps.is_multiple_of(TURNS_PER_PROGRAM) && step_program(world);
+        first
+            || !scratch.steps.is_multiple_of(TURNS_PER_SCAN)
+                && step_one(world, scratch, Function::is_busy)
             || step_one(world, scratch, |_| true)
+            || step_program(world)
     });
     end(world);
     worked
+}
+
+/// Gives a program on some DPA a turn.
+fn step_program(world: &mut World) -> bool {
+    (0..world.functions.len()).any(|id| dpa::step(world, id))
 }
 
 /// Does one piece of work with the next function of which this holds.

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 
-use super::run;
 use super::scratch::Scratch;
+use super::{dpa, run};
 use crate::bell::Bell;
 use crate::memory::{MOST_MOVERS, set_mover};
 use crate::shared::SharedWorld;
@@ -46,6 +46,7 @@ const TIMER_SLACK_NS: u64 = 1;
 
 /// Starts the threads; they end when the last other handle does.
 pub(crate) fn spawn(shared: &Arc<SharedWorld>) {
+    dpa::spawn(shared);
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = shared.count().min(processors).clamp(1, MOST_MOVERS);
     for number in 0..threads {

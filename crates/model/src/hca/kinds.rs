@@ -209,7 +209,7 @@ macro_rules! kinds {
                     owner: |cq| cq.uid,
                     made: [],
                     refers: |cq, to| {
-                        to(Kind::Eq, cq.eqn);
+                        to(if cq.of_dpa { Kind::DpaThread } else { Kind::Eq }, cq.eqn);
                         to(Kind::Uar, cq.uar_page);
                         cq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
                     },
@@ -224,6 +224,138 @@ macro_rules! kinds {
                     user QueryCqIn => cq::query;
                     user ModifyCqIn => cq::modify;
                     user DestroyCqIn => |call, input, _| call.destroy(kind::Cq, input.cqn());
+                }
+            }
+            /// Calls of functions on the DPA.
+            dpa_calls: DpaCall(u32) => objects::DpaCall {
+                numbers: [dpa_call: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_call,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| { to(Kind::DpaProcess, it.context.process_id()) },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchDpaCall,
+                    in_use: [],
+                    gone: [dpa_call_gone],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_CALL => dpa::create_call;
+                    user QueryGeneralObjectIn of DPA_CALL => dpa::query_call;
+                    user DestroyGeneralObjectIn of DPA_CALL => |call, input, _| call.destroy(kind::DpaCall, input.obj_id());
+                }
+            }
+            /// Threads of the DPA.
+            dpa_threads: DpaThread(u32) => objects::DpaThread {
+                numbers: [dpa_thread: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_thread,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| { to(Kind::DpaProcess, it.context.process_id()) },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchDpaThread,
+                    in_use: [DpaThreadInUse],
+                    gone: [dpa_thread_gone],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_THREAD => dpa::create_thread;
+                    user QueryGeneralObjectIn of DPA_THREAD => dpa::query_thread;
+                    user DestroyGeneralObjectIn of DPA_THREAD => |call, input, _| call.destroy(kind::DpaThread, input.obj_id());
+                }
+            }
+            /// Pages of doorbells for the DPA.
+            dpa_outboxes: DpaOutbox(u32) => objects::DpaOutbox {
+                numbers: [dpa_outbox: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_outbox,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(Kind::DpaProcess, it.context.process_id());
+                        to(Kind::Uar, it.context.uar_page());
+                     },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchDpaOutbox,
+                    in_use: [],
+                    gone: [dpa_outbox_gone],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_OUTBOX => dpa::create_outbox;
+                    user QueryGeneralObjectIn of DPA_OUTBOX => dpa::query_outbox;
+                    user DestroyGeneralObjectIn of DPA_OUTBOX => dpa::destroy_outbox;
+                }
+            }
+            /// Windows of the DPA to memory.
+            dpa_windows: DpaWindow(u32) => objects::DpaWindow {
+                numbers: [dpa_window: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_window,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(Kind::DpaProcess, it.context.process_id());
+                        to(Kind::Pd, it.context.pd());
+                     },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchDpaWindow,
+                    in_use: [],
+                    gone: [dpa_window_gone],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_WINDOW => dpa::create_window;
+                    user QueryGeneralObjectIn of DPA_WINDOW => dpa::query_window;
+                    user DestroyGeneralObjectIn of DPA_WINDOW => dpa::destroy_window;
+                }
+            }
+            /// Core dumps of processes of the DPA.
+            dpa_core_dumps: DpaCoreDump(u32) => objects::DpaCoreDump {
+                numbers: [dpa_core_dump: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_core_dump,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| { to(Kind::DpaProcess, it.context.process_id()) },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchDpaCoreDump,
+                    in_use: [],
+                    gone: [],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_CORE_DUMP => dpa::create_core_dump;
+                    user QueryGeneralObjectIn of DPA_CORE_DUMP => dpa::query_core_dump;
+                    user DestroyGeneralObjectIn of DPA_CORE_DUMP => |call, input, _| call.destroy(kind::DpaCoreDump, input.obj_id());
+                }
+            }
+            /// Processes of the DPA.
+            dpa_processes: DpaProcess(u32) => objects::DpaProcess {
+                numbers: [dpa_process: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_process,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| { let _ = (it, to); },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchDpaProcess,
+                    in_use: [DpaProcessInUse],
+                    gone: [dpa_process_gone],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_PROCESS => dpa::create_process;
+                    user QueryGeneralObjectIn of DPA_PROCESS => dpa::query_process;
+                    user DestroyGeneralObjectIn of DPA_PROCESS => dpa::destroy_process;
                 }
             }
             /// Registered user memory.
@@ -243,8 +375,7 @@ macro_rules! kinds {
                 },
                 commands: {
                     user CreateUmemIn => umem::create;
-                    user DestroyUmemIn =>
-                        |call, input, _| call.destroy(kind::Umem, input.umem_id());
+                    user DestroyUmemIn => umem::destroy;
                 }
             }
             /// UAR pages: those of the kernel, and those of user contexts, which a front end can

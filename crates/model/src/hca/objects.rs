@@ -5,7 +5,9 @@
 //! whole beside the values that the data path needs, so that a query gives back every bit.
 
 use verbless_prm::{
-    CqContext, CqErrorSyndrome, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut,
+    CqContext, CqErrorSyndrome, DpaCall as DpaCallContext, DpaCoreDump as DpaCoreDumpContext,
+    DpaOutbox as DpaOutboxContext, DpaProcess as DpaProcessContext, DpaThread as DpaThreadContext,
+    DpaWindow as DpaWindowContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut,
     RmpContext, SqContext, SqState, XrcSrqContext,
 };
 
@@ -59,6 +61,52 @@ pub(crate) struct Umem {
     pub memory: QueueMemory,
     /// Every page allows the device to write.
     pub writable: bool,
+    /// It is the heap of a process of the DPA, and goes with that.
+    pub device: bool,
+}
+
+/// A process of the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaProcess {
+    pub uid: Uid,
+    /// UMEM of its heap.
+    pub heap: u32,
+    pub context: DpaProcessContext,
+}
+
+/// A thread of the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaThread {
+    pub uid: Uid,
+    pub context: DpaThreadContext,
+}
+
+/// A call of a function on the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaCall {
+    pub uid: Uid,
+    pub context: DpaCallContext,
+}
+
+/// A page of doorbells for the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaOutbox {
+    pub uid: Uid,
+    pub context: DpaOutboxContext,
+}
+
+/// A window of the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaWindow {
+    pub uid: Uid,
+    pub context: DpaWindowContext,
+}
+
+/// A core dump that was written.
+#[derive(Debug)]
+pub(crate) struct DpaCoreDump {
+    pub uid: Uid,
+    pub context: DpaCoreDumpContext,
 }
 
 /// What a memory key lets its holder do.
@@ -210,7 +258,10 @@ pub(crate) struct Cq {
     pub log_size: u32,
     /// Bytes per CQE: 64 or 128.
     pub cqe_bytes: u32,
+    /// The EQ that hears of its CQEs, or the thread of the DPA.
     pub eqn: u32,
+    /// It is a thread.
+    pub of_dpa: bool,
     pub uar_page: u32,
     pub overrun_ignore: bool,
     /// Index of the next CQE to write, counting on without wrap.

@@ -62,6 +62,7 @@ refusals! {
     AlreadyEnabled = 0x12, BAD_SYS_STATE, "The function is enabled already.";
     AlreadyInitialised = 0x13, BAD_SYS_STATE, "The function is initialised already.";
     PagesLacking = 0x14, BAD_SYS_STATE, "The function needs more pages: send MANAGE_PAGES first.";
+    PageOnCard = 0x1e, BAD_PARAM, "A page address is beyond those that a host has.";
     NoSuchFunction = 0x15, BAD_PARAM, "There is no such function, or this one does not manage it.";
     PageMisaligned = 0x16, BAD_PARAM, "A page address is not aligned to its size.";
     PageTwice = 0x17, BAD_PARAM, "The function has the page already.";
@@ -182,6 +183,27 @@ refusals! {
     WqShape = 0xb5, BAD_PARAM,
         "The work queue is not cyclic, or its stride is not the one for its type.";
     WqSize = 0xb6, LIM, "The work queue is larger than log_max_wq_sz.";
+
+    NoSuchDpaProcess = 0xc0, BAD_RES, "No such process on the DPA for this uid.";
+    DpaProcessInUse = 0xc1, BAD_RES_STATE,
+        "Threads, calls, outboxes, windows, mkeys or queues still use the process: destroy them \
+         first.";
+    NoSuchDpaThread = 0xc2, BAD_RES, "No such thread on the DPA for this uid.";
+    DpaThreadInUse = 0xc3, BAD_RES_STATE, "CQs still start the thread: destroy them first.";
+    NoSuchDpaOutbox = 0xc4, BAD_RES, "No such outbox of the DPA for this uid.";
+    DpaConfigInUse = 0xc5, BAD_RES_STATE,
+        "Threads or calls still begin with the outbox or window: destroy them first.";
+    NoSuchDpaWindow = 0xc6, BAD_RES, "No such window of the DPA for this uid.";
+    NoSuchDpaCall = 0xc7, BAD_RES, "No such call on the DPA for this uid.";
+    NoSuchDpaCoreDump = 0xc8, BAD_RES, "No such core dump for this uid.";
+    DpaProgram = 0xc9, BAD_PARAM, "The file is no program for the DPA.";
+    DpaFull = 0xca, NO_RES,
+        "The DPA has no memory left for it, or the process no stack, outbox or window.";
+    DpaEnded = 0xcb, BAD_RES_STATE, "The process has ended: see its status.";
+    DpaUnit = 0xcc, BAD_PARAM, "There is no such execution unit or group of them.";
+    DpaConfig = 0xcd, BAD_PARAM, "The process has no such outbox or window.";
+    DpaAbsent = 0xce, BAD_PARAM, "The device has no DPA.";
+    DpaEntry = 0xcf, BAD_PARAM, "The address of the handler or function is 0 or odd.";
 
     WrongLink = 0xa0, BAD_PARAM, "The command is not for the link layer of the ports.";
     GidIndex = 0xa1, BAD_PARAM, "The index is outside the GID table.";

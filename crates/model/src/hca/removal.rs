@@ -1,6 +1,7 @@
 //! The end of an object of any kind: its number is free, what it used is let go, and the engine and
 //! the doorbell pages hear of it.
 
+use crate::dpa::RunnerId;
 use crate::hca::effect::Effect;
 use crate::hca::kinds::kinds;
 use crate::hca::objects::{self, Uid};
@@ -109,6 +110,40 @@ fn sq_gone(hca: &mut Hca, number: u32, sq: objects::Sq) {
 /// The engine forgets a CQ.
 fn cq_gone(hca: &mut Hca, number: u32, cq: objects::Cq) {
     hca.effects.push(Effect::CqForgotten(number, cq.runtime));
+}
+
+/// A call is over.
+fn dpa_call_gone(hca: &mut Hca, number: u32, _: objects::DpaCall) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.take_away(RunnerId::Call(number));
+    }
+}
+
+/// A thread runs no more.
+fn dpa_thread_gone(hca: &mut Hca, number: u32, _: objects::DpaThread) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.take_away(RunnerId::Thread(number));
+    }
+}
+
+fn dpa_outbox_gone(hca: &mut Hca, _: u32, outbox: objects::DpaOutbox) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.remove_outbox(outbox.context.process_id(), outbox.context.config_id());
+    }
+}
+
+fn dpa_window_gone(hca: &mut Hca, _: u32, window: objects::DpaWindow) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.remove_window(window.context.process_id(), window.context.config_id());
+    }
+}
+
+/// A process ends, and its heap goes; the UMEM of that goes by itself.
+fn dpa_process_gone(hca: &mut Hca, number: u32, _: objects::DpaProcess) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.remove(number);
+    }
+    hca.heaps.remove(number as u16);
 }
 
 /// A UAR page is free: nobody looks at its words any more.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use verbless_prm::RoceAddrLayout;
 
+use crate::dpa::Dpa;
 use crate::fabric::address::Addresses;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
@@ -18,7 +19,7 @@ use crate::hca::qp_type::QpTypes;
 use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
 use crate::ioctl::Ioctl;
-use crate::memory::{HostMemory, Interrupts, UarSpace};
+use crate::memory::{Heaps, HostMemory, Interrupts, UarSpace, WithCard};
 use crate::profile::{FunctionPlace, Link, Profile};
 use crate::wire::Mac;
 
@@ -83,6 +84,9 @@ pub(crate) struct Hca {
     /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
     pub roce_addresses: Vec<RoceAddrLayout>,
     pub memory: Arc<dyn HostMemory>,
+    /// The DPA, and the part of `memory` that is its processes'.
+    pub dpa: Option<Arc<Dpa>>,
+    pub heaps: Heaps,
     pub bar: Arc<UarSpace>,
     /// Where interrupts go; set by the front end.
     pub interrupts: Option<Arc<dyn Interrupts>>,
@@ -130,6 +134,12 @@ impl Hca {
             gids: if link == Link::Infiniband { vec![port.link_local_gid()] } else { Vec::new() },
             violations: Violations::default(),
         });
+        let heaps = Heaps::default();
+        let dpa = profile.dpa().map(|numbers| Arc::new(Dpa::new(numbers.into())));
+        let memory = match &dpa {
+            Some(_) => Arc::new(WithCard::new(memory, heaps.clone())),
+            None => memory,
+        };
         let roce_entries = match link {
             Link::Infiniband => 0,
             Link::Ethernet => caps.roce().roce_address_table_size().into(),
@@ -154,6 +164,8 @@ impl Hca {
             nic_vport: None,
             roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
             memory,
+            dpa,
+            heaps,
             bar: Arc::new(UarSpace::new(profile.device().uar_pages)),
             interrupts: None,
             raised: Vec::new(),

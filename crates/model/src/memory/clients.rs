@@ -73,7 +73,9 @@ impl ClientMemory {
     pub fn add(&self, pid: Pid) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
-        let mut others = (last..u16::MAX).chain(0..last).map(|before| before + 1);
+        // The last number is that of the memory on the card (`super::card`).
+        let most = u16::MAX - 1;
+        let mut others = (last..most).chain(0..last.min(most)).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
         processes.taken.insert(number, Reach::Process(pid));
         processes.last = number;
@@ -459,7 +461,7 @@ mod tests {
         assert!(memory.is_gone(at(number, &bytes)));
         memory.remove(number);
         assert!(memory.is_gone(at(number, &bytes)));
-        for _ in 0..u16::MAX - 2 {
+        for _ in 0..u16::MAX - 3 {
             let other = memory.add(pid).expect("there are many");
             assert_ne!(other, number);
             memory.remove(other);

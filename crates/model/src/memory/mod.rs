@@ -4,6 +4,7 @@
 //! at the same time. Ring words, records and doorbells are atomics; payload is copied in a way that
 //! is allowed to race.
 
+mod card;
 mod clients;
 mod guest;
 mod host;
@@ -14,6 +15,7 @@ mod reach;
 mod spaces;
 mod uar;
 
+pub(crate) use card::{CARD, Heaps, WithCard};
 pub use clients::{ClientMemory, dma_address};
 pub use guest::GuestMemory;
 pub(crate) use host::Held;

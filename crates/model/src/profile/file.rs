@@ -143,6 +143,8 @@ sections! {
         pub registers: BTreeMap<String, Fields> = empty,
         pub infiniband: ByLink,
         pub ethernet: ByLink,
+        /// The data path accelerator; without this section, there is none.
+        pub dpa: Option<DpaNumbers> = none,
         /// The embedded CPU's function; without this section, there is none.
         pub dpu: Option<OnDpu> = none,
         /// All functions of a card that has several, for whoever asks for them.
@@ -210,6 +212,22 @@ sections! {
         pub uar_pages: u32,
         /// MSI-X vectors of a function.
         pub vectors: u32,
+    }
+
+    /// How large the data path accelerator is that a function has.
+    pub struct DpaNumbers {
+        /// Cores.
+        pub cores: u16,
+        /// Execution units of each.
+        pub units_per_core: u16,
+        /// Units of all that its system keeps for itself.
+        pub reserved_units: u16,
+        /// Bytes that all processes may take: programs, heaps, stacks.
+        pub memory: u64,
+        /// Instructions after which a run is stopped.
+        pub watchdog: u64,
+        /// The first number of its objects.
+        pub first_object: u32,
     }
 
     /// Keys that exist without being created.
@@ -298,6 +316,15 @@ impl File {
         }
         if !self.device.uar_pages.is_power_of_two() {
             return wrong("device", "uar_pages", "is no power of two, as the size of a BAR is");
+        }
+        if let Some(dpa) = &self.dpa {
+            let all = u32::from(dpa.cores) * u32::from(dpa.units_per_core);
+            if all > u16::MAX.into() || u32::from(dpa.reserved_units) >= all {
+                return wrong("dpa", "reserved_units", "leaves no unit, or there are over 65535");
+            }
+            if dpa.first_object == 0 {
+                return wrong("dpa", "first_object", "is 0, which names no object");
+            }
         }
         if self.device.contexts_per_page == 0 {
             return wrong("device", "contexts_per_page", "is 0: a page holds something");

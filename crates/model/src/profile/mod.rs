@@ -23,7 +23,8 @@ pub(crate) use apply::{CapPage, Register};
 pub use error::ProfileError;
 pub(crate) use error::nearest;
 pub use file::{
-    DeviceNumbers, FirstNumbers, FunctionPlace, KeyNumbers, Link, PortNumbers, Role, Side,
+    DeviceNumbers, DpaNumbers, FirstNumbers, FunctionPlace, KeyNumbers, Link, PortNumbers, Role,
+    Side,
 };
 
 /// A kind of device, with all its capability values.
@@ -160,6 +161,16 @@ impl Profile {
     /// What it is and how large.
     pub fn device(&self) -> &DeviceNumbers {
         &self.file.device
+    }
+
+    /// Its data path accelerator, if it has one.
+    pub fn dpa(&self) -> Option<&DpaNumbers> {
+        self.file.dpa.as_ref()
+    }
+
+    /// The first number of objects of the data path accelerator.
+    pub(crate) fn first_dpa_object(&self) -> u32 {
+        self.dpa().map_or(1, |dpa| dpa.first_object)
     }
 
     /// Keys that exist without being created.

@@ -137,7 +137,7 @@ macro_rules! read_numbers {
     )*};
 }
 
-read_numbers!(u8, u16, u32);
+read_numbers!(u8, u16, u32, u64);
 
 impl Read for String {
     fn read(value: Value, place: &str) -> Result<Self, ProfileError> {

@@ -80,13 +80,16 @@ structure! {
     /// Source: model.
     DpaCall, DpaCallLayout, 0x80 bytes = "dpa_call" {
         sources: ["model"];
-        reserved: [(32, 14), (48, 6), (56, 8), (320, 64), (896, 128)];
+        reserved: [(32, 14), (48, 6), (320, 64), (896, 128)];
         /// Number of the process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
         /// Where it may run. `0x04.17:16`
         affinity set_affinity: named(DpaAffinity(u8), 46, 2);
         /// What it does (read only). `0x04.9:8`
         state set_state: named(DpaThreadState(u8), 54, 2);
+        /// dpa_process_status of its process: if it is not 0, the call has no result (read only).
+        /// `0x04.7:0`
+        status set_status: number(u8, 56, 8);
         /// Outbox that it begins with, 0xffff for none. `0x08.31:16`
         outbox_id set_outbox_id: number(u16, 64, 16);
         /// Window of entity 0 that it begins with, 0xffff for none. `0x08.15:0`

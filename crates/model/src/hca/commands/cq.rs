@@ -17,7 +17,7 @@ use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_CQ takes, that a capability decides on, or that are the
 /// device's to write.
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 25] = [
     "status",
     "cqe_sz",
     "scqe_break_moderation_en",
@@ -41,6 +41,8 @@ const KNOWN: [&str; 23] = [
     "producer_counter",
     "dbr_addr",
     "dbr_umem_valid",
+    "apu_cq",
+    "ext_element_type",
 ];
 
 /// CREATE_CQ.
@@ -59,7 +61,11 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         _ => return Err(Refusal::CqeSize),
     };
     check_features(call, context)?;
-    call.find(kind::Eq, context.c_eqn_or_apu_element())?;
+    let of_dpa = context.apu_cq();
+    match of_dpa {
+        true => drop(call.find(kind::DpaThread, context.c_eqn_or_apu_element())?),
+        false => drop(call.find(kind::Eq, context.c_eqn_or_apu_element())?),
+    }
     call.find(kind::Uar, context.uar_page())?;
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
@@ -80,6 +86,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         log_size: log_size.into(),
         cqe_bytes,
         eqn: context.c_eqn_or_apu_element(),
+        of_dpa,
         uar_page: context.uar_page(),
         overrun_ignore: context.oi(),
         producer: 0,
@@ -102,7 +109,10 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
     let free_running_only = general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
     call.only(context, &KNOWN)?;
+    // Elements of other kinds than a thread (0) are not modelled.
     let unsupported = (context.oi() && !general.cq_oi())
+        || (context.apu_cq() && !general.apu())
+        || context.ext_element_type() != 0
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
         || (context.cqe_comp_en() && !general.cqe_compression())
         || (context.mini_cqe_res_format().0 != 0 && !general.cqe_compression())
@@ -163,6 +173,10 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
     let new = input.cq_context();
     let eqn = new.c_eqn_or_apu_element();
     if eq {
+        // The element of a CQ of the DPA stays what it is.
+        if call.find(kind::Cq, number)?.of_dpa {
+            return Err(Refusal::CqField);
+        }
         call.find(kind::Eq, eqn)?;
     }
     if mode && new.cq_period_mode().0 > 1 {

@@ -6,6 +6,7 @@ mod capability;
 mod counter;
 mod cq;
 mod domain;
+mod dpa;
 mod eq;
 mod execute;
 mod lifecycle;

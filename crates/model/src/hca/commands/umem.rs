@@ -1,12 +1,13 @@
 //! User memory: CREATE_UMEM, and the buffers and records that other objects have in it.
 
-use verbless_prm::{CreateUmemIn, CreateUmemOut};
+use verbless_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut};
 
 use super::call::{Call, Outcome};
 use super::pages::addresses;
 use crate::hca::objects::{QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
+use crate::memory::CARD;
 
 /// Bits of a translation entry that are no address: read and write permission.
 const WRITE: u64 = 0x2;
@@ -23,6 +24,9 @@ pub(super) fn pages(entries: &[u8], log_page_size: u32) -> Result<(Vec<u64>, boo
         .map(|entry| {
             let page = entry & !(READ | WRITE);
             writable &= entry & WRITE != 0;
+            if page >= CARD {
+                return Err(Refusal::PageOnCard);
+            }
             if entry & ENTRY_RESERVED != 0 {
                 return Err(Refusal::Reserved);
             }
@@ -59,9 +63,21 @@ pub(super) fn create(
     }
     let pages = call.hca().budget.list(pages);
     let memory = QueueMemory { pages, log_page_size, offset, length };
-    let umem = Umem { uid: call.uid, memory, writable };
+    let umem = Umem { uid: call.uid, memory, writable, device: false };
     output.set_umem_id(call.make(kind::Umem, umem)?);
     Ok(())
+}
+
+/// DESTROY_UMEM. The heap of a process goes with the process.
+pub(super) fn destroy(
+    call: &mut Call<'_>,
+    input: &DestroyUmemIn,
+    _: &mut DestroyUmemOut,
+) -> Outcome {
+    if call.find(kind::Umem, input.umem_id())?.device {
+        return Err(Refusal::NoSuchUmem);
+    }
+    call.destroy(kind::Umem, input.umem_id())
 }
 
 /// Where a queue's entries lie, as a command says it.
@@ -123,6 +139,9 @@ impl Call<'_> {
                 if addresses(list).any(|page| page & mask != 0) {
                     return Err(Refusal::PageMisaligned);
                 }
+                if addresses(list).any(|page| page >= CARD) {
+                    return Err(Refusal::PageOnCard);
+                }
                 let pages = self.hca().budget.list(addresses(list).collect::<Vec<_>>());
                 QueueMemory { pages, log_page_size, offset, length }
             }
@@ -144,6 +163,7 @@ impl Call<'_> {
                 }
                 record.address(0)
             }
+            None if address >= CARD => return Err(Refusal::PageOnCard),
             None => address,
         };
         if address % 8 != 0 { Err(Refusal::RecordMisaligned) } else { Ok(address) }

@@ -1,0 +1,76 @@
+//! What a run finds when it starts: the thread context of the public headers, and where things are
+//! in a process's address space.
+//!
+//! Source of the context: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). The addresses are
+//! ours.
+
+use verbless_riscv::{PAGE, Ram};
+
+/// The heap.
+pub(crate) const HEAP: u64 = 0x1_0000_0000;
+/// The stacks: one at each multiple of [`STACK_STRIDE`], of which the lower half stays empty.
+pub(super) const STACKS: u64 = 0x2_0000_0000;
+pub(super) const STACK: u64 = 0x1_0000;
+pub(super) const STACK_STRIDE: u64 = 2 * STACK;
+/// The thread contexts, a page each.
+pub(super) const CONTEXTS: u64 = 0x3_0000_0000;
+/// Where functions return to.
+pub(super) const RETURN: u64 = 0x3_f000_0000;
+/// The outboxes, a page each.
+pub(super) const OUTBOXES: u64 = 0x4_0000_0000;
+/// The configuration of the windows.
+pub(super) const WINDOW_CONFIGS: u64 = 0x5_0000_0000;
+pub(super) const LOG_WINDOW_CONFIG: u8 = 6;
+/// The windows: the top byte of their addresses, the bits of a window's number and of an address
+/// in it.
+pub(super) const WINDOW_MSBS: u8 = 0x80;
+pub(super) const LOG_WINDOWS: u8 = 8;
+pub(super) const LOG_WINDOW: u8 = 48;
+pub(super) const WINDOWS: u64 = (WINDOW_MSBS as u64) << 56;
+
+/// Outboxes and windows that a process has at most, each.
+pub(super) const MOST_CONFIGS: u16 = 1 << LOG_WINDOWS;
+/// Threads and calls that a process has at most at a time.
+pub(super) const MOST_RUNNERS: usize = 256;
+
+/// No outbox or window.
+pub(crate) const NO_ID: u16 = 0xffff;
+
+/// `li a7, 0; ecall`: the system call that ends a run.
+pub(super) const RETURN_CODE: [u32; 2] = [0x0000_0893, 0x0000_0073];
+
+/// The version of the outbox page's layout that contexts show.
+const VERSION: u32 = 9;
+/// Offset of os_errno.
+const ERRNO: u64 = 0x28;
+
+/// Writes the context in slot `slot`: errno is 0 then.
+pub(super) fn write(contexts: &Ram, slot: usize, outbox: u16, windows: [u16; 2], metadata: u64) {
+    let mut bytes = [0; 64];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(0x00, &VERSION.to_le_bytes());
+    put(0x04, &outbox.to_le_bytes());
+    put(0x06, &windows[0].to_le_bytes());
+    put(0x08, &OUTBOXES.to_le_bytes());
+    put(0x18, &WINDOW_CONFIGS.to_le_bytes());
+    put(0x20, &metadata.to_le_bytes());
+    put(0x2d, &[LOG_WINDOW_CONFIG]);
+    put(0x2e, &windows[1].to_le_bytes());
+    put(0x30, &[WINDOW_MSBS, LOG_WINDOW, LOG_WINDOWS]);
+    contexts.write(slot as u64 * PAGE, &bytes);
+}
+
+/// Where that context is.
+pub(super) const fn address(slot: usize) -> u64 {
+    CONTEXTS + slot as u64 * PAGE
+}
+
+/// The top of the stack in slot `slot`.
+pub(super) const fn stack_top(slot: usize) -> u64 {
+    STACKS + (slot as u64 + 1) * STACK_STRIDE
+}
+
+/// Tells a run of an error that it can go on after.
+pub(super) fn set_errno(contexts: &Ram, slot: usize, errno: u32) {
+    contexts.store32(slot as u64 * PAGE + ERRNO, errno);
+}

@@ -1,0 +1,24 @@
+//! The DPA of a function: processes with address spaces of their own, threads that run on RISC-V
+//! cores in software, and the run-time system under them.
+//!
+//! Nothing here knows the objects of commands or the data path. Commands make and end processes,
+//! threads and calls; an event wakes a thread; whoever has time gives a run a turn ([`Dpa::turn`]).
+//! What a program wants of the device in its turn, a doorbell or an access through a window, comes
+//! out of it as an [`Ask`], for somebody who has the function.
+//!
+//! What hardware's system looks like inside is not published. The outbox registers and the thread
+//! context are (`registers`, `context`); system calls, address map, windows and codes are ours, and
+//! docs/dpa.md describes them to programs.
+
+mod context;
+mod coredump;
+mod process;
+mod registers;
+mod runner;
+mod scheduler;
+mod system;
+
+pub(crate) use context::HEAP;
+pub(crate) use registers::{Ask, Doorbell, Given};
+pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
+pub(crate) use scheduler::{Dpa, Refused, Waker};

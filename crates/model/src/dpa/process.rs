@@ -1,0 +1,123 @@
+//! Processes: an address space with a program in it, what its threads reach the device by, and how
+//! it ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use verbless_prm::DpaFault;
+use verbless_riscv::{
+    AddressSpace, Backing, Cause, MapError, PAGE, Permissions, Program, Ram, Region, Registers,
+};
+
+use super::context;
+use super::registers::{Outbox, Window};
+use super::runner::RunnerId;
+
+/// A process.
+pub(crate) struct Process {
+    pub(super) space: Arc<AddressSpace>,
+    pub(super) contexts: Ram,
+    /// Bytes of memory that it takes.
+    pub(super) bytes: u64,
+    /// Instructions that one run may take.
+    pub(super) watchdog: u64,
+    pub(super) outboxes: BTreeMap<u16, Outbox>,
+    pub(super) windows: BTreeMap<u16, Window>,
+    /// Which stacks and contexts are in use.
+    pub(super) slots: Vec<bool>,
+    pub(super) state: ProcessState,
+}
+
+/// How a process is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ProcessState {
+    /// `dpa_process_status`: 0 while it runs.
+    pub status: u8,
+    /// Instructions of ended runs.
+    pub instructions: u64,
+    /// How it ended, if it did.
+    pub crash: Option<Crash>,
+}
+
+/// The run that ended a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crash {
+    pub runner: RunnerId,
+    /// What it could not reach, or the instruction that is illegal; else 0.
+    pub address: u64,
+    pub registers: Registers,
+}
+
+impl Process {
+    /// A process of a program, with its heap.
+    pub(super) fn new(program: &Program, heap: &Ram, watchdog: u64) -> Result<Self, MapError> {
+        let stacks = Ram::new(context::MOST_RUNNERS as u64 * context::STACK);
+        let contexts = Ram::new(context::MOST_RUNNERS as u64 * PAGE);
+        let back = Ram::new(PAGE);
+        for (at, word) in (0..).step_by(4).zip(context::RETURN_CODE) {
+            back.write(at, &word.to_le_bytes());
+        }
+        let stack = |slot: usize| Region {
+            base: context::stack_top(slot) - context::STACK,
+            length: context::STACK,
+            permissions: Permissions::RW,
+            backing: Backing::Ram(stacks.clone(), slot as u64 * context::STACK),
+        };
+        let configs = u64::from(context::MOST_CONFIGS);
+        let own = [
+            Region::ram(context::CONTEXTS, &contexts, Permissions::RW),
+            Region::ram(context::RETURN, &back, Permissions::RX),
+            Region::environment(context::OUTBOXES, configs * PAGE),
+            Region::environment(
+                context::WINDOW_CONFIGS,
+                (configs << context::LOG_WINDOW_CONFIG).next_multiple_of(PAGE),
+            ),
+            Region::environment(context::WINDOWS, configs << context::LOG_WINDOW),
+        ];
+        let heap = (!heap.is_empty()).then(|| Region::ram(context::HEAP, heap, Permissions::RW));
+        let program = program.segments.iter().map(|segment| segment.region());
+        let all = program.chain(heap).chain(own).chain((0..context::MOST_RUNNERS).map(stack));
+        let space = AddressSpace::new(all)?;
+        let bytes = space.regions().iter().map(|region| match region.backing {
+            Backing::Ram(..) => region.length,
+            _ => 0,
+        });
+        Ok(Self {
+            bytes: bytes.sum(),
+            space: Arc::new(space),
+            contexts,
+            watchdog,
+            outboxes: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            slots: vec![false; context::MOST_RUNNERS],
+            state: ProcessState::default(),
+        })
+    }
+
+    /// Takes a stack and a context.
+    pub(super) fn take_slot(&mut self) -> Option<usize> {
+        let slot = self.slots.iter().position(|used| !used)?;
+        self.slots[slot] = true;
+        Some(slot)
+    }
+
+    /// It has ended, for this reason.
+    pub(super) fn end(&mut self, status: u8, crash: Crash) {
+        if self.state.status == 0 {
+            self.state.status = status;
+            self.state.crash = Some(crash);
+        }
+    }
+}
+
+/// The status of a process that an exception stopped.
+pub(super) const fn status_of(cause: Cause) -> u8 {
+    match cause {
+        Cause::Illegal => DpaFault::ILLEGAL.0,
+        Cause::FetchAccess => DpaFault::FETCH.0,
+        Cause::LoadMisaligned => DpaFault::LOAD_MISALIGNED.0,
+        Cause::LoadAccess => DpaFault::LOAD.0,
+        Cause::StoreMisaligned => DpaFault::STORE_MISALIGNED.0,
+        Cause::StoreAccess => DpaFault::STORE.0,
+    }
+}

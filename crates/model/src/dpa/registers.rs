@@ -1,0 +1,200 @@
+//! What programs reach the device by: the registers of outboxes, the configuration of windows, the
+//! windows themselves.
+//!
+//! Source of the outbox page: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). That a doorbell
+//! is lost if UCTL was not read before it, and the rest, is ours.
+
+use verbless_riscv::{PAGE, Transfer};
+
+use super::context::{
+    LOG_WINDOW, LOG_WINDOW_CONFIG, LOG_WINDOWS, OUTBOXES, WINDOW_CONFIGS, WINDOWS,
+};
+
+/// Registers of an outbox page.
+mod outbox {
+    pub(super) const UCTL: u64 = 0x000;
+    pub(super) const BUFFER: u64 = 0x040;
+    pub(super) const CQ_DB: u64 = 0x100;
+    pub(super) const EQ_DB_REARM: u64 = 0x140;
+    pub(super) const EQ_DB_NO_REARM: u64 = 0x180;
+    pub(super) const SXD_DB: u64 = 0x1c0;
+    pub(super) const EMU_CAP: u64 = 0x200;
+    pub(super) const EMU_CAP_TRIGGER: u64 = 0x240;
+    pub(super) const RXT_DB: u64 = 0x280;
+    pub(super) const RXC_RD: u64 = 0x300;
+    pub(super) const CC_DB: u64 = 0x340;
+    pub(super) const CC_DB_MSB: u64 = 0x348;
+    pub(super) const SW_RESERVE: u64 = 0xfc0;
+
+    pub(super) const BUSY: u64 = 1;
+    pub(super) const ERROR: u64 = 2;
+}
+
+/// Errors that a run can go on after, in os_errno.
+pub(super) mod errno {
+    /// A doorbell was written while the one before was under way: it is lost.
+    pub(crate) const BUSY: u32 = 1;
+    /// A doorbell names no queue that the outbox reaches, or one that is not modelled.
+    pub(crate) const NO_QUEUE: u32 = 2;
+}
+
+/// An outbox of a process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Outbox {
+    /// The UAR page whose queues it rings.
+    pub uar_page: u32,
+    busy: bool,
+    error: bool,
+    /// SW_RESERVE: software's own.
+    kept: u64,
+}
+
+impl Outbox {
+    pub(super) fn new(uar_page: u32) -> Self {
+        Self { uar_page, ..Self::default() }
+    }
+
+    pub(super) fn fail(&mut self) {
+        self.error = true;
+    }
+}
+
+/// A window of a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub pd: u32,
+    pub mkey: u32,
+}
+
+/// A doorbell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doorbell {
+    /// A CQ's consumer index is this, and the next CQE is to make an event.
+    ArmCq { cqn: u32, consumer: u32 },
+    /// A send queue has more work.
+    Send { number: u32 },
+    /// A CQE of zeros is to be written.
+    Trigger { cqn: u32 },
+    /// A register whose doorbells are not modelled.
+    Other(u64),
+}
+
+/// What a run wants of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Ring {
+        outbox: u16,
+        uar_page: u32,
+        doorbell: Doorbell,
+    },
+    /// Memory through a window; a store has its bytes in the low bits.
+    Reach {
+        pd: u32,
+        mkey: u32,
+        address: u64,
+        size: u64,
+        store: Option<u64>,
+    },
+}
+
+/// What becomes of a load or store of the environment's.
+pub(crate) enum Asked {
+    /// It is done; of a load this is the value.
+    Done(u64),
+    /// It is done, with this error for os_errno.
+    Errno(u32),
+    /// It asks for the device.
+    Device(Ask),
+    /// There is nothing: an access fault.
+    Nothing,
+}
+
+/// The device's answer to an [`Ask`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// It is done; of a load this is the value.
+    Value(u64),
+    /// A doorbell for no queue.
+    NoQueue,
+    /// Memory that the window does not lead to.
+    Refused,
+}
+
+impl super::process::Process {
+    /// Does a load or store outside the process's memory.
+    pub(super) fn transfer(&mut self, transfer: &Transfer) -> Asked {
+        let Transfer { address, size, store } = *transfer;
+        if address >= WINDOWS {
+            let id = (address - WINDOWS) >> LOG_WINDOW;
+            debug_assert!(id >> LOG_WINDOWS == 0, "the region ends there");
+            let Some(window) = self.windows.get(&(id as u16)) else { return Asked::Nothing };
+            let address = address & ((1 << LOG_WINDOW) - 1);
+            let Window { pd, mkey } = *window;
+            return Asked::Device(Ask::Reach { pd, mkey, address, size, store });
+        }
+        if address >= WINDOW_CONFIGS {
+            let at = address - WINDOW_CONFIGS;
+            let window = self.windows.get_mut(&((at >> LOG_WINDOW_CONFIG) as u16));
+            let (Some(window), 0, 4) = (window, at % (1 << LOG_WINDOW_CONFIG), size) else {
+                return Asked::Nothing;
+            };
+            return match store {
+                Some(mkey) => {
+                    window.mkey = mkey as u32;
+                    Asked::Done(0)
+                }
+                None => Asked::Done(window.mkey.into()),
+            };
+        }
+        let (id, register) = ((address - OUTBOXES) / PAGE, (address - OUTBOXES) % PAGE);
+        match self.outboxes.get_mut(&(id as u16)) {
+            Some(outbox) => outbox.transfer(id as u16, register, size, store),
+            None => Asked::Nothing,
+        }
+    }
+}
+
+impl Outbox {
+    fn transfer(&mut self, id: u16, register: u64, size: u64, store: Option<u64>) -> Asked {
+        let Some(value) = store else {
+            return match (register, size) {
+                (outbox::UCTL, 4 | 8) => {
+                    let busy = if std::mem::take(&mut self.busy) { outbox::BUSY } else { 0 };
+                    let error = if self.error { outbox::ERROR } else { 0 };
+                    Asked::Done(busy | error)
+                }
+                (outbox::SW_RESERVE, 8) => Asked::Done(self.kept),
+                (outbox::BUFFER, 8) => Asked::Done(0),
+                _ => Asked::Nothing,
+            };
+        };
+        if size != 8 {
+            return Asked::Nothing;
+        }
+        const NUMBER: u64 = 0xff_ffff;
+        let (low, high) = ((value & NUMBER) as u32, (value >> 32 & NUMBER) as u32);
+        let doorbell = match register {
+            outbox::SW_RESERVE => {
+                self.kept = value;
+                return Asked::Done(0);
+            }
+            outbox::CQ_DB => Doorbell::ArmCq { cqn: low, consumer: high },
+            outbox::SXD_DB => Doorbell::Send { number: high },
+            outbox::RXT_DB => Doorbell::Trigger { cqn: low },
+            outbox::EQ_DB_REARM
+            | outbox::EQ_DB_NO_REARM
+            | outbox::EMU_CAP
+            | outbox::EMU_CAP_TRIGGER
+            | outbox::RXC_RD
+            | outbox::CC_DB
+            | outbox::CC_DB_MSB => Doorbell::Other(register),
+            _ => return Asked::Nothing,
+        };
+        if self.busy {
+            self.error = true;
+            return Asked::Errno(errno::BUSY);
+        }
+        (self.busy, self.error) = (true, false);
+        Asked::Device(Ask::Ring { outbox: id, uar_page: self.uar_page, doorbell })
+    }
+}

@@ -1,0 +1,132 @@
+//! What runs in a process: a thread, which events start again and again, or a call, which runs once.
+
+use std::sync::Arc;
+
+use verbless_riscv::{AddressSpace, Hart, Registers};
+
+use super::context::{self, NO_ID};
+use super::process::Process;
+
+/// A thread or a call, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RunnerId {
+    Thread(u32),
+    Call(u32),
+}
+
+/// The execution units that a runner may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Affinity {
+    #[default]
+    Any,
+    Unit(u16),
+    Group(u16),
+}
+
+/// How a run starts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    pub entry: u64,
+    pub arguments: [u64; 8],
+    pub metadata: u64,
+    pub outbox: u16,
+    pub windows: [u16; 2],
+    pub affinity: Affinity,
+    /// The watchdog leaves it alone.
+    pub polling: bool,
+}
+
+impl Default for Start {
+    fn default() -> Self {
+        Self {
+            entry: 0,
+            arguments: [0; 8],
+            metadata: 0,
+            outbox: NO_ID,
+            windows: [NO_ID; 2],
+            affinity: Affinity::Any,
+            polling: false,
+        }
+    }
+}
+
+/// What a runner does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunnerState {
+    /// It waits for an event.
+    Idle,
+    /// It waits for an execution unit.
+    Waiting,
+    /// It has one.
+    Running,
+    /// It never runs again.
+    Finished,
+}
+
+/// A runner.
+pub(super) struct Runner {
+    /// No other of its number has the same.
+    pub serial: u64,
+    pub process: u32,
+    /// Which stack and context it has.
+    pub slot: usize,
+    pub start: Start,
+    /// `None` before the first run, and while somebody gives it a turn.
+    pub hart: Option<Box<Hart>>,
+    pub state: RunnerState,
+    /// Another event has come since its run began.
+    pub again: bool,
+    /// What the hart had executed when the run began.
+    pub began: u64,
+    pub shown: Shown,
+}
+
+/// What a query tells of a runner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Shown {
+    pub runs: u64,
+    /// Instructions of ended runs.
+    pub instructions: u64,
+    /// Events that have come, modulo 2^32.
+    pub events: u32,
+    /// The execution unit of the last run.
+    pub unit: u16,
+    /// What a call has returned.
+    pub result: u64,
+}
+
+impl Runner {
+    pub(super) fn new(serial: u64, process: u32, slot: usize, start: Start) -> Self {
+        Self {
+            serial,
+            process,
+            slot,
+            start,
+            hart: None,
+            state: RunnerState::Idle,
+            again: false,
+            began: 0,
+            shown: Shown::default(),
+        }
+    }
+
+    /// Sets everything up for a run in its process.
+    pub(super) fn begin(&mut self, process: &Process) {
+        let hart = self.hart.get_or_insert_with(|| hart(&process.space));
+        let Start { entry, arguments, metadata, outbox, windows, .. } = self.start;
+        context::write(&process.contexts, self.slot, outbox, windows, metadata);
+        let mut registers = Registers { pc: entry, ..Registers::default() };
+        registers.x[1] = context::RETURN;
+        registers.x[2] = context::stack_top(self.slot);
+        registers.x[4] = context::address(self.slot);
+        registers.x[10..18].copy_from_slice(&arguments);
+        hart.set_registers(&registers);
+        self.began = hart.instructions();
+        self.again = false;
+        self.shown.runs += 1;
+    }
+}
+
+fn hart(space: &Arc<AddressSpace>) -> Box<Hart> {
+    Box::new(Hart::new(space.clone()))
+}

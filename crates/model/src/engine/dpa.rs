@@ -1,0 +1,176 @@
+//! What programs on the DPA want of the device: doorbells, and memory through windows; and who
+//! gives their runs turns.
+//!
+//! In threaded mode threads of their own do, a fraction of a millisecond at a time, so that no
+//! program holds up the data path; they take the function only for what a program asks of it. In
+//! stepped mode a turn is a step.
+
+use std::num::NonZero;
+use std::sync::{Arc, Weak};
+
+use super::cqe::Completion;
+use super::doorbell;
+use super::function::Function;
+use super::keys::{Need, Range, Sge, User, VISITS};
+use crate::dpa::{Ask, Doorbell, Dpa, Given, Waker};
+use crate::shared::SharedWorld;
+use crate::world::World;
+
+/// Threads that give turns, at most.
+const MOST_THREADS: usize = 4;
+
+/// Starts the threads that give turns, if any function has a DPA.
+pub(super) fn spawn(shared: &Arc<SharedWorld>) {
+    let dpas: Vec<(usize, Arc<Dpa>)> = (0..shared.count())
+        .filter_map(|id| Some((id, shared.look(id, |function| function.hca.dpa.clone())?)))
+        .collect();
+    if dpas.is_empty() {
+        return;
+    }
+    dpas.iter().for_each(|(_, dpa)| dpa.set_waker(&shared.programs));
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    for first in 0..processors.min(MOST_THREADS) {
+        let (dpas, waker, shared) = (dpas.clone(), shared.programs.clone(), Arc::downgrade(shared));
+        std::thread::Builder::new()
+            .name("verbless-dpa".into())
+            .spawn(move || give_turns(&dpas, first, &waker, &shared))
+            .expect("a thread for the DPA");
+    }
+}
+
+/// Gives turns for as long as the model lives.
+fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &Weak<SharedWorld>) {
+    loop {
+        let seen = waker.news();
+        let mut worked = false;
+        for at in 0..dpas.len() {
+            let (id, dpa) = &dpas[(first + at) % dpas.len()];
+            let Some(turn) = dpa.turn() else { continue };
+            worked = true;
+            let mut asked = dpa.run(turn);
+            while let Some((turn, ask)) = asked {
+                let Some(shared) = shared.upgrade() else { return };
+                let given = serve_shared(&shared, *id, &ask);
+                asked = dpa.answer(turn, &ask, given);
+            }
+        }
+        if !worked && !waker.wait(seen) || shared.strong_count() == 0 {
+            return;
+        }
+    }
+}
+
+fn serve_shared(shared: &SharedWorld, id: usize, ask: &Ask) -> Given {
+    let alone = shared.with_function(id, |world| {
+        let given = world.have_owners(id).then(|| serve(world, id, ask));
+        world.wanted = None;
+        given
+    });
+    alone.unwrap_or_else(|| shared.with(|world| serve(world, id, ask)))
+}
+
+/// Gives one run of a function that is at hand a turn; false: none waits for one.
+pub(super) fn step(world: &mut World, id: usize) -> bool {
+    let Some(dpa) = world.functions[id].hca.dpa.clone() else { return false };
+    let Some(turn) = dpa.turn() else { return false };
+    let mut asked = dpa.run(turn);
+    while let Some((turn, ask)) = asked {
+        let given = serve(world, id, &ask);
+        asked = dpa.answer(turn, &ask, given);
+    }
+    true
+}
+
+/// Does what a run of function `id` asks of the device.
+fn serve(world: &mut World, id: usize, ask: &Ask) -> Given {
+    world.clock.tick();
+    let now = world.clock.now;
+    if world.functions[id].hca.fatal {
+        return match ask {
+            Ask::Ring { .. } => Given::NoQueue,
+            Ask::Reach { .. } => Given::Refused,
+        };
+    }
+    match *ask {
+        Ask::Ring { uar_page, doorbell, .. } => {
+            match ring(&mut world.functions[id], uar_page, doorbell, now) {
+                true => Given::Value(0),
+                false => Given::NoQueue,
+            }
+        }
+        Ask::Reach { pd, mkey, address, size, store } => {
+            let need = if store.is_some() { Need::LocalWrite } else { Need::LocalRead };
+            let range = Range { key: mkey, address, length: size };
+            reach(world, id, pd, range, need, store).map_or(Given::Refused, Given::Value)
+        }
+    }
+}
+
+/// Rings for a queue that names the outbox's UAR page; false: there is none.
+fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> bool {
+    let names_page = |cqn: u32| {
+        let cq = function.hca.objects.cqs.get(&cqn);
+        cq.is_some_and(|cq| cq.uar_page == page)
+    };
+    match doorbell {
+        Doorbell::ArmCq { cqn, consumer } => {
+            if !names_page(cqn) {
+                return false;
+            }
+            function.context(now).cq(cqn).map(|mut cq| cq.arm_at(consumer)).is_ok()
+        }
+        Doorbell::Send { number } => {
+            let sender = function.hca.objects.sender(number);
+            let named = sender.is_some_and(|sender| sender.uar_page == page);
+            if named {
+                doorbell::ring_one(function, number);
+            }
+            named
+        }
+        Doorbell::Trigger { cqn } => {
+            // That it cannot be written, software hears of by an event.
+            names_page(cqn)
+                && function
+                    .context(now)
+                    .cq(cqn)
+                    .map(|cq| drop(cq.complete(Completion::zero())))
+                    .is_ok()
+        }
+        Doorbell::Other(register) => {
+            tracing::debug!(register, "a doorbell of an outbox that is not modelled");
+            false
+        }
+    }
+}
+
+/// Loads or stores up to 8 bytes through a window's key; `None`: it leads nowhere.
+fn reach(
+    world: &mut World,
+    id: usize,
+    pd: u32,
+    range: Range,
+    need: Need,
+    store: Option<u64>,
+) -> Option<u64> {
+    let (function, others) = world.functions.split(id);
+    let context = function.context_among(world.clock.now, others);
+    let user = User { pd, qpn: super::keys::ANY_QP, reserved_lkey: false };
+    let (mut sges, mut visits) = (Vec::new(), VISITS);
+    context.keys().resolve(user, range, need, &mut visits, &mut sges).ok()?;
+    let mut bytes = store.unwrap_or(0).to_le_bytes();
+    let mut done = 0;
+    for sge in sges {
+        let part = done..done + sge.length() as usize;
+        done = part.end;
+        let bytes = bytes.get_mut(part)?;
+        if let Sge::Memory { space, address, .. } = sge {
+            let memory = context.spaces.get(space);
+            match store {
+                Some(_) => memory.write(address, bytes),
+                None => memory.read(address, bytes),
+            }
+            .ok()?;
+        }
+    }
+    Some(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,420 @@
+//! Objects of the DPA: processes, threads, calls, outboxes, windows, core dumps. What hardware's
+//! commands look like is published nowhere; these are the model's own (`prm/dpa`).
+
+use std::sync::Arc;
+
+use verbless_prm::reflect::View;
+use verbless_prm::{
+    CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn, DestroyGeneralObjectOut,
+    DpaAffinity, DpaCall, DpaCoreDump, DpaOutbox, DpaProcess, DpaThread, DpaThreadState, DpaWindow,
+    QueryGeneralObjectIn, QueryGeneralObjectOut, Structure,
+};
+use verbless_riscv::PAGE;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::call::{Call, Outcome};
+use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start};
+use crate::hca::objects::{self, QueueMemory, Umem};
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::{Kind, kind};
+
+/// An ELF file is at most so long.
+const MOST_FILE: u64 = 64 << 20;
+
+impl Call<'_> {
+    fn dpa(&self) -> Result<Arc<Dpa>, Refusal> {
+        self.hca().dpa.clone().ok_or(Refusal::DpaAbsent)
+    }
+
+    /// The context that follows the head of CREATE_GENERAL_OBJECT.
+    fn context<S: Structure + Copy>(&self, input: &CreateGeneralObjectIn) -> Result<S, Refusal> {
+        if input.alias_object() || input.log_obj_range() != 0 || input.obj_id() != 0 {
+            return Err(Refusal::Unsupported);
+        }
+        let mut bytes = self.list.get(..S::BYTES).ok_or(Refusal::ListTooShort)?.to_vec();
+        let context = S::mut_from_bytes(&mut bytes).map_err(|_| Refusal::ListTooShort)?;
+        if View::new(S::INFO, context.as_bytes()).nonzero_reserved().is_some() {
+            return Err(Refusal::Reserved);
+        }
+        Ok(*context)
+    }
+
+    /// Shows a context behind the head of QUERY_GENERAL_OBJECT's output.
+    fn show<S: Structure>(&mut self, context: &S) -> Outcome {
+        let at = QueryGeneralObjectOut::BYTES..QueryGeneralObjectOut::BYTES + S::BYTES;
+        let room = self.output.get_mut(at).ok_or(Refusal::OutputTooShort)?;
+        room.copy_from_slice(context.as_bytes());
+        Ok(())
+    }
+
+    /// What the DPA has refused, for the answer.
+    fn refused(&self, refused: Refused) -> Refusal {
+        match refused {
+            Refused::Program(why) => self.about(Refusal::DpaProgram, why),
+            Refused::Full => Refusal::DpaFull,
+            Refused::NoProcess => Refusal::DpaEnded,
+            Refused::NoUnit => Refusal::DpaUnit,
+            Refused::NoConfig => Refusal::DpaConfig,
+        }
+    }
+}
+
+/// Calls `each` with the pieces of a range of a UMEM: their addresses, and where in the range.
+fn pieces(
+    memory: &QueueMemory,
+    mut each: impl FnMut(u64, std::ops::Range<usize>) -> Outcome,
+) -> Outcome {
+    let mut done = 0;
+    while done < memory.length {
+        let page = 1 << memory.log_page_size;
+        let room = page - ((memory.offset + done) & (page - 1));
+        let here = room.min(memory.length - done);
+        each(memory.address(done), done as usize..(done + here) as usize)?;
+        done += here;
+    }
+    Ok(())
+}
+
+/// CREATE_GENERAL_OBJECT of a process.
+pub(super) fn create_process(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let dpa = call.dpa()?;
+    let context: DpaProcess = call.context(input)?;
+    let umem = call.find(kind::Umem, context.bin_umem_id())?;
+    let length = context.bin_bytes();
+    let file = umem.memory.slice(context.bin_umem_offset(), length);
+    let file = file.filter(|_| length > 0).ok_or(Refusal::UmemBounds)?;
+    if length > MOST_FILE {
+        return Err(Refusal::DpaFull);
+    }
+    let mut bytes = vec![0; length as usize];
+    pieces(&file, |address, part| {
+        call.hca().memory.read(address, &mut bytes[part]).map_err(|_| Refusal::UmemPages)
+    })?;
+    let heap_bytes = u64::from(context.heap_bytes()).next_multiple_of(PAGE);
+    call.check_count(call.hca().objects.umems.len(), call.hca().caps.general().log_max_umem())?;
+    let number = call.hca().numbers.dpa_process.lowest().ok_or(Refusal::NoNumber)?;
+    let heap = dpa
+        .create(number, &bytes, heap_bytes, context.watchdog())
+        .map_err(|refused| call.refused(refused))?;
+    let address = call.hca().heaps.add(number as u16, heap);
+    let pages: Vec<u64> = (0..heap_bytes).step_by(PAGE as usize).map(|at| address + at).collect();
+    let memory = QueueMemory {
+        pages: call.hca().budget.list(pages),
+        log_page_size: PAGE.ilog2(),
+        offset: 0,
+        length: heap_bytes,
+    };
+    let umem = Umem { uid: call.uid, memory, writable: true, device: true };
+    let made = call.make(kind::Umem, umem).and_then(|heap| {
+        let process = objects::DpaProcess { uid: call.uid, heap, context };
+        Ok((call.make(kind::DpaProcess, process)?, heap))
+    });
+    let (process, umem) = made.inspect_err(|_| {
+        dpa.remove(number);
+        call.hca().heaps.remove(number as u16);
+    })?;
+    call.change(kind::DpaProcess, process, |process| {
+        process.context.set_heap_address(dpa::HEAP);
+        process.context.set_device_umem_id(umem);
+        process.context.set_heap_bytes(heap_bytes as u32);
+    })?;
+    output.set_obj_id(process);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of a process: whether it runs, and what ended it.
+pub(super) fn query_process(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let number = input.obj_id();
+    let mut context = call.find(kind::DpaProcess, number)?.context;
+    let state = call.dpa()?.process(number).ok_or(Refusal::NoSuchDpaProcess)?;
+    context.set_status(state.status);
+    context.set_instructions(state.instructions);
+    if let Some(crash) = &state.crash {
+        let (in_call, runner) = match crash.runner {
+            RunnerId::Thread(number) => (false, number),
+            RunnerId::Call(number) => (true, number),
+        };
+        context.set_fault_in_call(in_call);
+        context.set_fault_runner(runner);
+        context.set_fault_pc(crash.registers.pc);
+        context.set_fault_address(crash.address);
+        for (index, &value) in crash.registers.x.iter().enumerate() {
+            context.set_registers(index, value);
+        }
+    }
+    output.set_obj_id(number);
+    call.show(&context)
+}
+
+/// DESTROY_GENERAL_OBJECT of a process, which ends whatever it does.
+pub(super) fn destroy_process(
+    call: &mut Call<'_>,
+    input: &DestroyGeneralObjectIn,
+    _: &mut DestroyGeneralObjectOut,
+) -> Outcome {
+    let number = input.obj_id();
+    let heap = call.find(kind::DpaProcess, number)?.heap;
+    if call.hca().objects.is_used(Kind::Umem, heap) {
+        return Err(Refusal::DpaProcessInUse);
+    }
+    call.destroy(kind::DpaProcess, number)?;
+    call.hca_mut().remove(kind::Umem, heap);
+    Ok(())
+}
+
+fn affinity(affinity: DpaAffinity, id: u16) -> Result<Affinity, Refusal> {
+    match affinity {
+        DpaAffinity::NONE if id == 0 => Ok(Affinity::Any),
+        DpaAffinity::STRICT => Ok(Affinity::Unit(id)),
+        DpaAffinity::GROUP => Ok(Affinity::Group(id)),
+        _ => Err(Refusal::DpaUnit),
+    }
+}
+
+fn entry(entry: u64) -> Result<u64, Refusal> {
+    if entry == 0 || !entry.is_multiple_of(2) { Err(Refusal::DpaEntry) } else { Ok(entry) }
+}
+
+fn state_of(state: RunnerState) -> DpaThreadState {
+    match state {
+        RunnerState::Idle => DpaThreadState::IDLE,
+        RunnerState::Waiting => DpaThreadState::WAITING,
+        RunnerState::Running => DpaThreadState::RUNNING,
+        RunnerState::Finished => DpaThreadState::FINISHED,
+    }
+}
+
+/// CREATE_GENERAL_OBJECT of a thread, which waits for its first event then.
+pub(super) fn create_thread(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let dpa = call.dpa()?;
+    let context: DpaThread = call.context(input)?;
+    call.find(kind::DpaProcess, context.process_id())?;
+    let mut arguments = [0; 8];
+    arguments[0] = context.argument();
+    let start = Start {
+        entry: entry(context.entry())?,
+        arguments,
+        metadata: context.metadata(),
+        outbox: context.outbox_id(),
+        windows: [context.window_id(), context.second_window_id()],
+        affinity: affinity(context.affinity(), context.affinity_id())?,
+        polling: context.polling(),
+    };
+    let number = call.hca().numbers.dpa_thread.lowest().ok_or(Refusal::NoNumber)?;
+    dpa.add(RunnerId::Thread(number), context.process_id(), start)
+        .map_err(|refused| call.refused(refused))?;
+    let made = call.make(kind::DpaThread, objects::DpaThread { uid: call.uid, context });
+    output.set_obj_id(made.inspect_err(|_| dpa.take_away(RunnerId::Thread(number)))?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of a thread.
+pub(super) fn query_thread(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let number = input.obj_id();
+    let mut context = call.find(kind::DpaThread, number)?.context;
+    let (state, shown, _) =
+        call.dpa()?.runner(RunnerId::Thread(number)).ok_or(Refusal::NoSuchDpaThread)?;
+    context.set_state(state_of(state));
+    context.set_runs(shown.runs);
+    context.set_instructions(shown.instructions);
+    context.set_events(shown.events);
+    context.set_unit(shown.unit.into());
+    output.set_obj_id(number);
+    call.show(&context)
+}
+
+/// CREATE_GENERAL_OBJECT of a call, which begins at once.
+pub(super) fn create_call(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let dpa = call.dpa()?;
+    let context: DpaCall = call.context(input)?;
+    call.find(kind::DpaProcess, context.process_id())?;
+    let start = Start {
+        entry: entry(context.entry())?,
+        arguments: std::array::from_fn(|index| context.arguments(index)),
+        metadata: context.metadata(),
+        outbox: context.outbox_id(),
+        windows: [context.window_id(), context.second_window_id()],
+        affinity: affinity(context.affinity(), context.affinity_id())?,
+        polling: false,
+    };
+    let number = call.hca().numbers.dpa_call.lowest().ok_or(Refusal::NoNumber)?;
+    dpa.add(RunnerId::Call(number), context.process_id(), start)
+        .map_err(|refused| call.refused(refused))?;
+    let made = call.make(kind::DpaCall, objects::DpaCall { uid: call.uid, context });
+    output.set_obj_id(made.inspect_err(|_| dpa.take_away(RunnerId::Call(number)))?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of a call: whether it has ended, and what it returned.
+pub(super) fn query_call(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let number = input.obj_id();
+    let mut context = call.find(kind::DpaCall, number)?.context;
+    let (state, shown, status) =
+        call.dpa()?.runner(RunnerId::Call(number)).ok_or(Refusal::NoSuchDpaCall)?;
+    context.set_state(state_of(state));
+    context.set_result(shown.result);
+    context.set_status(status);
+    output.set_obj_id(number);
+    call.show(&context)
+}
+
+/// CREATE_GENERAL_OBJECT of an outbox.
+pub(super) fn create_outbox(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let dpa = call.dpa()?;
+    let mut context: DpaOutbox = call.context(input)?;
+    call.find(kind::DpaProcess, context.process_id())?;
+    call.find(kind::Uar, context.uar_page())?;
+    let id = dpa
+        .add_outbox(context.process_id(), context.uar_page())
+        .map_err(|refused| call.refused(refused))?;
+    context.set_config_id(id);
+    let made = call.make(kind::DpaOutbox, objects::DpaOutbox { uid: call.uid, context });
+    output.set_obj_id(made.inspect_err(|_| dpa.remove_outbox(context.process_id(), id))?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of an outbox.
+pub(super) fn query_outbox(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let context = call.find(kind::DpaOutbox, input.obj_id())?.context;
+    output.set_obj_id(input.obj_id());
+    call.show(&context)
+}
+
+/// Whether a thread or call of a process begins with an outbox or window.
+fn begins_with(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> bool) -> bool {
+    let objects = &call.hca().objects;
+    let threads = objects.dpa_threads.values().map(|it| &it.context);
+    let threads = threads.filter(|it| it.process_id() == process);
+    let calls = objects.dpa_calls.values().map(|it| &it.context);
+    let calls = calls.filter(|it| it.process_id() == process);
+    threads
+        .map(|it| (it.outbox_id(), [it.window_id(), it.second_window_id()]))
+        .chain(calls.map(|it| (it.outbox_id(), [it.window_id(), it.second_window_id()])))
+        .any(|(outbox, windows)| names(outbox, windows))
+}
+
+/// DESTROY_GENERAL_OBJECT of an outbox.
+pub(super) fn destroy_outbox(
+    call: &mut Call<'_>,
+    input: &DestroyGeneralObjectIn,
+    _: &mut DestroyGeneralObjectOut,
+) -> Outcome {
+    let outbox = call.find(kind::DpaOutbox, input.obj_id())?.context;
+    if begins_with(call, outbox.process_id(), |id, _| id == outbox.config_id()) {
+        return Err(Refusal::DpaConfigInUse);
+    }
+    call.destroy(kind::DpaOutbox, input.obj_id())
+}
+
+/// CREATE_GENERAL_OBJECT of a window.
+pub(super) fn create_window(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let dpa = call.dpa()?;
+    let mut context: DpaWindow = call.context(input)?;
+    call.find(kind::DpaProcess, context.process_id())?;
+    call.find(kind::Pd, context.pd())?;
+    let id = dpa
+        .add_window(context.process_id(), context.pd())
+        .map_err(|refused| call.refused(refused))?;
+    context.set_config_id(id);
+    let made = call.make(kind::DpaWindow, objects::DpaWindow { uid: call.uid, context });
+    output.set_obj_id(made.inspect_err(|_| dpa.remove_window(context.process_id(), id))?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of a window.
+pub(super) fn query_window(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let context = call.find(kind::DpaWindow, input.obj_id())?.context;
+    output.set_obj_id(input.obj_id());
+    call.show(&context)
+}
+
+/// DESTROY_GENERAL_OBJECT of a window.
+pub(super) fn destroy_window(
+    call: &mut Call<'_>,
+    input: &DestroyGeneralObjectIn,
+    _: &mut DestroyGeneralObjectOut,
+) -> Outcome {
+    let window = call.find(kind::DpaWindow, input.obj_id())?.context;
+    if begins_with(call, window.process_id(), |_, ids| ids.contains(&window.config_id())) {
+        return Err(Refusal::DpaConfigInUse);
+    }
+    call.destroy(kind::DpaWindow, input.obj_id())
+}
+
+/// CREATE_GENERAL_OBJECT of a core dump: writes it, if there is room.
+pub(super) fn create_core_dump(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let dpa = call.dpa()?;
+    let mut context: DpaCoreDump = call.context(input)?;
+    call.find(kind::DpaProcess, context.process_id())?;
+    let umem = call.find(kind::Umem, context.umem_id())?;
+    if !umem.writable {
+        return Err(Refusal::UmemReadOnly);
+    }
+    let room = umem.memory.slice(context.umem_offset(), context.dump_bytes());
+    let room = room.ok_or(Refusal::UmemBounds)?;
+    let file = dpa.core_dump(context.process_id()).ok_or(Refusal::NoSuchDpaProcess)?;
+    context.set_dump_bytes(file.len() as u64);
+    if let Some(room) = room.slice(0, file.len() as u64) {
+        pieces(&room, |address, part| {
+            call.hca().memory.write(address, &file[part]).map_err(|_| Refusal::UmemPages)
+        })?;
+    }
+    let dump = objects::DpaCoreDump { uid: call.uid, context };
+    output.set_obj_id(call.make(kind::DpaCoreDump, dump)?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of a core dump: how long it is.
+pub(super) fn query_core_dump(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let context = call.find(kind::DpaCoreDump, input.obj_id())?.context;
+    output.set_obj_id(input.obj_id());
+    call.show(&context)
+}

@@ -29,6 +29,9 @@ pub struct CqAttr {
     pub wide: bool,
     /// The event queue that its completion events go to.
     pub eqn: Eqn,
+    /// The thread of the DPA that they start instead ([`DpaThread::id`](crate::DpaThread::id));
+    /// needs the capability `apu`.
+    pub thread: Option<u32>,
     /// Lets new CQEs overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
 }
@@ -61,6 +64,10 @@ impl Device {
                 "the device does not support CQs that ignore an overrun (capability cq_oi is 0)";
             return Err(invalid("CREATE_CQ", hint));
         }
+        if attr.thread.is_some() && !self.caps().general.apu() {
+            let hint = "the device has no DPA whose threads CQs could start (capability apu is 0)";
+            return Err(invalid("CREATE_CQ", hint));
+        }
         let mut input = CreateCqIn::new();
         input.set_cq_umem_valid(true);
         emit_ring(&attr, &mut input);
@@ -78,7 +85,8 @@ fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
         .set_oi(attr.ignore_overrun)
         .set_log_cq_size(attr.log_cqes)
         .set_uar_page(attr.uar.page_id())
-        .set_c_eqn_or_apu_element(attr.eqn.0)
+        .set_apu_cq(attr.thread.is_some())
+        .set_c_eqn_or_apu_element(attr.thread.unwrap_or(attr.eqn.0))
         .set_dbr_umem_id(attr.record.umem().id())
         .set_dbr_umem_valid(true)
         .set_dbr_addr(attr.record.offset());

@@ -12,6 +12,7 @@ mod alias;
 mod caps;
 mod cq;
 mod device;
+mod dpa;
 mod error;
 mod general;
 mod memory;
@@ -27,6 +28,10 @@ pub use alias::{AccessKey, AliasAttr, AliasKey};
 pub use caps::{CapMode, CapPage, Caps};
 pub use cq::{CqAttr, CqObject, Moderation};
 pub use device::Device;
+pub use dpa::{
+    Affinity, DpaCall, DpaCallState, DpaCrash, DpaEntry, DpaOutbox, DpaProcess, DpaProcessAttr,
+    DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadState, DpaWindow,
+};
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};
 pub use mkey::{KeyMemory, Klm, MkeyAttr, MkeyObject, check_access};

@@ -12,8 +12,9 @@ use verbless_devx::{ErrorKind, Umem};
 /// device may still write there. If the device was removed, the owner is kept until the device's
 /// file closes, and then dropped.
 pub struct UserMemory {
-    /// `None` only while dropping.
+    /// `None` while dropping, and of memory that the device has and registered itself.
     umem: Option<Umem>,
+    id: u32,
     address: u64,
     length: u64,
     owner: Option<Box<dyn Any + Send + Sync>>,
@@ -22,15 +23,26 @@ pub struct UserMemory {
 impl UserMemory {
     /// Joins a registration of `length` bytes at `address` with the owner of that memory.
     pub fn new<T: Any + Send + Sync>(umem: Umem, address: u64, length: u64, owner: T) -> Self {
-        Self { umem: Some(umem), address, length, owner: Some(Box::new(owner)) }
+        let id = umem.id();
+        Self { umem: Some(umem), id, address, length, owner: Some(Box::new(owner)) }
+    }
+
+    /// Memory of the device's own, which goes with its owner, an object there.
+    pub(crate) fn on_device<T: Any + Send + Sync>(
+        id: u32,
+        address: u64,
+        length: u64,
+        owner: T,
+    ) -> Self {
+        Self { umem: None, id, address, length, owner: Some(Box::new(owner)) }
     }
 
     /// The number by which commands name it.
     pub fn id(&self) -> u32 {
-        self.umem.as_ref().map_or(0, Umem::id)
+        self.id
     }
 
-    /// Address of the first byte in this process.
+    /// Address of the first byte in this process; of memory of the DPA, in that of its process.
     pub fn address(&self) -> u64 {
         self.address
     }

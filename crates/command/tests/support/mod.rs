@@ -64,7 +64,7 @@ pub(crate) fn cq_attr(device: &Device) -> CqAttr {
     let (ring, record) = memory(device);
     let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
     let eqn = Eqn(device.query_eqn(0).expect("an event queue"));
-    CqAttr { uar, ring, record, log_cqes: 4, wide: false, eqn, ignore_overrun: false }
+    CqAttr { uar, ring, record, log_cqes: 4, wide: false, eqn, thread: None, ignore_overrun: false }
 }
 
 pub(crate) fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {

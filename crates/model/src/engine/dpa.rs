@@ -128,13 +128,12 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> boo
             named
         }
         Doorbell::Trigger { cqn } => {
+            if !names_page(cqn) {
+                return false;
+            }
             // That it cannot be written, software hears of by an event.
-            names_page(cqn)
-                && function
-                    .context(now)
-                    .cq(cqn)
-                    .map(|cq| drop(cq.complete(Completion::zero())))
-                    .is_ok()
+            let written = function.context(now).cq(cqn).map(|cq| cq.complete(Completion::zero()));
+            written.is_ok()
         }
         Doorbell::Other(register) => {
             tracing::debug!(register, "a doorbell of an outbox that is not modelled");

@@ -162,6 +162,7 @@ impl Domain {
             log_cqes: entries.ilog2() as u8,
             wide: config.wide,
             eqn: Eqn(self.device.query_eqn(config.vector)?),
+            thread: None,
             ignore_overrun: config.ignore_overrun,
         })?;
         let queue = queue.numbered(object.cqn()).map_err(layout)?;

@@ -70,6 +70,7 @@ impl RawQp {
             log_cqes: CQES.ilog2() as u8,
             wide: false,
             eqn: Eqn(device.query_eqn(0)?),
+            thread: None,
             ignore_overrun: false,
         })?);
         let queue = queue.numbered(cq.cqn())?;

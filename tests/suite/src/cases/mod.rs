@@ -4,6 +4,7 @@ mod copy;
 mod cq;
 mod doca;
 mod doorbells;
+mod dpa;
 mod errors;
 mod events;
 mod failure;
@@ -64,6 +65,7 @@ static OF_QUEUES: &[&Group] = &[
     &doorbells::GROUP,
     &hostile::GROUP,
     &faults::GROUP,
+    &dpa::GROUP,
 ];
 
 /// The groups, in the order in which they run.

@@ -10,7 +10,6 @@ use verbless_prm::{
     QueryGeneralObjectIn, QueryGeneralObjectOut, Structure,
 };
 use verbless_riscv::PAGE;
-use zerocopy::{FromBytes, IntoBytes};
 
 use super::call::{Call, Outcome};
 use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start};

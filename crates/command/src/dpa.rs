@@ -1,0 +1,504 @@
+//! The DPA: processes from ELF files, threads that CQ events start, calls of functions, outboxes,
+//! windows, core dumps.
+//!
+//! What hardware's commands look like is published nowhere. These layouts are the software model's
+//! own (`prm/dpa`), so that every function that makes something takes a [`ModelToken`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use verbless_devx::{Error, ModelToken, Pd, Uar};
+use verbless_prm as prm;
+pub use verbless_prm::DpaThreadState;
+use verbless_prm::{DpaAffinity, DpaFault, GeneralObjectType, Structure};
+
+use crate::device::Device;
+use crate::general::GeneralObject;
+use crate::memory::UserMemory;
+
+/// No outbox or window.
+const NONE: u16 = 0xffff;
+
+/// What a process is made of.
+#[derive(Debug, Clone)]
+pub struct DpaProcessAttr {
+    /// The registration that holds the ELF file; the device reads it while it makes the process.
+    pub file: Arc<UserMemory>,
+    /// Where in it the file begins, in bytes.
+    pub offset: u64,
+    /// Length of the file in bytes.
+    pub length: u64,
+    /// Bytes of heap, rounded up to 4 KiB.
+    pub heap: u32,
+    /// Instructions that one run may take; 0: as many as the device allows.
+    pub watchdog: u64,
+}
+
+/// A process on the DPA. It lives until its threads, windows, keys and queues are gone, too.
+#[derive(Debug)]
+pub struct DpaProcess {
+    object: GeneralObject,
+    heap_address: u64,
+    heap_bytes: u32,
+    heap_umem: u32,
+}
+
+/// The execution units on which something may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Affinity {
+    /// Any.
+    #[default]
+    None,
+    /// This one.
+    Strict(u16),
+    /// Those of this group.
+    Group(u16),
+}
+
+impl Affinity {
+    fn raw(self) -> (DpaAffinity, u16) {
+        match self {
+            Self::None => (DpaAffinity::NONE, 0),
+            Self::Strict(unit) => (DpaAffinity::STRICT, unit),
+            Self::Group(group) => (DpaAffinity::GROUP, group),
+        }
+    }
+}
+
+/// Where a thread or call begins, and with what.
+#[derive(Debug, Clone, Default)]
+pub struct DpaEntry {
+    /// Address of the function in the process.
+    pub address: u64,
+    /// `metadata_parameter` of its thread context.
+    pub metadata: u64,
+    /// The outbox that it begins with.
+    pub outbox: Option<Arc<DpaOutbox>>,
+    /// The windows of entities 0 and 1 that it begins with.
+    pub windows: [Option<Arc<DpaWindow>>; 2],
+    /// Where it runs.
+    pub affinity: Affinity,
+}
+
+impl DpaEntry {
+    /// The function at this address, with nothing else.
+    pub fn at(address: u64) -> Self {
+        Self { address, ..Self::default() }
+    }
+
+    fn outbox_id(&self) -> u16 {
+        self.outbox.as_ref().map_or(NONE, |outbox| outbox.id())
+    }
+
+    fn window_ids(&self) -> [u16; 2] {
+        self.windows.each_ref().map(|window| window.as_ref().map_or(NONE, |window| window.id()))
+    }
+}
+
+/// A thread, which an event of a CQ starts ([`CqAttr::thread`](crate::CqAttr)).
+#[derive(Debug)]
+pub struct DpaThread {
+    object: GeneralObject,
+    _parents: (Arc<DpaProcess>, DpaEntry),
+}
+
+/// What a thread does, and has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DpaThreadInfo {
+    /// What it does.
+    pub state: DpaThreadState,
+    /// How often it has run.
+    pub runs: u64,
+    /// Instructions of its ended runs.
+    pub instructions: u64,
+    /// The execution unit of its last run.
+    pub unit: u32,
+    /// Events that have come, modulo 2^32.
+    pub events: u32,
+}
+
+/// A call under way. Dropped, it is ended.
+#[derive(Debug)]
+pub struct DpaCall {
+    object: GeneralObject,
+    _parents: (Arc<DpaProcess>, DpaEntry),
+}
+
+/// How a call goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DpaCallState {
+    /// It waits for an execution unit, or runs.
+    Running,
+    /// It has returned this.
+    Returned(u64),
+    /// Its process ended before; this is the process's status.
+    ProcessEnded(DpaStatus),
+}
+
+/// `dpa_process_status`: how a process is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DpaStatus(pub u8);
+
+impl DpaStatus {
+    /// Whether it runs.
+    pub fn runs(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Display for DpaStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0;
+        let text = match DpaFault(number) {
+            DpaFault::NONE => "it runs",
+            DpaFault::ILLEGAL => "illegal instruction",
+            DpaFault::FETCH => "instruction access fault",
+            DpaFault::LOAD_MISALIGNED => "load address misaligned",
+            DpaFault::LOAD => "load access fault",
+            DpaFault::STORE_MISALIGNED => "store address misaligned",
+            DpaFault::STORE => "store access fault",
+            DpaFault::BREAKPOINT => "breakpoint",
+            DpaFault::SYSTEM_CALL => "unknown system call",
+            DpaFault::WATCHDOG => "a run took longer than the watchdog allows",
+            DpaFault::WINDOW => "an access through a window that its key does not allow",
+            DpaFault::FINISHED => "it has finished",
+            DpaFault::BAD_ERROR => "it ended itself with a code that is not in 128-255",
+            _ if number >= 128 => return write!(f, "it ended itself with error {number}"),
+            _ => return write!(f, "status {number}"),
+        };
+        write!(f, "{text} (status {number})")
+    }
+}
+
+impl fmt::Debug for DpaStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How a process is, and what ended it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DpaProcessInfo {
+    /// Its status.
+    pub status: DpaStatus,
+    /// Instructions of ended runs.
+    pub instructions: u64,
+    /// The run that ended it, once its status says so.
+    pub crash: Option<DpaCrash>,
+}
+
+/// The run that ended a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DpaCrash {
+    /// It was a call, and not a thread.
+    pub in_call: bool,
+    /// The thread's or call's number.
+    pub runner: u32,
+    /// Address of the instruction.
+    pub pc: u64,
+    /// Address that it could not reach, or the instruction that is illegal.
+    pub address: u64,
+    /// x0 to x31.
+    pub registers: [u64; 32],
+}
+
+impl fmt::Display for DpaProcessInfo {
+    /// A crash report.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.status)?;
+        let Some(DpaCrash { in_call, runner, pc, address, registers }) = &self.crash else {
+            return Ok(());
+        };
+        let what = if *in_call { "call" } else { "thread" };
+        write!(f, "\nin {what} {runner:#x} at pc {pc:#x}, address {address:#x}")?;
+        for (index, value) in registers.iter().enumerate() {
+            let separator = if index % 4 == 0 { "\n" } else { " " };
+            let name = format!("x{index}");
+            write!(f, "{separator}{name:>4} {value:016x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A page of doorbells for the threads of a process.
+#[derive(Debug)]
+pub struct DpaOutbox {
+    object: GeneralObject,
+    id: u16,
+    _parents: (Arc<DpaProcess>, Arc<Uar>),
+}
+
+/// A window of a process to memory that keys of a protection domain lead to.
+#[derive(Debug)]
+pub struct DpaWindow {
+    object: GeneralObject,
+    id: u16,
+    _parents: (Arc<DpaProcess>, Pd),
+}
+
+impl Device {
+    fn make<S: Structure>(
+        &self,
+        kind: GeneralObjectType,
+        context: &S,
+    ) -> Result<GeneralObject, Error> {
+        self.create_general_object(kind, context.as_bytes())
+    }
+
+    /// Makes a process.
+    ///
+    /// # Errors
+    /// The device has no DPA, the file is no program for it, or it has no memory left.
+    pub fn create_dpa_process(
+        &self,
+        _: &ModelToken,
+        attr: &DpaProcessAttr,
+    ) -> Result<Arc<DpaProcess>, Error> {
+        let mut context = prm::DpaProcess::default();
+        context
+            .set_bin_umem_id(attr.file.id())
+            .set_bin_umem_offset(attr.offset)
+            .set_bin_bytes(attr.length)
+            .set_heap_bytes(attr.heap)
+            .set_watchdog(attr.watchdog);
+        let object = self.make(GeneralObjectType::DPA_PROCESS, &context)?;
+        let shown: prm::DpaProcess = query(&object)?;
+        Ok(Arc::new(DpaProcess {
+            object,
+            heap_address: shown.heap_address(),
+            heap_bytes: shown.heap_bytes(),
+            heap_umem: shown.device_umem_id(),
+        }))
+    }
+
+    /// Makes a thread, which waits for its first event then. `polling`: the watchdog leaves it
+    /// alone.
+    ///
+    /// # Errors
+    /// The process has ended, or has no stack left.
+    pub fn create_dpa_thread(
+        &self,
+        process: &Arc<DpaProcess>,
+        entry: &DpaEntry,
+        argument: u64,
+        polling: bool,
+    ) -> Result<DpaThread, Error> {
+        let [window, second] = entry.window_ids();
+        let (affinity, affinity_id) = entry.affinity.raw();
+        let mut context = prm::DpaThread::default();
+        context
+            .set_process_id(process.id())
+            .set_polling(polling)
+            .set_affinity(affinity)
+            .set_affinity_id(affinity_id)
+            .set_outbox_id(entry.outbox_id())
+            .set_window_id(window)
+            .set_second_window_id(second)
+            .set_entry(entry.address)
+            .set_argument(argument)
+            .set_metadata(entry.metadata);
+        let object = self.make(GeneralObjectType::DPA_THREAD, &context)?;
+        Ok(DpaThread { object, _parents: (process.clone(), entry.clone()) })
+    }
+
+    /// Calls a function of a process, with up to 8 words. It runs from now on; ask
+    /// [`DpaCall::state`].
+    ///
+    /// # Errors
+    /// The process has ended, or has no stack left.
+    pub fn begin_dpa_call(
+        &self,
+        process: &Arc<DpaProcess>,
+        entry: &DpaEntry,
+        arguments: [u64; 8],
+    ) -> Result<DpaCall, Error> {
+        let [window, second] = entry.window_ids();
+        let (affinity, affinity_id) = entry.affinity.raw();
+        let mut context = prm::DpaCall::default();
+        context
+            .set_process_id(process.id())
+            .set_affinity(affinity)
+            .set_affinity_id(affinity_id)
+            .set_outbox_id(entry.outbox_id())
+            .set_window_id(window)
+            .set_second_window_id(second)
+            .set_entry(entry.address)
+            .set_metadata(entry.metadata);
+        for (index, argument) in arguments.into_iter().enumerate() {
+            context.set_arguments(index, argument);
+        }
+        let object = self.make(GeneralObjectType::DPA_CALL, &context)?;
+        Ok(DpaCall { object, _parents: (process.clone(), entry.clone()) })
+    }
+
+    /// Makes an outbox, by which a process rings for queues that name this UAR page.
+    ///
+    /// # Errors
+    /// The process has ended, or has as many as it may.
+    pub fn create_dpa_outbox(
+        &self,
+        process: &Arc<DpaProcess>,
+        uar: &Arc<Uar>,
+    ) -> Result<Arc<DpaOutbox>, Error> {
+        let mut context = prm::DpaOutbox::default();
+        context.set_process_id(process.id()).set_uar_page(uar.page_id());
+        let object = self.make(GeneralObjectType::DPA_OUTBOX, &context)?;
+        let id = query::<prm::DpaOutbox>(&object)?.config_id();
+        Ok(Arc::new(DpaOutbox { object, id, _parents: (process.clone(), uar.clone()) }))
+    }
+
+    /// Makes a window. The process says which key it leads to; the key must be of this domain.
+    ///
+    /// # Errors
+    /// The process has ended, or has as many as it may.
+    pub fn create_dpa_window(
+        &self,
+        process: &Arc<DpaProcess>,
+        pd: &Pd,
+    ) -> Result<Arc<DpaWindow>, Error> {
+        let mut context = prm::DpaWindow::default();
+        context.set_process_id(process.id()).set_pd(pd.pdn());
+        let object = self.make(GeneralObjectType::DPA_WINDOW, &context)?;
+        let id = query::<prm::DpaWindow>(&object)?.config_id();
+        Ok(Arc::new(DpaWindow { object, id, _parents: (process.clone(), pd.clone()) }))
+    }
+
+    /// Writes a core dump of a process, an ELF file, into registered memory from byte `offset` on,
+    /// and says how many bytes it has. If that is more than the memory has, nothing was written.
+    pub fn dump_dpa_core(
+        &self,
+        process: &DpaProcess,
+        into: &UserMemory,
+        offset: u64,
+    ) -> Result<u64, Error> {
+        let mut context = prm::DpaCoreDump::default();
+        context
+            .set_process_id(process.id())
+            .set_umem_id(into.id())
+            .set_umem_offset(offset)
+            .set_dump_bytes(into.length().saturating_sub(offset));
+        let object = self.make(GeneralObjectType::DPA_CORE_DUMP, &context)?;
+        let length = query::<prm::DpaCoreDump>(&object)?.dump_bytes();
+        object.destroy()?;
+        Ok(length)
+    }
+}
+
+fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {
+    let bytes = object.query(S::BYTES)?;
+    let mut context = S::default();
+    context.as_mut_bytes().copy_from_slice(&bytes);
+    Ok(context)
+}
+
+impl DpaProcess {
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.object.id()
+    }
+
+    /// Address of the heap's first byte, as the process sees it.
+    pub fn heap_address(&self) -> u64 {
+        self.heap_address
+    }
+
+    /// Bytes of the heap.
+    pub fn heap_bytes(&self) -> u32 {
+        self.heap_bytes
+    }
+
+    /// The heap as registered memory, for keys and queues in it. It begins at
+    /// [`heap_address`](Self::heap_address).
+    pub fn heap(self: &Arc<Self>) -> UserMemory {
+        let length = u64::from(self.heap_bytes);
+        UserMemory::on_device(self.heap_umem, self.heap_address, length, self.clone())
+    }
+
+    /// How it is.
+    pub fn query(&self) -> Result<DpaProcessInfo, Error> {
+        let context: prm::DpaProcess = query(&self.object)?;
+        let status = DpaStatus(context.status());
+        let crash = (!status.runs()).then(|| DpaCrash {
+            in_call: context.fault_in_call(),
+            runner: context.fault_runner(),
+            pc: context.fault_pc(),
+            address: context.fault_address(),
+            registers: std::array::from_fn(|index| context.registers(index)),
+        });
+        Ok(DpaProcessInfo { status, instructions: context.instructions(), crash })
+    }
+}
+
+impl DpaThread {
+    /// Its number, by which CQs name it.
+    pub fn id(&self) -> u32 {
+        self.object.id()
+    }
+
+    /// What it does.
+    pub fn query(&self) -> Result<DpaThreadInfo, Error> {
+        let context: prm::DpaThread = query(&self.object)?;
+        Ok(DpaThreadInfo {
+            state: context.state(),
+            runs: context.runs(),
+            instructions: context.instructions(),
+            unit: context.unit(),
+            events: context.events(),
+        })
+    }
+
+    /// Ends it, whatever it does.
+    ///
+    /// # Errors
+    /// A CQ still starts it.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+}
+
+impl DpaCall {
+    /// How it goes.
+    pub fn state(&self) -> Result<DpaCallState, Error> {
+        let context: prm::DpaCall = query(&self.object)?;
+        Ok(match (context.status(), context.state()) {
+            (0, DpaThreadState::FINISHED) => DpaCallState::Returned(context.result()),
+            (0, _) => DpaCallState::Running,
+            (status, _) => DpaCallState::ProcessEnded(DpaStatus(status)),
+        })
+    }
+
+    /// Ends it, whatever it does.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+}
+
+impl DpaOutbox {
+    /// What the process knows it by.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// A thread or call begins with it.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+}
+
+impl DpaWindow {
+    /// What the process knows it by.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// A thread or call begins with it.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+}

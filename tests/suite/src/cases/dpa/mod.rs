@@ -1,0 +1,465 @@
+//! Programs on the DPA, by commands alone: processes, calls, threads that CQ events start,
+//! outboxes, windows, faults. The layouts are the model's own, so that no hardware sees them.
+
+mod program;
+mod rig;
+
+use std::time::{Duration, Instant};
+
+use verbless_command::{
+    Affinity, DpaCallState, DpaEntry, DpaStatus, DpaThreadState, KeyAccess, MkeyAttr,
+};
+use verbless_devx::ErrorKind;
+use verbless_prm::DpaFault;
+use verbless_queue::Sge;
+use verbless_queue::wr::{Read, Write};
+
+use self::program::{CC_DB, CODE, CQ_DB, DATA, RXT_DB, SXD_DB};
+use self::rig::{Dpa, LOG_CQES, Rig};
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, pattern, until};
+
+cases!(
+    "dpa",
+    "Programs on the DPA: processes, calls, threads, outboxes, windows, faults.",
+    needs [Need::ModelDevice, cap!(apu)]:
+    a_function_is_called_with_eight_words_and_returns_one,
+    many_calls_run_at_the_same_time_and_each_has_its_result,
+    processes_have_memory_of_their_own,
+    a_file_that_is_no_program_is_refused,
+    a_run_finds_its_context,
+    memory_of_the_host_is_reached_through_a_window,
+    what_the_key_of_a_window_does_not_allow_ends_the_process,
+    a_window_of_another_domain_than_its_key_leads_nowhere,
+    the_heap_is_reached_by_keys,
+    a_cq_event_starts_a_thread_and_none_is_lost,
+    requests_of_a_queue_pair_start_a_thread_by_a_cq_in_its_heap,
+    a_program_rings_for_a_send_queue,
+    an_outbox_reaches_the_queues_of_its_page_and_no_others,
+    a_doorbell_behind_one_that_was_not_waited_for_is_lost,
+    a_thread_that_has_finished_runs_no_more,
+    a_thread_that_goes_on_by_itself_does_so_until_it_is_destroyed,
+    each_fault_ends_its_process_with_its_own_status,
+    a_fault_in_one_process_leaves_the_others_alone,
+    a_process_ends_itself_with_a_code_of_its_own,
+    a_stack_that_overflows_ends_the_process,
+    a_process_that_has_ended_takes_no_calls,
+    a_core_dump_has_the_registers_and_the_memory,
+    a_run_that_never_ends_is_stopped_by_the_watchdog,
+    a_run_that_never_ends_is_ended_with_its_call,
+    a_unit_that_does_not_exist_is_refused,
+    a_thread_runs_on_the_unit_that_it_asks_for,
+);
+
+const WORDS: [u64; 8] = [1, 20, 300, 4_000, 50_000, 600_000, 7_000_000, u64::MAX];
+
+fn a_function_is_called_with_eight_words_and_returns_one(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let sum = WORDS.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word));
+    let before = dpa.process.query()?.instructions;
+    ensure_eq!(dpa.call_with("sum", WORDS)?, sum, "the sum of eight words");
+    ensure_eq!(dpa.call("add", [40, 2, 0])?, 42, "the sum of two");
+    let info = dpa.process.query()?;
+    ensure_eq!(info.status, DpaStatus(0), "status");
+    // Each with one before the system call that ends it.
+    ensure_eq!(info.instructions - before, 9 + 3, "instructions of both calls");
+    Ok(())
+}
+
+fn many_calls_run_at_the_same_time_and_each_has_its_result(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let entry = dpa.entry("add");
+    let calls = (0..200_u64).map(|number| {
+        let arguments = [number, 1_000, 0, 0, 0, 0, 0, 0];
+        dpa.device().begin_dpa_call(&dpa.process, &entry, arguments)
+    });
+    let calls = calls.collect::<Result<Vec<_>, _>>()?;
+    for (number, call) in calls.iter().enumerate() {
+        ensure_eq!(dpa.wait(call)?, 1_000 + number as u64, "the result of call {number}");
+    }
+    Ok(())
+}
+
+fn processes_have_memory_of_their_own(lab: &Lab) -> Result<(), Stop> {
+    let one = Dpa::new(lab)?;
+    let two = Dpa::of(one.rig.clone(), 0)?;
+    for (address, value) in [(DATA, 7), (one.process.heap_address(), 8)] {
+        one.call("store64", [address, value, 0])?;
+        ensure_eq!(one.call("load64", [address, 0, 0])?, value, "what was stored");
+        ensure_eq!(two.call("load64", [address, 0, 0])?, 0, "memory of another process");
+    }
+    Ok(())
+}
+
+fn a_file_that_is_no_program_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let whole = rig.program.file.clone();
+    let refused = |bytes: &[u8]| -> Result<(), Stop> {
+        let error = rig.process_of(bytes, 0).err();
+        let error = error.ok_or_else(|| Stop::fail("a file that is no program became one"))?;
+        ensure_eq!(error.kind(), ErrorKind::Command, "{error}");
+        Ok(())
+    };
+    refused(&whole[..60])?;
+    refused(&whole[..whole.len() - 8])?;
+    // Another machine; code that is above the addresses that there are; code in the heap.
+    for (at, byte) in [(18, 62), (64 + 23, 0x80), (64 + 20, 1)] {
+        let mut file = whole.clone();
+        file[at] = byte;
+        if at == 64 + 20 {
+            file[64 + 19] = 0;
+        }
+        refused(&file)?;
+    }
+    rig.process_of(&whole, 0)?;
+    Ok(())
+}
+
+fn a_run_finds_its_context(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let entry = DpaEntry { metadata: 0xfeed, ..dpa.whole_entry("context") };
+    // As long as the call is there, no other run has its context.
+    let call = dpa.device().begin_dpa_call(&dpa.process, &entry, [0; 8])?;
+    let context = dpa.wait(&call)?;
+    let word = |at| dpa.call("load64", [context + at, 0, 0]);
+    let ids = word(0)?;
+    ensure_eq!(ids as u32, 9, "the version of the outbox");
+    ensure_eq!(ids >> 32 & 0xffff, u64::from(dpa.outbox.id()), "the outbox");
+    ensure_eq!(ids >> 48, u64::from(dpa.window.id()), "the window of entity 0");
+    ensure_eq!(word(0x20)?, 0xfeed, "the metadata parameter");
+    ensure_eq!(dpa.call("load32", [context + 0x28, 0, 0])?, 0, "os_errno");
+    ensure_eq!(dpa.call("load32", [context + 0x2c, 0, 0])? >> 16, 0xffff, "no second window");
+    Ok(())
+}
+
+fn memory_of_the_host_is_reached_through_a_window(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    let address = dpa.through_window(key.lkey().0, dpa.rig.host.umem.address())?;
+    dpa.rig.host.memory.write_at(4096, &pattern(1, 64))?;
+    for at in 0..8 {
+        let word = dpa.call("load64", [address + 4096 + 8 * at, 0, 0])?;
+        dpa.call("store64", [address + 8 * at, word, 0])?;
+    }
+    dpa.call("store8", [address + 63, 0xab, 0])?;
+    let mut back = [0; 64];
+    dpa.rig.host.memory.read_at(0, &mut back)?;
+    let mut expected = pattern(1, 64);
+    expected[63] = 0xab;
+    ensure_eq!(back[..], expected[..], "what the program has copied");
+    Ok(())
+}
+
+fn what_the_key_of_a_window_does_not_allow_ends_the_process(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let read_only = dpa.rig.key(KeyAccess::LOCAL_READ)?;
+    let address = dpa.through_window(read_only.lkey().0, dpa.rig.host.umem.address())?;
+    ensure_eq!(dpa.call("load64", [address, 0, 0])?, 0, "what may be read");
+    dpa.dies("store64", [address, 1, 0], DpaFault::WINDOW.0, address)?;
+    // Behind the end of the key; and by a key that nobody made.
+    let length = dpa.rig.host.umem.length();
+    for (key, offset) in [(read_only.lkey().0, length), (read_only.lkey().0 ^ 1, 0), (0, 0)] {
+        let dpa = Dpa::of(dpa.rig.clone(), 0)?;
+        let address = dpa.through_window(key, dpa.rig.host.umem.address())? + offset;
+        dpa.dies("load64", [address, 0, 0], DpaFault::WINDOW.0, address)?;
+    }
+    // A window that does not exist is no memory at all.
+    let dpa = Dpa::of(dpa.rig.clone(), 0)?;
+    let nowhere = dpa.window_address(dpa.window.id() + 9, 0);
+    dpa.dies("load64", [nowhere, 0, 0], DpaFault::LOAD.0, nowhere)
+}
+
+fn a_window_of_another_domain_than_its_key_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let other = dpa.device().alloc_pd()?;
+    let attr = MkeyAttr { pd: other, ..dpa.rig.key_attr(KeyAccess::ALL) };
+    let key = dpa.device().create_mkey(attr)?;
+    let address = dpa.through_window(key.lkey().0, dpa.rig.host.umem.address())?;
+    dpa.dies("load64", [address, 0, 0], DpaFault::WINDOW.0, address)
+}
+
+fn the_heap_is_reached_by_keys(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let dpa = Dpa::of(Rig::of(pair.a.domain.device().clone(), pair.a.domain.pd().clone())?, 0)?;
+    let (heap, base) = (dpa.heap_key()?, dpa.process.heap_address());
+    pair.b.fill(0, &pattern(2, 3000))?;
+    let into = Sge { address: base + 5, lkey: heap.lkey(), length: 3000 };
+    pair.a.perform(&Read::new(into, pair.b.remote(0)?).signaled())?;
+    let first = u64::from_le_bytes(*pattern(2, 8).first_chunk().unwrap_or(&[0; 8]));
+    ensure_eq!(dpa.call("load64", [base, 0, 0])? >> 40, first & 0xff_ffff, "bytes of the peer");
+    dpa.call("fill", [base + 100, 0x77, 1000])?;
+    let from = Sge { address: base + 5, lkey: heap.lkey(), length: 3000 };
+    pair.a.perform(&Write::new(from, pair.b.remote(4096)?).signaled())?;
+    let mut expected = pattern(2, 3000);
+    expected[95..1095].fill(0x77);
+    ensure!(pair.b.bytes(4096, 3000)? == expected, "other bytes came back");
+    Ok(())
+}
+
+fn a_cq_event_starts_a_thread_and_none_is_lost(lab: &Lab) -> Result<(), Stop> {
+    const EVENTS: u64 = 3 << LOG_CQES;
+    let dpa = Dpa::new(lab)?;
+    let drain = dpa.drain()?;
+    ensure_eq!(drain.thread.query()?.state, DpaThreadState::IDLE, "before the first event");
+    for event in 1..=EVENTS {
+        // Now and then several come before the thread has taken the first.
+        dpa.ring(RXT_DB, drain.cqn())?;
+        if event % 3 == 0 {
+            until("the thread to take every event", || drain.taken(&dpa, event))?;
+        }
+    }
+    until("the thread to take the last event", || drain.taken(&dpa, EVENTS))?;
+    let info = until("the thread to end its run", || drain.idle())?;
+    ensure!(info.runs >= EVENTS / 3, "it ran {} times only", info.runs);
+    ensure_eq!(u64::from(info.events), info.runs, "a run for each event");
+    Ok(())
+}
+
+fn requests_of_a_queue_pair_start_a_thread_by_a_cq_in_its_heap(lab: &Lab) -> Result<(), Stop> {
+    let pair = Pair::new(lab)?;
+    let dpa = Dpa::of(Rig::of(pair.a.domain.device().clone(), pair.a.domain.pd().clone())?, 0)?;
+    let drain = dpa.drain()?;
+    let mut sender = rig::Sender::new(&dpa.rig, &drain.cq)?;
+    sender.connect(&pair.a.domain, &pair.a)?;
+    for request in 1..=5 {
+        sender.post()?;
+        sender.ring();
+        until("the thread to hear of the request", || drain.taken(&dpa, request))?;
+    }
+    // The CQE in the heap is that of a request: opcode 0, of this queue pair.
+    let at = dpa.process.heap_address() + rig::CQ_AT + 4 * 64 + 0x38;
+    let words = dpa.call("load64", [at, 0, 0])?.to_le_bytes();
+    ensure_eq!(words[1..4], sender.qpn().to_be_bytes()[1..], "the QP number of the fifth CQE");
+    Ok(())
+}
+
+fn a_program_rings_for_a_send_queue(lab: &Lab) -> Result<(), Stop> {
+    let pair = Pair::new(lab)?;
+    let dpa = Dpa::of(Rig::of(pair.a.domain.device().clone(), pair.a.domain.pd().clone())?, 0)?;
+    let drain = dpa.drain()?;
+    let mut sender = rig::Sender::new(&dpa.rig, &drain.cq)?;
+    sender.connect(&pair.a.domain, &pair.a)?;
+    sender.post()?;
+    crate::endpoint::quiet("a request that nobody rang for", || drain.taken(&dpa, 1))?;
+    dpa.ring(SXD_DB, u64::from(sender.qpn()) << 32 | 1)?;
+    until("the thread to hear of the request", || drain.taken(&dpa, 1))?;
+    Ok(())
+}
+
+fn an_outbox_reaches_the_queues_of_its_page_and_no_others(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let drain = dpa.drain()?;
+    // Another process of ours, with an outbox of another page.
+    let other = Dpa::of(dpa.rig.with_another_page()?, 0)?;
+    let errno_of = |register: u64, value: u64| -> Result<u64, Stop> {
+        let (context, uctl) = other.ring_and_look(register, value)?;
+        ensure_eq!(uctl, if context == 0 { 0 } else { 2 }, "UCTL after the doorbell");
+        Ok(context)
+    };
+    ensure_eq!(errno_of(RXT_DB, drain.cqn())?, 2, "errno after a CQ of another page");
+    ensure_eq!(errno_of(CQ_DB, drain.cqn())?, 2, "errno after arming it");
+    ensure_eq!(errno_of(SXD_DB, 0xffff << 32)?, 2, "errno after a queue that does not exist");
+    ensure_eq!(errno_of(CC_DB, 0)?, 2, "errno after a doorbell that is not modelled");
+    ensure_eq!(drain.thread.query()?.events, 0, "events of the thread");
+    dpa.ring(RXT_DB, drain.cqn())?;
+    until("the event of the right page", || drain.taken(&dpa, 1))?;
+    // What is no register is no memory.
+    let page = dpa.outbox_address();
+    dpa.dies("load64", [page + 0x18, 0, 0], DpaFault::LOAD.0, page + 0x18)
+}
+
+fn a_doorbell_behind_one_that_was_not_waited_for_is_lost(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let drain = dpa.drain()?;
+    let entry = dpa.whole_entry("ring_twice");
+    let arguments = [dpa.outbox_address(), RXT_DB, drain.cqn(), 0, 0, 0, 0, 0];
+    let uctl = dpa.call_at(&entry, arguments)?;
+    ensure_eq!(uctl, 3, "UCTL: busy with the first, and an error for the second");
+    until("the first event", || drain.taken(&dpa, 1))?;
+    until("the thread to end its run", || drain.idle())?;
+    ensure_eq!(drain.thread.query()?.events, 1, "events");
+    Ok(())
+}
+
+fn a_thread_that_has_finished_runs_no_more(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let drain = dpa.drain_by("finish_thread")?;
+    dpa.ring(RXT_DB, drain.cqn())?;
+    let finished = || {
+        let info = drain.thread.query().ok()?;
+        (info.state == DpaThreadState::FINISHED).then_some(info)
+    };
+    let info = until("the thread to finish", finished)?;
+    ensure_eq!((info.runs, info.events), (1, 1), "runs and events");
+    dpa.arm(&drain, 1)?;
+    dpa.ring(RXT_DB, drain.cqn())?;
+    ensure_eq!(drain.thread.query()?.runs, 1, "runs after another event");
+    ensure_eq!(dpa.process.query()?.status, DpaStatus(0), "the process goes on");
+    Ok(())
+}
+
+fn a_thread_that_goes_on_by_itself_does_so_until_it_is_destroyed(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let drain = dpa.drain_by("count_again")?;
+    dpa.ring(RXT_DB, drain.cqn())?;
+    until("a thousand runs", || drain.taken_at_least(&dpa, 1000))?;
+    drop(drain.cq);
+    drain.thread.destroy()?;
+    let count = || dpa.call("load64", [dpa.process.heap_address(), 0, 0]);
+    let before = count()?;
+    ensure_eq!(count()?, before, "runs after the thread was destroyed");
+    Ok(())
+}
+
+fn each_fault_ends_its_process_with_its_own_status(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let at = |name| rig.program.function(name);
+    let nowhere = 0xdead_0000;
+    for (name, argument, status, address) in [
+        ("illegal", 0, DpaFault::ILLEGAL, 0),
+        ("jump", nowhere, DpaFault::FETCH, nowhere),
+        ("jump", DATA, DpaFault::FETCH, DATA),
+        ("load64", DATA + 4, DpaFault::LOAD_MISALIGNED, DATA + 4),
+        ("load64", nowhere, DpaFault::LOAD, nowhere),
+        ("store64", DATA + 1, DpaFault::STORE_MISALIGNED, DATA + 1),
+        ("store64", nowhere, DpaFault::STORE, nowhere),
+        ("store64", CODE, DpaFault::STORE, CODE),
+        ("store64", 0, DpaFault::STORE, 0),
+        ("breakpoint", 0, DpaFault::BREAKPOINT, 0),
+        ("unknown", 0, DpaFault::SYSTEM_CALL, 0),
+    ] {
+        let dpa = Dpa::of(rig.clone(), 0)?;
+        dpa.dies(name, [argument, 0, 0], status.0, address)?;
+        let crash = dpa.process.query()?.crash.ok_or_else(|| Stop::fail("no crash report"))?;
+        let jumps = name == "jump";
+        ensure!(jumps || (at(name)..at(name) + 8).contains(&crash.pc), "pc {:#x}", crash.pc);
+        ensure!(crash.in_call, "a call's run");
+        ensure_eq!(crash.registers[0], 0, "x0");
+        ensure!(name == "unknown" || crash.registers[10] == argument, "a0 of {name}");
+    }
+    Ok(())
+}
+
+fn a_fault_in_one_process_leaves_the_others_alone(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let other = Dpa::of(dpa.rig.clone(), 0)?;
+    let spins = other.begin("spin", [0; 3])?;
+    let drain = other.drain()?;
+    dpa.dies("illegal", [0; 3], DpaFault::ILLEGAL.0, 0)?;
+    ensure_eq!(other.call("add", [1, 2, 0])?, 3, "a call of the other process");
+    other.ring(RXT_DB, drain.cqn())?;
+    until("its thread to run", || drain.taken(&other, 1))?;
+    ensure_eq!(spins.state()?, DpaCallState::Running, "what runs there");
+    Ok(())
+}
+
+fn a_process_ends_itself_with_a_code_of_its_own(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    for (name, code, status) in [
+        ("error", 128, 128),
+        ("error", 255, 255),
+        ("error", 127, 0x41),
+        ("error", 256, 0x41),
+        ("finish", 0, 0x40),
+    ] {
+        Dpa::of(rig.clone(), 0)?.dies(name, [code, 0, 0], status, 0)?;
+    }
+    Ok(())
+}
+
+fn a_stack_that_overflows_ends_the_process(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let call = dpa.begin("recurse", [0; 3])?;
+    let ended = DpaCallState::ProcessEnded(DpaStatus(DpaFault::STORE.0));
+    ensure_eq!(dpa.end_of(&call)?, ended, "the call");
+    let crash = dpa.process.query()?.crash.ok_or_else(|| Stop::fail("no crash report"))?;
+    ensure_eq!(crash.address, crash.registers[2], "the address behind the stack");
+    Ok(())
+}
+
+fn a_process_that_has_ended_takes_no_calls(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let waits = dpa.begin("spin", [0; 3])?;
+    dpa.dies("finish", [0; 3], 0x40, 0)?;
+    let ended = DpaCallState::ProcessEnded(DpaStatus(0x40));
+    ensure_eq!(waits.state()?, ended, "a call that was under way");
+    let refused = dpa.device().begin_dpa_call(&dpa.process, &dpa.entry("add"), [0; 8]);
+    let error = refused.err().ok_or_else(|| Stop::fail("a process that has ended took a call"))?;
+    ensure_eq!(error.kind(), ErrorKind::Command, "{error}");
+    Ok(())
+}
+
+fn a_core_dump_has_the_registers_and_the_memory(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    dpa.call("store64", [DATA + 16, 0x1122_3344_5566_7788, 0])?;
+    dpa.dies("load64", [3, 0xabcd, 0], DpaFault::LOAD_MISALIGNED.0, 3)?;
+    let device = dpa.device();
+    // Without room nothing is written.
+    let small = crate::raw::Shared::new(device, 4096)?;
+    small.memory.write_at(0, &[9; 64])?;
+    let length = device.dump_dpa_core(&dpa.process, &small.umem, 0)?;
+    let mut bytes = [0; 64];
+    small.memory.read_at(0, &mut bytes)?;
+    ensure!(length > 4096 && bytes == [9; 64], "nothing is written where there is no room");
+    let room = crate::raw::Shared::new(device, (length as usize).next_multiple_of(4096))?;
+    ensure_eq!(device.dump_dpa_core(&dpa.process, &room.umem, 0)?, length, "the same length");
+    let mut file = vec![0; length as usize];
+    room.memory.read_at(0, &mut file)?;
+    let core = rig::Core::parse(&file)?;
+    ensure_eq!(core.registers[0], dpa.rig.program.function("load64"), "pc");
+    ensure_eq!(core.registers[10..12], [3, 0xabcd], "a0 and a1");
+    ensure_eq!(core.word(DATA + 16)?, 0x1122_3344_5566_7788, "a word of its data");
+    let first =
+        u64::from_le_bytes(*dpa.rig.program.file[0x1000..].first_chunk().unwrap_or(&[0; 8]));
+    ensure_eq!(core.word(CODE)?, first, "its code");
+    Ok(())
+}
+
+fn a_run_that_never_ends_is_stopped_by_the_watchdog(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::of(Rig::new(lab)?, 1_000_000)?;
+    let began = Instant::now();
+    let call = dpa.begin("spin", [0; 3])?;
+    let ended = DpaCallState::ProcessEnded(DpaStatus(DpaFault::WATCHDOG.0));
+    ensure_eq!(dpa.end_of(&call)?, ended, "the call");
+    ensure!(began.elapsed() < Duration::from_secs(30), "it took {:?}", began.elapsed());
+    let took = dpa.process.query()?.instructions;
+    ensure!((1_000_000..2_000_000).contains(&took), "it took {took} instructions");
+    Ok(())
+}
+
+fn a_run_that_never_ends_is_ended_with_its_call(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    // More of them than the device has execution units would leave none.
+    let calls: Vec<_> = (0..200).map(|_| dpa.begin("spin", [0; 3])).collect::<Result<_, _>>()?;
+    ensure_eq!(dpa.call("add", [1, 1, 0])?, 2, "a call beside them");
+    for call in calls {
+        call.destroy()?;
+    }
+    ensure_eq!(dpa.call("add", [1, 2, 0])?, 3, "a call after them");
+    Ok(())
+}
+
+fn a_unit_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    for affinity in [Affinity::Strict(u16::MAX), Affinity::Group(77)] {
+        let entry = DpaEntry { affinity, ..dpa.entry("add") };
+        let refused = dpa.device().begin_dpa_call(&dpa.process, &entry, [0; 8]);
+        let error = refused.err().ok_or_else(|| Stop::fail("a unit that does not exist"))?;
+        ensure_eq!(error.kind(), ErrorKind::Command, "{error}");
+    }
+    Ok(())
+}
+
+fn a_thread_runs_on_the_unit_that_it_asks_for(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let entry = |unit| DpaEntry { affinity: Affinity::Strict(unit), ..dpa.entry("spin") };
+    let spins = dpa.device().begin_dpa_call(&dpa.process, &entry(5), [0; 8])?;
+    let waits = DpaEntry { affinity: Affinity::Strict(5), ..dpa.entry("add") };
+    let call = dpa.device().begin_dpa_call(&dpa.process, &waits, [2, 3, 0, 0, 0, 0, 0, 0])?;
+    ensure_eq!(dpa.call("add", [1, 2, 0])?, 3, "a call on another unit");
+    ensure_eq!(call.state()?, DpaCallState::Running, "a call whose unit is taken");
+    spins.destroy()?;
+    ensure_eq!(dpa.wait(&call)?, 5, "a call whose unit is free");
+    Ok(())
+}

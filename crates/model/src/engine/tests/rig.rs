@@ -218,6 +218,7 @@ impl Rig {
             arm: Arm::Idle,
             solicited: None,
             notified: 0,
+            of_dpa: false,
             umems: vec![],
             runtime: Default::default(),
             context: zeroed(),

@@ -135,6 +135,12 @@ fn every_mistake_in_a_cq_is_refused() {
             |input| {
                 input.cq_context_mut().set_apu_cq(true);
             },
+            Refusal::NoSuchDpaThread,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_apu_cq(true).set_ext_element_type(2);
+            },
             Refusal::Unsupported,
         ),
         (

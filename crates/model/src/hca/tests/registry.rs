@@ -8,7 +8,7 @@ use verbless_prm::{
     CreateRmpIn, CreateXrcSrqIn, GeneralObjectType, RqType, WqType,
 };
 
-use super::rig::{Rig, UMEM, User, pages};
+use super::rig::{Rig, UMEM, User, pages, program};
 use crate::hca::Refusal;
 use crate::hca::kinds::kinds;
 use crate::hca::registry::{Kind, ObjectKind, kind};
@@ -17,6 +17,8 @@ use crate::profile::Link;
 /// What the registry says of a kind.
 struct Said {
     commands: &'static [&'static CommandInfo],
+    /// Of general objects, their type.
+    general: &'static [GeneralObjectType],
     absent: Refusal,
     in_use: Option<Refusal>,
 }
@@ -31,6 +33,7 @@ macro_rules! said {
             match kind {
                 $(Kind::$kind => Said {
                     commands: const { &[$(<prm::$input as CommandInput>::INFO),*] },
+                    general: const { &[$($(GeneralObjectType::$type,)?)*] },
                     absent: kind::$kind::ABSENT,
                     in_use: kind::$kind::IN_USE,
                 },)*
@@ -53,7 +56,7 @@ fn destroy(rig: &mut Rig, (kind, number): (Kind, u32)) -> Result<(), Refusal> {
         let mut input = vec![0; command.input.bytes];
         input[..2].copy_from_slice(&command.opcode.to_be_bytes());
         if command.opcode == prm::DESTROY_GENERAL_OBJECT.opcode {
-            input[6..8].copy_from_slice(&GeneralObjectType::MKEY.0.to_be_bytes());
+            input[6..8].copy_from_slice(&said.general[0].0.to_be_bytes());
         }
         input[8..12].copy_from_slice(&number.to_be_bytes());
         result = rig.raw(&input, &mut vec![0; command.output.bytes]);
@@ -101,6 +104,35 @@ fn one_of_each(rig: &mut Rig) {
     rig.offer(user.uid, mkey, [7; 32]).unwrap();
     rig.alias(user, (1, mkey), [7; 32]).unwrap();
     rig.send::<AllocTransportDomainIn>(user.uid, |_| {}).unwrap();
+    on_the_dpa(rig, user);
+}
+
+/// A process with a thread that a CQ starts, a call, an outbox, a window and a core dump.
+fn on_the_dpa(rig: &mut Rig, user: User) {
+    let mut process = prm::DpaProcess::default();
+    process.set_bin_umem_id(user.umem).set_bin_bytes(program().len() as u64).set_heap_bytes(5000);
+    let process = rig.general(user.uid, GeneralObjectType::DPA_PROCESS, &process).unwrap();
+    let mut outbox = prm::DpaOutbox::default();
+    outbox.set_process_id(process).set_uar_page(user.uar);
+    rig.general(user.uid, GeneralObjectType::DPA_OUTBOX, &outbox).unwrap();
+    let mut window = prm::DpaWindow::default();
+    window.set_process_id(process).set_pd(user.pd);
+    rig.general(user.uid, GeneralObjectType::DPA_WINDOW, &window).unwrap();
+    let mut thread = prm::DpaThread::default();
+    thread.set_process_id(process).set_entry(0x4000_0000).set_outbox_id(0).set_window_id(0);
+    thread.set_second_window_id(0xffff);
+    let thread = rig.general(user.uid, GeneralObjectType::DPA_THREAD, &thread).unwrap();
+    let mut call = prm::DpaCall::default();
+    call.set_process_id(process).set_entry(0x4000_0000).set_outbox_id(0xffff);
+    call.set_window_id(0xffff).set_second_window_id(0);
+    rig.general(user.uid, GeneralObjectType::DPA_CALL, &call).unwrap();
+    let mut dump = prm::DpaCoreDump::default();
+    dump.set_process_id(process).set_umem_id(user.umem);
+    rig.general(user.uid, GeneralObjectType::DPA_CORE_DUMP, &dump).unwrap();
+    rig.cq(user, |input| {
+        input.cq_context_mut().set_apu_cq(true).set_c_eqn_or_apu_element(thread);
+    })
+    .unwrap();
 }
 
 #[test]
@@ -119,7 +151,11 @@ fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
         }
         // What a user context holds would go with it.
         let free = |&&(object, _): &&((Kind, u32), _)| {
-            !used.contains(&object) && (object.0 != Kind::Uctx || all.len() == 1)
+            // The heap of a process goes with the process.
+            let umems = &rig.world.functions[0].hca.objects.umems;
+            let heap =
+                object.0 == Kind::Umem && umems.get(&object.1).is_some_and(|umem| umem.device);
+            !heap && !used.contains(&object) && (object.0 != Kind::Uctx || all.len() == 1)
         };
         let Some(&(object, _)) = all.iter().find(free) else {
             assert!(all.is_empty(), "each of these is used: {all:x?}");

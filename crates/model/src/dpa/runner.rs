@@ -1,4 +1,5 @@
-//! What runs in a process: a thread, which events start again and again, or a call, which runs once.
+//! What runs in a process: a thread, which events start again and again, or a call, which runs
+//! once.
 
 use std::sync::Arc;
 

@@ -244,7 +244,8 @@ macro_rules! kinds {
                 commands: {
                     user CreateGeneralObjectIn of DPA_CALL => dpa::create_call;
                     user QueryGeneralObjectIn of DPA_CALL => dpa::query_call;
-                    user DestroyGeneralObjectIn of DPA_CALL => |call, input, _| call.destroy(kind::DpaCall, input.obj_id());
+                    user DestroyGeneralObjectIn of DPA_CALL =>
+                        |call, input, _| call.destroy(kind::DpaCall, input.obj_id());
                 }
             }
             /// Threads of the DPA.
@@ -265,7 +266,8 @@ macro_rules! kinds {
                 commands: {
                     user CreateGeneralObjectIn of DPA_THREAD => dpa::create_thread;
                     user QueryGeneralObjectIn of DPA_THREAD => dpa::query_thread;
-                    user DestroyGeneralObjectIn of DPA_THREAD => |call, input, _| call.destroy(kind::DpaThread, input.obj_id());
+                    user DestroyGeneralObjectIn of DPA_THREAD =>
+                        |call, input, _| call.destroy(kind::DpaThread, input.obj_id());
                 }
             }
             /// Pages of doorbells for the DPA.
@@ -334,7 +336,8 @@ macro_rules! kinds {
                 commands: {
                     user CreateGeneralObjectIn of DPA_CORE_DUMP => dpa::create_core_dump;
                     user QueryGeneralObjectIn of DPA_CORE_DUMP => dpa::query_core_dump;
-                    user DestroyGeneralObjectIn of DPA_CORE_DUMP => |call, input, _| call.destroy(kind::DpaCoreDump, input.obj_id());
+                    user DestroyGeneralObjectIn of DPA_CORE_DUMP =>
+                        |call, input, _| call.destroy(kind::DpaCoreDump, input.obj_id());
                 }
             }
             /// Processes of the DPA.

@@ -4,19 +4,29 @@
 //! events. The library has no thread and no reactor: somebody has to [drive](AsyncWorkQ::drive) the
 //! queue, one task for all, with what the executor knows of the queue's file.
 //!
-//! ```no_run
-//! # use verbless_doca::{Buf, WorkQ, dma::Dma, future::AsyncWorkQ};
-//! # async fn readable_by_the_executor() -> std::io::Result<()> { Ok(()) }
-//! # async fn f(workq: WorkQ, dma: Dma, b: [Buf; 4]) -> Result<(), Box<dyn std::error::Error>> {
-//! # let [source, destination, source2, destination2] = b;
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # use verbless_doca::{WorkQ, dma::Dma, future::AsyncWorkQ};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dev = doc::dev();
+//! # let dma = Dma::builder(&dev).start()?;
+//! # let mut workq = WorkQ::builder(4).event_driven().build()?;
+//! # workq.add(&dma)?;
+//! # let [source, source2] = [b"one", b"two"].map(|bytes| doc::data(&dev, bytes));
+//! # let [destination, destination2] = [(); 2].map(|()| doc::room(&dev));
+//! # let example = async {
 //! let queue = AsyncWorkQ::new(workq)?;
-//! let readable = async || readable_by_the_executor().await;
+//! let readable = async || doc::readable(queue.file()).await; // of your executor
 //! let work = async {
 //!     let one = queue.submit(dma.memcpy(source, destination))?;
 //!     let other = queue.submit(dma.memcpy(source2, destination2))?;
 //!     Ok::<_, verbless_doca::Error>((one.await, other.await))
 //! };
 //! let (one, other) = queue.drive_until(readable, work).await??;
+//! assert!(one?.result().is_ok() && other?.result().is_ok());
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! # };
+//! # doc::block_on(example)?;
 //! # Ok(())
 //! # }
 //! ```

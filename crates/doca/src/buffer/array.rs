@@ -12,6 +12,22 @@ use crate::memory::MemoryMap;
 ///
 /// A job takes an element out; whoever gets it back with the completion may
 /// [put it back](BufArray::put).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let map = doc::map(&doc::dev());
+/// use verbless_doca::BufArray;
+///
+/// let mut array = BufArray::builder(&map, 4, 1024).start()?;
+/// let mut element = array.take(2).ok_or("it is out")?;
+/// assert_eq!(element.head(), map.address() + 2 * 1024);
+/// element.append(b"for a job")?;
+/// array.put(element)?;
+/// assert_eq!(array.get_mut(2).ok_or("it is out")?.data_len(), 9);
+/// # Ok(())
+/// # }
+/// ```
 pub struct BufArray {
     elements: Box<[Option<Buf>]>,
     /// Where the descriptors of its elements are at home.

@@ -21,6 +21,23 @@ use verbless_queue::Lkey;
 ///
 /// It is `Send`, and not `Sync`. A job takes it, and it comes back with the completion. Dropping it
 /// is `doca_buf_refcount_rm`: its descriptor goes back to where it came from; the bytes stay.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # use verbless_doca::Inventory;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let map = doc::map(&doc::dev());
+/// # let inventory = Inventory::builder(4).start()?;
+/// let mut buffer = inventory.buf_by_addr(&map, map.address(), 100)?;
+/// buffer.append(b"some data")?;
+/// assert_eq!((buffer.len(), buffer.data_len(), buffer.tail_len()), (100, 9, 91));
+/// buffer.set_data(map.address() + 5, 4)?;
+/// assert_eq!(buffer.to_vec()?, b"data");
+/// buffer.reset_data_len();
+/// assert_eq!((buffer.data(), buffer.data_len()), (map.address() + 5, 0));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Buf {
     element: Descriptor,
     _not_sync: PhantomData<Cell<()>>,

@@ -36,14 +36,16 @@ impl Extensions {
 /// It makes its descriptors when it is started; from then on neither making nor dropping a buffer
 /// allocates. It may make any number of buffers over time, so many at a time.
 ///
-/// ```no_run
-/// # use verbless_doca::{Mmap, Result};
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 /// use verbless_doca::Inventory;
 ///
-/// # fn f(map: &Mmap) -> Result<()> {
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let map = doc::map(&doc::dev());
 /// let inventory = Inventory::builder(64).start()?;
-/// let mut buffer = inventory.buf_by_addr(map, map.address(), 256)?;
+/// let mut buffer = inventory.buf_by_addr(&map, map.address(), 256)?;
 /// buffer.append(b"a request")?;
+/// assert_eq!((inventory.num_free_elements(), buffer.data_len()), (63, 9));
 /// # Ok(())
 /// # }
 /// ```

@@ -14,13 +14,15 @@ use crate::memory::MemoryMap;
 /// A pool of buffers of one size (`struct doca_bufpool`), which do not overlap. Where a buffer is
 /// in the map is the pool's choice.
 ///
-/// ```no_run
-/// # use verbless_doca::{Mmap, Result};
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 /// use verbless_doca::BufPool;
 ///
-/// # fn f(map: &Mmap) -> Result<()> {
-/// let pool = BufPool::builder(map, 16, 2048).alignment(64).start()?;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let map = doc::map(&doc::dev());
+/// let pool = BufPool::builder(&map, 16, 64).alignment(64).start()?;
 /// let buffer = pool.alloc()?;
+/// assert!(buffer.head().is_multiple_of(64));
 /// # Ok(())
 /// # }
 /// ```

@@ -10,6 +10,23 @@ use crate::error::{Error, ErrorKind, Result};
 /// A counted reference to a buffer ([`Buf::add_ref`](super::Buf::add_ref)). It tells what never
 /// changes of the buffer, and keeps its descriptor and its map in use; the dataroom is its owner's.
 /// Dropping it is `doca_buf_refcount_rm`.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # use verbless_doca::Inventory;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let map = doc::map(&doc::dev());
+/// let inventory = Inventory::builder(1).start()?;
+/// let buffer = inventory.buf_by_addr(&map, map.address(), 64)?;
+/// let reference = buffer.add_ref()?;
+/// assert_eq!(reference.refcount(), 2);
+/// drop(buffer);
+/// assert_eq!((reference.refcount(), inventory.num_free_elements()), (1, 0));
+/// drop(reference);
+/// assert_eq!(inventory.num_free_elements(), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub struct BufRef(Arc<Shared>);
 
 impl BufRef {

@@ -4,14 +4,17 @@
 //! maps and contexts. A [`DevInfoRep`] describes a representor of another function, and a
 //! [`DevRep`] is an open one. All of them are handles, `Send` and `Sync`.
 //!
-//! ```no_run
-//! use verbless_doca::{DevInfo, Result};
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! use verbless_doca::DevInfo;
 //!
-//! # fn main() -> Result<()> {
-//! for info in DevInfo::list()? {
-//!     println!("{} at {:?}", info.ib_device_name(), info.pci_address());
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = doc::backend();
+//! // `DevInfo::list` and `DevInfo::find` have the machine's own; here the model has some.
+//! for info in DevInfo::list_of(&backend)? {
+//!     println!("{}: {:?}", info.ib_device_name(), info.function_type());
 //! }
-//! let dev = DevInfo::find("08:00.0")?.open()?;
+//! let dev = DevInfo::find_in(&backend, "mlx5_0")?.open()?;
 //! println!("{}", dev.info().vuid()?);
 //! # Ok(())
 //! # }

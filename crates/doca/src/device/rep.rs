@@ -5,17 +5,18 @@
 //! [`DevRep`] is an open one. The host's device and its representor have the same PCI address and
 //! the same VUID:
 //!
-//! ```no_run
-//! use verbless_doca::{DevInfo, DevInfoRep, PciAddress, Result};
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! use verbless_doca::{DevInfo, DevInfoRep, PciAddress};
 //!
-//! # fn main() -> Result<()> {
-//! let dev = DevInfo::find("03:00.0")?.open()?;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let [_, dpu] = doc::sides();
+//! let dev = DevInfo::find_in(&dpu, "03:00.0")?.open()?;
 //! let wanted: PciAddress = "0b:00.2".parse()?;
 //! let reps = DevInfoRep::list(&dev)?;
-//! if let Some(info) = reps.iter().find(|rep| rep.pci_address().ok() == Some(wanted)) {
-//!     let rep = info.open()?;
-//!     println!("{} stands for it", rep.info().interface_name());
-//! }
+//! let info = reps.iter().find(|rep| rep.pci_address().ok() == Some(wanted));
+//! let rep = info.ok_or("no such function of the host")?.open()?;
+//! assert_eq!(rep.info().interface_name(), "pf0vf0");
 //! # Ok(())
 //! # }
 //! ```

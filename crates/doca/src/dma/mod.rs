@@ -4,17 +4,20 @@
 //! the host as the DPU sees it, to either. Source and destination may be chains of buffers; the
 //! source's datarooms are taken as one, and appended to the destination's.
 //!
-//! ```no_run
-//! # use verbless_doca::{Buf, Dev, Event, WorkQ};
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # use verbless_doca::{Event, WorkQ};
 //! use verbless_doca::dma::Dma;
 //!
-//! # fn f(dev: &Dev, source: Buf, destination: Buf) -> Result<(), Box<dyn std::error::Error>> {
-//! let dma = Dma::builder(dev).start()?;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dev = doc::dev();
+//! # let (source, destination) = (doc::data(&dev, b"by the device"), doc::room(&dev));
+//! let dma = Dma::builder(&dev).start()?;
 //! let mut workq = WorkQ::new(16)?;
 //! workq.add(&dma)?;
 //! workq.submit(dma.memcpy(source, destination))?;
 //! let Some(Event::Dma(done)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
-//! println!("{} bytes are in the destination", done.destination.data_len());
+//! assert_eq!(done.destination.to_vec()?, b"by the device");
 //! # Ok(())
 //! # }
 //! ```

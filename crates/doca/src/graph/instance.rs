@@ -20,6 +20,31 @@ use crate::types::UserData;
 /// A clone is the same instance. It is `Send` and `Sync`. While it is in flight, by itself or in a
 /// sub-graph node of another, all of its methods answer [`ErrorKind::InUse`]; if all clones of it
 /// are dropped, it runs on to its end.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # use verbless_doca::{Event, JobType, WorkQ, dma::Dma, graph::Graph};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dev = doc::dev();
+/// # let dma = Dma::builder(&dev).start()?;
+/// # let mut workq = WorkQ::new(4)?;
+/// # workq.add(&dma)?;
+/// # let mut graph = Graph::builder();
+/// # let copy = graph.ctx_node(&dma, JobType::DmaMemcpy);
+/// # let graph = graph.start()?;
+/// # workq.add_graph(&graph)?;
+/// let instance = graph.instance();
+/// for round in 0..3 {
+///     instance.set_ctx_node_data(copy, dma.memcpy(doc::data(&dev, b"data"), doc::room(&dev)))?;
+///     workq.submit_graph(&instance, round)?;
+///     assert!(instance.is_running());
+///     let Some(Event::Graph(done)) = workq.retrieve_within(None)? else { panic!("no other") };
+///     assert_eq!((done.result, done.user_data.0), (Ok(()), round));
+///     assert!(instance.take_result(copy)?.is_some());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Instance {
     shared: Arc<Shared>,

@@ -5,14 +5,19 @@
 //! is started it does not change. Any number of *instances* of it can be in flight on a work queue,
 //! beside each other and beside other jobs.
 //!
-//! ```no_run
-//! # use verbless_doca::{Buf, Event, JobType, WorkQ};
-//! # use verbless_doca::{dma::Dma, sha::{Algorithm, Sha}};
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # use verbless_doca::{Event, JobType, WorkQ, dma::Dma, sha::{Algorithm, Sha}};
 //! use verbless_doca::graph::Graph;
 //!
-//! # fn f(dma: Dma, sha: Sha, mut workq: WorkQ, b: [Buf; 4])
-//! #     -> Result<(), Box<dyn std::error::Error>> {
-//! # let [from, to, message, digest] = b;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dev = doc::dev();
+//! # let (dma, sha) = (Dma::builder(&dev).start()?, Sha::builder(&dev).start()?);
+//! # let mut workq = WorkQ::new(4)?;
+//! # workq.add(&dma)?;
+//! # workq.add(&sha)?;
+//! # let (from, message) = (doc::data(&dev, b"copied"), doc::data(&dev, b"hashed"));
+//! # let (to, digest) = (doc::room(&dev), doc::room(&dev));
 //! let mut graph = Graph::builder();
 //! let copy = graph.ctx_node(&dma, JobType::DmaMemcpy);
 //! let hash = graph.ctx_node(&sha, JobType::ShaHash);
@@ -33,6 +38,7 @@
 //! let Some(Event::Graph(done)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
 //! assert_eq!((done.status(), done.user_data.0), (0, 7));
 //! let Some(Event::Dma(copied)) = instance.take_result(copy)? else { panic!("it is a copy") };
+//! assert_eq!(copied.destination.to_vec()?, b"copied");
 //! # Ok(())
 //! # }
 //! ```

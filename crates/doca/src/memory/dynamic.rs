@@ -19,11 +19,12 @@ use crate::types::AccessFlags;
 /// and devices are added, in any order, and devices removed. Stopped, it neither changes nor lets
 /// buffers be made, until it is started again. Once exported, it does not change any more.
 ///
-/// ```no_run
-/// use verbless_doca::{AccessFlags, DevInfo, DynamicMmap, Memory};
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// use verbless_doca::{AccessFlags, DynamicMmap, Memory};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let dev = DevInfo::find("mlx5_0")?.open()?;
+/// # let dev = doc::dev();
 /// let mut map = DynamicMmap::new("pool");
 /// map.set_max_chunks(2)?;
 /// map.set_access_flags(AccessFlags::LOCAL_READ_WRITE)?;
@@ -31,9 +32,7 @@ use crate::types::AccessFlags;
 /// map.populate(Memory::allocate(4096)?, 4096, None)?;
 /// map.dev_add(&dev)?;
 /// map.populate(Memory::allocate(1 << 20)?, 4096, None)?;
-/// for (address, length) in map.ranges() {
-///     println!("{length} bytes from {address:#x} on");
-/// }
+/// assert_eq!(map.ranges().map(|(_, length)| length).sum::<u64>(), 4096 + (1 << 20));
 /// # Ok(())
 /// # }
 /// ```

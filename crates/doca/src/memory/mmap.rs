@@ -15,17 +15,19 @@ use crate::types::AccessFlags;
 /// A started memory map (`struct doca_mmap`): one range of memory, mapped to one or several
 /// devices.
 ///
-/// ```no_run
-/// use verbless_doca::{AccessFlags, DevInfo, Memory, Mmap};
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// use verbless_doca::{AccessFlags, Memory, Mmap};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let dev = DevInfo::find("mlx5_0")?.open()?;
+/// # let dev = doc::dev();
 /// let map = Mmap::builder()
 ///     .memrange(Memory::allocate(4096)?)
 ///     .permissions(AccessFlags::LOCAL_READ_WRITE)
 ///     .add_dev(&dev)
 ///     .start()?;
 /// map.write_at(0, b"data")?;
+/// assert_eq!(map.len(), 4096);
 /// # Ok(())
 /// # }
 /// ```

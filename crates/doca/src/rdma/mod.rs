@@ -4,18 +4,30 @@
 //! other one by any means, and connects by the one that it got; then jobs of eight sorts can be
 //! submitted.
 //!
-//! ```no_run
-//! # use verbless_doca::{Buf, Dev, Event, WorkQ};
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # use verbless_doca::{Event, WorkQ};
 //! use verbless_doca::rdma::Rdma;
 //!
-//! # fn exchange(ours: &[u8]) -> Vec<u8> { Vec::new() }
-//! # fn f(dev: &Dev, message: Buf, room: Buf) -> Result<(), Box<dyn std::error::Error>> {
-//! let rdma = Rdma::builder(dev).start()?;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let [dev, far] = doc::devs();
+//! # let (message, room) = (doc::data(&dev, b"hello"), doc::room(&dev));
+//! # let peer = Rdma::builder(&far).start()?;
+//! # let mut peers = WorkQ::new(16)?;
+//! # peers.add(&peer)?;
+//! # peers.submit(peer.receive(Some(doc::room(&far))))?;
+//! # let exchange = |ours: &[u8]| -> verbless_doca::Result<Vec<u8>> {
+//! #     let theirs = peer.export()?.as_bytes().to_vec();
+//! #     peer.connect(ours)?;
+//! #     Ok(theirs)
+//! # };
+//! let rdma = Rdma::builder(&dev).start()?;
 //! let mut workq = WorkQ::new(16)?;
 //! workq.add(&rdma)?;
 //! workq.submit(rdma.receive(Some(room)).user_data(1))?;
-//! let theirs = exchange(rdma.export()?.as_bytes());
+//! let theirs = exchange(rdma.export()?.as_bytes())?; // by a connection of the program's
 //! rdma.connect(&theirs)?;
+//! # peers.submit(peer.send(Some(doc::data(&far, b"hello yourself"))))?;
 //! workq.submit(rdma.send(Some(message)).user_data(2))?;
 //! for event in workq.drain() {
 //!     let Event::Rdma(done) = event? else { panic!("no other jobs") };

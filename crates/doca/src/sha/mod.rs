@@ -5,12 +5,15 @@
 //! [capabilities](Sha::hardware_supported) say so. Everything else is as with a context of
 //! hardware.
 //!
-//! ```no_run
-//! # use verbless_doca::{Buf, Dev, Event, WorkQ};
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # use verbless_doca::{Event, WorkQ};
 //! use verbless_doca::sha::{Algorithm, Sha};
 //!
-//! # fn f(dev: &Dev, message: Buf, digest: Buf) -> Result<(), Box<dyn std::error::Error>> {
-//! let sha = Sha::builder(dev).start()?;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dev = doc::dev();
+//! # let (message, digest) = (doc::data(&dev, b"hashed"), doc::room(&dev));
+//! let sha = Sha::builder(&dev).start()?;
 //! let mut workq = WorkQ::new(16)?;
 //! workq.add(&sha)?;
 //! workq.submit(sha.hash(Algorithm::Sha256, message, digest).user_data(7))?;

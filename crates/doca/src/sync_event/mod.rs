@@ -6,10 +6,14 @@
 //! The type is the mode, so nothing changes it later. The other side makes a handle from the
 //! [export](SyncEvent::export_to_dpu), and starts it in either mode.
 //!
-//! ```no_run
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 //! use verbless_doca::sync_event::{Location, SyncEvent};
 //!
-//! # fn f(host: &verbless_doca::Dev, dpu: &verbless_doca::Dev) -> verbless_doca::Result<()> {
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let first = |side| verbless_doca::DevInfo::list_of(side)?[0].open();
+//! # let [host, dpu] = &doc::sides();
+//! # let (host, dpu) = (&first(host)?, &first(dpu)?);
 //! let event = SyncEvent::builder(host)
 //!     .publisher_add_location(Location::Cpu)?
 //!     .subscriber_add_location(Location::Cpu)?

@@ -4,12 +4,15 @@
 //! copies from the host's memory into a ring of buffers here, several copies at a time, and the
 //! program writes them to the file as they come.
 
+#[path = "support/copying.rs"]
+mod copying;
 mod support;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,12 +21,15 @@ use verbless_doca::{
     AccessFlags, BufPool, Dev, DevInfoRep, DevRep, Event, Inventory, Memory, Mmap, Retrieve, WorkQ,
 };
 
+use copying::Copying;
 use support::{Channel, Common, Meeting, Result};
 
 /// Bytes of a job.
 const PART: u64 = 1 << 20;
 /// Jobs at a time.
 const DEPTH: usize = 8;
+/// How often the host hears how far it is.
+const TOLD: Duration = Duration::from_secs(1);
 
 /// Copies a file out of the host's memory by DMA.
 #[derive(Parser)]
@@ -51,10 +57,11 @@ fn run(options: &Options) -> Result {
     let _rep = options.representor.as_deref().map(|name| open_rep(&dev, name)).transpose()?;
     let mut channel = options.meeting.meet()?;
     let done = copy(options, &dev, &mut channel);
-    match &done {
-        Ok(()) => channel.send(b"done")?,
-        Err(error) => channel.send(error.to_string().as_bytes())?,
-    }
+    let told = match &done {
+        Ok(()) => Copying::Done,
+        Err(error) => Copying::Failed(error.to_string()),
+    };
+    told.send(&mut channel)?;
     done
 }
 
@@ -79,7 +86,7 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
 
     let mut file = create(out)?;
     let progress = bar(length);
-    let mut next = 0;
+    let (mut next, mut written, mut told) = (0, 0, Instant::now());
     while next < length || workq.in_flight() > 0 {
         while next < length && workq.in_flight() < workq.depth() {
             let bytes = PART.min(length - next);
@@ -100,7 +107,14 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
         let bytes = done.destination.to_vec()?;
         file.seek(SeekFrom::Start(done.user_data.0))?;
         file.write_all(&bytes)?;
-        progress.inc(bytes.len() as u64);
+        written += bytes.len() as u64;
+        progress.set_position(written);
+        if told.elapsed() >= TOLD {
+            // So that the end does not take long, when nothing can be told.
+            file.sync_data()?;
+            Copying::Copied(written).send(channel)?;
+            told = Instant::now();
+        }
     }
     file.sync_all()?;
     progress.finish_and_clear();

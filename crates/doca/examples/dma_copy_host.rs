@@ -1,8 +1,11 @@
 //! The host's side of a copy by DMA: lets the DPU read a file's bytes out of the host's memory.
 //!
 //! `dma_copy_host --connect 127.0.0.1:18600 FILE`, with `dma_copy_dpu` on the DPU. It exports the
-//! memory, sends the descriptor, and waits until the other side has copied everything.
+//! memory, sends the descriptor, and waits until the other side has copied everything, however long
+//! that takes while it goes on.
 
+#[path = "support/copying.rs"]
+mod copying;
 mod support;
 
 use std::fs::File;
@@ -13,6 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use verbless_doca::{AccessFlags, Memory, Mmap};
 
+use copying::Copying;
 use support::{Common, Meeting, Result};
 
 /// Lets a DPU copy a file out of this host's memory by DMA.
@@ -60,10 +64,9 @@ fn run(Options { common, meeting, file }: &Options) -> Result {
     channel.send(&(length as u64).to_be_bytes())?;
     common.say(50, &format!("{length} bytes are there for the DPU"));
     // Until then the memory must stay.
-    let answer = channel.receive()?;
-    if answer != b"done" {
-        return Err(format!("the DPU failed: {}", String::from_utf8_lossy(&answer)).into());
-    }
+    Copying::wait(&mut channel, length as u64, |bytes| {
+        common.say(60, &format!("the DPU has copied {bytes} of {length} bytes"));
+    })?;
     common.say(50, "the DPU has copied them");
     Ok(())
 }

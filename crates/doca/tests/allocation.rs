@@ -1,6 +1,7 @@
 //! Once all is started, jobs and instances of graphs allocate nothing.
 //!
-//! With a million instances: `cargo test --release -p verbless-doca --test allocation`.
+//! With a million instances, and a million jobs across races of arming and submitting:
+//! `cargo test --release -p verbless-doca --test stress --test allocation`.
 
 #![allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
 

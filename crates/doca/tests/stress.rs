@@ -1,7 +1,8 @@
 //! No order of arming, submitting, waiting, clearing and retrieving misses a completion, and who
 //! waits uses no CPU.
 //!
-//! With a million jobs: `cargo test --release -p verbless-doca --test stress`.
+//! With a million jobs, and a million instances of graphs:
+//! `cargo test --release -p verbless-doca --test stress --test allocation`.
 
 mod support;
 

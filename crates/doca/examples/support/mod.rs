@@ -113,9 +113,14 @@ fn connect(address: &str) -> Result<TcpStream> {
 impl Channel {
     /// Over a connection that there is.
     pub(crate) fn new(stream: TcpStream) -> Result<Self> {
+        Self::with_patience(stream, PATIENCE)
+    }
+
+    /// The same, on which the other side may be silent for so long.
+    pub(crate) fn with_patience(stream: TcpStream, patience: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         Ok(Self(stream))
     }
 

@@ -2,6 +2,8 @@
 
 #[path = "../examples/support/copying.rs"]
 mod copying;
+#[path = "../examples/support/files.rs"]
+mod files;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
@@ -10,7 +12,9 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use copying::Copying;
+use files::{Answer, Filled, Hello, LONGEST_NAME, Opened, Request, SLOTS};
 use support::Channel;
+use verbless_doca::rdma::ConnectionDescriptor;
 
 /// Both ends of a connection.
 fn connection() -> [TcpStream; 2] {
@@ -82,4 +86,135 @@ fn a_message_longer_than_any_is_refused_before_there_is_room_for_it() {
     there.write_all(&u32::MAX.to_be_bytes()).unwrap();
     let refused = Channel::new(here).unwrap().receive().unwrap_err().to_string();
     assert!(refused.contains("announced 4294967295 bytes"), "{refused}");
+}
+
+/// Both ends of a channel.
+fn channel() -> [Channel; 2] {
+    connection().map(|end| Channel::new(end).unwrap())
+}
+
+#[test]
+fn what_the_file_server_and_its_client_say_is_what_the_other_hears() {
+    let [mut here, mut there] = channel();
+    for request in [
+        Request::Open(String::new()),
+        Request::Open("ein/Verzeichnis/ü".into()),
+        Request::Open("x".repeat(LONGEST_NAME)),
+        Request::Fill { slot: 0, offset: 0 },
+        Request::Fill { slot: SLOTS - 1, offset: u64::MAX },
+    ] {
+        request.send(&mut here).unwrap();
+        assert_eq!(Request::parse(&there.receive().unwrap()), Ok(request));
+    }
+    let opened = Opened { length: u64::MAX - 1, identity: 0x0102_0304_0506_0708 };
+    opened.send(&mut here).unwrap();
+    assert!(matches!(Opened::receive(&mut there).unwrap(), Answer::Is(heard) if heard == opened));
+    let sum = std::array::from_fn(|at| at as u8);
+    let filled = Filled { slot: 1, offset: 1 << 40, bytes: 0xfedc_ba98, sum };
+    filled.send(&mut here).unwrap();
+    assert!(matches!(Filled::receive(&mut there).unwrap(), Answer::Is(heard) if heard == filled));
+    let connection = [7; ConnectionDescriptor::BYTES];
+    for window in [vec![], vec![9; 60]] {
+        Hello { connection, window: window.clone() }.send(&mut here).unwrap();
+        let Answer::Is(heard) = Hello::receive(&mut there).unwrap() else { panic!("refused") };
+        assert_eq!((heard.connection, heard.window), (connection, window));
+    }
+    files::refuse(&mut here, "no such file");
+    match Hello::receive(&mut there).unwrap() {
+        Answer::Refused(why) => assert_eq!(why, "no such file"),
+        Answer::Is(_) => panic!("a refusal is no greeting"),
+    }
+}
+
+/// Xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+
+    /// A message that begins as a good one does, or not, and is about as long as one.
+    fn message(&mut self) -> Vec<u8> {
+        let lengths = [0, 1, 2, 9, 10, 16, 17, 45, 46, ConnectionDescriptor::BYTES, 5000];
+        let length = (lengths[self.below(lengths.len())] + self.below(3)).saturating_sub(1);
+        let mut message: Vec<u8> = (0..length).map(|_| self.below(256) as u8).collect();
+        if let Some(first) = message.first_mut() {
+            *first = b"COFE\0"[self.below(5)];
+        }
+        if let (Some(second), 0) = (message.get_mut(1), self.below(2)) {
+            *second = self.below(4) as u8;
+        }
+        message
+    }
+}
+
+#[test]
+fn a_request_that_is_understood_is_the_only_one_of_its_bytes_and_all_others_are_refused() {
+    let [mut here, mut there] = channel();
+    let (mut random, mut seen) = (Random(0x5eed_0f11), [0; 3]);
+    for _ in 0..20_000 {
+        let message = random.message();
+        match Request::parse(&message) {
+            Ok(request) => {
+                seen[usize::from(matches!(request, Request::Fill { .. }))] += 1;
+                if let Request::Fill { slot, .. } = request {
+                    assert!(slot < SLOTS, "{message:?}");
+                }
+                request.send(&mut here).unwrap();
+                assert_eq!(there.receive().unwrap(), message, "it says the same");
+            }
+            Err(why) => {
+                seen[2] += 1;
+                assert!(!why.is_empty());
+            }
+        }
+    }
+    assert!(seen.iter().all(|&count| count > 50), "of each sort: {seen:?}");
+}
+
+#[test]
+fn an_answer_of_any_bytes_is_understood_or_refused_and_never_more_than_there_is() {
+    let [mut here, mut there] = channel();
+    let (mut random, mut seen) = (Random(0x5eed_0f12), [[0; 3]; 3]);
+    /// Whether it is an answer, a refusal, or nothing of either.
+    fn sort<T>(heard: support::Result<Answer<T>>) -> (usize, Option<T>) {
+        match heard {
+            Ok(Answer::Is(answer)) => (0, Some(answer)),
+            Ok(Answer::Refused(_)) => (1, None),
+            Err(_) => (2, None),
+        }
+    }
+    for turn in 0..20_000 {
+        let message = random.message();
+        here.send(&message).unwrap();
+        let which = turn % 3;
+        let sort = match which {
+            0 => {
+                let (sort, hello) = sort(Hello::receive(&mut there));
+                if let Some(Hello { connection, window }) = hello {
+                    assert_eq!([&connection[..], &window].concat(), message[1..]);
+                }
+                sort
+            }
+            1 => {
+                let (sort, opened) = sort(Opened::receive(&mut there));
+                assert_eq!(opened.is_some(), message.len() == 17 && message[0] == b'O');
+                sort
+            }
+            _ => {
+                let (sort, filled) = sort(Filled::receive(&mut there));
+                assert_eq!(filled.is_some(), message.len() == 46 && message[0] == b'F');
+                if let Some(Filled { slot, sum, .. }) = filled {
+                    assert_eq!((slot, &sum[..]), (message[1], &message[14..]));
+                }
+                sort
+            }
+        };
+        seen[which][sort] += 1;
+    }
+    assert!(seen.iter().flatten().all(|&count| count > 20), "of each sort: {seen:?}");
 }

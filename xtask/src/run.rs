@@ -185,6 +185,9 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
         checks.run(model, &options, &format!("example dma_copy of {bytes} bytes"), &script);
     }
     let (listen, connect) = meeting();
+    let script = on_a_terminal(&format!("'{host}' {connect}"), &format!("'{dpu}' {listen}"));
+    checks.join(model, "example dma_copy of 1 GiB on a terminal shows how far it is", &script);
+    let (listen, connect) = meeting();
     let script = format!(
         "said=$($MODEL run --profile bluefield3 --topology \
              --dpu \"'{dpu}' -r pf9hpf {listen} --out /dev/null\" -- \
@@ -193,6 +196,20 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     );
     checks.join(model, "example dma_copy -r of no representor names those that there are", &script);
     Ok(())
+}
+
+/// A script that copies 1 GiB on a pseudo-terminal, and looks for the bar there.
+fn on_a_terminal(host: &str, dpu: &str) -> String {
+    let file = target().join(format!("xtask-{}-terminal", std::process::id()));
+    let file = file.display();
+    format!(
+        "seq 999999999 | head -c 1G > '{file}'\n\
+         run=\"$MODEL run --profile bluefield3 --dpu \\\"{dpu} --out '{file}.got'\\\" -- \
+             {host} '{file}'\"\n\
+         said=$(script --quiet --return --command \"$run\" /dev/null) && \
+             cmp '{file}' '{file}.got' && grep -q '1.00 GiB [0-9.]* .iB/s' <<<\"$said\"\n\
+         code=$?; rm -f '{file}' '{file}.got'; [ $code = 0 ] || echo \"$said\"; exit $code"
+    )
 }
 
 /// The cases of a host and its DPU, with the second role of each on the DPU's side.

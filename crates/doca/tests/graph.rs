@@ -10,7 +10,7 @@ use sha2::Digest;
 use verbless_doca::dma::{Dma, Memcpy};
 use verbless_doca::graph::{Graph, GraphDone, Instance, Node};
 use verbless_doca::sha::{Algorithm, HashJob, Sha};
-use verbless_doca::{Buf, ErrorKind, Event, Inventory, JobType, Mmap, Retrieve, WorkQ};
+use verbless_doca::{Buf, Context, ErrorKind, Event, Inventory, JobType, Mmap, Retrieve, WorkQ};
 use verbless_model::Model;
 use verbless_prm::CqeSyndrome;
 
@@ -198,6 +198,12 @@ fn a_graph_has_a_context_node_itself_or_in_a_sub_graph() {
     let mut graph = Graph::builder();
     graph.sub_graph_node(&chain(&lab, 1).0);
     assert_eq!(graph.start().unwrap().num_nodes(), 1);
+    let mut graph = Graph::builder();
+    let contexts: [&dyn Context; 2] = [&lab.dma, &lab.sha];
+    for (context, kind) in contexts.into_iter().zip([JobType::DmaMemcpy, JobType::ShaHash]) {
+        graph.ctx_node(context, kind);
+    }
+    assert_eq!(graph.start().unwrap().num_nodes(), 2, "of whatever library");
 }
 
 #[test]

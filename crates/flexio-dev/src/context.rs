@@ -1,0 +1,169 @@
+//! The thread context: 64 little-endian bytes that tell a thread where its outboxes and windows
+//! are, and in which the system leaves errors that do not end the process.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::outbox;
+
+/// Which of a thread's two windows is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowEntity {
+    /// The primary window; the only one of older versions of the API.
+    Primary = 0,
+    /// The secondary window.
+    Secondary = 1,
+}
+
+/// The thread context, laid out as the headers of FlexIO SDK 25.1 have it.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub struct ThreadContext {
+    /// Version of the layout: 9.
+    pub version: u32,
+    /// The outbox that the thread was created with; [`Self::NONE`] if it has none.
+    pub default_outbox_config_id: u16,
+    /// The primary window that the thread was created with; [`Self::NONE`] if it has none.
+    pub default_primary_window_config_id: u16,
+    /// Address of outbox 0.
+    pub outbox_base: u64,
+    /// Address of the tables per application.
+    pub per_app_table_base: u64,
+    /// Address of the configuration of window 0.
+    pub window_config_base: u64,
+    /// What the host gave the thread.
+    pub metadata_parameter: u64,
+    /// The last error; the system writes it, too.
+    os_errno: AtomicU32,
+    /// log2 of the stride of the tables per application.
+    pub per_app_table_vhca_id_shift: u8,
+    /// log2 of the bytes of a window's configuration.
+    pub window_config_log_size: u8,
+    /// The secondary window that the thread was created with; [`Self::NONE`] if it has none.
+    pub default_secondary_window_config_id: u16,
+    /// Top byte of every address in a window.
+    pub window_msbs: u8,
+    /// log2 of the bytes of a window.
+    pub window_log_size: u8,
+    /// log2 of the number of windows.
+    pub window_ix_log_size: u8,
+    reserved: [u8; 13],
+}
+
+impl ThreadContext {
+    /// The number that stands for no outbox or window. The model's own choice.
+    pub const NONE: u16 = 0xffff;
+
+    /// The last error that did not end the process; 0 if there was none (`flexio_dev_get_errno`).
+    pub fn errno(&self) -> u32 {
+        self.os_errno.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the last error (`flexio_dev_rst_errno`).
+    pub fn reset_errno(&self) {
+        self.os_errno.store(0, Ordering::Relaxed);
+    }
+
+    /// Forgets the last error and returns it (`flexio_dev_get_and_rst_errno`). In one step, so that
+    /// an error that comes meanwhile is returned or kept.
+    pub fn take_errno(&self) -> u32 {
+        self.os_errno.swap(0, Ordering::Relaxed)
+    }
+
+    /// Address of the page of outbox `id`. That outboxes follow each other is the model's choice.
+    pub fn outbox_address(&self, id: u16) -> u64 {
+        self.outbox_base + u64::from(id) * outbox::PAGE_BYTES as u64
+    }
+
+    /// The window that the thread was created with.
+    pub fn default_window(&self, entity: WindowEntity) -> Option<u16> {
+        let id = match entity {
+            WindowEntity::Primary => self.default_primary_window_config_id,
+            WindowEntity::Secondary => self.default_secondary_window_config_id,
+        };
+        (id != Self::NONE).then_some(id)
+    }
+
+    /// Address of the word that has the memory key of window `id`. How it is found is the model's
+    /// choice.
+    pub fn window_config_address(&self, id: u16) -> u64 {
+        self.window_config_base + (u64::from(id) << self.window_config_log_size)
+    }
+
+    /// Address at which window `id` shows `host`, an address of the host's. It keeps the low
+    /// `window_log_size` bits of `host`. How it is made is the model's choice.
+    pub fn window_address(&self, id: u16, host: u64) -> u64 {
+        let within = host & ((1 << self.window_log_size) - 1);
+        u64::from(self.window_msbs) << 56 | u64::from(id) << self.window_log_size | within
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::mem::{offset_of, size_of};
+
+    use super::*;
+
+    fn context() -> ThreadContext {
+        ThreadContext {
+            version: 9,
+            default_outbox_config_id: 1,
+            default_primary_window_config_id: 2,
+            outbox_base: 0x10_0000,
+            per_app_table_base: 0,
+            window_config_base: 0x20_0000,
+            metadata_parameter: 0,
+            os_errno: AtomicU32::new(7),
+            per_app_table_vhca_id_shift: 0,
+            window_config_log_size: 6,
+            default_secondary_window_config_id: ThreadContext::NONE,
+            window_msbs: 0xc0,
+            window_log_size: 48,
+            window_ix_log_size: 8,
+            reserved: [0; 13],
+        }
+    }
+
+    #[test]
+    fn fields_are_where_the_headers_have_them() {
+        assert_eq!(size_of::<ThreadContext>(), 64);
+        let offsets = [
+            offset_of!(ThreadContext, version),
+            offset_of!(ThreadContext, default_outbox_config_id),
+            offset_of!(ThreadContext, default_primary_window_config_id),
+            offset_of!(ThreadContext, outbox_base),
+            offset_of!(ThreadContext, per_app_table_base),
+            offset_of!(ThreadContext, window_config_base),
+            offset_of!(ThreadContext, metadata_parameter),
+            offset_of!(ThreadContext, os_errno),
+            offset_of!(ThreadContext, per_app_table_vhca_id_shift),
+            offset_of!(ThreadContext, window_config_log_size),
+            offset_of!(ThreadContext, default_secondary_window_config_id),
+            offset_of!(ThreadContext, window_msbs),
+            offset_of!(ThreadContext, window_log_size),
+            offset_of!(ThreadContext, window_ix_log_size),
+        ];
+        let published = [0, 4, 6, 8, 0x10, 0x18, 0x20, 0x28, 0x2c, 0x2d, 0x2e, 0x30, 0x31, 0x32];
+        assert_eq!(offsets, published);
+    }
+
+    #[test]
+    fn taking_an_error_returns_the_old_one_and_leaves_none() {
+        let context = context();
+        assert_eq!(context.errno(), 7);
+        assert_eq!(context.take_errno(), 7);
+        assert_eq!(context.errno(), 0);
+        context.os_errno.store(2, Ordering::Relaxed);
+        context.reset_errno();
+        assert_eq!(context.take_errno(), 0);
+    }
+
+    #[test]
+    fn outboxes_and_windows_are_found_by_their_numbers() {
+        let context = context();
+        assert_eq!(context.outbox_address(3), 0x10_3000);
+        assert_eq!(context.window_config_address(2), 0x20_0080);
+        assert_eq!(context.window_address(2, 0xffff_7fff_1234_5678), 0xc002_7fff_1234_5678);
+        assert_eq!(context.default_window(WindowEntity::Primary), Some(2));
+        assert_eq!(context.default_window(WindowEntity::Secondary), None);
+    }
+}

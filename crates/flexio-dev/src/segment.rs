@@ -1,0 +1,304 @@
+//! Segments of send WQEs, 16 bytes each, as a program puts them into a ring one after another.
+//!
+//! A segment that `verbless-prm` knows is made of its type there; two are not in its tables: the
+//! Ethernet segment (Linux `struct mlx5_wqe_eth_seg`) and that of a matrix to transpose (FlexIO SDK
+//! 25.1, device headers). Numbers that are wider than their field are cut off.
+
+use verbless_prm::hot::{
+    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, DatagramSegment, InlineHeader,
+    InlineWord, RaddrSegment, SrqNextSegment, WaitDataSegment, completion, opcode,
+};
+
+/// Bytes of a segment.
+pub const BYTES: usize = 16;
+/// Bytes that [`Segment::inline`] has room for.
+pub const INLINE_BYTES: usize = 12;
+
+/// Opcode of operations from memory to memory in the DPA's headers, where `verbless-prm` has MMO.
+const LOCAL_MMO: u8 = 0x32;
+
+/// 16 bytes of a send WQE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(8))]
+pub struct Segment([u8; BYTES]);
+
+/// What a WQE does and of which segments it is made: `flexio_ctrl_seg`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A packet of an Ethernet SQ: control, Ethernet, data.
+    EthernetSend,
+    /// A message of an RC or UC QP: control, data.
+    ConnectedSend,
+    /// A message of a UD QP to a peer whose address needs no extension: control, address, data.
+    DatagramSend,
+    /// A copy in local memory: four segments.
+    LocalDma,
+    /// RDMA WRITE: control, remote address, data.
+    RdmaWrite,
+    /// RDMA READ: control, remote address, data.
+    RdmaRead,
+    /// Ethernet send that the device cuts into TCP segments: four segments.
+    Lso,
+    /// Nothing: control.
+    Nop,
+    /// RDMA WRITE with immediate: control, remote address, data. See [`Segment::ctrl_with_imm`].
+    RdmaWriteImm,
+    /// A matrix is transposed in local memory: four segments.
+    Transpose,
+    /// Waits for a value in memory: control, and the two of [`Segment::wait_on_data`].
+    WaitOnData,
+    /// Atomic compare and swap: control, remote address, atomic, data.
+    CompareSwap,
+    /// Atomic fetch and add: control, remote address, atomic, data.
+    FetchAdd,
+}
+
+impl Request {
+    /// Opcode, its modifier, and the number of segments, control included.
+    const fn parts(self) -> (u8, u8, u8) {
+        match self {
+            Self::EthernetSend | Self::DatagramSend => (opcode::SEND, 0, 3),
+            Self::ConnectedSend => (opcode::SEND, 0, 2),
+            Self::LocalDma => (LOCAL_MMO, 1, 4),
+            Self::RdmaWrite => (opcode::WRITE, 0, 3),
+            Self::RdmaRead => (opcode::READ, 0, 3),
+            Self::Lso => (opcode::LSO, 0, 4),
+            Self::Nop => (opcode::NOP, 0, 1),
+            Self::RdmaWriteImm => (opcode::WRITE_IMM, 0, 3),
+            Self::Transpose => (LOCAL_MMO, 0, 4),
+            Self::WaitOnData => (opcode::WAIT, 1, 3),
+            Self::CompareSwap => (opcode::COMPARE_SWAP, 0, 4),
+            Self::FetchAdd => (opcode::FETCH_ADD, 0, 4),
+        }
+    }
+}
+
+/// When a WQE makes a CQE: `cq_ce_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CompletionMode {
+    /// On error only.
+    OnError = completion::ON_ERROR,
+    /// On the first error only.
+    OnFirstError = completion::ON_FIRST_ERROR,
+    /// Always.
+    Always = completion::ALWAYS,
+    /// Always, and an EQE with it.
+    AlwaysAndEvent = completion::ALWAYS_AND_EVENT,
+}
+
+impl Segment {
+    /// The control segment, which is the first of a WQE: WQEBB index `pi` of the QP or SQ `number`
+    /// (24 bits).
+    pub const fn ctrl(pi: u16, number: u32, mode: CompletionMode, request: Request) -> Self {
+        Self::ctrl_with_imm(pi, number, mode, request, 0)
+    }
+
+    /// The same with immediate data (in host order) or whatever else the request has there.
+    pub const fn ctrl_with_imm(
+        pi: u16,
+        number: u32,
+        mode: CompletionMode,
+        request: Request,
+        imm: u32,
+    ) -> Self {
+        let (code, modifier, ds) = request.parts();
+        let word = CtrlWord::pack(modifier, pi, code, number, ds);
+        let flags = CtrlFlags::pack(0, 0, 0, mode as u8, false, imm);
+        Self(*CtrlSegment::new(word, flags).as_bytes())
+    }
+
+    /// Where RDMA or an atomic goes: `address` under the remote key `rkey`.
+    pub const fn rdma(rkey: u32, address: u64) -> Self {
+        Self(*RaddrSegment::new(address, rkey).as_bytes())
+    }
+
+    /// `bytes` bytes at `address` under the local key `lkey`; a receive WQE is made of these, too.
+    pub const fn data(bytes: u32, lkey: u32, address: u64) -> Self {
+        Self(*DataSegment::new(bytes, lkey, address).as_bytes())
+    }
+
+    /// Up to [`INLINE_BYTES`] bytes of data in the WQE itself; nothing if there are more.
+    pub fn inline(data: &[u8]) -> Option<Self> {
+        let mut segment = Self::default();
+        segment.0[4..].get_mut(..data.len())?.copy_from_slice(data);
+        let header = InlineHeader::new(InlineWord::pack(true, data.len() as u16));
+        segment.0[..4].copy_from_slice(header.as_bytes());
+        Some(segment)
+    }
+
+    /// 16 bytes as they are: what follows an inline header or an Ethernet segment.
+    pub const fn bytes(bytes: [u8; BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The operands of an atomic. `compare` counts for compare and swap only.
+    pub const fn atomic(swap_or_add: u64, compare: u64) -> Self {
+        Self(*AtomicSegment::new(swap_or_add, compare).as_bytes())
+    }
+
+    /// An Ethernet segment: checksum flags ([`eth`]), the TCP payload of a segment (0 but for
+    /// [`Request::Lso`]), the length of all inline headers in bytes, and their first two bytes.
+    pub const fn eth(flags: u16, mss: u16, header_bytes: u16, header: [u8; 2]) -> Self {
+        let ([f0, f1], [m0, m1]) = (flags.to_be_bytes(), mss.to_be_bytes());
+        let [h0, h1] = header_bytes.to_be_bytes();
+        Self([0, 0, 0, 0, f0, f1, m0, m1, 0, 0, 0, 0, h0, h1, header[0], header[1]])
+    }
+
+    /// The first segment of a shared receive WQE: which one is next in the list.
+    pub fn shared_receive(next_wqe_index: u16, signature: u8) -> Self {
+        let mut segment = SrqNextSegment::zeroed();
+        segment.set_next_wqe_index(next_wqe_index);
+        segment.set_signature(signature);
+        Self(*segment.as_bytes())
+    }
+
+    /// A matrix to transpose: bytes of an element, columns and rows (7 bits each).
+    pub const fn transpose(element_bytes: u8, columns: u8, rows: u8) -> Self {
+        let mut bytes = [0; BYTES];
+        bytes[3] = element_bytes;
+        bytes[5] = columns & 0x7f;
+        bytes[7] = rows & 0x7f;
+        Self(bytes)
+    }
+
+    /// A peer's address, of which the first segment is enough if it has no extension.
+    pub fn datagram(address: &DatagramSegment) -> [Self; 3] {
+        split(address.as_bytes())
+    }
+
+    /// What [`Request::WaitOnData`] waits for.
+    pub fn wait_on_data(wait: &WaitDataSegment) -> [Self; 2] {
+        split(wait.as_bytes())
+    }
+
+    /// Its bytes, as they are in the ring.
+    pub const fn as_bytes(&self) -> &[u8; BYTES] {
+        &self.0
+    }
+}
+
+/// `bytes` as `N` segments; their length must be that of `N` segments.
+fn split<const N: usize>(bytes: &[u8]) -> [Segment; N] {
+    let mut segments = [Segment::default(); N];
+    for (segment, bytes) in segments.iter_mut().zip(bytes.chunks_exact(BYTES)) {
+        segment.0.copy_from_slice(bytes);
+    }
+    segments
+}
+
+/// Flags of [`Segment::eth`]: which checksums the device fills in. Of the flags for software's
+/// parsing of headers, whose bits Linux and the DPA's headers place differently, none has a name.
+pub mod eth {
+    /// Checksum of the outer L4 header.
+    pub const L4_CHECKSUM: u16 = 0x8000;
+    /// Checksum of the outer IP header.
+    pub const L3_CHECKSUM: u16 = 0x4000;
+    /// Checksum of the inner L4 header.
+    pub const INNER_L4_CHECKSUM: u16 = 0x2000;
+    /// Checksum of the inner IP header.
+    pub const INNER_L3_CHECKSUM: u16 = 0x1000;
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_prm::WaitCondition;
+
+    use super::*;
+
+    /// 32 hexadecimal digits as bytes.
+    fn bytes(hex: &str) -> [u8; BYTES] {
+        u128::from_str_radix(hex, 16).unwrap().to_be_bytes()
+    }
+
+    #[test]
+    fn control_segments_have_the_opcode_modifier_and_length_of_their_request() {
+        let rows = [
+            (Request::EthernetSend, 0x0a, 0, 3),
+            (Request::ConnectedSend, 0x0a, 0, 2),
+            (Request::DatagramSend, 0x0a, 0, 3),
+            (Request::LocalDma, 0x32, 1, 4),
+            (Request::RdmaWrite, 0x08, 0, 3),
+            (Request::RdmaRead, 0x10, 0, 3),
+            (Request::Lso, 0x0e, 0, 4),
+            (Request::Nop, 0x00, 0, 1),
+            (Request::RdmaWriteImm, 0x09, 0, 3),
+            (Request::Transpose, 0x32, 0, 4),
+            (Request::WaitOnData, 0x0f, 1, 3),
+            (Request::CompareSwap, 0x11, 0, 4),
+            (Request::FetchAdd, 0x12, 0, 4),
+        ];
+        for (request, code, modifier, ds) in rows {
+            let segment = Segment::ctrl(0x1234, 0x56_789a, CompletionMode::Always, request);
+            let expected = [modifier, 0x12, 0x34, code, 0x56, 0x78, 0x9a, ds, 0, 0, 0, 8];
+            assert_eq!(segment.as_bytes()[..12], expected, "{request:?}");
+            assert_eq!(segment.as_bytes()[12..], [0; 4], "{request:?}");
+        }
+    }
+
+    #[test]
+    fn completion_modes_and_immediate_data_are_where_the_device_looks_for_them() {
+        let modes = [
+            (CompletionMode::OnError, 0x0),
+            (CompletionMode::OnFirstError, 0x4),
+            (CompletionMode::Always, 0x8),
+            (CompletionMode::AlwaysAndEvent, 0xc),
+        ];
+        for (mode, flags) in modes {
+            let segment = Segment::ctrl_with_imm(0, 1, mode, Request::RdmaWriteImm, 0xdead_beef);
+            assert_eq!(segment.as_bytes()[8..], [0, 0, 0, flags, 0xde, 0xad, 0xbe, 0xef]);
+        }
+    }
+
+    #[test]
+    fn segments_are_the_bytes_that_the_headers_describe() {
+        let rows = [
+            (Segment::rdma(0x1122_3344, 0x0102_0304_0506_0708), "01020304050607081122334400000000"),
+            (
+                Segment::data(0x40, 0x1122_3344, 0x0102_0304_0506_0708),
+                "00000040112233440102030405060708",
+            ),
+            (
+                Segment::atomic(0x0102_0304_0506_0708, 0x1112_1314_1516_1718),
+                "01020304050607081112131415161718",
+            ),
+            (
+                Segment::eth(eth::L4_CHECKSUM | eth::L3_CHECKSUM, 0x05b4, 18, [0xaa, 0xbb]),
+                "00000000c00005b4000000000012aabb",
+            ),
+            (Segment::shared_receive(0x1234, 0x56), "00001234560000000000000000000000"),
+            (Segment::transpose(4, 0x21, 0x7f), "000000040021007f0000000000000000"),
+            (Segment::inline(b"hello").unwrap(), "8000000568656c6c6f00000000000000"),
+        ];
+        for (segment, hex) in rows {
+            assert_eq!(*segment.as_bytes(), bytes(hex), "{hex}");
+        }
+    }
+
+    #[test]
+    fn inline_data_that_does_not_fit_is_refused() {
+        assert!(Segment::inline(&[0xa5; INLINE_BYTES]).is_some());
+        assert_eq!(Segment::inline(&[0xa5; INLINE_BYTES + 1]), None);
+    }
+
+    #[test]
+    fn what_is_longer_than_a_segment_is_split_in_order() {
+        let mut address = DatagramSegment::zeroed();
+        address.set_q_key(0x1122_3344);
+        address.set_ext(true);
+        address.set_dqp_dct(0x56_789a);
+        let [first, _, last] = Segment::datagram(&address);
+        assert_eq!(*first.as_bytes(), bytes("11223344000000008056789a00000000"));
+        assert_eq!(last, Segment::default());
+
+        let mut wait = WaitDataSegment::zeroed();
+        wait.set_condition(WaitCondition(1));
+        wait.set_lkey(7);
+        wait.set_va(0x1000);
+        wait.set_value(0x1234);
+        wait.set_mask(u64::MAX);
+        let [what, value] = Segment::wait_on_data(&wait);
+        assert_eq!(*what.as_bytes(), bytes("00000001000000070000000000001000"));
+        assert_eq!(*value.as_bytes(), bytes("0000000000001234ffffffffffffffff"));
+    }
+}

@@ -32,7 +32,8 @@ impl SpinLock {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<SpinGuard<'_>> {
-        (self.0.swap(1, Ordering::Acquire) == 0).then_some(SpinGuard(self))
+        // `then_some` would make a guard in any case, and its drop would free another's lock.
+        (self.0.swap(1, Ordering::Acquire) == 0).then(|| SpinGuard(self))
     }
 }
 
@@ -56,6 +57,7 @@ mod tests {
         let lock = SpinLock::new();
         let guard = lock.try_lock().unwrap();
         assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none(), "a failed attempt has freed the lock");
         drop(guard);
         assert!(lock.try_lock().is_some());
     }
@@ -72,7 +74,9 @@ mod tests {
                         let _held = lock.lock();
                         // Two steps on purpose: without the lock, one of two is lost.
                         let seen = count.load(Ordering::Relaxed);
-                        spin_loop();
+                        if seen.is_multiple_of(64) {
+                            std::thread::yield_now();
+                        }
                         count.store(seen + 1, Ordering::Relaxed);
                     }
                 });

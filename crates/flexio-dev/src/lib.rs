@@ -10,6 +10,7 @@
 //! headers under BSD-3-Clause); the numbers here are from there. How a thread reaches the system
 //! under it is not published, and not part of this crate yet.
 //!
+//! Which names of the C API are here, and which are not yet, is in `docs/mapping/flexio-dev.md`.
 //! The crate needs neither std nor alloc, and compiles for a host as well as for the DPA.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -19,6 +20,13 @@ extern crate std;
 
 pub mod context;
 pub mod lock;
+#[cfg(doc)]
+pub mod mapping {
+    #![doc = include_str!("../../../docs/mapping/flexio-dev.md")]
+    use super::lock::*;
+    use super::segment::*;
+    use super::*;
+}
 pub mod outbox;
 pub mod segment;
 

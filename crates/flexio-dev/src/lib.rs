@@ -4,6 +4,7 @@
 //! - [`context`]: the thread context, which tells a thread where its outboxes and windows are.
 //! - [`outbox`]: the registers of an outbox, and the words that ring its doorbells.
 //! - [`segment`]: the 16-byte segments of send WQEs, made of the types of `verbless-prm`.
+//! - [`record`]: doorbell records; [`Cqe`] and [`CqeError`] are those of `verbless-prm`.
 //! - [`lock`]: a spin lock between threads.
 //!
 //! What is published of a DPA is the layout of context, outbox and queues (FlexIO SDK 25.1, device
@@ -28,8 +29,10 @@ pub mod mapping {
     use super::*;
 }
 pub mod outbox;
+pub mod record;
 pub mod segment;
 
 pub use context::{ThreadContext, WindowEntity};
 pub use lock::SpinLock;
 pub use segment::{Request, Segment};
+pub use verbless_prm::{Cqe, CqeError};

@@ -29,8 +29,8 @@ pub use caps::{CapMode, CapPage, Caps};
 pub use cq::{CqAttr, CqObject, Moderation};
 pub use device::Device;
 pub use dpa::{
-    Affinity, DpaCall, DpaCallState, DpaCrash, DpaEntry, DpaOutbox, DpaProcess, DpaProcessAttr,
-    DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadState, DpaWindow,
+    Affinity, DpaCall, DpaCallState, DpaCaps, DpaCrash, DpaEntry, DpaGroup, DpaOutbox, DpaProcess,
+    DpaProcessAttr, DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadState, DpaWindow,
 };
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};

@@ -515,7 +515,7 @@ impl Check<'_> {
                 self.harmless(file, place.clone(), "does not say why it is returned");
             }
             let source = from.split_once(": ").is_some_and(|(who, what)| {
-                ["linux", "dpdk", "ucx", "rdma-core", "freebsd", "trace"].contains(&who)
+                ["linux", "dpdk", "ucx", "rdma-core", "freebsd", "mstflint", "trace"].contains(&who)
                     && !what.trim().is_empty()
             });
             let constant = identifiers(from).find(|name| name.starts_with("MLX5_CMD_STAT_"));

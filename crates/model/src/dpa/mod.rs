@@ -21,4 +21,4 @@ mod system;
 pub(crate) use context::HEAP;
 pub(crate) use registers::{Ask, Doorbell, Given};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
-pub(crate) use scheduler::{Dpa, Refused, Waker};
+pub(crate) use scheduler::{Dpa, Group, Numbers, Refused, Waker};

@@ -23,6 +23,8 @@ const TURN: u64 = 100_000;
 pub(crate) struct Numbers {
     /// Execution units that programs may have.
     pub units: u16,
+    /// Groups of units that there may be.
+    pub groups: u16,
     /// Bytes of memory that all processes may take.
     pub memory: u64,
     /// Instructions of a run, unless its process says less.
@@ -33,7 +35,8 @@ impl From<&DpaNumbers> for Numbers {
     fn from(numbers: &DpaNumbers) -> Self {
         let all = numbers.cores * numbers.units_per_core;
         let units = all - numbers.reserved_units;
-        Self { units, memory: numbers.memory, watchdog: numbers.watchdog }
+        let DpaNumbers { groups, memory, watchdog, .. } = *numbers;
+        Self { units, groups, memory, watchdog }
     }
 }
 
@@ -50,6 +53,15 @@ pub(crate) enum Refused {
     NoUnit,
     /// An outbox or window that the process does not have.
     NoConfig,
+    /// Runners are bound to the group.
+    InUse,
+}
+
+/// A group of execution units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub name: [u8; 16],
+    pub units: Vec<u16>,
 }
 
 /// The DPA of a function.
@@ -108,7 +120,7 @@ struct State {
     ready: VecDeque<RunnerId>,
     /// By unit, who has it.
     units: Vec<Option<RunnerId>>,
-    groups: BTreeMap<u16, Vec<u16>>,
+    groups: BTreeMap<u16, Group>,
     serials: u64,
     /// Bytes of all processes.
     bytes: u64,
@@ -228,14 +240,55 @@ impl Dpa {
         }
     }
 
+    /// How large it is.
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.numbers
+    }
+
+    /// A group of units.
+    pub(crate) fn group(&self, id: u16) -> Option<Group> {
+        self.state().groups.get(&id).cloned()
+    }
+
+    /// Makes a group.
+    pub(crate) fn add_group(&self, group: Group) -> Result<u16, Refused> {
+        let mut state = self.state();
+        state.check(&group)?;
+        let mut numbers = 0..self.numbers.groups;
+        let id = numbers.find(|id| !state.groups.contains_key(id)).ok_or(Refused::Full)?;
+        state.groups.insert(id, group);
+        Ok(id)
+    }
+
+    /// Gives a group other units. Runs that have one of the old ones keep it until they are over.
+    pub(crate) fn change_group(&self, id: u16, group: Group) -> Result<(), Refused> {
+        let mut state = self.state();
+        state.check(&group)?;
+        *state.groups.get_mut(&id).ok_or(Refused::NoUnit)? = group;
+        state.assign();
+        self.announce(&state);
+        Ok(())
+    }
+
+    /// Takes a group away.
+    pub(crate) fn remove_group(&self, id: u16) -> Result<(), Refused> {
+        let mut state = self.state();
+        if state.runners.values().any(|it| it.start.affinity == Affinity::Group(id)) {
+            return Err(Refused::InUse);
+        }
+        state.groups.remove(&id).map(drop).ok_or(Refused::NoUnit)
+    }
+
     /// Takes a thread or a call in. A call begins at once.
     pub(crate) fn add(&self, id: RunnerId, process: u32, start: Start) -> Result<(), Refused> {
         let mut state = self.state();
-        let (units, groups) = (state.units.len(), state.groups.clone());
-        match start.affinity {
-            Affinity::Unit(unit) if usize::from(unit) >= units => return Err(Refused::NoUnit),
-            Affinity::Group(group) if !groups.contains_key(&group) => return Err(Refused::NoUnit),
-            _ => {}
+        let there = match start.affinity {
+            Affinity::Any => true,
+            Affinity::Unit(unit) => usize::from(unit) < state.units.len(),
+            Affinity::Group(group) => state.groups.contains_key(&group),
+        };
+        if !there {
+            return Err(Refused::NoUnit);
         }
         state.serials += 1;
         let serial = state.serials;
@@ -420,6 +473,15 @@ impl Dpa {
 }
 
 impl State {
+    /// A group has units, all of which exist.
+    fn check(&self, group: &Group) -> Result<(), Refused> {
+        let there = |unit: &u16| usize::from(*unit) < self.units.len();
+        match !group.units.is_empty() && group.units.iter().all(there) {
+            true => Ok(()),
+            false => Err(Refused::NoUnit),
+        }
+    }
+
     /// The process of a turn; `None` if its run is no more.
     fn of_turn(&self, turn: &Turn) -> Option<u32> {
         let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial)?;
@@ -453,7 +515,7 @@ impl State {
                 Affinity::Any => (0..self.units.len() as u16).find(free),
                 Affinity::Unit(unit) => Some(unit).filter(free),
                 Affinity::Group(group) => {
-                    self.groups.get(&group).and_then(|units| units.iter().copied().find(free))
+                    self.groups.get(&group).and_then(|it| it.units.iter().copied().find(free))
                 }
             };
             let Some(process) = self.processes.get(&runner.process) else {

@@ -203,6 +203,8 @@ refusals! {
     DpaUnit = 0xcc, BAD_PARAM, "There is no such execution unit or group of them.";
     DpaConfig = 0xcd, BAD_PARAM, "The process has no such outbox or window.";
     DpaAbsent = 0xce, BAD_PARAM, "The device has no DPA.";
+    DpaGroupInUse = 0xd0, BAD_RES_STATE,
+        "Threads or calls are bound to the group of execution units: destroy them first.";
     DpaEntry = 0xcf, BAD_PARAM, "The address of the handler or function is 0 or odd.";
 
     WrongLink = 0xa0, BAD_PARAM, "The command is not for the link layer of the ports.";

@@ -222,6 +222,8 @@ sections! {
         pub units_per_core: u16,
         /// Units of all that its system keeps for itself.
         pub reserved_units: u16,
+        /// Groups of units that there may be.
+        pub groups: u16,
         /// Bytes that all processes may take: programs, heaps, stacks.
         pub memory: u64,
         /// Instructions after which a run is stopped.

@@ -288,6 +288,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DisableHcaOut::INFO,
     #[cfg(feature = "dpa")]
     DpaCall::INFO,
+    #[cfg(feature = "registers")]
+    DpaCap::INFO,
     #[cfg(feature = "dpa")]
     DpaCoreDump::INFO,
     #[cfg(feature = "dpa")]
@@ -494,6 +496,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Mtt::INFO,
     #[cfg(feature = "registers")]
     MtutcReg::INFO,
+    #[cfg(feature = "registers")]
+    NicCapExtReg::INFO,
+    #[cfg(feature = "registers")]
+    NicDpaEugReg::INFO,
     NicVportContext::INFO,
     #[cfg(feature = "registers")]
     NodeDescReg::INFO,
@@ -795,6 +801,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     MtutcFreqAdjUnits::INFO,
     #[cfg(feature = "registers")]
     MtutcOperation::INFO,
+    #[cfg(feature = "registers")]
+    NicDpaOperation::INFO,
     #[cfg(feature = "kernel")]
     NicInterface::INFO,
     Opcode::INFO,

@@ -134,6 +134,10 @@ enumeration! {
         RESOURCE_DUMP = 0xc000,
         /// Timeouts that the device asks of its driver; dtor_reg.
         DTOR = 0xc00e,
+        /// Capabilities by group; nic_cap_ext_reg.
+        NIC_CAP_EXT = 0xc011,
+        /// Groups of the DPA's execution units; nic_dpa_eug_reg.
+        NIC_DPA_EUG = 0xc012,
     }
 }
 
@@ -553,6 +557,20 @@ enumeration! {
     }
 }
 
+enumeration! {
+    /// What a write of a register of groups or partitions of units does.
+    ///
+    /// Source: mstflint: register_access_table.adb.
+    pub struct NicDpaOperation(pub u8) = "nic_dpa_operation", 3 bits {
+        /// Makes a new one and gives its number.
+        CREATE = 0,
+        /// Gives it other members.
+        MODIFY = 1,
+        /// Takes it away.
+        DESTROY = 2,
+    }
+}
+
 /// Reads or writes one register. The input carries the register's layout also for a read: its index
 /// fields say what to read.
 ///
@@ -897,6 +915,18 @@ pub static ACCESS_REGISTER_USER: CommandInfo = CommandInfo {
             when: "register_id",
             values: &[49166],
             info: DtorReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49169],
+            info: NicCapExtReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49170],
+            info: NicDpaEugReg::INFO,
         },
     ],
     sources: &["dpdk: MLX5_CMD_OP_ACCESS_REGISTER_USER"],
@@ -1946,5 +1976,67 @@ structure! {
         fec_override_admin_400g_2x set_fec_override_admin_400g_2x: number(u16, 800, 16);
         /// FEC modes chosen at 200 Gbit/s on 1 lane; 0 lets the device choose. `0x64.15:0`
         fec_override_admin_200g_1x set_fec_override_admin_200g_1x: number(u16, 816, 16);
+    }
+}
+
+structure! {
+    /// Capabilities that are asked for by group.
+    ///
+    /// Source: mstflint: register_access_table.adb nic_cap_ext_reg.
+    NicCapExtReg, NicCapExtRegLayout, 0x80 bytes = "nic_cap_ext_reg" {
+        sources: ["mstflint: register_access_table.adb nic_cap_ext_reg"];
+        reserved: [(16, 112)];
+        /// Which capabilities: 1 is the DPA's (dpa_cap). `0x00.31:16`
+        cap_group set_cap_group: number(u16, 0, 16);
+        /// The capabilities of that group. `0x10, 112 bytes`
+        cap_data set_cap_data: bytes(0x70, 128);
+    }
+}
+
+structure! {
+    /// How large the DPA is.
+    ///
+    /// Source: mstflint: register_access_table.adb dpa_cap.
+    DpaCap, DpaCapLayout, 0x10 bytes = "dpa_cap" {
+        sources: ["mstflint: register_access_table.adb dpa_cap"];
+        reserved: [(64, 1), (66, 5), (88, 40)];
+        /// Execution units. `0x00.31:16`
+        max_num_dpa_eu set_max_num_dpa_eu: number(u16, 0, 16);
+        /// Groups of units that there may be. `0x00.15:0`
+        max_num_dpa_eug set_max_num_dpa_eug: number(u16, 16, 16);
+        /// Units that a group may have. `0x04.31:16`
+        max_num_dpa_eu_per_group set_max_num_dpa_eu_per_group: number(u16, 32, 16);
+        /// Partitions of units that there may be. `0x04.15:0`
+        max_num_dpa_eu_partition set_max_num_dpa_eu_partition: number(u16, 48, 16);
+        /// Processes have performance counters. `0x08.30`
+        process_perf_cnt set_process_perf_cnt: flag(65);
+        /// Functions that a partition may name. `0x08.24:16`
+        max_num_partition_vhca_id set_max_num_partition_vhca_id: number(u16, 71, 9);
+        /// Kinds of performance samples that there are, a bit each. `0x08.15:8`
+        dpa_perf_sample_type set_dpa_perf_sample_type: number(u8, 80, 8);
+    }
+}
+
+structure! {
+    /// A group of the DPA's execution units: a write creates, changes or destroys it, a read shows
+    /// it.
+    ///
+    /// Source: mstflint: register_access_table.adb nic_dpa_eug_reg.
+    NicDpaEugReg, NicDpaEugRegLayout, 0x100 bytes = "nic_dpa_eug_reg" {
+        sources: ["mstflint: register_access_table.adb nic_dpa_eug_reg"];
+        reserved: [(0, 1), (5, 11), (32, 80), (256, 256), (1536, 512)];
+        /// What a write does. `0x00.30:28`
+        operation set_operation: named(NicDpaOperation(u8), 1, 3);
+        /// The group is of partition_id, and not of the function's own units. `0x00.27`
+        partition_id_valid set_partition_id_valid: flag(4);
+        /// Number of the group; CREATE gives it. `0x00.15:0`
+        eug_id set_eug_id: number(u16, 16, 16);
+        /// Which partition, if partition_id_valid. `0x0c.15:0`
+        partition_id set_partition_id: number(u16, 112, 16);
+        /// Name of the group, padded with zeros. `0x10, 16 bytes`
+        eug_name set_eug_name: bytes(0x10, 128);
+        /// Units of the group: unit n is bit n % 32 of element n / 32, by our reading. `0x40, 128
+        /// bytes`
+        member_mask set_member_mask: number(u32, 512, 32) [32];
     }
 }

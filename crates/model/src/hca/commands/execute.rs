@@ -94,6 +94,7 @@ commands! {
     Up user AllowOtherVhcaAccessIn => alias::allow;
     Up user QuerySpecialContextsIn => query::special_contexts;
     Enabled kernel AccessRegisterIn => register::access;
+    Up user AccessRegisterUserIn => register::access_user;
     Up kernel MadIfcIn => mad::mad_ifc;
     Up user QueryNicVportContextIn => vport::query_nic;
     Up kernel ModifyNicVportContextIn => vport::modify_nic;

@@ -11,14 +11,14 @@ use verbless_command::{
 };
 use verbless_devx::ErrorKind;
 use verbless_prm::DpaFault;
-use verbless_queue::Sge;
 use verbless_queue::wr::{Read, Write};
+use verbless_queue::{CqEvents, Parked, Sge};
 
 use self::program::{CC_DB, CODE, CQ_DB, DATA, RXT_DB, SXD_DB};
 use self::rig::{Dpa, LOG_CQES, Rig};
 use crate::case::cases;
 use crate::need::cap;
-use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, pattern, until};
+use crate::{Lab, Need, Pair, Stop, TIMEOUT, ensure, ensure_eq, pattern, until};
 
 cases!(
     "dpa",
@@ -48,8 +48,12 @@ cases!(
     a_core_dump_has_the_registers_and_the_memory,
     a_run_that_never_ends_is_stopped_by_the_watchdog,
     a_run_that_never_ends_is_ended_with_its_call,
+    a_polling_thread_is_left_alone_by_the_watchdog,
+    a_program_wakes_its_host_by_an_event_of_a_cq,
     a_unit_that_does_not_exist_is_refused,
     a_thread_runs_on_the_unit_that_it_asks_for,
+    a_group_of_units_is_shared_by_its_threads_alone,
+    the_dpa_says_how_large_it_is,
 );
 
 const WORDS: [u64; 8] = [1, 20, 300, 4_000, 50_000, 600_000, 7_000_000, u64::MAX];
@@ -440,6 +444,51 @@ fn a_run_that_never_ends_is_ended_with_its_call(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
+fn a_polling_thread_is_left_alone_by_the_watchdog(lab: &Lab) -> Result<(), Stop> {
+    const LIMIT: u64 = 200_000;
+    for polling in [true, false] {
+        let dpa = Dpa::of(Rig::new(lab)?, LIMIT)?;
+        let drain = dpa.drain_as("spin", polling)?;
+        dpa.ring(RXT_DB, drain.cqn())?;
+        // Calls take turns with it: after so many it has had more than the watchdog allows.
+        let ended = || {
+            let _ = dpa.begin("add", [1, 1, 0]).and_then(|call| dpa.end_of(&call));
+            dpa.process.query().ok().filter(|info| !info.status.runs())
+        };
+        match polling {
+            true => crate::endpoint::quiet("the watchdog stopped a polling thread", ended)?,
+            false => {
+                let info = until("the watchdog to stop the thread", ended)?;
+                ensure_eq!(info.status, DpaStatus(DpaFault::WATCHDOG.0), "status");
+                let crash = info.crash.ok_or_else(|| Stop::fail("no crash report"))?;
+                ensure!(!crash.in_call, "a thread's run");
+                ensure_eq!(crash.runner, drain.thread.id(), "which thread");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn a_program_wakes_its_host_by_an_event_of_a_cq(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let events = CqEvents::new(&pair.a.device)?;
+    events.add(&mut pair.a.send_cq, 7)?;
+    let uar = pair.a.send_cq.object().attr().uar.clone();
+    let cqn = u64::from(pair.a.send_cq.object().cqn().0);
+    let rig = Rig::at(pair.a.domain.device().clone(), pair.a.domain.pd().clone(), uar)?;
+    let dpa = Dpa::of(rig, 0)?;
+    for _ in 0..3 {
+        ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Armed, "an empty queue");
+        dpa.ring(RXT_DB, cqn)?;
+        ensure_eq!(events.wait(Some(TIMEOUT))?, Some(7), "token");
+        // The CQE is of no queue pair: all of it is 0 but the owner.
+        let Pair { a, .. } = &mut pair;
+        let done = until("the CQE", || a.qp.poll(&mut a.send_cq))?;
+        ensure!(done.is_err(), "a CQE of zeros completed a request: {done:?}");
+    }
+    Ok(())
+}
+
 fn a_unit_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     for affinity in [Affinity::Strict(u16::MAX), Affinity::Group(77)] {
@@ -461,5 +510,44 @@ fn a_thread_runs_on_the_unit_that_it_asks_for(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(call.state()?, DpaCallState::Running, "a call whose unit is taken");
     spins.destroy()?;
     ensure_eq!(dpa.wait(&call)?, 5, "a call whose unit is free");
+    Ok(())
+}
+
+fn a_group_of_units_is_shared_by_its_threads_alone(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Dpa::new(lab)?;
+    let group = dpa.device().create_dpa_group("pair", &[7, 40])?;
+    ensure_eq!(group.units()?, vec![7, 40], "the units");
+    let begin = |name| {
+        let affinity = Affinity::Group(group.id());
+        let entry = DpaEntry { affinity, ..dpa.entry(name) };
+        dpa.device().begin_dpa_call(&dpa.process, &entry, [20, 3, 0, 0, 0, 0, 0, 0])
+    };
+    let (one, two, add) = (begin("spin")?, begin("spin")?, begin("add")?);
+    ensure_eq!(dpa.call("add", [1, 2, 0])?, 3, "a call on any other unit");
+    ensure_eq!(add.state()?, DpaCallState::Running, "the third of a group of two");
+    one.destroy()?;
+    ensure_eq!(dpa.wait(&add)?, 23, "the third once one has ended");
+    add.destroy()?;
+    let third = begin("spin")?;
+    let waits = begin("add")?;
+    ensure_eq!(waits.state()?, DpaCallState::Running, "the group is full again");
+    group.set_units(&[7, 40, 41])?;
+    ensure_eq!(dpa.wait(&waits)?, 23, "once the group has another unit");
+    let refused = group.destroy().err().map(|error| error.kind());
+    ensure_eq!(refused, Some(ErrorKind::Command), "destroying a group that is in use");
+    for units in [&[][..], &[u16::from(u8::MAX)], &[1023]] {
+        let made = dpa.device().create_dpa_group("none", units);
+        ensure!(made.is_err(), "a group of {units:?}");
+    }
+    drop((third, two, waits));
+    group.destroy()?;
+    ensure!(group.units().is_err(), "a group that is gone");
+    Ok(())
+}
+
+fn the_dpa_says_how_large_it_is(lab: &Lab) -> Result<(), Stop> {
+    let caps = lab.device()?.dpa_caps()?;
+    ensure!(caps.units > 0 && caps.groups > 0 && caps.units_per_group > 0, "{caps:?}");
+    ensure!(caps.units_per_group <= caps.units, "{caps:?}");
     Ok(())
 }

@@ -44,8 +44,13 @@ impl Rig {
 
     /// With the protection domain of others.
     pub(super) fn of(device: Device, pd: Pd) -> Result<Arc<Self>, Stop> {
-        let token = device.as_model().ok_or_else(|| Stop::fail("it is not the model"))?;
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
+        Self::at(device, pd, uar)
+    }
+
+    /// With the page for doorbells of others, too.
+    pub(super) fn at(device: Device, pd: Pd, uar: Arc<Uar>) -> Result<Arc<Self>, Stop> {
+        let token = device.as_model().ok_or_else(|| Stop::fail("it is not the model"))?;
         let host = Shared::new(&device, HOST_BYTES)?;
         Ok(Arc::new(Self { device, token, pd, uar, host, program: Program::new() }))
     }
@@ -243,10 +248,14 @@ impl Dpa {
 
     /// The same with another handler.
     pub(super) fn drain_by(&self, name: &str) -> Result<Drain, Stop> {
+        self.drain_as(name, false)
+    }
+
+    pub(super) fn drain_as(&self, name: &str, polling: bool) -> Result<Drain, Stop> {
         let base = self.process.heap_address();
         let argument = base + ARGUMENT_AT;
         let entry = self.whole_entry(name);
-        let thread = self.device().create_dpa_thread(&self.process, &entry, argument, false)?;
+        let thread = self.device().create_dpa_thread(&self.process, &entry, argument, polling)?;
         let heap = Arc::new(self.process.heap());
         self.call("fill", [base + CQ_AT, 0xf0, 64 << LOG_CQES])?;
         let cq = Arc::new(self.device().create_cq(CqAttr {

@@ -426,7 +426,7 @@ impl Model {
 
     fn end(&self, device: usize, removed: bool) {
         let interrupts = self.look(device, |function| {
-            function.hca.fatal = true;
+            function.hca.die();
             function.hca.removed |= removed;
             function.hca.interrupts.clone()
         });

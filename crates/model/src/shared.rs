@@ -177,7 +177,7 @@ impl SharedWorld {
             // Whoever takes them next finds them dead, and nothing of theirs waits to be written.
             self.common.dead.store(true, Ordering::Release);
             for function in world.functions.iter_mut() {
-                function.hca.fatal = true;
+                function.hca.die();
                 function.hca.memory.let_go();
             }
         }

@@ -1,10 +1,12 @@
 //! Memory shared with a device by mmap.
 
+use std::ffi::c_void;
+use std::num::NonZero;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::page::page_size;
 
@@ -22,7 +24,15 @@ pub enum Protection {
 /// A shared mapping, unmapped when dropped. It hands out no references, since the other side may
 /// write at any time: users go through [`as_ptr`](Self::as_ptr) with volatile or atomic accesses.
 #[derive(Debug)]
-pub struct Mapping(MmapRaw);
+pub struct Mapping {
+    start: NonNull<c_void>,
+    length: NonZero<usize>,
+}
+
+// SAFETY: it is an address and a length; what users do there is their own promise.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes of `file` from byte `offset`, shared.
@@ -36,32 +46,39 @@ impl Mapping {
         length: usize,
         protection: Protection,
     ) -> Result<Self, Errno> {
+        let length = NonZero::new(length).ok_or(Errno::EINVAL)?;
         let aligned = offset.is_multiple_of(page_size() as u64);
-        if length == 0 || !aligned || i64::try_from(offset).is_err() {
-            return Err(Errno::EINVAL);
-        }
-        let mut options = MmapOptions::new();
-        options.offset(offset).len(length);
-        let mapped = match protection {
-            Protection::Read => options.map_raw_read_only(&file),
-            Protection::Write | Protection::ReadWrite => options.map_raw(&file),
+        let offset = i64::try_from(offset).ok().filter(|_| aligned).ok_or(Errno::EINVAL)?;
+        let protection = match protection {
+            Protection::Read => ProtFlags::PROT_READ,
+            Protection::Write | Protection::ReadWrite => {
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE
+            }
         };
-        mapped
-            .map(Self)
-            .map_err(|error| error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw))
+        // SAFETY: the kernel chooses a place where nothing is mapped.
+        let start = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset) }?;
+        Ok(Self { start, length })
     }
 
     /// Start of the mapping; page-aligned. Valid until this value is dropped.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
-        NonNull::new(self.0.as_mut_ptr()).expect("no mapping is at address 0")
+        self.start.cast()
     }
 
     /// Bytes mapped; never 0.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.length.get()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `shared`, all of it; users keep this value for as long as they use it.
+        let unmapped = unsafe { munmap(self.start, self.len()) };
+        debug_assert_eq!(unmapped, Ok(()), "unmapping what was mapped");
     }
 }
 

@@ -16,9 +16,12 @@ mod process;
 mod registers;
 mod runner;
 mod scheduler;
+mod state;
 mod system;
+mod turns;
 
 pub(crate) use context::HEAP;
 pub(crate) use registers::{Ask, Doorbell, Given};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
-pub(crate) use scheduler::{Dpa, Group, Numbers, Refused, Waker};
+pub(crate) use scheduler::{Dpa, Group, Numbers, Refused};
+pub(crate) use turns::{Turn, Waker};

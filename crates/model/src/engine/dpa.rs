@@ -12,7 +12,7 @@ use super::cqe::Completion;
 use super::doorbell;
 use super::function::Function;
 use super::keys::{Need, Range, Sge, User, VISITS};
-use crate::dpa::{Ask, Doorbell, Dpa, Given, Waker};
+use crate::dpa::{Ask, Doorbell, Dpa, Given, Turn, Waker};
 use crate::shared::SharedWorld;
 use crate::world::World;
 
@@ -50,7 +50,7 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
             let mut asked = dpa.run(turn);
             while let Some((turn, ask)) = asked {
                 let Some(shared) = shared.upgrade() else { return };
-                let given = serve_shared(&shared, *id, &ask);
+                let given = serve_shared(&shared, *id, &turn, &ask);
                 asked = dpa.answer(turn, &ask, given);
             }
         }
@@ -60,13 +60,13 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
     }
 }
 
-fn serve_shared(shared: &SharedWorld, id: usize, ask: &Ask) -> Given {
+fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &Ask) -> Given {
     let alone = shared.with_function(id, |world| {
-        let given = world.have_owners(id).then(|| serve(world, id, ask));
+        let given = world.have_owners(id).then(|| serve(world, id, turn, ask));
         world.wanted = None;
         given
     });
-    alone.unwrap_or_else(|| shared.with(|world| serve(world, id, ask)))
+    alone.unwrap_or_else(|| shared.with(|world| serve(world, id, turn, ask)))
 }
 
 /// Gives one run of a function that is at hand a turn; false: none waits for one.
@@ -75,17 +75,18 @@ pub(super) fn step(world: &mut World, id: usize) -> bool {
     let Some(turn) = dpa.turn() else { return false };
     let mut asked = dpa.run(turn);
     while let Some((turn, ask)) = asked {
-        let given = serve(world, id, &ask);
+        let given = serve(world, id, &turn, &ask);
         asked = dpa.answer(turn, &ask, given);
     }
     true
 }
 
 /// Does what a run of function `id` asks of the device.
-fn serve(world: &mut World, id: usize, ask: &Ask) -> Given {
+fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
     world.clock.tick();
     let now = world.clock.now;
-    if world.functions[id].hca.fatal {
+    let lives = world.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn));
+    if !lives || world.functions[id].hca.fatal {
         return match ask {
             Ask::Ring { .. } => Given::NoQueue,
             Ask::Reach { .. } => Given::Refused,

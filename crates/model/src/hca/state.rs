@@ -268,5 +268,16 @@ impl Hca {
         self.issi = 0;
         self.nic_vport = None;
         self.roce_addresses.fill(RoceAddrLayout::zeroed());
+        if let Some(dpa) = &self.dpa {
+            dpa.remove_groups();
+        }
+    }
+
+    /// The function is dead: it answers nothing, and no program of it runs.
+    pub(crate) fn die(&mut self) {
+        self.fatal = true;
+        if let Some(dpa) = &self.dpa {
+            dpa.halt();
+        }
     }
 }

@@ -16,12 +16,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
 use super::host::{Fault, Held, HostMemory, copy_through};
+use super::mapping::Mapping;
 use super::process::racing_copy;
 use super::reach::{Reach, settled_word};
 
@@ -42,7 +42,7 @@ pub struct GuestMemory {
 /// range has all of them.
 #[derive(Debug)]
 struct Range {
-    mapping: MmapRaw,
+    mapping: Mapping,
     writable: bool,
     /// The file keeps its size, so that every page of the mapping stays.
     sealed: bool,
@@ -97,10 +97,7 @@ impl GuestMemory {
         if before.is_some_and(|(&start, range)| start + range.mapping.len() as u64 > address) {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
-        let mut options = MmapOptions::new();
-        options.offset(offset).len(size);
-        let mapping =
-            if writable { options.map_raw(file) } else { options.map_raw_read_only(file) }?;
+        let mapping = Mapping::of(file, offset, size, writable)?;
         let sealed = seal(file, file_end);
         if !sealed {
             tracing::warn!(
@@ -143,7 +140,7 @@ impl GuestMemory {
         if write && !range.writable {
             return Err(fault);
         }
-        let pointer = range.mapping.as_mut_ptr().wrapping_add(at as usize);
+        let pointer = range.mapping.as_ptr().wrapping_add(at as usize);
         let place = match NonNull::new(pointer).filter(|_| range.sealed) {
             Some(pointer) => Pointer::Here(pointer),
             None => Pointer::Maybe(pointer.expose_provenance(), &range.atomic),

@@ -8,6 +8,7 @@ mod card;
 mod clients;
 mod guest;
 mod host;
+mod mapping;
 mod mover;
 mod pending;
 mod process;

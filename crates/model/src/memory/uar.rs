@@ -10,10 +10,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::mapping::Mapping;
 
 /// Bytes of one UAR page.
 pub const UAR_PAGE: u64 = 4096;
@@ -35,7 +36,7 @@ pub(crate) const SEND_BUFFERS: u64 = 8;
 pub struct UarSpace {
     file: OwnedFd,
     /// Only touched by atomics.
-    mapping: MmapRaw,
+    mapping: Mapping,
     pages: u32,
     /// One bit per page: allocated, so worth looking at.
     allocated: Box<[AtomicU64]>,
@@ -61,7 +62,7 @@ impl UarSpace {
         // engine.
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(size))?;
-        let mapping = MmapOptions::new().len(length as usize).map_raw(&file)?;
+        let mapping = Mapping::of(&file, 0, length as usize, true)?;
         let bits = |count: u32| (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let (allocated, used) = (bits(pages), bits(pages.div_ceil(64)));
         Ok(Self { file, mapping, pages, allocated, used })
@@ -101,7 +102,7 @@ impl UarSpace {
     }
 
     fn replace(&self, page: u32, file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
-        let at = self.mapping.as_mut_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
+        let at = self.mapping.as_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: a page within our own mapping is replaced by another shared one, at once for
@@ -184,10 +185,7 @@ impl UarSpace {
         // SAFETY: within the mapping and aligned, as just checked; only touched by atomics.
         unsafe {
             AtomicU64::from_ptr(
-                self.mapping
-                    .as_mut_ptr()
-                    .add((u64::from(page) * UAR_PAGE + offset) as usize)
-                    .cast(),
+                self.mapping.as_ptr().add((u64::from(page) * UAR_PAGE + offset) as usize).cast(),
             )
         }
     }

@@ -1,0 +1,234 @@
+//! What a DPA holds: processes, what runs in them, and the execution units that runs have.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use verbless_riscv::{Hart, Stopper};
+
+use super::context;
+use super::process::{Crash, Process};
+use super::registers::Ask;
+use super::runner::{Affinity, Runner, RunnerId, RunnerState};
+use super::scheduler::{Group, Refused};
+use super::system::End;
+use super::turns::{Next, Turn};
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) processes: BTreeMap<u32, Process>,
+    pub(super) runners: BTreeMap<RunnerId, Runner>,
+    /// Runners that wait for a unit.
+    pub(super) waiting: VecDeque<RunnerId>,
+    /// Runners that have one and wait for a turn.
+    pub(super) ready: VecDeque<RunnerId>,
+    /// By unit, who has it.
+    pub(super) units: Vec<Option<RunnerId>>,
+    pub(super) groups: BTreeMap<u16, Group>,
+    pub(super) serials: u64,
+    /// The function is dead.
+    pub(super) halted: bool,
+    /// Bytes of all processes.
+    pub(super) bytes: u64,
+    /// Harts that somebody lets go on, by the serial number of their runner.
+    pub(super) out: BTreeMap<u64, Out>,
+}
+
+/// A hart in a turn.
+pub(super) struct Out {
+    stopper: Stopper,
+    /// Its runner is there no more, or has ended.
+    stopping: bool,
+}
+
+impl State {
+    /// A group has units, all of which exist.
+    pub(super) fn check(&self, group: &Group) -> Result<(), Refused> {
+        let there = |unit: &u16| usize::from(*unit) < self.units.len();
+        match !group.units.is_empty() && group.units.iter().all(there) {
+            true => Ok(()),
+            false => Err(Refused::NoUnit),
+        }
+    }
+
+    /// A turn's hart goes on.
+    pub(super) fn goes_out(&mut self, turn: &Turn) {
+        self.out.insert(turn.serial, Out { stopper: turn.hart.stopper(), stopping: false });
+    }
+
+    /// It has stopped; whether somebody waits for that.
+    pub(super) fn comes_back(&mut self, turn: &Turn) -> bool {
+        self.out.remove(&turn.serial).is_some_and(|out| out.stopping)
+    }
+
+    /// Whether a hart goes on that is to stop.
+    pub(super) fn stopping(&self) -> bool {
+        self.out.values().any(|out| out.stopping)
+    }
+
+    /// Stops the hart of a runner, if it is in a turn.
+    fn stop(&mut self, serial: u64) {
+        if let Some(out) = self.out.get_mut(&serial) {
+            out.stopping = true;
+            out.stopper.stop();
+        }
+    }
+
+    /// The process of a turn; `None` if its run is no more.
+    pub(super) fn of_turn(&self, turn: &Turn) -> Option<u32> {
+        let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial)?;
+        (runner.state == RunnerState::Running && !self.halted).then_some(runner.process)
+    }
+
+    pub(super) fn wake(&mut self, id: RunnerId) {
+        let Some(runner) = self.runners.get_mut(&id) else { return };
+        runner.shown.events = runner.shown.events.wrapping_add(1);
+        match runner.state {
+            RunnerState::Idle => {
+                runner.state = RunnerState::Waiting;
+                self.waiting.push_back(id);
+                self.assign();
+            }
+            RunnerState::Waiting | RunnerState::Running => runner.again = true,
+            RunnerState::Finished => {}
+        }
+    }
+
+    /// Gives units to those who wait for them.
+    pub(super) fn assign(&mut self) {
+        if self.halted {
+            return;
+        }
+        let mut at = 0;
+        while let Some(&id) = self.waiting.get(at) {
+            let Some(runner) = self.runners.get_mut(&id) else {
+                self.waiting.remove(at);
+                continue;
+            };
+            let free = |unit: &u16| self.units.get(usize::from(*unit)).is_some_and(Option::is_none);
+            let unit = match runner.start.affinity {
+                Affinity::Any => (0..self.units.len() as u16).find(free),
+                Affinity::Unit(unit) => Some(unit).filter(free),
+                Affinity::Group(group) => {
+                    self.groups.get(&group).and_then(|it| it.units.iter().copied().find(free))
+                }
+            };
+            let Some(process) = self.processes.get(&runner.process) else {
+                self.waiting.remove(at);
+                continue;
+            };
+            match unit {
+                Some(unit) => {
+                    self.units[usize::from(unit)] = Some(id);
+                    runner.shown.unit = unit;
+                    runner.state = RunnerState::Running;
+                    runner.begin(process);
+                    self.ready.push_back(id);
+                    self.waiting.remove(at);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
+    /// Whoever has it lets a unit go.
+    pub(super) fn release(&mut self, id: RunnerId) {
+        for unit in self.units.iter_mut().filter(|unit| **unit == Some(id)) {
+            *unit = None;
+        }
+        self.ready.retain(|&ready| ready != id);
+        self.waiting.retain(|&waiting| waiting != id);
+    }
+
+    pub(super) fn forget(&mut self, id: RunnerId) {
+        let Some(runner) = self.runners.remove(&id) else { return };
+        self.stop(runner.serial);
+        self.release(id);
+        if let Some(process) = self.processes.get_mut(&runner.process) {
+            process.slots[runner.slot] = false;
+        }
+    }
+
+    /// A run is over; its hart goes back to it.
+    pub(super) fn end_run(&mut self, turn: &mut Turn, end: End) -> Next {
+        let Some(runner) = self.runners.get_mut(&turn.id) else { return Next::Over };
+        let took = turn.hart.instructions() - runner.began;
+        runner.shown.instructions += took;
+        let process = runner.process;
+        let is_call = matches!(turn.id, RunnerId::Call(_));
+        if let (true, End::Return(result)) = (is_call, end) {
+            runner.shown.result = result;
+        }
+        let again = std::mem::take(&mut runner.again);
+        runner.state = match end {
+            _ if is_call => RunnerState::Finished,
+            End::Finish => RunnerState::Finished,
+            End::Retrigger => RunnerState::Waiting,
+            End::Return(_) | End::Reschedule if again => RunnerState::Waiting,
+            End::Return(_) | End::Reschedule => RunnerState::Idle,
+        };
+        let waits = runner.state == RunnerState::Waiting;
+        // The next run goes on in this hart, with what it has translated.
+        let spare = Box::new(Hart::new(turn.hart.space().clone()));
+        runner.hart = Some(std::mem::replace(&mut turn.hart, spare));
+        if let Some(process) = self.processes.get_mut(&process) {
+            process.state.instructions += took;
+        }
+        self.release(turn.id);
+        if waits {
+            self.waiting.push_back(turn.id);
+        }
+        self.assign();
+        Next::Over
+    }
+
+    /// Nothing runs any more, and nothing will.
+    pub(super) fn halt(&mut self) {
+        self.halted = true;
+        self.ready.clear();
+        self.waiting.clear();
+        let serials: Vec<_> = self.out.keys().copied().collect();
+        serials.into_iter().for_each(|serial| self.stop(serial));
+    }
+
+    /// The run ends its process, and all that runs in it.
+    pub(super) fn crash(&mut self, turn: &Turn, status: u8, address: u64) -> Next {
+        let Some(number) = self.of_turn(turn) else { return Next::Over };
+        let registers = turn.hart.registers();
+        let crash = Crash { runner: turn.id, address, registers };
+        let took = self.runners.get(&turn.id).map_or(0, |it| turn.hart.instructions() - it.began);
+        if let Some(process) = self.processes.get_mut(&number) {
+            process.state.instructions += took;
+            process.end(status, crash);
+        }
+        let all: Vec<_> =
+            self.runners.iter().filter(|(_, it)| it.process == number).map(|(&id, _)| id).collect();
+        for id in all {
+            self.release(id);
+            if let Some(runner) = self.runners.get_mut(&id) {
+                runner.state = RunnerState::Finished;
+                runner.hart = None;
+                let serial = runner.serial;
+                self.stop(serial);
+            }
+        }
+        self.assign();
+        Next::Over
+    }
+
+    pub(super) fn errno(&mut self, turn: &Turn, ask: &Ask, errno: u32) {
+        if let (Ask::Ring { outbox, .. }, Some(process)) = (ask, self.of_turn(turn))
+            && let Some(process) = self.processes.get_mut(&process)
+            && let Some(outbox) = process.outboxes.get_mut(outbox)
+        {
+            outbox.fail();
+        }
+        self.set_errno(turn, errno);
+    }
+
+    pub(super) fn set_errno(&mut self, turn: &Turn, errno: u32) {
+        if let Some(runner) = self.runners.get(&turn.id)
+            && let Some(process) = self.processes.get(&runner.process)
+        {
+            context::set_errno(&process.contexts, runner.slot, errno);
+        }
+    }
+}

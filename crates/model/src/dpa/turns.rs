@@ -1,0 +1,220 @@
+//! Turns: whoever executes programs takes a run, lets it go on for a while, and gives it back.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use verbless_prm::DpaFault;
+use verbless_riscv::{Exit, Hart};
+
+use super::process::status_of;
+use super::registers::{Ask, Asked, Given, errno};
+use super::runner::RunnerId;
+use super::scheduler::Dpa;
+use super::state::State;
+use super::system::{self, SystemCall};
+
+/// Instructions that a run executes before another may: a fraction of a millisecond.
+const TURN: u64 = 100_000;
+
+/// Wakes those who give turns.
+#[derive(Default)]
+pub(crate) struct Waker {
+    state: Mutex<(u64, bool)>,
+    woken: Condvar,
+}
+
+impl Waker {
+    fn state(&self) -> MutexGuard<'_, (u64, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often there was something new.
+    pub(crate) fn news(&self) -> u64 {
+        self.state().0
+    }
+
+    /// Waits until there is more news than that; false: it is all over.
+    pub(crate) fn wait(&self, seen: u64) -> bool {
+        let mut state = self.state();
+        while state.0 == seen && !state.1 {
+            state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        !state.1
+    }
+
+    pub(super) fn wake(&self) {
+        self.state().0 += 1;
+        self.woken.notify_all();
+    }
+
+    /// Lets all go.
+    pub(crate) fn close(&self) {
+        self.state().1 = true;
+        self.woken.notify_all();
+    }
+}
+
+/// A turn of a run, which somebody gives it.
+pub(crate) struct Turn {
+    pub(super) id: RunnerId,
+    pub(super) serial: u64,
+    pub(super) hart: Box<Hart>,
+    left: u64,
+    /// The address at which it asked for the device.
+    asked: u64,
+}
+
+/// How a turn goes on.
+pub(super) enum Next {
+    Goes,
+    Asks(Ask),
+    Over,
+}
+
+impl Dpa {
+    /// A turn for the next run that waits for one.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        let mut state = self.state();
+        while let Some(id) = state.ready.pop_front() {
+            let runner = state.runners.get_mut(&id);
+            if let Some(runner) = runner
+                && let Some(hart) = runner.hart.take()
+            {
+                let turn = Turn { id, serial: runner.serial, hart, left: TURN, asked: 0 };
+                state.goes_out(&turn);
+                return Some(turn);
+            }
+        }
+        None
+    }
+
+    /// Lets a run go on in its turn, until the turn is over or asks for the device.
+    pub(crate) fn run(&self, mut turn: Turn) -> Option<(Turn, Ask)> {
+        loop {
+            let before = turn.hart.instructions();
+            let exit = turn.hart.run(turn.left);
+            // An exit costs, too, so that whoever only makes exits comes to an end.
+            let spent = turn.hart.instructions() - before;
+            turn.left = turn.left.saturating_sub(spent.max(1));
+            match self.after(&mut turn, exit) {
+                Next::Goes if turn.left > 0 => {}
+                Next::Goes => {
+                    self.put_back(turn);
+                    return None;
+                }
+                Next::Asks(ask) => return Some((turn, ask)),
+                Next::Over => return None,
+            }
+        }
+    }
+
+    /// Whether a run that has asked for the device is still there. Whoever has the function asks
+    /// this before it does anything for the run.
+    pub(crate) fn lives(&self, turn: &Turn) -> bool {
+        self.state().of_turn(turn).is_some()
+    }
+
+    /// Goes on after the device's answer.
+    pub(crate) fn answer(&self, mut turn: Turn, ask: &Ask, given: Given) -> Option<(Turn, Ask)> {
+        let mut state = self.state();
+        state.of_turn(&turn)?;
+        match given {
+            Given::Value(value) => turn.hart.complete(value),
+            Given::NoQueue => {
+                state.errno(&turn, ask, errno::NO_QUEUE);
+                turn.hart.complete(0);
+            }
+            Given::Refused => {
+                state.crash(&turn, DpaFault::WINDOW.0, turn.asked);
+                self.announce(&state);
+                return None;
+            }
+        }
+        state.goes_out(&turn);
+        drop(state);
+        self.run(turn)
+    }
+
+    /// What follows when a hart has stopped.
+    fn after(&self, turn: &mut Turn, exit: Exit) -> Next {
+        let mut state = self.state();
+        let next = self.next(&mut state, turn, exit);
+        if !matches!(next, Next::Goes) && state.comes_back(turn) {
+            self.has_stopped();
+        }
+        self.announce(&state);
+        next
+    }
+
+    fn next(&self, state: &mut State, turn: &mut Turn, exit: Exit) -> Next {
+        let Some(process) = state.of_turn(turn) else { return Next::Over };
+        match exit {
+            Exit::Budget | Exit::Stopped | Exit::Breakpoint => {
+                let (watchdog, polling, began) = {
+                    let runner = &state.runners[&turn.id];
+                    (state.processes[&process].watchdog, runner.start.polling, runner.began)
+                };
+                if !polling && turn.hart.instructions() - began > watchdog {
+                    state.crash(turn, DpaFault::WATCHDOG.0, 0)
+                } else {
+                    Next::Goes
+                }
+            }
+            Exit::Wait | Exit::Pause => {
+                turn.left = 0;
+                Next::Goes
+            }
+            Exit::Ecall => match system::decode(&turn.hart) {
+                SystemCall::End(end) => state.end_run(turn, end),
+                SystemCall::Exit(status) => state.crash(turn, status, 0),
+                SystemCall::Yield => {
+                    turn.hart.skip();
+                    turn.left = 0;
+                    Next::Goes
+                }
+            },
+            Exit::Ebreak => state.crash(turn, DpaFault::BREAKPOINT.0, 0),
+            Exit::Trap(trap) => state.crash(turn, status_of(trap.cause), trap.value),
+            Exit::Environment(transfer) => {
+                let asked = state.processes.get_mut(&process).map(|it| it.transfer(&transfer));
+                match asked {
+                    Some(Asked::Done(value)) => {
+                        turn.hart.complete(value);
+                        Next::Goes
+                    }
+                    Some(Asked::Errno(errno)) => {
+                        state.set_errno(turn, errno);
+                        turn.hart.complete(0);
+                        Next::Goes
+                    }
+                    Some(Asked::Device(ask)) => {
+                        turn.asked = transfer.address;
+                        Next::Asks(ask)
+                    }
+                    Some(Asked::Nothing) | None => {
+                        let fault = match transfer.store {
+                            Some(_) => DpaFault::STORE,
+                            None => DpaFault::LOAD,
+                        };
+                        state.crash(turn, fault.0, transfer.address)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The turn is over, the run is not.
+    fn put_back(&self, turn: Turn) {
+        let mut state = self.state();
+        if state.comes_back(&turn) {
+            self.has_stopped();
+        }
+        if state.of_turn(&turn).is_none() {
+            return;
+        }
+        if let Some(runner) = state.runners.get_mut(&turn.id) {
+            runner.hart = Some(turn.hart);
+            state.ready.push_back(turn.id);
+        }
+        self.announce(&state);
+    }
+}

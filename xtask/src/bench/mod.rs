@@ -16,6 +16,7 @@ mod code;
 mod copies;
 mod dpa;
 mod jobs;
+mod kernel_copies;
 mod run;
 mod speed;
 mod write;

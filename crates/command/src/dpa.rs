@@ -118,6 +118,15 @@ impl DpaEntry {
     }
 }
 
+/// What kind of thread it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DpaThreadKind {
+    /// The watchdog leaves it alone.
+    pub polling: bool,
+    /// It may yield: its next run goes on where it did.
+    pub continuable: bool,
+}
+
 /// A thread, which an event of a CQ starts ([`CqAttr::thread`](crate::CqAttr)).
 #[derive(Debug)]
 pub struct DpaThread {
@@ -185,7 +194,8 @@ impl fmt::Display for DpaStatus {
             DpaFault::WATCHDOG => "a run took longer than the watchdog allows",
             DpaFault::WINDOW => "an access through a window that its key does not allow",
             DpaFault::FINISHED => "it has finished",
-            DpaFault::BAD_ERROR => "it ended itself with a code that is not in 128-255",
+            DpaFault::ILLEGAL_ERROR => "it ended itself with a code that is not in 128-255",
+            DpaFault::PANIC => "its program panicked",
             _ if number >= 128 => return write!(f, "it ended itself with error {number}"),
             _ => return write!(f, "status {number}"),
         };
@@ -343,8 +353,7 @@ impl Device {
         }))
     }
 
-    /// Makes a thread, which waits for its first event then. `polling`: the watchdog leaves it
-    /// alone.
+    /// Makes a thread, which waits for its first event then.
     ///
     /// # Errors
     /// The process has ended, or has no stack left.
@@ -353,14 +362,15 @@ impl Device {
         process: &Arc<DpaProcess>,
         entry: &DpaEntry,
         argument: u64,
-        polling: bool,
+        kind: DpaThreadKind,
     ) -> Result<DpaThread, Error> {
         let [window, second] = entry.window_ids();
         let (affinity, affinity_id) = entry.affinity.raw();
         let mut context = prm::DpaThread::default();
         context
             .set_process_id(process.id())
-            .set_polling(polling)
+            .set_polling(kind.polling)
+            .set_continuable(kind.continuable)
             .set_affinity(affinity)
             .set_affinity_id(affinity_id)
             .set_outbox_id(entry.outbox_id())

@@ -30,7 +30,8 @@ pub use cq::{CqAttr, CqObject, Moderation};
 pub use device::Device;
 pub use dpa::{
     Affinity, DpaCall, DpaCallState, DpaCaps, DpaCrash, DpaEntry, DpaGroup, DpaOutbox, DpaProcess,
-    DpaProcessAttr, DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadState, DpaWindow,
+    DpaProcessAttr, DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind,
+    DpaThreadState, DpaWindow,
 };
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};

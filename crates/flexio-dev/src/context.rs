@@ -1,9 +1,15 @@
 //! The thread context: 64 little-endian bytes that tell a thread where its outboxes and windows
 //! are, and in which the system leaves errors that do not end the process.
+//!
+//! A thread finds its own by `ThreadContext::current`. The system writes it anew when a run begins,
+//! so that the outbox and the windows that a run chooses are forgotten when it ends.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::outbox;
+use crate::metadata::ThreadMetadata;
+use crate::outbox::{self, Outbox};
+use crate::status::Failed;
+use crate::window::Window;
 
 /// Which of a thread's two windows is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,26 +26,22 @@ pub enum WindowEntity {
 pub struct ThreadContext {
     /// Version of the layout: 9.
     pub version: u32,
-    /// The outbox that the thread was created with; [`Self::NONE`] if it has none.
-    pub default_outbox_config_id: u16,
-    /// The primary window that the thread was created with; [`Self::NONE`] if it has none.
-    pub default_primary_window_config_id: u16,
+    default_outbox_config_id: AtomicU16,
+    default_primary_window_config_id: AtomicU16,
     /// Address of outbox 0.
     pub outbox_base: u64,
     /// Address of the tables per application.
     pub per_app_table_base: u64,
     /// Address of the configuration of window 0.
     pub window_config_base: u64,
-    /// What the host gave the thread.
-    pub metadata_parameter: u64,
+    metadata_parameter: AtomicU64,
     /// The last error; the system writes it, too.
     os_errno: AtomicU32,
     /// log2 of the stride of the tables per application.
     pub per_app_table_vhca_id_shift: u8,
     /// log2 of the bytes of a window's configuration.
     pub window_config_log_size: u8,
-    /// The secondary window that the thread was created with; [`Self::NONE`] if it has none.
-    pub default_secondary_window_config_id: u16,
+    default_secondary_window_config_id: AtomicU16,
     /// Top byte of every address in a window.
     pub window_msbs: u8,
     /// log2 of the bytes of a window.
@@ -69,18 +71,89 @@ impl ThreadContext {
         self.os_errno.swap(0, Ordering::Relaxed)
     }
 
+    /// What the host gave the thread: 0, or the address of its [`ThreadMetadata`].
+    pub fn metadata_parameter(&self) -> u64 {
+        self.metadata_parameter.load(Ordering::Relaxed)
+    }
+
+    /// What the host says of the thread; `None` if it says nothing.
+    pub fn metadata(&self) -> Option<ThreadMetadata> {
+        match self.metadata_parameter() {
+            0 => None,
+            address => Some(ThreadMetadata::read(address)),
+        }
+    }
+
     /// Address of the page of outbox `id`. That outboxes follow each other is the model's choice.
     pub fn outbox_address(&self, id: u16) -> u64 {
         self.outbox_base + u64::from(id) * outbox::PAGE_BYTES as u64
     }
 
-    /// The window that the thread was created with.
-    pub fn default_window(&self, entity: WindowEntity) -> Option<u16> {
-        let id = match entity {
-            WindowEntity::Primary => self.default_primary_window_config_id,
-            WindowEntity::Secondary => self.default_secondary_window_config_id,
-        };
-        (id != Self::NONE).then_some(id)
+    /// The outbox that the thread rings by: the one that it was created with, or has chosen since;
+    /// [`Self::NONE`] if there is none.
+    pub fn outbox_id(&self) -> u16 {
+        self.default_outbox_config_id.load(Ordering::Relaxed)
+    }
+
+    /// That outbox. If there is none, ringing by it ends the process.
+    pub fn outbox(&self) -> Outbox<'_> {
+        Outbox::at(self.outbox_address(self.outbox_id()))
+    }
+
+    /// Rings by outbox `id` from now on, until the run is over (`flexio_dev_outbox_config`).
+    ///
+    /// # Errors
+    /// No process has so many outboxes. Whether this one has it cannot be seen: if not, the first
+    /// doorbell ends the process.
+    pub fn set_outbox(&self, id: u16) -> Result<(), Failed> {
+        if u32::from(id) >> self.window_ix_log_size != 0 {
+            return Err(Failed);
+        }
+        self.set_outbox_unchecked(id);
+        Ok(())
+    }
+
+    /// The same without the check (`flexio_dev_outbox_config_fast`).
+    pub fn set_outbox_unchecked(&self, id: u16) {
+        self.default_outbox_config_id.store(id, Ordering::Relaxed);
+    }
+
+    const fn window_id(&self, entity: WindowEntity) -> &AtomicU16 {
+        match entity {
+            WindowEntity::Primary => &self.default_primary_window_config_id,
+            WindowEntity::Secondary => &self.default_secondary_window_config_id,
+        }
+    }
+
+    /// Window `id`. If the process does not have it, an access ends the process.
+    pub(crate) fn window_at(&self, id: u16) -> Window<'_> {
+        let (config, base) = (self.window_config_address(id), self.window_address(id, 0));
+        Window::at(id, config, base, self.window_log_size)
+    }
+
+    /// The window that the thread was created with, or has chosen since.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn window(&self, entity: WindowEntity) -> Result<Window<'_>, Failed> {
+        match self.window_id(entity).load(Ordering::Relaxed) {
+            Self::NONE => Err(Failed),
+            id => Ok(self.window_at(id)),
+        }
+    }
+
+    /// Takes window `id` with the memory key `mkey` for `entity` from now on, until the run is over
+    /// (`flexio_dev_window_config`).
+    ///
+    /// # Errors
+    /// No process has so many windows. If this one does not have it, the process ends.
+    pub fn set_window(&self, entity: WindowEntity, id: u16, mkey: u32) -> Result<(), Failed> {
+        if u32::from(id) >> self.window_ix_log_size != 0 {
+            return Err(Failed);
+        }
+        self.window_at(id).set_mkey(mkey);
+        self.window_id(entity).store(id, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Address of the word that has the memory key of window `id`. How it is found is the model's
@@ -98,29 +171,37 @@ impl ThreadContext {
 }
 
 #[cfg(test)]
+impl ThreadContext {
+    /// A context whose outboxes and windows' configurations are at these addresses.
+    pub(crate) fn at(outbox_base: u64, window_config_base: u64, window_msbs: u8) -> Self {
+        Self {
+            version: 9,
+            default_outbox_config_id: AtomicU16::new(1),
+            default_primary_window_config_id: AtomicU16::new(2),
+            outbox_base,
+            per_app_table_base: 0,
+            window_config_base,
+            metadata_parameter: AtomicU64::new(0),
+            os_errno: AtomicU32::new(7),
+            per_app_table_vhca_id_shift: 0,
+            window_config_log_size: 6,
+            default_secondary_window_config_id: AtomicU16::new(Self::NONE),
+            window_msbs,
+            window_log_size: 48,
+            window_ix_log_size: 8,
+            reserved: [0; 13],
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use core::mem::{offset_of, size_of};
 
     use super::*;
 
     fn context() -> ThreadContext {
-        ThreadContext {
-            version: 9,
-            default_outbox_config_id: 1,
-            default_primary_window_config_id: 2,
-            outbox_base: 0x10_0000,
-            per_app_table_base: 0,
-            window_config_base: 0x20_0000,
-            metadata_parameter: 0,
-            os_errno: AtomicU32::new(7),
-            per_app_table_vhca_id_shift: 0,
-            window_config_log_size: 6,
-            default_secondary_window_config_id: ThreadContext::NONE,
-            window_msbs: 0xc0,
-            window_log_size: 48,
-            window_ix_log_size: 8,
-            reserved: [0; 13],
-        }
+        ThreadContext::at(0x10_0000, 0x20_0000, 0xc0)
     }
 
     #[test]
@@ -163,7 +244,19 @@ mod tests {
         assert_eq!(context.outbox_address(3), 0x10_3000);
         assert_eq!(context.window_config_address(2), 0x20_0080);
         assert_eq!(context.window_address(2, 0xffff_7fff_1234_5678), 0xc002_7fff_1234_5678);
-        assert_eq!(context.default_window(WindowEntity::Primary), Some(2));
-        assert_eq!(context.default_window(WindowEntity::Secondary), None);
+        assert_eq!(context.window(WindowEntity::Primary).unwrap().id(), 2);
+        assert!(context.window(WindowEntity::Secondary).is_err());
+    }
+
+    #[test]
+    fn a_run_rings_by_the_outbox_that_it_chooses_and_by_none_that_cannot_be() {
+        let context = context();
+        assert_eq!((context.outbox_id(), context.outbox().address()), (1, 0x10_1000));
+        assert_eq!(context.set_outbox(256), Err(Failed));
+        assert_eq!(context.outbox_id(), 1);
+        context.set_outbox(255).unwrap();
+        assert_eq!(context.outbox().address(), 0x10_0000 + 255 * 4096);
+        assert_eq!(context.set_window(WindowEntity::Secondary, 256, 1), Err(Failed));
+        assert!(context.window(WindowEntity::Secondary).is_err());
     }
 }

@@ -1,38 +1,89 @@
-//! The FlexIO device API for programs that run on a DPA: so far the formats that they share with
-//! the device, and what needs no hart.
+//! The FlexIO device API for programs that run on a DPA.
 //!
+//! - [`calls`]: the functions of the C API under their names, for a thread that rings doorbells and
+//!   copies through windows; [`calls::with_context`] has them as they were before 24.10.
 //! - [`context`]: the thread context, which tells a thread where its outboxes and windows are.
-//! - [`outbox`]: the registers of an outbox, and the words that ring its doorbells.
+//! - [`outbox`], [`window`]: doorbells, and memory of the host's.
+//! - [`system`]: how runs and processes end, and how a thread starts another.
+//! - [`event`]: CQEs and EQEs, as the device writes them into rings; [`record`]: doorbell records.
 //! - [`segment`]: the 16-byte segments of send WQEs, made of the types of `verbless-prm`.
-//! - [`record`]: doorbell records; [`Cqe`] and [`CqeError`] are those of `verbless-prm`.
-//! - [`lock`]: a spin lock between threads.
+//! - [`message`]: text for the host, and panics.
+//! - [`lock`]: a spin lock between threads. [`metadata`]: what the host says of a thread.
 //!
 //! What is published of a DPA is the layout of context, outbox and queues (FlexIO SDK 25.1, device
 //! headers under BSD-3-Clause); the numbers here are from there. How a thread reaches the system
-//! under it is not published, and not part of this crate yet.
+//! under it, where outboxes and windows are, and how messages travel is published nowhere: that is
+//! as verbless's model has it, described in `docs/dpa.md`.
 //!
-//! Which names of the C API are here, and which are not yet, is in `docs/mapping/flexio-dev.md`.
-//! The crate needs neither std nor alloc, and compiles for a host as well as for the DPA.
+//! Which name of the C API is what here, and where it works, is in `docs/mapping/flexio-dev.md`.
+//! The crate needs neither std nor alloc. It compiles for a host as well as for the DPA; what needs
+//! a core of the DPA ([`system`], [`calls`], [`program!`]) is there on riscv64 without an operating
+//! system.
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
 
+pub mod calls;
 pub mod context;
+pub mod event;
 pub mod lock;
 #[cfg(doc)]
 pub mod mapping {
     #![doc = include_str!("../../../docs/mapping/flexio-dev.md")]
+    use super::context::*;
+    use super::event::*;
     use super::lock::*;
+    use super::message::*;
+    use super::metadata::*;
     use super::segment::*;
     use super::*;
 }
+pub mod message;
+pub mod metadata;
+mod mmio;
 pub mod outbox;
 pub mod record;
 pub mod segment;
+pub mod status;
+#[cfg(any(doc, all(target_arch = "riscv64", target_os = "none")))]
+pub mod system;
+pub mod window;
+pub mod word;
 
 pub use context::{ThreadContext, WindowEntity};
 pub use lock::SpinLock;
+pub use message::{Level, Stream};
+pub use metadata::ThreadMetadata;
+pub use outbox::Outbox;
 pub use segment::{Request, Segment};
-pub use verbless_prm::{Cqe, CqeError};
+pub use status::{Failed, Status};
+/// Makes a function one that events start: `#[event_handler] fn on_cqe(argument: u64)`. It ends by
+/// returning, which waits for the next event as [`system::reschedule`] does, or by any of the ways
+/// to end in [`system`].
+pub use verbless_flexio_macros::event_handler;
+/// Makes a function one that the host calls, under its name:
+/// `#[rpc] fn add(a: u64, b: u32) -> u64`.
+///
+/// Up to 8 arguments and the result are integers or `bool`; the host's stub takes the same types.
+pub use verbless_flexio_macros::rpc;
+pub use verbless_prm::{Cqe, CqeError, Eqe};
+pub use window::Window;
+pub use word::Word;
+
+/// A function that the host calls with up to 8 words and that returns one
+/// (`flexio_dev_rpc_handler_t`).
+pub type RpcHandler = extern "C" fn(u64) -> u64;
+/// A function that the host calls and whose end it does not wait for
+/// (`flexio_dev_async_rpc_handler_t`).
+pub type AsyncRpcHandler = extern "C" fn(u64);
+/// What an event starts (`flexio_dev_event_handler_t`).
+pub type EventHandler = extern "C" fn(u64);
+/// What runs for as long as its process and polls (`flexio_dev_poll_thread_t`).
+pub type PollThread = extern "C" fn(u64);
+/// Takes a host's arguments out of a buffer and calls a function with them
+/// (`flexio_dev_arg_unpack_func_t`).
+pub type ArgUnpack = unsafe extern "C" fn(*mut u8, *mut u8) -> u64;
+/// An address of the process, or one through a window (`flexio_uintptr_t`).
+pub type Address = u64;

@@ -93,6 +93,9 @@ macro_rules! ensure {
 /// Fails the case unless both are equal.
 #[macro_export]
 macro_rules! ensure_eq {
+    ($left:expr, $right:expr, $what:literal) => {
+        $crate::ensure_eq!($left, $right, format!($what))
+    };
     ($left:expr, $right:expr, $what:expr) => {{
         let (left, right) = (&$left, &$right);
         if left != right {

@@ -18,6 +18,9 @@ mod run;
 mod struck;
 mod ways;
 
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
 pub use case::{Case, Group, Proof, Stop};
 pub use cases::{cases, groups};
 pub use endpoint::{
@@ -29,3 +32,20 @@ pub use need::Need;
 pub use pool::{default_jobs, run_cases};
 pub use report::{Outcome, Row, Run};
 pub use run::run_case;
+
+/// The compiled program for the DPA that cases of the group `dpa_programs` run.
+static DPA_PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says where it is; the first time counts.
+pub fn set_dpa_program(file: PathBuf) {
+    // Whoever was first has said where.
+    let _ = DPA_PROGRAM.set(file);
+}
+
+/// Where it is: as [`set_dpa_program`] or the variable `VERBLESS_DPA_PROGRAM` says.
+pub(crate) fn dpa_program() -> Option<PathBuf> {
+    DPA_PROGRAM
+        .get()
+        .cloned()
+        .or_else(|| std::env::var_os("VERBLESS_DPA_PROGRAM").map(PathBuf::from))
+}

@@ -66,6 +66,10 @@ struct Options {
     /// Write the results as JUnit XML to this file (`-`: standard output).
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// The program for the DPA of the cases `dpa_programs`:
+    /// `cargo xtask dpa build crates/flexio-dev/tests/program` makes it.
+    #[arg(long, value_name = "FILE")]
+    dpa_program: Option<PathBuf>,
     /// On hardware, also run cases that change more than objects of their own.
     #[arg(long)]
     destructive: bool,
@@ -104,6 +108,9 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
     if options.list {
         list(&selected, &mut io::stdout().lock())?;
         return Ok(true);
+    }
+    if let Some(file) = &options.dpa_program {
+        verbless_conformance::set_dpa_program(file.clone());
     }
     // Made before anything runs, so that no results are lost to a mistyped name.
     let json = options.json.as_deref().map(Report::create).transpose()?;

@@ -89,6 +89,8 @@ pub enum Need {
     NetRaw,
     /// Two programs: one of them is killed, or forks.
     TwoProcesses,
+    /// The program of `crates/flexio-dev/tests/program`, compiled: `--dpa-program`.
+    DpaProgram,
 }
 
 /// Compare-and-swap and fetch-and-add of 8 bytes in the host's byte order.
@@ -144,6 +146,7 @@ impl fmt::Display for Need {
             Self::Lossless => f.write_str("links that lose nothing"),
             Self::NetRaw => f.write_str("CAP_NET_RAW"),
             Self::TwoProcesses => f.write_str("two processes"),
+            Self::DpaProgram => f.write_str("a compiled program for the DPA"),
         }
     }
 }
@@ -251,6 +254,7 @@ impl Facts {
             Need::Lossless => self.lossless,
             Need::NetRaw => self.net_raw,
             Need::TwoProcesses => self.two_processes,
+            Need::DpaProgram => crate::dpa_program().is_some(),
         }
     }
 }

@@ -34,6 +34,8 @@ mod outbox {
 pub(super) mod errno {
     /// A doorbell was written while the one before was under way: it is lost.
     pub(crate) const BUSY: u32 = 1;
+    /// A thread is to run that the process does not have.
+    pub(crate) const NO_THREAD: u32 = 3;
     /// A doorbell names no queue that the outbox reaches, or one that is not modelled.
     pub(crate) const NO_QUEUE: u32 = 2;
 }

@@ -35,6 +35,8 @@ pub(crate) struct Start {
     pub affinity: Affinity,
     /// The watchdog leaves it alone.
     pub polling: bool,
+    /// It may yield.
+    pub continuable: bool,
 }
 
 impl Default for Start {
@@ -47,6 +49,7 @@ impl Default for Start {
             windows: [NO_ID; 2],
             affinity: Affinity::Any,
             polling: false,
+            continuable: false,
         }
     }
 }
@@ -77,6 +80,8 @@ pub(super) struct Runner {
     pub state: RunnerState,
     /// Another event has come since its run began.
     pub again: bool,
+    /// It has yielded: the next run goes on where it did.
+    pub resumes: bool,
     /// What the hart had executed when the run began.
     pub began: u64,
     pub shown: Shown,
@@ -106,6 +111,7 @@ impl Runner {
             hart: None,
             state: RunnerState::Idle,
             again: false,
+            resumes: false,
             began: 0,
             shown: Shown::default(),
         }
@@ -114,6 +120,12 @@ impl Runner {
     /// Sets everything up for a run in its process.
     pub(super) fn begin(&mut self, process: &Process) {
         let hart = self.hart.get_or_insert_with(|| hart(&process.space));
+        self.began = hart.instructions();
+        self.again = false;
+        self.shown.runs += 1;
+        if std::mem::take(&mut self.resumes) {
+            return;
+        }
         let Start { entry, arguments, metadata, outbox, windows, .. } = self.start;
         context::write(&process.contexts, self.slot, outbox, windows, metadata);
         let mut registers = Registers { pc: entry, ..Registers::default() };
@@ -122,9 +134,6 @@ impl Runner {
         registers.x[4] = context::address(self.slot);
         registers.x[10..18].copy_from_slice(&arguments);
         hart.set_registers(&registers);
-        self.began = hart.instructions();
-        self.again = false;
-        self.shown.runs += 1;
     }
 }
 

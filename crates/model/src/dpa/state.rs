@@ -92,6 +92,17 @@ impl State {
         }
     }
 
+    /// An event for a thread of this process; whether there is such a thread.
+    pub(super) fn activate(&mut self, process: u32, thread: u64) -> bool {
+        let Ok(thread) = u32::try_from(thread) else { return false };
+        let id = RunnerId::Thread(thread);
+        let there = self.runners.get(&id).is_some_and(|runner| runner.process == process);
+        if there {
+            self.wake(id);
+        }
+        there
+    }
+
     /// Gives units to those who wait for them.
     pub(super) fn assign(&mut self) {
         if self.halted {
@@ -158,12 +169,13 @@ impl State {
             runner.shown.result = result;
         }
         let again = std::mem::take(&mut runner.again);
+        runner.resumes = matches!(end, End::Yield | End::YieldAndRetrigger);
         runner.state = match end {
             _ if is_call => RunnerState::Finished,
             End::Finish => RunnerState::Finished,
-            End::Retrigger => RunnerState::Waiting,
-            End::Return(_) | End::Reschedule if again => RunnerState::Waiting,
-            End::Return(_) | End::Reschedule => RunnerState::Idle,
+            End::Retrigger | End::YieldAndRetrigger => RunnerState::Waiting,
+            End::Return(_) | End::Reschedule | End::Yield if again => RunnerState::Waiting,
+            End::Return(_) | End::Reschedule | End::Yield => RunnerState::Idle,
         };
         let waits = runner.state == RunnerState::Waiting;
         // The next run goes on in this hart, with what it has translated.

@@ -10,8 +10,10 @@ pub(super) enum SystemCall {
     End(End),
     /// The process is over, with this status.
     Exit(u8),
-    /// Others may have the unit's time.
-    Yield,
+    /// Others may have the core's time.
+    Pause,
+    /// A thread of the process is to run.
+    Activate(u64),
 }
 
 /// How a run ends.
@@ -25,6 +27,10 @@ pub(super) enum End {
     Finish,
     /// To be started again at once.
     Retrigger,
+    /// To go on behind the call at the next event.
+    Yield,
+    /// To go on behind the call at once.
+    YieldAndRetrigger,
 }
 
 const A0: usize = 10;
@@ -40,10 +46,13 @@ pub(super) fn decode(hart: &Hart) -> SystemCall {
         3 => SystemCall::End(End::Retrigger),
         4 => SystemCall::Exit(DpaFault::FINISHED.0),
         5 => SystemCall::Exit(match argument {
-            128..=255 => argument as u8,
-            _ => DpaFault::BAD_ERROR.0,
+            64..=255 => argument as u8,
+            _ => DpaFault::ILLEGAL_ERROR.0,
         }),
-        6 => SystemCall::Yield,
+        6 => SystemCall::Pause,
+        7 => SystemCall::Activate(argument),
+        8 => SystemCall::End(End::Yield),
+        9 => SystemCall::End(End::YieldAndRetrigger),
         _ => SystemCall::Exit(DpaFault::SYSTEM_CALL.0),
     }
 }

@@ -10,7 +10,7 @@ use super::registers::{Ask, Asked, Given, errno};
 use super::runner::RunnerId;
 use super::scheduler::Dpa;
 use super::state::State;
-use super::system::{self, SystemCall};
+use super::system::{self, End, SystemCall};
 
 /// Instructions that a run executes before another may: a fraction of a millisecond.
 const TURN: u64 = 100_000;
@@ -164,11 +164,25 @@ impl Dpa {
                 Next::Goes
             }
             Exit::Ecall => match system::decode(&turn.hart) {
+                SystemCall::End(end @ (End::Yield | End::YieldAndRetrigger)) => {
+                    turn.hart.skip();
+                    match state.runners[&turn.id].start.continuable {
+                        true => state.end_run(turn, end),
+                        false => Next::Goes,
+                    }
+                }
                 SystemCall::End(end) => state.end_run(turn, end),
                 SystemCall::Exit(status) => state.crash(turn, status, 0),
-                SystemCall::Yield => {
+                SystemCall::Pause => {
                     turn.hart.skip();
                     turn.left = 0;
+                    Next::Goes
+                }
+                SystemCall::Activate(thread) => {
+                    turn.hart.skip();
+                    if !state.activate(process, thread) {
+                        state.set_errno(turn, errno::NO_THREAD);
+                    }
                     Next::Goes
                 }
             },

@@ -31,9 +31,12 @@ enumeration! {
         WINDOW = 0xa,
         /// The process ended itself; no error.
         FINISHED = 0x40,
-        /// The process ended itself with a code that is not in 128-255.
-        BAD_ERROR = 0x41,
-    } model [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xa, 0x40, 0x41]
+        /// The process ended itself with a code that is not in 128-255
+        /// (FLEXIO_DEV_ERROR_ILLEGAL_ERR of the FlexIO headers).
+        ILLEGAL_ERROR = 0x42,
+        /// The program panicked (programs that use verbless-flexio-dev).
+        PANIC = 0x43,
+    } model [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xa, 0x40, 0x42, 0x43]
 }
 
 structure! {
@@ -62,8 +65,8 @@ structure! {
         /// The run that ended the process was a call's, and not a thread's (read only). `0x2c.8`
         fault_in_call set_fault_in_call: flag(375);
         /// dpa_process_status: 0 runs; 1-63 stopped by the system, values in dpa_fault; 64
-        /// finished; 65 error with a code out of range; 128-255 the program's own code (read only).
-        /// `0x2c.7:0`
+        /// finished; 66 error with a code out of range; 67 panicked; 128-255 the program's own code
+        /// (read only). `0x2c.7:0`
         status set_status: number(u8, 376, 8);
         /// Instructions that ended runs of the process took (read only). `0x30, 8 bytes`
         instructions set_instructions: number(u64, 384, 64);

@@ -66,6 +66,7 @@ static OF_QUEUES: &[&Group] = &[
     &hostile::GROUP,
     &faults::GROUP,
     &dpa::GROUP,
+    &dpa::programs::GROUP,
 ];
 
 /// The groups, in the order in which they run.

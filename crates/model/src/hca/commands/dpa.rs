@@ -211,6 +211,7 @@ pub(super) fn create_thread(
         windows: [context.window_id(), context.second_window_id()],
         affinity: affinity(context.affinity(), context.affinity_id())?,
         polling: context.polling(),
+        continuable: context.continuable(),
     };
     let number = call.hca().numbers.dpa_thread.lowest().ok_or(Refusal::NoNumber)?;
     dpa.add(RunnerId::Thread(number), context.process_id(), start)
@@ -256,6 +257,7 @@ pub(super) fn create_call(
         windows: [context.window_id(), context.second_window_id()],
         affinity: affinity(context.affinity(), context.affinity_id())?,
         polling: false,
+        continuable: false,
     };
     let number = call.hca().numbers.dpa_call.lowest().ok_or(Refusal::NoNumber)?;
     dpa.add(RunnerId::Call(number), context.process_id(), start)

@@ -2,6 +2,7 @@
 //! outboxes, windows, faults. The layouts are the model's own, so that no hardware sees them.
 
 mod program;
+pub(super) mod programs;
 mod rig;
 
 use std::time::{Duration, Instant};
@@ -363,8 +364,9 @@ fn a_process_ends_itself_with_a_code_of_its_own(lab: &Lab) -> Result<(), Stop> {
     for (name, code, status) in [
         ("error", 128, 128),
         ("error", 255, 255),
-        ("error", 127, 0x41),
-        ("error", 256, 0x41),
+        ("error", 63, 0x42),
+        ("error", 64, 64),
+        ("error", 256, 0x42),
         ("finish", 0, 0x40),
     ] {
         Dpa::of(rig.clone(), 0)?.dies(name, [code, 0, 0], status, 0)?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use verbless_command::{
     CqAttr, CqObject, Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox, DpaProcess,
-    DpaProcessAttr, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadState, DpaWindow, Eqn, Error,
-    KeyAccess, KeyMemory, MkeyAttr, MkeyObject, ModelToken, QpAttr, QpObject, QueueMemory, RtsAttr,
-    ServiceType,
+    DpaProcessAttr, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState, DpaWindow,
+    Eqn, Error, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, ModelToken, QpAttr, QpObject,
+    QueueMemory, RtsAttr, ServiceType,
 };
 use verbless_devx::{Pd, Uar, UarKind};
 use verbless_queue::{ConnectOptions, Domain, PeerAddress};
@@ -29,7 +29,7 @@ const HOST_BYTES: usize = 1 << 14;
 pub(super) struct Rig {
     pub(super) device: Device,
     token: ModelToken,
-    pd: Pd,
+    pub(super) pd: Pd,
     pub(super) uar: Arc<Uar>,
     pub(super) host: Shared,
     pub(super) program: Program,
@@ -255,7 +255,8 @@ impl Dpa {
         let base = self.process.heap_address();
         let argument = base + ARGUMENT_AT;
         let entry = self.whole_entry(name);
-        let thread = self.device().create_dpa_thread(&self.process, &entry, argument, polling)?;
+        let kind = DpaThreadKind { polling, ..DpaThreadKind::default() };
+        let thread = self.device().create_dpa_thread(&self.process, &entry, argument, kind)?;
         let heap = Arc::new(self.process.heap());
         self.call("fill", [base + CQ_AT, 0xf0, 64 << LOG_CQES])?;
         let cq = Arc::new(self.device().create_cq(CqAttr {
@@ -315,7 +316,8 @@ impl Drain {
 /// A queue pair of the host's whose completions go to a CQ in the heap, connected to itself.
 pub(super) struct Sender {
     rig: Arc<Rig>,
-    shared: Shared,
+    /// Its ring and record, if they are not in the heap.
+    shared: Option<Shared>,
     object: QpObject,
     posted: u16,
 }
@@ -327,14 +329,25 @@ impl Sender {
     pub(super) fn new(rig: &Arc<Rig>, cq: &Arc<CqObject>) -> Result<Self, Stop> {
         let shared = Shared::new(&rig.device, 2 * 4096)?;
         let place = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
+        let sender = Self::at(rig, cq, place(0), place(RECORDS_AT))?;
+        Ok(Self { shared: Some(shared), ..sender })
+    }
+
+    /// With rings and records there, which others write.
+    pub(super) fn at(
+        rig: &Arc<Rig>,
+        cq: &Arc<CqObject>,
+        rings: QueueMemory,
+        record: QueueMemory,
+    ) -> Result<Self, Stop> {
         let object = rig.device.create_qp(QpAttr {
             service: ServiceType::RC,
             pd: rig.pd.clone(),
             uar: rig.uar.clone(),
             send_cq: cq.clone(),
             receive_cq: cq.clone(),
-            rings: place(0),
-            record: place(RECORDS_AT),
+            rings,
+            record,
             log_send_wqebbs: Some(SEND_WQEBBS.ilog2() as u8),
             log_receive_wqes: Some(2),
             shared: None,
@@ -342,7 +355,7 @@ impl Sender {
             user_index: 0,
             memory_copies: false,
         })?;
-        Ok(Self { rig: rig.clone(), shared, object, posted: 0 })
+        Ok(Self { rig: rig.clone(), shared: None, object, posted: 0 })
     }
 
     pub(super) fn qpn(&self) -> u32 {
@@ -372,10 +385,11 @@ impl Sender {
         let index = self.posted;
         let words = [u32::from(index) << 8 | NOP, self.qpn() << 8 | 1, ALWAYS_CQE, 0];
         let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
-        self.shared.memory.write_at(64 + 64 * (usize::from(index) % SEND_WQEBBS), &bytes)?;
+        let shared = self.shared.as_ref().ok_or_else(|| Stop::fail("the ring is another's"))?;
+        shared.memory.write_at(64 + 64 * (usize::from(index) % SEND_WQEBBS), &bytes)?;
         self.posted = index.wrapping_add(1);
         let record = u32::from(self.posted).to_be_bytes();
-        Ok(self.shared.memory.write_at(RECORDS_AT + 4, &record)?)
+        Ok(shared.memory.write_at(RECORDS_AT + 4, &record)?)
     }
 
     /// Rings for what was posted, by the page.

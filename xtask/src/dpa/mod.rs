@@ -1,8 +1,11 @@
 //! `cargo xtask dpa`: what runs on a DPA's cores.
 //!
-//! `dpa run` runs a program on the core in software, under a debugger if one is wanted. `dpa test`
-//! checks that core (`crates/riscv`): its instruction tests, random programs against QEMU's user
-//! mode, and programs that rustc compiles for riscv64imac.
+//! `dpa build` compiles a program for a DPA. `dpa run` runs a program on the core in software,
+//! under a debugger if one is wanted. `dpa test` checks that core (`crates/riscv`): its instruction
+//! tests, random programs against QEMU's user mode, programs that rustc compiles for riscv64imac;
+//! and a program that uses the device API (`crates/flexio-dev`) on the model's DPA.
+
+mod build;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +19,13 @@ use crate::{Result, workspace_root};
 pub(crate) enum Task {
     /// Tests the RISC-V core: each instruction, random programs against QEMU, compiled programs.
     Test,
+    /// Compiles the crate of a program for a DPA, checks where its code and data lie, and puts it
+    /// into target/dpa.
+    Build {
+        /// The crate's directory.
+        #[arg(value_name = "CRATE")]
+        directory: PathBuf,
+    },
     /// Runs an ELF file for riscv64imac on the core until it ends with ECALL; all is well if a0 is
     /// 0 then.
     Run {
@@ -37,6 +47,7 @@ const ROUNDS: &str = "8";
 /// Runs the task; whether all is well.
 pub(crate) fn run(task: &Task) -> Result<bool> {
     match task {
+        Task::Build { directory } => build::build(directory).map(|_| true),
         Task::Run { file, gdb } => {
             let file = std::path::absolute(file)?;
             let mut debug = cargo(&["run", "--quiet", "--release", "--package", PACKAGE]);
@@ -59,7 +70,31 @@ pub(crate) fn run(task: &Task) -> Result<bool> {
     }
 }
 
-/// All tests of the core. The step `dpa` of `cargo xtask test`.
+/// The program that shows the device API, for the cases `dpa_programs` of the suite.
+const SHOWN: &str = "crates/flexio-dev/tests/program";
+
+/// Builds it; where it is.
+pub(crate) fn shown() -> Result<PathBuf> {
+    let programs = build::build(&workspace_root().join(SHOWN))?;
+    programs.into_iter().next().ok_or_else(|| "it is no program".into())
+}
+
+/// The cases `dpa_programs` on the model, in process and under `verbless-model run`.
+fn programs() -> Result<Vec<Command>> {
+    let (program, suite) = (shown()?, crate::run::program("hwtest")?);
+    let chosen = |command: &mut Command| {
+        command.args(["--filter", "dpa_programs", "--dpa-program"]).arg(&program);
+    };
+    let mut here = Command::new(&suite);
+    here.args(["--device", "model", "--profile", "bluefield3"]);
+    chosen(&mut here);
+    let mut under = Command::new(crate::run::model()?);
+    under.args(["run", "--profile", "bluefield3", "--"]).arg(&suite);
+    chosen(&mut under);
+    Ok(vec![here, under])
+}
+
+/// All tests of the core and its programs. The step `dpa` of `cargo xtask test`.
 pub(crate) fn test() -> Result<Outcome> {
     // As the workspace's tests build it, so that nothing is built twice.
     let mut tests = cargo(&["test", "--package", PACKAGE, "--features", "gdb", "--no-fail-fast"]);
@@ -76,6 +111,12 @@ pub(crate) fn test() -> Result<Outcome> {
                 })?;
                 *passed += compiled.passed;
                 *failed += compiled.failed;
+                for command in programs()? {
+                    let shown = count(command)?;
+                    *passed += shown.passed;
+                    *failed += shown.failed;
+                    skips.extend(shown.skips);
+                }
             }
             Err(error) => skips.push(crate::outcome::Skip {
                 name: "compiled".into(),

@@ -1,0 +1,121 @@
+//! The functions from 24.10 on.
+
+use crate::Address;
+use crate::context::{ThreadContext, WindowEntity};
+use crate::metadata::ThreadMetadata;
+use crate::status::Failed;
+pub use crate::system::{
+    activate as event_handler_activate, error, finish_process as finish,
+    finish_process as process_finish, finish_thread as thread_finish, reschedule,
+    reschedule as thread_reschedule, retrigger as thread_retrigger, yield_and_retrigger,
+    yield_until_event as r#yield,
+};
+
+/// The thread's context.
+#[inline(always)]
+pub fn get_thread_ctx() -> &'static ThreadContext {
+    ThreadContext::current()
+}
+
+/// What the host says of the thread; `None` if it says nothing
+/// (`flexio_dev_get_current_thread_name` is its `name`).
+pub fn get_current_thread() -> Option<ThreadMetadata> {
+    get_thread_ctx().metadata()
+}
+
+/// Rings by this outbox from now on.
+///
+/// # Errors
+/// No process has so many outboxes.
+pub fn outbox_config(id: u16) -> Result<(), Failed> {
+    get_thread_ctx().set_outbox(id)
+}
+
+/// The same without the check.
+pub fn outbox_config_fast(id: u16) {
+    get_thread_ctx().set_outbox_unchecked(id);
+}
+
+/// Takes a window, and the memory key that it leads by.
+///
+/// # Errors
+/// No process has so many windows.
+pub fn window_config(entity: WindowEntity, id: u16, mkey: u32) -> Result<(), Failed> {
+    get_thread_ctx().set_window(entity, id, mkey)
+}
+
+/// Gives the thread's window another memory key.
+///
+/// # Errors
+/// The thread has no such window.
+pub fn window_mkey_config(entity: WindowEntity, mkey: u32) -> Result<(), Failed> {
+    get_thread_ctx().window(entity).map(|window| window.set_mkey(mkey))
+}
+
+/// The address at which the thread sees `host`.
+///
+/// # Errors
+/// The thread has no such window, or the window does not show such an address.
+pub fn window_ptr_acquire(entity: WindowEntity, host: u64) -> Result<Address, Failed> {
+    get_thread_ctx().window(entity)?.address(host)
+}
+
+/// Copies bytes of the host's. The C library calls it unsupported; here it works.
+///
+/// # Errors
+/// The thread has no such window, or the window does not show all of the range.
+pub fn window_copy_from_host(
+    entity: WindowEntity,
+    into: &mut [u8],
+    host: u64,
+) -> Result<(), Failed> {
+    get_thread_ctx().window(entity)?.copy_from_host(into, host)
+}
+
+/// Copies bytes to the host.
+///
+/// # Errors
+/// The thread has no such window, or the window does not show all of the range.
+pub fn window_copy_to_host(entity: WindowEntity, host: u64, from: &[u8]) -> Result<(), Failed> {
+    get_thread_ctx().window(entity)?.copy_to_host(host, from)
+}
+
+/// A QP or SQ has WQEs up to the WQEBB index `pi`.
+pub fn qp_sq_ring_db(pi: u16, number: u32) {
+    get_thread_ctx().outbox().send(number, pi);
+}
+
+/// The value of an emulated doorbell.
+pub fn read_db_value(context: u32) -> u32 {
+    get_thread_ctx().outbox().read_emulated(context)
+}
+
+/// Arms an emulation context.
+pub fn db_ctx_arm(cqn: u32, context: u32) {
+    get_thread_ctx().outbox().arm_emulated(cqn, context);
+}
+
+/// Triggers an emulation context.
+pub fn db_ctx_force_trigger(cqn: u32, context: u32) {
+    get_thread_ctx().outbox().trigger_emulated(cqn, context);
+}
+
+/// `ci` EQEs of EQ `eqn` are consumed.
+pub fn eq_update_ci(ci: u32, eqn: u32) {
+    get_thread_ctx().outbox().update_eq(eqn, ci);
+}
+
+/// The next CQE of CQ `cqn` makes an event; `ci` are consumed.
+pub fn cq_arm(ci: u32, cqn: u32) {
+    get_thread_ctx().outbox().arm_cq(cqn, ci);
+}
+
+/// Writes a CQE of zeros to CQ `cqn`.
+pub fn zcqe_gen(cqn: u32) {
+    get_thread_ctx().outbox().trigger_cq(cqn);
+}
+
+/// Makes the MSI-X of CQ `cqn`, by a CQE of zeros.
+pub fn msix_send(cqn: u32) {
+    zcqe_gen(cqn);
+}

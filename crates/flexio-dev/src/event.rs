@@ -1,0 +1,260 @@
+//! EQEs and CQEs in rings that the device writes, and CQEs that it has compressed.
+
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use verbless_prm::hot::CqRecordConsumer;
+pub use verbless_prm::{Cqe, CqeError, Eqe, EqeCompletion, EventType};
+
+/// Bytes of a CQE or an EQE.
+pub const BYTES: usize = 64;
+/// A slot of a ring, which the device writes while the program reads.
+type Slot = [AtomicU64; BYTES / 8];
+
+/// A ring of CQEs or EQEs in memory, and how far the program is with it.
+///
+/// The entry that comes next is new when its owner bit is the low bit of how often the ring was
+/// gone round; a CQE that software has prepared has opcode 0xf besides.
+#[derive(Debug)]
+pub struct Ring<'a, Entry> {
+    slots: &'a [Slot],
+    log_entries: u8,
+    consumer: u32,
+    entry: PhantomData<Entry>,
+}
+
+/// The CQEs of a CQ.
+pub type CqRing<'a> = Ring<'a, Cqe>;
+/// The EQEs of an EQ.
+pub type EqRing<'a> = Ring<'a, Eqe>;
+
+impl<'a, Entry> Ring<'a, Entry> {
+    /// A ring in these words, which are 8 to an entry; `consumer` entries were consumed before,
+    /// modulo 2^32. `None` if the entries are no power of two.
+    pub fn new(words: &'a [AtomicU64], consumer: u32) -> Option<Self> {
+        let (slots, rest) = words.as_chunks();
+        let entries = slots.len();
+        (rest.is_empty() && entries.is_power_of_two()).then(|| Self {
+            slots,
+            log_entries: entries.ilog2() as u8,
+            consumer,
+            entry: PhantomData,
+        })
+    }
+
+    /// How many entries were consumed, modulo 2^32: what the consumer index and arming take.
+    pub const fn consumer(&self) -> u32 {
+        self.consumer
+    }
+
+    /// The bytes of the next entry, if it is new.
+    fn next(&mut self, is_new: impl FnOnce(u64, bool) -> bool) -> Option<[u8; BYTES]> {
+        let index = self.consumer & (self.slots.len() as u32 - 1);
+        let slot = &self.slots[index as usize];
+        let phase = self.consumer >> self.log_entries & 1 == 1;
+        let last = slot[7].load(Ordering::Relaxed);
+        if !is_new(last, phase) {
+            return None;
+        }
+        // The rest is as the device wrote it before the owner bit.
+        fence(Ordering::Acquire);
+        let mut bytes = [0; BYTES];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(slot) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        self.consumer = self.consumer.wrapping_add(1);
+        Some(bytes)
+    }
+}
+
+impl CqRing<'_> {
+    /// Takes the next CQE, if there is one. Its slot is the device's again after
+    /// [`set_record`](Self::set_record).
+    pub fn poll(&mut self) -> Option<Cqe> {
+        const INVALID: u8 = 0xf;
+        let bytes = self.next(|word, phase| {
+            let op_own = word.to_ne_bytes()[7];
+            op_own >> 4 != INVALID && (op_own & 1 == 1) == phase
+        })?;
+        Cqe::from_prefix(&bytes).copied()
+    }
+
+    /// Gives the slots of all CQEs that were taken back to the device; `record` is the first word
+    /// of the CQ's doorbell record.
+    pub fn set_record(&self, record: &AtomicU32) {
+        // A release: the CQEs have been read before.
+        record.store(CqRecordConsumer::pack(self.consumer).to_be(), Ordering::Release);
+    }
+}
+
+impl EqRing<'_> {
+    /// Takes the next EQE, if there is one. Its slot is the device's again after
+    /// [`update_eq`](crate::outbox::Outbox::update_eq).
+    pub fn poll(&mut self) -> Option<Eqe> {
+        let bytes = self.next(|word, phase| (word.to_ne_bytes()[7] & 1 == 1) == phase)?;
+        Eqe::from_prefix(&bytes).copied()
+    }
+}
+
+/// The CQ whose completion an EQE tells (`flexio_dev_eqe_get_cqn`); of another EQE what is there.
+pub fn eqe_cqn(eqe: &Eqe) -> u32 {
+    EqeCompletion::from_prefix(eqe.event_data()).map_or(0, |it| it.cqn())
+}
+
+/// A block of CQEs that the device has compressed in a CQ with enhanced compression: up to seven
+/// mini CQEs of 8 bytes, and in place of an eighth their number, their format and the validity
+/// count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(8))]
+pub struct CompressedCqe([u8; BYTES]);
+
+/// A CQE of 8 bytes, whose halves mean what the CQ's format says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MiniCqe([u8; 8]);
+
+impl MiniCqe {
+    /// The receive hash, of the format that has it (`FLEXIO_DEV_COMP_CQE_GET_RX_HASH_RESULT`).
+    pub const fn rx_hash_result(&self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// Bytes of the message.
+    pub const fn byte_cnt(&self) -> u32 {
+        let [.., a, b, c, d] = self.0;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// Its bytes.
+    pub const fn as_bytes(&self) -> &[u8; 8] {
+        &self.0
+    }
+}
+
+impl CompressedCqe {
+    const VALIDITY: usize = 0x3e;
+    const NUMBER_AND_FORMAT: usize = 0x3f;
+    /// `cqe_format` of a compressed block.
+    const COMPRESSED: u8 = 3;
+
+    /// The block in a slot; `None` if it is one CQE that is not compressed
+    /// (`flexio_dev_comp_cqe_is_comp_cqe_array`).
+    pub fn of(slot: &[u8; BYTES]) -> Option<Self> {
+        let format = slot[Self::NUMBER_AND_FORMAT] >> 2 & 3;
+        (format == Self::COMPRESSED).then_some(Self(*slot))
+    }
+
+    /// How often the ring was gone round when the block was written, modulo 256
+    /// (`flexio_dev_comp_cqe_get_validity_byte`): it is new when this is the program's own count.
+    pub const fn validity(slot: &[u8; BYTES]) -> u8 {
+        slot[Self::VALIDITY]
+    }
+
+    /// Prepares a slot for the device: `count` is the program's count of rounds minus 1
+    /// (`flexio_dev_comp_cq_init`).
+    pub const fn prepare(slot: &mut [u8; BYTES], count: u8) {
+        slot[Self::VALIDITY] = count;
+    }
+
+    /// How many mini CQEs it has, 1 to 7 (`flexio_dev_comp_cqe_get_num_comp_cqes`).
+    pub fn count(&self) -> usize {
+        (usize::from(self.0[Self::NUMBER_AND_FORMAT] >> 4) + 1).min(7)
+    }
+
+    /// Mini CQE `index`, if there is one (`flexio_dev_comp_cqe_get_comp_cqe`).
+    pub fn get(&self, index: usize) -> Option<MiniCqe> {
+        let (mini, _) = self.0.as_chunks();
+        mini.get(index).filter(|_| index < self.count()).copied().map(MiniCqe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring of `N` words, each byte of which is 0xff: prepared, as software does with a CQ.
+    fn words<const N: usize>() -> [AtomicU64; N] {
+        [const { AtomicU64::new(u64::MAX) }; N]
+    }
+
+    /// Writes an entry as a device does: the word with the owner bit last.
+    fn write(words: &[AtomicU64], index: usize, bytes: &[u8; BYTES]) {
+        let (parts, _) = bytes.as_chunks();
+        for (word, part) in words[8 * index..][..8].iter().zip(parts) {
+            word.store(u64::from_ne_bytes(*part), Ordering::Release);
+        }
+    }
+
+    fn cqe(counter: u8, owner: u8) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0x3d] = counter;
+        bytes[0x3f] = 0x20 | owner;
+        bytes
+    }
+
+    #[test]
+    fn cqes_are_taken_in_order_over_the_end_of_the_ring_and_none_twice() {
+        let words = words::<32>();
+        let mut ring = CqRing::new(&words, 0).unwrap();
+        assert!(ring.poll().is_none());
+        for counter in 0..10 {
+            write(&words, usize::from(counter % 4), &cqe(counter, (counter / 4) & 1));
+            let taken = ring.poll().unwrap();
+            assert_eq!(taken.wqe_counter(), counter.into());
+            assert!(ring.poll().is_none(), "after {counter}");
+        }
+        let record = AtomicU32::new(0);
+        ring.set_record(&record);
+        assert_eq!((ring.consumer(), record.into_inner()), (10, 10_u32.to_be()));
+    }
+
+    #[test]
+    fn a_prepared_slot_is_not_new_in_either_round() {
+        let words = words::<16>();
+        assert!(CqRing::new(&words, 0).unwrap().poll().is_none());
+        assert!(CqRing::new(&words, 2).unwrap().poll().is_none());
+    }
+
+    #[test]
+    fn an_eqe_tells_its_cq() {
+        let words = words::<16>();
+        let mut ring = EqRing::new(&words, 0).unwrap();
+        assert!(ring.poll().is_none());
+        let mut bytes = [0; BYTES];
+        bytes[0x38..0x3c].copy_from_slice(&[0xff, 0x12, 0x34, 0x56]);
+        write(&words, 0, &bytes);
+        let eqe = ring.poll().unwrap();
+        assert_eq!(
+            (eqe.event_type(), eqe_cqn(&eqe), eqe.owner()),
+            (EventType(0), 0x12_3456, false)
+        );
+        assert!(ring.poll().is_none());
+    }
+
+    #[test]
+    fn a_ring_whose_entries_are_no_power_of_two_is_refused() {
+        assert!(CqRing::new(&words::<24>(), 0).is_none());
+        assert!(CqRing::new(&words::<12>(), 0).is_none());
+        assert!(CqRing::new(&[], 0).is_none());
+        assert!(CqRing::new(&words::<8>(), 0).is_some());
+    }
+
+    #[test]
+    fn a_compressed_block_has_as_many_mini_cqes_as_it_says_and_seven_at_most() {
+        let mut slot: [u8; BYTES] = core::array::from_fn(|at| at as u8);
+        slot[0x3f] = 2 << 4 | 3 << 2;
+        CompressedCqe::prepare(&mut slot, 0x77);
+        assert_eq!(CompressedCqe::validity(&slot), 0x77);
+        let block = CompressedCqe::of(&slot).unwrap();
+        assert_eq!(block.count(), 3);
+        let mini = block.get(2).unwrap();
+        assert_eq!(*mini.as_bytes(), [16, 17, 18, 19, 20, 21, 22, 23]);
+        assert_eq!((mini.rx_hash_result(), mini.byte_cnt()), (0x1011_1213, 0x1415_1617));
+        assert!(block.get(3).is_none());
+        slot[0x3f] = 0xf << 4 | 3 << 2;
+        let block = CompressedCqe::of(&slot).unwrap();
+        assert_eq!((block.count(), block.get(7)), (7, None));
+        slot[0x3f] = 0x20;
+        assert_eq!(CompressedCqe::of(&slot), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! Loads and stores at addresses that are no memory of Rust's: registers of outboxes, the
+//! configuration of windows, and what windows lead to.
+//!
+//! The one invariant here: each address comes from the thread context, which the system writes.
+//! What is there belongs to no object of Rust's, so that an access is a message to the device. One
+//! that the device refuses ends the process before anything comes of it.
+#![allow(unsafe_code)]
+
+use core::ptr::{
+    read_volatile, with_exposed_provenance, with_exposed_provenance_mut, write_volatile,
+};
+use core::sync::atomic::{Ordering, compiler_fence};
+
+macro_rules! accesses {
+    ($($read:ident, $write:ident: $word:ty;)*) => {$(
+        #[inline(always)]
+        pub(crate) fn $read(address: u64) -> $word {
+            // SAFETY: the invariant of this module.
+            unsafe { read_volatile(with_exposed_provenance(address as usize)) }
+        }
+
+        #[inline(always)]
+        pub(crate) fn $write(address: u64, value: $word) {
+            // SAFETY: the invariant of this module.
+            unsafe { write_volatile(with_exposed_provenance_mut(address as usize), value) }
+        }
+    )*};
+}
+
+accesses! {
+    read8, write8: u8;
+    read16, write16: u16;
+    read32, write32: u32;
+    read64, write64: u64;
+}
+
+/// What the thread stored before, in memory or through windows, is visible before the doorbell
+/// that follows; and the control word was read before it.
+#[inline(always)]
+pub(crate) fn before_doorbell() {
+    #[cfg(target_arch = "riscv64")]
+    // SAFETY: a barrier touches no memory, register or flag. Without `nomem` it is a compiler
+    // barrier too.
+    unsafe {
+        core::arch::asm!("fence iorw, ow", options(nostack, preserves_flags));
+    }
+    compiler_fence(Ordering::SeqCst);
+}

@@ -1,0 +1,132 @@
+//! What a thread asks the system for: how its run or its process ends, and when others may run.
+//!
+//! NVIDIA publishes what the calls mean and not how a program makes them. These are system calls of
+//! verbless's model: the number in a7, an argument in a0. Programs for hardware would need other
+//! ones here, and nowhere else.
+#![allow(unsafe_code)]
+
+use crate::context::ThreadContext;
+
+/// Numbers of the system calls; `docs/dpa.md` has what they do.
+mod number {
+    pub(super) const RESCHEDULE: u64 = 1;
+    pub(super) const FINISH_THREAD: u64 = 2;
+    pub(super) const RETRIGGER: u64 = 3;
+    pub(super) const FINISH_PROCESS: u64 = 4;
+    pub(super) const ERROR: u64 = 5;
+    pub(super) const PAUSE: u64 = 6;
+    pub(super) const ACTIVATE: u64 = 7;
+    pub(super) const YIELD: u64 = 8;
+    pub(super) const YIELD_AND_RETRIGGER: u64 = 9;
+}
+
+/// Makes a system call that comes back. What the system reads of the process's memory, and what it
+/// writes there, is the thread context's.
+#[inline(always)]
+fn call(number: u64, argument: u64) {
+    // SAFETY: the system changes a0 and nothing else that the compiler knows; not marked `nomem`,
+    // so that the context is written before and read after it.
+    #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+    unsafe {
+        core::arch::asm!("ecall", in("a7") number, inout("a0") argument => _, options(nostack));
+    }
+    #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+    unreachable!("system call {number} with {argument}: this is compiled for documentation only");
+}
+
+/// Makes a system call that does not.
+#[inline(always)]
+fn last_call(number: u64, argument: u64) -> ! {
+    call(number, argument);
+    unreachable!("system call {number} does not return");
+}
+
+impl ThreadContext {
+    /// The context of the thread that asks (`flexio_dev_get_thread_ctx`). It is the thread's as
+    /// long as the run lasts, so it must not be kept for another.
+    #[inline(always)]
+    pub fn current() -> &'static Self {
+        let address: *const Self;
+        #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+        // SAFETY: it reads a register.
+        unsafe {
+            core::arch::asm!("mv {}, tp", out(reg) address, options(nomem, nostack, pure));
+        }
+        #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+        {
+            address = core::ptr::null();
+        }
+        // SAFETY: the system has put the address of the thread's context into tp, and nothing
+        // changes tp. What changes in the context is atomic.
+        unsafe { &*address }
+    }
+}
+
+/// Ends the run; the next event starts the thread again (`flexio_dev_thread_reschedule`). So does a
+/// handler that returns.
+pub fn reschedule() -> ! {
+    last_call(number::RESCHEDULE, 0)
+}
+
+/// Ends the run, and no event starts the thread again (`flexio_dev_thread_finish`).
+pub fn finish_thread() -> ! {
+    last_call(number::FINISH_THREAD, 0)
+}
+
+/// Ends the run and starts the thread again at once (`flexio_dev_thread_retrigger`).
+pub fn retrigger() -> ! {
+    last_call(number::RETRIGGER, 0)
+}
+
+/// Ends the process, all its threads with it, without an error: its status is 0x40
+/// (`flexio_dev_process_finish`, before `flexio_dev_finish`).
+pub fn finish_process() -> ! {
+    last_call(number::FINISH_PROCESS, 0)
+}
+
+/// The smallest code that [`error`] takes (000 says 129, the headers of 25.1 say 128).
+pub const FIRST_ERROR: u8 = 128;
+/// Status of a process whose program named a code below [`FIRST_ERROR`]
+/// (`FLEXIO_DEV_ERROR_ILLEGAL_ERR`).
+pub const ILLEGAL_ERROR: u8 = 0x42;
+/// Status of a process whose program panicked ([`program!`](crate::program)); the project's own.
+pub const PANIC: u8 = 0x43;
+
+/// Ends the process with an error of its own, which the host finds as its status
+/// (`flexio_dev_error`): 128 to 255. Another code makes it [`ILLEGAL_ERROR`].
+pub fn error(code: u8) -> ! {
+    end(if code < FIRST_ERROR { ILLEGAL_ERROR } else { code })
+}
+
+/// Ends the process because its program panicked: its status is [`PANIC`].
+pub fn panicked() -> ! {
+    end(PANIC)
+}
+
+fn end(status: u8) -> ! {
+    last_call(number::ERROR, status.into())
+}
+
+/// Others may have the core's time for a moment: what a loop that waits should do. The run goes on,
+/// and its execution unit stays its own.
+pub fn pause() {
+    call(number::PAUSE, 0);
+}
+
+/// Starts a run of thread `number` of the same process, as an event of a CQ would
+/// (`flexio_dev_event_handler_activate`). If the process has no such thread,
+/// [`errno`](ThreadContext::errno) says so.
+pub fn activate(number: u32) {
+    call(number::ACTIVATE, number.into());
+}
+
+/// Ends the run here: the next event goes on behind this call, with stack and registers as they are
+/// (`flexio_dev_yield`). A thread that was not made continuable goes on at once.
+pub fn yield_until_event() {
+    call(number::YIELD, 0);
+}
+
+/// The same, with an event that comes at once (`flexio_dev_yield_and_retrigger`).
+pub fn yield_and_retrigger() {
+    call(number::YIELD_AND_RETRIGGER, 0);
+}

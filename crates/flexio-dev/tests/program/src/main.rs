@@ -1,0 +1,298 @@
+//! What programs on a DPA do with the FlexIO device API: each entry point shows one thing of it to
+//! the host, which asserts it (`tests/suite`, group `dpa device programs`).
+
+#![no_std]
+#![no_main]
+
+use core::ptr::with_exposed_provenance;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use verbless_flexio_dev::calls::{self, with_context};
+use verbless_flexio_dev::event::CqRing;
+use verbless_flexio_dev::segment::CompletionMode;
+use verbless_flexio_dev::{
+    Failed, Level, Request, Segment, SpinLock, Status, Stream, ThreadContext, WindowEntity,
+    event_handler, msg, print, program, record, rpc, system,
+};
+
+program!();
+
+// Arguments, results, memory.
+
+#[rpc]
+fn add(a: u64, b: u32) -> u64 {
+    a + u64::from(b)
+}
+
+#[rpc]
+fn widths(a: i8, b: u16, c: bool, d: i32, e: u64, f: i64, g: usize, h: u8) -> i64 {
+    i64::from(a)
+        + i64::from(b)
+        + i64::from(c)
+        + i64::from(d)
+        + e as i64
+        + f
+        + g as i64
+        + i64::from(h)
+}
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static LOCK: SpinLock = SpinLock::new();
+
+/// Adds 1 so many times, each in two steps under a lock.
+#[rpc]
+fn increment(times: u64) -> u64 {
+    for _ in 0..times {
+        let _held = LOCK.lock();
+        COUNT.store(COUNT.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+    COUNT.load(Ordering::Relaxed)
+}
+
+#[rpc]
+fn nothing() {}
+
+// The thread and its context.
+
+/// 0 by both ways of asking.
+#[rpc]
+fn thread_id() -> u64 {
+    let context = calls::get_thread_ctx();
+    let id = with_context::get_thread_id(context);
+    match calls::get_current_thread() {
+        Some(metadata) if metadata.id == id && metadata.name() == "worker" => id.into(),
+        Some(_) => u64::MAX,
+        None => 0,
+    }
+}
+
+#[rpc]
+fn thread_storage() -> u64 {
+    with_context::get_thread_local_storage(calls::get_thread_ctx())
+}
+
+/// errno after a doorbell for a CQ, and again once it was taken.
+#[rpc]
+fn errno_of(cqn: u32) -> u64 {
+    let context = ThreadContext::current();
+    calls::zcqe_gen(cqn);
+    // The control word is the device's answer.
+    context.outbox().control();
+    let first = with_context::get_errno(context);
+    let taken = with_context::get_and_rst_errno(context);
+    first << 32 | taken << 16 | with_context::get_errno(context)
+}
+
+// Ends.
+
+#[rpc]
+fn ends_with(code: u8) {
+    system::error(code)
+}
+
+#[rpc]
+fn finishes() {
+    calls::process_finish()
+}
+
+#[rpc]
+fn panics(index: usize) -> u8 {
+    [1, 2, 3][index]
+}
+
+/// A handler that finishes by itself when it has run so often.
+#[event_handler]
+fn runs(least: u64) {
+    match COUNT.fetch_add(1, Ordering::Relaxed) + 1 {
+        count if count < least => system::retrigger(),
+        count if count == least => system::reschedule(),
+        _ => system::finish_thread(),
+    }
+}
+
+/// Goes on behind each event where it was, and tells how often.
+#[event_handler]
+fn continues(at: u64) {
+    let count: &AtomicU64 = word(at);
+    let mut seen = 0;
+    loop {
+        seen += 1;
+        count.store(seen, Ordering::Relaxed);
+        if seen == 3 {
+            calls::yield_and_retrigger();
+        } else {
+            calls::r#yield();
+        }
+    }
+}
+
+#[rpc]
+fn activate(thread: u32) -> u32 {
+    system::activate(thread);
+    ThreadContext::current().take_errno()
+}
+
+#[rpc]
+fn count() -> u64 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// Pauses until somebody has counted so far.
+#[rpc]
+fn wait_for(count: u64) {
+    while COUNT.load(Ordering::Relaxed) < count {
+        system::pause();
+    }
+}
+
+// Windows.
+
+const PRIMARY: WindowEntity = WindowEntity::Primary;
+static BUFFER: SpinLock = SpinLock::new();
+
+fn code(result: Result<(), Failed>) -> u64 {
+    Status::from(result) as u64
+}
+
+/// Copies so many bytes of the host's within its memory, through a buffer here; by window `entity`.
+#[rpc]
+fn copy(second: bool, mkey: u32, from: u64, to: u64, length: usize) -> u64 {
+    let _held = BUFFER.lock();
+    let entity = if second { WindowEntity::Secondary } else { PRIMARY };
+    let mut buffer = [0; 512];
+    let Some(part) = buffer.get_mut(..length) else { return 2 };
+    code(
+        calls::window_mkey_config(entity, mkey)
+            .and_then(|()| calls::window_copy_from_host(entity, part, from))
+            .and_then(|()| calls::window_copy_to_host(entity, to, part)),
+    )
+}
+
+/// The same by the calls of before 24.10.
+#[rpc]
+fn copy_with_context(mkey: u32, from: u64, to: u64, length: usize) -> u64 {
+    let context = ThreadContext::current();
+    let mut buffer = [0; 512];
+    let Some(part) = buffer.get_mut(..length) else { return 2 };
+    let steps = [
+        with_context::window_mkey_config(context, mkey),
+        with_context::window_copy_from_host(context, part, from),
+        with_context::window_copy_to_host(context, to, part),
+    ];
+    u64::from(steps.contains(&Status::Failed))
+}
+
+/// Takes a window, and gives what its address of `host` holds.
+#[rpc]
+fn peek(window: u16, mkey: u32, host: u64) -> u64 {
+    let Ok(()) = calls::window_config(WindowEntity::Secondary, window, mkey) else {
+        return u64::MAX;
+    };
+    let window = ThreadContext::current().window(WindowEntity::Secondary);
+    window.and_then(|it| it.read_u64(host)).unwrap_or(u64::MAX - 1)
+}
+
+#[rpc]
+fn poke(mkey: u32, host: u64, value: u64) -> u64 {
+    let window = ThreadContext::current().window(PRIMARY);
+    code(window.and_then(|it| {
+        it.set_mkey(mkey);
+        it.write_u64(host, value)
+    }))
+}
+
+// Queues.
+
+/// A word of the process's memory that the host has given the address of.
+fn word<T>(address: u64) -> &'static T {
+    // SAFETY: the host gives addresses in the heap, of atomics, which nothing else uses otherwise.
+    unsafe { &*with_exposed_provenance(address as usize) }
+}
+
+/// What [`drain`] stands on: written by the host, in the heap.
+#[repr(C)]
+struct Drain {
+    count: AtomicU64,
+    bytes: AtomicU64,
+    ring: u64,
+    record: u64,
+    cqn: u32,
+    log_cqes: u32,
+    consumer: AtomicU32,
+}
+
+/// Takes all CQEs of a CQ, counts them and their bytes, and arms the CQ.
+#[event_handler]
+fn drain(at: u64) {
+    let drain: &Drain = word(at);
+    let words = 8_usize << drain.log_cqes;
+    // SAFETY: the host says where the ring is, and how long.
+    let ring =
+        unsafe { core::slice::from_raw_parts(with_exposed_provenance(drain.ring as usize), words) };
+    let Some(mut cqes) = CqRing::new(ring, drain.consumer.load(Ordering::Relaxed)) else {
+        system::error(200)
+    };
+    while let Some(cqe) = cqes.poll() {
+        drain.bytes.fetch_add(cqe.byte_cnt().into(), Ordering::Relaxed);
+        drain.count.fetch_add(1, Ordering::Release);
+    }
+    cqes.set_record(word(drain.record));
+    drain.consumer.store(cqes.consumer(), Ordering::Relaxed);
+    calls::cq_arm(cqes.consumer(), drain.cqn);
+}
+
+#[rpc]
+fn trigger(cqn: u32) {
+    calls::zcqe_gen(cqn);
+}
+
+/// Posts an RDMA WRITE at WQEBB `pi` of a QP whose ring and record are in this process's heap.
+#[rpc]
+fn post_write(
+    ring: u64,
+    qpn: u32,
+    pi: u16,
+    record: u64,
+    from: u64,
+    to: u64,
+    keys: u64,
+    length: u32,
+) {
+    let segments = [
+        Segment::ctrl(pi, qpn, CompletionMode::Always, Request::RdmaWrite),
+        Segment::rdma(keys as u32, to),
+        Segment::data(length, (keys >> 32) as u32, from),
+    ];
+    let bytes = segments.iter().flat_map(|segment| segment.as_bytes().as_chunks::<8>().0);
+    for (at, part) in (ring..).step_by(8).zip(bytes) {
+        word::<AtomicU64>(at).store(u64::from_ne_bytes(*part), Ordering::Relaxed);
+    }
+    record::sq_set_pi(word(record), pi.wrapping_add(1));
+    calls::qp_sq_ring_db(pi.wrapping_add(1), qpn);
+}
+
+// Messages.
+
+#[rpc]
+fn says(number: u64) -> usize {
+    print!("number {number}")
+        + msg!(Stream::DEFAULT, Level::Error, "and {:#x}", number)
+        + with_context::puts(ThreadContext::current(), "a line")
+}
+
+#[rpc]
+fn says_often(times: u64) -> u64 {
+    (0..times).map(|n| u64::from(print!("{n}") > 0)).sum()
+}
+
+// Memory, for a host that has no other way to it.
+
+#[rpc]
+fn load(address: u64) -> u64 {
+    word::<AtomicU64>(address).load(Ordering::Relaxed)
+}
+
+#[rpc]
+fn store(address: u64, value: u64) {
+    word::<AtomicU64>(address).store(value, Ordering::Relaxed);
+}

@@ -1,0 +1,215 @@
+//! The attributes of `verbless_flexio_dev` that make functions of a DPA program callable by its
+//! host; they are re-exported and described there.
+//!
+//! A function keeps its Rust form. Beside it goes an entry point of its name that takes and returns
+//! words in registers, and a symbol that says to hosts what the function is:
+//! `dpa:add(u64,u32)->u64` of an RPC, `dpa:on_packet` of an event handler.
+
+use proc_macro::TokenStream;
+use proc_macro2::TokenStream as Tokens;
+use quote::{format_ident, quote};
+use syn::spanned::Spanned;
+use syn::{Error, FnArg, ItemFn, Result, ReturnType, Signature, Type, parse_macro_input};
+
+/// What an argument and a result may be: what a word holds.
+const WORDS: [&str; 11] =
+    ["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize", "bool"];
+/// Registers that arguments are passed in.
+const ARGUMENTS: usize = 8;
+
+/// A function that the host calls (`__dpa_rpc__`).
+#[proc_macro_attribute]
+pub fn rpc(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    let item = parse_macro_input!(item as ItemFn);
+    done(no_options(&attribute.into()).and_then(|()| expand_rpc(&item)))
+}
+
+/// A function that events start (`__dpa_global__`).
+#[proc_macro_attribute]
+pub fn event_handler(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    let item = parse_macro_input!(item as ItemFn);
+    done(no_options(&attribute.into()).and_then(|()| expand_handler(&item)))
+}
+
+fn done(expanded: Result<Tokens>) -> TokenStream {
+    expanded.unwrap_or_else(Error::into_compile_error).into()
+}
+
+fn no_options(attribute: &Tokens) -> Result<()> {
+    match attribute.is_empty() {
+        true => Ok(()),
+        false => Err(Error::new(attribute.span(), "this attribute takes no options")),
+    }
+}
+
+/// A function that C code could declare, of which there is one.
+fn check(signature: &Signature) -> Result<()> {
+    let refused = |what: &dyn Spanned, why| Err(Error::new(what.span(), why));
+    match signature {
+        Signature { asyncness: Some(token), .. } => refused(token, "an entry point is not async"),
+        Signature { unsafety: Some(token), .. } => {
+            refused(token, "the host calls an entry point as it likes: it cannot be unsafe")
+        }
+        Signature { abi: Some(abi), .. } => {
+            refused(abi, "leave `extern` out: the entry point is made beside the function")
+        }
+        Signature { generics, .. } if !generics.params.is_empty() => {
+            refused(generics, "an entry point is one function: it has no parameters of its own")
+        }
+        Signature { variadic: Some(variadic), .. } => {
+            refused(variadic, "an entry point has a fixed number of arguments")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The name of a type that a word holds.
+fn word(of: &Type) -> Result<String> {
+    let name = match of {
+        Type::Path(path) => path.path.get_ident().map(ToString::to_string),
+        _ => None,
+    };
+    name.filter(|name| WORDS.contains(&name.as_str())).ok_or_else(|| {
+        let why = format!("a word in a register is one of {}", WORDS.join(", "));
+        Error::new(of.span(), why)
+    })
+}
+
+/// The types of its arguments.
+fn arguments(signature: &Signature) -> Result<Vec<&Type>> {
+    let types = signature.inputs.iter().map(|argument| match argument {
+        FnArg::Typed(typed) => Ok(&*typed.ty),
+        FnArg::Receiver(this) => Err(Error::new(this.span(), "an entry point is no method")),
+    });
+    types.collect()
+}
+
+fn expand_rpc(item: &ItemFn) -> Result<Tokens> {
+    let signature = &item.sig;
+    check(signature)?;
+    let types = arguments(signature)?;
+    if let Some(more) = types.get(ARGUMENTS) {
+        let why = "a call has 8 arguments at most: pass the address of a block of memory";
+        return Err(Error::new(more.span(), why));
+    }
+    let names = types.iter().map(|it| word(it)).collect::<Result<Vec<_>>>()?;
+    let result = match &signature.output {
+        ReturnType::Default => String::new(),
+        ReturnType::Type(_, returned) => format!("->{}", word(returned)?),
+    };
+    let symbol = format!("dpa:{}({}){result}", signature.ident, names.join(","));
+    let registers: Vec<_> = (0..types.len()).map(|at| format_ident!("a{at}")).collect();
+    let name = &signature.ident;
+    let call = quote!(#name(#(::verbless_flexio_dev::Word::from_word(#registers)),*));
+    let body = quote! {
+        extern "C" fn entry(#(#registers: u64),*) -> u64 {
+            ::verbless_flexio_dev::Word::to_word(#call)
+        }
+    };
+    Ok(entry_point(item, &symbol, &body))
+}
+
+fn expand_handler(item: &ItemFn) -> Result<Tokens> {
+    let signature = &item.sig;
+    check(signature)?;
+    let types = arguments(signature)?;
+    let [argument] = types[..] else {
+        let why = "an event handler has one argument, a u64: what the host gave its thread";
+        return Err(Error::new(signature.span(), why));
+    };
+    if word(argument)? != "u64" {
+        return Err(Error::new(argument.span(), "the argument of an event handler is a u64"));
+    }
+    let never = |returned: &Type| matches!(returned, Type::Never(_));
+    if let ReturnType::Type(_, returned) = &signature.output
+        && !never(returned)
+    {
+        return Err(Error::new(returned.span(), "an event handler returns nothing to anybody"));
+    }
+    let name = &signature.ident;
+    let body = quote! {
+        extern "C" fn entry(argument: u64) {
+            #name(argument);
+        }
+    };
+    Ok(entry_point(item, &format!("dpa:{name}"), &body))
+}
+
+/// The function as it is, its entry point, and the symbol that tells of it.
+fn entry_point(item: &ItemFn, symbol: &str, body: &Tokens) -> Tokens {
+    let name = item.sig.ident.to_string();
+    let section = format!(".text.dpa.{name}");
+    // Machines that are no DPA have no such sections, and call the function itself.
+    quote! {
+        #item
+        #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+        const _: () = {
+            #[unsafe(export_name = #name)]
+            #[unsafe(link_section = #section)]
+            #body
+
+            #[used]
+            #[unsafe(export_name = #symbol)]
+            #[unsafe(link_section = ".dpa.functions")]
+            static SIGNATURE: u8 = 0;
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_str;
+
+    use super::*;
+
+    fn rpc_of(text: &str) -> std::result::Result<String, String> {
+        let item = parse_str(text).unwrap();
+        expand_rpc(&item).map(|it| it.to_string()).map_err(|error| error.to_string())
+    }
+
+    fn handler_of(text: &str) -> std::result::Result<String, String> {
+        let item = parse_str(text).unwrap();
+        expand_handler(&item).map(|it| it.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn symbols_say_what_a_function_takes_and_returns() {
+        let add = rpc_of("fn add(a: u64, b: i8) -> bool { a == b as u64 }").unwrap();
+        assert!(add.contains("\"dpa:add(u64,i8)->bool\"") && add.contains("\"add\""), "{add}");
+        assert!(rpc_of("fn reset() {}").unwrap().contains("\"dpa:reset()\""));
+        assert!(handler_of("fn on(argument: u64) {}").unwrap().contains("\"dpa:on\""));
+        assert!(handler_of("fn on(argument: u64) -> ! { loop {} }").is_ok());
+    }
+
+    #[test]
+    fn what_no_register_holds_is_refused_with_what_one_holds() {
+        for text in
+            ["fn f(a: &u8) {}", "fn f(a: (u8, u8)) {}", "fn f(a: f32) {}", "fn f(a: core::u8) {}"]
+        {
+            assert!(rpc_of(text).unwrap_err().starts_with("a word in a register is one of u8"));
+        }
+        assert!(rpc_of("fn f() -> u128 { 0 }").unwrap_err().contains("u64"));
+    }
+
+    #[test]
+    fn functions_that_are_no_entry_points_are_refused() {
+        let nine = "fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8, h: u8, i: u8) {}";
+        let refused = [
+            (nine, "8 arguments at most"),
+            ("async fn f() {}", "async"),
+            ("unsafe fn f() {}", "unsafe"),
+            ("extern \"C\" fn f() {}", "extern"),
+            ("fn f<T>() {}", "parameters"),
+            ("fn f(&self) {}", "method"),
+        ];
+        for (text, why) in refused {
+            let error = rpc_of(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        for text in
+            ["fn f() {}", "fn f(a: u64, b: u64) {}", "fn f(a: u32) {}", "fn f(a: u64) -> u64 { a }"]
+        {
+            assert!(handler_of(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! Programs that rustc has compiled for the DPA with the device API
+//! (`crates/flexio-dev/tests/program`): what its entry points do is told there.
+
+use std::sync::Arc;
+
+use verbless_command::{
+    CqAttr, CqObject, DpaCall, DpaCallState, DpaEntry, DpaOutbox, DpaProcess, DpaStatus, DpaThread,
+    DpaThreadKind, DpaThreadState, DpaWindow, Eqn, KeyAccess, KeyMemory, MkeyAttr, MkeyObject,
+    QueueMemory,
+};
+use verbless_prm::DpaFault;
+use verbless_riscv::Program;
+
+use super::rig::{CQ_AT, LOG_CQES, Rig, Sender};
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, pattern, until};
+
+cases!(
+    "dpa_programs",
+    "Compiled programs on the DPA: the device API, as a program for it has it.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    functions_are_called_by_name_with_arguments_of_every_width,
+    calls_that_share_a_lock_lose_no_update,
+    a_thread_finds_what_the_host_says_of_it,
+    an_error_of_a_doorbell_is_taken_once,
+    a_program_ends_with_a_status_that_says_how,
+    a_handler_ends_its_runs_and_itself,
+    a_thread_starts_another_of_its_process_and_no_other,
+    a_continuable_thread_goes_on_where_it_yielded,
+    a_yield_of_another_thread_has_no_effect,
+    memory_is_copied_through_both_windows_at_every_alignment,
+    calls_with_a_context_do_what_those_without_do,
+    a_program_takes_a_window_that_it_was_not_created_with,
+    what_a_window_does_not_show_is_refused_and_the_rest_is_stopped,
+    no_event_is_lost_between_draining_a_cq_and_arming_it,
+    a_handler_takes_the_completions_of_a_queue_pair,
+    a_program_posts_an_rdma_write,
+    messages_reach_the_host_and_lost_ones_are_counted,
+    a_panic_tells_the_host_where,
+);
+
+/// Where things are in the heap, behind the ring of [`CQ_AT`].
+const METADATA_AT: u64 = 0x800;
+const COUNT_AT: u64 = 0x880;
+const STREAM_AT: u64 = 0x900;
+const DRAIN_AT: u64 = 0xa00;
+const RECORD_AT: u64 = 0xb00;
+const QP_AT: u64 = 0x3000;
+const QP_RECORD_AT: u64 = 0x4000;
+
+/// A process of the program, with an outbox and two windows.
+struct Compiled {
+    rig: Arc<Rig>,
+    program: Arc<Program>,
+    process: Arc<DpaProcess>,
+    outbox: Arc<DpaOutbox>,
+    windows: [Arc<DpaWindow>; 2],
+}
+
+impl Compiled {
+    fn new(lab: &Lab) -> Result<Self, Stop> {
+        Self::of(Rig::new(lab)?, 0)
+    }
+
+    fn of(rig: Arc<Rig>, watchdog: u64) -> Result<Self, Stop> {
+        let path = crate::dpa_program().ok_or_else(|| Stop::fail("there is no program"))?;
+        let file = std::fs::read(&path)?;
+        let program = Program::parse(&file)?;
+        let process = rig.process_of(&file, watchdog)?;
+        let outbox = rig.device.create_dpa_outbox(&process, &rig.uar)?;
+        let window = || rig.device.create_dpa_window(&process, &rig.pd);
+        let windows = [window()?, window()?];
+        Ok(Self { program: Arc::new(program), process, outbox, windows, rig })
+    }
+
+    /// Another process of the same program.
+    fn another(&self) -> Result<Self, Stop> {
+        Self::of(self.rig.clone(), 0)
+    }
+
+    fn heap(&self, at: u64) -> u64 {
+        self.process.heap_address() + at
+    }
+
+    fn entry(&self, name: &str) -> Result<DpaEntry, Stop> {
+        let symbol = self.program.symbol(name).filter(|symbol| symbol.function);
+        let symbol = symbol.ok_or_else(|| Stop::fail(format!("the program has no {name}")))?;
+        Ok(DpaEntry {
+            outbox: Some(self.outbox.clone()),
+            windows: self.windows.each_ref().map(|window| Some(window.clone())),
+            ..DpaEntry::at(symbol.address)
+        })
+    }
+
+    fn begin(&self, name: &str, given: &[u64]) -> Result<DpaCall, Stop> {
+        self.begin_at(&self.entry(name)?, given)
+    }
+
+    fn begin_at(&self, entry: &DpaEntry, given: &[u64]) -> Result<DpaCall, Stop> {
+        let mut arguments = [0; 8];
+        arguments[..given.len()].copy_from_slice(given);
+        Ok(self.rig.device.begin_dpa_call(&self.process, entry, arguments)?)
+    }
+
+    fn end_of(&self, call: &DpaCall) -> Result<DpaCallState, Stop> {
+        let ended = || match call.state() {
+            Ok(DpaCallState::Running) => None,
+            other => Some(other),
+        };
+        Ok(until("the end of a call", ended)??)
+    }
+
+    fn wait(&self, call: &DpaCall) -> Result<u64, Stop> {
+        match self.end_of(call)? {
+            DpaCallState::Returned(result) => Ok(result),
+            other => {
+                let report = self.process.query()?;
+                Err(Stop::fail(format!("a call did not return: {other:?}; {report}")))
+            }
+        }
+    }
+
+    fn call(&self, name: &str, arguments: &[u64]) -> Result<u64, Stop> {
+        self.wait(&self.begin(name, arguments)?)
+    }
+
+    /// The status with which a call ends its process.
+    fn dies(&self, name: &str, arguments: &[u64]) -> Result<u8, Stop> {
+        match self.end_of(&self.begin(name, arguments)?)? {
+            DpaCallState::ProcessEnded(DpaStatus(status)) => Ok(status),
+            other => Err(Stop::fail(format!("{name} did not end its process: {other:?}"))),
+        }
+    }
+
+    fn load(&self, at: u64) -> Result<u64, Stop> {
+        self.call("load", &[self.heap(at)])
+    }
+
+    fn store(&self, at: u64, value: u64) -> Result<(), Stop> {
+        self.call("store", &[self.heap(at), value]).map(drop)
+    }
+
+    fn store_bytes(&self, at: u64, bytes: &[u8]) -> Result<(), Stop> {
+        for (at, part) in (at..).step_by(8).zip(bytes.chunks(8)) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.store(at, u64::from_le_bytes(word))?;
+        }
+        Ok(())
+    }
+
+    fn thread(&self, name: &str, argument: u64, kind: DpaThreadKind) -> Result<DpaThread, Stop> {
+        let entry = self.entry(name)?;
+        Ok(self.rig.device.create_dpa_thread(&self.process, &entry, argument, kind)?)
+    }
+
+    /// Gives a thread an event and waits until it waits again, or is finished.
+    fn activate(&self, thread: &DpaThread, runs: u64, end: DpaThreadState) -> Result<(), Stop> {
+        ensure_eq!(self.call("activate", &[thread.id().into()])?, 0, "errno after the activation");
+        let ended = || thread.query().ok().filter(|it| it.runs == runs && it.state == end);
+        until(&format!("the end of run {runs}"), ended).map(drop)
+    }
+
+    /// A CQ in the heap whose CQEs the program takes.
+    fn drain(&self) -> Result<Drain, Stop> {
+        let thread = self.thread("drain", self.heap(DRAIN_AT), DpaThreadKind::default())?;
+        let heap = Arc::new(self.process.heap());
+        for entry in 0..1_u64 << LOG_CQES {
+            self.store(CQ_AT + 64 * entry + 56, 0xf0 << 56)?;
+        }
+        let cq = Arc::new(self.rig.device.create_cq(CqAttr {
+            uar: self.rig.uar.clone(),
+            ring: QueueMemory::new(heap.clone(), CQ_AT),
+            record: QueueMemory::new(heap, RECORD_AT),
+            log_cqes: LOG_CQES,
+            wide: false,
+            eqn: Eqn(0),
+            thread: Some(thread.id()),
+            ignore_overrun: false,
+        })?);
+        let number = u64::from(cq.cqn().0);
+        let words =
+            [0, 0, self.heap(CQ_AT), self.heap(RECORD_AT), number | u64::from(LOG_CQES) << 32, 0];
+        for (at, word) in (DRAIN_AT..).step_by(8).zip(words) {
+            self.store(at, word)?;
+        }
+        // The handler arms the CQ by itself: it takes what is there, which is nothing.
+        self.activate(&thread, 1, DpaThreadState::IDLE)?;
+        Ok(Drain { cq, thread })
+    }
+
+    fn drained(&self, count: u64) -> Result<(), Stop> {
+        let all = || self.load(DRAIN_AT).ok().filter(|&seen| seen >= count);
+        let seen = until(&format!("{count} CQEs"), all)?;
+        ensure_eq!(seen, count, "CQEs that the handler has taken");
+        Ok(())
+    }
+
+    /// A key over the heap, whose addresses are the process's.
+    fn heap_key(&self) -> Result<MkeyObject, Stop> {
+        let umem = Arc::new(self.process.heap());
+        Ok(self.rig.device.create_mkey(MkeyAttr {
+            pd: self.rig.pd.clone(),
+            access: KeyAccess::ALL,
+            start: umem.address(),
+            length: umem.length(),
+            memory: KeyMemory::Umem { umem, offset: 0 },
+        })?)
+    }
+}
+
+/// A CQ and the thread that takes its CQEs. The CQ goes first.
+struct Drain {
+    cq: Arc<CqObject>,
+    thread: DpaThread,
+}
+
+fn functions_are_called_by_name_with_arguments_of_every_width(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    ensure_eq!(dpa.call("add", &[40, 2])?, 42, "the sum");
+    ensure_eq!(dpa.call("add", &[1, u64::MAX])?, 1 + u64::from(u32::MAX), "a word cut to 32 bits");
+    let negative = |value: i64| value as u64;
+    let widths = [negative(-3), 300, 1, negative(-40_000), 5, negative(-6), 7, 0x1ff];
+    let sum = -3 + 300 + 1 - 40_000 + 5 - 6 + 7 + 255;
+    ensure_eq!(dpa.call("widths", &widths)? as i64, sum, "the sum of eight widths");
+    ensure_eq!(dpa.call("nothing", &[])?, 0, "what nothing returns");
+    Ok(())
+}
+
+fn calls_that_share_a_lock_lose_no_update(lab: &Lab) -> Result<(), Stop> {
+    const TIMES: u64 = 3_000;
+    let dpa = Compiled::new(lab)?;
+    let calls = (0..8).map(|_| dpa.begin("increment", &[TIMES]));
+    let calls = calls.collect::<Result<Vec<_>, _>>()?;
+    for call in &calls {
+        dpa.wait(call)?;
+    }
+    ensure_eq!(dpa.call("count", &[])?, 8 * TIMES, "updates");
+    Ok(())
+}
+
+fn a_thread_finds_what_the_host_says_of_it(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    ensure_eq!(dpa.call("thread_id", &[])?, 0, "the number of a thread that has none");
+    dpa.store(METADATA_AT, 7)?;
+    dpa.store(METADATA_AT + 8, dpa.heap(COUNT_AT))?;
+    dpa.store_bytes(METADATA_AT + 16, b"worker\0\0\0\0\0\0\0\0\0\0")?;
+    for (name, expected) in [("thread_id", 7), ("thread_storage", dpa.heap(COUNT_AT))] {
+        let entry = DpaEntry { metadata: dpa.heap(METADATA_AT), ..dpa.entry(name)? };
+        ensure_eq!(dpa.wait(&dpa.begin_at(&entry, &[])?)?, expected, "{name}");
+    }
+    Ok(())
+}
+
+fn an_error_of_a_doorbell_is_taken_once(lab: &Lab) -> Result<(), Stop> {
+    const NO_QUEUE: u64 = 2;
+    let dpa = Compiled::new(lab)?;
+    let seen = dpa.call("errno_of", &[0xff_ffff])?;
+    ensure_eq!(seen, NO_QUEUE << 32 | NO_QUEUE << 16, "errno, as taken, and after that");
+    Ok(())
+}
+
+fn a_program_ends_with_a_status_that_says_how(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    ensure_eq!(dpa.call("panics", &[1])?, 2, "what does not panic");
+    for (name, argument, status) in [
+        ("ends_with", 128, 128),
+        ("ends_with", 255, 255),
+        ("ends_with", 127, DpaFault::ILLEGAL_ERROR.0),
+        ("ends_with", 0, DpaFault::ILLEGAL_ERROR.0),
+        ("finishes", 0, DpaFault::FINISHED.0),
+        ("panics", 3, DpaFault::PANIC.0),
+    ] {
+        ensure_eq!(dpa.another()?.dies(name, &[argument])?, status, "{name}({argument})");
+    }
+    ensure_eq!(dpa.process.query()?.status, DpaStatus(0), "the status of the first process");
+    Ok(())
+}
+
+fn a_handler_ends_its_runs_and_itself(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let thread = dpa.thread("runs", 3, DpaThreadKind::default())?;
+    // Two runs start themselves again; the third waits, and the fourth was the last.
+    dpa.activate(&thread, 3, DpaThreadState::IDLE)?;
+    dpa.activate(&thread, 4, DpaThreadState::FINISHED)?;
+    dpa.activate(&thread, 4, DpaThreadState::FINISHED)
+}
+
+fn a_thread_starts_another_of_its_process_and_no_other(lab: &Lab) -> Result<(), Stop> {
+    const NO_THREAD: u64 = 3;
+    let (one, two) = (Compiled::new(lab)?, Compiled::new(lab)?);
+    let two = match Arc::ptr_eq(&one.rig, &two.rig) {
+        true => two,
+        false => one.another()?,
+    };
+    let thread = one.thread("runs", 1, DpaThreadKind::default())?;
+    let number = thread.id().into();
+    ensure_eq!(two.call("activate", &[number])?, NO_THREAD, "errno of another process");
+    ensure_eq!(one.call("activate", &[number ^ 1])?, NO_THREAD, "errno for no thread");
+    ensure_eq!(thread.query()?.events, 0, "events of the thread");
+    one.activate(&thread, 1, DpaThreadState::IDLE)
+}
+
+fn a_continuable_thread_goes_on_where_it_yielded(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let kind = DpaThreadKind { continuable: true, ..DpaThreadKind::default() };
+    let thread = dpa.thread("continues", dpa.heap(COUNT_AT), kind)?;
+    for runs in [1, 2] {
+        dpa.activate(&thread, runs, DpaThreadState::IDLE)?;
+        ensure_eq!(dpa.load(COUNT_AT)?, runs, "rounds of the loop");
+    }
+    // The third round yields with an event, which is a fourth.
+    dpa.activate(&thread, 4, DpaThreadState::IDLE)?;
+    ensure_eq!(dpa.load(COUNT_AT)?, 4, "rounds of the loop");
+    Ok(())
+}
+
+fn a_yield_of_another_thread_has_no_effect(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::of(Rig::new(lab)?, 300_000)?;
+    let thread = dpa.thread("continues", dpa.heap(COUNT_AT), DpaThreadKind::default())?;
+    // It never ends its run then, which the watchdog does. The call may end with it.
+    let _call = dpa.begin("activate", &[thread.id().into()])?;
+    let ended = || dpa.process.query().ok().filter(|info| info.status.0 != 0);
+    let info = until("the watchdog", ended)?;
+    ensure_eq!(info.status, DpaStatus(DpaFault::WATCHDOG.0), "status");
+    Ok(())
+}
+
+/// Copies within the host's memory, by `copy`.
+fn copies(
+    dpa: &Compiled,
+    key: &MkeyObject,
+    mut copy: impl FnMut(u64, u64, u64, u64) -> Result<u64, Stop>,
+) -> Result<(), Stop> {
+    const TO: usize = 4096;
+    let host = &dpa.rig.host;
+    let base = host.umem.address();
+    for (from, to, length) in
+        [(0, 0, 512), (1, 0, 64), (0, 3, 100), (5, 7, 33), (2, 6, 17), (0, 0, 1), (3, 1, 0)]
+    {
+        host.memory.write_at(0, &pattern(3, 600))?;
+        host.memory.write_at(TO, &[0xa5; 600])?;
+        let (source, target) = (base + from, base + TO as u64 + to);
+        let done = copy(key.lkey().0.into(), source, target, length)?;
+        ensure_eq!(done, 0, "the status of {length} bytes from {from} to {to}");
+        let mut found = vec![0; 600];
+        host.memory.read_at(TO, &mut found)?;
+        let mut expected = vec![0xa5; 600];
+        expected[to as usize..][..length as usize]
+            .copy_from_slice(&pattern(3, 600)[from as usize..][..length as usize]);
+        ensure!(found == expected, "{length} bytes from {from} to {to} are others");
+    }
+    Ok(())
+}
+
+fn memory_is_copied_through_both_windows_at_every_alignment(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    for second in [0, 1] {
+        copies(&dpa, &key, |key, from, to, length| {
+            dpa.call("copy", &[second, key, from, to, length])
+        })?;
+    }
+    Ok(())
+}
+
+fn calls_with_a_context_do_what_those_without_do(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    copies(&dpa, &key, |key, from, to, length| {
+        dpa.call("copy_with_context", &[key, from, to, length])
+    })
+}
+
+fn a_program_takes_a_window_that_it_was_not_created_with(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    let third = dpa.rig.device.create_dpa_window(&dpa.process, &dpa.rig.pd)?;
+    dpa.rig.host.memory.write_at(64, &0x1122_3344_5566_7788_u64.to_le_bytes())?;
+    let host = dpa.rig.host.umem.address() + 64;
+    let peek = |id: u16, address| dpa.call("peek", &[id.into(), key.lkey().0.into(), address]);
+    ensure_eq!(peek(third.id(), host)?, 0x1122_3344_5566_7788, "what the third window shows");
+    ensure_eq!(peek(256, host)?, u64::MAX, "window 256, of which there is none");
+    ensure_eq!(peek(third.id(), 1 << 48)?, u64::MAX - 1, "an address of 49 bits");
+    // The process has no such window: there is no configuration of it.
+    ensure_eq!(
+        dpa.dies("peek", &[third.id() as u64 + 1, key.lkey().0.into(), host])?,
+        DpaFault::STORE.0,
+        "status"
+    );
+    Ok(())
+}
+
+fn what_a_window_does_not_show_is_refused_and_the_rest_is_stopped(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let read_only = dpa.rig.key(KeyAccess::LOCAL_READ)?;
+    let key = u64::from(read_only.lkey().0);
+    let host = dpa.rig.host.umem.address();
+    ensure_eq!(dpa.call("poke", &[key, 1 << 48, 1])?, 1, "the status of an address of 49 bits");
+    let end = (1 << 48) - 4;
+    ensure_eq!(dpa.call("copy", &[0, key, host, end, 16])?, 1, "of a range that ends above it");
+    ensure_eq!(dpa.dies("poke", &[key, host, 1])?, DpaFault::WINDOW.0, "status of the process");
+    let mut word = [1; 8];
+    dpa.rig.host.memory.read_at(0, &mut word)?;
+    ensure_eq!(word, [0; 8], "what was to be written");
+    Ok(())
+}
+
+fn no_event_is_lost_between_draining_a_cq_and_arming_it(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let drain = dpa.drain()?;
+    // An outbox takes doorbells of one thread at a time.
+    let outbox = Some(dpa.rig.device.create_dpa_outbox(&dpa.process, &dpa.rig.uar)?);
+    let entry = DpaEntry { outbox, ..dpa.entry("trigger")? };
+    let number = drain.cq.cqn().0.into();
+    // Never more at a time than the CQ has room for.
+    for round in 1..=40_u64 {
+        for _ in 0..5 {
+            dpa.wait(&dpa.begin_at(&entry, &[number])?)?;
+        }
+        dpa.drained(5 * round)?;
+    }
+    let runs = drain.thread.query()?.runs;
+    ensure!(runs > 40, "200 CQEs in 40 rounds took {runs} runs");
+    Ok(())
+}
+
+fn a_handler_takes_the_completions_of_a_queue_pair(lab: &Lab) -> Result<(), Stop> {
+    let pair = Pair::new(lab)?;
+    let device = pair.a.domain.device().clone();
+    let dpa = Compiled::of(Rig::of(device, pair.a.domain.pd().clone())?, 0)?;
+    let drain = dpa.drain()?;
+    let mut sender = Sender::new(&dpa.rig, &drain.cq)?;
+    sender.connect(&pair.a.domain, &pair.a)?;
+    // More than the CQ has entries, so that the consumer index must come back to the device.
+    for request in 1..=40 {
+        sender.post()?;
+        sender.ring();
+        dpa.drained(request)?;
+    }
+    Ok(())
+}
+
+fn a_program_posts_an_rdma_write(lab: &Lab) -> Result<(), Stop> {
+    let pair = Pair::new(lab)?;
+    let device = pair.a.domain.device().clone();
+    let dpa = Compiled::of(Rig::of(device, pair.a.domain.pd().clone())?, 0)?;
+    let drain = dpa.drain()?;
+    let heap = Arc::new(dpa.process.heap());
+    let place = |at| QueueMemory::new(heap.clone(), at);
+    let mut sender = Sender::at(&dpa.rig, &drain.cq, place(QP_AT), place(QP_RECORD_AT))?;
+    sender.connect(&pair.a.domain, &pair.a)?;
+    let (key, heap_key) = (dpa.rig.key(KeyAccess::ALL)?, dpa.heap_key()?);
+    let keys = u64::from(heap_key.lkey().0) << 32 | u64::from(key.rkey().0);
+    let host = dpa.rig.host.umem.address();
+    for index in 0..20_u64 {
+        dpa.store(COUNT_AT, 0x1111 * (index + 1))?;
+        let wqe = dpa.heap(QP_AT) + 64 + 64 * (index % 16);
+        let record = dpa.heap(QP_RECORD_AT) + 4;
+        let (from, to) = (dpa.heap(COUNT_AT), host + 8 * index);
+        let number = u64::from(sender.qpn());
+        dpa.call("post_write", &[wqe, number, index, record, from, to, keys, 8])?;
+        dpa.drained(index + 1)?;
+        let mut word = [0; 8];
+        dpa.rig.host.memory.read_at(8 * index as usize, &mut word)?;
+        ensure_eq!(u64::from_le_bytes(word), 0x1111 * (index + 1), "what write {index} brought");
+    }
+    Ok(())
+}
+
+/// A stream of four messages in the host's memory, attached as the default one.
+fn attach(dpa: &Compiled, key: &MkeyObject) -> Result<(), Stop> {
+    const LOG_SLOTS: u64 = 2;
+    const INFO: u64 = 4;
+    let window = u64::from(dpa.windows[1].id());
+    let words = [
+        u64::from(key.lkey().0) << 32 | 1,
+        dpa.rig.host.umem.address(),
+        INFO | window << 32 | LOG_SLOTS << 48,
+        0,
+        0,
+    ];
+    for (at, word) in (STREAM_AT..).step_by(8).zip(words) {
+        dpa.store(at, word)?;
+    }
+    ensure_eq!(dpa.call("verbless_stream_attach", &[255, dpa.heap(STREAM_AT)])?, 1, "no stream");
+    ensure_eq!(dpa.call("verbless_stream_attach", &[0, dpa.heap(STREAM_AT)])?, 0, "attaching");
+    Ok(())
+}
+
+/// Message `number` of the stream: level and text.
+fn message(dpa: &Compiled, number: u64) -> Result<(u8, String), Stop> {
+    let mut slot = [0; 256];
+    dpa.rig.host.memory.read_at(0x40 + 256 * (number as usize % 4), &mut slot)?;
+    let sequence = slot.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    ensure_eq!(sequence, number + 1, "the number in the slot of message {number}");
+    let length = usize::from(u16::from_le_bytes([slot[8], slot[9]]));
+    let text = slot.get(16..16 + length).ok_or_else(|| Stop::fail("a text of {length} bytes"))?;
+    Ok((slot[10], String::from_utf8_lossy(text).into_owned()))
+}
+
+fn messages_reach_the_host_and_lost_ones_are_counted(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    ensure_eq!(dpa.call("says", &[5])?, 0, "bytes of messages without a stream");
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    attach(&dpa, &key)?;
+    let bytes = "number 5".len() + "and 0x5".len() + "a line".len();
+    ensure_eq!(dpa.call("says", &[5])?, bytes as u64, "bytes of three messages");
+    for (number, level, text) in [(0, 4, "number 5"), (1, 2, "and 0x5"), (2, 4, "a line")] {
+        ensure_eq!(message(&dpa, number)?, (level, text.to_string()), "message {number}");
+    }
+    ensure_eq!(dpa.call("says_often", &[3])?, 1, "messages that there is room for");
+    dpa.rig.host.memory.write_at(0, &3_u64.to_le_bytes())?;
+    ensure_eq!(dpa.call("says_often", &[9])?, 3, "messages once the host has taken three");
+    ensure_eq!(message(&dpa, 6)?, (4, "2".to_string()), "the last of them");
+    let mut lost = [0; 8];
+    dpa.rig.host.memory.read_at(8, &mut lost)?;
+    ensure_eq!(u64::from_le_bytes(lost), 2 + 6, "messages lost");
+    Ok(())
+}
+
+fn a_panic_tells_the_host_where(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    attach(&dpa, &key)?;
+    ensure_eq!(dpa.dies("panics", &[3])?, DpaFault::PANIC.0, "status");
+    let (level, text) = message(&dpa, 0)?;
+    ensure_eq!(level, 1, "the level");
+    ensure!(text.contains("main.rs:") && text.contains("the len is 3"), "it says {text:?}");
+    Ok(())
+}

@@ -32,6 +32,7 @@ pub mod lock;
 #[cfg(doc)]
 pub mod mapping {
     #![doc = include_str!("../../../docs/mapping/flexio-dev.md")]
+    use super::calls::*;
     use super::context::*;
     use super::event::*;
     use super::lock::*;

@@ -9,6 +9,9 @@ use verbless_prm::hot::{
     InlineWord, RaddrSegment, SrqNextSegment, WaitDataSegment, completion, opcode,
 };
 
+/// log2 of the segments in a WQEBB, in which the depth of a send queue is counted
+/// (`LOG_SQE_NUM_SEGS`).
+pub const LOG_PER_WQEBB: u8 = 2;
 /// Bytes of a segment.
 pub const BYTES: usize = 16;
 /// Bytes that [`Segment::inline`] has room for.
@@ -172,6 +175,13 @@ impl Segment {
         split(wait.as_bytes())
     }
 
+    /// The address of a segment that [`Segment::data`] made, as of a receive WQE
+    /// (`flexio_dev_rwqe_get_addr`).
+    pub const fn data_address(&self) -> u64 {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h] = self.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+
     /// Its bytes, as they are in the ring.
     pub const fn as_bytes(&self) -> &[u8; BYTES] {
         &self.0
@@ -187,8 +197,9 @@ fn split<const N: usize>(bytes: &[u8]) -> [Segment; N] {
     segments
 }
 
-/// Flags of [`Segment::eth`]: which checksums the device fills in. Of the flags for software's
-/// parsing of headers, whose bits Linux and the DPA's headers place differently, none has a name.
+/// Flags of [`Segment::eth`]: which checksums the device fills in, and what software has found of a
+/// packet's inner headers. The flags for outer headers have no name: Linux has them in bits 5 and 4
+/// (`enum mlx5_wqe_swp_flags`), the DPA's headers in 6 and 5, and no third source is at hand.
 pub mod eth {
     /// Checksum of the outer L4 header.
     pub const L4_CHECKSUM: u16 = 0x8000;
@@ -198,6 +209,12 @@ pub mod eth {
     pub const INNER_L4_CHECKSUM: u16 = 0x2000;
     /// Checksum of the inner IP header.
     pub const INNER_L3_CHECKSUM: u16 = 0x1000;
+    /// A trailer is aligned (25.1).
+    pub const TRAILER_ALIGN: u16 = 0x0200;
+    /// By software: the inner L4 header is UDP.
+    pub const INNER_L4_UDP: u16 = 0x0002;
+    /// By software: the inner L3 header is IPv6.
+    pub const INNER_L3_IPV6: u16 = 0x0001;
 }
 
 #[cfg(test)]
@@ -273,6 +290,14 @@ mod tests {
         for (segment, hex) in rows {
             assert_eq!(*segment.as_bytes(), bytes(hex), "{hex}");
         }
+    }
+
+    #[test]
+    fn the_address_of_a_data_segment_is_found_again() {
+        assert_eq!(
+            Segment::data(1, 2, 0x0102_0304_0506_0708).data_address(),
+            0x0102_0304_0506_0708
+        );
     }
 
     #[test]

@@ -4,6 +4,8 @@
 #![no_std]
 #![no_main]
 
+mod formats;
+
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +14,8 @@ use verbless_flexio_dev::event::CqRing;
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{
     Failed, Level, Request, Segment, SpinLock, Status, Stream, ThreadContext, WindowEntity,
-    event_handler, msg, print, program, record, rpc, system,
+    event_handler, msg, msg_broadcast, msg_dbg, msg_dflt, msg_err, msg_info, msg_warn, print,
+    program, record, rpc, system,
 };
 
 program!();
@@ -51,6 +54,12 @@ fn increment(times: u64) -> u64 {
 
 #[rpc]
 fn nothing() {}
+
+/// What [`formats`] comes to here.
+#[rpc]
+fn formats_of(seed: u64) -> u64 {
+    formats::all(seed)
+}
 
 // The thread and its context.
 
@@ -246,6 +255,40 @@ fn trigger(cqn: u32) {
     calls::zcqe_gen(cqn);
 }
 
+/// Triggers a CQ by outbox `id`, chosen in either way, and again by another way of asking.
+#[rpc]
+fn trigger_by(id: u16, cqn: u32, fast: bool) -> u64 {
+    let context = ThreadContext::current();
+    if fast {
+        calls::outbox_config_fast(id);
+    } else if calls::outbox_config(id).is_err() {
+        return 1;
+    }
+    let done = with_context::msix_send(context, cqn);
+    calls::msix_send(cqn);
+    context.outbox().control();
+    done as u64 | u64::from(context.errno()) << 8
+}
+
+/// Every doorbell that the model has no queue for: how many set errno.
+#[rpc]
+fn refused_doorbells(number: u32) -> u64 {
+    let context = ThreadContext::current();
+    let rings: [fn(&ThreadContext, u32) -> Status; 3] = [
+        |context, number| with_context::eq_update_ci(context, 1, number),
+        |context, number| with_context::db_ctx_arm(context, number, 1),
+        |context, number| with_context::db_ctx_force_trigger(context, number, 1),
+    ];
+    let mut refused = 0;
+    for ring in rings {
+        let Status::Success = ring(context, number) else { continue };
+        context.outbox().control();
+        refused += u64::from(context.take_errno() == 2);
+    }
+    calls::read_db_value(number);
+    refused + u64::from(context.take_errno() == 2)
+}
+
 /// Posts an RDMA WRITE at WQEBB `pi` of a QP whose ring and record are in this process's heap.
 #[rpc]
 fn post_write(
@@ -278,6 +321,22 @@ fn says(number: u64) -> usize {
     print!("number {number}")
         + msg!(Stream::DEFAULT, Level::Error, "and {:#x}", number)
         + with_context::puts(ThreadContext::current(), "a line")
+}
+
+/// A message by each macro: the levels that the stream shows count.
+#[rpc]
+fn says_by_level() -> u64 {
+    let stream = Stream::DEFAULT;
+    let written = [
+        msg_err!(stream, "error"),
+        msg_warn!(stream, "warning"),
+        msg_info!(stream, "info"),
+        msg_dbg!(stream, "debug"),
+        msg_dflt!(Level::Always, "always"),
+        msg_dflt!(Level::None, "never"),
+        msg_broadcast!(Level::Error, "to all"),
+    ];
+    (0..).zip(written).map(|(bit, bytes)| u64::from(bytes > 0) << bit).sum()
 }
 
 #[rpc]

@@ -11,6 +11,9 @@ use verbless_command::{
 use verbless_prm::DpaFault;
 use verbless_riscv::Program;
 
+#[path = "../../../../../crates/flexio-dev/tests/program/src/formats.rs"]
+mod formats;
+
 use super::rig::{CQ_AT, LOG_CQES, Rig, Sender};
 use crate::case::cases;
 use crate::need::cap;
@@ -21,6 +24,7 @@ cases!(
     "Compiled programs on the DPA: the device API, as a program for it has it.",
     needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
     functions_are_called_by_name_with_arguments_of_every_width,
+    formats_are_the_same_on_the_dpa_and_its_host,
     calls_that_share_a_lock_lose_no_update,
     a_thread_finds_what_the_host_says_of_it,
     an_error_of_a_doorbell_is_taken_once,
@@ -36,7 +40,10 @@ cases!(
     no_event_is_lost_between_draining_a_cq_and_arming_it,
     a_handler_takes_the_completions_of_a_queue_pair,
     a_program_posts_an_rdma_write,
+    a_program_rings_by_the_outbox_that_it_chooses,
+    doorbells_that_the_model_does_not_have_set_errno,
     messages_reach_the_host_and_lost_ones_are_counted,
+    messages_have_the_level_of_their_macro,
     a_panic_tells_the_host_where,
 );
 
@@ -225,6 +232,14 @@ fn functions_are_called_by_name_with_arguments_of_every_width(lab: &Lab) -> Resu
     let sum = -3 + 300 + 1 - 40_000 + 5 - 6 + 7 + 255;
     ensure_eq!(dpa.call("widths", &widths)? as i64, sum, "the sum of eight widths");
     ensure_eq!(dpa.call("nothing", &[])?, 0, "what nothing returns");
+    Ok(())
+}
+
+fn formats_are_the_same_on_the_dpa_and_its_host(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    for seed in [0, 1, 0xa5a5_5a5a_1234_8765, u64::MAX] {
+        ensure_eq!(dpa.call("formats_of", &[seed])?, formats::all(seed), "formats of {seed:#x}");
+    }
     Ok(())
 }
 
@@ -469,6 +484,30 @@ fn a_program_posts_an_rdma_write(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
+fn a_program_rings_by_the_outbox_that_it_chooses(lab: &Lab) -> Result<(), Stop> {
+    const NO_QUEUE: u64 = 2;
+    let dpa = Compiled::new(lab)?;
+    let drain = dpa.drain()?;
+    let other = dpa.rig.device.create_dpa_outbox(&dpa.process, &dpa.rig.uar)?;
+    let page = dpa.rig.with_another_page()?;
+    let away = dpa.rig.device.create_dpa_outbox(&dpa.process, &page.uar)?;
+    let number = drain.cq.cqn().0.into();
+    let by = |id: u16, fast: u64| dpa.call("trigger_by", &[id.into(), number, fast]);
+    for fast in [0, 1] {
+        ensure_eq!(by(other.id(), fast)?, 0, "status and errno");
+        dpa.drained(2 * (fast + 1))?;
+        ensure_eq!(by(away.id(), fast)?, NO_QUEUE << 8, "errno of an outbox of another page");
+    }
+    ensure_eq!(by(256, 0)?, 1, "the status of an outbox that no process has");
+    dpa.drained(4)
+}
+
+fn doorbells_that_the_model_does_not_have_set_errno(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    ensure_eq!(dpa.call("refused_doorbells", &[1])?, 4, "doorbells that set errno");
+    Ok(())
+}
+
 /// A stream of four messages in the host's memory, attached as the default one.
 fn attach(dpa: &Compiled, key: &MkeyObject) -> Result<(), Stop> {
     const LOG_SLOTS: u64 = 2;
@@ -517,6 +556,22 @@ fn messages_reach_the_host_and_lost_ones_are_counted(lab: &Lab) -> Result<(), St
     let mut lost = [0; 8];
     dpa.rig.host.memory.read_at(8, &mut lost)?;
     ensure_eq!(u64::from_le_bytes(lost), 2 + 6, "messages lost");
+    Ok(())
+}
+
+fn messages_have_the_level_of_their_macro(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    attach(&dpa, &key)?;
+    // The stream has room for four: error, warning, info, always. It shows no debug.
+    ensure_eq!(dpa.call("says_by_level", &[])?, 0b001_0111, "messages written");
+    let expected = [(2, "error"), (3, "warning"), (4, "info"), (1, "always")];
+    for (number, (level, text)) in (0..).zip(expected) {
+        ensure_eq!(message(&dpa, number)?, (level, text.to_string()), "message {number}");
+    }
+    dpa.rig.host.memory.write_at(0, &4_u64.to_le_bytes())?;
+    ensure_eq!(dpa.call("says_by_level", &[])?, 0b001_0111, "messages written, then");
+    dpa.rig.host.memory.write_at(0, &8_u64.to_le_bytes())?;
     Ok(())
 }
 

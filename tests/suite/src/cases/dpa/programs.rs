@@ -8,6 +8,8 @@ use verbless_command::{
     DpaThreadKind, DpaThreadState, DpaWindow, Eqn, KeyAccess, KeyMemory, MkeyAttr, MkeyObject,
     QueueMemory,
 };
+use verbless_flexio_dev::ThreadMetadata;
+use verbless_flexio_dev::message::{SLOT_BYTES, SLOTS_AT};
 use verbless_prm::DpaFault;
 use verbless_riscv::Program;
 
@@ -258,9 +260,8 @@ fn calls_that_share_a_lock_lose_no_update(lab: &Lab) -> Result<(), Stop> {
 fn a_thread_finds_what_the_host_says_of_it(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::new(lab)?;
     ensure_eq!(dpa.call("thread_id", &[])?, 0, "the number of a thread that has none");
-    dpa.store(METADATA_AT, 7)?;
-    dpa.store(METADATA_AT + 8, dpa.heap(COUNT_AT))?;
-    dpa.store_bytes(METADATA_AT + 16, b"worker\0\0\0\0\0\0\0\0\0\0")?;
+    let metadata = ThreadMetadata::new(7, dpa.heap(COUNT_AT), "worker");
+    dpa.store_bytes(METADATA_AT, &metadata.to_bytes())?;
     for (name, expected) in [("thread_id", 7), ("thread_storage", dpa.heap(COUNT_AT))] {
         let entry = DpaEntry { metadata: dpa.heap(METADATA_AT), ..dpa.entry(name)? };
         ensure_eq!(dpa.wait(&dpa.begin_at(&entry, &[])?)?, expected, "{name}");
@@ -530,8 +531,9 @@ fn attach(dpa: &Compiled, key: &MkeyObject) -> Result<(), Stop> {
 
 /// Message `number` of the stream: level and text.
 fn message(dpa: &Compiled, number: u64) -> Result<(u8, String), Stop> {
-    let mut slot = [0; 256];
-    dpa.rig.host.memory.read_at(0x40 + 256 * (number as usize % 4), &mut slot)?;
+    let mut slot = [0; SLOT_BYTES];
+    let at = SLOTS_AT as usize + SLOT_BYTES * (number as usize % 4);
+    dpa.rig.host.memory.read_at(at, &mut slot)?;
     let sequence = slot.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     ensure_eq!(sequence, number + 1, "the number in the slot of message {number}");
     let length = usize::from(u16::from_le_bytes([slot[8], slot[9]]));

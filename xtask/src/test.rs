@@ -346,6 +346,8 @@ fn format() -> Result<Outcome> {
         "tests/clients/loopback/Cargo.toml",
         "crates/ring/tests/device/Cargo.toml",
         "crates/riscv/tests/program/Cargo.toml",
+        "crates/flexio-dev/tests/program/Cargo.toml",
+        "crates/flexio/tests/embedded/Cargo.toml",
     ] {
         let all = ["fmt", "--all", "--check", "--manifest-path", manifest];
         let good = cargo(&all).status()?.success();

@@ -5,6 +5,9 @@
 //! words in registers, and a symbol that says to hosts what the function is:
 //! `dpa:add(u64,u32)->u64` of an RPC, `dpa:on_packet` of an event handler.
 
+#[cfg(feature = "embed")]
+mod embed;
+
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
@@ -29,6 +32,14 @@ pub fn rpc(attribute: TokenStream, item: TokenStream) -> TokenStream {
 pub fn event_handler(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as ItemFn);
     done(no_options(&attribute.into()).and_then(|()| expand_handler(&item)))
+}
+
+/// Puts a program into the host's binary.
+#[cfg(feature = "embed")]
+#[proc_macro]
+pub fn embed(item: TokenStream) -> TokenStream {
+    let item = parse_macro_input!(item as embed::Embed);
+    done(embed::expand(&item))
 }
 
 fn done(expanded: Result<Tokens>) -> TokenStream {

@@ -79,7 +79,10 @@ pub(crate) fn shown() -> Result<PathBuf> {
     programs.into_iter().next().ok_or_else(|| "it is no program".into())
 }
 
-/// The cases `dpa_programs` on the model, in process and under `verbless-model run`.
+/// A host with that program in its binary.
+const EMBEDDED: &str = "crates/flexio/tests/embedded";
+
+/// The cases `dpa_programs` on the model, in process and under `verbless-model run`; and the host.
 fn programs() -> Result<Vec<Command>> {
     let (program, suite) = (shown()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {
@@ -91,7 +94,11 @@ fn programs() -> Result<Vec<Command>> {
     let mut under = Command::new(crate::run::model()?);
     under.args(["run", "--profile", "bluefield3", "--"]).arg(&suite);
     chosen(&mut under);
-    Ok(vec![here, under])
+    let mut embedded = cargo(&["run", "--locked"]);
+    embedded
+        .current_dir(workspace_root().join(EMBEDDED))
+        .env("CARGO_TARGET_DIR", workspace_root().join("target"));
+    Ok(vec![here, under, embedded])
 }
 
 /// All tests of the core and its programs. The step `dpa` of `cargo xtask test`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use verbless_command::{Device, Error, UserMemory};
 use verbless_devx::PageSizes;
+use verbless_devx::abi::core::access;
 
 use verbless_ring::ring::SharedMemory;
 
@@ -47,5 +48,17 @@ impl Pinned {
         let umem = unsafe { device.umem_reg(address, length, access, pages) }?;
         let user = UserMemory::new(umem, address, length, memory.clone());
         Ok(Self { memory, user: Arc::new(user) })
+    }
+}
+
+impl Memory {
+    /// Registers it for commands that name registered memory: files, queues, dumps. The device may
+    /// write there; no key leads to it.
+    ///
+    /// # Errors
+    /// The system refuses to pin so much.
+    pub fn register(&self, device: &Device) -> Result<Arc<UserMemory>, Error> {
+        let pinned = Pinned::of(device, self, access::LOCAL_WRITE, PageSizes::Bitmap(1 << 12))?;
+        Ok(pinned.user)
     }
 }

@@ -71,7 +71,7 @@ pub use verbless_flexio_macros::event_handler;
 pub use verbless_flexio_macros::rpc;
 pub use verbless_prm::{Cqe, CqeError, Eqe};
 pub use window::Window;
-pub use word::Word;
+pub use word::{Address, Word};
 
 /// A function that the host calls with up to 8 words and that returns one
 /// (`flexio_dev_rpc_handler_t`).
@@ -86,5 +86,3 @@ pub type PollThread = extern "C" fn(u64);
 /// Takes a host's arguments out of a buffer and calls a function with them
 /// (`flexio_dev_arg_unpack_func_t`).
 pub type ArgUnpack = unsafe extern "C" fn(*mut u8, *mut u8) -> u64;
-/// An address of the process, or one through a window (`flexio_uintptr_t`).
-pub type Address = u64;

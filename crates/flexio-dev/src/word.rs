@@ -1,4 +1,7 @@
-//! What arguments and results of calls are: words in registers.
+//! Words in registers: addresses, and what arguments and results of calls are.
+
+/// An address of the process, or one through a window (`flexio_uintptr_t`).
+pub type Address = u64;
 
 /// A type that a word in a register holds. Words of other hosts are cut to the type's width.
 pub trait Word {

@@ -1,6 +1,5 @@
 //! The functions from 24.10 on.
 
-use crate::Address;
 use crate::context::{ThreadContext, WindowEntity};
 use crate::metadata::ThreadMetadata;
 use crate::status::Failed;
@@ -10,6 +9,7 @@ pub use crate::system::{
     reschedule as thread_reschedule, retrigger as thread_retrigger, yield_and_retrigger,
     yield_until_event as r#yield,
 };
+use crate::word::Address;
 
 /// The thread's context.
 #[inline(always)]

@@ -2,10 +2,10 @@
 //! still do, with the status that they return. Those that have no window of their own to name use
 //! the primary one.
 
-use crate::Address;
 use crate::context::{ThreadContext, WindowEntity};
 use crate::message::{Level, Stream};
 use crate::status::{Failed, Status};
+use crate::word::Address;
 
 const PRIMARY: WindowEntity = WindowEntity::Primary;
 

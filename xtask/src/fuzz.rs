@@ -94,6 +94,12 @@ const TARGETS: &[Target] = &[
         smoke: false,
     },
     Target {
+        name: "dpa",
+        what: "the model's DPA, against programs and hosts that do as they like",
+        longest: LONGEST,
+        smoke: true,
+    },
+    Target {
         name: "completions",
         what: "the driver's completion queues, against a device that writes invalid CQEs",
         longest: LONGEST,

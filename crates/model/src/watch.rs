@@ -323,9 +323,11 @@ mod tests {
         let model =
             Model::builder().device(Profile::load("bluefield3").unwrap()).threaded().build();
         let (go, goes) = std::sync::mpsc::channel::<()>();
+        let (enter, entered) = std::sync::mpsc::channel::<()>();
         let heard = Arc::new(Mutex::new(0));
         let count = heard.clone();
         let watch = model.watch_requests(move |_| {
+            let _ = enter.send(());
             let _ = goes.recv();
             *count.lock().unwrap() += 1;
         });
@@ -339,11 +341,16 @@ mod tests {
             syndrome: None,
         };
         let fit = 16 * 1024 * 1024 / size_of::<Request>();
-        let _ = model.shared.work(0, &mut Default::default(), |world| {
-            for _ in 0..fit + 10 {
-                world.outbox().request(request);
-            }
-        });
+        let push = |count: usize| {
+            let _ = model.shared.work(0, &mut Default::default(), |world| {
+                (0..count).for_each(|_| world.outbox().request(request));
+            });
+        };
+        // The watcher hears the first; until it has, the log may be told of what is lost, and the
+        // count begins anew.
+        push(1);
+        entered.recv().unwrap();
+        push(fit + 9);
         let lost = model.shared.common.outbox.requests.lost();
         assert!((9..=10).contains(&lost), "one may be on its way to the watcher: {lost}");
         drop(go);

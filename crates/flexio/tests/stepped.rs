@@ -39,8 +39,12 @@ fn file() -> Vec<u8> {
     file
 }
 
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// What each call does, and how many instructions ended runs have taken.
+type Shown = (Vec<DpaCallState>, u64);
+
 /// What calls on two units show after each step.
-fn trace() -> Result<Vec<(Vec<DpaCallState>, u64)>, Box<dyn std::error::Error>> {
+fn trace() -> Result<Vec<Shown>> {
     let model = Model::builder().device(Profile::load("bluefield3")?).stepped().build();
     let backend = InProcess::of(&model);
     let device = Device::open(&backend, &backend.find("mlx5_0")?)?;
@@ -51,10 +55,11 @@ fn trace() -> Result<Vec<(Vec<DpaCallState>, u64)>, Box<dyn std::error::Error>> 
         let entry = DpaEntry { affinity: Affinity::Strict(unit), ..DpaEntry::at(CODE) };
         device.begin_dpa_call(process.object(), &entry, [times, step, 0, 0, 0, 0, 0, 0])
     };
-    let calls = calls.map(begin).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let calls = calls.map(begin).into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
     let mut trace = Vec::new();
     loop {
-        let states = calls.iter().map(|call| call.state()).collect::<Result<Vec<_>, _>>()?;
+        let states =
+            calls.iter().map(|call| call.state()).collect::<std::result::Result<Vec<_>, _>>()?;
         trace.push((states, process.status()?.instructions));
         if !model.step() {
             return Ok(trace);
@@ -63,7 +68,7 @@ fn trace() -> Result<Vec<(Vec<DpaCallState>, u64)>, Box<dyn std::error::Error>> 
 }
 
 #[test]
-fn the_same_steps_lead_to_the_same() -> Result<(), Box<dyn std::error::Error>> {
+fn the_same_steps_lead_to_the_same() -> Result {
     let first = trace()?;
     // Nothing moves before the first step, and no step is all of it.
     assert!(first[0].0.iter().all(|state| *state == DpaCallState::Running));

@@ -24,12 +24,11 @@ pub enum WindowEntity {
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct ThreadContext {
-    /// Version of the layout: 9.
+    /// Version of the outbox page: 9.
     pub version: u32,
     default_outbox_config_id: AtomicU16,
     default_primary_window_config_id: AtomicU16,
-    /// Address of outbox 0.
-    pub outbox_base: u64,
+    outbox_base: AtomicU64,
     /// Address of the tables per application.
     pub per_app_table_base: u64,
     /// Address of the configuration of window 0.
@@ -84,9 +83,15 @@ impl ThreadContext {
         }
     }
 
+    /// Address of the page of the outbox that the thread rings by.
+    pub fn outbox_base(&self) -> u64 {
+        self.outbox_base.load(Ordering::Relaxed)
+    }
+
     /// Address of the page of outbox `id`. That outboxes follow each other is the model's choice.
     pub fn outbox_address(&self, id: u16) -> u64 {
-        self.outbox_base + u64::from(id) * outbox::PAGE_BYTES as u64
+        let page = |id: u16| u64::from(id) * outbox::PAGE_BYTES as u64;
+        self.outbox_base().wrapping_sub(page(self.outbox_id())).wrapping_add(page(id))
     }
 
     /// The outbox that the thread rings by: the one that it was created with, or has chosen since;
@@ -97,7 +102,7 @@ impl ThreadContext {
 
     /// That outbox. If there is none, ringing by it ends the process.
     pub fn outbox(&self) -> Outbox<'_> {
-        Outbox::at(self.outbox_address(self.outbox_id()))
+        Outbox::at(self.outbox_base())
     }
 
     /// Rings by outbox `id` from now on, until the run is over (`flexio_dev_outbox_config`).
@@ -115,6 +120,7 @@ impl ThreadContext {
 
     /// The same without the check (`flexio_dev_outbox_config_fast`).
     pub fn set_outbox_unchecked(&self, id: u16) {
+        self.outbox_base.store(self.outbox_address(id), Ordering::Relaxed);
         self.default_outbox_config_id.store(id, Ordering::Relaxed);
     }
 
@@ -172,13 +178,13 @@ impl ThreadContext {
 
 #[cfg(test)]
 impl ThreadContext {
-    /// A context whose outboxes and windows' configurations are at these addresses.
+    /// A context whose outboxes (0 first; it has 1) and windows' configurations are there.
     pub(crate) fn at(outbox_base: u64, window_config_base: u64, window_msbs: u8) -> Self {
         Self {
             version: 9,
             default_outbox_config_id: AtomicU16::new(1),
             default_primary_window_config_id: AtomicU16::new(2),
-            outbox_base,
+            outbox_base: AtomicU64::new(outbox_base + outbox::PAGE_BYTES as u64),
             per_app_table_base: 0,
             window_config_base,
             metadata_parameter: AtomicU64::new(0),

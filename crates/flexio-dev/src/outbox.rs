@@ -143,8 +143,8 @@ impl Outbox<'_> {
         self.ring(EQ_DB_REARM, eq_update(eqn, ci));
     }
 
-    /// QP or SQ `number` has WQEs up to the WQEBB index `pi` (`flexio_dev_qp_sq_ring_db`); its
-    /// doorbell record must say so, too.
+    /// QP or SQ `number` has WQEs up to the WQEBB index `pi` (`flexio_dev_qp_sq_ring_db`). The
+    /// doorbell says it all: the queue's record may be left alone.
     pub fn send(&self, number: u32, pi: u16) {
         self.ring(SXD_DB, send(number, pi));
     }

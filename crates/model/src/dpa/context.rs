@@ -51,7 +51,8 @@ pub(super) fn write(contexts: &Ram, slot: usize, outbox: u16, windows: [u16; 2],
     put(0x00, &VERSION.to_le_bytes());
     put(0x04, &outbox.to_le_bytes());
     put(0x06, &windows[0].to_le_bytes());
-    put(0x08, &OUTBOXES.to_le_bytes());
+    // The page of this outbox; without one, an address behind all of them.
+    put(0x08, &(OUTBOXES + u64::from(outbox) * PAGE).to_le_bytes());
     put(0x18, &WINDOW_CONFIGS.to_le_bytes());
     put(0x20, &metadata.to_le_bytes());
     put(0x2d, &[LOG_WINDOW_CONFIG]);

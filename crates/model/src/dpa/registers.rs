@@ -73,8 +73,8 @@ pub(crate) struct Window {
 pub(crate) enum Doorbell {
     /// A CQ's consumer index is this, and the next CQE is to make an event.
     ArmCq { cqn: u32, consumer: u32 },
-    /// A send queue has more work.
-    Send { number: u32 },
+    /// A send queue has WQEs up to this WQEBB index.
+    Send { number: u32, index: u16 },
     /// A CQE of zeros is to be written.
     Trigger { cqn: u32 },
     /// A register whose doorbells are not modelled.
@@ -91,6 +91,7 @@ pub(crate) enum Ask {
     },
     /// Memory through a window; a store has its bytes in the low bits.
     Reach {
+        window: u16,
         pd: u32,
         mkey: u32,
         address: u64,
@@ -123,6 +124,18 @@ pub(crate) enum Given {
 }
 
 impl super::process::Process {
+    /// Whether it still has what it asked by.
+    pub(super) fn has(&self, ask: &Ask) -> bool {
+        match *ask {
+            Ask::Ring { outbox, uar_page, .. } => {
+                self.outboxes.get(&outbox).is_some_and(|it| it.uar_page == uar_page)
+            }
+            Ask::Reach { window, pd, .. } => {
+                self.windows.get(&window).is_some_and(|it| it.pd == pd)
+            }
+        }
+    }
+
     /// Does a load or store outside the process's memory.
     pub(super) fn transfer(&mut self, transfer: &Transfer) -> Asked {
         let Transfer { address, size, store } = *transfer;
@@ -132,7 +145,8 @@ impl super::process::Process {
             let Some(window) = self.windows.get(&(id as u16)) else { return Asked::Nothing };
             let address = address & ((1 << LOG_WINDOW) - 1);
             let Window { pd, mkey } = *window;
-            return Asked::Device(Ask::Reach { pd, mkey, address, size, store });
+            let window = id as u16;
+            return Asked::Device(Ask::Reach { window, pd, mkey, address, size, store });
         }
         if address >= WINDOW_CONFIGS {
             let at = address - WINDOW_CONFIGS;
@@ -181,7 +195,7 @@ impl Outbox {
                 return Asked::Done(0);
             }
             outbox::CQ_DB => Doorbell::ArmCq { cqn: low, consumer: high },
-            outbox::SXD_DB => Doorbell::Send { number: high },
+            outbox::SXD_DB => Doorbell::Send { number: high, index: value as u16 },
             outbox::RXT_DB => Doorbell::Trigger { cqn: low },
             outbox::EQ_DB_REARM
             | outbox::EQ_DB_NO_REARM

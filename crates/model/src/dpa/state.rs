@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use verbless_prm::DpaFault;
 use verbless_riscv::{Hart, Stopper};
 
 use super::context;
@@ -76,6 +77,13 @@ impl State {
     pub(super) fn of_turn(&self, turn: &Turn) -> Option<u32> {
         let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial)?;
         (runner.state == RunnerState::Running && !self.halted).then_some(runner.process)
+    }
+
+    /// Whether a run has taken more instructions than the watchdog allows.
+    pub(super) fn is_too_long(&self, turn: &Turn) -> bool {
+        let Some(process) = self.of_turn(turn) else { return false };
+        let (runner, process) = (&self.runners[&turn.id], &self.processes[&process]);
+        !runner.start.polling && turn.hart.instructions() - runner.began > process.watchdog
     }
 
     pub(super) fn wake(&mut self, id: RunnerId) {
@@ -160,11 +168,15 @@ impl State {
 
     /// A run is over; its hart goes back to it.
     pub(super) fn end_run(&mut self, turn: &mut Turn, end: End) -> Next {
+        let is_call = matches!(turn.id, RunnerId::Call(_));
+        if is_call && !matches!(end, End::Return(_)) {
+            // A call has a result; only threads have a next run.
+            return self.crash(turn, DpaFault::SYSTEM_CALL.0, 0);
+        }
         let Some(runner) = self.runners.get_mut(&turn.id) else { return Next::Over };
         let took = turn.hart.instructions() - runner.began;
         runner.shown.instructions += took;
         let process = runner.process;
-        let is_call = matches!(turn.id, RunnerId::Call(_));
         if let (true, End::Return(result)) = (is_call, end) {
             runner.shown.result = result;
         }

@@ -107,10 +107,12 @@ impl Dpa {
         }
     }
 
-    /// Whether a run that has asked for the device is still there. Whoever has the function asks
-    /// this before it does anything for the run.
-    pub(crate) fn lives(&self, turn: &Turn) -> bool {
-        self.state().of_turn(turn).is_some()
+    /// Whether a run that has asked for the device is still there, and the outbox or window that it
+    /// asked by. Whoever has the function asks this before it does anything for the run.
+    pub(crate) fn lives(&self, turn: &Turn, ask: &Ask) -> bool {
+        let state = self.state();
+        let process = state.of_turn(turn).and_then(|number| state.processes.get(&number));
+        process.is_some_and(|process| process.has(ask))
     }
 
     /// Goes on after the device's answer.
@@ -137,7 +139,10 @@ impl Dpa {
     /// What follows when a hart has stopped.
     fn after(&self, turn: &mut Turn, exit: Exit) -> Next {
         let mut state = self.state();
-        let next = self.next(&mut state, turn, exit);
+        let mut next = self.next(&mut state, turn, exit);
+        if matches!(next, Next::Goes) && state.is_too_long(turn) {
+            next = state.crash(turn, DpaFault::WATCHDOG.0, 0);
+        }
         if !matches!(next, Next::Goes) && state.comes_back(turn) {
             self.has_stopped();
         }
@@ -148,17 +153,7 @@ impl Dpa {
     fn next(&self, state: &mut State, turn: &mut Turn, exit: Exit) -> Next {
         let Some(process) = state.of_turn(turn) else { return Next::Over };
         match exit {
-            Exit::Budget | Exit::Stopped | Exit::Breakpoint => {
-                let (watchdog, polling, began) = {
-                    let runner = &state.runners[&turn.id];
-                    (state.processes[&process].watchdog, runner.start.polling, runner.began)
-                };
-                if !polling && turn.hart.instructions() - began > watchdog {
-                    state.crash(turn, DpaFault::WATCHDOG.0, 0)
-                } else {
-                    Next::Goes
-                }
-            }
+            Exit::Budget | Exit::Stopped | Exit::Breakpoint => Next::Goes,
             Exit::Wait | Exit::Pause => {
                 turn.left = 0;
                 Next::Goes

@@ -178,9 +178,11 @@ impl CompletionQueue<'_> {
         self.fire_if_due();
     }
 
-    /// Takes an arm request of the DPA's, which names the consumer index alone.
+    /// Takes an arm request of the DPA's, which names the consumer index alone: a CQE behind it
+    /// makes an event, also if one has told of it before.
     pub(super) fn arm_at(&mut self, consumer: u32) {
         self.cq.runtime.consumer = consumer;
+        self.cq.notified = consumer;
         self.cq.runtime.fired = None;
         self.cq.arm = Arm::Next { consumer, sequence: 0 };
         self.fire_if_due();

@@ -113,14 +113,20 @@ pub(super) fn wake(function: &mut Function, page: u32) {
     function.hca.objects.by_page = index;
 }
 
-/// A doorbell of the DPA's, which names the send queue.
-pub(super) fn ring_one(function: &mut Function, number: u32) {
+/// A doorbell of the DPA's, which names the send queue and how far it was posted to: its record is
+/// not read.
+pub(super) fn ring_one(function: &mut Function, number: u32, index: u16) {
     if heard(function, true) {
-        wake_send_queue(function, number);
+        wake_to(function, number, Some(index));
     }
 }
 
 fn wake_send_queue(function: &mut Function, number: u32) {
+    wake_to(function, number, None);
+}
+
+/// Wakes a send queue that was posted up to `index`, or to what its record says.
+fn wake_to(function: &mut Function, number: u32, index: Option<u16>) {
     let Function { hca, engine, .. } = function;
     let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {
         // A QP without a send queue names a page, too.
@@ -133,7 +139,9 @@ fn wake_send_queue(function: &mut Function, number: u32) {
     if reset {
         return;
     }
-    if let Err(fault) = queue.read_producer(&*hca.memory, record) {
+    if let Some(index) = index {
+        queue.producer = index;
+    } else if let Err(fault) = queue.read_producer(&*hca.memory, record) {
         tracing::debug!(number, %fault, "a doorbell record cannot be read: nothing new is posted");
         return;
     }

@@ -85,7 +85,7 @@ pub(super) fn step(world: &mut World, id: usize) -> bool {
 fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
     world.clock.tick();
     let now = world.clock.now;
-    let lives = world.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn));
+    let lives = world.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn, ask));
     if !lives || world.functions[id].hca.fatal {
         return match ask {
             Ask::Ring { .. } => Given::NoQueue,
@@ -99,7 +99,7 @@ fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
                 false => Given::NoQueue,
             }
         }
-        Ask::Reach { pd, mkey, address, size, store } => {
+        Ask::Reach { pd, mkey, address, size, store, .. } => {
             let need = if store.is_some() { Need::LocalWrite } else { Need::LocalRead };
             let range = Range { key: mkey, address, length: size };
             reach(world, id, pd, range, need, store).map_or(Given::Refused, Given::Value)
@@ -120,11 +120,11 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> boo
             }
             function.context(now).cq(cqn).map(|mut cq| cq.arm_at(consumer)).is_ok()
         }
-        Doorbell::Send { number } => {
+        Doorbell::Send { number, index } => {
             let sender = function.hca.objects.sender(number);
             let named = sender.is_some_and(|sender| sender.uar_page == page);
             if named {
-                doorbell::ring_one(function, number);
+                doorbell::ring_one(function, number, index);
             }
             named
         }

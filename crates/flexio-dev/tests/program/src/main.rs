@@ -146,6 +146,19 @@ fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
+/// Waits for a lock that it holds.
+#[rpc]
+fn lock_twice() {
+    let _held = LOCK.lock();
+    drop(LOCK.lock());
+}
+
+/// Ends as a call must not.
+#[rpc]
+fn reschedules() {
+    system::reschedule()
+}
+
 /// Pauses until somebody has counted so far.
 #[rpc]
 fn wait_for(count: u64) {
@@ -230,9 +243,19 @@ struct Drain {
     consumer: AtomicU32,
 }
 
+/// Takes one CQE, and arms the CQ behind it.
+#[event_handler]
+fn drain_one(at: u64) {
+    take(at, 1);
+}
+
 /// Takes all CQEs of a CQ, counts them and their bytes, and arms the CQ.
 #[event_handler]
 fn drain(at: u64) {
+    take(at, usize::MAX);
+}
+
+fn take(at: u64, most: usize) {
     let drain: &Drain = word(at);
     let words = 8_usize << drain.log_cqes;
     // SAFETY: the host says where the ring is, and how long.
@@ -241,7 +264,7 @@ fn drain(at: u64) {
     let Some(mut cqes) = CqRing::new(ring, drain.consumer.load(Ordering::Relaxed)) else {
         system::error(200)
     };
-    while let Some(cqe) = cqes.poll() {
+    for cqe in core::iter::from_fn(|| cqes.poll()).take(most) {
         drain.bytes.fetch_add(cqe.byte_cnt().into(), Ordering::Relaxed);
         drain.count.fetch_add(1, Ordering::Release);
     }
@@ -310,7 +333,10 @@ fn post_write(
     for (at, part) in (ring..).step_by(8).zip(bytes) {
         word::<AtomicU64>(at).store(u64::from_ne_bytes(*part), Ordering::Relaxed);
     }
-    record::sq_set_pi(word(record), pi.wrapping_add(1));
+    // The doorbell alone tells the device, too, of every other one.
+    if pi.is_multiple_of(2) {
+        record::sq_set_pi(word(record), pi.wrapping_add(1));
+    }
     calls::qp_sq_ring_db(pi.wrapping_add(1), qpn);
 }
 

@@ -31,6 +31,8 @@ cases!(
     a_thread_finds_what_the_host_says_of_it,
     an_error_of_a_doorbell_is_taken_once,
     a_program_ends_with_a_status_that_says_how,
+    the_watchdog_stops_a_run_that_pauses,
+    a_call_that_ends_without_a_result_ends_its_process,
     a_handler_ends_its_runs_and_itself,
     a_thread_starts_another_of_its_process_and_no_other,
     a_continuable_thread_goes_on_where_it_yielded,
@@ -40,6 +42,7 @@ cases!(
     a_program_takes_a_window_that_it_was_not_created_with,
     what_a_window_does_not_show_is_refused_and_the_rest_is_stopped,
     no_event_is_lost_between_draining_a_cq_and_arming_it,
+    a_handler_that_takes_one_cqe_at_a_time_gets_them_all,
     a_handler_takes_the_completions_of_a_queue_pair,
     a_program_posts_an_rdma_write,
     a_program_rings_by_the_outbox_that_it_chooses,
@@ -173,7 +176,11 @@ impl Compiled {
 
     /// A CQ in the heap whose CQEs the program takes.
     fn drain(&self) -> Result<Drain, Stop> {
-        let thread = self.thread("drain", self.heap(DRAIN_AT), DpaThreadKind::default())?;
+        self.drain_by("drain")
+    }
+
+    fn drain_by(&self, handler: &str) -> Result<Drain, Stop> {
+        let thread = self.thread(handler, self.heap(DRAIN_AT), DpaThreadKind::default())?;
         let heap = Arc::new(self.process.heap());
         for entry in 0..1_u64 << LOG_CQES {
             self.store(CQ_AT + 64 * entry + 56, 0xf0 << 56)?;
@@ -291,6 +298,21 @@ fn a_program_ends_with_a_status_that_says_how(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(dpa.another()?.dies(name, &[argument])?, status, "{name}({argument})");
     }
     ensure_eq!(dpa.process.query()?.status, DpaStatus(0), "the status of the first process");
+    Ok(())
+}
+
+fn the_watchdog_stops_a_run_that_pauses(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    for name in ["wait_for", "lock_twice"] {
+        let dpa = Compiled::of(rig.clone(), 20_000)?;
+        ensure_eq!(dpa.dies(name, &[u64::MAX])?, DpaFault::WATCHDOG.0, "the status of {name}");
+    }
+    Ok(())
+}
+
+fn a_call_that_ends_without_a_result_ends_its_process(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    ensure_eq!(dpa.dies("reschedules", &[])?, DpaFault::SYSTEM_CALL.0, "status");
     Ok(())
 }
 
@@ -439,6 +461,21 @@ fn no_event_is_lost_between_draining_a_cq_and_arming_it(lab: &Lab) -> Result<(),
     }
     let runs = drain.thread.query()?.runs;
     ensure!(runs > 40, "200 CQEs in 40 rounds took {runs} runs");
+    Ok(())
+}
+
+fn a_handler_that_takes_one_cqe_at_a_time_gets_them_all(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::new(lab)?;
+    let drain = dpa.drain_by("drain_one")?;
+    let outbox = Some(dpa.rig.device.create_dpa_outbox(&dpa.process, &dpa.rig.uar)?);
+    let entry = DpaEntry { outbox, ..dpa.entry("trigger")? };
+    for round in 1..=20_u64 {
+        // Some come while the handler runs, some before it has armed: each arms for the next.
+        for _ in 0..5 {
+            dpa.wait(&dpa.begin_at(&entry, &[drain.cq.cqn().0.into()])?)?;
+        }
+        dpa.drained(5 * round)?;
+    }
     Ok(())
 }
 

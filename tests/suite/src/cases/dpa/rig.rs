@@ -113,7 +113,9 @@ impl Dpa {
         let mut dpa = Self { rig, process, outbox, window, places: [0; 3] };
         let context = dpa.call("context", [0; 3])?;
         let word = |at| dpa.call("load64", [context + at, 0, 0]);
-        let (outboxes, configs, shape) = (word(8)?, word(0x18)?, word(0x30)?);
+        let (base, configs, shape) = (word(8)?, word(0x18)?, word(0x30)?);
+        // The run had this outbox, if any.
+        let outboxes = base - 4096 * (word(0)? >> 32 & 0xffff);
         ensure_eq!(shape >> 8 & 0xff, 48, "log2 of a window's bytes");
         dpa.places = [outboxes, configs, (shape & 0xff) << 56];
         Ok(dpa)

@@ -2,7 +2,8 @@
 //! are, and in which the system leaves errors that do not end the process.
 //!
 //! A thread finds its own by `ThreadContext::current`. The system writes it anew when a run begins,
-//! so that the outbox and the windows that a run chooses are forgotten when it ends.
+//! so that the outbox and the windows that a run chooses are forgotten when it ends; a thread that
+//! yields goes on with them.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -75,11 +76,14 @@ impl ThreadContext {
         self.metadata_parameter.load(Ordering::Relaxed)
     }
 
-    /// What the host says of the thread; `None` if it says nothing.
+    /// What the host says of the thread; `None` if it says nothing, or what cannot be an address
+    /// of metadata, which is a multiple of 8.
     pub fn metadata(&self) -> Option<ThreadMetadata> {
         match self.metadata_parameter() {
-            0 => None,
-            address => Some(ThreadMetadata::read(address)),
+            address if address != 0 && address.is_multiple_of(8) => {
+                Some(ThreadMetadata::read(address))
+            }
+            _ => None,
         }
     }
 

@@ -61,7 +61,7 @@ pub use outbox::Outbox;
 pub use segment::{Request, Segment};
 pub use status::{Failed, Status};
 /// Makes a function one that events start: `#[event_handler] fn on_cqe(argument: u64)`. It ends by
-/// returning, which waits for the next event as [`system::reschedule`] does, or by any of the ways
+/// returning: nothing, which waits for the next event, or a [`system::Next`]; or by any of the ways
 /// to end in [`system`].
 pub use verbless_flexio_macros::event_handler;
 /// Makes a function one that the host calls, under its name:

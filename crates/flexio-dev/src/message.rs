@@ -17,14 +17,19 @@
 //! | 0x00 | its number in the stream plus 1 (8 bytes), written last: the slot is whole |
 //! | 0x08 | bytes of text in it (2 bytes), level (1), 1 if more is in the next slot (1) |
 //! | 0x0c | number of the thread |
-//! | 0x10 | the text, UTF-8 |
+//! | 0x10 | the text, UTF-8 once the slots of a message are joined |
+//!
+//! A run that is taken away while it writes a message (a call that took too long, a thread that was
+//! destroyed) leaves slots without their numbers. A host that has taken away a run may pass over
+//! such a slot when one behind it is whole.
 #![allow(unsafe_code)]
 
 use core::fmt::{self, Write as _};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::context::ThreadContext;
+use crate::mmio;
 use crate::status::Failed;
 use crate::window::Window;
 
@@ -42,7 +47,8 @@ const LOST_AT: u64 = 8;
 pub enum Level {
     /// It is not written at all; of a stream: nothing is (`FLEXIO_MSG_DEV_NO_PRINT`).
     None = 0,
-    /// It is written whatever the stream's level is (`FLEXIO_MSG_DEV_ALWAYS_PRINT`).
+    /// It is written whatever the level of the stream is, but for `None`
+    /// (`FLEXIO_MSG_DEV_ALWAYS_PRINT`).
     Always = 1,
     /// An error (`FLEXIO_MSG_DEV_ERROR`).
     Error = 2,
@@ -63,7 +69,7 @@ pub struct StreamConfig {
     pub version: u32,
     /// Memory key of the ring.
     pub mkey: u32,
-    /// Address of the ring under that key, a multiple of 64.
+    /// Address of the ring under that key, a multiple of 8.
     pub ring: u64,
     /// Messages of a level above this one are not written. The host may change it.
     pub level: AtomicU32,
@@ -138,7 +144,7 @@ impl Stream {
 /// Attaches stream `number`, or detaches it if `config` is null.
 ///
 /// # Errors
-/// There are not so many streams, or the version is another.
+/// There are not so many streams, the version is another, or the ring is at no multiple of 8.
 ///
 /// # Safety
 /// `config` is null, or points to a stream's description that stays as long as the process does.
@@ -150,7 +156,8 @@ pub unsafe fn attach(
     let place = STREAMS.get(usize::from(number)).ok_or(Failed)?;
     // SAFETY: the caller's promise.
     if let Some(config) = unsafe { config.as_ref() } {
-        if config.version != StreamConfig::VERSION || config.log_slots >= 32 {
+        let misaligned = !config.ring.is_multiple_of(8);
+        if config.version != StreamConfig::VERSION || config.log_slots >= 32 || misaligned {
             return Err(Failed);
         }
         context.window_at(config.window).set_mkey(config.mkey);
@@ -169,7 +176,7 @@ impl StreamConfig {
         let highest = self.level.load(Ordering::Relaxed);
         let wanted = match level {
             Level::None => false,
-            Level::Always => true,
+            Level::Always => highest != Level::None as u32,
             _ => level as u32 <= highest,
         };
         if !wanted {
@@ -184,9 +191,16 @@ impl StreamConfig {
         }
         let window = context.window_at(self.window);
         let Some(first) = self.claim(&window, slots)? else {
-            let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
-            window.write_u64(self.ring + LOST_AT, lost)?;
-            return Ok(0);
+            self.lost.fetch_add(1, Ordering::SeqCst);
+            // Whoever stores last stores what is counted last.
+            loop {
+                let lost = self.lost.load(Ordering::SeqCst);
+                window.write_u64(self.ring + LOST_AT, lost)?;
+                mmio::in_order();
+                if self.lost.load(Ordering::SeqCst) == lost {
+                    return Ok(0);
+                }
+            }
         };
         let thread = context.metadata().map_or(0, |it| it.id);
         let mut slots = Slots {
@@ -209,9 +223,16 @@ impl StreamConfig {
         let mut claimed = self.claimed.load(Ordering::Relaxed);
         loop {
             let taken = window.read_u64(self.ring)?;
+            // The host has read a slot before it says so, and it is written after that was seen.
+            mmio::in_order();
             let used = claimed.wrapping_sub(taken);
             if used.saturating_add(slots) > 1 << self.log_slots {
-                return Ok(None);
+                // Others may have claimed meanwhile, and the host may have taken even that.
+                match self.claimed.load(Ordering::Relaxed) {
+                    same if same == claimed => return Ok(None),
+                    other => claimed = other,
+                }
+                continue;
             }
             let (order, next) = (Ordering::Relaxed, claimed + slots);
             match self.claimed.compare_exchange_weak(claimed, next, order, order) {
@@ -274,7 +295,7 @@ impl Slots<'_> {
         let more = self.index + 1 != self.end;
         let shape = self.length as u64 | (self.level as u64) << 16 | u64::from(more) << 24;
         self.window.write_u64(at + 8, shape | u64::from(self.thread) << 32)?;
-        fence(Ordering::Release);
+        mmio::in_order();
         self.window.write_u64(at, self.index + 1)?;
         self.written += self.length;
         self.index += 1;
@@ -514,6 +535,8 @@ mod tests {
             let mut other = StreamConfig::new(0, 0, 0, 2, Level::Info);
             other.version = 2;
             assert_eq!(attach(&context, 1, &mut other), Err(Failed));
+            let mut odd = StreamConfig::new(0, 0, 4, 2, Level::Info);
+            assert_eq!(attach(&context, 1, &mut odd), Err(Failed));
         }
     }
 }

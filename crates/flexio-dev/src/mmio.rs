@@ -1,9 +1,14 @@
 //! Loads and stores at addresses that are no memory of Rust's: registers of outboxes, the
 //! configuration of windows, and what windows lead to.
 //!
-//! The one invariant here: each address comes from the thread context, which the system writes.
-//! What is there belongs to no object of Rust's, so that an access is a message to the device. One
-//! that the device refuses ends the process before anything comes of it.
+//! The one invariant here: each address comes from the thread context, which the system writes, and
+//! is a multiple of the access's size. What is there belongs to no object of Rust's, so that an
+//! access is a message to the device. One that the device refuses ends the process before anything
+//! comes of it.
+//!
+//! A host can give a window a key over the process's own heap. A program that stores through it is
+//! then what a device is that writes memory: whoever makes references into the heap, which takes
+//! `unsafe`, promises that nobody does.
 #![allow(unsafe_code)]
 
 use core::ptr::{
@@ -32,6 +37,17 @@ accesses! {
     read16, write16: u16;
     read32, write32: u32;
     read64, write64: u64;
+}
+
+/// All loads and stores before this, of memory and through windows, come before all after it.
+#[inline(always)]
+pub(crate) fn in_order() {
+    #[cfg(target_arch = "riscv64")]
+    // SAFETY: as of `before_doorbell`.
+    unsafe {
+        core::arch::asm!("fence iorw, iorw", options(nostack, preserves_flags));
+    }
+    core::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// What the thread stored before, in memory or through windows, is visible before the doorbell

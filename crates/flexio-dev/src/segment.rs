@@ -5,9 +5,10 @@
 //! 25.1, device headers). Numbers that are wider than their field are cut off.
 
 use verbless_prm::hot::{
-    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, DatagramSegment, InlineHeader,
-    InlineWord, RaddrSegment, SrqNextSegment, WaitDataSegment, completion, opcode,
+    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
+    RaddrSegment, SrqNextSegment, completion, opcode,
 };
+pub use verbless_prm::hot::{DatagramSegment, WaitDataSegment};
 
 /// log2 of the segments in a WQEBB, in which the depth of a send queue is counted
 /// (`LOG_SQE_NUM_SEGS`).
@@ -170,7 +171,9 @@ impl Segment {
         split(address.as_bytes())
     }
 
-    /// What [`Request::WaitOnData`] waits for.
+    /// What [`Request::WaitOnData`] waits for. The value is written big-endian, as the mask is; the
+    /// C function writes the bytes of its argument as they are, so that what it was given swapped
+    /// is given as it is here.
     pub fn wait_on_data(wait: &WaitDataSegment) -> [Self; 2] {
         split(wait.as_bytes())
     }

@@ -2,10 +2,11 @@
 //!
 //! NVIDIA publishes what the calls mean and not how a program makes them. These are system calls of
 //! verbless's model: the number in a7, an argument in a0. Programs for hardware would need other
-//! ones here, and nowhere else.
+//! ones, and other ways to outboxes and windows than those of [`context`](crate::context).
 #![allow(unsafe_code)]
 
 use crate::context::ThreadContext;
+use crate::mmio;
 
 /// Numbers of the system calls; `docs/dpa.md` has what they do.
 mod number {
@@ -62,19 +63,64 @@ impl ThreadContext {
     }
 }
 
+/// How an event handler ends its run: what a function with
+/// [`#[event_handler]`](crate::event_handler) may return. One that returns nothing reschedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[must_use]
+pub enum Next {
+    /// The next event starts the thread again.
+    #[default]
+    Reschedule,
+    /// The thread starts again at once.
+    Retrigger,
+    /// No event starts the thread again.
+    Finish,
+}
+
+impl From<()> for Next {
+    fn from((): ()) -> Self {
+        Self::Reschedule
+    }
+}
+
+impl Next {
+    /// Ends the run so.
+    ///
+    /// # Safety
+    /// As [`reschedule`].
+    #[inline(always)]
+    pub unsafe fn end(self) -> ! {
+        match self {
+            Self::Reschedule => last_call(number::RESCHEDULE, 0),
+            Self::Retrigger => last_call(number::RETRIGGER, 0),
+            Self::Finish => last_call(number::FINISH_THREAD, 0),
+        }
+    }
+}
+
 /// Ends the run; the next event starts the thread again (`flexio_dev_thread_reschedule`). So does a
-/// handler that returns.
-pub fn reschedule() -> ! {
+/// handler that returns, or that returns [`Next`].
+///
+/// # Safety
+/// The stack goes, with all that functions have there that have not returned, and nothing of it is
+/// dropped: nobody else may count on any of it, nor on it being dropped.
+pub unsafe fn reschedule() -> ! {
     last_call(number::RESCHEDULE, 0)
 }
 
 /// Ends the run, and no event starts the thread again (`flexio_dev_thread_finish`).
-pub fn finish_thread() -> ! {
+///
+/// # Safety
+/// As [`reschedule`].
+pub unsafe fn finish_thread() -> ! {
     last_call(number::FINISH_THREAD, 0)
 }
 
 /// Ends the run and starts the thread again at once (`flexio_dev_thread_retrigger`).
-pub fn retrigger() -> ! {
+///
+/// # Safety
+/// As [`reschedule`].
+pub unsafe fn retrigger() -> ! {
     last_call(number::RETRIGGER, 0)
 }
 
@@ -116,17 +162,24 @@ pub fn pause() {
 /// Starts a run of thread `number` of the same process, as an event of a CQ would
 /// (`flexio_dev_event_handler_activate`). If the process has no such thread,
 /// [`errno`](ThreadContext::errno) says so.
+///
+/// What the thread has stored before, the other one sees.
 pub fn activate(number: u32) {
+    mmio::in_order();
     call(number::ACTIVATE, number.into());
 }
 
 /// Ends the run here: the next event goes on behind this call, with stack and registers as they are
 /// (`flexio_dev_yield`). A thread that was not made continuable goes on at once.
 pub fn yield_until_event() {
+    mmio::in_order();
     call(number::YIELD, 0);
+    mmio::in_order();
 }
 
 /// The same, with an event that comes at once (`flexio_dev_yield_and_retrigger`).
 pub fn yield_and_retrigger() {
+    mmio::in_order();
     call(number::YIELD_AND_RETRIGGER, 0);
+    mmio::in_order();
 }

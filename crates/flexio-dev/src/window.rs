@@ -60,22 +60,31 @@ impl Window<'_> {
         }
     }
 
+    /// The same of a word of `bytes` bytes.
+    fn aligned(&self, host: u64, bytes: usize) -> Result<u64, Failed> {
+        match host.is_multiple_of(bytes as u64) {
+            true => self.range(host, bytes),
+            false => Err(Failed),
+        }
+    }
+
     /// Loads 1 byte at `host`.
     ///
     /// # Errors
-    /// The address has more bits than a window shows; so for the others.
+    /// The address has more bits than a window shows, or is no multiple of the size; so for the
+    /// others.
     pub fn read_u8(&self, host: u64) -> Result<u8, Failed> {
         Ok(mmio::read8(self.range(host, 1)?))
     }
 
     /// Loads 4 bytes at `host`, a multiple of 4, in the DPA's order (little-endian).
     pub fn read_u32(&self, host: u64) -> Result<u32, Failed> {
-        Ok(mmio::read32(self.range(host, 4)?))
+        Ok(mmio::read32(self.aligned(host, 4)?))
     }
 
     /// Loads 8 bytes at `host`, a multiple of 8.
     pub fn read_u64(&self, host: u64) -> Result<u64, Failed> {
-        Ok(mmio::read64(self.range(host, 8)?))
+        Ok(mmio::read64(self.aligned(host, 8)?))
     }
 
     /// Stores 1 byte at `host`.
@@ -86,13 +95,13 @@ impl Window<'_> {
 
     /// Stores 4 bytes at `host`, a multiple of 4.
     pub fn write_u32(&self, host: u64, value: u32) -> Result<(), Failed> {
-        mmio::write32(self.range(host, 4)?, value);
+        mmio::write32(self.aligned(host, 4)?, value);
         Ok(())
     }
 
     /// Stores 8 bytes at `host`, a multiple of 8.
     pub fn write_u64(&self, host: u64, value: u64) -> Result<(), Failed> {
-        mmio::write64(self.range(host, 8)?, value);
+        mmio::write64(self.aligned(host, 8)?, value);
         Ok(())
     }
 
@@ -247,6 +256,10 @@ mod tests {
         let window = context.window(WindowEntity::Primary).unwrap();
         assert_eq!(window.address((1 << 48) - 1), Ok((1 << 48) - 1));
         assert_eq!(window.address(1 << 48), Err(Failed));
+        assert_eq!(window.read_u64(4), Err(Failed));
+        assert_eq!(window.read_u32(2), Err(Failed));
+        assert_eq!(window.write_u64(1, 0), Err(Failed));
+        assert_eq!(window.write_u32(1, 0), Err(Failed));
         assert_eq!(window.copy_to_host((1 << 48) - 2, &[1, 2, 3]), Err(Failed));
         assert_eq!(window.copy_from_host(&mut [0; 3], u64::MAX), Err(Failed));
     }

@@ -10,7 +10,7 @@ mod embed;
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
-use quote::{format_ident, quote};
+use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, FnArg, ItemFn, Result, ReturnType, Signature, Type, parse_macro_input};
 
@@ -53,10 +53,17 @@ fn no_options(attribute: &Tokens) -> Result<()> {
     }
 }
 
+/// Names that a compiler's own calls go to.
+const RUNTIME: [&str; 6] = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];
+
 /// A function that C code could declare, of which there is one.
 fn check(signature: &Signature) -> Result<()> {
     let refused = |what: &dyn Spanned, why| Err(Error::new(what.span(), why));
+    let name = signature.ident.to_string();
+    let compiler_s = RUNTIME.contains(&name.as_str())
+        || ["__", "_start", "rust_", "verbless_"].iter().any(|it| name.starts_with(it));
     match signature {
+        _ if compiler_s => refused(&signature.ident, "this name is the compiler's, or verbless's"),
         Signature { asyncness: Some(token), .. } => refused(token, "an entry point is not async"),
         Signature { unsafety: Some(token), .. } => {
             refused(token, "the host calls an entry point as it likes: it cannot be unsafe")
@@ -131,16 +138,31 @@ fn expand_handler(item: &ItemFn) -> Result<Tokens> {
     if word(argument)? != "u64" {
         return Err(Error::new(argument.span(), "the argument of an event handler is a u64"));
     }
-    let never = |returned: &Type| matches!(returned, Type::Never(_));
-    if let ReturnType::Type(_, returned) = &signature.output
-        && !never(returned)
-    {
-        return Err(Error::new(returned.span(), "an event handler returns nothing to anybody"));
-    }
     let name = &signature.ident;
-    let body = quote! {
-        extern "C" fn entry(argument: u64) {
-            #name(argument);
+    let never = match &signature.output {
+        ReturnType::Type(_, returned) => matches!(**returned, Type::Never(_)),
+        ReturnType::Default => false,
+    };
+    let body = if never {
+        quote! {
+            extern "C" fn entry(argument: u64) -> ! {
+                #name(argument)
+            }
+        }
+    } else {
+        // What is no `Next` is refused where it is returned.
+        let returned = signature.output.span();
+        let ends = quote_spanned! {returned=>
+            let next = ::core::convert::Into::<::verbless_flexio_dev::system::Next>::into(next);
+        };
+        quote! {
+            #[allow(unsafe_code)]
+            extern "C" fn entry(argument: u64) -> ! {
+                let next = #name(argument);
+                #ends
+                // SAFETY: the handler has returned, and nothing else is on the stack.
+                unsafe { next.end() }
+            }
         }
     };
     Ok(entry_point(item, &format!("dpa:{name}"), &body))
@@ -190,6 +212,8 @@ mod tests {
         assert!(rpc_of("fn reset() {}").unwrap().contains("\"dpa:reset()\""));
         assert!(handler_of("fn on(argument: u64) {}").unwrap().contains("\"dpa:on\""));
         assert!(handler_of("fn on(argument: u64) -> ! { loop {} }").is_ok());
+        let ends = handler_of("fn on(argument: u64) -> Next { Next::Retrigger }").unwrap();
+        assert!(ends.contains("system :: Next"), "{ends}");
     }
 
     #[test]
@@ -212,14 +236,19 @@ mod tests {
             ("extern \"C\" fn f() {}", "extern"),
             ("fn f<T>() {}", "parameters"),
             ("fn f(&self) {}", "method"),
+            ("fn memcpy(a: u64) {}", "the compiler's"),
+            ("fn __divdi3(a: u64) {}", "the compiler's"),
         ];
         for (text, why) in refused {
             let error = rpc_of(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
-        for text in
-            ["fn f() {}", "fn f(a: u64, b: u64) {}", "fn f(a: u32) {}", "fn f(a: u64) -> u64 { a }"]
-        {
+        for text in [
+            "fn f() {}",
+            "fn f(a: u64, b: u64) {}",
+            "fn f(a: u32) {}",
+            "fn f(a: u64, b: u8) -> ! { loop {} }",
+        ] {
             assert!(handler_of(text).is_err(), "{text}");
         }
     }

@@ -94,8 +94,8 @@ impl Process {
     /// # Errors
     /// [`Error::Fatal`]: the process has ended, by this call or before. [`Error::Timeout`]: the
     /// call did not return within the configured time; it was ended where it was, and the process
-    /// goes on with whatever the call has left in its memory. [`Error::Failed`]: it is a function
-    /// of another program.
+    /// goes on with whatever the call has left in its memory. [`Error::Failed`]: the program has
+    /// no function of this name and these types.
     pub fn call<A: Arguments, R: Word>(
         &self,
         function: Function<A, R>,

@@ -1,4 +1,4 @@
-//! The functions from 24.10 on.
+//! The functions that find the thread's context by themselves.
 
 use crate::context::{ThreadContext, WindowEntity};
 use crate::metadata::ThreadMetadata;

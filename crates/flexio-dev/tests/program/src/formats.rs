@@ -5,7 +5,10 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use verbless_flexio_dev::event::{CompressedCqe, CqRing, Cqe, CqeError, EqRing, Eqe, eqe_cqn};
-use verbless_flexio_dev::segment::{CompletionMode, eth};
+use verbless_flexio_dev::message::MAX_STREAMS;
+use verbless_flexio_dev::segment::{
+    CompletionMode, DatagramSegment, LOG_PER_WQEBB, WaitDataSegment, eth,
+};
 use verbless_flexio_dev::{Request, Segment, SpinLock, outbox, record};
 
 /// FNV-1a over what comes.
@@ -66,7 +69,8 @@ fn segments(fold: &mut Fold, seed: u64) {
         | eth::INNER_L3_CHECKSUM
         | eth::INNER_L4_CHECKSUM
         | eth::INNER_L3_IPV6
-        | eth::INNER_L4_UDP;
+        | eth::INNER_L4_UDP
+        | eth::TRAILER_ALIGN;
     let [a, b, ..] = seed.to_be_bytes();
     for segment in [
         Segment::eth(flags, seed as u16, 18, [a, b]),
@@ -81,6 +85,19 @@ fn segments(fold: &mut Fold, seed: u64) {
         fold.bytes(segment.as_bytes());
     }
     fold.number(Segment::data(1, 2, seed).data_address());
+    let mut address = DatagramSegment::zeroed();
+    address.set_q_key(number);
+    address.set_ext(true);
+    address.set_dqp_dct(number & 0xff_ffff);
+    let mut wait = WaitDataSegment::zeroed();
+    wait.set_lkey(number);
+    wait.set_va(seed & !7);
+    wait.set_value(seed);
+    wait.set_mask(!seed);
+    let parts = Segment::datagram(&address).into_iter().chain(Segment::wait_on_data(&wait));
+    parts.for_each(|segment| fold.bytes(segment.as_bytes()));
+    fold.number(LOG_PER_WQEBB);
+    fold.number(MAX_STREAMS as u64);
 }
 
 fn words(fold: &mut Fold, seed: u32) {
@@ -111,6 +128,17 @@ fn words(fold: &mut Fold, seed: u32) {
     let mut halves = [0_u16; 4];
     halves.copy_from_slice(&[1, 2, seed as u16, 4]);
     fold.number(halves[2]);
+    let (mut words, mut longs) = ([0_u32; 2], [0_u64; 2]);
+    words.copy_from_slice(&[seed, !seed]);
+    longs.copy_from_slice(&[1, seed.into()]);
+    fold.number(words[1]);
+    fold.bytes(&(seed as u16).to_be().to_ne_bytes());
+    fold.bytes(&seed.to_be().to_ne_bytes());
+    fold.bytes(&u64::from(seed).to_be().to_ne_bytes());
+    fold.number(u16::from_be(seed as u16) ^ u16::from_le(seed as u16).to_le());
+    fold.number(u32::from_be(seed) ^ u32::from_le(seed).to_le());
+    fold.number(u64::from_be(seed.into()) ^ u64::from_le(seed.into()).to_le());
+    fold.number(longs[1]);
 }
 
 fn entries(fold: &mut Fold, seed: u8) {

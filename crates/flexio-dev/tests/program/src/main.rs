@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use verbless_flexio_dev::calls::{self, with_context};
 use verbless_flexio_dev::event::CqRing;
 use verbless_flexio_dev::segment::CompletionMode;
+use verbless_flexio_dev::system::Next;
 use verbless_flexio_dev::{
     Failed, Level, Request, Segment, SpinLock, Status, Stream, ThreadContext, WindowEntity,
     event_handler, msg, msg_broadcast, msg_dbg, msg_dflt, msg_err, msg_info, msg_warn, print,
@@ -88,6 +89,12 @@ fn errno_of(cqn: u32) -> u64 {
     // The control word is the device's answer.
     context.outbox().control();
     let first = with_context::get_errno(context);
+    with_context::rst_errno(context);
+    if with_context::get_errno(context) != 0 {
+        return u64::MAX;
+    }
+    calls::zcqe_gen(cqn);
+    context.outbox().control();
     let taken = with_context::get_and_rst_errno(context);
     first << 32 | taken << 16 | with_context::get_errno(context)
 }
@@ -109,13 +116,33 @@ fn panics(index: usize) -> u8 {
     [1, 2, 3][index]
 }
 
-/// A handler that finishes by itself when it has run so often.
+/// A handler that finishes by itself when it has run so often; each end both by value and by call.
 #[event_handler]
-fn runs(least: u64) {
-    match COUNT.fetch_add(1, Ordering::Relaxed) + 1 {
-        count if count < least => system::retrigger(),
-        count if count == least => system::reschedule(),
-        _ => system::finish_thread(),
+fn runs(least: u64) -> Next {
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+    let by_call = count.is_multiple_of(2);
+    let next = match count {
+        count if count < least => Next::Retrigger,
+        count if count == least => Next::Reschedule,
+        _ => Next::Finish,
+    };
+    // SAFETY: nothing on the stack owes anything.
+    unsafe {
+        match next {
+            Next::Retrigger if by_call => calls::thread_retrigger(),
+            Next::Reschedule if by_call => calls::thread_reschedule(),
+            Next::Finish if by_call => calls::thread_finish(),
+            next => next,
+        }
+    }
+}
+
+/// Runs for as long as its process, and counts.
+#[event_handler]
+fn polls(_: u64) -> ! {
+    loop {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        system::pause();
     }
 }
 
@@ -156,7 +183,8 @@ fn lock_twice() {
 /// Ends as a call must not.
 #[rpc]
 fn reschedules() {
-    system::reschedule()
+    // SAFETY: nothing on the stack owes anything; the process ends.
+    unsafe { system::reschedule() }
 }
 
 /// Pauses until somebody has counted so far.
@@ -190,10 +218,18 @@ fn copy(second: bool, mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     )
 }
 
-/// The same by the calls of before 24.10.
+/// The same by the calls of before 24.10, and by the window that the thread has already.
 #[rpc]
 fn copy_with_context(mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     let context = ThreadContext::current();
+    let (mut here, mut there) = (0, 0);
+    let Ok(window) = context.window(PRIMARY).map(|window| window.id()) else { return 3 };
+    let taken = with_context::window_config(context, window, mkey);
+    let found = with_context::window_ptr_acquire(context, from, &mut here);
+    let same = calls::window_ptr_acquire(PRIMARY, from).inspect(|&address| there = address);
+    if [taken, found].contains(&Status::Failed) || same.is_err() || here != there {
+        return 4;
+    }
     let mut buffer = [0; 512];
     let Some(part) = buffer.get_mut(..length) else { return 2 };
     let steps = [
@@ -270,7 +306,12 @@ fn take(at: u64, most: usize) {
     }
     cqes.set_record(word(drain.record));
     drain.consumer.store(cqes.consumer(), Ordering::Relaxed);
-    calls::cq_arm(cqes.consumer(), drain.cqn);
+    // By both ways of asking, in turns.
+    if cqes.consumer().is_multiple_of(2) {
+        calls::cq_arm(cqes.consumer(), drain.cqn);
+    } else {
+        let _ = with_context::cq_arm(ThreadContext::current(), cqes.consumer(), drain.cqn);
+    }
 }
 
 #[rpc]
@@ -284,7 +325,10 @@ fn trigger_by(id: u16, cqn: u32, fast: bool) -> u64 {
     let context = ThreadContext::current();
     if fast {
         calls::outbox_config_fast(id);
-    } else if calls::outbox_config(id).is_err() {
+        with_context::outbox_config_fast(context, id);
+    } else if calls::outbox_config(id).is_err()
+        || with_context::outbox_config(context, id) == Status::Failed
+    {
         return 1;
     }
     let done = with_context::msix_send(context, cqn);
@@ -337,7 +381,11 @@ fn post_write(
     if pi.is_multiple_of(2) {
         record::sq_set_pi(word(record), pi.wrapping_add(1));
     }
-    calls::qp_sq_ring_db(pi.wrapping_add(1), qpn);
+    if pi.is_multiple_of(4) {
+        let _ = with_context::qp_sq_ring_db(ThreadContext::current(), pi.wrapping_add(1), qpn);
+    } else {
+        calls::qp_sq_ring_db(pi.wrapping_add(1), qpn);
+    }
 }
 
 // Messages.

@@ -32,6 +32,7 @@ cases!(
     an_error_of_a_doorbell_is_taken_once,
     a_program_ends_with_a_status_that_says_how,
     the_watchdog_stops_a_run_that_pauses,
+    a_polling_thread_goes_on_beside_calls,
     a_call_that_ends_without_a_result_ends_its_process,
     a_handler_ends_its_runs_and_itself,
     a_thread_starts_another_of_its_process_and_no_other,
@@ -307,6 +308,20 @@ fn the_watchdog_stops_a_run_that_pauses(lab: &Lab) -> Result<(), Stop> {
         let dpa = Compiled::of(rig.clone(), 20_000)?;
         ensure_eq!(dpa.dies(name, &[u64::MAX])?, DpaFault::WATCHDOG.0, "the status of {name}");
     }
+    Ok(())
+}
+
+fn a_polling_thread_goes_on_beside_calls(lab: &Lab) -> Result<(), Stop> {
+    let dpa = Compiled::of(Rig::new(lab)?, 20_000)?;
+    let polling = DpaThreadKind { polling: true, ..DpaThreadKind::default() };
+    let thread = dpa.thread("polls", 0, polling)?;
+    ensure_eq!(dpa.call("activate", &[thread.id().into()])?, 0, "errno");
+    // More than the watchdog would let it.
+    let counted = || dpa.call("count", &[]).ok().filter(|&count| count > 20_000);
+    until("20,000 rounds", counted)?;
+    thread.destroy()?;
+    let count = dpa.call("count", &[])?;
+    ensure_eq!(dpa.call("count", &[])?, count, "rounds of a thread that is gone");
     Ok(())
 }
 

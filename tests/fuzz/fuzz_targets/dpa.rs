@@ -3,7 +3,7 @@
 //! runs. Whatever happens, turns end, what is destroyed is gone, and nothing is left at the end.
 #![no_main]
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +13,8 @@ use verbless_command::{
     QueueMemory, UserMemory,
 };
 use verbless_devx::{Backend, Pd, Uar, UarKind};
-use verbless_model::{Model, Profile};
+use verbless_fuzz::machine::profile;
+use verbless_model::{Link, Model};
 use verbless_model_kernel::InProcess;
 use verbless_queue::Memory;
 
@@ -21,9 +22,10 @@ const CODE: u64 = 0x4000_0000;
 const DATA: u64 = 0x8000_0000;
 const HEAP: u32 = 1 << 14;
 const LOG_CQES: u8 = 2;
-/// Instructions of a run, and turns of one input.
+/// Instructions of a run, unless it polls.
 const WATCHDOG: u64 = 4_000;
-const TURNS: u32 = 200;
+/// Turns of one input while operations go on, and after them. One that polls takes all of its turn.
+const TURNS: u32 = 24;
 /// Registers of an outbox, by their numbers: each of them, and words beside them.
 const REGISTERS: [i32; 16] = [
     0x000, 0x040, 0x100, 0x140, 0x180, 0x1c0, 0x200, 0x240, 0x280, 0x2c0, 0x300, 0x340, 0x348,
@@ -184,6 +186,7 @@ struct Host {
     uar: Arc<Uar>,
     file: Arc<UserMemory>,
     device: Device,
+    turns: u32,
 }
 
 fn registered(device: &Device, bytes: &[u8]) -> Arc<UserMemory> {
@@ -222,7 +225,20 @@ impl Host {
         let (outboxes, windows) = (vec![outbox().ok()?], vec![window().ok()?, window().ok()?]);
         let (calls, cqs, threads) = (Vec::new(), Vec::new(), Vec::new());
         let device = device.clone();
-        Some(Self { calls, cqs, threads, outboxes, windows, process, _key, uar, file, device })
+        let turns = TURNS;
+        Some(Self {
+            calls,
+            cqs,
+            threads,
+            outboxes,
+            windows,
+            process,
+            _key,
+            uar,
+            file,
+            device,
+            turns,
+        })
     }
 
     fn entry(&self, at: u8, unit: Option<u8>) -> DpaEntry {
@@ -292,6 +308,8 @@ impl Host {
                 drop(dumped);
             }
             Operation::Steps(turns) => {
+                let turns = self.turns.min(turns.into());
+                self.turns -= turns;
                 (0..turns).take_while(|_| model.step()).count();
             }
             Operation::Another => {
@@ -306,17 +324,12 @@ impl Host {
     }
 }
 
-fn card() -> &'static Profile {
-    static CARD: OnceLock<Profile> = OnceLock::new();
-    CARD.get_or_init(|| Profile::load("bluefield3").expect("a profile that comes along"))
-}
-
 fuzz_target!(|data: &[u8]| {
     let Ok(input) = Input::arbitrary(&mut Unstructured::new(data)) else { return };
     let mut code = Vec::new();
     input.code.iter().take(64).for_each(|snippet| snippet.put(&mut code));
     code.push(0x0000_8067);
-    let model = Model::builder().device(card().clone()).stepped().build();
+    let model = Model::builder().device(profile(Link::Infiniband).clone()).stepped().build();
     let backend = InProcess::of(&model);
     let info = backend.find("mlx5_0").expect("it is there");
     let device = Device::open(&backend, &info).expect("it opens");

@@ -124,7 +124,7 @@ mod tests {
                 seen.lock().unwrap()[one].extend(others);
             }
             drop(now);
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(150));
             running.lock().unwrap().retain(|&other| other != index);
             index
         });

@@ -19,8 +19,8 @@ const WORDS: usize = PAGE as usize / 8;
 #[cfg(not(target_endian = "little"))]
 compile_error!("RISC-V is little-endian, and so must the host be: words are stored as they are");
 
-/// One page: aligned, so that a word of the hart is a word of the host; and no more than that, since
-/// the system gives memory of zeros without touching it up to this alignment only.
+/// One page: aligned, so that a word of the hart is a word of the host; and no more than that,
+/// since the system gives memory of zeros without touching it up to this alignment only.
 #[repr(C, align(16))]
 struct Page([AtomicU64; WORDS]);
 

@@ -27,13 +27,32 @@ pub struct CqAttr {
     pub log_cqes: u8,
     /// 128-byte CQEs instead of 64.
     pub wide: bool,
-    /// The event queue that its completion events go to.
-    pub eqn: Eqn,
-    /// The thread of the DPA that they start instead ([`DpaThread::id`](crate::DpaThread::id));
-    /// needs the capability `apu`.
-    pub thread: Option<u32>,
+    /// Who hears of its completion events.
+    pub element: CqElement,
     /// Lets new CQEs overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
+}
+
+/// Who hears of a CQ's completion events. Those of the DPA need the capability `apu`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CqElement {
+    /// An event queue.
+    Eq(Eqn),
+    /// A thread of the DPA ([`DpaThread::id`](crate::DpaThread::id)), which they start.
+    Thread(u32),
+    /// An event queue of the DPA ([`DpaEq::id`](crate::DpaEq::id)).
+    DpaEq(u32),
+}
+
+impl CqElement {
+    /// Whether it is the DPA's, its type (ext_element_type) and its number.
+    fn raw(self) -> (bool, u8, u32) {
+        match self {
+            Self::Eq(eqn) => (false, 0, eqn.0),
+            Self::Thread(thread) => (true, 0, thread),
+            Self::DpaEq(eqn) => (true, 2, eqn),
+        }
+    }
 }
 
 /// How many completions, or how much time, go by before an armed queue reports.
@@ -64,8 +83,8 @@ impl Device {
                 "the device does not support CQs that ignore an overrun (capability cq_oi is 0)";
             return Err(invalid("CREATE_CQ", hint));
         }
-        if attr.thread.is_some() && !self.caps().general.apu() {
-            let hint = "the device has no DPA whose threads CQs could start (capability apu is 0)";
+        if attr.element.raw().0 && !self.caps().general.apu() {
+            let hint = "the device has no DPA that could hear of CQEs (capability apu is 0)";
             return Err(invalid("CREATE_CQ", hint));
         }
         let mut input = CreateCqIn::new();
@@ -78,6 +97,7 @@ impl Device {
 }
 
 fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
+    let (apu, element_type, element) = attr.element.raw();
     input.set_cq_umem_id(attr.ring.umem().id()).set_cq_umem_offset(attr.ring.offset());
     input
         .cq_context_mut()
@@ -85,8 +105,9 @@ fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
         .set_oi(attr.ignore_overrun)
         .set_log_cq_size(attr.log_cqes)
         .set_uar_page(attr.uar.page_id())
-        .set_apu_cq(attr.thread.is_some())
-        .set_c_eqn_or_apu_element(attr.thread.unwrap_or(attr.eqn.0))
+        .set_apu_cq(apu)
+        .set_ext_element_type(element_type)
+        .set_c_eqn_or_apu_element(element)
         .set_dbr_umem_id(attr.record.umem().id())
         .set_dbr_umem_valid(true)
         .set_dbr_addr(attr.record.offset());

@@ -127,7 +127,7 @@ pub struct DpaThreadKind {
     pub continuable: bool,
 }
 
-/// A thread, which an event of a CQ starts ([`CqAttr::thread`](crate::CqAttr)).
+/// A thread, which an event of a CQ starts ([`CqElement::Thread`](crate::CqElement::Thread)).
 #[derive(Debug)]
 pub struct DpaThread {
     object: GeneralObject,
@@ -319,14 +319,6 @@ impl Device {
         Ok(DpaGroup { device: self.clone(), id: register.eug_id() })
     }
 
-    fn make<S: Structure>(
-        &self,
-        kind: GeneralObjectType,
-        context: &S,
-    ) -> Result<GeneralObject, Error> {
-        self.create_general_object(kind, context.as_bytes())
-    }
-
     /// Makes a process.
     ///
     /// # Errors
@@ -343,7 +335,7 @@ impl Device {
             .set_bin_bytes(attr.length)
             .set_heap_bytes(attr.heap)
             .set_watchdog(attr.watchdog);
-        let object = self.make(GeneralObjectType::DPA_PROCESS, &context)?;
+        let object = make(self, GeneralObjectType::DPA_PROCESS, &context)?;
         let shown: prm::DpaProcess = query(&object)?;
         Ok(Arc::new(DpaProcess {
             object,
@@ -379,7 +371,7 @@ impl Device {
             .set_entry(entry.address)
             .set_argument(argument)
             .set_metadata(entry.metadata);
-        let object = self.make(GeneralObjectType::DPA_THREAD, &context)?;
+        let object = make(self, GeneralObjectType::DPA_THREAD, &context)?;
         Ok(DpaThread { object, _parents: (process.clone(), entry.clone()) })
     }
 
@@ -409,7 +401,7 @@ impl Device {
         for (index, argument) in arguments.into_iter().enumerate() {
             context.set_arguments(index, argument);
         }
-        let object = self.make(GeneralObjectType::DPA_CALL, &context)?;
+        let object = make(self, GeneralObjectType::DPA_CALL, &context)?;
         Ok(DpaCall { object, _parents: (process.clone(), entry.clone()) })
     }
 
@@ -424,7 +416,7 @@ impl Device {
     ) -> Result<Arc<DpaOutbox>, Error> {
         let mut context = prm::DpaOutbox::default();
         context.set_process_id(process.id()).set_uar_page(uar.page_id());
-        let object = self.make(GeneralObjectType::DPA_OUTBOX, &context)?;
+        let object = make(self, GeneralObjectType::DPA_OUTBOX, &context)?;
         let id = query::<prm::DpaOutbox>(&object)?.config_id();
         Ok(Arc::new(DpaOutbox { object, id, _parents: (process.clone(), uar.clone()) }))
     }
@@ -440,7 +432,7 @@ impl Device {
     ) -> Result<Arc<DpaWindow>, Error> {
         let mut context = prm::DpaWindow::default();
         context.set_process_id(process.id()).set_pd(pd.pdn());
-        let object = self.make(GeneralObjectType::DPA_WINDOW, &context)?;
+        let object = make(self, GeneralObjectType::DPA_WINDOW, &context)?;
         let id = query::<prm::DpaWindow>(&object)?.config_id();
         Ok(Arc::new(DpaWindow { object, id, _parents: (process.clone(), pd.clone()) }))
     }
@@ -459,14 +451,22 @@ impl Device {
             .set_umem_id(into.id())
             .set_umem_offset(offset)
             .set_dump_bytes(into.length().saturating_sub(offset));
-        let object = self.make(GeneralObjectType::DPA_CORE_DUMP, &context)?;
+        let object = make(self, GeneralObjectType::DPA_CORE_DUMP, &context)?;
         let length = query::<prm::DpaCoreDump>(&object)?.dump_bytes();
         object.destroy()?;
         Ok(length)
     }
 }
 
-fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {
+pub(crate) fn make<S: Structure>(
+    device: &Device,
+    kind: GeneralObjectType,
+    context: &S,
+) -> Result<GeneralObject, Error> {
+    device.create_general_object(kind, context.as_bytes())
+}
+
+pub(crate) fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {
     let bytes = object.query(S::BYTES)?;
     let mut context = S::default();
     context.as_mut_bytes().copy_from_slice(&bytes);

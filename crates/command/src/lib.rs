@@ -13,6 +13,7 @@ mod caps;
 mod cq;
 mod device;
 mod dpa;
+mod emulated;
 mod error;
 mod general;
 mod memory;
@@ -26,12 +27,15 @@ mod send;
 
 pub use alias::{AccessKey, AliasAttr, AliasKey};
 pub use caps::{CapMode, CapPage, Caps};
-pub use cq::{CqAttr, CqObject, Moderation};
+pub use cq::{CqAttr, CqElement, CqObject, Moderation};
 pub use device::Device;
 pub use dpa::{
     Affinity, DpaCall, DpaCallState, DpaCaps, DpaCrash, DpaEntry, DpaGroup, DpaOutbox, DpaProcess,
     DpaProcessAttr, DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind,
     DpaThreadState, DpaWindow,
+};
+pub use emulated::{
+    DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, EmulatedDoorbell, EmulatedDoorbellInfo,
 };
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};

@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqObject, DatagramAttr, ErrorKind, Gid, InitAttr, Moderation, Mtu, Path, QKey, QpAttr,
-    Qpn, RemoteAccess, RmpAttr, RtrAttr, RtsAttr, RtsChange, ServiceType,
+    CqAttr, CqElement, CqObject, DatagramAttr, Eqn, ErrorKind, Gid, InitAttr, Moderation, Mtu,
+    Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr, RtrAttr, RtsAttr, RtsChange, ServiceType,
 };
 use verbless_model::Link;
 use verbless_prm::{CqeSize, QpState};
@@ -25,7 +25,7 @@ fn a_completion_queue_is_what_was_asked_for() {
         let size = if wide { CqeSize::BYTES_128 } else { CqeSize::BYTES_64 };
         assert_eq!((context.cqe_sz(), context.oi()), (size, ignore_overrun));
         assert_eq!((context.log_cq_size(), context.uar_page()), (4, attr.uar.page_id()));
-        assert_eq!(context.c_eqn_or_apu_element(), attr.eqn.0);
+        assert_eq!(CqElement::Eq(Eqn(context.c_eqn_or_apu_element())), attr.element);
         assert_eq!(context.dbr_addr(), attr.record.offset());
         assert_eq!(cq.attr().log_cqes, 4);
         assert_eq!(model.counts(0).cqs, before + 1);

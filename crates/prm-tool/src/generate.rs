@@ -20,7 +20,7 @@ const DIRECTORY: &str = "crates/prm/src/generated";
 /// Families that are compiled on request: the feature, and its files without `.toml`. What a driver
 /// needs is in all others, which are always compiled.
 const FEATURES: [(&str, &[&str]); 5] = [
-    ("dpa", &["dpa_process", "dpa_thread"]),
+    ("dpa", &["dpa_event", "dpa_process", "dpa_thread"]),
     ("kernel", &["eq", "eqe", "init", "multicast", "pd"]),
     ("packets", &["packet"]),
     ("queues", &["dct", "rqsq"]),

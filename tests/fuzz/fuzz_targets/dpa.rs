@@ -8,9 +8,9 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_command::{
-    Affinity, CqAttr, CqObject, Device, DpaCall, DpaEntry, DpaOutbox, DpaProcess, DpaProcessAttr,
-    DpaThread, DpaThreadKind, DpaWindow, Eqn, KeyAccess, KeyMemory, MkeyAttr, MkeyObject,
-    QueueMemory, UserMemory,
+    Affinity, CqAttr, CqElement, CqObject, Device, DpaCall, DpaEntry, DpaEq, DpaEqAttr, DpaOutbox,
+    DpaProcess, DpaProcessAttr, DpaThread, DpaThreadKind, DpaWindow, EmulatedDevice,
+    EmulatedDoorbell, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, QueueMemory, UserMemory,
 };
 use verbless_devx::{Backend, Pd, Uar, UarKind};
 use verbless_fuzz::machine::profile;
@@ -22,6 +22,8 @@ const CODE: u64 = 0x4000_0000;
 const DATA: u64 = 0x8000_0000;
 const HEAP: u32 = 1 << 14;
 const LOG_CQES: u8 = 2;
+/// Queues of the emulated device.
+const QUEUES: u16 = 4;
 /// Instructions of a run, unless it polls.
 const WATCHDOG: u64 = 4_000;
 /// Turns of one input while operations go on, and after them. One that polls takes all of its turn.
@@ -55,11 +57,38 @@ enum Snippet {
 
 #[derive(Arbitrary, Debug)]
 enum Operation {
-    Call { at: u8, argument: u8, unit: Option<u8> },
-    Thread { at: u8, polling: bool, continuable: bool, unit: Option<u8> },
-    Cq { thread: u8 },
-    Take { what: u8, index: u8 },
-    Look { index: u8 },
+    Call {
+        at: u8,
+        argument: u8,
+        unit: Option<u8>,
+    },
+    Thread {
+        at: u8,
+        polling: bool,
+        continuable: bool,
+        unit: Option<u8>,
+    },
+    Cq {
+        thread: u8,
+        of_eq: bool,
+    },
+    /// An emulated device's doorbell is rung.
+    Ring {
+        queue: u8,
+        value: u32,
+    },
+    /// It gets a listener.
+    Listen {
+        queue: u8,
+        cq: u8,
+    },
+    Take {
+        what: u8,
+        index: u8,
+    },
+    Look {
+        index: u8,
+    },
     Dump,
     Steps(u8),
     Another,
@@ -176,7 +205,10 @@ fn file(code: &[u32]) -> Vec<u8> {
 /// What a host has made. What uses comes before what is used.
 struct Host {
     calls: Vec<DpaCall>,
-    cqs: Vec<CqObject>,
+    doorbells: Vec<EmulatedDoorbell>,
+    cqs: Vec<Arc<CqObject>>,
+    eq: DpaEq,
+    emulated: Arc<EmulatedDevice>,
     threads: Vec<DpaThread>,
     outboxes: Vec<Arc<DpaOutbox>>,
     windows: Vec<Arc<DpaWindow>>,
@@ -224,11 +256,23 @@ impl Host {
         let window = || device.create_dpa_window(&process, &pd);
         let (outboxes, windows) = (vec![outbox().ok()?], vec![window().ok()?, window().ok()?]);
         let (calls, cqs, threads) = (Vec::new(), Vec::new(), Vec::new());
+        let emulated = device.create_emulated_device(&token, QUEUES, 1).expect("it has a queue");
+        let attr = DpaEqAttr {
+            ring: QueueMemory::new(Arc::new(process.heap()), 8192),
+            log_entries: 1,
+            uar: uar.clone(),
+            raises: Some((emulated.clone(), 0)),
+        };
+        let eq = device.create_dpa_eq(&token, attr).expect("the heap has room for it");
+        let doorbells = Vec::new();
         let device = device.clone();
         let turns = TURNS;
         Some(Self {
             calls,
+            doorbells,
             cqs,
+            eq,
+            emulated,
             threads,
             outboxes,
             windows,
@@ -263,8 +307,13 @@ impl Host {
                 let made = self.device.create_dpa_thread(&self.process, &entry, 1, kind);
                 self.threads.extend(made.ok());
             }
-            Operation::Cq { thread } if self.cqs.len() < 4 => {
-                let Some(thread) = self.threads.get(usize::from(thread)) else { return };
+            Operation::Cq { thread, of_eq } if self.cqs.len() < 4 => {
+                let thread = self.threads.get(usize::from(thread));
+                let element = match (of_eq, thread) {
+                    (true, _) => CqElement::DpaEq(self.eq.id()),
+                    (false, Some(thread)) => CqElement::Thread(thread.id()),
+                    (false, None) => return,
+                };
                 let heap = Arc::new(self.process.heap());
                 let attr = CqAttr {
                     uar: self.uar.clone(),
@@ -272,20 +321,31 @@ impl Host {
                     record: QueueMemory::new(heap, 0),
                     log_cqes: LOG_CQES,
                     wide: false,
-                    eqn: Eqn(0),
-                    thread: Some(thread.id()),
+                    element,
                     ignore_overrun: false,
                 };
-                self.cqs.extend(self.device.create_cq(attr).ok());
+                self.cqs.extend(self.device.create_cq(attr).ok().map(Arc::new));
+            }
+            Operation::Ring { queue, value } => {
+                let there = self.emulated.ring(queue.into(), value).is_ok();
+                assert_eq!(there, u16::from(queue) < QUEUES);
+            }
+            Operation::Listen { queue, cq } => {
+                let Some(cq) = self.cqs.get(usize::from(cq)) else { return };
+                let made = self.device.create_emulated_doorbell(&self.emulated, queue.into(), cq);
+                self.doorbells.extend(made.ok());
             }
             Operation::Take { what, index } => {
                 let index = usize::from(index);
                 let gone = |there: usize| index % there.max(1);
-                match what % 5 {
+                match what % 6 {
                     0 if !self.calls.is_empty() => {
                         self.calls.remove(gone(self.calls.len())).destroy().expect("calls end");
                     }
-                    1 if !self.cqs.is_empty() => drop(self.cqs.remove(gone(self.cqs.len()))),
+                    1 if !self.cqs.is_empty() && self.doorbells.is_empty() => {
+                        drop(self.cqs.remove(gone(self.cqs.len())));
+                    }
+                    5 => drop(self.doorbells.pop()),
                     2 if self.cqs.is_empty() && !self.threads.is_empty() => {
                         let thread = self.threads.remove(gone(self.threads.len()));
                         thread.destroy().expect("no CQ names it");
@@ -298,6 +358,12 @@ impl Host {
             Operation::Look { index } => {
                 let info = self.process.query().expect("a process tells how it is");
                 assert_eq!(info.status.runs(), info.crash.is_none());
+                self.eq.query().expect("so does an EQ");
+                self.emulated.raised().expect("and a device");
+                for doorbell in &self.doorbells {
+                    let info = doorbell.query().expect("and a doorbell");
+                    assert!(!(info.armed && info.pending), "a CQE is owed");
+                }
                 if let Some(thread) = self.threads.get(usize::from(index)) {
                     thread.query().expect("so does a thread");
                 }
@@ -341,6 +407,7 @@ fuzz_target!(|data: &[u8]| {
     drop(host);
     let left = model.counts(0);
     assert_eq!((left.dpa_processes, left.dpa_threads, left.dpa_calls), (0, 0, 0), "{left:?}");
+    assert_eq!((left.dpa_eqs, left.emulated_devices, left.emulated_doorbells), (0, 0, 0));
     assert_eq!((left.dpa_outboxes, left.dpa_windows, left.cqs, left.mkeys), (0, 0, 0, 0));
     // What was taken away executes nothing any more.
     assert!(!(0..TURNS).any(|_| model.step()), "something goes on");

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, Device, Eqn, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType, UserMemory,
+    CqAttr, CqElement, Device, Eqn, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType, UserMemory,
 };
 use verbless_devx::abi::core::access;
 use verbless_devx::{Backend, PageSizes, UarKind};
@@ -63,8 +63,8 @@ pub(crate) fn memory(device: &Device) -> (QueueMemory, QueueMemory) {
 pub(crate) fn cq_attr(device: &Device) -> CqAttr {
     let (ring, record) = memory(device);
     let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
-    let eqn = Eqn(device.query_eqn(0).expect("an event queue"));
-    CqAttr { uar, ring, record, log_cqes: 4, wide: false, eqn, thread: None, ignore_overrun: false }
+    let element = CqElement::Eq(Eqn(device.query_eqn(0).expect("an event queue")));
+    CqAttr { uar, ring, record, log_cqes: 4, wide: false, element, ignore_overrun: false }
 }
 
 pub(crate) fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {

@@ -47,6 +47,8 @@ pub(crate) struct Outbox {
     pub uar_page: u32,
     busy: bool,
     error: bool,
+    /// BUFFER: what a doorbell has read.
+    buffer: u32,
     /// SW_RESERVE: software's own.
     kept: u64,
 }
@@ -58,6 +60,10 @@ impl Outbox {
 
     pub(super) fn fail(&mut self) {
         self.error = true;
+    }
+
+    pub(super) fn set_buffer(&mut self, value: u32) {
+        self.buffer = value;
     }
 }
 
@@ -77,6 +83,12 @@ pub(crate) enum Doorbell {
     Send { number: u32, index: u16 },
     /// A CQE of zeros is to be written.
     Trigger { cqn: u32 },
+    /// An EQ's consumer index is this; with `arm` the next EQE raises its vector.
+    UpdateEq { eqn: u32, consumer: u32, arm: bool },
+    /// The next doorbell of an emulated device makes a CQE on its CQ, or without `arm` this one.
+    Emulated { cqn: u32, number: u32, arm: bool },
+    /// What was written to a doorbell of an emulated device is to be read.
+    ReadEmulated { number: u32 },
     /// A register whose doorbells are not modelled.
     Other(u64),
 }
@@ -117,6 +129,8 @@ pub(crate) enum Asked {
 pub(crate) enum Given {
     /// It is done; of a load this is the value.
     Value(u64),
+    /// It is done, and BUFFER of the outbox is this now.
+    Buffer(u32),
     /// A doorbell for no queue.
     NoQueue,
     /// Memory that the window does not lead to.
@@ -180,7 +194,7 @@ impl Outbox {
                     Asked::Done(busy | error)
                 }
                 (outbox::SW_RESERVE, 8) => Asked::Done(self.kept),
-                (outbox::BUFFER, 8) => Asked::Done(0),
+                (outbox::BUFFER, 4 | 8) => Asked::Done(self.buffer.into()),
                 _ => Asked::Nothing,
             };
         };
@@ -188,7 +202,9 @@ impl Outbox {
             return Asked::Nothing;
         }
         const NUMBER: u64 = 0xff_ffff;
+        const INDEX: u64 = 0x3ff_ffff;
         let (low, high) = ((value & NUMBER) as u32, (value >> 32 & NUMBER) as u32);
+        let index = (value >> 32 & INDEX) as u32;
         let doorbell = match register {
             outbox::SW_RESERVE => {
                 self.kept = value;
@@ -197,13 +213,16 @@ impl Outbox {
             outbox::CQ_DB => Doorbell::ArmCq { cqn: low, consumer: high },
             outbox::SXD_DB => Doorbell::Send { number: high, index: value as u16 },
             outbox::RXT_DB => Doorbell::Trigger { cqn: low },
-            outbox::EQ_DB_REARM
-            | outbox::EQ_DB_NO_REARM
-            | outbox::EMU_CAP
-            | outbox::EMU_CAP_TRIGGER
-            | outbox::RXC_RD
-            | outbox::CC_DB
-            | outbox::CC_DB_MSB => Doorbell::Other(register),
+            outbox::EQ_DB_REARM | outbox::EQ_DB_NO_REARM => {
+                let (consumer, arm) = (index, register == outbox::EQ_DB_REARM);
+                Doorbell::UpdateEq { eqn: low, consumer, arm }
+            }
+            outbox::EMU_CAP | outbox::EMU_CAP_TRIGGER => {
+                let (number, arm) = (index, register == outbox::EMU_CAP);
+                Doorbell::Emulated { cqn: low, number, arm }
+            }
+            outbox::RXC_RD => Doorbell::ReadEmulated { number: (value >> 2 & INDEX) as u32 },
+            outbox::CC_DB | outbox::CC_DB_MSB => Doorbell::Other(register),
             _ => return Asked::Nothing,
         };
         if self.busy {

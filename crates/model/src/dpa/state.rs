@@ -7,7 +7,7 @@ use verbless_riscv::{Hart, Stopper};
 
 use super::context;
 use super::process::{Crash, Process};
-use super::registers::Ask;
+use super::registers::{Ask, Outbox};
 use super::runner::{Affinity, Runner, RunnerId, RunnerState};
 use super::scheduler::{Group, Refused};
 use super::system::End;
@@ -238,14 +238,26 @@ impl State {
         Next::Over
     }
 
+    /// The outbox by which a run asked.
+    fn outbox(&mut self, turn: &Turn, ask: &Ask) -> Option<&mut Outbox> {
+        let Ask::Ring { outbox, .. } = ask else { return None };
+        let process = self.of_turn(turn)?;
+        self.processes.get_mut(&process)?.outboxes.get_mut(outbox)
+    }
+
+    /// The doorbell of an outbox has failed.
     pub(super) fn errno(&mut self, turn: &Turn, ask: &Ask, errno: u32) {
-        if let (Ask::Ring { outbox, .. }, Some(process)) = (ask, self.of_turn(turn))
-            && let Some(process) = self.processes.get_mut(&process)
-            && let Some(outbox) = process.outboxes.get_mut(outbox)
-        {
+        if let Some(outbox) = self.outbox(turn, ask) {
             outbox.fail();
         }
         self.set_errno(turn, errno);
+    }
+
+    /// The doorbell of an outbox has read this.
+    pub(super) fn buffer(&mut self, turn: &Turn, ask: &Ask, value: u32) {
+        if let Some(outbox) = self.outbox(turn, ask) {
+            outbox.set_buffer(value);
+        }
     }
 
     pub(super) fn set_errno(&mut self, turn: &Turn, errno: u32) {

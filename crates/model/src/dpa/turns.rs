@@ -121,6 +121,10 @@ impl Dpa {
         state.of_turn(&turn)?;
         match given {
             Given::Value(value) => turn.hart.complete(value),
+            Given::Buffer(value) => {
+                state.buffer(&turn, ask, value);
+                turn.hart.complete(0);
+            }
             Given::NoQueue => {
                 state.errno(&turn, ask, errno::NO_QUEUE);
                 turn.hart.complete(0);

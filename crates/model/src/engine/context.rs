@@ -145,6 +145,8 @@ impl Function {
         let objects = &mut hca.objects;
         let events = Events {
             eqs: &mut objects.eqs,
+            dpa_eqs: &mut objects.dpa_eqs,
+            devices: &mut objects.emulated_devices,
             raised: &mut hca.raised,
             memory,
             dpa: hca.dpa.as_deref(),
@@ -208,8 +210,14 @@ impl Function {
     /// The event queues.
     pub(super) fn events(&mut self) -> Events<'_> {
         let Self { hca, .. } = self;
-        let dpa = hca.dpa.as_deref();
-        Events { eqs: &mut hca.objects.eqs, raised: &mut hca.raised, memory: &*hca.memory, dpa }
+        Events {
+            eqs: &mut hca.objects.eqs,
+            dpa_eqs: &mut hca.objects.dpa_eqs,
+            devices: &mut hca.objects.emulated_devices,
+            raised: &mut hca.raised,
+            memory: &*hca.memory,
+            dpa: hca.dpa.as_deref(),
+        }
     }
 }
 

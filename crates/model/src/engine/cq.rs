@@ -9,7 +9,7 @@ use super::events::Events;
 use super::ring::record;
 use super::state::{Delayed, State};
 use crate::hca::Refusal;
-use crate::hca::objects::{Arm, Cq, QueueMemory};
+use crate::hca::objects::{Arm, Cq, Element, QueueMemory};
 use crate::memory::HostMemory;
 
 /// CQ indexes count in 24 bits where software writes them.
@@ -240,9 +240,10 @@ impl CompletionQueue<'_> {
         cq.arm = Arm::Idle;
         cq.runtime.fired = Some(sequence);
         cq.notified = cq.producer;
-        match cq.of_dpa {
-            true => self.events.program(cq.eqn),
-            false => self.events.completion(cq.eqn, self.cqn),
+        match cq.element {
+            Element::Eq(eqn) => self.events.completion(eqn, self.cqn),
+            Element::Thread(thread) => self.events.program(thread),
+            Element::DpaEq(eqn) => self.events.external(eqn, self.cqn),
         }
     }
 }

@@ -94,10 +94,8 @@ fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
     }
     match *ask {
         Ask::Ring { uar_page, doorbell, .. } => {
-            match ring(&mut world.functions[id], uar_page, doorbell, now) {
-                true => Given::Value(0),
-                false => Given::NoQueue,
-            }
+            let rung = ring(&mut world.functions[id], uar_page, doorbell, now);
+            rung.unwrap_or(Given::NoQueue)
         }
         Ask::Reach { pd, mkey, address, size, store, .. } => {
             let need = if store.is_some() { Need::LocalWrite } else { Need::LocalRead };
@@ -107,38 +105,64 @@ fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
     }
 }
 
-/// Rings for a queue that names the outbox's UAR page; false: there is none.
-fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> bool {
-    let names_page = |cqn: u32| {
-        let cq = function.hca.objects.cqs.get(&cqn);
-        cq.is_some_and(|cq| cq.uar_page == page)
+/// Rings for a queue that names the outbox's UAR page; `None`: there is none.
+fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Option<Given> {
+    let objects = &function.hca.objects;
+    let names_page = |cqn: u32| objects.cqs.get(&cqn).is_some_and(|cq| cq.uar_page == page);
+    // An emulated doorbell is reached by who reaches its CQ.
+    let emulated = |number: u32| {
+        let context = &objects.emulated_doorbells.get(&number)?.context;
+        names_page(context.cqn()).then_some(context)
     };
     match doorbell {
-        Doorbell::ArmCq { cqn, consumer } => {
-            if !names_page(cqn) {
-                return false;
-            }
-            function.context(now).cq(cqn).map(|mut cq| cq.arm_at(consumer)).is_ok()
+        Doorbell::ArmCq { cqn, consumer } if names_page(cqn) => {
+            function.context(now).cq(cqn).ok()?.arm_at(consumer);
         }
         Doorbell::Send { number, index } => {
-            let sender = function.hca.objects.sender(number);
-            let named = sender.is_some_and(|sender| sender.uar_page == page);
-            if named {
-                doorbell::ring_one(function, number, index);
-            }
-            named
+            function.hca.objects.sender(number).filter(|sender| sender.uar_page == page)?;
+            doorbell::ring_one(function, number, index);
         }
-        Doorbell::Trigger { cqn } => {
-            if !names_page(cqn) {
-                return false;
-            }
-            // That it cannot be written, software hears of by an event.
-            let written = function.context(now).cq(cqn).map(|cq| cq.complete(Completion::zero()));
-            written.is_ok()
+        Doorbell::Trigger { cqn } if names_page(cqn) => zero_cqe(function, cqn, now)?,
+        Doorbell::UpdateEq { eqn, consumer, arm } => {
+            let known = function.events().external_doorbell(page, eqn, consumer, arm);
+            known.then_some(())?;
         }
+        Doorbell::Emulated { cqn, number, arm } => {
+            emulated(number).filter(|it| it.cqn() == cqn)?;
+            match arm {
+                true => {
+                    let doorbell = function.hca.objects.emulated_doorbells.get_mut(&number)?;
+                    doorbell.context.set_armed(true);
+                    emulated_rung(function, number, now);
+                }
+                false => zero_cqe(function, cqn, now)?,
+            }
+        }
+        Doorbell::ReadEmulated { number } => return Some(Given::Buffer(emulated(number)?.value())),
         Doorbell::Other(register) => {
             tracing::debug!(register, "a doorbell of an outbox that is not modelled");
-            false
+            return None;
+        }
+        Doorbell::ArmCq { .. } | Doorbell::Trigger { .. } => return None,
+    }
+    Some(Given::Value(0))
+}
+
+/// Writes a CQE of zeros. That it cannot be written, software hears of by an event.
+fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
+    let _ = function.context(now).cq(cqn).ok()?.complete(Completion::zero());
+    Some(())
+}
+
+/// A doorbell of an emulated device was rung, or armed: one that is both makes a CQE.
+pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
+    let Some(doorbell) = function.hca.objects.emulated_doorbells.get_mut(&number) else { return };
+    let context = &mut doorbell.context;
+    if context.armed() && context.pending() {
+        context.set_armed(false).set_pending(false);
+        let cqn = context.cqn();
+        if zero_cqe(function, cqn, now).is_none() {
+            tracing::error!(cqn, number, "an emulated doorbell names a CQ that does not exist");
         }
     }
 }

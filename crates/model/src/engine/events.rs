@@ -9,16 +9,17 @@ use verbless_prm::{
 };
 
 use crate::dpa::Dpa;
-use crate::hca::objects::Eq;
+use crate::hca::objects::{DpaEq, EmulatedDevice, Eq, EventRing};
 use crate::memory::HostMemory;
-/// EQE and CQE indexes count in 24 bits where software writes them.
-const COUNTER: u32 = 0xff_ffff;
 /// Bytes of an EQE.
 const EQE: u64 = 64;
 
 /// The event queues of a function, and the interrupts that they raise.
 pub(super) struct Events<'a> {
     pub eqs: &'a mut BTreeMap<u32, Eq>,
+    pub dpa_eqs: &'a mut BTreeMap<u32, DpaEq>,
+    /// Whose vectors EQs of the DPA raise.
+    pub devices: &'a mut BTreeMap<u32, EmulatedDevice>,
     /// Vectors to raise once the lock is released.
     pub raised: &'a mut Vec<u32>,
     pub memory: &'a dyn HostMemory,
@@ -29,14 +30,23 @@ pub(super) struct Events<'a> {
 impl Events<'_> {
     /// The same for a shorter time.
     pub(super) fn reborrow(&mut self) -> Events<'_> {
-        Events { eqs: self.eqs, raised: self.raised, memory: self.memory, dpa: self.dpa }
+        Events {
+            eqs: self.eqs,
+            dpa_eqs: self.dpa_eqs,
+            devices: self.devices,
+            raised: self.raised,
+            memory: self.memory,
+            dpa: self.dpa,
+        }
     }
 
     /// Writes an EQE into every EQ that asked for events of this type; with no such EQ the event is
     /// lost, as on hardware.
     pub(super) fn post(&mut self, kind: u8, sub_type: u8, data: [u8; 28]) {
         for (&eqn, eq) in self.eqs.iter_mut().filter(|(_, eq)| eq.takes(kind)) {
-            write(eqn, eq, self.memory, self.raised, kind, sub_type, data);
+            if write(eqn, &mut eq.ring, self.memory, kind, sub_type, data) {
+                self.raised.push(eq.vector);
+            }
         }
     }
 
@@ -45,9 +55,24 @@ impl Events<'_> {
         let data = *EqeCompletion::zeroed().set_cqn(cqn).as_bytes();
         match self.eqs.get_mut(&eqn) {
             Some(eq) => {
-                write(eqn, eq, self.memory, self.raised, event_type::COMPLETION, 0, data);
+                if write(eqn, &mut eq.ring, self.memory, event_type::COMPLETION, 0, data) {
+                    self.raised.push(eq.vector);
+                }
             }
             None => tracing::error!(eqn, cqn, "a CQ reports to an EQ that does not exist"),
+        }
+    }
+
+    /// The same of a CQ that an EQ of the DPA hears of.
+    pub(super) fn external(&mut self, eqn: u32, cqn: u32) {
+        let data = *EqeCompletion::zeroed().set_cqn(cqn).as_bytes();
+        match self.dpa_eqs.get_mut(&eqn) {
+            Some(eq) => {
+                if write(eqn, &mut eq.ring, self.memory, event_type::COMPLETION, 0, data) {
+                    raise(self.devices, eq);
+                }
+            }
+            None => tracing::error!(eqn, cqn, "a CQ reports to an EQ of the DPA that is not there"),
         }
     }
 
@@ -112,30 +137,61 @@ impl Events<'_> {
             tracing::debug!(page, eqn, "an EQ doorbell for no EQ of this page");
             return;
         };
-        eq.consumer = word & COUNTER;
-        if arm {
-            eq.armed = true;
-            if eq.producer & COUNTER != eq.consumer {
-                eq.armed = false;
-                self.raised.push(eq.vector);
-            }
+        if update(&mut eq.ring, word, arm) {
+            self.raised.push(eq.vector);
         }
+    }
+
+    /// The same of an EQ of the DPA, by an outbox; false: the page has no such EQ.
+    pub(super) fn external_doorbell(
+        &mut self,
+        page: u32,
+        eqn: u32,
+        consumer: u32,
+        arm: bool,
+    ) -> bool {
+        let Some(eq) = self.dpa_eqs.get_mut(&eqn).filter(|eq| eq.context.uar_page() == page) else {
+            return false;
+        };
+        if update(&mut eq.ring, consumer, arm) {
+            raise(self.devices, eq);
+        }
+        true
     }
 }
 
+/// Raises the vector of an EQ of the DPA that has one.
+fn raise(devices: &mut BTreeMap<u32, EmulatedDevice>, eq: &DpaEq) {
+    if let Some((device, vector)) = eq.raises()
+        && let Some(device) = devices.get_mut(&device)
+    {
+        device.raise(vector);
+    }
+}
+
+/// Software has taken EQEs up to this index; whether it armed the EQ, and there are more already.
+fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
+    ring.consumer = consumer & ring.counter;
+    let more = ring.producer & ring.counter != ring.consumer;
+    if arm {
+        ring.armed = !more;
+    }
+    arm && more
+}
+
+/// Writes an EQE; whether the EQ was armed, which it is no more then.
 fn write(
     eqn: u32,
-    eq: &mut Eq,
+    eq: &mut EventRing,
     memory: &dyn HostMemory,
-    raised: &mut Vec<u32>,
     kind: u8,
     sub_type: u8,
     data: [u8; 28],
-) {
+) -> bool {
     let size = 1_u32.checked_shl(eq.log_size).unwrap_or(0);
-    if eq.producer.wrapping_sub(eq.consumer) & COUNTER >= size && !eq.overrun_ignore {
+    if eq.producer.wrapping_sub(eq.consumer) & eq.counter >= size && !eq.overrun_ignore {
         tracing::warn!(eqn, kind, "an event queue is full: the event is lost");
-        return;
+        return false;
     }
     let at = u64::from(eq.producer & (size - 1)) * EQE;
     let mut eqe = Eqe::zeroed();
@@ -143,10 +199,8 @@ fn write(
     eqe.set_owner(eq.producer >> eq.log_size & 1 != 0);
     if let Err(fault) = eq.memory.write_entry(memory, at, eqe.as_bytes()) {
         tracing::warn!(eqn, kind, %fault, "an event queue cannot be written: the event is lost");
-        return;
+        return false;
     }
     eq.producer = eq.producer.wrapping_add(1);
-    if std::mem::take(&mut eq.armed) {
-        raised.push(eq.vector);
-    }
+    std::mem::take(&mut eq.armed)
 }

@@ -29,6 +29,8 @@ pub(crate) enum Effect {
     PortLid(u8),
     /// Ports have other addresses.
     AddressesChanged,
+    /// A doorbell of an emulated device was rung.
+    EmulatedDoorbell(u32),
     /// An event of type `kind` is to be reported, with bytes 0x20 to 0x3c of the entry.
     Event { kind: u8, data: [u8; 28] },
 }

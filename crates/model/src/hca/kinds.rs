@@ -200,6 +200,32 @@ macro_rules! kinds {
                         |call, input, _| call.destroy(kind::Alias, input.obj_id());
                 }
             }
+            /// Doorbells of emulated devices that make CQEs.
+            emulated_doorbells: EmulatedDoorbell(u32) => objects::EmulatedDoorbell {
+                numbers: [emulated_doorbell: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.emulated_doorbell,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(Kind::EmulatedDevice, it.context.device_id());
+                        to(Kind::Cq, it.context.cqn());
+                    },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchEmulatedDoorbell,
+                    in_use: [],
+                    gone: [],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_EMULATED_DOORBELL =>
+                        emulated::create_doorbell;
+                    user QueryGeneralObjectIn of DPA_EMULATED_DOORBELL => emulated::query_doorbell;
+                    user DestroyGeneralObjectIn of DPA_EMULATED_DOORBELL =>
+                        |call, input, _| call.destroy(kind::EmulatedDoorbell, input.obj_id());
+                }
+            }
             /// Completion queues.
             cqs: Cq(u32) => objects::Cq {
                 numbers: [cq: |profile| profile.first().cq..THREE_BYTES],
@@ -209,7 +235,11 @@ macro_rules! kinds {
                     owner: |cq| cq.uid,
                     made: [],
                     refers: |cq, to| {
-                        to(if cq.of_dpa { Kind::DpaThread } else { Kind::Eq }, cq.eqn);
+                        match cq.element {
+                            objects::Element::Eq(eqn) => to(Kind::Eq, eqn),
+                            objects::Element::Thread(thread) => to(Kind::DpaThread, thread),
+                            objects::Element::DpaEq(eqn) => to(Kind::DpaEq, eqn),
+                        }
                         to(Kind::Uar, cq.uar_page);
                         cq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
                     },
@@ -224,6 +254,57 @@ macro_rules! kinds {
                     user QueryCqIn => cq::query;
                     user ModifyCqIn => cq::modify;
                     user DestroyCqIn => |call, input, _| call.destroy(kind::Cq, input.cqn());
+                }
+            }
+            /// Event queues of the DPA.
+            dpa_eqs: DpaEq(u32) => objects::DpaEq {
+                numbers: [dpa_eq: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_eq,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(Kind::Umem, it.context.umem_id());
+                        to(Kind::Uar, it.context.uar_page());
+                        if let Some((device, _)) = it.raises() {
+                            to(Kind::EmulatedDevice, device);
+                        }
+                    },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchDpaEq,
+                    in_use: [DpaEqInUse],
+                    gone: [],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_EQ => emulated::create_eq;
+                    user QueryGeneralObjectIn of DPA_EQ => emulated::query_eq;
+                    user DestroyGeneralObjectIn of DPA_EQ =>
+                        |call, input, _| call.destroy(kind::DpaEq, input.obj_id());
+                }
+            }
+            /// PCI devices that programs of the DPA emulate.
+            emulated_devices: EmulatedDevice(u32) => objects::EmulatedDevice {
+                numbers: [emulated_device: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.emulated_device,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchEmulatedDevice,
+                    in_use: [EmulatedDeviceInUse],
+                    gone: [],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::create_device;
+                    user QueryGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::query_device;
+                    user ModifyGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::ring_device;
+                    user DestroyGeneralObjectIn of DPA_EMULATED_DEVICE =>
+                        |call, input, _| call.destroy(kind::EmulatedDevice, input.obj_id());
                 }
             }
             /// Calls of functions on the DPA.

@@ -6,6 +6,8 @@
 
 use verbless_prm::{
     CqContext, CqErrorSyndrome, DpaCall as DpaCallContext, DpaCoreDump as DpaCoreDumpContext,
+    DpaEmulatedDevice as DpaEmulatedDeviceContext,
+    DpaEmulatedDoorbell as DpaEmulatedDoorbellContext, DpaEq as DpaEqContext,
     DpaOutbox as DpaOutboxContext, DpaProcess as DpaProcessContext, DpaThread as DpaThreadContext,
     DpaWindow as DpaWindowContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut,
     RmpContext, SqContext, SqState, XrcSrqContext,
@@ -258,10 +260,8 @@ pub(crate) struct Cq {
     pub log_size: u32,
     /// Bytes per CQE: 64 or 128.
     pub cqe_bytes: u32,
-    /// The EQ that hears of its CQEs, or the thread of the DPA.
-    pub eqn: u32,
-    /// It is a thread.
-    pub of_dpa: bool,
+    /// Who hears of its CQEs.
+    pub element: Element,
     pub uar_page: u32,
     pub overrun_ignore: bool,
     /// Index of the next CQE to write, counting on without wrap.
@@ -279,6 +279,17 @@ pub(crate) struct Cq {
     pub context: CqContext,
 }
 
+/// Who hears of the CQEs of a CQ, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    /// An event queue.
+    Eq(u32),
+    /// A thread of the DPA.
+    Thread(u32),
+    /// An event queue of the DPA.
+    DpaEq(u32),
+}
+
 /// What a CQ has been asked to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Arm {
@@ -291,22 +302,69 @@ pub(crate) enum Arm {
     Solicited { consumer: u32, sequence: u8 },
 }
 
-/// An event queue; only the kernel creates them.
+/// Where the events of an event queue go, and how far it is.
 #[derive(Debug)]
-pub(crate) struct Eq {
+pub(crate) struct EventRing {
     pub memory: QueueMemory,
     pub log_size: u32,
-    pub vector: u32,
     /// Events are written whether or not software has taken those before.
     pub overrun_ignore: bool,
-    /// Which event types come here.
-    pub bitmask: [u64; 4],
-    pub uar_page: u32,
+    /// Bits of the consumer index that doorbells have.
+    pub counter: u32,
+    /// Index of the next EQE to write, counting on without wrap.
     pub producer: u32,
     pub consumer: u32,
     /// An EQE written while armed raises the vector and disarms.
     pub armed: bool,
+}
+
+/// An event queue; only the kernel creates them.
+#[derive(Debug)]
+pub(crate) struct Eq {
+    pub ring: EventRing,
+    pub vector: u32,
+    /// Which event types come here.
+    pub bitmask: [u64; 4],
+    pub uar_page: u32,
     pub context: EqContext,
+}
+
+/// An event queue of the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaEq {
+    pub uid: Uid,
+    pub ring: EventRing,
+    pub context: DpaEqContext,
+}
+
+impl DpaEq {
+    /// The emulated device and its vector that an armed EQ raises.
+    pub(crate) fn raises(&self) -> Option<(u32, u16)> {
+        let context = &self.context;
+        context.device_valid().then(|| (context.device_id(), context.vector()))
+    }
+}
+
+/// A PCI device that programs of the DPA emulate.
+#[derive(Debug)]
+pub(crate) struct EmulatedDevice {
+    pub uid: Uid,
+    pub context: DpaEmulatedDeviceContext,
+}
+
+impl EmulatedDevice {
+    /// A vector is raised, which its host would see.
+    pub(crate) fn raise(&mut self, vector: u16) {
+        let raised = self.context.raised(vector.into()).wrapping_add(1);
+        self.context.set_raised(vector.into(), raised);
+    }
+}
+
+/// A doorbell of such a device that makes CQEs.
+#[derive(Debug)]
+pub(crate) struct EmulatedDoorbell {
+    pub uid: Uid,
+    pub context: DpaEmulatedDoorbellContext,
 }
 
 impl Eq {

@@ -196,6 +196,18 @@ refusals! {
     NoSuchDpaWindow = 0xc6, BAD_RES, "No such window of the DPA for this uid.";
     NoSuchDpaCall = 0xc7, BAD_RES, "No such call on the DPA for this uid.";
     NoSuchDpaCoreDump = 0xc8, BAD_RES, "No such core dump for this uid.";
+    NoSuchDpaEq = 0xd1, BAD_RES, "No such event queue of the DPA for this uid.";
+    DpaEqInUse = 0xd2, BAD_RES_STATE,
+        "CQs still name the event queue of the DPA: destroy them first.";
+    NoSuchEmulatedDevice = 0xd3, BAD_RES, "No such emulated device for this uid.";
+    EmulatedDeviceInUse = 0xd4, BAD_RES_STATE,
+        "Event queues or doorbells are still of the emulated device: destroy them first.";
+    EmulatedDeviceSize = 0xd5, BAD_PARAM,
+        "An emulated device has at least one queue, and at most 64 vectors.";
+    EmulatedDeviceParts = 0xd6, BAD_PARAM, "The emulated device has no such queue or vector.";
+    NoSuchEmulatedDoorbell = 0xd7, BAD_RES, "No such doorbell of an emulated device for this uid.";
+    EmulatedDoorbellTaken = 0xd8, BAD_RES_STATE,
+        "Another object has the queue's doorbell: destroy it first.";
     DpaProgram = 0xc9, BAD_PARAM, "The file is no program for the DPA.";
     DpaFull = 0xca, NO_RES,
         "The DPA has no memory left for it, or the process no stack, outbox or window.";

@@ -75,6 +75,12 @@ enumeration! {
         DPA_CALL = 0x7d04,
         /// A core dump of a process on the DPA (dpa_core_dump).
         DPA_CORE_DUMP = 0x7d05,
+        /// An event queue of the DPA (dpa_eq).
+        DPA_EQ = 0x7d06,
+        /// A PCI device that the DPA emulates (dpa_emulated_device).
+        DPA_EMULATED_DEVICE = 0x7d07,
+        /// A doorbell of such a device that makes CQEs (dpa_emulated_doorbell).
+        DPA_EMULATED_DOORBELL = 0x7d08,
         /// Memory key.
         MKEY = 0xff01,
         /// A queue pair, made by CREATE_QP; here it is the type that events name.
@@ -110,7 +116,7 @@ enumeration! {
         CQ = 0xff10,
         /// Another function's flow table, seen through an alias object.
         FLOW_TABLE_ALIAS = 0xff15,
-    } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05]
+    } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05, 0x7d06, 0x7d07, 0x7d08]
 }
 
 /// Creates a general object; its own fields follow the head.

@@ -9,6 +9,8 @@ mod cqe;
 #[cfg(feature = "queues")]
 mod dct;
 #[cfg(feature = "dpa")]
+mod dpa_event;
+#[cfg(feature = "dpa")]
 mod dpa_process;
 #[cfg(feature = "dpa")]
 mod dpa_thread;
@@ -46,6 +48,8 @@ pub use cq::*;
 pub use cqe::*;
 #[cfg(feature = "queues")]
 pub use dct::*;
+#[cfg(feature = "dpa")]
+pub use dpa_event::*;
 #[cfg(feature = "dpa")]
 pub use dpa_process::*;
 #[cfg(feature = "dpa")]
@@ -292,6 +296,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DpaCap::INFO,
     #[cfg(feature = "dpa")]
     DpaCoreDump::INFO,
+    #[cfg(feature = "dpa")]
+    DpaEmulatedDevice::INFO,
+    #[cfg(feature = "dpa")]
+    DpaEmulatedDoorbell::INFO,
+    #[cfg(feature = "dpa")]
+    DpaEq::INFO,
     #[cfg(feature = "dpa")]
     DpaOutbox::INFO,
     #[cfg(feature = "dpa")]

@@ -6,7 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbless_command::{CqAttr, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject};
+use verbless_command::{
+    CqAttr, CqElement, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject,
+};
 use verbless_devx::EventChannel;
 
 use super::on_device::{Cleaners, OnDevice};
@@ -161,8 +163,7 @@ impl Domain {
             record: record_place,
             log_cqes: entries.ilog2() as u8,
             wide: config.wide,
-            eqn: Eqn(self.device.query_eqn(config.vector)?),
-            thread: None,
+            element: CqElement::Eq(Eqn(self.device.query_eqn(config.vector)?)),
             ignore_overrun: config.ignore_overrun,
         })?;
         let queue = queue.numbered(object.cqn()).map_err(layout)?;

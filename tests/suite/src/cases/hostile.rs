@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use verbless_command::{CqAttr, Eqn, QpAttr, QpObject as Object, QueueMemory, RtsAttr};
+use verbless_command::{CqAttr, CqElement, Eqn, QpAttr, QpObject as Object, QueueMemory, RtsAttr};
 use verbless_devx::{Uar, UarKind};
 use verbless_queue::completion::Malformed;
 use verbless_queue::cq::{CompletionQueue, CompletionQueueParts};
@@ -69,8 +69,7 @@ impl RawQp {
             record: place(RECORDS_AT),
             log_cqes: CQES.ilog2() as u8,
             wide: false,
-            eqn: Eqn(device.query_eqn(0)?),
-            thread: None,
+            element: CqElement::Eq(Eqn(device.query_eqn(0)?)),
             ignore_overrun: false,
         })?);
         let queue = queue.numbered(cq.cqn())?;

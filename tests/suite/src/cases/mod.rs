@@ -66,6 +66,7 @@ static OF_QUEUES: &[&Group] = &[
     &hostile::GROUP,
     &faults::GROUP,
     &dpa::GROUP,
+    &dpa::events::GROUP,
     &dpa::programs::GROUP,
 ];
 

@@ -10,7 +10,7 @@ use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use verbless_flexio_dev::calls::{self, with_context};
-use verbless_flexio_dev::event::CqRing;
+use verbless_flexio_dev::event::{CqRing, EqRing, eqe_cqn};
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::system::Next;
 use verbless_flexio_dev::{
@@ -312,6 +312,56 @@ fn take(at: u64, most: usize) {
     } else {
         let _ = with_context::cq_arm(ThreadContext::current(), cqes.consumer(), drain.cqn);
     }
+}
+
+/// What `serve` is given, and what it has read.
+#[repr(C)]
+struct Emulated {
+    drain: Drain,
+    context: u32,
+    value: AtomicU32,
+}
+
+/// Serves a doorbell of an emulated device: takes its CQE, reads what was written to it, and arms
+/// it for the next one.
+#[event_handler]
+fn serve(at: u64) {
+    let emulated: &Emulated = word(at);
+    take(at, usize::MAX);
+    emulated.value.store(calls::read_db_value(emulated.context), Ordering::Release);
+    calls::db_ctx_arm(emulated.drain.cqn, emulated.context);
+}
+
+/// Takes all EQEs of an EQ from entry `consumer` on, and tells the device so: the CQ that the last
+/// names, and how many.
+#[rpc]
+fn take_events(at: u64, log_entries: u32, consumer: u32, eqn: u32) -> u64 {
+    // SAFETY: the host says where the ring is, and how long.
+    let ring = unsafe {
+        core::slice::from_raw_parts(with_exposed_provenance(at as usize), 8_usize << log_entries)
+    };
+    let Some(mut events) = EqRing::new(ring, consumer) else { system::error(200) };
+    let mut cqn = 0;
+    while let Some(event) = events.poll() {
+        cqn = eqe_cqn(&event);
+    }
+    calls::eq_update_ci(events.consumer(), eqn);
+    u64::from(cqn) << 32 | u64::from(events.consumer().wrapping_sub(consumer))
+}
+
+#[rpc]
+fn arm_events(eqn: u32, consumer: u32) {
+    ThreadContext::current().outbox().arm_eq(eqn, consumer);
+}
+
+#[rpc]
+fn arm(cqn: u32, consumer: u32) {
+    calls::cq_arm(consumer, cqn);
+}
+
+#[rpc]
+fn send_msix(cqn: u32) {
+    calls::msix_send(cqn);
 }
 
 #[rpc]

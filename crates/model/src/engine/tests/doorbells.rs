@@ -141,9 +141,9 @@ fn a_store_to_the_second_half_of_an_eq_doorbell_is_taken_and_means_nothing() {
     for (offset, arms) in [(0x40, true), (0x48, false)] {
         let eq = |rig: &Rig| {
             let eq = &rig.world.functions[0].hca.objects.eqs[&COMP_EQ];
-            (eq.consumer, eq.armed)
+            (eq.ring.consumer, eq.ring.armed)
         };
-        rig.world.functions[0].hca.objects.eqs.get_mut(&COMP_EQ).unwrap().armed = false;
+        rig.world.functions[0].hca.objects.eqs.get_mut(&COMP_EQ).unwrap().ring.armed = false;
         let before = eq(&rig);
         let bar = rig.world.functions[0].hca.bar.clone();
         bar.store64(EQ_PAGE, offset, u64::from(COMP_EQ << 24 | 5));

@@ -151,18 +151,16 @@ impl Rig {
 
     fn eq(&mut self, hca: usize, eqn: u32, bitmask: [u64; 4]) {
         let memory = self.queue_memory(64 << LOG_EQ);
-        let eq = Eq {
+        let ring = EventRing {
             memory,
             log_size: LOG_EQ,
             overrun_ignore: false,
-            vector: eqn,
-            bitmask,
-            uar_page: EQ_PAGE,
+            counter: 0xff_ffff,
             producer: 0,
             consumer: 0,
             armed: false,
-            context: zeroed(),
         };
+        let eq = Eq { ring, vector: eqn, bitmask, uar_page: EQ_PAGE, context: zeroed() };
         self.world.functions[hca].hca.objects.eqs.insert(eqn, eq);
     }
 
@@ -170,10 +168,10 @@ impl Rig {
     pub(super) fn eqe(&mut self, hca: usize, eqn: u32) -> Option<Eqe> {
         let eq = &self.world.functions[hca].hca.objects.eqs[&eqn];
         let index = self.eq_index[hca][eqn as usize];
-        let at = eq.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
+        let at = eq.ring.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
         let eqe = *Eqe::from_prefix(&self.bytes(at, 64)).unwrap();
         // A fresh EQ is zeros: software marks every entry as the device's before it creates one.
-        let mine = eq.producer != index;
+        let mine = eq.ring.producer != index;
         if mine {
             assert_eq!(u32::from(eqe.owner()), index >> LOG_EQ & 1);
             self.eq_index[hca][eqn as usize] += 1;
@@ -210,7 +208,7 @@ impl Rig {
             record,
             log_size,
             cqe_bytes,
-            eqn: COMP_EQ,
+            element: Element::Eq(COMP_EQ),
             uar_page: PAGE,
             overrun_ignore: false,
             producer: 0,
@@ -218,7 +216,6 @@ impl Rig {
             arm: Arm::Idle,
             solicited: None,
             notified: 0,
-            of_dpa: false,
             umems: vec![],
             runtime: Default::default(),
             context: zeroed(),

@@ -10,7 +10,7 @@ use verbless_prm::{
 use super::call::{Call, Outcome};
 use super::umem::{self, BufferSpec};
 use crate::hca::effect::{Effect, Resize};
-use crate::hca::objects::{Arm, Cq};
+use crate::hca::objects::{Arm, Cq, Element};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
@@ -45,6 +45,10 @@ const KNOWN: [&str; 25] = [
     "ext_element_type",
 ];
 
+/// Values of ext_element_type that the device has.
+const DPA_THREAD: u8 = 0;
+const EXTERNAL_EQ: u8 = 2;
+
 /// CREATE_CQ.
 pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut CreateCqOut) -> Outcome {
     let context = input.cq_context();
@@ -61,11 +65,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         _ => return Err(Refusal::CqeSize),
     };
     check_features(call, context)?;
-    let of_dpa = context.apu_cq();
-    match of_dpa {
-        true => drop(call.find(kind::DpaThread, context.c_eqn_or_apu_element())?),
-        false => drop(call.find(kind::Eq, context.c_eqn_or_apu_element())?),
-    }
+    let element = element(call, context)?;
     call.find(kind::Uar, context.uar_page())?;
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
@@ -85,8 +85,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         record,
         log_size: log_size.into(),
         cqe_bytes,
-        eqn: context.c_eqn_or_apu_element(),
-        of_dpa,
+        element,
         uar_page: context.uar_page(),
         overrun_ignore: context.oi(),
         producer: 0,
@@ -102,6 +101,17 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
     Ok(())
 }
 
+/// Who hears of its CQEs.
+fn element(call: &Call<'_>, context: &CqContext) -> Result<Element, Refusal> {
+    let number = context.c_eqn_or_apu_element();
+    match (context.apu_cq(), context.ext_element_type()) {
+        (false, 0) => call.find(kind::Eq, number).map(|_| Element::Eq(number)),
+        (true, DPA_THREAD) => call.find(kind::DpaThread, number).map(|_| Element::Thread(number)),
+        (true, EXTERNAL_EQ) => call.find(kind::DpaEq, number).map(|_| Element::DpaEq(number)),
+        _ => Err(Refusal::Unsupported),
+    }
+}
+
 /// Refuses what the capabilities do not offer.
 fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let general = call.hca().caps.general();
@@ -109,10 +119,8 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
     let free_running_only = general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
     call.only(context, &KNOWN)?;
-    // Elements of other kinds than a thread (0) are not modelled.
     let unsupported = (context.oi() && !general.cq_oi())
         || (context.apu_cq() && !general.apu())
-        || context.ext_element_type() != 0
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
         || (context.cqe_comp_en() && !general.cqe_compression())
         || (context.mini_cqe_res_format().0 != 0 && !general.cqe_compression())
@@ -174,7 +182,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
     let eqn = new.c_eqn_or_apu_element();
     if eq {
         // The element of a CQ of the DPA stays what it is.
-        if call.find(kind::Cq, number)?.of_dpa {
+        if !matches!(call.find(kind::Cq, number)?.element, Element::Eq(_)) {
             return Err(Refusal::CqField);
         }
         call.find(kind::Eq, eqn)?;
@@ -194,7 +202,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
             cq.context.set_oi(new.oi());
         }
         if eq {
-            cq.eqn = eqn;
+            cq.element = Element::Eq(eqn);
             cq.context.set_c_eqn_or_apu_element(eqn);
         }
         if mode {

@@ -21,15 +21,23 @@ use crate::hca::registry::{Kind, kind};
 const MOST_FILE: u64 = 64 << 20;
 
 impl Call<'_> {
-    fn dpa(&self) -> Result<Arc<Dpa>, Refusal> {
+    pub(super) fn dpa(&self) -> Result<Arc<Dpa>, Refusal> {
         self.hca().dpa.clone().ok_or(Refusal::DpaAbsent)
     }
 
     /// The context that follows the head of CREATE_GENERAL_OBJECT.
-    fn context<S: Structure + Copy>(&self, input: &CreateGeneralObjectIn) -> Result<S, Refusal> {
+    pub(super) fn context<S: Structure + Copy>(
+        &self,
+        input: &CreateGeneralObjectIn,
+    ) -> Result<S, Refusal> {
         if input.alias_object() || input.log_obj_range() != 0 || input.obj_id() != 0 {
             return Err(Refusal::Unsupported);
         }
+        self.body()
+    }
+
+    /// What follows the head of a command on a general object.
+    pub(super) fn body<S: Structure + Copy>(&self) -> Result<S, Refusal> {
         let mut bytes = self.list.get(..S::BYTES).ok_or(Refusal::ListTooShort)?.to_vec();
         let context = S::mut_from_bytes(&mut bytes).map_err(|_| Refusal::ListTooShort)?;
         if View::new(S::INFO, context.as_bytes()).nonzero_reserved().is_some() {
@@ -39,7 +47,7 @@ impl Call<'_> {
     }
 
     /// Shows a context behind the head of QUERY_GENERAL_OBJECT's output.
-    fn show<S: Structure>(&mut self, context: &S) -> Outcome {
+    pub(super) fn show<S: Structure>(&mut self, context: &S) -> Outcome {
         let at = QueryGeneralObjectOut::BYTES..QueryGeneralObjectOut::BYTES + S::BYTES;
         let room = self.output.get_mut(at).ok_or(Refusal::OutputTooShort)?;
         room.copy_from_slice(context.as_bytes());

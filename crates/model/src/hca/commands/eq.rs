@@ -4,12 +4,15 @@ use verbless_prm::{CreateEqIn, CreateEqOut, EqState, EventType, QueryEqIn, Query
 
 use super::call::{Call, Outcome};
 use super::umem::{self, BufferSpec};
-use crate::hca::objects::Eq;
+use crate::hca::objects::{Eq, EventRing};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
 /// Bytes of an EQE.
-const EQE: u64 = 64;
+pub(super) const EQE: u64 = 64;
+
+/// Indexes count in 24 bits where software writes them.
+const COUNTER: u32 = 0xff_ffff;
 
 /// Fields of the context that CREATE_EQ takes, or that are the device's to write.
 const KNOWN: [&str; 10] = [
@@ -58,16 +61,20 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
         page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
     let memory = call.buffer(&place, EQE << context.log_eq_size(), EQE, true)?;
-    let eq = Eq {
+    let ring = EventRing {
         memory,
         log_size: context.log_eq_size().into(),
         overrun_ignore: context.oi(),
-        vector: context.intr().into(),
-        bitmask,
-        uar_page: context.uar_page(),
+        counter: COUNTER,
         producer: 0,
         consumer: 0,
         armed: false,
+    };
+    let eq = Eq {
+        ring,
+        vector: context.intr().into(),
+        bitmask,
+        uar_page: context.uar_page(),
         context: *context,
     };
     output.set_eq_number(call.make(kind::Eq, eq)? as u8);
@@ -79,9 +86,9 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEq
     let eq = call.find(kind::Eq, input.eq_number().into())?;
     let context = output.eq_context_entry_mut();
     *context = eq.context;
-    context.set_st(if eq.armed { EqState::ARMED } else { EqState::FIRED });
-    context.set_consumer_counter(eq.consumer & 0xff_ffff);
-    context.set_producer_counter(eq.producer & 0xff_ffff);
+    context.set_st(if eq.ring.armed { EqState::ARMED } else { EqState::FIRED });
+    context.set_consumer_counter(eq.ring.consumer & COUNTER);
+    context.set_producer_counter(eq.ring.producer & COUNTER);
     output.set_event_bitmask(eq.bitmask[0]);
     Ok(())
 }

@@ -7,8 +7,8 @@ use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
 use super::call::{Call, Outcome};
 use super::{
-    alias, capability, counter, cq, domain, dpa, eq, lifecycle, mad, mkey, multicast, pages, qp,
-    query,
+    alias, capability, counter, cq, domain, dpa, emulated, eq, lifecycle, mad, mkey, multicast,
+    pages, qp, query,
 };
 use super::{register, sq, srq, transition, uctx, umem, vport};
 use crate::hca::kinds::kinds;

@@ -7,6 +7,7 @@ mod counter;
 mod cq;
 mod domain;
 mod dpa;
+mod emulated;
 mod eq;
 mod execute;
 mod lifecycle;

@@ -8,7 +8,7 @@ use verbless_prm::{
 
 use super::rig::{Rig, UMEM, User, pages};
 use crate::hca::Refusal;
-use crate::hca::objects::Arm;
+use crate::hca::objects::{Arm, Element};
 use crate::profile::{Link, Profile};
 
 const LINK: Link = Link::Infiniband;
@@ -140,6 +140,18 @@ fn every_mistake_in_a_cq_is_refused() {
         (
             |input| {
                 input.cq_context_mut().set_apu_cq(true).set_ext_element_type(2);
+            },
+            Refusal::NoSuchDpaEq,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_apu_cq(true).set_ext_element_type(1);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_ext_element_type(2);
             },
             Refusal::Unsupported,
         ),
@@ -299,7 +311,7 @@ fn a_cq_changes_what_was_selected_and_nothing_else() {
     assert_eq!(modify(&mut rig, 0, CqModifyField::EQN.0), Err(Refusal::NoSuchEq));
     assert_eq!(modify(&mut rig, 0, 0x8000_0000), Err(Refusal::CqField));
     assert_eq!(modify(&mut rig, 5, 1), Err(Refusal::UnknownOpMod));
-    assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].eqn, 0x10);
+    assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].element, Element::Eq(0x10));
 }
 
 #[test]

@@ -107,7 +107,8 @@ fn one_of_each(rig: &mut Rig) {
     on_the_dpa(rig, user);
 }
 
-/// A process with a thread that a CQ starts, a call, an outbox, a window and a core dump.
+/// A process with a thread that a CQ starts, a call, an outbox, a window and a core dump; an
+/// emulated device with an EQ that a CQ names, and a doorbell.
 fn on_the_dpa(rig: &mut Rig, user: User) {
     let mut process = prm::DpaProcess::default();
     process.set_bin_umem_id(user.umem).set_bin_bytes(program().len() as u64).set_heap_bytes(5000);
@@ -133,6 +134,20 @@ fn on_the_dpa(rig: &mut Rig, user: User) {
         input.cq_context_mut().set_apu_cq(true).set_c_eqn_or_apu_element(thread);
     })
     .unwrap();
+    let mut device = prm::DpaEmulatedDevice::default();
+    device.set_queues(1).set_vectors(1);
+    let kind = GeneralObjectType::DPA_EMULATED_DEVICE;
+    let device = rig.general(user.uid, kind, &device).unwrap();
+    let mut eq = prm::DpaEq::default();
+    eq.set_umem_id(user.umem).set_uar_page(user.uar).set_device_valid(true).set_device_id(device);
+    let eq = rig.general(user.uid, GeneralObjectType::DPA_EQ, &eq).unwrap();
+    let cq = rig.cq(user, |input| {
+        let context = input.cq_context_mut().set_apu_cq(true).set_ext_element_type(2);
+        context.set_c_eqn_or_apu_element(eq);
+    });
+    let mut doorbell = prm::DpaEmulatedDoorbell::default();
+    doorbell.set_device_id(device).set_cqn(cq.unwrap());
+    rig.general(user.uid, GeneralObjectType::DPA_EMULATED_DOORBELL, &doorbell).unwrap();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Programs on the DPA, by commands alone: processes, calls, threads that CQ events start,
 //! outboxes, windows, faults. The layouts are the model's own, so that no hardware sees them.
 
+pub(super) mod events;
 mod program;
 pub(super) mod programs;
 mod rig;
@@ -187,7 +188,7 @@ fn a_window_of_another_domain_than_its_key_leads_nowhere(lab: &Lab) -> Result<()
 fn the_heap_is_reached_by_keys(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let dpa = Dpa::of(Rig::of(pair.a.domain.device().clone(), pair.a.domain.pd().clone())?, 0)?;
-    let (heap, base) = (dpa.heap_key()?, dpa.process.heap_address());
+    let (heap, base) = (dpa.rig.heap_key(&dpa.process)?, dpa.process.heap_address());
     pair.b.fill(0, &pattern(2, 3000))?;
     let into = Sge { address: base + 5, lkey: heap.lkey(), length: 3000 };
     pair.a.perform(&Read::new(into, pair.b.remote(0)?).signaled())?;

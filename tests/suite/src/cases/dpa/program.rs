@@ -25,10 +25,16 @@ const A7: u32 = 17;
 
 /// Registers of an outbox page.
 pub(super) const UCTL: u64 = 0x000;
+pub(super) const BUFFER: u64 = 0x040;
 pub(super) const CQ_DB: u64 = 0x100;
+pub(super) const EQ_DB_REARM: u64 = 0x140;
+pub(super) const EQ_DB_NO_REARM: u64 = 0x180;
 pub(super) const SXD_DB: u64 = 0x1c0;
 pub(super) const CC_DB: u64 = 0x340;
+pub(super) const EMU_CAP: u64 = 0x200;
+pub(super) const EMU_CAP_TRIGGER: u64 = 0x240;
 pub(super) const RXT_DB: u64 = 0x280;
+pub(super) const RXC_RD: u64 = 0x300;
 
 fn i(opcode: u32, funct3: u32, rd: u32, rs1: u32, imm: i32) -> u32 {
     (imm as u32 & 0xfff) << 20 | rs1 << 15 | funct3 << 12 | rd << 7 | opcode

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqObject, DpaCall, DpaCallState, DpaEntry, DpaOutbox, DpaProcess, DpaStatus, DpaThread,
-    DpaThreadKind, DpaThreadState, DpaWindow, Eqn, KeyAccess, KeyMemory, MkeyAttr, MkeyObject,
+    CqElement, CqObject, DpaCall, DpaCallState, DpaEntry, DpaEqAttr, DpaOutbox, DpaProcess,
+    DpaStatus, DpaThread, DpaThreadKind, DpaThreadState, DpaWindow, KeyAccess, MkeyObject,
     QueueMemory,
 };
 use verbless_flexio_dev::ThreadMetadata;
@@ -16,7 +16,7 @@ use verbless_riscv::Program;
 #[path = "../../../../../crates/flexio-dev/tests/program/src/formats.rs"]
 mod formats;
 
-use super::rig::{CQ_AT, LOG_CQES, Rig, Sender};
+use super::rig::{CQ_AT, EQ_AT, LOG_CQES, Rig, Sender};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, pattern, until};
@@ -47,7 +47,9 @@ cases!(
     a_handler_takes_the_completions_of_a_queue_pair,
     a_program_posts_an_rdma_write,
     a_program_rings_by_the_outbox_that_it_chooses,
-    doorbells_that_the_model_does_not_have_set_errno,
+    a_handler_serves_the_doorbell_of_an_emulated_device,
+    a_program_takes_events_and_sends_msi_x,
+    doorbells_for_what_does_not_exist_set_errno,
     messages_reach_the_host_and_lost_ones_are_counted,
     messages_have_the_level_of_their_macro,
     a_panic_tells_the_host_where,
@@ -182,20 +184,7 @@ impl Compiled {
 
     fn drain_by(&self, handler: &str) -> Result<Drain, Stop> {
         let thread = self.thread(handler, self.heap(DRAIN_AT), DpaThreadKind::default())?;
-        let heap = Arc::new(self.process.heap());
-        for entry in 0..1_u64 << LOG_CQES {
-            self.store(CQ_AT + 64 * entry + 56, 0xf0 << 56)?;
-        }
-        let cq = Arc::new(self.rig.device.create_cq(CqAttr {
-            uar: self.rig.uar.clone(),
-            ring: QueueMemory::new(heap.clone(), CQ_AT),
-            record: QueueMemory::new(heap, RECORD_AT),
-            log_cqes: LOG_CQES,
-            wide: false,
-            eqn: Eqn(0),
-            thread: Some(thread.id()),
-            ignore_overrun: false,
-        })?);
+        let cq = self.cq(CqElement::Thread(thread.id()))?;
         let number = u64::from(cq.cqn().0);
         let words =
             [0, 0, self.heap(CQ_AT), self.heap(RECORD_AT), number | u64::from(LOG_CQES) << 32, 0];
@@ -207,23 +196,19 @@ impl Compiled {
         Ok(Drain { cq, thread })
     }
 
+    /// A CQ in the heap.
+    fn cq(&self, element: CqElement) -> Result<Arc<CqObject>, Stop> {
+        for entry in 0..1_u64 << LOG_CQES {
+            self.store(CQ_AT + 64 * entry + 56, 0xf0 << 56)?;
+        }
+        self.rig.cq(&self.process, RECORD_AT, element)
+    }
+
     fn drained(&self, count: u64) -> Result<(), Stop> {
         let all = || self.load(DRAIN_AT).ok().filter(|&seen| seen >= count);
         let seen = until(&format!("{count} CQEs"), all)?;
         ensure_eq!(seen, count, "CQEs that the handler has taken");
         Ok(())
-    }
-
-    /// A key over the heap, whose addresses are the process's.
-    fn heap_key(&self) -> Result<MkeyObject, Stop> {
-        let umem = Arc::new(self.process.heap());
-        Ok(self.rig.device.create_mkey(MkeyAttr {
-            pd: self.rig.pd.clone(),
-            access: KeyAccess::ALL,
-            start: umem.address(),
-            length: umem.length(),
-            memory: KeyMemory::Umem { umem, offset: 0 },
-        })?)
     }
 }
 
@@ -519,7 +504,7 @@ fn a_program_posts_an_rdma_write(lab: &Lab) -> Result<(), Stop> {
     let place = |at| QueueMemory::new(heap.clone(), at);
     let mut sender = Sender::at(&dpa.rig, &drain.cq, place(QP_AT), place(QP_RECORD_AT))?;
     sender.connect(&pair.a.domain, &pair.a)?;
-    let (key, heap_key) = (dpa.rig.key(KeyAccess::ALL)?, dpa.heap_key()?);
+    let (key, heap_key) = (dpa.rig.key(KeyAccess::ALL)?, dpa.rig.heap_key(&dpa.process)?);
     let keys = u64::from(heap_key.lkey().0) << 32 | u64::from(key.rkey().0);
     let host = dpa.rig.host.umem.address();
     for index in 0..20_u64 {
@@ -555,7 +540,57 @@ fn a_program_rings_by_the_outbox_that_it_chooses(lab: &Lab) -> Result<(), Stop> 
     dpa.drained(4)
 }
 
-fn doorbells_that_the_model_does_not_have_set_errno(lab: &Lab) -> Result<(), Stop> {
+fn a_handler_serves_the_doorbell_of_an_emulated_device(lab: &Lab) -> Result<(), Stop> {
+    /// Where the handler keeps what it has read, behind what it drains by.
+    const CONTEXT_AT: u64 = DRAIN_AT + 48;
+    let dpa = Compiled::new(lab)?;
+    let drain = dpa.drain_by("serve")?;
+    let device = dpa.rig.device.create_emulated_device(&dpa.rig.token, 1, 1)?;
+    let doorbell = dpa.rig.device.create_emulated_doorbell(&device, 0, &drain.cq)?;
+    dpa.store(CONTEXT_AT, doorbell.id().into())?;
+    // What was rung before it was ever armed, too.
+    device.ring(0, 1)?;
+    ensure_eq!(dpa.call("activate", &[drain.thread.id().into()])?, 0, "errno");
+    dpa.drained(1)?;
+    for value in [2, u32::MAX, 0] {
+        let armed = || doorbell.query().ok().filter(|it| it.armed);
+        until("the doorbell to be armed", armed)?;
+        device.ring(0, value)?;
+        let read = || dpa.load(CONTEXT_AT).ok().filter(|word| (word >> 32) as u32 == value);
+        until("the doorbell's value", read)?;
+    }
+    Ok(())
+}
+
+fn a_program_takes_events_and_sends_msi_x(lab: &Lab) -> Result<(), Stop> {
+    const LOG_ENTRIES: u8 = 2;
+    let dpa = Compiled::new(lab)?;
+    let device = dpa.rig.device.create_emulated_device(&dpa.rig.token, 1, 3)?;
+    for entry in 0..1 << LOG_ENTRIES {
+        dpa.store(EQ_AT + 64 * entry + 56, 1 << 56)?;
+    }
+    let attr = DpaEqAttr {
+        ring: QueueMemory::new(Arc::new(dpa.process.heap()), EQ_AT),
+        log_entries: LOG_ENTRIES,
+        uar: dpa.rig.uar.clone(),
+        raises: Some((device.clone(), 2)),
+    };
+    let eq = dpa.rig.device.create_dpa_eq(&dpa.rig.token, attr)?;
+    let cq = dpa.cq(CqElement::DpaEq(eq.id()))?;
+    let (number, eqn) = (u64::from(cq.cqn().0), u64::from(eq.id()));
+    for index in 0..10 {
+        dpa.call("arm_events", &[eqn, index])?;
+        dpa.call("arm", &[number, index])?;
+        dpa.call("send_msix", &[number])?;
+        ensure_eq!(device.raised()?, [0, 0, index as u32 + 1], "vectors raised");
+        let arguments = [dpa.heap(EQ_AT), LOG_ENTRIES.into(), index, eqn];
+        ensure_eq!(dpa.call("take_events", &arguments)?, number << 32 | 1, "CQ and events");
+        ensure_eq!(eq.query()?.consumer, index as u32 + 1, "the consumer index");
+    }
+    Ok(())
+}
+
+fn doorbells_for_what_does_not_exist_set_errno(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::new(lab)?;
     ensure_eq!(dpa.call("refused_doorbells", &[1])?, 4, "doorbells that set errno");
     Ok(())

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqObject, Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox, DpaProcess,
+    CqAttr, CqElement, CqObject, Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox, DpaProcess,
     DpaProcessAttr, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState, DpaWindow,
-    Eqn, Error, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, ModelToken, QpAttr, QpObject,
-    QueueMemory, RtsAttr, ServiceType,
+    Error, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, ModelToken, QpAttr, QpObject, QueueMemory,
+    RtsAttr, ServiceType,
 };
 use verbless_devx::{Pd, Uar, UarKind};
 use verbless_queue::{ConnectOptions, Domain, PeerAddress};
@@ -22,13 +22,15 @@ const HEAP_BYTES: u32 = 1 << 16;
 const ARGUMENT_AT: u64 = 0;
 const RECORD_AT: u64 = 0x40;
 pub(super) const CQ_AT: u64 = 0x1000;
+/// Where an EQ can be.
+pub(super) const EQ_AT: u64 = 0x3000;
 pub(super) const LOG_CQES: u8 = 4;
 const HOST_BYTES: usize = 1 << 14;
 
 /// A device, what programs reach of it, and the program.
 pub(super) struct Rig {
     pub(super) device: Device,
-    token: ModelToken,
+    pub(super) token: ModelToken,
     pub(super) pd: Pd,
     pub(super) uar: Arc<Uar>,
     pub(super) host: Shared,
@@ -88,6 +90,37 @@ impl Rig {
 
     pub(super) fn key(&self, access: KeyAccess) -> Result<MkeyObject, Stop> {
         Ok(self.device.create_mkey(self.key_attr(access))?)
+    }
+
+    /// A key over a process's heap, whose addresses are the process's.
+    pub(super) fn heap_key(&self, process: &Arc<DpaProcess>) -> Result<MkeyObject, Stop> {
+        let umem = Arc::new(process.heap());
+        Ok(self.device.create_mkey(MkeyAttr {
+            pd: self.pd.clone(),
+            access: KeyAccess::ALL,
+            start: umem.address(),
+            length: umem.length(),
+            memory: KeyMemory::Umem { umem, offset: 0 },
+        })?)
+    }
+
+    /// A CQ in a process's heap, whose entries have been marked as the device's.
+    pub(super) fn cq(
+        &self,
+        process: &Arc<DpaProcess>,
+        record_at: u64,
+        element: CqElement,
+    ) -> Result<Arc<CqObject>, Stop> {
+        let heap = Arc::new(process.heap());
+        Ok(Arc::new(self.device.create_cq(CqAttr {
+            uar: self.uar.clone(),
+            ring: QueueMemory::new(heap.clone(), CQ_AT),
+            record: QueueMemory::new(heap, record_at),
+            log_cqes: LOG_CQES,
+            wide: false,
+            element,
+            ignore_overrun: false,
+        })?))
     }
 }
 
@@ -231,18 +264,6 @@ impl Dpa {
         Ok((errno, uctl))
     }
 
-    /// A key over the whole heap, whose addresses are the process's.
-    pub(super) fn heap_key(&self) -> Result<MkeyObject, Stop> {
-        let umem = Arc::new(self.process.heap());
-        Ok(self.device().create_mkey(MkeyAttr {
-            pd: self.rig.pd.clone(),
-            access: KeyAccess::ALL,
-            start: umem.address(),
-            length: umem.length(),
-            memory: KeyMemory::Umem { umem, offset: 0 },
-        })?)
-    }
-
     /// A thread that takes the CQEs of a CQ in the heap, which is armed.
     pub(super) fn drain(&self) -> Result<Drain, Stop> {
         self.drain_by("take")
@@ -259,24 +280,19 @@ impl Dpa {
         let entry = self.whole_entry(name);
         let kind = DpaThreadKind { polling, ..DpaThreadKind::default() };
         let thread = self.device().create_dpa_thread(&self.process, &entry, argument, kind)?;
-        let heap = Arc::new(self.process.heap());
-        self.call("fill", [base + CQ_AT, 0xf0, 64 << LOG_CQES])?;
-        let cq = Arc::new(self.device().create_cq(CqAttr {
-            uar: self.rig.uar.clone(),
-            ring: QueueMemory::new(heap.clone(), CQ_AT),
-            record: QueueMemory::new(heap, RECORD_AT),
-            log_cqes: LOG_CQES,
-            wide: false,
-            eqn: Eqn(0),
-            thread: Some(thread.id()),
-            ignore_overrun: false,
-        })?);
+        let cq = self.cq(CqElement::Thread(thread.id()))?;
         let drain = Drain { cq, thread };
         self.call("store64", [argument + 8, self.outbox_address(), 0])?;
         self.call("store64", [argument + 16, drain.cqn(), 0])?;
         self.call("store64", [argument + 24, base + RECORD_AT, 0])?;
         self.arm(&drain, 0)?;
         Ok(drain)
+    }
+
+    /// A CQ in the heap.
+    pub(super) fn cq(&self, element: CqElement) -> Result<Arc<CqObject>, Stop> {
+        self.call("fill", [self.process.heap_address() + CQ_AT, 0xf0, 64 << LOG_CQES])?;
+        self.rig.cq(&self.process, RECORD_AT, element)
     }
 
     /// Arms a CQ behind so many CQEs.

@@ -1,0 +1,176 @@
+//! Event queues of the DPA, devices that it emulates, and doorbells of those. As with processes,
+//! the commands are the model's own (`prm/dpa`).
+
+use verbless_prm::{
+    CreateGeneralObjectIn, CreateGeneralObjectOut, DpaEmulatedDevice, DpaEmulatedDoorbell, DpaEq,
+    ModifyGeneralObjectIn, ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
+};
+
+use super::call::{Call, Outcome};
+use super::eq::EQE;
+use super::umem::{self, BufferSpec};
+use crate::hca::effect::Effect;
+use crate::hca::objects::{self, EventRing};
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
+
+/// EQ indexes count in 26 bits where programs write them.
+const COUNTER: u32 = 0x3ff_ffff;
+/// Vectors of an emulated device, whose counts its context shows.
+const MOST_VECTORS: u16 = 64;
+
+/// CREATE_GENERAL_OBJECT of an event queue.
+pub(super) fn create_eq(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    call.dpa()?;
+    let mut context: DpaEq = call.context(input)?;
+    if context.log_eq_size() > call.hca().caps.general().log_max_eq_sz() {
+        return Err(Refusal::EqSize);
+    }
+    call.find(kind::Uar, context.uar_page())?;
+    match context.device_valid() {
+        true => {
+            let device = call.find(kind::EmulatedDevice, context.device_id())?;
+            if context.vector() >= device.context.vectors() {
+                return Err(Refusal::EmulatedDeviceParts);
+            }
+        }
+        false if (context.device_id(), context.vector()) != (0, 0) => {
+            return Err(Refusal::Reserved);
+        }
+        false => {}
+    }
+    let place = BufferSpec {
+        umem: Some((context.umem_id(), context.umem_offset())),
+        log_page_size: 0,
+        page_offset: 0,
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+    };
+    let memory = call.buffer(&place, EQE << context.log_eq_size(), EQE, true)?;
+    let ring = EventRing {
+        memory,
+        log_size: context.log_eq_size().into(),
+        overrun_ignore: false,
+        counter: COUNTER,
+        producer: 0,
+        consumer: 0,
+        armed: false,
+    };
+    context.set_armed(false).set_producer(0).set_consumer(0);
+    let eq = objects::DpaEq { uid: call.uid, ring, context };
+    output.set_obj_id(call.make(kind::DpaEq, eq)?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of an event queue.
+pub(super) fn query_eq(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let eq = call.find(kind::DpaEq, input.obj_id())?;
+    let mut context = eq.context;
+    context
+        .set_armed(eq.ring.armed)
+        .set_consumer(eq.ring.consumer & COUNTER)
+        .set_producer(eq.ring.producer & COUNTER);
+    output.set_obj_id(input.obj_id());
+    call.show(&context)
+}
+
+/// CREATE_GENERAL_OBJECT of an emulated device.
+pub(super) fn create_device(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    call.dpa()?;
+    let given: DpaEmulatedDevice = call.context(input)?;
+    if given.queues() == 0 || given.vectors() > MOST_VECTORS {
+        return Err(Refusal::EmulatedDeviceSize);
+    }
+    let mut context = DpaEmulatedDevice::default();
+    context.set_queues(given.queues()).set_vectors(given.vectors());
+    let device = objects::EmulatedDevice { uid: call.uid, context };
+    output.set_obj_id(call.make(kind::EmulatedDevice, device)?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of an emulated device.
+pub(super) fn query_device(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let context = call.find(kind::EmulatedDevice, input.obj_id())?.context;
+    output.set_obj_id(input.obj_id());
+    call.show(&context)
+}
+
+/// MODIFY_GENERAL_OBJECT of an emulated device: its host rings a doorbell, as hosts do whether or
+/// not anybody listens.
+pub(super) fn ring_device(
+    call: &mut Call<'_>,
+    input: &ModifyGeneralObjectIn,
+    _: &mut ModifyGeneralObjectOut,
+) -> Outcome {
+    let number = input.obj_id();
+    let device = call.find(kind::EmulatedDevice, number)?.context;
+    let given: DpaEmulatedDevice = call.body()?;
+    let (queue, value) = (given.doorbell_queue(), given.doorbell());
+    if queue >= device.queues() {
+        return Err(Refusal::EmulatedDeviceParts);
+    }
+    let Some(doorbell) = doorbell_of(call, number, queue) else { return Ok(()) };
+    call.change(kind::EmulatedDoorbell, doorbell, |doorbell| {
+        let context = &mut doorbell.context;
+        let rings = context.rings().wrapping_add(1);
+        context.set_value(value).set_rings(rings).set_pending(true);
+    })?;
+    call.hca_mut().effects.push(Effect::EmulatedDoorbell(doorbell));
+    Ok(())
+}
+
+/// Who listens to the doorbell of a queue.
+fn doorbell_of(call: &Call<'_>, device: u32, queue: u16) -> Option<u32> {
+    let mut all = call.hca().objects.emulated_doorbells.iter();
+    let found = all.find(|(_, it)| (it.context.device_id(), it.context.queue()) == (device, queue));
+    found.map(|(&number, _)| number)
+}
+
+/// CREATE_GENERAL_OBJECT of a doorbell of an emulated device.
+pub(super) fn create_doorbell(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    call.dpa()?;
+    let given: DpaEmulatedDoorbell = call.context(input)?;
+    let device = call.find(kind::EmulatedDevice, given.device_id())?.context;
+    call.find(kind::Cq, given.cqn())?;
+    if given.queue() >= device.queues() {
+        return Err(Refusal::EmulatedDeviceParts);
+    }
+    if doorbell_of(call, given.device_id(), given.queue()).is_some() {
+        return Err(Refusal::EmulatedDoorbellTaken);
+    }
+    let mut context = DpaEmulatedDoorbell::default();
+    context.set_device_id(given.device_id()).set_queue(given.queue()).set_cqn(given.cqn());
+    let doorbell = objects::EmulatedDoorbell { uid: call.uid, context };
+    output.set_obj_id(call.make(kind::EmulatedDoorbell, doorbell)?);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT of a doorbell of an emulated device.
+pub(super) fn query_doorbell(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let context = call.find(kind::EmulatedDoorbell, input.obj_id())?.context;
+    output.set_obj_id(input.obj_id());
+    call.show(&context)
+}

@@ -115,6 +115,14 @@ enum Command {
         trace: Option<Option<PathBuf>>,
         #[command(flatten)]
         links: LinkArguments,
+        /// Serve GDB at this TCP port of this machine (0: any, which is printed): the first run on
+        /// a DPA waits for it. `gdb-multiarch PROGRAM.elf -ex 'target remote :PORT'`.
+        #[arg(long, value_name = "PORT", conflicts_with = "join")]
+        gdb: Option<u16>,
+        /// Not the first run, but the first that begins at this address, as `cargo xtask dpa build`
+        /// prints it.
+        #[arg(long, value_name = "ADDRESS", value_parser = address_of_program, requires = "gdb")]
+        gdb_entry: Option<u64>,
         /// The program and its arguments; options that follow the program's name are the program's.
         #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
@@ -320,6 +328,8 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             join,
             trace,
             links,
+            gdb,
+            gdb_entry,
             program,
         } => {
             let side = match side {
@@ -354,10 +364,18 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 dpu,
                 trace,
                 links,
+                gdb,
+                gdb_entry,
             };
             Ok(exit_code(run::run(options)?))
         }
     }
+}
+
+/// An address, hexadecimal.
+fn address_of_program(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u64::from_str_radix(digits, 16).map_err(|_| "an address is written as 0x40000010".into())
 }
 
 /// A number, decimal or hexadecimal.

@@ -538,6 +538,26 @@ impl Model {
         ArrivalRecording::new(&self.shared.common.outbox)
     }
 
+    /// Serves GDB, or whoever speaks its remote protocol, at a listener for as long as the model
+    /// lives: one debugger at a time sees one thread or call of a DPA. It gets the next run that
+    /// begins, or the next that begins at address `entry`, and from then on all runs of that thread
+    /// or call. The first such run waits for a debugger. All else goes on meanwhile; the watchdog
+    /// counts instructions, not time.
+    ///
+    /// A debugger that detaches leaves the thread to the model; one that kills ends its process,
+    /// with status 7. Needs a model that is not stepped, and the feature `gdb`.
+    ///
+    /// # Errors
+    /// No device has a DPA, or the system has no thread for it.
+    #[cfg(feature = "gdb")]
+    pub fn debug_programs(
+        &self,
+        listener: std::net::TcpListener,
+        entry: Option<u64>,
+    ) -> std::io::Result<()> {
+        engine::debug::spawn(&self.shared, listener, entry)
+    }
+
     /// Writes every command to `sink`, until the guard is dropped, as text that
     /// `cargo xtask prm decode` reads. A command returns when it is written, so nothing is missing
     /// however slow `sink` is. What cannot be written is lost, and the log says so once.

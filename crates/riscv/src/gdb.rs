@@ -55,6 +55,42 @@ pub enum After {
     Exited(u8),
 }
 
+/// A program under a debugger: a hart, and somebody who does what the program leaves it for.
+pub trait Debuggee {
+    /// The hart that the debugger sees.
+    fn hart(&mut self) -> &mut Hart;
+
+    /// Lets the program execute so many instructions at most.
+    fn run(&mut self, instructions: u64) -> Ran;
+
+    /// Sets a breakpoint; whether that is possible there.
+    fn add_breakpoint(&mut self, address: u64) -> bool {
+        let there = self.hart().space().region(address).is_some();
+        if there {
+            self.hart().add_breakpoint(address);
+        }
+        there
+    }
+
+    /// Removes a breakpoint; whether there was one.
+    fn remove_breakpoint(&mut self, address: u64) -> bool {
+        self.hart().remove_breakpoint(address)
+    }
+}
+
+/// What has become of a program that was to execute some instructions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ran {
+    /// It goes on.
+    GoesOn,
+    /// It had nothing to execute, for a moment.
+    Waits,
+    /// It stopped, as the debugger is to be told: a breakpoint, EBREAK, a trap.
+    Stopped(Exit),
+    /// It has ended, with this code.
+    Exited(u8),
+}
+
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
@@ -79,12 +115,20 @@ pub fn serve(
     hart: &mut Hart,
     after: impl FnMut(&mut Hart, Exit) -> After,
 ) -> io::Result<Ended> {
+    serve_program(stream, &mut Alone { hart, after })
+}
+
+/// The same of a program that somebody looks after.
+///
+/// # Errors
+/// The connection fails, or ends without a word.
+pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Result<Ended> {
     stream.set_nodelay(true)?;
-    let mut debuggee = Debuggee { hart, after, step: false, breakpoints: Vec::new() };
+    let mut session = Session { program, step: false, breakpoints: Vec::new() };
     let connection: Stream = Box::new(stream);
-    let ended = GdbStub::new(connection).run_blocking::<Loop<_>>(&mut debuggee);
-    for address in debuggee.breakpoints {
-        debuggee.hart.remove_breakpoint(address);
+    let ended = GdbStub::new(connection).run_blocking::<Loop<_>>(&mut session);
+    for address in session.breakpoints {
+        session.program.remove_breakpoint(address);
     }
     match ended {
         Ok(DisconnectReason::Disconnect) => Ok(Ended::Detached),
@@ -96,50 +140,69 @@ pub fn serve(
 
 type Stream = Box<dyn ConnectionExt<Error = io::Error>>;
 
-/// A hart as the protocol knows it.
-struct Debuggee<'h, F> {
+/// A hart whose program nobody else looks after.
+struct Alone<'h, F> {
     hart: &'h mut Hart,
     after: F,
-    /// The next run is of one instruction.
-    step: bool,
-    breakpoints: Vec<u64>,
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> Debuggee<'_, F> {
-    /// Runs for a while; `None`: it has not stopped.
-    fn run(&mut self) -> Option<SingleThreadStopReason<u64>> {
-        let exit = self.hart.run(if self.step { 1 } else { QUANTUM });
-        let signal = |signal| Some(SingleThreadStopReason::Signal(signal));
+impl<F: FnMut(&mut Hart, Exit) -> After> Debuggee for Alone<'_, F> {
+    fn hart(&mut self) -> &mut Hart {
+        self.hart
+    }
+
+    fn run(&mut self, instructions: u64) -> Ran {
+        let exit = self.hart.run(instructions);
         match exit {
-            Exit::Budget if !self.step => None,
-            Exit::Budget => Some(SingleThreadStopReason::DoneStep),
-            Exit::Breakpoint => Some(SingleThreadStopReason::SwBreak(())),
-            Exit::Ebreak => signal(Signal::SIGTRAP),
-            Exit::Trap(Trap { cause, .. }) => signal(match cause {
-                Cause::Illegal => Signal::SIGILL,
-                Cause::LoadMisaligned | Cause::StoreMisaligned => Signal::SIGBUS,
-                _ => Signal::SIGSEGV,
-            }),
+            Exit::Budget => Ran::GoesOn,
+            Exit::Breakpoint | Exit::Ebreak | Exit::Trap(_) => Ran::Stopped(exit),
             Exit::Ecall | Exit::Wait | Exit::Pause | Exit::Stopped | Exit::Environment(_) => {
                 let at = self.hart.pc();
                 match (self.after)(self.hart, exit) {
-                    After::Exited(code) => return Some(SingleThreadStopReason::Exited(code)),
+                    After::Exited(code) => return Ran::Exited(code),
                     // A call that has changed the pc knows where it goes on.
                     After::GoesOn if exit == Exit::Ecall && self.hart.pc() == at => {
                         self.hart.skip();
                     }
                     After::GoesOn => {}
                 }
-                self.step.then_some(SingleThreadStopReason::DoneStep)
+                Ran::GoesOn
             }
         }
     }
 }
 
+/// A program as the protocol knows it.
+struct Session<'h, D> {
+    program: &'h mut D,
+    /// The next run is of one instruction.
+    step: bool,
+    breakpoints: Vec<u64>,
+}
+
+impl<D: Debuggee> Session<'_, D> {
+    /// Runs for a while; `None`: it has not stopped.
+    fn run(&mut self) -> Option<SingleThreadStopReason<u64>> {
+        let signal = match self.program.run(if self.step { 1 } else { QUANTUM }) {
+            Ran::GoesOn => return self.step.then_some(SingleThreadStopReason::DoneStep),
+            Ran::Waits => return None,
+            Ran::Exited(code) => return Some(SingleThreadStopReason::Exited(code)),
+            Ran::Stopped(Exit::Breakpoint) => return Some(SingleThreadStopReason::SwBreak(())),
+            Ran::Stopped(Exit::Trap(Trap { cause, .. })) => match cause {
+                Cause::Illegal => Signal::SIGILL,
+                Cause::LoadMisaligned | Cause::StoreMisaligned => Signal::SIGBUS,
+                _ => Signal::SIGSEGV,
+            },
+            Ran::Stopped(_) => Signal::SIGTRAP,
+        };
+        Some(SingleThreadStopReason::Signal(signal))
+    }
+}
+
 struct Loop<T>(PhantomData<T>);
 
-impl<'h, F: FnMut(&mut Hart, Exit) -> After> BlockingEventLoop for Loop<Debuggee<'h, F>> {
-    type Target = Debuggee<'h, F>;
+impl<'h, D: Debuggee> BlockingEventLoop for Loop<Session<'h, D>> {
+    type Target = Session<'h, D>;
     type Connection = Stream;
     type StopReason = SingleThreadStopReason<u64>;
 
@@ -163,7 +226,7 @@ impl<'h, F: FnMut(&mut Hart, Exit) -> After> BlockingEventLoop for Loop<Debuggee
     }
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> Target for Debuggee<'_, F> {
+impl<D: Debuggee> Target for Session<'_, D> {
     type Arch = Riscv64;
     type Error = &'static str;
 
@@ -176,29 +239,29 @@ impl<F: FnMut(&mut Hart, Exit) -> After> Target for Debuggee<'_, F> {
     }
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> SingleThreadBase for Debuggee<'_, F> {
+impl<D: Debuggee> SingleThreadBase for Session<'_, D> {
     fn read_registers(&mut self, into: &mut RiscvCoreRegs<u64>) -> TargetResult<(), Self> {
-        let Registers { x, pc } = self.hart.registers();
+        let Registers { x, pc } = self.program.hart().registers();
         (into.x, into.pc) = (x, pc);
         Ok(())
     }
 
     fn write_registers(&mut self, from: &RiscvCoreRegs<u64>) -> TargetResult<(), Self> {
-        self.hart.set_registers(&Registers { x: from.x, pc: from.pc });
+        self.program.hart().set_registers(&Registers { x: from.x, pc: from.pc });
         Ok(())
     }
 
     fn read_addrs(&mut self, start: u64, into: &mut [u8]) -> TargetResult<usize, Self> {
-        match self.hart.space().peek(start, into) {
+        match self.program.hart().space().peek(start, into) {
             0 if !into.is_empty() => Err(TargetError::NonFatal),
             some => Ok(some),
         }
     }
 
     fn write_addrs(&mut self, start: u64, bytes: &[u8]) -> TargetResult<(), Self> {
-        let written = self.hart.space().poke(start, bytes);
+        let written = self.program.hart().space().poke(start, bytes);
         // It may be code.
-        self.hart.flush();
+        self.program.hart().flush();
         if written == bytes.len() { Ok(()) } else { Err(TargetError::NonFatal) }
     }
 
@@ -207,7 +270,7 @@ impl<F: FnMut(&mut Hart, Exit) -> After> SingleThreadBase for Debuggee<'_, F> {
     }
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> SingleThreadResume for Debuggee<'_, F> {
+impl<D: Debuggee> SingleThreadResume for Session<'_, D> {
     fn resume(&mut self, _signal: Option<Signal>) -> Result<(), &'static str> {
         self.step = false;
         Ok(())
@@ -218,31 +281,30 @@ impl<F: FnMut(&mut Hart, Exit) -> After> SingleThreadResume for Debuggee<'_, F> 
     }
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> SingleThreadSingleStep for Debuggee<'_, F> {
+impl<D: Debuggee> SingleThreadSingleStep for Session<'_, D> {
     fn step(&mut self, _signal: Option<Signal>) -> Result<(), &'static str> {
         self.step = true;
         Ok(())
     }
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> Breakpoints for Debuggee<'_, F> {
+impl<D: Debuggee> Breakpoints for Session<'_, D> {
     fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
         Some(self)
     }
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> SwBreakpoint for Debuggee<'_, F> {
+impl<D: Debuggee> SwBreakpoint for Session<'_, D> {
     fn add_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
-        if self.hart.space().region(address).is_none() {
-            return Ok(false);
+        let set = self.program.add_breakpoint(address);
+        if set {
+            self.breakpoints.push(address);
         }
-        self.hart.add_breakpoint(address);
-        self.breakpoints.push(address);
-        Ok(true)
+        Ok(set)
     }
 
     fn remove_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
         self.breakpoints.retain(|&other| other != address);
-        Ok(self.hart.remove_breakpoint(address))
+        Ok(self.program.remove_breakpoint(address))
     }
 }

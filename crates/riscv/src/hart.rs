@@ -324,4 +324,12 @@ impl Hart {
         }
         there
     }
+
+    /// Removes all breakpoints.
+    pub fn remove_breakpoints(&mut self) {
+        if !self.core.blocks.breakpoints.is_empty() {
+            self.core.blocks.breakpoints.clear();
+            self.core.flush();
+        }
+    }
 }

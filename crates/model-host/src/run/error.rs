@@ -12,6 +12,9 @@ pub enum RunError {
     /// No program was named.
     #[error("no program was given: use `run -- PROGRAM [ARGUMENTS]`")]
     NoProgram,
+    /// No debugger could find the programs of a DPA.
+    #[error("cannot serve a debugger: {0}")]
+    Debugger(io::Error),
     /// The program itself could not be started.
     #[error("cannot run {program}: {source}")]
     Program {

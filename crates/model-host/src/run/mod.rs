@@ -82,7 +82,7 @@ pub(crate) use join::{Host, Peer, Request};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -126,6 +126,10 @@ pub struct RunOptions {
     pub trace: Trace,
     /// What to do with links.
     pub links: LinkOptions,
+    /// The TCP port of this machine at which debuggers find programs of the DPA; 0: any.
+    pub gdb: Option<u16>,
+    /// The run that a debugger gets begins here.
+    pub gdb_entry: Option<u64>,
 }
 
 /// What to run on the devices of another run.
@@ -177,6 +181,13 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         Trace::Record(file) => Some(model.record_commands(file)),
     };
     let _links = options.links.apply(&model)?;
+    if let Some(port) = options.gdb {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(RunError::Debugger)?;
+        let address = listener.local_addr().map_err(RunError::Debugger)?;
+        model.debug_programs(listener, options.gdb_entry).map_err(RunError::Debugger)?;
+        eprintln!("waiting for a debugger of the DPA's programs on {address}");
+    }
     let kernel = InProcess::of(&model);
     for (device, address) in options.addresses {
         kernel.add_address(device, address)?;

@@ -12,6 +12,8 @@
 
 mod context;
 mod coredump;
+#[cfg(feature = "gdb")]
+mod debug;
 mod process;
 mod registers;
 mod runner;
@@ -21,6 +23,8 @@ mod system;
 mod turns;
 
 pub(crate) use context::HEAP;
+#[cfg(feature = "gdb")]
+pub(crate) use debug::{Debugged, NextRun};
 pub(crate) use registers::{Ask, Doorbell, Given};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
 pub(crate) use scheduler::{Dpa, Group, Numbers, Refused};

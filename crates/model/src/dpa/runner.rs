@@ -140,3 +140,27 @@ impl Runner {
 fn hart(space: &Arc<AddressSpace>) -> Box<Hart> {
     Box::new(Hart::new(space.clone()))
 }
+
+/// What a debugger has, or wants.
+#[cfg(feature = "gdb")]
+#[derive(Debug, Default)]
+pub(super) struct Debugging {
+    /// The next run that begins, or the next that begins there.
+    pub wanted: Option<Option<u64>>,
+    /// The runner whose runs it has, with its serial number.
+    pub held: Option<(RunnerId, u64)>,
+}
+
+#[cfg(feature = "gdb")]
+impl Debugging {
+    pub(super) fn wants(&self, runner: &Runner) -> bool {
+        let begins = |hart: &Hart| hart.instructions() == runner.began;
+        self.wanted.is_some_and(|at| at.is_none_or(|at| at == runner.start.entry))
+            && runner.hart.as_deref().is_some_and(begins)
+    }
+
+    /// Nobody else gives this runner turns.
+    pub(super) fn keeps(&self, id: RunnerId, runner: &Runner) -> bool {
+        self.held == Some((id, runner.serial)) || self.wants(runner)
+    }
+}

@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) halted: bool,
     /// Bytes of all processes.
     pub(super) bytes: u64,
+    #[cfg(feature = "gdb")]
+    pub(super) debugging: super::runner::Debugging,
     /// Harts that somebody lets go on, by the serial number of their runner.
     pub(super) out: BTreeMap<u64, Out>,
 }
@@ -48,6 +50,25 @@ impl State {
             true => Ok(()),
             false => Err(Refused::NoUnit),
         }
+    }
+
+    /// A debugger has this runner, or is to have its run.
+    #[cfg(feature = "gdb")]
+    pub(super) fn is_kept(&self, id: RunnerId) -> bool {
+        self.runners.get(&id).is_some_and(|runner| self.debugging.keeps(id, runner))
+    }
+
+    /// Nobody debugs.
+    #[cfg(not(feature = "gdb"))]
+    pub(super) fn is_kept(&self, _: RunnerId) -> bool {
+        false
+    }
+
+    /// A turn for a run that waits for one, by its place in the row.
+    pub(super) fn take_turn(&mut self, at: usize) -> Option<Turn> {
+        let id = self.ready.remove(at)?;
+        let runner = self.runners.get_mut(&id)?;
+        Some(Turn::new(id, runner.serial, runner.hart.take()?))
     }
 
     /// A turn's hart goes on.

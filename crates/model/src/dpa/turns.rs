@@ -63,6 +63,18 @@ pub(crate) struct Turn {
     asked: u64,
 }
 
+impl Turn {
+    pub(super) fn new(id: RunnerId, serial: u64, hart: Box<Hart>) -> Self {
+        Self { id, serial, hart, left: TURN, asked: 0 }
+    }
+
+    /// The hart, for a debugger.
+    #[cfg(feature = "gdb")]
+    pub(crate) fn hart(&mut self) -> &mut Hart {
+        &mut self.hart
+    }
+}
+
 /// How a turn goes on.
 pub(super) enum Next {
     Goes,
@@ -74,17 +86,13 @@ impl Dpa {
     /// A turn for the next run that waits for one.
     pub(crate) fn turn(&self) -> Option<Turn> {
         let mut state = self.state();
-        while let Some(id) = state.ready.pop_front() {
-            let runner = state.runners.get_mut(&id);
-            if let Some(runner) = runner
-                && let Some(hart) = runner.hart.take()
-            {
-                let turn = Turn { id, serial: runner.serial, hart, left: TURN, asked: 0 };
+        loop {
+            let at = state.ready.iter().position(|&id| !state.is_kept(id))?;
+            if let Some(turn) = state.take_turn(at) {
                 state.goes_out(&turn);
                 return Some(turn);
             }
         }
-        None
     }
 
     /// Lets a run go on in its turn, until the turn is over or asks for the device.
@@ -118,30 +126,46 @@ impl Dpa {
     /// Goes on after the device's answer.
     pub(crate) fn answer(&self, mut turn: Turn, ask: &Ask, given: Given) -> Option<(Turn, Ask)> {
         let mut state = self.state();
-        state.of_turn(&turn)?;
-        match given {
-            Given::Value(value) => turn.hart.complete(value),
-            Given::Buffer(value) => {
-                state.buffer(&turn, ask, value);
-                turn.hart.complete(0);
-            }
-            Given::NoQueue => {
-                state.errno(&turn, ask, errno::NO_QUEUE);
-                turn.hart.complete(0);
-            }
-            Given::Refused => {
-                state.crash(&turn, DpaFault::WINDOW.0, turn.asked);
-                self.announce(&state);
-                return None;
-            }
+        if !self.take_answer(&mut state, &mut turn, ask, given) {
+            return None;
         }
         state.goes_out(&turn);
         drop(state);
         self.run(turn)
     }
 
+    /// Takes the device's answer; false: the run is no more.
+    pub(super) fn take_answer(
+        &self,
+        state: &mut State,
+        turn: &mut Turn,
+        ask: &Ask,
+        given: Given,
+    ) -> bool {
+        if state.of_turn(turn).is_none() {
+            return false;
+        }
+        match given {
+            Given::Value(value) => turn.hart.complete(value),
+            Given::Buffer(value) => {
+                state.buffer(turn, ask, value);
+                turn.hart.complete(0);
+            }
+            Given::NoQueue => {
+                state.errno(turn, ask, errno::NO_QUEUE);
+                turn.hart.complete(0);
+            }
+            Given::Refused => {
+                state.crash(turn, DpaFault::WINDOW.0, turn.asked);
+                self.announce(state);
+                return false;
+            }
+        }
+        true
+    }
+
     /// What follows when a hart has stopped.
-    fn after(&self, turn: &mut Turn, exit: Exit) -> Next {
+    pub(super) fn after(&self, turn: &mut Turn, exit: Exit) -> Next {
         let mut state = self.state();
         let mut next = self.next(&mut state, turn, exit);
         if matches!(next, Next::Goes) && state.is_too_long(turn) {
@@ -216,7 +240,7 @@ impl Dpa {
     }
 
     /// The turn is over, the run is not.
-    fn put_back(&self, turn: Turn) {
+    pub(super) fn put_back(&self, turn: Turn) {
         let mut state = self.state();
         if state.comes_back(&turn) {
             self.has_stopped();

@@ -60,7 +60,7 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
     }
 }
 
-fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &Ask) -> Given {
+pub(super) fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &Ask) -> Given {
     let alone = shared.with_function(id, |world| {
         let given = world.have_owners(id).then(|| serve(world, id, turn, ask));
         world.wanted = None;

@@ -32,6 +32,8 @@ mod copy;
 mod counters;
 mod cq;
 mod cqe;
+#[cfg(feature = "gdb")]
+pub(crate) mod debug;
 mod doorbell;
 mod dpa;
 mod events;

@@ -1,0 +1,146 @@
+//! A run under a debugger: it gets its turns from that, and from nobody else.
+
+use verbless_prm::DpaFault;
+use verbless_riscv::Exit;
+
+use super::registers::{Ask, Given};
+use super::runner::{RunnerId, RunnerState};
+use super::scheduler::Dpa;
+use super::state::State;
+use super::turns::{Next, Turn};
+
+/// How a run under a debugger goes on.
+pub(crate) enum Debugged {
+    Goes,
+    /// For this the debugger is to be told, before anything comes of it.
+    Stopped(Exit),
+    /// It asks for the device.
+    Asks(Ask),
+    /// The run is over.
+    Over,
+}
+
+/// Where a runner is that a debugger has.
+pub(crate) enum NextRun {
+    /// Here is its next run.
+    Begun(Turn),
+    /// It waits for an event, or an execution unit.
+    Waits,
+    /// It has no other: it has finished, is gone, or its process has ended with this status.
+    Never(u8),
+}
+
+impl State {
+    fn is_held(&self, turn: &Turn) -> bool {
+        self.debugging.held == Some((turn.id, turn.serial))
+    }
+}
+
+impl Dpa {
+    /// From now on, the next run that begins (at this address) waits for
+    /// [`debug_begin`](Self::debug_begin).
+    pub(crate) fn debug_want(&self, entry: Option<u64>) {
+        self.state().debugging.wanted = Some(entry);
+    }
+
+    /// It does so no more.
+    pub(crate) fn debug_forgo(&self) {
+        let mut state = self.state();
+        state.debugging.wanted = None;
+        self.announce(&state);
+    }
+
+    /// The run that waits for a debugger, whose its runner is from now on.
+    pub(crate) fn debug_begin(&self) -> Option<Turn> {
+        let mut state = self.state();
+        let wanted =
+            |id: &RunnerId| state.runners.get(id).is_some_and(|it| state.debugging.wants(it));
+        let at = state.ready.iter().position(wanted)?;
+        let turn = state.take_turn(at)?;
+        state.debugging.wanted = None;
+        state.debugging.held = Some((turn.id, turn.serial));
+        // Others may have waited to see whether they were wanted.
+        self.announce(&state);
+        Some(turn)
+    }
+
+    /// The next run of a runner whose last one is over.
+    pub(crate) fn debug_next(&self, over: &Turn) -> NextRun {
+        let mut state = self.state();
+        let Some(runner) = state.runners.get(&over.id).filter(|_| state.is_held(over)) else {
+            return NextRun::Never(0);
+        };
+        let status = state.processes.get(&runner.process).map_or(0, |it| it.state.status);
+        if runner.serial != over.serial || runner.state == RunnerState::Finished || status != 0 {
+            return NextRun::Never(status);
+        }
+        let at = state.ready.iter().position(|&id| id == over.id);
+        at.and_then(|at| state.take_turn(at)).map_or(NextRun::Waits, NextRun::Begun)
+    }
+
+    /// Lets a run execute for so many instructions. `told`: the debugger has been told of where it
+    /// stopped, and it is to become of that what becomes of it without a debugger.
+    pub(crate) fn debug_run(&self, turn: &mut Turn, instructions: u64, told: bool) -> Debugged {
+        {
+            let mut state = self.state();
+            if state.of_turn(turn).is_none() {
+                return Debugged::Over;
+            }
+            state.goes_out(turn);
+        }
+        let exit = turn.hart.run(instructions);
+        let stops = match exit {
+            Exit::Breakpoint => true,
+            Exit::Ebreak | Exit::Trap(_) => !told,
+            _ => false,
+        };
+        let next = match stops {
+            true => Next::Goes,
+            false => self.after(turn, exit),
+        };
+        // Only while it executes somebody may wait for it to stop.
+        let mut state = self.state();
+        if state.comes_back(turn) {
+            self.has_stopped();
+        }
+        match next {
+            Next::Goes if stops => Debugged::Stopped(exit),
+            Next::Goes => Debugged::Goes,
+            Next::Asks(ask) => Debugged::Asks(ask),
+            Next::Over => Debugged::Over,
+        }
+    }
+
+    /// The device's answer.
+    pub(crate) fn debug_answer(&self, turn: &mut Turn, ask: &Ask, given: Given) -> Debugged {
+        match self.take_answer(&mut self.state(), turn, ask, given) {
+            true => Debugged::Goes,
+            false => Debugged::Over,
+        }
+    }
+
+    /// The debugger leaves a runner to others, and the turn that it has of it; `over`: of a run
+    /// that is over.
+    pub(crate) fn debug_leave(&self, mut turn: Turn, over: bool) {
+        let mut state = self.state();
+        let held = state.is_held(&turn);
+        state.debugging.held = None;
+        let runner = state.runners.get_mut(&turn.id).filter(|_| held && over);
+        if let Some(hart) = runner.and_then(|runner| runner.hart.as_mut()) {
+            hart.remove_breakpoints();
+        }
+        self.announce(&state);
+        drop(state);
+        if !over {
+            turn.hart.remove_breakpoints();
+            self.put_back(turn);
+        }
+    }
+
+    /// The debugger ends the process of a run.
+    pub(crate) fn debug_kill(&self, turn: &Turn) {
+        let mut state = self.state();
+        state.crash(turn, DpaFault::BREAKPOINT.0, 0);
+        self.announce(&state);
+    }
+}

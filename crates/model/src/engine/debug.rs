@@ -1,0 +1,197 @@
+//! Programs of the DPA under a debugger. It has the runs of one thread or call; everything else
+//! goes on.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use verbless_riscv::gdb::{Debuggee, Ended, Ran, serve_program};
+use verbless_riscv::{AddressSpace, Exit, Hart};
+
+use super::dpa::serve_shared;
+use crate::dpa::{Debugged, Dpa, NextRun, Turn};
+use crate::shared::SharedWorld;
+
+/// How long a debugger waits for its first answer, for want of a run. Debuggers are not patient.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks at whether a run has begun.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Serves debuggers, one after the other, until the model is gone. The first run that begins at
+/// `entry`, or anywhere, waits for the first debugger.
+pub(crate) fn spawn(
+    shared: &Arc<SharedWorld>,
+    listener: TcpListener,
+    entry: Option<u64>,
+) -> std::io::Result<()> {
+    let dpas: Vec<(usize, Arc<Dpa>)> = (0..shared.count())
+        .filter_map(|id| Some((id, shared.look(id, |function| function.hca.dpa.clone())?)))
+        .collect();
+    if dpas.is_empty() {
+        return Err(std::io::Error::other("no device has a DPA"));
+    }
+    // A model that goes is seen in time.
+    listener.set_nonblocking(true)?;
+    dpas.iter().for_each(|(_, dpa)| dpa.debug_want(entry));
+    let shared = Arc::downgrade(shared);
+    let serve = move || {
+        while shared.strong_count() > 0 {
+            let Ok((stream, _)) = listener.accept() else {
+                std::thread::sleep(20 * PAUSE);
+                continue;
+            };
+            dpas.iter().for_each(|(_, dpa)| dpa.debug_want(entry));
+            match session(stream, &dpas, &shared) {
+                Ok(ended) => tracing::info!(?ended, "a debugger has left"),
+                Err(error) => tracing::info!(%error, "a debugger is gone"),
+            }
+            dpas.iter().for_each(|(_, dpa)| dpa.debug_forgo());
+        }
+    };
+    std::thread::Builder::new().name("verbless-gdb".into()).spawn(serve).map(drop)
+}
+
+fn session(
+    stream: TcpStream,
+    dpas: &[(usize, Arc<Dpa>)],
+    shared: &Weak<SharedWorld>,
+) -> std::io::Result<Ended> {
+    stream.set_nonblocking(false)?;
+    let mut program = Program::new(dpas, shared);
+    let until = Instant::now() + PATIENCE;
+    while !program.begin() && Instant::now() < until {
+        std::thread::sleep(PAUSE);
+    }
+    let ended = serve_program(stream, &mut program);
+    program.leave(matches!(ended, Ok(Ended::Killed)));
+    ended
+}
+
+/// What the debugger has.
+struct Held<'a> {
+    /// The function.
+    id: usize,
+    dpa: &'a Dpa,
+    turn: Turn,
+    /// The run is over, and the next of its runner has not begun.
+    over: bool,
+}
+
+/// The program of a run, as the debugger drives it.
+struct Program<'a> {
+    dpas: &'a [(usize, Arc<Dpa>)],
+    shared: &'a Weak<SharedWorld>,
+    /// Nothing before a run has begun.
+    holds: Option<Held<'a>>,
+    breakpoints: Vec<u64>,
+    /// The debugger knows why it stopped.
+    told: bool,
+    /// What it sees as long as there is no run.
+    nothing: Hart,
+}
+
+impl<'a> Program<'a> {
+    fn new(dpas: &'a [(usize, Arc<Dpa>)], shared: &'a Weak<SharedWorld>) -> Self {
+        let empty = AddressSpace::new([]).expect("nothing overlaps in it");
+        let nothing = Hart::new(Arc::new(empty));
+        Self { dpas, shared, holds: None, breakpoints: Vec::new(), told: false, nothing }
+    }
+
+    /// Takes the run that waits for a debugger, if one does.
+    fn begin(&mut self) -> bool {
+        let begun = |(id, dpa): &'a (usize, Arc<Dpa>)| Some((*id, &**dpa, dpa.debug_begin()?));
+        let Some((id, dpa, turn)) = self.dpas.iter().find_map(begun) else { return false };
+        let others = self.dpas.iter().filter(|(other, _)| *other != id);
+        others.for_each(|(_, dpa)| dpa.debug_forgo());
+        self.hold(id, dpa, turn);
+        true
+    }
+
+    fn hold(&mut self, id: usize, dpa: &'a Dpa, mut turn: Turn) {
+        turn.hart().remove_breakpoints();
+        self.breakpoints.iter().for_each(|&address| turn.hart().add_breakpoint(address));
+        (self.holds, self.told) = (Some(Held { id, dpa, turn, over: false }), false);
+    }
+
+    /// The debugger is gone; with `kill` it has asked for the end of the process.
+    fn leave(self, kill: bool) {
+        let Some(Held { dpa, turn, over, .. }) = self.holds else { return };
+        if kill {
+            dpa.debug_kill(&turn);
+        }
+        dpa.debug_leave(turn, over);
+    }
+
+    /// Lets the run go on.
+    fn execute(&mut self, instructions: u64) -> Ran {
+        let told = std::mem::take(&mut self.told);
+        let Some(Held { id, dpa, turn, over }) = &mut self.holds else { return Ran::Waits };
+        let mut next = dpa.debug_run(turn, instructions, told);
+        if let Debugged::Asks(ask) = &next {
+            let Some(shared) = self.shared.upgrade() else { return Ran::Exited(0) };
+            let given = serve_shared(&shared, *id, turn, ask);
+            next = dpa.debug_answer(turn, ask, given);
+        }
+        match next {
+            Debugged::Goes | Debugged::Asks(_) => Ran::GoesOn,
+            Debugged::Stopped(exit) => {
+                self.told = exit != Exit::Breakpoint;
+                Ran::Stopped(exit)
+            }
+            Debugged::Over => {
+                *over = true;
+                Ran::GoesOn
+            }
+        }
+    }
+}
+
+impl Debuggee for Program<'_> {
+    fn hart(&mut self) -> &mut Hart {
+        match &mut self.holds {
+            Some(held) => held.turn.hart(),
+            None => &mut self.nothing,
+        }
+    }
+
+    fn run(&mut self, instructions: u64) -> Ran {
+        if self.shared.strong_count() == 0 {
+            return Ran::Exited(0);
+        }
+        match &self.holds {
+            Some(Held { over: false, .. }) => return self.execute(instructions),
+            &Some(Held { id, dpa, ref turn, .. }) => match dpa.debug_next(turn) {
+                NextRun::Begun(next) => {
+                    self.hold(id, dpa, next);
+                    return self.execute(instructions);
+                }
+                NextRun::Never(status) => return Ran::Exited(status),
+                NextRun::Waits => {}
+            },
+            None => {
+                if self.begin() {
+                    // The debugger has seen nothing of it.
+                    return Ran::Stopped(Exit::Ebreak);
+                }
+            }
+        }
+        std::thread::sleep(PAUSE);
+        Ran::Waits
+    }
+
+    fn add_breakpoint(&mut self, address: u64) -> bool {
+        let there = self.holds.is_none() || self.hart().space().region(address).is_some();
+        if there {
+            self.hart().add_breakpoint(address);
+            self.breakpoints.push(address);
+        }
+        there
+    }
+
+    fn remove_breakpoint(&mut self, address: u64) -> bool {
+        let before = self.breakpoints.len();
+        self.breakpoints.retain(|&other| other != address);
+        self.hart().remove_breakpoint(address);
+        self.breakpoints.len() < before
+    }
+}

@@ -7,7 +7,8 @@
 //! - [`system`]: how runs and processes end, and how a thread starts another.
 //! - [`event`]: CQEs and EQEs, as the device writes them into rings; [`record`]: doorbell records.
 //! - [`segment`]: the 16-byte segments of send WQEs, made of the types of `verbless-prm`.
-//! - [`message`]: text for the host, and panics.
+//! - [`message`]: text for the host, and panics. [`trace`](mod@trace): records for the host, at little cost.
+//! - [`stream`]: how both travel.
 //! - [`lock`]: a spin lock between threads. [`metadata`]: what the host says of a thread.
 //!
 //! What is published of a DPA is the layout of context, outbox and queues (FlexIO SDK 25.1, device
@@ -39,6 +40,9 @@ pub mod mapping {
     use super::message::*;
     use super::metadata::*;
     use super::segment::*;
+    use super::stream::control::*;
+    use super::stream::*;
+    use super::trace::*;
     use super::*;
 }
 pub mod message;
@@ -48,8 +52,10 @@ pub mod outbox;
 pub mod record;
 pub mod segment;
 pub mod status;
+pub mod stream;
 #[cfg(any(doc, all(target_arch = "riscv64", target_os = "none")))]
 pub mod system;
+pub mod trace;
 pub mod window;
 pub mod word;
 

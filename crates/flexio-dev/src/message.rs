@@ -1,45 +1,15 @@
-//! Text for the host: streams of messages, each a ring of slots in the host's memory that a thread
-//! writes through a window.
+//! Text for the host: messages with a level, for a stream that the host has made, for the default
+//! stream, or for all. A long message takes several [entries](crate::stream::entry) in a row.
 //!
-//! A host makes a ring, describes it in the process's memory ([`StreamConfig`]) and attaches it by
-//! a call of [`attach`] ([`program!`](crate::program) exports it as `verbless_stream_attach`). As
-//! long as it has not, messages go nowhere, as with the C library. The layouts are the project's
-//! own.
-//!
-//! | the ring, little-endian | |
-//! |---|---|
-//! | 0x00 | messages that the host has taken, in slots (8 bytes; the host writes it) |
-//! | 0x08 | messages that were lost because there was no room (8 bytes; threads write it) |
-//! | 0x40 | the slots, [`SLOT_BYTES`] each |
-//!
-//! | a slot | |
-//! |---|---|
-//! | 0x00 | its number in the stream plus 1 (8 bytes), written last: the slot is whole |
-//! | 0x08 | bytes of text in it (2 bytes), level (1), 1 if more is in the next slot (1) |
-//! | 0x0c | number of the thread |
-//! | 0x10 | the text, UTF-8 once the slots of a message are joined |
-//!
-//! A run that is taken away while it writes a message (a call that took too long, a thread that was
-//! destroyed) leaves slots without their numbers. A host that has taken away a run may pass over
-//! such a slot when one behind it is whole.
-#![allow(unsafe_code)]
+//! As long as the host has not made a stream, messages for it go nowhere, as with the C library.
 
 use core::fmt::{self, Write as _};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::context::ThreadContext;
-use crate::mmio;
-use crate::status::Failed;
-use crate::window::Window;
-
-/// Bytes of a slot, and of the text in it.
-pub const SLOT_BYTES: usize = 256;
-/// Bytes of text in a slot.
-pub const TEXT_BYTES: usize = SLOT_BYTES - 16;
-/// Where the slots begin in a ring.
-pub const SLOTS_AT: u64 = 0x40;
-const LOST_AT: u64 = 8;
+use crate::stream::control::Control;
+use crate::stream::entry::{CONTINUES, MORE, TEXT_BYTES, TEXT_ENTRY_BYTES, text_head};
+pub use crate::stream::table::MAX_STREAMS;
+use crate::stream::table::with;
 
 /// How important a message is (`flexio_msg_dev_level`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,55 +30,9 @@ pub enum Level {
     Debug = 5,
 }
 
-/// What a stream is, in the process's memory, little-endian; the host writes it before it attaches
-/// the stream, and threads count in it.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub struct StreamConfig {
-    /// Version of the layout: [`Self::VERSION`].
-    pub version: u32,
-    /// Memory key of the ring.
-    pub mkey: u32,
-    /// Address of the ring under that key, a multiple of 8.
-    pub ring: u64,
-    /// Messages of a level above this one are not written. The host may change it.
-    pub level: AtomicU32,
-    /// The window that leads to the ring, which must have no other use.
-    pub window: u16,
-    /// log2 of the number of slots.
-    pub log_slots: u16,
-    /// Slots that threads have taken.
-    claimed: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl StreamConfig {
-    /// The version of the layout.
-    pub const VERSION: u32 = 1;
-
-    /// A stream whose ring is at `ring` under `mkey`, through window `window`.
-    pub const fn new(window: u16, mkey: u32, ring: u64, log_slots: u16, level: Level) -> Self {
-        Self {
-            version: Self::VERSION,
-            mkey,
-            ring,
-            level: AtomicU32::new(level as u32),
-            window,
-            log_slots,
-            claimed: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-        }
-    }
-}
-
 /// A stream, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(u8);
-
-/// Streams that there may be (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
-pub const MAX_STREAMS: usize = 255;
-static STREAMS: [AtomicPtr<StreamConfig>; MAX_STREAMS] =
-    [const { AtomicPtr::new(null_mut()) }; MAX_STREAMS];
 
 impl Stream {
     /// The stream of messages that name none (`FLEXIO_MSG_DEV_DEFAULT_STREAM_ID`).
@@ -121,126 +45,68 @@ impl Stream {
         Self(number)
     }
 
-    fn config(self) -> Option<&'static StreamConfig> {
-        let config = STREAMS.get(usize::from(self.0))?.load(Ordering::Acquire);
-        // SAFETY: whoever attached it has promised that it stays.
-        unsafe { config.as_ref() }
+    /// Its number.
+    pub const fn number(self) -> u8 {
+        self.0
     }
 
     /// Writes a message for a thread; gives the bytes of its text, 0 if it was not written: the
-    /// stream is not attached, its level is lower, or there is no room (which the ring counts).
+    /// host has no such stream, its level is lower, or there is no room (which the stream counts).
     pub fn write(self, context: &ThreadContext, level: Level, text: fmt::Arguments<'_>) -> usize {
         if self == Self::BROADCAST {
             let all = (0..MAX_STREAMS as u8).map(Self);
             return all.map(|stream| stream.write(context, level, text)).max().unwrap_or(0);
         }
-        match self.config() {
-            Some(config) => config.write(context, level, text).unwrap_or(0),
-            None => 0,
-        }
+        let written = with(self.0.into(), |control| write(control, context, level, text));
+        written.flatten().unwrap_or(0)
     }
-}
 
-/// Attaches stream `number`, or detaches it if `config` is null.
-///
-/// # Errors
-/// There are not so many streams, the version is another, or the ring is at no multiple of 8.
-///
-/// # Safety
-/// `config` is null, or points to a stream's description that stays as long as the process does.
-pub unsafe fn attach(
-    context: &ThreadContext,
-    number: u8,
-    config: *mut StreamConfig,
-) -> Result<(), Failed> {
-    let place = STREAMS.get(usize::from(number)).ok_or(Failed)?;
-    // SAFETY: the caller's promise.
-    if let Some(config) = unsafe { config.as_ref() } {
-        let misaligned = !config.ring.is_multiple_of(8);
-        if config.version != StreamConfig::VERSION || config.log_slots >= 32 || misaligned {
-            return Err(Failed);
-        }
-        context.window_at(config.window).set_mkey(config.mkey);
-    }
-    place.store(config, Ordering::Release);
-    Ok(())
-}
-
-impl StreamConfig {
-    fn write(
-        &self,
-        context: &ThreadContext,
-        level: Level,
-        text: fmt::Arguments<'_>,
-    ) -> Result<usize, Failed> {
-        let highest = self.level.load(Ordering::Relaxed);
-        let wanted = match level {
+    /// Whether a message of this level would be written.
+    pub(crate) fn shows(control: &Control, level: Level) -> bool {
+        let highest = control.level().0;
+        match level {
             Level::None => false,
-            Level::Always => highest != Level::None as u32,
-            _ => level as u32 <= highest,
-        };
-        if !wanted {
-            return Ok(0);
+            Level::Always => highest != Level::None as u8,
+            _ => level as u8 <= highest,
         }
-        let mut length = Length(0);
-        // The text's own parts may fail; what they have written counts.
-        let _ = length.write_fmt(text);
-        let slots = length.0.div_ceil(TEXT_BYTES) as u64;
-        if slots == 0 {
-            return Ok(0);
-        }
-        let window = context.window_at(self.window);
-        let Some(first) = self.claim(&window, slots)? else {
-            self.lost.fetch_add(1, Ordering::SeqCst);
-            // Whoever stores last stores what is counted last.
-            loop {
-                let lost = self.lost.load(Ordering::SeqCst);
-                window.write_u64(self.ring + LOST_AT, lost)?;
-                mmio::in_order();
-                if self.lost.load(Ordering::SeqCst) == lost {
-                    return Ok(0);
-                }
-            }
-        };
-        let thread = context.metadata().map_or(0, |it| it.id);
-        let mut slots = Slots {
-            config: self,
-            window,
-            level,
-            thread,
-            index: first,
-            end: first + slots,
-            bytes: [0; TEXT_BYTES],
-            length: 0,
-            written: 0,
-        };
-        let _ = slots.write_fmt(text);
-        slots.finish()
     }
+}
 
-    /// Takes so many slots; the number of the first, or `None` if they are not free.
-    fn claim(&self, window: &Window<'_>, slots: u64) -> Result<Option<u64>, Failed> {
-        let mut claimed = self.claimed.load(Ordering::Relaxed);
-        loop {
-            let taken = window.read_u64(self.ring)?;
-            // The host has read a slot before it says so, and it is written after that was seen.
-            mmio::in_order();
-            let used = claimed.wrapping_sub(taken);
-            if used.saturating_add(slots) > 1 << self.log_slots {
-                // Others may have claimed meanwhile, and the host may have taken even that.
-                match self.claimed.load(Ordering::Relaxed) {
-                    same if same == claimed => return Ok(None),
-                    other => claimed = other,
-                }
-                continue;
-            }
-            let (order, next) = (Ordering::Relaxed, claimed + slots);
-            match self.claimed.compare_exchange_weak(claimed, next, order, order) {
-                Ok(first) => return Ok(Some(first)),
-                Err(other) => claimed = other,
-            }
-        }
+/// Writes a message into entries of a stream of text.
+fn write(
+    control: &Control,
+    context: &ThreadContext,
+    level: Level,
+    text: fmt::Arguments<'_>,
+) -> Option<usize> {
+    if !Stream::shows(control, level) || control.entry_bytes() != TEXT_ENTRY_BYTES as u64 {
+        return None;
     }
+    let mut length = Length(0);
+    // The text's own parts may fail; what they have written counts.
+    let _ = length.write_fmt(text);
+    let segments = length.0.div_ceil(TEXT_BYTES) as u64;
+    if segments == 0 {
+        return None;
+    }
+    let first = control.claim(context, segments)?;
+    let thread = context.metadata().map_or(0, |it| it.id);
+    let end = first + segments;
+    let mut segments = Segments {
+        control,
+        level,
+        thread,
+        first,
+        index: first,
+        end,
+        bytes: [0; TEXT_BYTES],
+        length: 0,
+        written: 0,
+    };
+    let _ = segments.write_fmt(text);
+    let written = segments.finish();
+    control.hand_over(context, 1);
+    Some(written)
 }
 
 /// Counts bytes.
@@ -253,12 +119,12 @@ impl fmt::Write for Length {
     }
 }
 
-/// Writes text into slots, as many as were taken.
-struct Slots<'a> {
-    config: &'a StreamConfig,
-    window: Window<'a>,
+/// Writes text into the entries that were claimed for it.
+struct Segments<'a> {
+    control: &'a Control,
     level: Level,
     thread: u32,
+    first: u64,
     index: u64,
     end: u64,
     bytes: [u8; TEXT_BYTES],
@@ -266,7 +132,7 @@ struct Slots<'a> {
     written: usize,
 }
 
-impl fmt::Write for Slots<'_> {
+impl fmt::Write for Segments<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
@@ -275,7 +141,7 @@ impl fmt::Write for Slots<'_> {
                 if self.index + 1 == self.end {
                     return Err(fmt::Error);
                 }
-                self.flush().map_err(|Failed| fmt::Error)?;
+                self.flush();
             }
             let part = rest.len().min(TEXT_BYTES - self.length);
             self.bytes[self.length..][..part].copy_from_slice(&rest[..part]);
@@ -286,29 +152,26 @@ impl fmt::Write for Slots<'_> {
     }
 }
 
-impl Slots<'_> {
-    /// Writes the slot that is being filled.
-    fn flush(&mut self) -> Result<(), Failed> {
-        let within = self.index & ((1 << self.config.log_slots) - 1);
-        let at = self.config.ring + SLOTS_AT + within * SLOT_BYTES as u64;
-        self.window.copy_to_host(at + 16, &self.bytes[..self.length])?;
-        let more = self.index + 1 != self.end;
-        let shape = self.length as u64 | (self.level as u64) << 16 | u64::from(more) << 24;
-        self.window.write_u64(at + 8, shape | u64::from(self.thread) << 32)?;
-        mmio::in_order();
-        self.window.write_u64(at, self.index + 1)?;
+impl Segments<'_> {
+    /// Writes the entry that is being filled.
+    fn flush(&mut self) {
+        let more = if self.index + 1 != self.end { MORE } else { 0 };
+        let continues = if self.index != self.first { CONTINUES } else { 0 };
+        let head = text_head(self.length, self.level as u8, more | continues, self.thread);
+        let (words, _) = self.bytes.as_chunks::<8>();
+        let words = words.iter().map(|word| u64::from_le_bytes(*word));
+        self.control.fill(self.index, head, words.take(self.length.div_ceil(8)));
         self.written += self.length;
         self.index += 1;
         self.length = 0;
-        Ok(())
     }
 
-    /// Writes what is left of the slots.
-    fn finish(mut self) -> Result<usize, Failed> {
+    /// Writes what is left of the entries.
+    fn finish(mut self) -> usize {
         while self.index != self.end {
-            self.flush()?;
+            self.flush();
         }
-        Ok(self.written)
+        self.written
     }
 }
 
@@ -366,7 +229,7 @@ macro_rules! print {
 }
 
 /// Makes a crate a program for a DPA: what a panic does (a message to the default stream, then the
-/// process ends with status 0x43), and the function by which the host attaches streams.
+/// process ends with status 0x43), and the function by which the host manages streams.
 #[macro_export]
 macro_rules! program {
     () => {
@@ -377,166 +240,11 @@ macro_rules! program {
         }
 
         #[unsafe(no_mangle)]
-        #[unsafe(link_section = ".text.dpa.verbless_stream_attach")]
-        extern "C" fn verbless_stream_attach(number: u64, config: u64) -> u64 {
-            let config = ::core::ptr::with_exposed_provenance_mut(config as usize);
+        #[unsafe(link_section = ".text.dpa.verbless_stream")]
+        extern "C" fn verbless_stream(first: u64, number: u64, address: u64) -> u64 {
             let context = $crate::ThreadContext::current();
-            let number = u8::try_from(number).unwrap_or(u8::MAX);
             // SAFETY: the host, which has made the process, promises it.
-            let attached = unsafe { $crate::message::attach(context, number, config) };
-            $crate::Status::from(attached) as u64
+            unsafe { $crate::stream::table::manage(context, first, number, address) }
         }
     };
-}
-
-#[cfg(test)]
-mod tests {
-    use std::boxed::Box;
-    use std::string::String;
-    use std::vec;
-    use std::vec::Vec;
-
-    use super::*;
-
-    const LOG_SLOTS: u16 = 2;
-
-    /// A host with a ring, whose window 0 shows its own memory.
-    struct Host {
-        ring: Vec<u64>,
-        keys: Box<[AtomicU32; 16]>,
-    }
-
-    impl Host {
-        fn new() -> Self {
-            let words = SLOTS_AT as usize + (SLOT_BYTES << LOG_SLOTS);
-            let keys = Box::new([const { AtomicU32::new(0) }; 16]);
-            Self { ring: vec![0; words / 8], keys }
-        }
-
-        fn context(&self) -> ThreadContext {
-            ThreadContext::at(0, self.keys.as_ptr().expose_provenance() as u64, 0)
-        }
-
-        fn attach(&mut self, context: &ThreadContext, stream: u8, level: Level) {
-            let ring = self.ring.as_mut_ptr().expose_provenance() as u64;
-            let config = Box::leak(Box::new(StreamConfig::new(0, 0x77, ring, LOG_SLOTS, level)));
-            // SAFETY: it is leaked.
-            unsafe { attach(context, stream, config) }.unwrap();
-        }
-
-        /// Slot `number` of the stream: its text, level, whether there is more.
-        fn slot(&self, number: u64) -> Option<(String, u8, bool)> {
-            let slot = SLOTS_AT as usize + (number as usize % (1 << LOG_SLOTS)) * SLOT_BYTES;
-            let words = &self.ring[slot / 8..][..SLOT_BYTES / 8];
-            if words[0] != number + 1 {
-                return None;
-            }
-            let bytes: Vec<u8> = words[2..].iter().flat_map(|word| word.to_le_bytes()).collect();
-            let text = String::from_utf8(bytes[..words[1] as u16 as usize].into()).unwrap();
-            Some((text, (words[1] >> 16) as u8, words[1] >> 24 & 1 == 1))
-        }
-    }
-
-    #[test]
-    fn messages_come_in_order_with_their_level() {
-        let mut host = Host::new();
-        let context = host.context();
-        let stream = Stream::new(10);
-        assert_eq!(stream.write(&context, Level::Error, format_args!("nobody")), 0);
-        host.attach(&context, 10, Level::Info);
-        assert_eq!(host.keys[0].load(Ordering::Relaxed), 0x77, "the window's key");
-        assert_eq!(stream.write(&context, Level::Info, format_args!("{} packets", 12)), 10);
-        assert_eq!(stream.write(&context, Level::Error, format_args!("none left")), 9);
-        assert_eq!(host.slot(0), Some(("12 packets".into(), 4, false)));
-        assert_eq!(host.slot(1), Some(("none left".into(), 2, false)));
-        assert_eq!(host.slot(2), None);
-    }
-
-    #[test]
-    fn levels_above_the_stream_s_are_not_written_and_some_always_or_never() {
-        let mut host = Host::new();
-        let context = host.context();
-        let stream = Stream::new(11);
-        host.attach(&context, 11, Level::Warn);
-        for (level, written) in [
-            (Level::Info, false),
-            (Level::Warn, true),
-            (Level::None, false),
-            (Level::Always, true),
-            (Level::Debug, false),
-        ] {
-            assert_eq!(stream.write(&context, level, format_args!("x")) == 1, written, "{level:?}");
-        }
-    }
-
-    #[test]
-    fn a_long_text_takes_several_slots_in_a_row() {
-        let mut host = Host::new();
-        let context = host.context();
-        host.attach(&context, 12, Level::Info);
-        let text: String = ('a'..='z').cycle().take(TEXT_BYTES + 60).collect();
-        assert_eq!(
-            Stream::new(12).write(&context, Level::Info, format_args!("{text}")),
-            text.len()
-        );
-        let (first, _, more) = host.slot(0).unwrap();
-        assert_eq!((&*first, more), (&text[..TEXT_BYTES], true));
-        let (second, _, more) = host.slot(1).unwrap();
-        assert_eq!((&*second, more), (&text[TEXT_BYTES..], false));
-    }
-
-    #[test]
-    fn what_has_no_room_is_counted_and_nothing_is_overwritten() {
-        let mut host = Host::new();
-        let context = host.context();
-        let stream = Stream::new(13);
-        host.attach(&context, 13, Level::Info);
-        for number in 0..5 {
-            let text = format_args!("{number}");
-            assert_eq!(stream.write(&context, Level::Info, text), usize::from(number < 4));
-        }
-        assert_eq!(host.ring[1], 1, "messages lost");
-        assert_eq!(host.slot(0).unwrap().0, "0");
-        host.ring[0] = 3;
-        host.ring.as_mut_ptr().expose_provenance();
-        assert_eq!(stream.write(&context, Level::Info, format_args!("five")), 4);
-        assert_eq!(host.slot(4).unwrap().0, "five");
-        assert_eq!(host.slot(3).unwrap().0, "3");
-    }
-
-    #[test]
-    fn a_text_that_differs_the_second_time_stays_within_its_slots() {
-        struct Grows(core::cell::Cell<usize>);
-        impl fmt::Display for Grows {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let round = self.0.replace(self.0.get() + 1);
-                (0..1 + 500 * round).try_for_each(|_| f.write_str("x"))
-            }
-        }
-        let mut host = Host::new();
-        let context = host.context();
-        host.attach(&context, 14, Level::Info);
-        let text = Grows(0.into());
-        assert_eq!(
-            Stream::new(14).write(&context, Level::Info, format_args!("{text}")),
-            TEXT_BYTES
-        );
-        assert!(host.slot(0).is_some());
-        assert_eq!(host.slot(1), None);
-    }
-
-    #[test]
-    fn a_stream_that_cannot_be_is_refused() {
-        let host = Host::new();
-        let context = host.context();
-        // SAFETY: null, and what is refused is not kept.
-        unsafe {
-            assert_eq!(attach(&context, 255, null_mut()), Err(Failed));
-            let mut other = StreamConfig::new(0, 0, 0, 2, Level::Info);
-            other.version = 2;
-            assert_eq!(attach(&context, 1, &mut other), Err(Failed));
-            let mut odd = StreamConfig::new(0, 0, 4, 2, Level::Info);
-            assert_eq!(attach(&context, 1, &mut odd), Err(Failed));
-        }
-    }
 }

@@ -1,8 +1,9 @@
 //! Loads and stores at addresses that are no memory of Rust's: registers of outboxes, the
-//! configuration of windows, and what windows lead to.
+//! configuration of windows, what windows lead to, and rings and queues of streams.
 //!
-//! The one invariant here: each address comes from the thread context, which the system writes, and
-//! is a multiple of the access's size. What is there belongs to no object of Rust's, so that an
+//! The one invariant here: each address comes from the thread context, which the system writes, or
+//! from the control block of a stream, which the host writes, and is a multiple of the access's
+//! size. What is there belongs to no object of Rust's, so that an
 //! access is a message to the device. One that the device refuses ends the process before anything
 //! comes of it.
 //!

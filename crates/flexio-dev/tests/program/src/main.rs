@@ -13,10 +13,11 @@ use verbless_flexio_dev::calls::{self, with_context};
 use verbless_flexio_dev::event::{CqRing, EqRing, eqe_cqn};
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::system::Next;
+use verbless_flexio_dev::trace;
 use verbless_flexio_dev::{
     Failed, Level, Request, Segment, SpinLock, Status, Stream, ThreadContext, WindowEntity,
     event_handler, msg, msg_broadcast, msg_dbg, msg_dflt, msg_err, msg_info, msg_warn, print,
-    program, record, rpc, system,
+    program, record, rpc, system, tp,
 };
 
 program!();
@@ -466,6 +467,43 @@ fn says_by_level() -> u64 {
 #[rpc]
 fn says_often(times: u64) -> u64 {
     (0..times).map(|n| u64::from(print!("{n}") > 0)).sum()
+}
+
+/// Numbered messages of so many more bytes to a stream; how many were written.
+#[rpc]
+fn says_to(stream: u8, times: u64, bytes: usize) -> u64 {
+    let stream = Stream::new(stream);
+    (0..times).map(|n| u64::from(msg_info!(stream, "{n} {:x>bytes$}", "") > 0)).sum()
+}
+
+// Traces.
+
+/// A record of each number of arguments to a stream; how many were written.
+#[rpc]
+fn traces(stream: u8, from: u64) -> u64 {
+    let (stream, n) = (Stream::new(stream), from);
+    let written = [
+        trace!(stream, Level::Info, 0),
+        trace!(stream, Level::Info, 1, n),
+        trace!(stream, Level::Info, 2, n, n + 1),
+        trace!(stream, Level::Info, 3, n, n + 1, n + 2),
+        trace!(stream, Level::Info, 4, n, n + 1, n + 2, n + 3),
+        trace!(stream, Level::Info, 5, n, n + 1, n + 2, n + 3, n + 4),
+        trace!(stream, Level::Info, 6, n, n + 1, n + 2, n + 3, n + 4, n + 5),
+        trace!(stream, Level::Debug, 6, n),
+    ];
+    written.iter().map(|&it| u64::from(it)).sum()
+}
+
+#[rpc]
+fn flushes_trace(stream: u8) {
+    trace::flush(Stream::new(stream), ThreadContext::current());
+}
+
+/// Passes trace point 7 so often, with `from` and what follows; how many records were written.
+#[rpc]
+fn points(from: u64, times: u64) -> u64 {
+    (from..from + times).map(|n| u64::from(tp!(7, n, !n, -1_i8))).sum()
 }
 
 // Memory, for a host that has no other way to it.

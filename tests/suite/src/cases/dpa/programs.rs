@@ -9,7 +9,9 @@ use verbless_command::{
     QueueMemory,
 };
 use verbless_flexio_dev::ThreadMetadata;
-use verbless_flexio_dev::message::{SLOT_BYTES, SLOTS_AT};
+use verbless_flexio_dev::stream::control::{Carrier, HOST_SLOTS_AT, Progress, SETUP_BYTES, Setup};
+use verbless_flexio_dev::stream::entry::{HEAD_BYTES, LOG_TEXT_ENTRY_BYTES, TEXT_ENTRY_BYTES};
+use verbless_flexio_dev::stream::table::{FAILED, first_argument, operation};
 use verbless_prm::DpaFault;
 use verbless_riscv::Program;
 
@@ -59,6 +61,7 @@ cases!(
 const METADATA_AT: u64 = 0x800;
 const COUNT_AT: u64 = 0x880;
 const STREAM_AT: u64 = 0x900;
+const STREAM_RING_AT: u64 = 0x2000;
 const DRAIN_AT: u64 = 0xa00;
 const RECORD_AT: u64 = 0xb00;
 const QP_AT: u64 = 0x3000;
@@ -598,34 +601,43 @@ fn doorbells_for_what_does_not_exist_set_errno(lab: &Lab) -> Result<(), Stop> {
 
 /// A stream of four messages in the host's memory, attached as the default one.
 fn attach(dpa: &Compiled, key: &MkeyObject) -> Result<(), Stop> {
-    const LOG_SLOTS: u64 = 2;
-    const INFO: u64 = 4;
-    let window = u64::from(dpa.windows[1].id());
-    let words = [
-        u64::from(key.lkey().0) << 32 | 1,
-        dpa.rig.host.umem.address(),
-        INFO | window << 32 | LOG_SLOTS << 48,
-        0,
-        0,
-    ];
-    for (at, word) in (STREAM_AT..).step_by(8).zip(words) {
-        dpa.store(at, word)?;
-    }
-    ensure_eq!(dpa.call("verbless_stream_attach", &[255, dpa.heap(STREAM_AT)])?, 1, "no stream");
-    ensure_eq!(dpa.call("verbless_stream_attach", &[0, dpa.heap(STREAM_AT)])?, 0, "attaching");
+    const LOG_ENTRIES: u8 = 2;
+    const INFO: u32 = 4;
+    let setup = Setup {
+        carrier: Carrier::Window as u8,
+        key: key.lkey().0,
+        host_ring: dpa.rig.host.umem.address(),
+        window: dpa.windows[1].id(),
+        ..Setup::new(dpa.heap(STREAM_RING_AT), LOG_ENTRIES, LOG_TEXT_ENTRY_BYTES)
+    };
+    dpa.store_bytes(STREAM_AT, &setup.to_bytes())?;
+    let first = first_argument(operation::ATTACH, INFO);
+    let attach = |number| dpa.call("verbless_stream", &[first, number, dpa.heap(STREAM_AT)]);
+    ensure_eq!(attach(255)?, FAILED, "no stream");
+    ensure_eq!(attach(0)?, 0, "attaching");
     Ok(())
+}
+
+/// How far the stream is.
+fn progress(dpa: &Compiled) -> Result<Progress, Stop> {
+    let mut bytes = [0; 64];
+    for (word, at) in bytes.chunks_exact_mut(8).zip((0..).step_by(8)) {
+        word.copy_from_slice(&dpa.load(STREAM_AT + SETUP_BYTES as u64 + at)?.to_le_bytes());
+    }
+    Ok(Progress::from_bytes(&bytes))
 }
 
 /// Message `number` of the stream: level and text.
 fn message(dpa: &Compiled, number: u64) -> Result<(u8, String), Stop> {
-    let mut slot = [0; SLOT_BYTES];
-    let at = SLOTS_AT as usize + SLOT_BYTES * (number as usize % 4);
+    let mut slot = [0; TEXT_ENTRY_BYTES];
+    let at = HOST_SLOTS_AT as usize + TEXT_ENTRY_BYTES * (number as usize % 4);
     dpa.rig.host.memory.read_at(at, &mut slot)?;
-    let sequence = slot.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let sequence = slot[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     ensure_eq!(sequence, number + 1, "the number in the slot of message {number}");
-    let length = usize::from(u16::from_le_bytes([slot[8], slot[9]]));
-    let text = slot.get(16..16 + length).ok_or_else(|| Stop::fail("a text of {length} bytes"))?;
-    Ok((slot[10], String::from_utf8_lossy(text).into_owned()))
+    let length = usize::from(u16::from_le_bytes([slot[0], slot[1]]));
+    let text = slot.get(HEAD_BYTES..HEAD_BYTES + length);
+    let text = text.ok_or_else(|| Stop::fail(format!("a text of {length} bytes")))?;
+    Ok((slot[2], String::from_utf8_lossy(text).into_owned()))
 }
 
 fn messages_reach_the_host_and_lost_ones_are_counted(lab: &Lab) -> Result<(), Stop> {
@@ -642,9 +654,8 @@ fn messages_reach_the_host_and_lost_ones_are_counted(lab: &Lab) -> Result<(), St
     dpa.rig.host.memory.write_at(0, &3_u64.to_le_bytes())?;
     ensure_eq!(dpa.call("says_often", &[9])?, 3, "messages once the host has taken three");
     ensure_eq!(message(&dpa, 6)?, (4, "2".to_string()), "the last of them");
-    let mut lost = [0; 8];
-    dpa.rig.host.memory.read_at(8, &mut lost)?;
-    ensure_eq!(u64::from_le_bytes(lost), 2 + 6, "messages lost");
+    let Progress { claimed, lost, .. } = progress(&dpa)?;
+    ensure_eq!((claimed, lost), (7, 2 + 6), "messages written and lost");
     Ok(())
 }
 

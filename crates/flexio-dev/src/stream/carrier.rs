@@ -1,0 +1,166 @@
+//! How whole entries leave the process: by stores through a window, or by SENDs of a queue pair
+//! whose send queue, completion queue and data are in the process's memory.
+//!
+//! Everything here runs under the stream's lock. A WQE keeps the number of the entry behind its
+//! last in its own last 8 bytes, which the device does not read; its CQE frees the entries before.
+
+use core::sync::atomic::Ordering;
+
+use verbless_prm::hot::{CqRecordConsumer, CtrlFlags, CtrlSegment, CtrlWord, opcode};
+
+use super::control::{Carrier, Control, HOST_SLOTS_AT};
+use super::entry::NUMBER_AT;
+use crate::context::ThreadContext;
+use crate::mmio;
+use crate::outbox::Outbox;
+use crate::segment::{self, CompletionMode, Request, Segment};
+use crate::status::Failed;
+
+/// Bytes of a WQEBB and of a CQE.
+const BLOCK: u64 = 64;
+/// Opcode of a CQE that the device has not written.
+const INVALID: u8 = 0xf;
+/// Opcode of the error CQE of a requester.
+const ERROR: u8 = 0xd;
+/// Where the syndrome of an error CQE is.
+const SYNDROME_AT: u64 = 0x37;
+/// Segments of a datagram's WQE: control, three of address, data.
+const DATAGRAM_SEGMENTS: u8 = 5;
+
+impl Control {
+    /// How many entries the host has taken out of its ring.
+    pub(super) fn taken_by_host(&self, context: &ThreadContext) -> Result<u64, Failed> {
+        context.window_at(self.setup.window).read_u64(self.setup.host_ring)
+    }
+
+    /// Hands over entries `from` to `end`, which are whole; how far it came.
+    pub(super) fn carry(
+        &self,
+        context: &ThreadContext,
+        from: u64,
+        end: u64,
+    ) -> Result<u64, Failed> {
+        match self.setup.carrier() {
+            Some(Carrier::Window) => self.store(context, from, end),
+            Some(Carrier::Connected | Carrier::Datagram) => Ok(self.send(context, from, end)),
+            Some(Carrier::Host) | None => Err(Failed),
+        }
+    }
+
+    /// The host's ring has as many slots, so that whatever was claimed has one there.
+    fn store(&self, context: &ThreadContext, from: u64, end: u64) -> Result<u64, Failed> {
+        let window = context.window_at(self.setup.window);
+        for index in from..end {
+            let source = self.place(index);
+            let slot = HOST_SLOTS_AT + (source - self.setup.ring);
+            let target = self.setup.host_ring + slot;
+            let number = NUMBER_AT as u64;
+            for word in (0..self.entry_bytes()).step_by(8).filter(|&word| word != number) {
+                window.write_u64(target + word, mmio::read64(source + word))?;
+            }
+            mmio::in_order();
+            window.write_u64(target + number, index + 1)?;
+        }
+        Ok(end)
+    }
+
+    /// WQEBBs of a WQE.
+    fn wqebbs(&self) -> u32 {
+        if self.setup.carrier() == Some(Carrier::Datagram) { 2 } else { 1 }
+    }
+
+    fn send(&self, context: &ThreadContext, from: u64, end: u64) -> u64 {
+        let mut next = from;
+        self.reap();
+        while next < end && self.broken.load(Ordering::Relaxed) == 0 && self.has_room() {
+            let within = next & (self.entries() - 1);
+            let count = (end - next).min(self.setup.most.into()).min(self.entries() - within);
+            self.post(next, count);
+            next += count;
+        }
+        if next != from {
+            let outbox = Outbox::at(context.outbox_address(self.setup.outbox));
+            outbox.send(self.setup.queue, self.posted.load(Ordering::Relaxed) as u16);
+        }
+        next
+    }
+
+    fn has_room(&self) -> bool {
+        let (posted, completed) =
+            (self.posted.load(Ordering::Relaxed), self.completed.load(Ordering::Relaxed));
+        posted.wrapping_sub(completed) + self.wqebbs() <= 1 << self.setup.log_wqebbs
+    }
+
+    /// Where the WQE is that begins with WQEBB `index`. None goes round the end of its ring, which
+    /// is a multiple of its WQEBBs.
+    fn wqe(&self, index: u32) -> u64 {
+        let within = index & ((1 << self.setup.log_wqebbs) - 1);
+        self.setup.wqes + BLOCK * u64::from(within)
+    }
+
+    /// Where a WQE keeps the number behind its last entry.
+    fn end_of(&self, wqe: u64) -> u64 {
+        wqe + BLOCK * u64::from(self.wqebbs()) - 8
+    }
+
+    fn post(&self, from: u64, count: u64) {
+        let posted = self.posted.load(Ordering::Relaxed);
+        let wqe = self.wqe(posted);
+        let (pi, queue) = (posted as u16, self.setup.queue);
+        let mode = CompletionMode::Always;
+        let bytes = count << self.setup.log_entry_bytes;
+        let data = Segment::data(bytes as u32, self.setup.key, self.place(from));
+        let put = |at: usize, segment: &[u8; segment::BYTES]| {
+            let at = wqe + (at * segment::BYTES) as u64;
+            for (word, bytes) in (at..).step_by(8).zip(segment.as_chunks::<8>().0) {
+                mmio::write64(word, u64::from_ne_bytes(*bytes));
+            }
+        };
+        if self.setup.carrier() == Some(Carrier::Datagram) {
+            let word = CtrlWord::pack(0, pi, opcode::SEND, queue, DATAGRAM_SEGMENTS);
+            let flags = CtrlFlags::pack(0, 0, 0, mode as u8, false, 0);
+            put(0, CtrlSegment::new(word, flags).as_bytes());
+            let (address, _) = self.setup.destination.as_chunks();
+            address.iter().enumerate().for_each(|(index, segment)| put(1 + index, segment));
+            put(4, data.as_bytes());
+        } else {
+            put(0, Segment::ctrl(pi, queue, mode, Request::ConnectedSend).as_bytes());
+            put(1, data.as_bytes());
+        }
+        mmio::write64(self.end_of(wqe), from + count);
+        self.posted.store(posted.wrapping_add(self.wqebbs()), Ordering::Relaxed);
+    }
+
+    /// Takes the CQEs that are there.
+    fn reap(&self) {
+        let first = self.consumer.load(Ordering::Relaxed);
+        let mut consumer = first;
+        loop {
+            let within = consumer & ((1 << self.setup.log_cqes) - 1);
+            let cqe = self.setup.cqes + BLOCK * u64::from(within);
+            let op_own = mmio::read64(cqe + BLOCK - 8).to_ne_bytes()[7];
+            let round = consumer >> self.setup.log_cqes & 1 == 1;
+            if op_own >> 4 == INVALID || (op_own & 1 == 1) != round {
+                break;
+            }
+            // The rest is as the device wrote it before the owner bit.
+            mmio::in_order();
+            consumer = consumer.wrapping_add(1);
+            if op_own >> 4 == ERROR {
+                // What was not sent stays, for the host to read.
+                self.broken.store(mmio::read8(cqe + SYNDROME_AT).into(), Ordering::Relaxed);
+                continue;
+            }
+            let completed = self.completed.load(Ordering::Relaxed);
+            let end = mmio::read64(self.end_of(self.wqe(completed)));
+            self.completed.store(completed.wrapping_add(self.wqebbs()), Ordering::Relaxed);
+            self.freed.store(end, Ordering::Release);
+        }
+        if consumer != first {
+            self.consumer.store(consumer, Ordering::Relaxed);
+            let record = CqRecordConsumer::pack(consumer).to_be();
+            mmio::in_order();
+            mmio::write32(self.setup.cq_record, record);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The block of the process's memory by which host and program share a stream: [`Setup`], which
+//! the host writes before it attaches the stream, and [`Progress`], which threads count in.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// The version of the layouts of streams. A host of another version is refused.
+pub const VERSION: u32 = 2;
+/// Bytes of the block. Its address is a multiple of 64.
+pub const BYTES: usize = SETUP_BYTES + PROGRESS_BYTES;
+/// Bytes of [`Setup`], with which the block begins.
+pub const SETUP_BYTES: usize = 0x80;
+/// Bytes of the progress behind it.
+pub const PROGRESS_BYTES: usize = 0x40;
+/// Where the host finds which entries are free, in the block: it writes it if it is the carrier.
+pub const FREED_AT: usize = SETUP_BYTES + 0x18;
+
+/// Where the slots begin in a ring of the host's, behind the number of entries that it has taken
+/// (8 bytes at 0, little-endian).
+pub const HOST_SLOTS_AT: u64 = 0x40;
+
+/// log2 of the most entries that a ring has.
+pub const MOST_LOG_ENTRIES: u8 = 20;
+
+/// What brings entries to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Carrier {
+    /// The host takes them out of the process's memory by itself, and says how far it is.
+    #[default]
+    Host = 0,
+    /// Threads store them into a ring of the host's through a window.
+    Window = 1,
+    /// A queue pair sends them to one of the host's with which it is connected.
+    Connected = 2,
+    /// A queue pair sends them as datagrams.
+    Datagram = 3,
+}
+
+/// What a stream is made of. Everything that the host leaves out is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Setup {
+    /// [`VERSION`].
+    pub version: u32,
+    /// A [`Carrier`].
+    pub carrier: u8,
+    /// log2 of the entries of the ring.
+    pub log_entries: u8,
+    /// log2 of an entry's bytes.
+    pub log_entry_bytes: u8,
+    /// log2 of the WQEBBs of the send queue.
+    pub log_wqebbs: u8,
+    /// Where the ring is in the process, a multiple of 64.
+    pub ring: u64,
+    /// Entries that are handed over together; a power of two. 1: each at once.
+    pub batch: u32,
+    /// Entries that one message of the queue pair carries at most.
+    pub most: u32,
+    /// How often a thread pauses for room before it counts its message as lost.
+    pub patience: u32,
+    /// The key of the host's ring, or of the ring of entries if a queue pair sends them.
+    pub key: u32,
+    /// Where the host's ring is under its key, a multiple of 8; it has as many slots.
+    pub host_ring: u64,
+    /// The window that leads to it, which has no other use.
+    pub window: u16,
+    /// The outbox that reaches the queue pair, which has no other use.
+    pub outbox: u16,
+    /// The queue pair.
+    pub queue: u32,
+    /// Where its send queue is.
+    pub wqes: u64,
+    /// Where the CQ of its completions is, with as many entries as WQEBBs at least.
+    pub cqes: u64,
+    /// Where the CQ's doorbell record is.
+    pub cq_record: u64,
+    /// log2 of the CQEs.
+    pub log_cqes: u8,
+    /// Reserved.
+    pub reserved: [u8; 7],
+    /// Whom datagrams are for: the address vector of their WQEs.
+    pub destination: [u8; 48],
+}
+
+impl Setup {
+    /// A stream that nothing carries, with its ring there.
+    pub const fn new(ring: u64, log_entries: u8, log_entry_bytes: u8) -> Self {
+        Self {
+            version: VERSION,
+            carrier: Carrier::Host as u8,
+            log_entries,
+            log_entry_bytes,
+            log_wqebbs: 0,
+            ring,
+            batch: 1,
+            most: 1,
+            patience: 0,
+            key: 0,
+            host_ring: 0,
+            window: 0,
+            outbox: 0,
+            queue: 0,
+            wqes: 0,
+            cqes: 0,
+            cq_record: 0,
+            log_cqes: 0,
+            reserved: [0; 7],
+            destination: [0; 48],
+        }
+    }
+
+    /// The block of a stream that begins with entry 0, as it is in memory.
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
+        put(0x00, &self.version.to_le_bytes());
+        put(0x04, &[self.carrier, self.log_entries, self.log_entry_bytes, self.log_wqebbs]);
+        put(0x08, &self.ring.to_le_bytes());
+        put(0x10, &self.batch.to_le_bytes());
+        put(0x14, &self.most.to_le_bytes());
+        put(0x18, &self.patience.to_le_bytes());
+        put(0x1c, &self.key.to_le_bytes());
+        put(0x20, &self.host_ring.to_le_bytes());
+        put(0x28, &self.window.to_le_bytes());
+        put(0x2a, &self.outbox.to_le_bytes());
+        put(0x2c, &self.queue.to_le_bytes());
+        put(0x30, &self.wqes.to_le_bytes());
+        put(0x38, &self.cqes.to_le_bytes());
+        put(0x40, &self.cq_record.to_le_bytes());
+        put(0x48, &[self.log_cqes]);
+        put(0x50, &self.destination);
+        bytes
+    }
+
+    /// The carrier, if there is such.
+    pub(crate) const fn carrier(&self) -> Option<Carrier> {
+        match self.carrier {
+            0 => Some(Carrier::Host),
+            1 => Some(Carrier::Window),
+            2 => Some(Carrier::Connected),
+            3 => Some(Carrier::Datagram),
+            _ => None,
+        }
+    }
+
+    /// Whether threads can work by it. That addresses are the process's is the host's promise.
+    pub(crate) const fn is_sound(&self) -> bool {
+        let Some(carrier) = self.carrier() else { return false };
+        let entries = 1_u64 << if self.log_entries > 31 { 31 } else { self.log_entries };
+        let ring = self.version == VERSION
+            && self.log_entries <= MOST_LOG_ENTRIES
+            && self.log_entry_bytes >= 6
+            && self.log_entry_bytes <= 12
+            && self.ring.is_multiple_of(64)
+            && self.batch.is_power_of_two()
+            && self.batch as u64 <= entries;
+        ring && match carrier {
+            Carrier::Host => true,
+            Carrier::Window => self.host_ring.is_multiple_of(8),
+            Carrier::Connected | Carrier::Datagram => {
+                self.most != 0
+                    && self.log_wqebbs >= 1
+                    && self.log_wqebbs <= 15
+                    && self.log_cqes >= self.log_wqebbs
+                    && self.log_cqes <= 22
+                    && self.wqes.is_multiple_of(64)
+                    && self.cqes.is_multiple_of(64)
+                    && self.cq_record.is_multiple_of(4)
+            }
+        }
+    }
+}
+
+/// How far a stream is, as the host reads it out of the process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Entries that threads have claimed, which is the number of the next.
+    pub claimed: u64,
+    /// Entries that are whole.
+    pub written: u64,
+    /// Entries that were handed to the carrier.
+    pub carried: u64,
+    /// Entries whose place in the ring may be written again.
+    pub freed: u64,
+    /// Messages or records that found no room.
+    pub lost: u64,
+    /// Why the queue pair sends nothing any more: the syndrome of its error CQE; 0: it sends.
+    pub broken: u32,
+}
+
+impl Progress {
+    /// Of the bytes behind [`Setup`].
+    pub fn from_bytes(bytes: &[u8; PROGRESS_BYTES]) -> Self {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(words[index]);
+        Self {
+            claimed: word(0),
+            written: word(1),
+            carried: word(2),
+            freed: word(3),
+            lost: word(4),
+            broken: word(7) as u32,
+        }
+    }
+}
+
+/// The block as threads see it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Control {
+    pub(crate) setup: Setup,
+    pub(crate) claimed: AtomicU64,
+    pub(crate) written: AtomicU64,
+    pub(crate) carried: AtomicU64,
+    pub(crate) freed: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    /// Who hands over holds it: 1.
+    pub(crate) lock: AtomicU32,
+    /// WQEBBs that were posted, and that are completed, modulo 2^32.
+    pub(crate) posted: AtomicU32,
+    pub(crate) completed: AtomicU32,
+    /// CQEs that were consumed.
+    pub(crate) consumer: AtomicU32,
+    pub(crate) broken: AtomicU32,
+    /// Messages above the level in bits 7:0 are not written, 0: none is; and [`HOLDS`].
+    pub(crate) level: AtomicU32,
+}
+
+/// In a stream's level: entries stay in the process's memory, whatever the carrier is.
+pub const HOLDS: u32 = 1 << 8;
+
+impl Control {
+    /// A block that is not shared with a host.
+    #[cfg(test)]
+    pub(crate) const fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            claimed: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            carried: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            lock: AtomicU32::new(0),
+            posted: AtomicU32::new(0),
+            completed: AtomicU32::new(0),
+            consumer: AtomicU32::new(0),
+            broken: AtomicU32::new(0),
+            level: AtomicU32::new(0),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "the block is looked at as the bytes that it is")]
+mod tests {
+    use core::mem::offset_of;
+    use core::sync::atomic::Ordering;
+
+    use super::*;
+
+    fn setup() -> Setup {
+        Setup {
+            carrier: Carrier::Datagram as u8,
+            log_wqebbs: 5,
+            batch: 4,
+            most: 2,
+            patience: 0x1111,
+            key: 0x2222_0001,
+            host_ring: 0x3333_0000_0008,
+            window: 0x44,
+            outbox: 0x55,
+            queue: 0x66_7788,
+            wqes: 0x1_0000_0040,
+            cqes: 0x1_0000_0080,
+            cq_record: 0x1_0000_00c0,
+            log_cqes: 6,
+            destination: core::array::from_fn(|at| at as u8),
+            ..Setup::new(0x1_0000_1000, 3, 8)
+        }
+    }
+
+    #[test]
+    fn the_bytes_that_a_host_writes_are_the_block_that_threads_see() {
+        #[repr(align(64))]
+        struct Memory([u8; BYTES]);
+        let memory = Memory(setup().to_bytes());
+        assert_eq!(size_of::<Control>(), BYTES);
+        // SAFETY: the memory is as large and as aligned, and every bit pattern is a block.
+        let control = unsafe { &*memory.0.as_ptr().cast::<Control>() };
+        assert_eq!(control.setup, setup());
+        assert_eq!(control.claimed.load(Ordering::Relaxed), 0);
+        assert!(control.setup.is_sound());
+        assert_eq!(offset_of!(Control, freed), FREED_AT);
+        assert_eq!(offset_of!(Control, claimed), SETUP_BYTES);
+    }
+
+    #[test]
+    fn what_threads_count_is_read_by_its_bytes() {
+        let control = Control::new(setup());
+        control.claimed.store(7, Ordering::Relaxed);
+        control.written.store(6, Ordering::Relaxed);
+        control.carried.store(5, Ordering::Relaxed);
+        control.freed.store(4, Ordering::Relaxed);
+        control.lost.store(3, Ordering::Relaxed);
+        control.broken.store(0x22, Ordering::Relaxed);
+        let mut bytes = [0; PROGRESS_BYTES];
+        let from = (&raw const control).cast::<u8>();
+        // SAFETY: the block is as long.
+        unsafe { from.add(SETUP_BYTES).copy_to(bytes.as_mut_ptr(), PROGRESS_BYTES) };
+        let (claimed, written, carried, freed, lost) = (7, 6, 5, 4, 3);
+        let expected = Progress { claimed, written, carried, freed, lost, broken: 0x22 };
+        assert_eq!(Progress::from_bytes(&bytes), expected);
+    }
+
+    #[test]
+    fn a_setup_that_threads_cannot_work_by_is_not_sound() {
+        let wrong: [fn(&mut Setup); 13] = [
+            |it| it.version = 1,
+            |it| it.carrier = 4,
+            |it| it.log_entries = 21,
+            |it| it.log_entry_bytes = 5,
+            |it| it.log_entry_bytes = 13,
+            |it| it.ring += 8,
+            |it| it.batch = 3,
+            |it| it.batch = 16,
+            |it| it.most = 0,
+            |it| it.log_wqebbs = 0,
+            |it| it.log_wqebbs = 16,
+            |it| it.log_cqes = 4,
+            |it| it.cqes += 4,
+        ];
+        for (index, change) in wrong.into_iter().enumerate() {
+            let mut setup = setup();
+            change(&mut setup);
+            assert!(!setup.is_sound(), "change {index}");
+        }
+        let odd = Setup { carrier: Carrier::Window as u8, host_ring: 4, ..setup() };
+        assert!(!odd.is_sound());
+    }
+}

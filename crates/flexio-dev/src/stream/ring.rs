@@ -1,0 +1,163 @@
+//! Entries of a ring in the process's memory: claimed by many threads, whole once they have their
+//! number, and handed to the carrier in order.
+//!
+//! Entry `n` is at place `n` modulo the ring's entries. Its number plus 1 is stored last, behind a
+//! fence, so that who sees the number sees the entry. A place is claimed again only once the host
+//! has what was there, so that nothing that is whole is ever overwritten before.
+
+use core::hint::spin_loop;
+use core::sync::atomic::Ordering;
+
+use super::control::{Carrier, Control, HOLDS};
+use super::entry::{HEAD_BYTES, NUMBER_AT};
+use crate::context::ThreadContext;
+use crate::mmio;
+use crate::status::Failed;
+
+impl Control {
+    pub(crate) const fn entries(&self) -> u64 {
+        1 << self.setup.log_entries
+    }
+
+    /// Bytes of an entry.
+    pub(crate) const fn entry_bytes(&self) -> u64 {
+        1 << self.setup.log_entry_bytes
+    }
+
+    /// Where entry `index` is.
+    pub(super) const fn place(&self, index: u64) -> u64 {
+        let within = index & (self.entries() - 1);
+        self.setup.ring + (within << self.setup.log_entry_bytes)
+    }
+
+    /// The level, and whether entries stay here.
+    pub(crate) fn level(&self) -> (u8, bool) {
+        let word = self.level.load(Ordering::Relaxed);
+        (word as u8, word & HOLDS != 0)
+    }
+
+    /// Claims `count` entries; the number of the first. Waits for room for as long as the host has
+    /// said; if there is none, counts a loss.
+    pub(crate) fn claim(&self, context: &ThreadContext, count: u64) -> Option<u64> {
+        let fits = count <= self.entries();
+        for attempt in 0..u64::from(self.setup.patience) + 2 {
+            if fits && let Ok(Some(first)) = self.try_claim(context, count) {
+                return Some(first);
+            }
+            if !fits || self.level().1 {
+                break;
+            }
+            // What holds the room may have been sent meanwhile, or may still have to be.
+            self.hand_over(context, 1);
+            if attempt > 0 {
+                pause();
+            }
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    fn try_claim(&self, context: &ThreadContext, count: u64) -> Result<Option<u64>, Failed> {
+        let mut claimed = self.claimed.load(Ordering::Relaxed);
+        loop {
+            let freed = match self.setup.carrier() {
+                Some(Carrier::Window) => self.taken_by_host(context)?,
+                _ => self.freed.load(Ordering::Relaxed),
+            };
+            // Who says that a place is free has read it, and it is written after that was seen.
+            mmio::in_order();
+            let used = claimed.wrapping_sub(freed);
+            if used.saturating_add(count) > self.entries() {
+                // Others may have claimed meanwhile, and even that may be free.
+                match self.claimed.load(Ordering::Relaxed) {
+                    same if same == claimed => return Ok(None),
+                    other => claimed = other,
+                }
+                continue;
+            }
+            let (order, next) = (Ordering::Relaxed, claimed + count);
+            match self.claimed.compare_exchange_weak(claimed, next, order, order) {
+                Ok(first) => return Ok(Some(first)),
+                Err(other) => claimed = other,
+            }
+        }
+    }
+
+    /// Writes entry `index`, which was claimed; what does not fit is left out. How many are whole.
+    pub(crate) fn fill(&self, index: u64, head: u64, rest: impl Iterator<Item = u64>) -> u64 {
+        let at = self.place(index);
+        let room = (self.entry_bytes() as usize - HEAD_BYTES) / 8;
+        mmio::write64(at, head);
+        for (word, value) in (at + HEAD_BYTES as u64..).step_by(8).zip(rest.take(room)) {
+            mmio::write64(word, value);
+        }
+        mmio::in_order();
+        mmio::write64(at + NUMBER_AT as u64, index + 1);
+        self.written.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Where the run of whole entries ends that begins at `from`.
+    pub(super) fn whole_until(&self, from: u64, limit: u64) -> u64 {
+        let whole = |&index: &u64| {
+            mmio::read64(self.place(index) + NUMBER_AT as u64) == index.wrapping_add(1)
+        };
+        let end = (from..limit).take_while(whole).last().map_or(from, |index| index + 1);
+        // The entries are read after their numbers.
+        mmio::in_order();
+        end
+    }
+
+    /// Where the whole entries end that can be handed over in batches of `batch`.
+    fn ready_until(&self, batch: u64) -> (u64, u64) {
+        let carried = self.carried.load(Ordering::Relaxed);
+        let claimed = self.claimed.load(Ordering::Relaxed);
+        let end = self.whole_until(carried, claimed.min(carried + self.entries()));
+        (carried, end - end % batch)
+    }
+
+    /// Hands all batches of `batch` entries that are whole to the carrier, in order. If another
+    /// thread does so already, it hands over these as well.
+    pub(crate) fn hand_over(&self, context: &ThreadContext, batch: u64) {
+        if self.setup.carrier() == Some(Carrier::Host) {
+            return;
+        }
+        loop {
+            // Either the other thread sees what is whole now, or the lock is seen free.
+            mmio::in_order();
+            if self.level().1 || self.lock.swap(1, Ordering::Acquire) != 0 {
+                return;
+            }
+            let stuck = self.carry_all(context, batch);
+            self.lock.store(0, Ordering::Release);
+            mmio::in_order();
+            let (carried, end) = self.ready_until(batch);
+            if stuck || end <= carried {
+                return;
+            }
+        }
+    }
+
+    /// The same under the lock; whether the carrier takes no more now.
+    fn carry_all(&self, context: &ThreadContext, batch: u64) -> bool {
+        loop {
+            let (carried, end) = self.ready_until(batch);
+            let reached = self.carry(context, carried, end.max(carried));
+            self.carried.store(reached.unwrap_or(carried), Ordering::Relaxed);
+            match reached {
+                Ok(reached) if reached == end.max(carried) => {
+                    if end <= carried {
+                        return false;
+                    }
+                }
+                _ => return true,
+            }
+        }
+    }
+}
+
+/// Others may have the core's time.
+fn pause() {
+    #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+    crate::system::pause();
+    spin_loop();
+}

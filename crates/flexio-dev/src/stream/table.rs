@@ -1,0 +1,122 @@
+//! Which streams a program has, and what the host does with them: [`manage`], which
+//! [`program!`](crate::program) exports as `verbless_stream`.
+//!
+//! A stream that the host has taken away may still be in use by threads that found it before. So
+//! who uses one is counted beside it, and not in it: the host gives its memory away once nobody
+//! does.
+#![allow(unsafe_code)]
+
+use core::ptr::{null_mut, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use super::control::Control;
+use crate::context::ThreadContext;
+
+/// Streams that there may be (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
+pub const MAX_STREAMS: usize = 255;
+/// The number by which the host manages the tracer.
+pub const TRACER: u64 = 256;
+/// What [`manage`] returns if it cannot do it.
+pub const FAILED: u64 = u64::MAX;
+
+/// What the host does with a stream, in bits 7:0 of the first argument of [`manage`].
+pub mod operation {
+    /// Attaches the stream whose [`Control`](super::Control) is at the address in the third
+    /// argument, with the level in bits 31:16 of the first. Returns 0.
+    pub const ATTACH: u64 = 0;
+    /// Detaches it. Returns how many threads still use it.
+    pub const DETACH: u64 = 1;
+    /// Sets the level to that of bits 31:16 of the first argument. Returns 0.
+    pub const LEVEL: u64 = 2;
+    /// Hands over what is whole. Returns how many entries ever were handed over.
+    pub const FLUSH: u64 = 3;
+}
+
+/// The first argument of [`manage`].
+pub const fn first_argument(operation: u64, level: u32) -> u64 {
+    operation | (level as u64 & 0xffff) << 16
+}
+
+struct Place {
+    control: AtomicPtr<Control>,
+    users: AtomicU32,
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self { control: AtomicPtr::new(null_mut()), users: AtomicU32::new(0) }
+    }
+
+    /// Does something with the stream, if there is one.
+    fn with<R>(&self, what: impl FnOnce(&Control) -> R) -> Option<R> {
+        // Seen by the host before it counts users, or the stream is seen gone.
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let control = self.control.load(Ordering::SeqCst);
+        // SAFETY: the host has promised that it stays until nobody uses it, and this does.
+        let result = unsafe { control.as_ref() }.map(what);
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}
+
+static STREAMS: [Place; MAX_STREAMS] = [const { Place::new() }; MAX_STREAMS];
+static THE_TRACER: Place = Place::new();
+
+fn place(number: u64) -> Option<&'static Place> {
+    if number == TRACER {
+        return Some(&THE_TRACER);
+    }
+    STREAMS.get(usize::try_from(number).ok()?)
+}
+
+/// Does something with stream `number` or the [`TRACER`], if the host has attached it.
+pub(crate) fn with<R>(number: u64, what: impl FnOnce(&Control) -> R) -> Option<R> {
+    place(number)?.with(what)
+}
+
+/// Does for the host what [`operation`] has; [`FAILED`] if there is no such stream, or its layout
+/// is not this version's.
+///
+/// # Safety
+/// An address to attach is that of a [`Control`] of this process, whose ring and queues are memory
+/// of the process that nothing else uses; all of it stays until the stream was detached and had no
+/// more users.
+pub unsafe fn manage(context: &ThreadContext, first: u64, number: u64, address: u64) -> u64 {
+    let Some(place) = place(number) else { return FAILED };
+    let level = (first >> 16) as u32 & 0xffff;
+    match first & 0xff {
+        operation::ATTACH => {
+            let control: *mut Control = with_exposed_provenance_mut(address as usize);
+            if control.is_null() || !control.is_aligned() {
+                return FAILED;
+            }
+            // SAFETY: the caller's promise.
+            let block = unsafe { &*control };
+            if !block.setup.is_sound() {
+                return FAILED;
+            }
+            if block.setup.carrier() == Some(super::control::Carrier::Window) {
+                context.window_at(block.setup.window).set_mkey(block.setup.key);
+            }
+            block.level.store(level, Ordering::SeqCst);
+            place.control.store(control, Ordering::SeqCst);
+            0
+        }
+        operation::DETACH => {
+            place.control.store(null_mut(), Ordering::SeqCst);
+            place.users.load(Ordering::SeqCst).into()
+        }
+        operation::LEVEL => {
+            let set = place.with(|control| control.level.store(level, Ordering::SeqCst));
+            set.map_or(FAILED, |()| 0)
+        }
+        operation::FLUSH => {
+            let flushed = place.with(|control| {
+                control.hand_over(context, 1);
+                control.carried.load(Ordering::SeqCst)
+            });
+            flushed.unwrap_or(FAILED)
+        }
+        _ => FAILED,
+    }
+}

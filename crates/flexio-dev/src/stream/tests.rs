@@ -1,0 +1,428 @@
+//! Streams against a host that is memory of the test: its rings, queues and registers.
+#![allow(unsafe_code, reason = "the test is the host that promises what memory it gives")]
+
+use std::boxed::Box;
+use std::format;
+use std::string::{String, ToString};
+use std::vec;
+use std::vec::Vec;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::control::{Carrier, Control, HOLDS, HOST_SLOTS_AT, Setup};
+use super::entry::{CONTINUES, LOG_RECORD_BYTES, LOG_TEXT_ENTRY_BYTES, MORE, TEXT_BYTES};
+use super::table::{FAILED, TRACER, first_argument, manage, operation};
+use crate::context::ThreadContext;
+use crate::message::{Level, Stream};
+use crate::outbox::{PAGE_BYTES, SXD_DB};
+use crate::trace::{flush_tracer, pass, record};
+
+const LOG_ENTRIES: u8 = 2;
+const WQEBBS: usize = 8;
+
+/// Words that others write, too, at a multiple of 64.
+struct Words(&'static [AtomicU64]);
+
+impl Words {
+    fn new(bytes: usize) -> Self {
+        #[repr(align(64))]
+        struct Line(#[allow(dead_code, reason = "it is looked at as words")] [AtomicU64; 8]);
+        let lines: Vec<Line> =
+            (0..bytes.div_ceil(64)).map(|_| Line([const { AtomicU64::new(0) }; 8])).collect();
+        let lines = Box::leak(lines.into_boxed_slice());
+        let words = lines.as_ptr().cast::<AtomicU64>();
+        // SAFETY: lines are words, and are leaked.
+        Self(unsafe { core::slice::from_raw_parts(words, lines.len() * 8) })
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+
+    fn get(&self, at: usize) -> u64 {
+        self.0[at / 8].load(Ordering::Acquire)
+    }
+
+    fn set(&self, at: usize, value: u64) {
+        self.0[at / 8].store(value, Ordering::Release);
+    }
+}
+
+/// A host, whose window 0 shows its own memory and whose outbox 1 is a page of memory.
+struct Host {
+    keys: Words,
+    pages: Words,
+    ring: Words,
+    host_ring: Words,
+    wqes: Words,
+    cqes: Words,
+    record: Words,
+    control: &'static Control,
+    number: u64,
+    context: ThreadContext,
+}
+
+impl Host {
+    fn new(number: u64, setup: impl FnOnce(&mut Setup)) -> Self {
+        let mut host = Self::bare(number);
+        let entry = if number == TRACER { LOG_RECORD_BYTES } else { LOG_TEXT_ENTRY_BYTES };
+        let mut made = Setup::new(host.ring.address(), LOG_ENTRIES, entry);
+        made.host_ring = host.host_ring.address();
+        made.key = 0x77;
+        made.outbox = 1;
+        made.queue = 0x12_3456;
+        made.log_wqebbs = WQEBBS.ilog2() as u8;
+        made.log_cqes = WQEBBS.ilog2() as u8;
+        (made.wqes, made.cqes) = (host.wqes.address(), host.cqes.address());
+        made.cq_record = host.record.address();
+        setup(&mut made);
+        host.control = Box::leak(Box::new(Control::new(made)));
+        host
+    }
+
+    fn bare(number: u64) -> Self {
+        let bytes = HOST_SLOTS_AT as usize + (256 << LOG_ENTRIES);
+        let (keys, pages) = (Words::new(64 * 16), Words::new(2 * PAGE_BYTES));
+        let context = ThreadContext::at(pages.address(), keys.address(), 0);
+        let cqes = Words::new(64 * WQEBBS);
+        (0..WQEBBS).for_each(|index| cqes.set(64 * index + 56, 0xf0 << 56));
+        let control = Box::leak(Box::new(Control::new(Setup::new(0, 0, 6))));
+        Self {
+            keys,
+            pages,
+            ring: Words::new(bytes),
+            host_ring: Words::new(bytes),
+            wqes: Words::new(64 * WQEBBS),
+            cqes,
+            record: Words::new(8),
+            control,
+            number,
+            context,
+        }
+    }
+
+    fn window(number: u64) -> Self {
+        Self::new(number, |setup| setup.carrier = Carrier::Window as u8)
+    }
+
+    fn do_it(&self, operation: u64, level: u32) -> u64 {
+        let address = core::ptr::from_ref(self.control).expose_provenance() as u64;
+        // SAFETY: all of it is leaked.
+        unsafe { manage(&self.context, first_argument(operation, level), self.number, address) }
+    }
+
+    fn attach(self, level: Level) -> Self {
+        assert_eq!(self.do_it(operation::ATTACH, level as u32), 0);
+        self
+    }
+
+    fn stream(&self) -> Stream {
+        Stream::new(self.number as u8)
+    }
+
+    fn write(&self, level: Level, text: &str) -> usize {
+        self.stream().write(&self.context, level, format_args!("{text}"))
+    }
+
+    /// Entry `number` of a ring: its text, level, flags.
+    fn entry(ring: &Words, at: usize, number: u64) -> Option<(String, u8, u8)> {
+        let at = at + (number as usize % (1 << LOG_ENTRIES)) * 256;
+        if ring.get(at + 8) != number + 1 {
+            return None;
+        }
+        let head = ring.get(at);
+        let bytes: Vec<u8> =
+            (2..32).flat_map(|word| ring.get(at + 8 * word).to_le_bytes()).collect();
+        let text = String::from_utf8(bytes[..usize::from(head as u16)].into()).unwrap();
+        Some((text, (head >> 16) as u8, (head >> 24) as u8))
+    }
+
+    /// What came through the window.
+    fn slot(&self, number: u64) -> Option<(String, u8, u8)> {
+        Self::entry(&self.host_ring, HOST_SLOTS_AT as usize, number)
+    }
+
+    fn lost(&self) -> u64 {
+        self.control.lost.load(Ordering::Relaxed)
+    }
+
+    /// What the last doorbell says is posted.
+    fn rung(&self) -> u64 {
+        self.pages.get(PAGE_BYTES + SXD_DB)
+    }
+
+    /// The next CQE, with this opcode.
+    fn completes(&self, opcode: u64, syndrome: u64) {
+        let consumer = self.control.consumer.load(Ordering::Relaxed) as usize;
+        let index = (0..).map(|more| consumer + more).find(|index| {
+            let op_own = self.cqes.get(64 * (index % WQEBBS) + 56) >> 56;
+            op_own >> 4 == 0xf || op_own & 1 != (index / WQEBBS) as u64 & 1
+        });
+        let index = index.unwrap();
+        let owner = (index / WQEBBS) as u64 & 1;
+        self.cqes.set(64 * (index % WQEBBS) + 48, syndrome << 56);
+        self.cqes.set(64 * (index % WQEBBS) + 56, (opcode << 4 | owner) << 56);
+    }
+}
+
+#[test]
+fn messages_come_in_order_with_their_level() {
+    let host = Host::window(10);
+    assert_eq!(host.write(Level::Error, "nobody"), 0);
+    let host = host.attach(Level::Info);
+    assert_eq!(host.keys.get(0) as u32, 0x77, "the window's key");
+    assert_eq!(host.write(Level::Info, "12 packets"), 10);
+    assert_eq!(host.write(Level::Error, "none left"), 9);
+    assert_eq!(host.slot(0), Some(("12 packets".into(), 4, 0)));
+    assert_eq!(host.slot(1), Some(("none left".into(), 2, 0)));
+    assert_eq!(host.slot(2), None);
+}
+
+#[test]
+fn levels_above_the_stream_s_are_not_written_and_some_always_or_never() {
+    let host = Host::window(11).attach(Level::Warn);
+    let rows = [
+        (Level::Info, false),
+        (Level::Warn, true),
+        (Level::None, false),
+        (Level::Always, true),
+        (Level::Debug, false),
+    ];
+    for (level, written) in rows {
+        assert_eq!(host.write(level, "x") == 1, written, "{level:?}");
+    }
+    assert_eq!(host.do_it(operation::LEVEL, Level::None as u32), 0);
+    assert_eq!(host.write(Level::Always, "x"), 0, "a stream that shows nothing");
+}
+
+#[test]
+fn a_long_text_takes_several_entries_in_a_row_and_one_that_never_fits_is_lost() {
+    let host = Host::window(12).attach(Level::Info);
+    let text: String = ('a'..='z').cycle().take(TEXT_BYTES + 60).collect();
+    assert_eq!(host.write(Level::Info, &text), text.len());
+    let (first, _, flags) = host.slot(0).unwrap();
+    assert_eq!((&*first, flags), (&text[..TEXT_BYTES], MORE));
+    let (second, _, flags) = host.slot(1).unwrap();
+    assert_eq!((&*second, flags), (&text[TEXT_BYTES..], CONTINUES));
+    assert_eq!(host.write(Level::Info, &"x".repeat(5 * TEXT_BYTES)), 0);
+    assert_eq!(host.lost(), 1);
+}
+
+#[test]
+fn what_has_no_room_is_counted_and_nothing_is_overwritten() {
+    let host = Host::window(13).attach(Level::Info);
+    for number in 0..5 {
+        let written = host.write(Level::Info, &number.to_string());
+        assert_eq!(written, usize::from(number < 4));
+    }
+    assert_eq!(host.lost(), 1);
+    assert_eq!(host.slot(0).unwrap().0, "0");
+    host.host_ring.set(0, 3);
+    assert_eq!(host.write(Level::Info, "five"), 4);
+    assert_eq!(host.slot(4).unwrap().0, "five");
+    assert_eq!(host.slot(3).unwrap().0, "3");
+}
+
+#[test]
+fn a_text_that_differs_the_second_time_stays_within_its_entries() {
+    struct Grows(core::cell::Cell<usize>);
+    impl core::fmt::Display for Grows {
+        fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            let round = self.0.replace(self.0.get() + 1);
+            (0..1 + 500 * round).try_for_each(|_| f.write_str("x"))
+        }
+    }
+    let host = Host::window(14).attach(Level::Info);
+    let text = Grows(0.into());
+    let written = host.stream().write(&host.context, Level::Info, format_args!("{text}"));
+    assert_eq!(written, TEXT_BYTES);
+    assert!(host.slot(0).is_some());
+    assert_eq!(host.slot(1), None);
+}
+
+#[test]
+fn threads_that_write_at_once_lose_nothing_while_the_host_takes() {
+    const THREADS: usize = 3;
+    const EACH: usize = 300;
+    let host = Host::new(15, |setup| {
+        setup.carrier = Carrier::Window as u8;
+        setup.patience = u32::MAX;
+    });
+    let host = host.attach(Level::Info);
+    let mut next = vec![0; THREADS];
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let host = &host;
+            scope.spawn(move || {
+                for it in 0..EACH {
+                    assert_ne!(host.write(Level::Info, &format!("{thread} {it}")), 0);
+                }
+            });
+        }
+        for number in 0..(THREADS * EACH) as u64 {
+            let text = loop {
+                match host.slot(number) {
+                    Some((text, ..)) => break text,
+                    None => std::thread::yield_now(),
+                }
+            };
+            host.host_ring.set(0, number + 1);
+            let (thread, it) = text.split_once(' ').unwrap();
+            let thread: usize = thread.parse().unwrap();
+            assert_eq!(it.parse(), Ok(next[thread]), "thread {thread}");
+            next[thread] += 1;
+        }
+    });
+    assert_eq!((next, host.lost()), (vec![EACH; THREADS], 0));
+}
+
+#[test]
+fn a_queue_pair_sends_each_entry_and_its_completion_frees_it() {
+    let host = Host::new(16, |setup| {
+        setup.carrier = Carrier::Connected as u8;
+        setup.most = 1;
+    });
+    let host = host.attach(Level::Info);
+    assert_eq!(host.write(Level::Info, "one"), 3);
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 1, "the doorbell");
+    let bytes: Vec<u8> = (0..4).flat_map(|word| host.wqes.get(8 * word).to_ne_bytes()).collect();
+    let place = host.ring.address().to_be_bytes();
+    let expected: Vec<u8> = [
+        &[0, 0, 0, 0x0a, 0x12, 0x34, 0x56, 2, 0, 0, 0, 8, 0, 0, 0, 0][..],
+        &[0, 0, 1, 0, 0, 0, 0, 0x77],
+        &place,
+    ]
+    .concat();
+    assert_eq!(bytes, expected, "control and data segments");
+    assert_eq!(Host::entry(&host.ring, 0, 0), Some(("one".into(), 4, 0)));
+    // Room for four, until completions free some.
+    for number in 1..5 {
+        let written = host.write(Level::Info, &number.to_string());
+        assert_eq!(written, usize::from(number < 4));
+    }
+    assert_eq!((host.rung(), host.lost()), (0x12_3456 << 32 | 4, 1));
+    (0..3).for_each(|_| host.completes(0, 0));
+    assert_eq!(host.write(Level::Info, "more"), 4);
+    assert_eq!(host.record.get(0) as u32, 3_u32.to_be(), "the CQ's record");
+    assert_eq!(host.control.freed.load(Ordering::Relaxed), 3);
+    // Round the rings, several times.
+    for round in 0..40 {
+        let posted = host.control.posted.load(Ordering::Relaxed);
+        (host.control.completed.load(Ordering::Relaxed)..posted).for_each(|_| host.completes(0, 0));
+        (0..3).for_each(|_| assert_eq!(host.write(Level::Info, "again"), 5, "{round}"));
+    }
+    assert_eq!(host.lost(), 1);
+}
+
+#[test]
+fn a_queue_pair_that_breaks_keeps_what_it_has_not_sent() {
+    let host = Host::new(17, |setup| {
+        setup.carrier = Carrier::Connected as u8;
+        setup.most = 1;
+    });
+    let host = host.attach(Level::Info);
+    for number in 0..3 {
+        host.write(Level::Info, &number.to_string());
+    }
+    host.completes(0, 0);
+    host.completes(0xd, 0x16);
+    assert_eq!(host.write(Level::Info, "3"), 1);
+    assert_eq!(host.control.broken.load(Ordering::Relaxed), 0x16);
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 3, "no doorbell after that");
+    assert_eq!(host.write(Level::Info, "4"), 1, "the place of the first is free");
+    assert_eq!(host.write(Level::Info, "5"), 0);
+    assert_eq!(host.lost(), 1);
+    let texts = (1..5).map(|number| Host::entry(&host.ring, 0, number).unwrap().0);
+    assert_eq!(texts.collect::<Vec<_>>(), ["1", "2", "3", "4"]);
+}
+
+#[test]
+fn a_datagram_has_its_address_and_takes_two_wqebbs() {
+    let host = Host::new(18, |setup| {
+        setup.carrier = Carrier::Datagram as u8;
+        setup.most = 1;
+        setup.destination = core::array::from_fn(|at| 0x40 + at as u8);
+    });
+    let host = host.attach(Level::Info);
+    host.write(Level::Info, "one");
+    host.write(Level::Info, "two");
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 4);
+    let wqe = |index: usize| -> Vec<u8> {
+        (0..10).flat_map(|word| host.wqes.get(128 * index + 8 * word).to_ne_bytes()).collect()
+    };
+    assert_eq!(wqe(1)[..8], [0, 0, 2, 0x0a, 0x12, 0x34, 0x56, 5]);
+    let address: Vec<u8> = (0x40..0x70).collect();
+    assert_eq!(wqe(0)[16..64], address);
+    assert_eq!(wqe(1)[72..80], (host.ring.address() + 256).to_be_bytes());
+    (0..2).for_each(|_| host.completes(0, 0));
+    host.write(Level::Info, "three");
+    assert_eq!(host.control.freed.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn records_are_sent_in_batches_and_a_flush_sends_the_rest() {
+    let host = Host::new(TRACER, |setup| {
+        setup.carrier = Carrier::Connected as u8;
+        setup.log_entries = 3;
+        setup.batch = 2;
+        setup.most = 2;
+    });
+    let at = |ring: &Words, number: usize, word: usize| ring.get(64 * (number % 8) + 8 * word);
+    assert!(!pass(&host.context, 1, ()), "no tracer");
+    let host = host.attach(Level::Debug);
+    assert!(pass(&host.context, 7, (1_u8, -1_i64)));
+    assert_eq!(host.rung(), 0, "half a batch");
+    assert!(pass(&host.context, 8, (1_u64, 2_u64, 3_u64, 4_u64, 5_u64, 6_u64)));
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 1);
+    assert_eq!(host.wqes.get(16).to_ne_bytes()[..4], 128_u32.to_be_bytes(), "bytes sent");
+    let words = |number| (0..8).map(|word| at(&host.ring, number, word)).collect::<Vec<_>>();
+    assert_eq!(words(0), [7, 1, 1, u64::MAX, 0, 0, 0, 0]);
+    assert_eq!(words(1), [8, 2, 1, 2, 3, 4, 5, 6]);
+    assert!(pass(&host.context, 9, ()));
+    flush_tracer(&host.context);
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 2);
+    assert_eq!(host.do_it(operation::FLUSH, 0), 3, "records handed over");
+    // It holds what there is room for, hands nothing over, and then no more.
+    host.do_it(operation::LEVEL, Level::Debug as u32 | HOLDS);
+    let passed = (0..9).filter(|&it: &u64| pass(&host.context, 10, (it,))).count();
+    assert_eq!((passed, host.rung()), (5, 0x12_3456 << 32 | 2));
+    assert_eq!(host.do_it(operation::LEVEL, 0), 0);
+    assert!(!pass(&host.context, 1, ()), "a tracer that does not run");
+    // A stream of text takes no records, and one of records no text.
+    let text = Host::window(19).attach(Level::Info);
+    assert!(!record(text.stream(), &text.context, Level::Error, 1, ()));
+    assert_eq!(host.do_it(operation::DETACH, 0), 0, "users");
+    assert_eq!(host.do_it(operation::FLUSH, 0), FAILED);
+}
+
+#[test]
+fn a_stream_that_is_detached_while_a_thread_uses_it_has_a_user() {
+    let host = Host::window(20).attach(Level::Info);
+    struct Detaches<'a>(&'a Host, core::cell::Cell<u64>);
+    impl core::fmt::Display for Detaches<'_> {
+        fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            self.1.set(self.0.do_it(operation::DETACH, 0));
+            f.write_str("x")
+        }
+    }
+    let text = Detaches(&host, 0.into());
+    assert_eq!(host.stream().write(&host.context, Level::Info, format_args!("{text}")), 1);
+    assert_eq!(text.1.get(), 1, "users meanwhile");
+    assert_eq!(host.do_it(operation::DETACH, 0), 0, "users afterwards");
+    assert_eq!(host.write(Level::Info, "x"), 0);
+}
+
+#[test]
+fn a_stream_that_cannot_be_is_refused() {
+    assert_eq!(Host::window(255).do_it(operation::ATTACH, 4), FAILED, "its number");
+    assert_eq!(Host::window(257).do_it(operation::ATTACH, 4), FAILED, "its number");
+    let old = Host::new(21, |setup| setup.version = 1);
+    assert_eq!(old.do_it(operation::ATTACH, 4), FAILED, "its version");
+    assert_eq!(old.do_it(7, 0), FAILED, "no operation");
+    // SAFETY: neither address is looked at.
+    unsafe {
+        assert_eq!(manage(&old.context, operation::ATTACH, 21, 0), FAILED);
+        assert_eq!(manage(&old.context, operation::ATTACH, 21, 8), FAILED);
+    }
+    assert_eq!(old.write(Level::Info, "x"), 0);
+}

@@ -1,0 +1,116 @@
+//! Records for the host, at little cost: a number and up to six words, stored where the thread is
+//! and sent in batches. The host turns them into text, if it wants any.
+//!
+//! - [`trace!`](crate::trace!) writes a record to a stream that the host has made with the mode
+//!   TRACER: the number is that of a format of the host's (`flexio_dev_trace_0` to
+//!   `flexio_dev_trace_6`).
+//! - [`tp!`](crate::tp!) passes a trace point of the process's tracer, which the host starts and
+//!   stops: the number is the program's own. How NVIDIA's trace points look is not published.
+//!
+//! A trace point costs a load while no tracer is attached that runs. No clock of the DPA is
+//! published, so a record has no time; its number gives the order.
+
+use crate::context::ThreadContext;
+use crate::message::{Level, Stream};
+use crate::stream::control::Control;
+pub use crate::stream::entry::{ARGUMENTS, RECORD_BYTES};
+use crate::stream::entry::{LOG_RECORD_BYTES, record_head};
+use crate::stream::table::{TRACER, with};
+use crate::word::Word;
+
+/// Words of a record.
+pub trait Arguments {
+    /// Them, and 0 for what is left.
+    fn words(self) -> [u64; ARGUMENTS];
+}
+
+macro_rules! arguments {
+    ($($word:ident $at:tt),*) => {
+        impl<$($word: Word),*> Arguments for ($($word,)*) {
+            #[inline(always)]
+            fn words(self) -> [u64; ARGUMENTS] {
+                #[allow(unused_mut, reason = "of no arguments none is stored")]
+                let mut words = [0; ARGUMENTS];
+                $(words[$at] = self.$at.to_word();)*
+                words
+            }
+        }
+    };
+}
+
+arguments!();
+arguments!(A 0);
+arguments!(A 0, B 1);
+arguments!(A 0, B 1, C 2);
+arguments!(A 0, B 1, C 2, D 3);
+arguments!(A 0, B 1, C 2, D 3, E 4);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5);
+
+/// Writes a record to a stream of the mode TRACER; whether it was written. It is not if the host
+/// has no such stream, its level is lower, or there is no room (which the stream counts).
+pub fn record(
+    stream: Stream,
+    context: &ThreadContext,
+    level: Level,
+    format: u32,
+    arguments: impl Arguments,
+) -> bool {
+    let written = with(stream.number().into(), |control| {
+        Stream::shows(control, level) && write(control, context, format, arguments.words())
+    });
+    written == Some(true)
+}
+
+/// Passes a trace point; whether its record was written. It is not if no tracer runs, or there is
+/// no room (which the tracer counts).
+pub fn pass(context: &ThreadContext, point: u32, arguments: impl Arguments) -> bool {
+    let written = with(TRACER, |control| {
+        control.level().0 != 0 && write(control, context, point, arguments.words())
+    });
+    written == Some(true)
+}
+
+fn write(control: &Control, context: &ThreadContext, id: u32, words: [u64; ARGUMENTS]) -> bool {
+    if control.setup.log_entry_bytes != LOG_RECORD_BYTES {
+        return false;
+    }
+    let Some(index) = control.claim(context, 1) else { return false };
+    let thread = context.metadata().map_or(0, |it| it.id);
+    let written = control.fill(index, record_head(id, thread), words.into_iter());
+    let batch = u64::from(control.setup.batch);
+    if written.is_multiple_of(batch) {
+        control.hand_over(context, batch);
+    }
+    true
+}
+
+/// Sends what a stream of the mode TRACER has, though it is no whole batch
+/// (`flexio_dev_tracer_flush`, `flexio_dev_tracer_notify_host`). Other threads may go on tracing.
+pub fn flush(stream: Stream, context: &ThreadContext) {
+    with(stream.number().into(), |control| control.hand_over(context, 1));
+}
+
+/// The same of the process's tracer.
+pub fn flush_tracer(context: &ThreadContext) {
+    with(TRACER, |control| control.hand_over(context, 1));
+}
+
+/// Writes a record to a stream of the mode TRACER: `trace!(stream, level, format, a, b)`, with up
+/// to six words (`flexio_dev_trace_0` to `flexio_dev_trace_6`). Whether it was written.
+#[macro_export]
+macro_rules! trace {
+    ($stream:expr, $level:expr, $format:expr $(, $argument:expr)* $(,)?) => {
+        $crate::trace::record(
+            $stream, $crate::ThreadContext::current(), $level, $format, ($($argument,)*),
+        )
+    };
+}
+
+/// Passes a trace point of the process's tracer: `tp!(point, a, b)`, with up to six words. Whether
+/// its record was written.
+#[macro_export]
+macro_rules! tp {
+    ($point:expr $(, $argument:expr)* $(,)?) => {
+        $crate::trace::pass($crate::ThreadContext::current(), $point, ($($argument,)*))
+    };
+}

@@ -125,6 +125,8 @@ pub struct DpaThreadKind {
     pub polling: bool,
     /// It may yield: its next run goes on where it did.
     pub continuable: bool,
+    /// Events do not start it, and are lost, until [`DpaThread::run`].
+    pub held: bool,
 }
 
 /// A thread, which an event of a CQ starts ([`CqElement::Thread`](crate::CqElement::Thread)).
@@ -363,6 +365,7 @@ impl Device {
             .set_process_id(process.id())
             .set_polling(kind.polling)
             .set_continuable(kind.continuable)
+            .set_held(kind.held)
             .set_affinity(affinity)
             .set_affinity_id(affinity_id)
             .set_outbox_id(entry.outbox_id())
@@ -553,6 +556,14 @@ impl DpaProcess {
         UserMemory::on_device(self.heap_umem, self.heap_address, length, self.clone())
     }
 
+    /// Destroys it, and ends whatever runs in it.
+    ///
+    /// # Errors
+    /// Keys or queues still use its heap.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+
     /// How it is.
     pub fn query(&self) -> Result<DpaProcessInfo, Error> {
         let context: prm::DpaProcess = query(&self.object)?;
@@ -584,6 +595,16 @@ impl DpaThread {
             unit: context.unit(),
             events: context.events(),
         })
+    }
+
+    /// Lets events start it if it was held, with this argument from its next run on.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn run(&self, argument: u64) -> Result<(), Error> {
+        let mut context = prm::DpaThread::default();
+        context.set_argument(argument);
+        self.object.modify(context.as_bytes())
     }
 
     /// Ends it, whatever it does.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use verbless_riscv::Program;
 
 use crate::error::Error;
-use crate::function::{Arguments, Function, Word};
+use crate::function::{Arguments, Function, Handler, Word};
 
 /// A program for a DPA, as a linker has written it (`flexio_app`).
 #[derive(Debug, Clone)]
@@ -84,6 +84,24 @@ impl App {
     pub fn function<A: Arguments, R: Word>(&self, name: &str) -> Result<Function<A, R>, Error> {
         let function = Function::named(name);
         self.address_of(&function).map(|_| function)
+    }
+
+    /// Where an event handler begins.
+    pub(crate) fn address_of_handler(&self, handler: &Handler) -> Result<u64, Error> {
+        let name = handler.name();
+        if self.entry_points().any(|there| there == name)
+            && let Some(symbol) = self.program.symbol(name)
+            && symbol.function
+        {
+            return Ok(symbol.address);
+        }
+        let mut all: Vec<_> = self.entry_points().filter(|it| !it.contains('(')).collect();
+        all.sort_unstable();
+        let instead = match all.is_empty() {
+            true => "no function of it has #[event_handler]".into(),
+            false => format!("it has {}", all.join(", ")),
+        };
+        Err(Error::Failed(format!("{} has no event handler {name}: {instead}", self.name)))
     }
 
     /// Where a function begins.

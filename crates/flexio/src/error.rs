@@ -13,10 +13,45 @@ pub enum Error {
     Failed(String),
     /// The device or the kernel refused a command (`FLEXIO_STATUS_FAILED`).
     Device(verbless_command::Error),
-    /// It took longer than this (`FLEXIO_STATUS_TIMEOUT`).
+    /// A call took longer than this (`FLEXIO_STATUS_TIMEOUT`). It was ended where it was; the
+    /// process goes on with whatever the call has left in its memory.
     Timeout(Duration),
+    /// A copy to or from the heap took longer than this (`FLEXIO_STATUS_TIMEOUT`). Which of its
+    /// bytes are copied is not known; the process goes on, and the next copy begins afresh.
+    CopyTimeout(Duration),
     /// The process has ended, and how (`FLEXIO_STATUS_FATAL_ERR`).
     Fatal(DpaStatus),
+}
+
+/// What a function of the C library returns (`flexio_status`), by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// `FLEXIO_STATUS_SUCCESS`.
+    Success = 0,
+    /// `FLEXIO_STATUS_FAILED`.
+    Failed = 1,
+    /// `FLEXIO_STATUS_TIMEOUT`.
+    Timeout = 2,
+    /// `FLEXIO_STATUS_FATAL_ERR`.
+    FatalError = 3,
+}
+
+impl Error {
+    /// The C library's number for it.
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::Failed(_) | Self::Device(_) => Status::Failed,
+            Self::Timeout(_) | Self::CopyTimeout(_) => Status::Timeout,
+            Self::Fatal(_) => Status::FatalError,
+        }
+    }
+}
+
+impl<T> From<&Result<T, Error>> for Status {
+    fn from(result: &Result<T, Error>) -> Self {
+        result.as_ref().map_or_else(Error::status, |_| Self::Success)
+    }
 }
 
 impl fmt::Display for Error {
@@ -28,6 +63,11 @@ impl fmt::Display for Error {
                 f,
                 "a call did not return within {time:?} and was ended; ProcessConfig::timeout gives \
                  it longer"
+            ),
+            Self::CopyTimeout(time) => write!(
+                f,
+                "a copy to or from the heap did not complete within {time:?}; \
+                 ProcessConfig::timeout gives it longer"
             ),
             Self::Fatal(status) => write!(f, "the process has ended: {status}"),
         }
@@ -46,5 +86,25 @@ impl std::error::Error for Error {
 impl From<verbless_command::Error> for Error {
     fn from(error: verbless_command::Error) -> Self {
         Self::Device(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_the_number_of_its_kind() {
+        let second = Duration::from_secs(1);
+        for (error, number) in [
+            (Error::Failed("no".into()), 1),
+            (Error::Timeout(second), 2),
+            (Error::CopyTimeout(second), 2),
+            (Error::Fatal(DpaStatus(9)), 3),
+        ] {
+            assert_eq!(error.status() as u8, number, "{error}");
+            assert_eq!(Status::from(&Err::<(), _>(error)) as u8, number);
+        }
+        assert_eq!(Status::from(&Ok(7)) as u8, 0);
     }
 }

@@ -102,21 +102,26 @@ impl<A, R> fmt::Debug for Function<A, R> {
 }
 
 /// A function of a program that has `#[event_handler]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handler {
-    name: &'static str,
+    name: std::borrow::Cow<'static, str>,
 }
 
 impl Handler {
     /// What [`embed!`](crate::embed) has read in a program.
     #[doc(hidden)]
     pub const fn embedded(name: &'static str) -> Self {
-        Self { name }
+        Self { name: std::borrow::Cow::Borrowed(name) }
+    }
+
+    /// The event handler of this name; whether the program has it is seen when it is used.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned().into() }
     }
 
     /// Its name.
-    pub const fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 }
 

@@ -1,5 +1,4 @@
-//! Programs on a DPA from their host. So far: a program in the host's binary ([`embed!`],
-//! [`App`]), its process ([`Process`]), and typed calls of its functions ([`Process::call`]).
+//! Programs on a DPA from their host: FlexIO's host library, in the form that Rust gives it.
 //!
 //! A program is a crate that uses `verbless-flexio-dev`; `cargo xtask dpa build` compiles it. Its
 //! functions with `#[rpc]` become constants here that know their arguments:
@@ -11,19 +10,61 @@
 //! assert_eq!(process.call(program::add, (40, 2))?, 42);
 //! ```
 //!
+//! # The chapters of the guide
+//! | what | module | begin with |
+//! |---|---|---|
+//! | programs, their functions and symbols | [`app`], [`function`] | [`embed!`], [`App`] |
+//! | processes and calls | [`process`] | [`Process::create`], [`Process::call`] |
+//! | memory: buffers in the heap, copies | [`memory`] | [`Process::alloc`], [`Process::write`] |
+//! | memory keys over the heap | [`mkey`] | [`Mkey::create`] |
+//! | windows to memory of the host | [`window`] | [`Window::create`] |
+//! | doorbells | [`uar`], [`outbox`] | [`Outbox::create`] |
+//! | event handlers | [`event_handler`] | [`EventHandler::create`] |
+//! | errors, and the numbers that C has for them | [`error`] | [`Error::status`] |
+//! | what the library tells | [`log`] | [`set_log_level`](log::set_log_level) |
+//!
+//! An object is made by `create` from the process and a plain struct of what can be chosen. It
+//! keeps what it was made of, so a process outlives its objects; dropping the last handle destroys
+//! it, and `destroy` does so and says whether it worked.
+//!
+//! # What ends a process
+//! A fault, the watchdog or the program itself ends a process. From then on, everything that needs
+//! it running answers [`Error::Fatal`] with its status; the status itself
+//! ([`Process::status`]) can be asked, and everything can be destroyed.
+//!
+//! # What can time out
+//! [`Process::call`] ends a call that takes longer than [`ProcessConfig::timeout`]
+//! ([`Error::Timeout`]), copies give up after the same time ([`Error::CopyTimeout`]); the process
+//! goes on. Nothing else waits for the DPA.
+//!
 //! How a process is made is published of no hardware. These are objects of verbless's model, and
 //! the driver sends hardware none of it: [`Process::create`] refuses it with that reason.
 #![forbid(unsafe_code)]
 
-mod app;
-mod error;
-mod function;
-mod process;
+pub mod app;
+mod copy;
+pub mod error;
+pub mod event_handler;
+pub mod function;
+mod heap;
+pub mod log;
+pub mod memory;
+pub mod mkey;
+pub mod outbox;
+pub mod process;
+pub mod uar;
+pub mod window;
 
 pub use app::{App, Embedded};
-pub use error::Error;
+pub use error::{Error, Status};
+pub use event_handler::{EventHandler, EventHandlerConfig};
 pub use function::{Arguments, Function, Handler, Word};
+pub use heap::HeapInfo;
+pub use memory::{Buffer, Destination, MemoryKind, QueueMemory, Source};
+pub use mkey::{Mkey, MkeyConfig};
+pub use outbox::{Outbox, OutboxConfig};
 pub use process::{Process, ProcessConfig};
+pub use uar::Uar;
 /// Puts a program into this binary, with a constant for each of its functions:
 /// `embed!(pub mod program = "PATH");`, of which the path begins at the crate's `Cargo.toml`.
 ///
@@ -31,3 +72,4 @@ pub use process::{Process, ProcessConfig};
 /// with `#[rpc]` and a [`Handler`] for each with `#[event_handler]`. It is made anew when the file
 /// changes. A file that is not there or is no program does not compile.
 pub use verbless_flexio_macros::embed;
+pub use window::Window;

@@ -1,53 +1,94 @@
-//! Processes of programs.
+//! Processes of programs: what they are made of, what they own, and calls of their functions.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use verbless_command::{
-    Device, DpaCallState, DpaEntry, DpaProcess, DpaProcessAttr, DpaProcessInfo, ErrorKind,
+    Device, DpaCall, DpaCallState, DpaEntry, DpaProcess, DpaProcessAttr, DpaProcessInfo, ErrorKind,
+    ModelToken, UserMemory,
 };
-use verbless_queue::Memory;
+use verbless_devx::{Pd, UarKind};
+use verbless_queue::{Domain, Memory};
 
 use crate::app::App;
+use crate::copy::Copier;
 use crate::error::Error;
 use crate::function::{Arguments, Function, Word};
+use crate::heap::Heap;
+use crate::uar::Uar;
 
-/// How a process is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a process is made (`flexio_process_attr`, with a heap and limits that the C library does not
+/// let one choose).
+#[derive(Debug, Clone)]
 pub struct ProcessConfig {
+    /// Its protection domain; without one it makes one of its own.
+    pub pd: Option<Pd>,
+    /// Its name, for messages.
+    pub name: String,
     /// Bytes of heap, rounded up to 4 KiB.
     pub heap: u32,
     /// Instructions that one run may take; 0: as many as the device allows.
     pub watchdog: u64,
-    /// How long a call may take before [`Process::call`] ends it.
+    /// How long a call may take before [`Process::call`] ends it, and a copy before it is given up.
     pub timeout: Duration,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
-        Self { heap: 1 << 20, watchdog: 0, timeout: Duration::from_secs(10) }
+        Self {
+            pd: None,
+            name: String::new(),
+            heap: 1 << 20,
+            watchdog: 0,
+            timeout: Duration::from_secs(10),
+        }
     }
 }
 
 /// A process of a program on the DPA of a device (`flexio_process`).
-#[derive(Debug)]
+///
+/// Clones are the same process. What is made for it (buffers, windows, queues, event handlers)
+/// keeps one, so a process outlives all of it; the device's process is destroyed with the last.
+/// Once it has ended by a fatal error, everything that needs it answers [`Error::Fatal`]; its
+/// status, crash data and core dump are there all the same, and all can be dropped.
+#[derive(Debug, Clone)]
 pub struct Process {
-    device: Device,
+    shared: Arc<ProcessShared>,
+}
+
+#[derive(Debug)]
+struct ProcessShared {
+    // In the order in which they are dropped: what uses the heap, then the process.
+    copier: Mutex<Option<Copier>>,
+    heap_memory: Arc<UserMemory>,
+    heap: Mutex<Heap>,
+    object: Arc<DpaProcess>,
+    domain: Domain,
+    uar: Arc<verbless_devx::Uar>,
+    token: ModelToken,
     app: App,
-    process: Arc<DpaProcess>,
+    name: String,
     timeout: Duration,
+    /// Event handlers that were made.
+    threads: AtomicU32,
 }
 
 /// Looks at a call before the first pause, and the pause.
 const EAGER: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(50);
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Process {
     /// Makes a process of `app` (`flexio_process_create`).
     ///
     /// # Errors
-    /// The device is not verbless's model, has no DPA, or has no room left.
+    /// The device is not verbless's model, has no DPA, or has no room left; the protection domain
+    /// is of another context.
     pub fn create(device: &Device, app: &App, config: &ProcessConfig) -> Result<Self, Error> {
         let token = device.as_model().ok_or_else(|| {
             Error::Failed(
@@ -65,27 +106,106 @@ impl Process {
             heap: config.heap,
             watchdog: config.watchdog,
         };
-        let process = device.create_dpa_process(&token, &attr)?;
-        let (device, app) = (device.clone(), app.clone());
-        Ok(Self { device, app, process, timeout: config.timeout })
+        let object = device.create_dpa_process(&token, &attr)?;
+        let builder = Domain::builder(device).blueflame_pages(0);
+        let domain = match &config.pd {
+            Some(pd) => builder.protection_domain(pd.clone()),
+            None => builder,
+        };
+        let domain = domain.build()?;
+        let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
+        crate::log::info!("made process {:#x} of {}", object.id(), app.name());
+        let heap = Heap::new(object.heap_address(), object.heap_bytes().into());
+        Ok(Self {
+            shared: Arc::new(ProcessShared {
+                copier: Mutex::new(None),
+                heap_memory: Arc::new(object.heap()),
+                heap: Mutex::new(heap),
+                object,
+                domain,
+                uar,
+                token,
+                app: app.clone(),
+                name: config.name.clone(),
+                timeout: config.timeout,
+                threads: AtomicU32::new(0),
+            }),
+        })
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_process_destroy`). A drop of the last
+    /// clone does the same, without a word.
+    ///
+    /// # Errors
+    /// Something was made for it that is there still; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let in_use = || {
+            Error::Failed(
+                "the process is in use: drop its clones, buffers, queues, windows, outboxes and \
+                 event handlers first"
+                    .into(),
+            )
+        };
+        let shared = Arc::into_inner(self.shared).ok_or_else(in_use)?;
+        let ProcessShared { copier, heap_memory, object, .. } = shared;
+        drop((copier, heap_memory));
+        Arc::into_inner(object).ok_or_else(in_use)?.destroy()?;
+        Ok(())
     }
 
     /// The program.
-    pub const fn app(&self) -> &App {
-        &self.app
+    pub fn app(&self) -> &App {
+        &self.shared.app
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> &Device {
+        self.shared.domain.device()
     }
 
     /// The object of the device.
-    pub const fn object(&self) -> &Arc<DpaProcess> {
-        &self.process
+    pub fn object(&self) -> &Arc<DpaProcess> {
+        &self.shared.object
     }
 
-    /// Its status, and how it ended if it did (`flexio_err_status_get`).
+    /// Its protection domain (`flexio_process_get_pd`).
+    pub fn pd(&self) -> &Pd {
+        self.shared.domain.pd()
+    }
+
+    /// Its protection domain, with which the host makes regions and queues that work together with
+    /// those of the process.
+    pub fn domain(&self) -> &Domain {
+        &self.shared.domain
+    }
+
+    /// Its UAR, which its outboxes ring by (`flexio_process_get_uar`).
+    pub fn uar(&self) -> Uar {
+        Uar::of(self, self.shared.uar.clone())
+    }
+
+    /// The UMEM of its heap, by which queues and keys name memory in it
+    /// (`flexio_process_get_dumem_id`).
+    pub fn dumem_id(&self) -> u32 {
+        self.shared.heap_memory.id()
+    }
+
+    /// The heap as registered memory: byte 0 is at [`HeapInfo::base`](crate::HeapInfo::base).
+    pub fn heap_memory(&self) -> &Arc<UserMemory> {
+        &self.shared.heap_memory
+    }
+
+    /// Its status, and how it ended if it did.
     ///
     /// # Errors
     /// The device does not answer.
     pub fn status(&self) -> Result<DpaProcessInfo, Error> {
-        Ok(self.process.query()?)
+        Ok(self.shared.object.query()?)
     }
 
     /// Calls a function and waits for its result (`flexio_process_call`). Arguments of other types
@@ -101,34 +221,84 @@ impl Process {
         function: Function<A, R>,
         arguments: A,
     ) -> Result<R, Error> {
-        let entry = DpaEntry::at(self.app.address_of(&function)?);
-        let words = arguments.to_words();
-        let call = match self.device.begin_dpa_call(&self.process, &entry, words) {
-            Ok(call) => call,
-            Err(error) => return Err(self.fatal_or(error)),
-        };
+        let entry = DpaEntry::at(self.app().address_of(&function)?);
+        self.finish(self.begin(&entry, arguments.to_words())?).map(R::from_word)
+    }
+
+    /// Begins a call at an entry.
+    pub(crate) fn begin(&self, entry: &DpaEntry, words: [u64; 8]) -> Result<DpaCall, Error> {
+        let begun = self.device().begin_dpa_call(&self.shared.object, entry, words);
+        begun.map_err(|error| self.fatal_or(error))
+    }
+
+    /// Waits for what a call returns.
+    pub(crate) fn finish(&self, call: DpaCall) -> Result<u64, Error> {
+        let timeout = self.shared.timeout;
         let begun = Instant::now();
         for look in 0.. {
             match call.state()? {
-                DpaCallState::Returned(word) => return Ok(R::from_word(word)),
+                DpaCallState::Returned(word) => return Ok(word),
                 DpaCallState::ProcessEnded(status) => return Err(Error::Fatal(status)),
-                DpaCallState::Running if begun.elapsed() > self.timeout => break,
+                DpaCallState::Running if begun.elapsed() > timeout => break,
                 DpaCallState::Running if look < EAGER => thread::yield_now(),
                 DpaCallState::Running => thread::sleep(PAUSE),
             }
         }
         // Dropping a call ends it; here a failure counts.
         call.destroy()?;
-        Err(Error::Timeout(self.timeout))
+        Err(Error::Timeout(timeout))
     }
 
     /// That the process has ended, if that is why a command was refused.
-    fn fatal_or(&self, error: verbless_command::Error) -> Error {
-        match self.process.query() {
+    pub(crate) fn fatal_or(&self, error: verbless_command::Error) -> Error {
+        match self.shared.object.query() {
             Ok(info) if error.kind() == ErrorKind::Command && !info.status.runs() => {
                 Error::Fatal(info.status)
             }
             _ => Error::Device(error),
         }
+    }
+
+    /// Fails if the process has ended.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        match self.shared.object.query()?.status {
+            status if status.runs() => Ok(()),
+            status => Err(Error::Fatal(status)),
+        }
+    }
+
+    /// What objects of the model's own layouts need.
+    pub fn token(&self) -> &ModelToken {
+        &self.shared.token
+    }
+
+    pub(crate) fn heap(&self) -> MutexGuard<'_, Heap> {
+        lock(&self.shared.heap)
+    }
+
+    /// A number for a thread that no other thread of the process has.
+    pub(crate) fn next_thread(&self) -> u32 {
+        self.shared.threads.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Copies by the process's own queue pair, which is made for the first copy. After a failure it
+    /// is made anew: what it had under way may come to pass, or not.
+    pub(crate) fn copying<T>(
+        &self,
+        copy: impl FnOnce(&mut Copier) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut slot = lock(&self.shared.copier);
+        let copier = match &mut *slot {
+            Some(copier) => copier,
+            none => {
+                let (domain, timeout) = (&self.shared.domain, self.shared.timeout);
+                none.insert(Copier::new(domain, &self.shared.heap_memory, timeout)?)
+            }
+        };
+        let outcome = copy(copier);
+        if outcome.is_err() {
+            *slot = None;
+        }
+        outcome
     }
 }

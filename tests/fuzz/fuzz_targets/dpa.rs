@@ -303,7 +303,8 @@ impl Host {
                     .extend(self.device.begin_dpa_call(&self.process, &entry, arguments).ok());
             }
             Operation::Thread { at, polling, continuable, unit } if self.threads.len() < 4 => {
-                let (entry, kind) = (self.entry(at, unit), DpaThreadKind { polling, continuable });
+                let entry = self.entry(at, unit);
+                let kind = DpaThreadKind { polling, continuable, held: false };
                 let made = self.device.create_dpa_thread(&self.process, &entry, 1, kind);
                 self.threads.extend(made.ok());
             }

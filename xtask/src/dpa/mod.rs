@@ -70,7 +70,7 @@ pub(crate) fn run(task: &Task) -> Result<bool> {
     }
 }
 
-/// The program that shows the device API, for the cases `dpa_programs` of the suite.
+/// The program that shows the device API, for the cases `dpa_programs` and `flexio` of the suite.
 const SHOWN: &str = "crates/flexio-dev/tests/program";
 
 /// Builds it; where it is.
@@ -82,11 +82,13 @@ pub(crate) fn shown() -> Result<PathBuf> {
 /// A host with that program in its binary.
 const EMBEDDED: &str = "crates/flexio/tests/embedded";
 
-/// The cases `dpa_programs` on the model, in process and under `verbless-model run`; and the host.
+/// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`; and the host.
 fn programs() -> Result<Vec<Command>> {
     let (program, suite) = (shown()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {
-        command.args(["--filter", "dpa_programs", "--dpa-program"]).arg(&program);
+        command
+            .args(["--filter", "dpa_programs", "--filter", "flexio", "--dpa-program"])
+            .arg(&program);
     };
     let mut here = Command::new(&suite);
     here.args(["--device", "model", "--profile", "bluefield3"]);

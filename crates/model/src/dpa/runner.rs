@@ -37,6 +37,8 @@ pub(crate) struct Start {
     pub polling: bool,
     /// It may yield.
     pub continuable: bool,
+    /// Events are lost on it.
+    pub held: bool,
 }
 
 impl Default for Start {
@@ -50,6 +52,7 @@ impl Default for Start {
             affinity: Affinity::Any,
             polling: false,
             continuable: false,
+            held: false,
         }
     }
 }

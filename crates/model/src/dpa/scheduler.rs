@@ -268,6 +268,19 @@ impl Dpa {
         Ok(())
     }
 
+    /// Lets events start a thread, with this argument from its next run on.
+    pub(crate) fn let_run(&self, thread: u32, argument: u64) -> Result<(), Refused> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let runner = state.runners.get_mut(&RunnerId::Thread(thread)).ok_or(Refused::NoProcess)?;
+        if state.processes.get(&runner.process).is_none_or(|it| it.state.status != 0) {
+            return Err(Refused::NoProcess);
+        }
+        runner.start.arguments[0] = argument;
+        runner.start.held = false;
+        Ok(())
+    }
+
     /// Takes a thread or a call away, whatever it does.
     pub(crate) fn take_away(&self, id: RunnerId) {
         let mut state = self.state();

@@ -109,6 +109,9 @@ impl State {
 
     pub(super) fn wake(&mut self, id: RunnerId) {
         let Some(runner) = self.runners.get_mut(&id) else { return };
+        if runner.start.held {
+            return;
+        }
         runner.shown.events = runner.shown.events.wrapping_add(1);
         match runner.state {
             RunnerState::Idle => {

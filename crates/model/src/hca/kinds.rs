@@ -347,6 +347,7 @@ macro_rules! kinds {
                 commands: {
                     user CreateGeneralObjectIn of DPA_THREAD => dpa::create_thread;
                     user QueryGeneralObjectIn of DPA_THREAD => dpa::query_thread;
+                    user ModifyGeneralObjectIn of DPA_THREAD => dpa::modify_thread;
                     user DestroyGeneralObjectIn of DPA_THREAD =>
                         |call, input, _| call.destroy(kind::DpaThread, input.obj_id());
                 }

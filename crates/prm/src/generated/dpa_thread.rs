@@ -39,13 +39,16 @@ structure! {
     /// Source: model.
     DpaThread, DpaThreadLayout, 0x40 bytes = "dpa_thread" {
         sources: ["model"];
-        reserved: [(34, 12), (48, 6), (56, 8)];
+        reserved: [(35, 11), (48, 6), (56, 8)];
         /// Number of its process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
         /// It may run for ever: the watchdog leaves it alone. `0x04.31`
         polling set_polling: flag(32);
         /// It may yield: the next event goes on where it did. `0x04.30`
         continuable set_continuable: flag(33);
+        /// Events do not start it and are lost, until MODIFY_GENERAL_OBJECT clears this and sets
+        /// argument. `0x04.29`
+        held set_held: flag(34);
         /// Where it may run. `0x04.17:16`
         affinity set_affinity: named(DpaAffinity(u8), 46, 2);
         /// What it does (read only). `0x04.9:8`

@@ -9,6 +9,7 @@ mod errors;
 mod events;
 mod failure;
 mod faults;
+mod flexio;
 mod foreign;
 mod halves;
 mod handshake;
@@ -68,6 +69,7 @@ static OF_QUEUES: &[&Group] = &[
     &dpa::GROUP,
     &dpa::events::GROUP,
     &dpa::programs::GROUP,
+    &flexio::GROUP,
 ];
 
 /// The groups, in the order in which they run.

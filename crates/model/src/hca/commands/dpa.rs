@@ -7,7 +7,8 @@ use verbless_prm::reflect::View;
 use verbless_prm::{
     CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn, DestroyGeneralObjectOut,
     DpaAffinity, DpaCall, DpaCoreDump, DpaOutbox, DpaProcess, DpaThread, DpaThreadState, DpaWindow,
-    QueryGeneralObjectIn, QueryGeneralObjectOut, Structure,
+    ModifyGeneralObjectIn, ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
+    Structure,
 };
 use verbless_riscv::PAGE;
 
@@ -220,6 +221,7 @@ pub(super) fn create_thread(
         affinity: affinity(context.affinity(), context.affinity_id())?,
         polling: context.polling(),
         continuable: context.continuable(),
+        held: context.held(),
     };
     let number = call.hca().numbers.dpa_thread.lowest().ok_or(Refusal::NoNumber)?;
     dpa.add(RunnerId::Thread(number), context.process_id(), start)
@@ -227,6 +229,28 @@ pub(super) fn create_thread(
     let made = call.make(kind::DpaThread, objects::DpaThread { uid: call.uid, context });
     output.set_obj_id(made.inspect_err(|_| dpa.take_away(RunnerId::Thread(number)))?);
     Ok(())
+}
+
+/// MODIFY_GENERAL_OBJECT of a thread: events may start it from now on, with this argument.
+pub(super) fn modify_thread(
+    call: &mut Call<'_>,
+    input: &ModifyGeneralObjectIn,
+    _: &mut ModifyGeneralObjectOut,
+) -> Outcome {
+    let number = input.obj_id();
+    let context: DpaThread = call.body()?;
+    let argument = context.argument();
+    let only = DpaThread::default();
+    let mut given = context;
+    given.set_argument(0);
+    if given.as_bytes() != only.as_bytes() {
+        return Err(Refusal::Unsupported);
+    }
+    call.find(kind::DpaThread, number)?;
+    call.dpa()?.let_run(number, argument).map_err(|refused| call.refused(refused))?;
+    call.change(kind::DpaThread, number, |thread| {
+        thread.context.set_argument(argument).set_held(false);
+    })
 }
 
 /// QUERY_GENERAL_OBJECT of a thread.
@@ -266,6 +290,7 @@ pub(super) fn create_call(
         affinity: affinity(context.affinity(), context.affinity_id())?,
         polling: false,
         continuable: false,
+        held: false,
     };
     let number = call.hca().numbers.dpa_call.lowest().ok_or(Refusal::NoNumber)?;
     dpa.add(RunnerId::Call(number), context.process_id(), start)

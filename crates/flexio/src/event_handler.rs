@@ -1,0 +1,178 @@
+//! Event handlers: threads of a process that events start.
+
+use std::sync::Arc;
+
+use verbless_command::{Affinity, DpaEntry, DpaThread, DpaThreadInfo, DpaThreadKind};
+use verbless_flexio_dev::metadata::{BYTES, ThreadMetadata};
+
+use crate::error::Error;
+use crate::function::Handler;
+use crate::memory::Buffer;
+use crate::outbox::Outbox;
+use crate::process::Process;
+use crate::window::Window;
+
+/// How an event handler is made (`flexio_event_handler_attr`).
+#[derive(Debug, Clone)]
+pub struct EventHandlerConfig {
+    /// The function.
+    pub handler: Handler,
+    /// It may yield: the next event goes on where it did.
+    pub continuable: bool,
+    /// It polls for as long as it likes: the watchdog leaves it alone.
+    pub polling: bool,
+    /// Its argument, until [`EventHandler::run`] gives it another.
+    pub argument: u64,
+    /// Its local storage, which it keeps.
+    pub storage: Option<Buffer>,
+    /// The execution units that it may run on.
+    pub affinity: Affinity,
+    /// Its name, of which 16 bytes count.
+    pub name: String,
+    /// The outbox that its runs begin with. Without one they choose one by its number, as since
+    /// 2023 they do.
+    pub outbox: Option<Outbox>,
+    /// The windows that its runs begin with.
+    pub windows: [Option<Window>; 2],
+}
+
+impl EventHandlerConfig {
+    /// This function, and nothing else.
+    pub fn new(handler: Handler) -> Self {
+        Self {
+            handler,
+            continuable: false,
+            polling: false,
+            argument: 0,
+            storage: None,
+            affinity: Affinity::None,
+            name: String::new(),
+            outbox: None,
+            windows: [None, None],
+        }
+    }
+}
+
+/// A thread that events start (`flexio_event_handler`). Clones are the same one.
+///
+/// It is made in its init state, in which events do not start it and are lost;
+/// [`run`](EventHandler::run) takes it to the running state.
+#[derive(Debug, Clone)]
+pub struct EventHandler {
+    shared: Arc<EventHandlerShared>,
+}
+
+#[derive(Debug)]
+struct EventHandlerShared {
+    thread: DpaThread,
+    id: u32,
+    name: String,
+    process: Process,
+    /// What the device shows the thread of itself, and what that leads to.
+    _memory: (Buffer, Option<Buffer>),
+}
+
+impl EventHandler {
+    /// Makes one (`flexio_event_handler_create`).
+    ///
+    /// # Errors
+    /// The program has no such handler; the process has ended, or has no stack left; no such
+    /// execution unit or group.
+    pub fn create(process: &Process, config: &EventHandlerConfig) -> Result<Self, Error> {
+        let address = process.app().address_of_handler(&config.handler)?;
+        let id = process.next_thread();
+        let storage = config.storage.as_ref().map_or(0, Buffer::address);
+        let metadata = ThreadMetadata::new(id, storage, &config.name);
+        let metadata = {
+            let buffer = process.alloc(BYTES as u64)?;
+            buffer.write_at(0, &metadata.to_bytes())?;
+            buffer
+        };
+        let entry = DpaEntry {
+            metadata: metadata.address(),
+            outbox: config.outbox.as_ref().map(|outbox| outbox.object().clone()),
+            windows: config
+                .windows
+                .each_ref()
+                .map(|window| window.as_ref().map(|window| window.object().clone())),
+            affinity: config.affinity,
+            ..DpaEntry::at(address)
+        };
+        let kind =
+            DpaThreadKind { polling: config.polling, continuable: config.continuable, held: true };
+        let thread = process
+            .device()
+            .create_dpa_thread(process.object(), &entry, config.argument, kind)
+            .map_err(|error| process.fatal_or(error))?;
+        crate::log::debug!("made event handler {id} {:?}, thread {:#x}", config.name, thread.id());
+        Ok(Self {
+            shared: Arc::new(EventHandlerShared {
+                thread,
+                id,
+                name: config.name.clone(),
+                process: process.clone(),
+                _memory: (metadata, config.storage.clone()),
+            }),
+        })
+    }
+
+    /// Takes it to the running state, with this argument: from now on events start it
+    /// (`flexio_event_handler_run`).
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn run(&self, argument: u64) -> Result<(), Error> {
+        let shared = &self.shared;
+        shared.thread.run(argument).map_err(|error| shared.process.fatal_or(error))
+    }
+
+    /// Its number in its process, which it finds in its metadata (`flexio_event_handler_get_id`).
+    pub fn id(&self) -> u32 {
+        self.shared.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The number by which other threads of the process start it
+    /// (`flexio_event_handler_get_activation_id`).
+    pub fn activation_id(&self) -> u32 {
+        self.thread().id()
+    }
+
+    /// The number of the thread on the device (`flexio_event_handler_get_obj_id`).
+    pub fn object_id(&self) -> u32 {
+        self.thread().id()
+    }
+
+    /// The thread, by which CQs name it (`flexio_event_handler_get_thread`,
+    /// `flexio_event_handler_get_thread_obj`).
+    pub fn thread(&self) -> &DpaThread {
+        &self.shared.thread
+    }
+
+    /// What it does, and how often it has run.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn query(&self) -> Result<DpaThreadInfo, Error> {
+        Ok(self.thread().query()?)
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.shared.process
+    }
+
+    /// Ends it, whatever it does, and says whether that worked (`flexio_event_handler_destroy`);
+    /// dropping the last clone does the same.
+    ///
+    /// # Errors
+    /// A CQ or a clone keeps it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let in_use = || Error::Failed("the event handler is in use: destroy its CQs first".into());
+        Ok(Arc::into_inner(self.shared).ok_or_else(in_use)?.thread.destroy()?)
+    }
+}

@@ -1,0 +1,72 @@
+//! What the library itself tells on stderr, and how much of it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// How much the library tells (`flexio_log_lvl_t`): everything of this level and of those before
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum LogLevel {
+    /// What failed without anybody being told otherwise.
+    Error = 0,
+    /// What was lost or ended early.
+    Warn = 1,
+    /// Processes that are made and end.
+    Info = 2,
+    /// Every object.
+    Debug = 3,
+}
+
+impl LogLevel {
+    const ALL: [Self; 4] = [Self::Error, Self::Warn, Self::Info, Self::Debug];
+}
+
+/// Warnings, as long as nobody says otherwise.
+static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Warn as u8);
+
+/// Sets how much the library tells, in this program, and returns what it was before
+/// (`flexio_log_lvl_set`). At first it is [`LogLevel::Warn`].
+pub fn set_log_level(level: LogLevel) -> LogLevel {
+    LogLevel::ALL[usize::from(LEVEL.swap(level as u8, Ordering::Relaxed))]
+}
+
+/// Whether something of this level is told.
+pub(crate) fn tells(level: LogLevel) -> bool {
+    level as u8 <= LEVEL.load(Ordering::Relaxed)
+}
+
+macro_rules! tell {
+    ($level:ident, $name:literal, $($text:tt)*) => {
+        if $crate::log::tells($crate::log::LogLevel::$level) {
+            eprintln!("verbless-flexio: {}: {}", $name, format_args!($($text)*));
+        }
+    };
+}
+
+macro_rules! warning {
+    ($($text:tt)*) => { $crate::log::tell!(Warn, "warning", $($text)*) };
+}
+
+macro_rules! info {
+    ($($text:tt)*) => { $crate::log::tell!(Info, "info", $($text)*) };
+}
+
+macro_rules! debug {
+    ($($text:tt)*) => { $crate::log::tell!(Debug, "debug", $($text)*) };
+}
+
+pub(crate) use {debug, info, tell, warning};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_admits_those_before_it_and_the_one_before_is_told() {
+        assert_eq!(set_log_level(LogLevel::Info), LogLevel::Warn);
+        assert!(tells(LogLevel::Error) && tells(LogLevel::Info) && !tells(LogLevel::Debug));
+        assert_eq!(set_log_level(LogLevel::Error), LogLevel::Info);
+        assert!(!tells(LogLevel::Warn));
+        assert_eq!(set_log_level(LogLevel::Warn), LogLevel::Error);
+    }
+}

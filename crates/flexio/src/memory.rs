@@ -1,0 +1,376 @@
+//! Memory of a process: buffers in its heap, copies between it and the host, and where queues are.
+//!
+//! The host gives out the heap. A [`Buffer`] is freed when the last of its clones is dropped, and a
+//! queue or key that lies in one keeps one. Copies are RDMA WRITEs and READs by a key over the
+//! heap: they are ordered to each other, but to nothing that the process does meanwhile.
+
+use std::sync::Arc;
+
+use verbless_command::UserMemory;
+use verbless_queue::{RangeError, Region, RemoteAddr};
+
+use crate::error::Error;
+use crate::heap::{GRANULE, HeapInfo};
+use crate::process::Process;
+
+/// Bytes of a process's heap (`flexio_buf_dev_alloc`). Clones are the same bytes.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    shared: Arc<BufferShared>,
+}
+
+#[derive(Debug)]
+struct BufferShared {
+    process: Process,
+    address: u64,
+    length: u64,
+    /// Where the bytes go when they are freed.
+    recovered: Option<(Arc<Region>, RemoteAddr)>,
+}
+
+impl Drop for BufferShared {
+    fn drop(&mut self) {
+        if let Some((_, into)) = self.recovered {
+            let copied =
+                self.process.copying(|copier| copier.forward(self.address, into, self.length));
+            if let Err(error) = copied {
+                crate::log::warning!(
+                    "the content of a recoverable buffer of {} bytes is lost: {error}",
+                    self.length
+                );
+            }
+        }
+        self.process.heap().free(self.address);
+    }
+}
+
+/// Bytes that a recoverable buffer must have a power of two of.
+pub const MEMORY_BLOCK: u64 = 4096;
+
+/// Where [`Process::memcpy`] copies from.
+#[derive(Debug)]
+pub enum Source<'a> {
+    /// Memory of the host (`FLEXIO_MEMTYPE_HOST`).
+    Host(&'a [u8]),
+    /// An address in the heap of the process (`FLEXIO_MEMTYPE_DPA`).
+    Dpa(u64),
+}
+
+/// Where [`Process::memcpy`] copies to.
+#[derive(Debug)]
+pub enum Destination<'a> {
+    /// Memory of the host (`FLEXIO_MEMTYPE_HOST`).
+    Host(&'a mut [u8]),
+    /// An address in the heap of the process (`FLEXIO_MEMTYPE_DPA`).
+    Dpa(u64),
+}
+
+/// Kinds of memory, by the C library's numbers (`flexio_memtype`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum MemoryKind {
+    /// The process's heap (`FLEXIO_MEMTYPE_DPA`).
+    #[default]
+    Dpa = 0,
+    /// Registered memory of the host (`FLEXIO_MEMTYPE_HOST`).
+    Host = 1,
+}
+
+/// Where a queue or its doorbell record is (`flexio_qmem`).
+#[derive(Debug, Clone)]
+pub struct QueueMemory {
+    kind: MemoryKind,
+    place: verbless_command::QueueMemory,
+    address: u64,
+}
+
+impl QueueMemory {
+    /// In a buffer of the heap. The queue keeps the buffer.
+    pub fn dpa(buffer: &Buffer) -> Self {
+        Self::at(buffer, 0)
+    }
+
+    /// In a buffer of the heap, from byte `offset` on.
+    ///
+    /// # Panics
+    /// `offset` is not in the buffer.
+    pub fn at(buffer: &Buffer, offset: u64) -> Self {
+        assert!(offset < buffer.len().max(1), "byte {offset} of {} bytes", buffer.len());
+        let process = buffer.process();
+        let address = buffer.address() + offset;
+        let in_heap = address - process.heap().info().base;
+        let heap = process.heap_memory().clone();
+        let lease = buffer.shared.clone();
+        let place = verbless_command::QueueMemory::leased(heap, in_heap, lease);
+        Self { kind: MemoryKind::Dpa, place, address }
+    }
+
+    /// In registered memory of the host, from byte `offset` on.
+    pub fn host(memory: Arc<UserMemory>, offset: u64) -> Self {
+        let address = memory.address() + offset;
+        let place = verbless_command::QueueMemory::new(memory, offset);
+        Self { kind: MemoryKind::Host, place, address }
+    }
+
+    /// Which kind it is.
+    pub const fn kind(&self) -> MemoryKind {
+        self.kind
+    }
+
+    /// Its first address: as the process sees it, or the host.
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The UMEM that it is in, and the byte of that.
+    pub fn place(&self) -> (u32, u64) {
+        (self.place.umem().id(), self.place.offset())
+    }
+
+    /// As commands name it.
+    pub fn for_command(&self) -> verbless_command::QueueMemory {
+        self.place.clone()
+    }
+}
+
+fn range(error: RangeError) -> Error {
+    Error::Failed(error.to_string())
+}
+
+impl Process {
+    /// `length` bytes of the heap, at a multiple of 64 (`flexio_buf_dev_alloc`). What is in them is
+    /// not defined. A buffer of no bytes has an address that no other has.
+    ///
+    /// # Errors
+    /// The heap has no such range free; the process has ended.
+    pub fn alloc(&self, length: u64) -> Result<Buffer, Error> {
+        self.alloc_aligned(length, GRANULE)
+    }
+
+    /// The same at a multiple of `alignment`, a power of two and a multiple of 64
+    /// (`flexio_buf_dev_memalign`).
+    ///
+    /// # Errors
+    /// Another alignment, and as [`Process::alloc`].
+    pub fn alloc_aligned(&self, length: u64, alignment: u64) -> Result<Buffer, Error> {
+        self.allocate(length, alignment, None)
+    }
+
+    /// A buffer whose bytes are copied to `into` when it is freed, also after a fatal error
+    /// (`flexio_recoverable_buf_dev_alloc`). `length` is 2^n blocks of [`MEMORY_BLOCK`] bytes, and
+    /// `into` is as long, with a remote key that peers may write by, of the process's
+    /// [`domain`](Process::domain).
+    ///
+    /// # Errors
+    /// Another length, a region of another length or without such a key, and as [`Process::alloc`].
+    pub fn alloc_recoverable(&self, length: u64, into: &Arc<Region>) -> Result<Buffer, Error> {
+        let blocks = length / MEMORY_BLOCK;
+        if !length.is_multiple_of(MEMORY_BLOCK) || !blocks.is_power_of_two() {
+            return Err(Error::Failed(format!(
+                "a recoverable buffer of {length} bytes: it takes a power of two of blocks of \
+                 {MEMORY_BLOCK} bytes"
+            )));
+        }
+        if into.len() as u64 != length {
+            return Err(Error::Failed(format!(
+                "a recoverable buffer of {length} bytes and a region of {} bytes: they must be as \
+                 long as each other",
+                into.len()
+            )));
+        }
+        let to = into.remote(0, into.len()).map_err(range)?;
+        self.allocate(length, MEMORY_BLOCK, Some((into.clone(), to)))
+    }
+
+    fn allocate(
+        &self,
+        length: u64,
+        alignment: u64,
+        recovered: Option<(Arc<Region>, RemoteAddr)>,
+    ) -> Result<Buffer, Error> {
+        if !alignment.is_power_of_two() || alignment < GRANULE {
+            return Err(Error::Failed(format!(
+                "an alignment of {alignment}: it must be a power of two, {GRANULE} or more"
+            )));
+        }
+        self.alive()?;
+        let mut heap = self.heap();
+        let found = heap.allocate(length, alignment);
+        let HeapInfo { size, allocated, .. } = heap.info();
+        drop(heap);
+        let address = found.ok_or_else(|| {
+            Error::Failed(format!(
+                "the heap of {size} bytes, of which {allocated} are allocated, has no {length} \
+                 bytes at a multiple of {alignment}; ProcessConfig::heap makes it larger"
+            ))
+        })?;
+        let process = self.clone();
+        Ok(Buffer { shared: Arc::new(BufferShared { process, address, length, recovered }) })
+    }
+
+    /// A new buffer with these bytes (`flexio_copy_from_host`).
+    ///
+    /// # Errors
+    /// As [`Process::alloc`] and [`Process::write`].
+    pub fn alloc_from(&self, bytes: &[u8]) -> Result<Buffer, Error> {
+        let buffer = self.alloc(bytes.len() as u64)?;
+        buffer.write_at(0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// How full the heap is (`flexio_process_mem_info_get`).
+    pub fn heap_info(&self) -> HeapInfo {
+        self.heap().info()
+    }
+
+    fn in_heap(&self, address: u64, length: u64) -> Result<(), Error> {
+        self.alive()?;
+        let heap = self.heap();
+        if heap.holds(address, length) {
+            return Ok(());
+        }
+        let HeapInfo { base, size, .. } = heap.info();
+        Err(Error::Failed(format!(
+            "{length} bytes at {address:#x} are not in the heap, which has {size} bytes at \
+             {base:#x}"
+        )))
+    }
+
+    /// Copies bytes to the heap (`flexio_host2dev_memcpy`).
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the range is not in the heap. [`Error::Fatal`]: the process has ended.
+    /// [`Error::CopyTimeout`]: which bytes are copied is not known.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.in_heap(address, bytes.len() as u64)?;
+        self.copying(|copier| copier.write(address, bytes))
+    }
+
+    /// Copies bytes from the heap.
+    ///
+    /// # Errors
+    /// As [`Process::write`].
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.in_heap(address, bytes.len() as u64)?;
+        self.copying(|copier| copier.read(address, bytes))
+    }
+
+    /// Sets `length` bytes of the heap (`flexio_buf_dev_memset`).
+    ///
+    /// # Errors
+    /// As [`Process::write`].
+    pub fn fill(&self, address: u64, length: u64, value: u8) -> Result<(), Error> {
+        self.in_heap(address, length)?;
+        self.copying(|copier| copier.fill(address, length, value))
+    }
+
+    /// Copies `length` bytes between any two of host and heap (`flexio_memcpy`). Ranges of the heap
+    /// must not overlap.
+    ///
+    /// # Errors
+    /// As [`Process::write`]; a slice of the host is shorter than `length`; ranges of the heap
+    /// overlap.
+    pub fn memcpy(&self, from: Source<'_>, to: Destination<'_>, length: u64) -> Result<(), Error> {
+        let short = |has: usize| {
+            Error::Failed(format!("a copy of {length} bytes with a slice of {has} bytes"))
+        };
+        let bytes = usize::try_from(length).map_err(|_| short(0))?;
+        match (from, to) {
+            (Source::Host(from), Destination::Host(to)) => {
+                self.alive()?;
+                let part = from.get(..bytes).ok_or_else(|| short(from.len()))?;
+                let has = to.len();
+                to.get_mut(..bytes).ok_or_else(|| short(has))?.copy_from_slice(part);
+                Ok(())
+            }
+            (Source::Host(from), Destination::Dpa(to)) => {
+                self.write(to, from.get(..bytes).ok_or_else(|| short(from.len()))?)
+            }
+            (Source::Dpa(from), Destination::Host(to)) => {
+                let has = to.len();
+                self.read(from, to.get_mut(..bytes).ok_or_else(|| short(has))?)
+            }
+            (Source::Dpa(from), Destination::Dpa(to)) => {
+                self.in_heap(from, length)?;
+                self.in_heap(to, length)?;
+                if from < to + length && to < from + length {
+                    return Err(Error::Failed(format!(
+                        "{length} bytes at {from:#x} and at {to:#x} overlap"
+                    )));
+                }
+                self.copying(|copier| copier.within(from, to, length))
+            }
+        }
+    }
+}
+
+impl Buffer {
+    /// Its first address, as the process sees it.
+    pub fn address(&self) -> u64 {
+        self.shared.address
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.shared.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The process that it is of.
+    pub fn process(&self) -> &Process {
+        &self.shared.process
+    }
+
+    fn part(&self, offset: u64, length: usize) -> Result<u64, Error> {
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= self.len() => Ok(self.address() + offset),
+            _ => Err(Error::Failed(format!(
+                "{length} bytes from byte {offset} on are not in a buffer of {} bytes",
+                self.len()
+            ))),
+        }
+    }
+
+    /// Copies bytes in, from byte `offset` on.
+    ///
+    /// # Errors
+    /// The range is not in the buffer, and as [`Process::write`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.process().write(self.part(offset, bytes.len())?, bytes)
+    }
+
+    /// Copies bytes out, from byte `offset` on.
+    ///
+    /// # Errors
+    /// As [`Buffer::write_at`].
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.process().read(self.part(offset, bytes.len())?, bytes)
+    }
+
+    /// Sets all of it.
+    ///
+    /// # Errors
+    /// As [`Process::write`].
+    pub fn fill(&self, value: u8) -> Result<(), Error> {
+        self.process().fill(self.address(), self.len(), value)
+    }
+
+    /// Frees it, and says whether that could be done (`flexio_buf_dev_free`); dropping the last
+    /// clone does the same.
+    ///
+    /// # Errors
+    /// A clone, a queue or a key keeps it.
+    pub fn free(self) -> Result<(), Error> {
+        let (address, length) = (self.address(), self.len());
+        Arc::into_inner(self.shared).map(drop).ok_or_else(|| {
+            Error::Failed(format!(
+                "the buffer of {length} bytes at {address:#x} is in use: drop its clones, and the \
+                 queues and keys in it"
+            ))
+        })
+    }
+}

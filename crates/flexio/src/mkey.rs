@@ -1,0 +1,119 @@
+//! Keys to memory of a process's heap, for queues and peers.
+
+use verbless_command::{KeyAccess, KeyMemory, Lkey, MkeyAttr, MkeyObject, Rkey};
+use verbless_devx::Pd;
+use verbless_queue::RemoteAddr;
+
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::process::Process;
+
+/// How a key is made (`flexio_mkey_attr`): where in the heap and how many bytes, and what may be
+/// done by it.
+#[derive(Debug, Clone)]
+pub struct MkeyConfig {
+    /// The protection domain; without one, the process's.
+    pub pd: Option<Pd>,
+    /// What its holders may do.
+    pub access: KeyAccess,
+}
+
+impl MkeyConfig {
+    /// A key of the process's protection domain.
+    pub const fn new(access: KeyAccess) -> Self {
+        Self { pd: None, access }
+    }
+}
+
+/// A key to memory of the heap (`flexio_mkey`). Addresses are the process's.
+#[derive(Debug)]
+pub struct Mkey {
+    object: MkeyObject,
+    address: u64,
+    length: u64,
+    process: Process,
+    _buffer: Option<Buffer>,
+}
+
+impl Mkey {
+    /// A key to a buffer, which it keeps (`flexio_device_mkey_create`).
+    ///
+    /// # Errors
+    /// As [`Mkey::to_range`].
+    pub fn create(buffer: &Buffer, config: &MkeyConfig) -> Result<Self, Error> {
+        let made = Self::to_range(buffer.process(), buffer.address(), buffer.len(), config)?;
+        Ok(Self { _buffer: Some(buffer.clone()), ..made })
+    }
+
+    /// A key to a range of the heap, also one of no single buffer.
+    ///
+    /// # Errors
+    /// The range is not in the heap or has no bytes; rights that no key has together.
+    pub fn to_range(
+        process: &Process,
+        address: u64,
+        length: u64,
+        config: &MkeyConfig,
+    ) -> Result<Self, Error> {
+        let heap = process.heap_memory().clone();
+        let offset = address.checked_sub(heap.address());
+        let offset = offset.filter(|_| process.heap().holds(address, length)).ok_or_else(|| {
+            Error::Failed(format!(
+                "a key to {length} bytes at {address:#x}, which are not in the heap"
+            ))
+        })?;
+        process.alive()?;
+        let object = process.device().create_mkey(MkeyAttr {
+            pd: config.pd.as_ref().unwrap_or_else(|| process.pd()).clone(),
+            access: config.access,
+            start: address,
+            length,
+            memory: KeyMemory::Umem { umem: heap, offset },
+        })?;
+        Ok(Self { object, address, length, process: process.clone(), _buffer: None })
+    }
+
+    /// Its number (`flexio_mkey_get_id`).
+    pub fn id(&self) -> u32 {
+        self.object.lkey().0
+    }
+
+    /// For requests of queues of the device.
+    pub fn lkey(&self) -> Lkey {
+        self.object.lkey()
+    }
+
+    /// For requests of peers.
+    pub fn rkey(&self) -> Rkey {
+        self.object.rkey()
+    }
+
+    /// The range that it leads to, for a request of a peer.
+    pub fn remote(&self) -> RemoteAddr {
+        RemoteAddr::new(self.address, self.rkey())
+    }
+
+    /// Bytes.
+    pub const fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether there are none: never.
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_device_mkey_destroy`); dropping it does
+    /// the same.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        Ok(self.object.destroy()?)
+    }
+}

@@ -1,0 +1,69 @@
+//! Outboxes: the doorbell registers of a process's threads.
+
+use std::sync::Arc;
+
+use verbless_command::DpaOutbox;
+
+use crate::error::Error;
+use crate::process::Process;
+use crate::uar::Uar;
+
+/// How an outbox is made (`flexio_outbox_attr`).
+#[derive(Debug, Clone, Default)]
+pub struct OutboxConfig {
+    /// The UAR whose queues it rings for; without one, the process's. Newer versions of the C
+    /// library ignore what is given here and take the process's.
+    pub uar: Option<Uar>,
+    /// Doorbells of congestion control, which the model does not have: `true` is refused.
+    pub congestion_control: bool,
+}
+
+/// A page of doorbells (`flexio_outbox`). Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    object: Arc<DpaOutbox>,
+    uar: Uar,
+}
+
+impl Outbox {
+    /// Makes one (`flexio_outbox_create`).
+    ///
+    /// # Errors
+    /// The process has ended, or has as many as it may; congestion control is wanted.
+    pub fn create(process: &Process, config: &OutboxConfig) -> Result<Self, Error> {
+        if config.congestion_control {
+            let why = "doorbells of congestion control (en_pcc) are not supported";
+            return Err(Error::Failed(why.into()));
+        }
+        let uar = config.uar.clone().unwrap_or_else(|| process.uar());
+        let object = process
+            .device()
+            .create_dpa_outbox(process.object(), uar.page())
+            .map_err(|error| process.fatal_or(error))?;
+        Ok(Self { object, uar })
+    }
+
+    /// What threads know it by (`flexio_outbox_get_id`).
+    pub fn id(&self) -> u16 {
+        self.object.id()
+    }
+
+    /// Its UAR (`flexio_outbox_get_uar`).
+    pub const fn uar(&self) -> &Uar {
+        &self.uar
+    }
+
+    pub(crate) const fn object(&self) -> &Arc<DpaOutbox> {
+        &self.object
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_outbox_destroy`); dropping the last clone
+    /// does the same.
+    ///
+    /// # Errors
+    /// A clone or an event handler keeps it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let in_use = || Error::Failed("the outbox is in use: drop its event handlers".into());
+        Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
+    }
+}

@@ -1,0 +1,348 @@
+//! FlexIO's host library with a compiled program: processes, memory, event handlers, and what is
+//! left of them after a fatal error.
+
+mod rig;
+
+use verbless_command::{DpaStatus, DpaThreadState, KeyAccess};
+use verbless_flexio::memory::MEMORY_BLOCK;
+use verbless_flexio::{
+    Buffer, Destination, Error, EventHandler, EventHandlerConfig, Function, Handler, Mkey,
+    MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig, QueueMemory, Source, Status, Uar,
+    Window,
+};
+
+use self::rig::{Rig, add, ends_with};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern, until};
+
+cases!(
+    "flexio",
+    "FlexIO's host library: processes, memory, event handlers, and what a fatal error leaves.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    a_process_is_destroyed_when_nothing_of_it_is_left,
+    a_process_shares_the_protection_domain_that_it_is_given,
+    calls_have_the_types_of_their_functions,
+    a_call_that_takes_too_long_times_out_and_the_process_goes_on,
+    bytes_are_copied_between_host_and_heap_in_every_direction,
+    a_copy_outside_the_heap_is_refused,
+    memory_is_aligned_to_powers_of_two_from_64,
+    the_heap_says_how_full_it_is_and_what_is_dropped_is_free_again,
+    a_buffer_that_a_key_leads_to_is_not_freed,
+    a_recoverable_buffer_comes_back_when_it_is_freed_even_after_a_fatal_error,
+    a_recoverable_buffer_is_a_power_of_two_of_blocks,
+    an_event_handler_loses_events_until_it_runs,
+    an_event_handler_finds_its_number_storage_and_name,
+    a_program_reads_and_writes_memory_of_the_host_through_a_window,
+    after_a_fatal_error_everything_that_needs_the_process_says_so,
+    outboxes_ring_by_the_process_s_uar_or_one_of_their_own,
+);
+
+fn failed<T>(what: &str, outcome: Result<T, Error>, with: &str) -> Result<(), Stop> {
+    match outcome {
+        Err(error) if error.to_string().contains(with) => {
+            ensure_eq!(error.status(), Status::Failed, "the status of: {error}");
+            Ok(())
+        }
+        Err(error) => Err(Stop::fail(format!("{what} failed with {error}, not with {with}"))),
+        Ok(_) => Err(Stop::fail(format!("{what} was not refused"))),
+    }
+}
+
+fn fatal<T>(what: &str, outcome: Result<T, Error>) -> Result<(), Stop> {
+    match outcome {
+        Err(Error::Fatal(DpaStatus(200))) => Ok(()),
+        Err(error) => Err(Stop::fail(format!("{what} failed with {error}"))),
+        Ok(_) => Err(Stop::fail(format!("{what} worked in a process that has ended"))),
+    }
+}
+
+fn a_process_is_destroyed_when_nothing_of_it_is_left(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let buffer = process.alloc(100)?;
+    failed("a process with a buffer", process.clone().destroy(), "in use")?;
+    // It was not destroyed.
+    ensure_eq!(process.call(add(), (1, 2))?, 3, "the sum");
+    buffer.free()?;
+    let window = Window::create(&process, process.pd())?;
+    window.destroy()?;
+    Ok(process.destroy()?)
+}
+
+fn a_process_shares_the_protection_domain_that_it_is_given(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let pd = device.alloc_pd()?;
+    let config = ProcessConfig { pd: Some(pd.clone()), name: "named".into(), ..<_>::default() };
+    let process = Process::create(&device, &rig::app()?, &config)?;
+    ensure_eq!(process.pd().pdn(), pd.pdn(), "the protection domain");
+    ensure_eq!(process.name(), "named", "the name");
+    let other = Process::create(&device, &rig::app()?, &ProcessConfig::default())?;
+    ensure!(other.pd().pdn() != pd.pdn(), "a process without one got that of another");
+    ensure!(other.dumem_id() != process.dumem_id(), "two heaps are one UMEM");
+    Ok(())
+}
+
+fn calls_have_the_types_of_their_functions(lab: &Lab) -> Result<(), Stop> {
+    type Widths = (i8, u16, bool, i32, u64, i64, usize, u8);
+    let Rig { process } = Rig::new(lab)?;
+    let widths = Function::<Widths, i64>::named("widths");
+    let sum = process.call(widths, (-3, 300, true, -40_000, 5, -6, 7, 255))?;
+    ensure_eq!(sum, -3 + 300 + 1 - 40_000 + 5 - 6 + 7 + 255, "the sum of eight widths");
+    ensure_eq!(process.call(add(), (u64::MAX, 1))?, 0, "a sum that wraps");
+    process.call(Function::<(), ()>::named("nothing"), ())?;
+    let wrong = Function::<(u64,), u64>::named("add");
+    failed("a call with other types", process.call(wrong, (1,)), "add(u64,u32)->u64")
+}
+
+fn a_call_that_takes_too_long_times_out_and_the_process_goes_on(lab: &Lab) -> Result<(), Stop> {
+    let timeout = std::time::Duration::from_millis(50);
+    let Rig { process } = Rig::with(lab, &ProcessConfig { timeout, ..ProcessConfig::default() })?;
+    let wait_for = Function::<(u64,), ()>::named("wait_for");
+    match process.call(wait_for, (1,)) {
+        Err(error @ Error::Timeout(after)) => {
+            ensure_eq!((error.status(), after), (Status::Timeout, timeout), "the error");
+        }
+        other => return Err(Stop::fail(format!("a call without an end: {other:?}"))),
+    }
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "a call after it");
+    Ok(())
+}
+
+fn bytes_are_copied_between_host_and_heap_in_every_direction(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    // Longer than one request of the copies.
+    let bytes = pattern(3, 150_001);
+    let first = process.alloc_from(&bytes)?;
+    let second = process.alloc(bytes.len() as u64)?;
+    let length = bytes.len() as u64;
+    let mut back = vec![0; bytes.len()];
+    process.memcpy(Source::Dpa(first.address()), Destination::Dpa(second.address()), length)?;
+    process.memcpy(Source::Dpa(second.address()), Destination::Host(&mut back), length)?;
+    ensure!(back == bytes, "host to heap to heap to host changed the bytes");
+    process.memcpy(Source::Host(&bytes[1..]), Destination::Dpa(second.address() + 7), 90_000)?;
+    second.read_at(6, &mut back[..90_002])?;
+    ensure_eq!((back[0], back[90_001]), (bytes[6], bytes[90_007]), "bytes beside the copy");
+    ensure!(back[1..90_001] == bytes[1..90_001], "a copy at an odd place changed the bytes");
+    let mut host = [0; 5];
+    process.memcpy(Source::Host(&bytes), Destination::Host(&mut host), 4)?;
+    ensure_eq!(host, [bytes[0], bytes[1], bytes[2], bytes[3], 0], "host to host");
+    first.fill(0xa5)?;
+    first.read_at(0, &mut back)?;
+    ensure!(back.iter().all(|&byte| byte == 0xa5), "a byte was not set");
+    // And the process sees the same.
+    second.write_at(0, &0x1234_5678_9abc_def0_u64.to_le_bytes())?;
+    let seen = process.call(Function::<(u64,), u64>::named("load"), (second.address(),))?;
+    ensure_eq!(seen, 0x1234_5678_9abc_def0, "what the process loads");
+    let within = |to| process.memcpy(Source::Dpa(first.address()), Destination::Dpa(to), 100);
+    failed("a copy onto itself", within(first.address() + 99), "overlap")
+}
+
+fn a_copy_outside_the_heap_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let info = process.heap_info();
+    let end = info.base + info.size;
+    failed("a write behind the heap", process.write(end - 3, &[0; 4]), "not in the heap")?;
+    failed("a read before it", process.read(info.base - 1, &mut [0; 4]), "not in the heap")?;
+    failed("a fill of all of it and a byte", process.fill(info.base, info.size + 1, 0), "heap")?;
+    failed("a fill to the end of all", process.fill(info.base, u64::MAX, 0), "heap")?;
+    let buffer = process.alloc(16)?;
+    failed("a write behind a buffer", buffer.write_at(9, &[0; 8]), "buffer of 16 bytes")?;
+    let short = process.memcpy(Source::Host(&[1, 2]), Destination::Dpa(buffer.address()), 3);
+    failed("a copy of more than a slice has", short, "slice of 2 bytes")
+}
+
+fn memory_is_aligned_to_powers_of_two_from_64(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    for alignment in [64, 128, 4096, 65536] {
+        let first = process.alloc_aligned(1, alignment)?;
+        let second = process.alloc_aligned(100, alignment)?;
+        for buffer in [&first, &second] {
+            ensure_eq!(buffer.address() % alignment, 0, "an address of alignment {alignment}");
+        }
+        ensure!(first.address() != second.address(), "two buffers at one address");
+    }
+    for alignment in [0, 1, 32, 63, 65, 96, 192] {
+        let refused = process.alloc_aligned(64, alignment);
+        failed(&format!("an alignment of {alignment}"), refused, "power of two")?;
+    }
+    Ok(())
+}
+
+fn the_heap_says_how_full_it_is_and_what_is_dropped_is_free_again(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } =
+        Rig::with(lab, &ProcessConfig { heap: 10_000, ..ProcessConfig::default() })?;
+    let empty = process.heap_info();
+    ensure_eq!((empty.size, empty.requested, empty.allocated), (12_288, 0, 0), "a new heap");
+    let buffers = [process.alloc(1)?, process.alloc(100)?, process.alloc(0)?];
+    let info = process.heap_info();
+    ensure_eq!((info.requested, info.allocated), (101, 64 + 128 + 64), "three buffers");
+    ensure!(buffers[2].is_empty() && buffers[2].address() != 0, "a buffer of no bytes");
+    failed("more than there is", process.alloc(12_288), "ProcessConfig::heap")?;
+    drop(buffers);
+    ensure_eq!(process.heap_info(), empty, "the heap after all were dropped");
+    let all = process.alloc(12_288)?;
+    ensure_eq!(all.address(), empty.base, "all of the heap");
+    Ok(())
+}
+
+fn a_buffer_that_a_key_leads_to_is_not_freed(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let buffer = process.alloc(4096)?;
+    let key = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::ALL))?;
+    ensure_eq!(key.id(), key.lkey().0, "the number");
+    ensure_eq!((key.remote().address, key.len()), (buffer.address(), 4096), "what it leads to");
+    failed("to free it", buffer.free(), "in use")?;
+    ensure_eq!(process.heap_info().requested, 4096, "bytes while the key is there");
+    key.destroy()?;
+    ensure_eq!(process.heap_info().requested, 0, "bytes after the key");
+    let range =
+        |at, length| Mkey::to_range(&process, at, length, &MkeyConfig::new(KeyAccess::LOCAL));
+    let info = process.heap_info();
+    range(info.base, info.size)?.destroy()?;
+    failed("a key past the heap", range(info.base + 64, info.size), "not in the heap")?;
+    let queue = process.alloc(8192)?;
+    let memory = QueueMemory::at(&queue, 4096);
+    ensure_eq!(memory.address(), queue.address() + 4096, "the address of a queue");
+    ensure_eq!(memory.place(), (process.dumem_id(), queue.address() + 4096 - info.base), "place");
+    failed("a buffer that a queue lies in", queue.free(), "in use")
+}
+
+fn a_recoverable_buffer_comes_back_when_it_is_freed_even_after_a_fatal_error(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let length = 2 * MEMORY_BLOCK as usize;
+    for ends in [false, true] {
+        let region = rig.region(length)?;
+        let buffer = rig.process.alloc_recoverable(length as u64, &region)?;
+        let bytes = pattern(9 + u8::from(ends), length);
+        buffer.write_at(0, &bytes)?;
+        let mut back = vec![0; length];
+        region.read_at(0, &mut back)?;
+        ensure!(back.iter().all(|&byte| byte == 0), "it came back before it was freed");
+        if ends {
+            fatal("a call that ends its process", rig.process.call(ends_with(), (200,)))?;
+        }
+        buffer.free()?;
+        region.read_at(0, &mut back)?;
+        ensure!(back == bytes, "what came back is not what was there (ended: {ends})");
+    }
+    Ok(())
+}
+
+fn a_recoverable_buffer_is_a_power_of_two_of_blocks(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    for blocks in [1, 2, 4] {
+        let length = blocks * MEMORY_BLOCK;
+        rig.process.alloc_recoverable(length, &rig.region(length as usize)?)?.free()?;
+    }
+    for length in [0, 64, MEMORY_BLOCK + 64, 3 * MEMORY_BLOCK] {
+        let region = rig.region(MEMORY_BLOCK as usize)?;
+        let refused = rig.process.alloc_recoverable(length, &region);
+        failed(&format!("{length} bytes"), refused, "power of two")?;
+    }
+    let region = rig.region(MEMORY_BLOCK as usize)?;
+    let refused = rig.process.alloc_recoverable(2 * MEMORY_BLOCK, &region);
+    failed("a shorter region", refused, "as long as each other")
+}
+
+fn an_event_handler_loses_events_until_it_runs(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let at = rig.process.alloc_from(&[0; 8])?;
+    let config = EventHandlerConfig {
+        continuable: true,
+        argument: 1,
+        ..EventHandlerConfig::new(Handler::named("continues"))
+    };
+    let handler = EventHandler::create(&rig.process, &config)?;
+    rig.activate(&handler)?;
+    quiet("a run in the init state", || handler.query().ok().filter(|it| it.runs != 0))?;
+    handler.run(at.address())?;
+    quiet("a run without an event", || handler.query().ok().filter(|it| it.runs != 0))?;
+    rig.activate(&handler)?;
+    let ran = || handler.query().ok().filter(|it| it.runs == 1 && it.state == DpaThreadState::IDLE);
+    let info = until("the run after it", ran)?;
+    ensure_eq!(info.events, 1, "events that counted");
+    let mut count = [0; 8];
+    at.read_at(0, &mut count)?;
+    ensure_eq!(u64::from_le_bytes(count), 1, "what it has counted where run() says");
+    Ok(())
+}
+
+fn an_event_handler_finds_its_number_storage_and_name(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let first = rig.handler("drain")?;
+    let storage = rig.process.alloc(64)?;
+    let config = EventHandlerConfig {
+        storage: Some(storage.clone()),
+        name: "worker".into(),
+        ..EventHandlerConfig::new(Handler::named("drain"))
+    };
+    let second = EventHandler::create(&rig.process, &config)?;
+    ensure_eq!((first.id(), second.id()), (0, 1), "numbers in the process");
+    ensure!(first.activation_id() != second.activation_id(), "two threads of one number");
+    ensure_eq!(second.name(), "worker", "the name");
+    failed("its storage", storage.free(), "in use")?;
+    let missing = EventHandlerConfig::new(Handler::named("add"));
+    failed("an RPC as a handler", EventHandler::create(&rig.process, &missing), "event handler")?;
+    second.destroy()?;
+    failed("a handler with a clone", first.clone().destroy(), "in use")
+}
+
+fn a_program_reads_and_writes_memory_of_the_host_through_a_window(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let window = Window::create(&rig.process, rig.process.pd())?;
+    let region = rig.region(4096)?;
+    region.write_at(8, &77_u64.to_le_bytes())?;
+    let peek = Function::<(u16, u32, u64), u64>::named("peek");
+    let seen = rig.process.call(peek, (window.id(), region.lkey().0, region.address() + 8))?;
+    ensure_eq!(seen, 77, "what the program reads");
+    // A window that the process does not have ends it when it is used.
+    let peek = Function::<(u16, u32, u64), u64>::named("peek");
+    let outside = rig.process.call(peek, (window.id(), region.lkey().0, region.address() + 4096));
+    match outside {
+        Err(Error::Fatal(status)) => ensure_eq!(status.0, 10, "the status"),
+        other => return Err(Stop::fail(format!("a read past the key: {other:?}"))),
+    }
+    Ok(())
+}
+
+fn after_a_fatal_error_everything_that_needs_the_process_says_so(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let process = &rig.process;
+    let buffer = process.alloc_from(&[1; 100])?;
+    let handler = rig.handler("drain")?;
+    let (outbox, window) = (rig.outbox()?, Window::create(process, process.pd())?);
+    ensure!(process.status()?.status.runs(), "the process has ended too early");
+    fatal("the call that ends it", process.call(ends_with(), (200,)))?;
+    fatal("a call", process.call(add(), (1, 2)))?;
+    fatal("an allocation", process.alloc(1))?;
+    fatal("a copy", buffer.write_at(0, &[2]))?;
+    fatal("a copy back", buffer.read_at(0, &mut [0]))?;
+    fatal("a fill", buffer.fill(0))?;
+    fatal("an event handler", rig.handler("drain"))?;
+    fatal("a run", handler.run(0))?;
+    fatal("a key", Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL)))?;
+    let info = process.status()?;
+    ensure_eq!(info.status, DpaStatus(200), "the status");
+    ensure!(info.crash.is_some_and(|crash| crash.in_call), "no word of the call that ended it");
+    handler.destroy()?;
+    outbox.destroy()?;
+    window.destroy()?;
+    Buffer::free(buffer)?;
+    Ok(rig.process.destroy()?)
+}
+
+fn outboxes_ring_by_the_process_s_uar_or_one_of_their_own(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let own = Uar::create(&rig.process)?;
+    ensure!(own.id() != rig.process.uar().id(), "a new UAR is the process's");
+    let config = OutboxConfig { uar: Some(own.clone()), ..OutboxConfig::default() };
+    let (first, second) = (rig.outbox()?, Outbox::create(&rig.process, &config)?);
+    ensure_eq!(first.uar().id(), rig.process.uar().id(), "the UAR without a choice");
+    ensure_eq!(second.uar().id(), own.id(), "the UAR that was chosen");
+    ensure!(first.id() != second.id(), "two outboxes of one number");
+    let config = OutboxConfig { congestion_control: true, ..OutboxConfig::default() };
+    failed("congestion control", Outbox::create(&rig.process, &config), "not supported")
+}

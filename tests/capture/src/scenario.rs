@@ -360,3 +360,21 @@ pub fn cases() -> Vec<(&'static str, Case)> {
 
 /// `Q_Key` of the datagram cases.
 pub const QKEY: u32 = 0x1122_3344;
+
+#[cfg(test)]
+mod tests {
+    use verbless_queue::service::SERVICES;
+
+    use super::*;
+
+    #[test]
+    fn every_service_of_the_driver_is_recorded_up_to_rts() {
+        for service in SERVICES {
+            let reaches_rts = |case: &Case| {
+                matches!(case, Case::Qp(case) if case.service == service.service
+                    && case.steps.iter().any(|step| matches!(step, Step::Rts { .. })))
+            };
+            assert!(cases().iter().any(|(_, case)| reaches_rts(case)), "{} is not", service.name);
+        }
+    }
+}

@@ -45,3 +45,21 @@ pub(super) mod types {
     pub(in crate::engine) const QP1: &QpType = &management::QP1.qp_type;
     pub(in crate::engine) const REG_UMR: &QpType = &umr::REG_UMR.qp_type;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::TRANSPORTS;
+
+    #[test]
+    fn the_fuzz_targets_know_every_qp_type() {
+        for (target, text) in [
+            ("commands", include_str!("../../../../../tests/fuzz/src/object.rs")),
+            ("requests", include_str!("../../../../../tests/fuzz/fuzz_targets/requests.rs")),
+        ] {
+            for transport in TRANSPORTS {
+                let name = transport.qp_type.st.name().expect("a number with a name");
+                assert!(text.contains(&format!("ServiceType::{name}")), "{target} has no {name}");
+            }
+        }
+    }
+}

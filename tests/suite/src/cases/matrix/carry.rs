@@ -13,7 +13,8 @@ use verbless_queue::{
 };
 
 use super::{Operation, memory};
-use crate::{Pair, Stop, ensure_eq};
+use crate::need::cap;
+use crate::{Need, Pair, Stop, ensure_eq};
 
 /// One request.
 pub(super) struct Job {
@@ -90,6 +91,8 @@ pub(super) trait Carry: Service {
     type Way;
     /// Bytes in front of what a SEND brings.
     const HEADER: usize;
+    /// What must be there, whatever the operation.
+    const NEEDS: &'static [Need];
 
     /// Lets two queue pairs in RESET send to each other; the way from the first to the second.
     fn connect(pair: &mut Pair<Self>) -> Result<Self::Way, Stop>;
@@ -166,6 +169,7 @@ fn put_umr<S: Carry + Connected>(
 impl Carry for Rc {
     type Way = ();
     const HEADER: usize = 0;
+    const NEEDS: &'static [Need] = &[cap!(rc)];
 
     fn connect(pair: &mut Pair<Self>) -> Result<(), Stop> {
         pair.connect(&ConnectOptions::default())
@@ -203,6 +207,7 @@ impl Carry for Rc {
 impl Carry for Uc {
     type Way = ();
     const HEADER: usize = 0;
+    const NEEDS: &'static [Need] = &[cap!(uc), Need::Lossless];
 
     fn connect(pair: &mut Pair<Self>) -> Result<(), Stop> {
         pair.connect(&ConnectOptions::default())
@@ -247,6 +252,7 @@ fn put_datagram<P: Payload>(
 impl Carry for Ud {
     type Way = Destination;
     const HEADER: usize = HEADER_BYTES;
+    const NEEDS: &'static [Need] = &[cap!(ud), Need::Lossless];
 
     fn connect(pair: &mut Pair<Self>) -> Result<Destination, Stop> {
         for end in [&mut pair.a, &mut pair.b] {

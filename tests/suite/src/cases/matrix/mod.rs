@@ -5,6 +5,7 @@
 mod carry;
 mod memory;
 
+use verbless_queue::service::ServiceInfo;
 use verbless_queue::wr::{Class, OPERATIONS, OperationInfo};
 use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Status, Uc, Ud, UmrKey};
 
@@ -30,12 +31,24 @@ pub(crate) static GROUP: Group = Group {
 /// What changes of keys need.
 const UMR: [Need; 2] = [cap!(!umr_indirect_mkey_disabled), cap!(!umr_modify_atomic_disabled)];
 
-/// Transport services.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Transport {
-    Rc,
-    Uc,
-    Ud,
+/// A transport service in the matrix; [`Carry`] is what else it says of itself.
+struct Row {
+    service: ServiceInfo,
+    /// What a cell needs of the device.
+    needs: &'static [Need],
+    /// What it carries.
+    operations: &'static [Operation],
+    /// The lengths that it is tried with.
+    lengths: &'static [usize],
+    run: fn(&Lab, &Cell) -> Result<(), Stop>,
+    takes: fn(&Domain, &[Operation]) -> Result<Vec<&'static str>, Stop>,
+}
+
+impl Row {
+    const fn of<S: Carry>(operations: &'static [Operation], lengths: &'static [usize]) -> Self {
+        let (run, takes) = (run::<S>, takes::<S>);
+        Self { service: S::INFO, needs: S::NEEDS, operations, lengths, run, takes }
+    }
 }
 
 /// What a request does.
@@ -81,7 +94,7 @@ enum Posting {
 /// One cell of the matrix.
 #[derive(Clone, Copy)]
 struct Cell {
-    transport: Transport,
+    row: &'static Row,
     operation: Operation,
     form: Form,
     length: usize,
@@ -95,39 +108,32 @@ const LONGEST: usize = 10_007;
 /// The longest that every send queue of the matrix takes inline.
 const INLINE: usize = 200;
 
-/// What each service carries, and the lengths that it is tried with. No packet of UC has an opcode
-/// for a SEND with invalidate (InfiniBand specification, volume 1, 9.2.1), though libmlx5 takes
-/// such requests.
-const CARRIED: &[(Transport, &[Operation], &[usize])] = {
+/// Every service with what it carries. No packet of UC has an opcode for a SEND with invalidate
+/// (InfiniBand specification, volume 1, 9.2.1), though libmlx5 takes such requests.
+static ROWS: [Row; 3] = {
     use Operation::{
         CompareSwap, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate, Umr,
         Write, WriteImm,
     };
-    &[
-        (
-            Transport::Rc,
-            &[
-                Send,
-                SendImm,
-                SendInvalidate,
-                Write,
-                WriteImm,
-                Read,
-                CompareSwap,
-                FetchAdd,
-                Umr,
-                LocalInvalidate,
-                Nop,
-            ],
-            &[0, 1, 64, INLINE, 4096, LONGEST],
-        ),
-        (
-            Transport::Uc,
-            &[Send, SendImm, Write, WriteImm, Umr, LocalInvalidate, Nop],
-            &[0, 1, 64, INLINE, 4096, LONGEST],
-        ),
+    const LENGTHS: &[usize] = &[0, 1, 64, INLINE, 4096, LONGEST];
+    const ALL: &[Operation] = &[
+        Send,
+        SendImm,
+        SendInvalidate,
+        Write,
+        WriteImm,
+        Read,
+        CompareSwap,
+        FetchAdd,
+        Umr,
+        LocalInvalidate,
+        Nop,
+    ];
+    [
+        Row::of::<Rc>(ALL, LENGTHS),
+        Row::of::<Uc>(&[Send, SendImm, Write, WriteImm, Umr, LocalInvalidate, Nop], LENGTHS),
         // One packet of any path MTU of RoCE, 1024 bytes on an Ethernet port of 1500.
-        (Transport::Ud, &[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
+        Row::of::<Ud>(&[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
     ]
 };
 
@@ -196,11 +202,7 @@ impl Operation {
 
 impl Cell {
     fn name(&self) -> String {
-        let transport = match self.transport {
-            Transport::Rc => "rc",
-            Transport::Uc => "uc",
-            Transport::Ud => "ud",
-        };
+        let service = self.row.service.name.to_lowercase();
         let operation = match self.operation {
             Operation::Send => "send",
             Operation::SendImm => "send_with_immediate",
@@ -230,37 +232,28 @@ impl Cell {
             Operation::Nop => String::new(),
             _ => format!("_of_{}_bytes", self.length),
         };
-        format!("{transport}_{operation}{length}{form}_{posting}")
+        format!("{service}_{operation}{length}{form}_{posting}")
     }
 
     fn needs(&self) -> Vec<Need> {
-        let transport = match self.transport {
-            Transport::Rc => cap!(rc),
-            Transport::Uc => cap!(uc),
-            Transport::Ud => cap!(ud),
-        };
         let more: &[Need] = match self.operation {
             Operation::CompareSwap | Operation::FetchAdd => &[ATOMICS],
             Operation::SendInvalidate | Operation::Umr | Operation::LocalInvalidate => &UMR,
             _ => &[],
         };
-        let lossless: &[Need] = match self.transport {
-            Transport::Rc => &[],
-            Transport::Uc | Transport::Ud => &[Need::Lossless],
-        };
-        [&[transport], more, lossless].concat()
+        [self.row.needs, more].concat()
     }
 }
 
 fn cases() -> Vec<Case> {
     let mut cells = Vec::new();
-    for &(transport, operations, lengths) in CARRIED {
-        for &operation in operations {
+    for row in &ROWS {
+        for &operation in row.operations {
             for &form in operation.forms() {
-                let lengths = lengths.iter().chain(operation.is_atomic().then_some(&8));
+                let lengths = row.lengths.iter().chain(operation.is_atomic().then_some(&8));
                 for &length in lengths.filter(|&&length| operation.fits(form, length)) {
                     for posting in [Posting::Signaled, Posting::Unsignaled, Posting::Batch] {
-                        cells.push(Cell { transport, operation, form, length, posting });
+                        cells.push(Cell { row, operation, form, length, posting });
                     }
                 }
             }
@@ -270,11 +263,7 @@ fn cases() -> Vec<Case> {
         group: GROUP.name,
         name: cell.name().into(),
         needs: cell.needs(),
-        run: Box::new(move |lab| match cell.transport {
-            Transport::Rc => run::<Rc>(lab, &cell),
-            Transport::Uc => run::<Uc>(lab, &cell),
-            Transport::Ud => run::<Ud>(lab, &cell),
-        }),
+        run: Box::new(move |lab| (cell.row.run)(lab, &cell)),
     };
     cells.into_iter().map(case).collect()
 }
@@ -284,12 +273,8 @@ fn cases() -> Vec<Case> {
 fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut posted = Vec::new();
-    for &(transport, carried, _) in CARRIED {
-        posted.extend(match transport {
-            Transport::Rc => takes::<Rc>(&domain, carried)?,
-            Transport::Uc => takes::<Uc>(&domain, carried)?,
-            Transport::Ud => takes::<Ud>(&domain, carried)?,
-        });
+    for row in &ROWS {
+        posted.extend((row.takes)(&domain, row.operations)?);
     }
     for info in messages() {
         ensure!(posted.contains(&info.name), "{} has no row in the matrix", info.name);
@@ -448,4 +433,16 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let no_receive_completed = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();
     ensure!(no_receive_completed, "a receive completed that nobody sent to");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_queue::service::SERVICES;
+
+    use super::ROWS;
+
+    #[test]
+    fn every_service_that_there_are_queues_of_has_a_row() {
+        assert_eq!(ROWS.each_ref().map(|row| row.service), SERVICES);
+    }
 }

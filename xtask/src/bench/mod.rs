@@ -251,6 +251,8 @@ fn build(package: &str, name: &str) -> Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--profile", "bench", "--package", package, "--bench", name])
         .arg("--message-format=json-render-diagnostics")
+        // Incremental code is another code, with a few instructions more.
+        .env("CARGO_INCREMENTAL", "0")
         .current_dir(workspace_root())
         .stderr(Stdio::inherit())
         .output()?;

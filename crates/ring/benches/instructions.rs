@@ -2,7 +2,7 @@
 //! counts what happens inside a function `measured_…`; the argument names the case. Alone it only
 //! checks that the cases work.
 //!
-//! The queues lie in ordinary memory: a ring of 256 blocks, everything in the L1 cache, CQEs
+//! The queues lie in ordinary memory: a ring of 256 wqebbs, everything in the L1 cache, CQEs
 //! written beforehand. What an operation includes: filling the request from its parts, all checks
 //! (SGE lengths, limits, free WQEBBs; owner bit, opcode, queue, index), the cookie and slot table,
 //! the doorbell record and all barriers. There is no lock, because `&mut self` makes one
@@ -30,7 +30,7 @@ use verbless_ring::{
 };
 
 const QPN: u32 = 0x123;
-const BLOCKS: usize = 256;
+const WQEBBS: usize = 256;
 /// Operations of one round, between which the harness makes room and writes CQEs.
 const ROUND: usize = 128;
 const ROUNDS: usize = 32;
@@ -180,11 +180,11 @@ fn record_of(memory: &SharedMemory) -> RecordMemory {
     RecordMemory::new(ring_of(memory)).unwrap()
 }
 
-/// A queue pair of this number, with so many blocks, that rings plain doorbells.
-fn small(qpn: u32, blocks: usize, page: &UarPage) -> QueuePair {
+/// A queue pair of this number, with so many wqebbs, that rings plain doorbells.
+fn small(qpn: u32, wqebbs: usize, page: &UarPage) -> QueuePair {
     let send = SendQueue::new(SendQueueParts {
         qpn: Qpn(qpn),
-        ring: ring_of(&memory(64 * blocks)),
+        ring: ring_of(&memory(64 * wqebbs)),
         record: record_of(&memory(8)),
         doorbell: page.doorbell(),
         max_sges: 4,
@@ -206,10 +206,10 @@ impl World {
         // SAFETY: the memory is this page's alone.
         #[allow(unsafe_code, reason = "ordinary memory stands for a device's page")]
         let page = unsafe { UarPage::new(memory(4096)) }.unwrap();
-        let (record, cqes) = (record_of(&memory(8)), memory(64 * BLOCKS));
+        let (record, cqes) = (record_of(&memory(8)), memory(64 * WQEBBS));
         let send = SendQueue::new(SendQueueParts {
             qpn: Qpn(QPN),
-            ring: ring_of(&memory(64 * BLOCKS)),
+            ring: ring_of(&memory(64 * WQEBBS)),
             record: record.clone(),
             doorbell: if blueflame { page.blueflame(0x800, 256).unwrap() } else { page.doorbell() },
             max_sges: 4,
@@ -225,7 +225,7 @@ impl World {
         });
         let datagrams = SendQueue::of(SendQueueParts {
             qpn: Qpn(QPN),
-            ring: ring_of(&memory(64 * BLOCKS)),
+            ring: ring_of(&memory(64 * WQEBBS)),
             record: record_of(&memory(8)),
             doorbell: page.doorbell(),
             max_sges: 4,
@@ -240,14 +240,14 @@ impl World {
             record: record_of(&memory(8)),
         });
         let pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
-            ring: ring_of(&memory(32 * BLOCKS)),
+            ring: ring_of(&memory(32 * WQEBBS)),
             stride: 32,
             record: record_of(&memory(8)),
         });
         let mut table = Dispatcher::new();
         for qpn in QPN - 50..QPN + 50 {
-            let blocks = if qpn == QPN { BLOCKS } else { 1 };
-            table.insert(qpn, small(qpn, blocks, &page)).unwrap();
+            let wqebbs = if qpn == QPN { WQEBBS } else { 1 };
+            table.insert(qpn, small(qpn, wqebbs, &page)).unwrap();
         }
         let cq = CompletionQueue::new(CompletionQueueParts {
             cqn: Cqn(0x456),
@@ -282,8 +282,8 @@ impl World {
             let mut cqe = hot::Cqe::zeroed();
             cqe.set_wqe_opcode(WqeOpcode::WRITE).set_qpn(QPN).set_opcode(CqeOpcode::REQUESTER);
             cqe.set_wqe_counter((self.completed + i) as u16);
-            cqe.set_owner(self.produced & BLOCKS != 0);
-            self.cqes.write_at(self.produced % BLOCKS * 64, cqe.as_bytes()).unwrap();
+            cqe.set_owner(self.produced & WQEBBS != 0);
+            self.cqes.write_at(self.produced % WQEBBS * 64, cqe.as_bytes()).unwrap();
             self.produced += 1;
         }
         self.completed += count;
@@ -293,23 +293,23 @@ impl World {
     fn cqe(&mut self, cqe_opcode: u8, wqe_opcode: u8, index: u16) -> Cqe {
         let mut cqe = hot::Cqe::zeroed();
         cqe.set_wqe_opcode(WqeOpcode(wqe_opcode)).set_qpn(QPN).set_opcode(CqeOpcode(cqe_opcode));
-        cqe.set_wqe_counter(index).set_owner(self.produced & BLOCKS != 0);
-        self.cqes.write_at(self.produced % BLOCKS * 64, cqe.as_bytes()).unwrap();
+        cqe.set_wqe_counter(index).set_owner(self.produced & WQEBBS != 0);
+        self.cqes.write_at(self.produced % WQEBBS * 64, cqe.as_bytes()).unwrap();
         self.produced += 1;
         self.cq.poll().expect("a CQE was written")
     }
 
-    /// Completes every datagram, of two blocks each, by its last one.
+    /// Completes every datagram, of two wqebbs each, by its last one.
     fn complete_datagrams(&mut self) {
         self.completed += 2 * ROUND;
         let cqe = self.cqe(cqe_opcode::REQUESTER, opcode::SEND, self.completed as u16 - 2);
         self.datagrams.complete(cqe).unwrap();
-        assert_eq!(self.datagrams.send.free() as usize, BLOCKS);
+        assert_eq!(self.datagrams.send.free() as usize, WQEBBS);
     }
 
     /// Completes every shared receive, the last first.
     fn complete_shared(&mut self) {
-        for index in (0..BLOCKS as u16).rev() {
+        for index in (0..WQEBBS as u16).rev() {
             let cqe = self.cqe(cqe_opcode::RESPONDER_SEND, 0, index);
             let _ = self.pool.complete(cqe);
         }
@@ -333,7 +333,7 @@ impl World {
         while let Some(polled) = self.pair.poll(&mut self.cq) {
             polled.unwrap();
         }
-        assert_eq!(self.pair.send.free() as usize, BLOCKS);
+        assert_eq!(self.pair.send.free() as usize, WQEBBS);
     }
 }
 
@@ -366,7 +366,7 @@ fn poll_table(world: &mut World) {
     while let Some((_, completed)) = world.table.poll(&mut world.cq) {
         completed.unwrap();
     }
-    assert_eq!(world.table.get(QPN).unwrap().send.free() as usize, BLOCKS);
+    assert_eq!(world.table.get(QPN).unwrap().send.free() as usize, WQEBBS);
 }
 
 fn complete(world: &mut World) {

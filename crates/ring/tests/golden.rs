@@ -255,7 +255,7 @@ fn run(
 fn settings(vector: &Value, register: usize) -> Settings {
     Settings {
         qpn: number(&vector["qp"]["qpn"]) as u32,
-        blocks: number(&vector["qp"]["sq_wqebb_cnt"]) as usize,
+        wqebbs: number(&vector["qp"]["sq_wqebb_cnt"]) as usize,
         signal_all: vector["qp"]["sq_sig_all"].as_bool().unwrap(),
         register: Some(register),
         max_sges: 59,

@@ -32,7 +32,7 @@ fn sge(length: u32) -> Sge {
 
 #[test]
 fn a_full_queue_refuses_and_changes_nothing() {
-    let mut sender = Sender::new(Settings { blocks: 8, ..Settings::default() });
+    let mut sender = Sender::new(Settings { wqebbs: 8, ..Settings::default() });
     for i in 0..7 {
         sender.queue.post(&Write::new(sge(64), REMOTE), i).unwrap();
     }
@@ -57,7 +57,7 @@ fn a_full_queue_refuses_and_changes_nothing() {
 /// besides.
 #[test]
 fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
-    let mut sender = Sender::new(Settings { blocks: 8, register: None, ..Settings::default() });
+    let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
     sender.ring.fill(0xee);
     let klms = [Sge::new(0x1111, 0x20, Lkey(0xaa01)), Sge::new(0x2222, 0x30, Lkey(0xbb02))];
     let access =
@@ -106,7 +106,7 @@ fn a_change_of_a_key_that_cannot_be_is_refused() {
         assert_eq!(queue.post(&request, 0), Err(why));
     }
     assert_eq!(queue.free(), queue.capacity());
-    let mut sender = Sender::new(Settings { blocks: 32, register: None, ..Settings::default() });
+    let mut sender = Sender::new(Settings { wqebbs: 32, register: None, ..Settings::default() });
     let most = 65_532 * Umr::ENTRY_BYTES as u32;
     for (request, wqebbs) in [
         (Umr::map(key, access, &[sge(1); Umr::MOST_INLINE]), 15),
@@ -119,11 +119,11 @@ fn a_change_of_a_key_that_cannot_be_is_refused() {
     }
 }
 
-/// A datagram's address fills the first block, so that an empty SGE behind it would lie in a
+/// A datagram's address fills the first wqebb, so that an empty SGE behind it would lie in a
 /// neighbour's.
 #[test]
 fn an_empty_datagram_writes_nothing_behind_its_block() {
-    let mut sender: Sender<Ud> = Sender::of(Settings { blocks: 4, ..Settings::default() });
+    let mut sender: Sender<Ud> = Sender::of(Settings { wqebbs: 4, ..Settings::default() });
     let to = to_lid(7).to(Qpn(0x99), QKey(1));
     sender.ring.fill(0xee);
     sender.queue.post(&Send::new(sge(0)).to(&to), 1).unwrap();
@@ -291,7 +291,7 @@ fn a_cqe_that_cannot_be_is_a_typed_error_and_completes_nothing() {
             other => panic!("{other:?}"),
         }
     };
-    // The second block of the request, and what was never posted. The index counts modulo the ring.
+    // The second wqebb of the request, and what was never posted. The index counts modulo the ring.
     for index in [1, 2, 63, 65, 0x8001, 0xffff] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_counter(index);
         assert_eq!(try_one(&edit), Malformed::Index(WqeIndex(index)));
@@ -369,14 +369,14 @@ proptest! {
         start in any::<u16>(),
         steps in proptest::collection::vec(step(), 1..80),
     ) {
-        let mut sender = Sender::new(Settings { blocks: 16, ..Settings::default() });
+        let mut sender = Sender::new(Settings { wqebbs: 16, ..Settings::default() });
         sender.advance(start, false);
-        // (cookie, index, blocks, opcode) of what is outstanding.
+        // (cookie, index, wqebbs, opcode) of what is outstanding.
         let mut outstanding = std::collections::VecDeque::new();
         let (mut cookie, mut index) = (0, start);
         let four = [sge(9); 4];
         for step in steps {
-            let used: u32 = outstanding.iter().map(|&(_, _, blocks, _)| blocks).sum();
+            let used: u32 = outstanding.iter().map(|&(_, _, wqebbs, _)| wqebbs).sum();
             prop_assert_eq!(sender.queue.free(), 16 - used);
             let mut posted = Vec::new();
             match step {
@@ -414,13 +414,13 @@ proptest! {
                     }
                 }
             }
-            let mut free = 16 - outstanding.iter().map(|&(_, _, blocks, _)| blocks).sum::<u32>();
-            for (i, (result, blocks, opcode)) in posted.into_iter().enumerate() {
-                if blocks <= free {
+            let mut free = 16 - outstanding.iter().map(|&(_, _, wqebbs, _)| wqebbs).sum::<u32>();
+            for (i, (result, wqebbs, opcode)) in posted.into_iter().enumerate() {
+                if wqebbs <= free {
                     prop_assert_eq!(result, Ok(WqeIndex(index)));
-                    outstanding.push_back((cookie + i as u64, index, blocks, opcode));
-                    index = index.wrapping_add(blocks as u16);
-                    free -= blocks;
+                    outstanding.push_back((cookie + i as u64, index, wqebbs, opcode));
+                    index = index.wrapping_add(wqebbs as u16);
+                    free -= wqebbs;
                 } else {
                     prop_assert_eq!(result, Err(PostError::Full));
                 }

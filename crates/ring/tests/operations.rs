@@ -41,7 +41,7 @@ struct Answer {
 }
 
 fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
-    let settings = Settings { blocks: wqebbs, max_sges: 1, max_inline: 0, ..Settings::default() };
+    let settings = Settings { wqebbs, max_sges: 1, max_inline: 0, ..Settings::default() };
     let mut queue = Sender::<S>::of(settings).queue;
     queue.set_capabilities(|capability| Some(capability) != lacks);
     queue

@@ -73,7 +73,7 @@ pub(crate) struct Sender<S: Service = Rc> {
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) qpn: u32,
-    pub(crate) blocks: usize,
+    pub(crate) wqebbs: usize,
     pub(crate) signal_all: bool,
     pub(crate) blueflame: BlueFlame,
     /// Offset of the BlueFlame register; none: a plain doorbell.
@@ -86,7 +86,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             qpn: 0x123,
-            blocks: 64,
+            wqebbs: 64,
             signal_all: false,
             blueflame: BlueFlame::Always,
             register: Some(0x800),
@@ -109,7 +109,7 @@ impl<S: Service> Sender<S> {
             Some(offset) => page.blueflame(offset, 256).unwrap(),
             None => page.doorbell(),
         };
-        let (ring, record) = (memory(64 * settings.blocks), memory(8));
+        let (ring, record) = (memory(64 * settings.wqebbs), memory(8));
         let queue = SendQueue::of(SendQueueParts {
             qpn: Qpn(settings.qpn),
             ring: ring_of(&ring),

@@ -48,7 +48,7 @@ fn an_unsignaled_request_is_completed_by_the_next_signaled_one(lab: &Lab) -> Res
         }
         pair.a.qp.post(&Write::new(Inline(b"aloud"), to).signaled(), 5)?;
         ensure_eq!(pair.a.sent()??.cookie, 5, "cookie");
-        ensure_eq!(pair.a.qp.send.free(), free, "free blocks");
+        ensure_eq!(pair.a.qp.send.free(), free, "free WQEBBs");
     }
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
     quiet("an unsignaled request completed", || qp.poll(send_cq))
@@ -153,7 +153,7 @@ fn a_batch_that_is_dropped_posts_nothing(lab: &Lab) -> Result<(), Stop> {
         let mut batch = pair.a.qp.batch();
         batch.post(&Write::new(Inline(b"never"), to).signaled(), 13)?;
         drop(batch);
-        ensure_eq!(pair.a.qp.send.free(), free, "free blocks");
+        ensure_eq!(pair.a.qp.send.free(), free, "free WQEBBs");
         pair.a.qp.post(&Nop::new().signaled(), 1)?;
         ensure_eq!(pair.a.sent()??.cookie, 1, "cookie");
     }
@@ -168,7 +168,7 @@ fn blueflame_and_plain_doorbells_do_the_same(lab: &Lab) -> Result<(), Stop> {
         pair.a.fill(0, b"gathered")?;
         let (from, to) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
         for round in 0..100u8 {
-            // One block, several blocks, and no inline data: each is a doorbell of its own kind.
+            // One wqebb, several wqebbs, and no inline data: each is a doorbell of its own kind.
             pair.a.perform(&Write::new(Inline(&[round; 12]), to).signaled())?;
             ensure_eq!(pair.b.bytes(0, 12)?, [round; 12], format!("{blueflame:?}, 12 bytes"));
             pair.a.perform(&Write::new(Inline(&[round; 200]), to).signaled())?;
@@ -185,7 +185,7 @@ fn a_ring_wraps_with_requests_of_every_size(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { inline: most as u32, ..QpConfig::new(2, 1) };
     let mut pair = Pair::with(lab, &config, 4096)?;
     let to = pair.b.remote(0)?;
-    // Requests of 1 to 16 blocks in a ring of 32: each starts somewhere else, and many go over the
+    // Requests of 1 to 16 wqebbs in a ring of 32: each starts somewhere else, and many go over the
     // end.
     for round in 0..400usize {
         let length = round * 131 % most;

@@ -494,7 +494,7 @@ fn a_request_that_cannot_be_is_refused_before_it_is_posted(lab: &Lab) -> Result<
     for (got, why) in refused {
         ensure_eq!(got, Err(why), "what cannot be posted");
     }
-    ensure_eq!(pair.a.qp.send.free(), free, "free blocks");
+    ensure_eq!(pair.a.qp.send.free(), free, "free WQEBBs");
     Ok(())
 }
 

@@ -60,6 +60,37 @@ fn queues_move_as_many_bytes_as_each_other_whatever_their_messages_are_like() {
 }
 
 #[test]
+fn queues_move_as_many_bytes_as_each_other_in_packets_too() {
+    let mut rig = Rig::new();
+    let (mut a, _) = pair(&mut rig, RC);
+    let (mut c, _) = pair(&mut rig, RC);
+    rig.world.in_packets = true;
+    let length = 120 << 10;
+    let (from, lkey) = filled(&mut rig, length);
+    let (to, rkey) = rig.region(1, length.into());
+    let (other, other_key) = rig.region(1, 4096);
+    rig.post(&mut a, Request::write(to, rkey).sge(from, length, lkey));
+    for _ in 0..15 {
+        let wqe = Request::write(other, other_key).sge(from, 4096, lkey).wqe(c.qpn, c.posted);
+        rig.place(&mut c, &wqe);
+    }
+    rig.ring(&c);
+    // Before the last short ones are on their way, and the long one has the turns for itself.
+    let mut done = 0;
+    while done < 12 {
+        assert!(engine::step(&mut rig.world));
+        done += usize::from(rig.poll(0, c.send_cq).is_some());
+    }
+    let there = rig.bytes(to, length as usize);
+    let arrived =
+        there.iter().zip(pattern(length)).take_while(|(one, other)| *one == other).count();
+    // A turn is of 16 KiB at most.
+    assert!((32 << 10..=64 << 10).contains(&arrived), "{arrived} bytes against 48 KiB");
+    rig.one(0, a.send_cq);
+    assert!(rig.bytes(to, length as usize) == pattern(length));
+}
+
+#[test]
 fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
     for lost in [false, true] {
         let mut rig = Rig::new();

@@ -1,26 +1,27 @@
-//! Rust lines are at most 100 columns wide. rustfmt breaks code, but neither comments nor strings
-//! nor what it does not understand; this finds what it left.
+//! Rust lines are at most 100 columns wide, and those of Markdown 120. rustfmt breaks code, but
+//! neither comments nor strings nor what it does not understand; this finds what it left.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::Result;
 
-/// Columns of a line, which are characters.
+/// Columns of a line, which are characters, of Rust and of Markdown.
 const WIDTH: usize = 100;
+const MARKDOWN_WIDTH: usize = 120;
 /// What is generated is as wide as its generator makes it.
 const GENERATED: &str = "crates/prm/src/generated/";
 
-/// The lines that are too long in the Rust files below `root` that git knows or may add, as
+/// The lines that are too long in the files below `root` that git knows or may add, as
 /// `file:line: columns`.
 pub(crate) fn too_long(root: &Path) -> Result<Vec<String>> {
     let listed = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.md"])
         .current_dir(root)
         .output()?;
     if !listed.status.success() {
         let errors = String::from_utf8_lossy(&listed.stderr);
-        return Err(format!("git does not list the Rust files: {}", errors.trim()).into());
+        return Err(format!("git does not list the files: {}", errors.trim()).into());
     }
     let mut found = Vec::new();
     for file in String::from_utf8(listed.stdout)?.lines() {
@@ -29,16 +30,31 @@ pub(crate) fn too_long(root: &Path) -> Result<Vec<String>> {
             continue;
         }
         let text = std::fs::read_to_string(root.join(file))?;
-        for (line, number) in text.lines().zip(1..) {
-            if is_too_long(line) {
-                found.push(format!(
-                    "{file}:{number}: {} columns; at most {WIDTH}",
-                    line.chars().count()
-                ));
-            }
-        }
+        let (long, most) = match file.ends_with(".md") {
+            true => (long_prose(&text), MARKDOWN_WIDTH),
+            false => (numbered(&text).filter(|(_, line)| is_too_long(line)).collect(), WIDTH),
+        };
+        found.extend(long.iter().map(|(number, line)| {
+            format!("{file}:{number}: {} columns; at most {most}", line.chars().count())
+        }));
     }
     Ok(found)
+}
+
+/// Lines and their numbers.
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines())
+}
+
+/// The lines of Markdown that are too long. Rows of tables and code cannot be broken.
+fn long_prose(text: &str) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let long = |&(_, line): &(usize, &str)| {
+        in_code ^= line.trim_start().starts_with("```");
+        let breaks = !in_code && !line.starts_with('|') && !line.starts_with("    ");
+        breaks && line.chars().count() > MARKDOWN_WIDTH
+    };
+    numbered(text).filter(long).collect()
 }
 
 /// A URL that has its comment line for itself cannot be broken.
@@ -52,7 +68,7 @@ fn is_too_long(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_too_long, too_long};
+    use super::{is_too_long, long_prose, too_long};
 
     #[test]
     fn columns_are_characters_and_a_url_alone_in_a_comment_may_be_longer() {
@@ -62,6 +78,14 @@ mod tests {
         assert!(!is_too_long(&format!("    // {url}")));
         assert!(is_too_long(&format!("    // see {url}")));
         assert!(is_too_long(&format!("    let url = \"{url}\";")));
+    }
+
+    #[test]
+    fn prose_is_broken_where_tables_and_code_cannot_be() {
+        let long = "a ".repeat(61);
+        let text = format!("{long}\n| {long}\n```\n{long}\n```\n    {long}\n- {long}\nshort");
+        let found: Vec<_> = long_prose(&text).iter().map(|(number, _)| *number).collect();
+        assert_eq!(found, [1, 7]);
     }
 
     #[test]

@@ -10,37 +10,14 @@ use std::sync::Arc;
 use verbless_devx::{Error, ModelToken, Pd, Uar};
 use verbless_prm as prm;
 pub use verbless_prm::DpaThreadState;
-use verbless_prm::{
-    AccessRegisterUserIn, AccessRegisterUserOut, DpaAffinity, DpaFault, GeneralObjectType,
-    NicCapExtReg, NicDpaEugReg, NicDpaOperation, RegisterId, Structure,
-};
+use verbless_prm::{DpaAffinity, DpaFault, GeneralObjectType, Structure};
 
 use crate::device::Device;
-use crate::error::limit;
 use crate::general::GeneralObject;
 use crate::memory::UserMemory;
 
 /// No outbox or window.
 const NONE: u16 = 0xffff;
-
-/// How large a device's DPA is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DpaCaps {
-    /// Execution units.
-    pub units: u16,
-    /// Groups of units that there may be.
-    pub groups: u16,
-    /// Units that a group may have.
-    pub units_per_group: u16,
-}
-
-/// A group of execution units, to which threads and calls can be bound. It is taken away when it is
-/// dropped; if threads are bound to it then, it stays, also after the context.
-#[derive(Debug)]
-pub struct DpaGroup {
-    device: Device,
-    id: u16,
-}
 
 /// What a process is made of.
 #[derive(Debug, Clone)]
@@ -272,55 +249,6 @@ pub struct DpaWindow {
 }
 
 impl Device {
-    /// ACCESS_REGISTER_USER.
-    fn access_register_user<R: Structure>(
-        &self,
-        id: RegisterId,
-        op_mod: u16,
-        register: &mut R,
-    ) -> Result<(), Error> {
-        let mut head = AccessRegisterUserIn::new();
-        head.set_op_mod(op_mod).set_register_id(id);
-        let input = [head.as_bytes().as_slice(), register.as_bytes()].concat();
-        let mut output = vec![0; AccessRegisterUserOut::BYTES + R::BYTES];
-        self.devx_other(&input, &mut output)?;
-        register.as_mut_bytes().copy_from_slice(&output[AccessRegisterUserOut::BYTES..]);
-        Ok(())
-    }
-
-    /// How large the DPA is (register NIC_CAP_EXT).
-    ///
-    /// # Errors
-    /// The device has no DPA, or shows no registers to users (capability access_register_user).
-    pub fn dpa_caps(&self) -> Result<DpaCaps, Error> {
-        let mut register = NicCapExtReg::default();
-        // The capabilities of the DPA.
-        register.set_cap_group(1);
-        let read = AccessRegisterUserIn::READ;
-        self.access_register_user(RegisterId::NIC_CAP_EXT, read, &mut register)?;
-        let cap = prm::DpaCap::from_prefix(register.cap_data()).copied().unwrap_or_default();
-        Ok(DpaCaps {
-            units: cap.max_num_dpa_eu(),
-            groups: cap.max_num_dpa_eug(),
-            units_per_group: cap.max_num_dpa_eu_per_group(),
-        })
-    }
-
-    /// Makes a group of execution units (register NIC_DPA_EUG). Of the name the first 16 bytes
-    /// count.
-    ///
-    /// # Errors
-    /// A unit does not exist, there are as many groups as may be, or the user may not.
-    pub fn create_dpa_group(&self, name: &str, units: &[u16]) -> Result<DpaGroup, Error> {
-        let mut register = group_register(units)?;
-        let mut bytes = [0; 16];
-        bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
-        register.set_operation(NicDpaOperation::CREATE).set_eug_name(&bytes);
-        let write = AccessRegisterUserIn::WRITE;
-        self.access_register_user(RegisterId::NIC_DPA_EUG, write, &mut register)?;
-        Ok(DpaGroup { device: self.clone(), id: register.eug_id() })
-    }
-
     /// Makes a process.
     ///
     /// # Errors
@@ -474,63 +402,6 @@ pub(crate) fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {
     let mut context = S::default();
     context.as_mut_bytes().copy_from_slice(&bytes);
     Ok(context)
-}
-
-/// The register with these units in its mask.
-fn group_register(units: &[u16]) -> Result<NicDpaEugReg, Error> {
-    const MOST: u16 = 1024;
-    let mut register = NicDpaEugReg::default();
-    for &unit in units {
-        if unit >= MOST {
-            return Err(limit("ACCESS_REGISTER_USER", "a unit's number", unit.into(), MOST.into()));
-        }
-        let (index, bit) = (usize::from(unit) / 32, unit % 32);
-        register.set_member_mask(index, register.member_mask(index) | 1 << bit);
-    }
-    Ok(register)
-}
-
-impl DpaGroup {
-    /// Its number, for [`Affinity::Group`].
-    pub fn id(&self) -> u16 {
-        self.id
-    }
-
-    /// The units that it has now.
-    pub fn units(&self) -> Result<Vec<u16>, Error> {
-        let mut register = NicDpaEugReg::default();
-        register.set_eug_id(self.id);
-        let read = AccessRegisterUserIn::READ;
-        self.device.access_register_user(RegisterId::NIC_DPA_EUG, read, &mut register)?;
-        let has = |unit: &u16| register.member_mask(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
-        Ok((0..1024).filter(has).collect())
-    }
-
-    /// Gives it other units. What runs on one of the old ones ends its run there.
-    pub fn set_units(&self, units: &[u16]) -> Result<(), Error> {
-        let mut register = group_register(units)?;
-        register.set_operation(NicDpaOperation::MODIFY).set_eug_id(self.id);
-        let write = AccessRegisterUserIn::WRITE;
-        self.device.access_register_user(RegisterId::NIC_DPA_EUG, write, &mut register)
-    }
-
-    /// Takes it away.
-    ///
-    /// # Errors
-    /// Threads or calls are bound to it.
-    pub fn destroy(&self) -> Result<(), Error> {
-        let mut register = NicDpaEugReg::default();
-        register.set_operation(NicDpaOperation::DESTROY).set_eug_id(self.id);
-        let write = AccessRegisterUserIn::WRITE;
-        self.device.access_register_user(RegisterId::NIC_DPA_EUG, write, &mut register)
-    }
-}
-
-impl Drop for DpaGroup {
-    fn drop(&mut self) {
-        // If it is gone already, or bound, there is no one to tell.
-        let _ = self.destroy();
-    }
 }
 
 impl DpaProcess {

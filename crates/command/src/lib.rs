@@ -13,6 +13,7 @@ mod caps;
 mod cq;
 mod device;
 mod dpa;
+mod dpa_units;
 mod emulated;
 mod error;
 mod general;
@@ -30,10 +31,10 @@ pub use caps::{CapMode, CapPage, Caps};
 pub use cq::{CqAttr, CqElement, CqObject, Moderation};
 pub use device::Device;
 pub use dpa::{
-    Affinity, DpaCall, DpaCallState, DpaCaps, DpaCrash, DpaEntry, DpaGroup, DpaOutbox, DpaProcess,
-    DpaProcessAttr, DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind,
-    DpaThreadState, DpaWindow,
+    Affinity, DpaCall, DpaCallState, DpaCrash, DpaEntry, DpaOutbox, DpaProcess, DpaProcessAttr,
+    DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState, DpaWindow,
 };
+pub use dpa_units::{DpaCaps, DpaGroup, DpaPartition, DpaPartitionAttr};
 pub use emulated::{
     DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, EmulatedDoorbell, EmulatedDoorbellInfo,
 };

@@ -14,18 +14,24 @@ mod context;
 mod coredump;
 #[cfg(feature = "gdb")]
 mod debug;
+mod partitions;
 mod process;
 mod registers;
 mod runner;
 mod scheduler;
 mod state;
 mod system;
+#[cfg(test)]
+mod tests;
 mod turns;
+mod units;
 
 pub(crate) use context::HEAP;
 #[cfg(feature = "gdb")]
 pub(crate) use debug::{Debugged, NextRun};
+pub(crate) use partitions::{Changes, Group, MOST_MEMBERS, Partition, Rights, Sharing, Unshared};
 pub(crate) use registers::{Ask, Doorbell, Given};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
-pub(crate) use scheduler::{Dpa, Group, Numbers, Refused};
+pub(crate) use scheduler::{Dpa, Numbers, Refused};
 pub(crate) use turns::{Turn, Waker};
+pub(crate) use units::Units;

@@ -94,11 +94,9 @@ impl Process {
         })
     }
 
-    /// Takes a stack and a context.
-    pub(super) fn take_slot(&mut self) -> Option<usize> {
-        let slot = self.slots.iter().position(|used| !used)?;
-        self.slots[slot] = true;
-        Some(slot)
+    /// A stack and a context that are not in use.
+    pub(super) fn free_slot(&self) -> Option<usize> {
+        self.slots.iter().position(|used| !used)
     }
 
     /// It has ended, for this reason.

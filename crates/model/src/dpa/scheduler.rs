@@ -9,11 +9,13 @@ use verbless_riscv::{Program, Ram};
 
 use super::context::{self, MOST_CONFIGS};
 use super::coredump;
+use super::partitions::Sharing;
 use super::process::{Process, ProcessState};
 use super::registers::{Outbox, Window};
-use super::runner::{Affinity, Runner, RunnerId, RunnerState, Shown, Start};
+use super::runner::{Runner, RunnerId, RunnerState, Shown, Start};
 use super::state::State;
 use super::turns::Waker;
+use super::units::Units;
 use crate::profile::DpaNumbers;
 
 /// How large a DPA is.
@@ -21,8 +23,9 @@ use crate::profile::DpaNumbers;
 pub(crate) struct Numbers {
     /// Execution units that programs may have.
     pub units: u16,
-    /// Groups of units that there may be.
+    /// Groups of units, and partitions, that there may be.
     pub groups: u16,
+    pub partitions: u16,
     /// Bytes of memory that all processes may take.
     pub memory: u64,
     /// Instructions of a run, unless its process says less.
@@ -33,8 +36,15 @@ impl From<&DpaNumbers> for Numbers {
     fn from(numbers: &DpaNumbers) -> Self {
         let all = numbers.cores * numbers.units_per_core;
         let units = all - numbers.reserved_units;
-        let DpaNumbers { groups, memory, watchdog, .. } = *numbers;
-        Self { units, groups, memory, watchdog }
+        let DpaNumbers { groups, partitions, memory, watchdog, .. } = *numbers;
+        Self { units, groups, partitions, memory, watchdog }
+    }
+}
+
+impl Numbers {
+    /// The units of a card, for functions that join.
+    pub(crate) fn sharing(&self) -> Sharing {
+        Sharing::new(self.units, self.groups, self.partitions)
     }
 }
 
@@ -51,15 +61,8 @@ pub(crate) enum Refused {
     NoUnit,
     /// An outbox or window that the process does not have.
     NoConfig,
-    /// Runners are bound to the group.
-    InUse,
-}
-
-/// A group of execution units.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Group {
-    pub name: [u8; 16],
-    pub units: Vec<u16>,
+    /// The function is in no partition of execution units.
+    NoPartition,
 }
 
 /// The DPA of a function.
@@ -74,9 +77,20 @@ pub(crate) struct Dpa {
 
 impl Dpa {
     pub(crate) fn new(numbers: Numbers) -> Self {
-        let units = vec![None; numbers.units.into()];
-        let state = Mutex::new(State { units, ..State::default() });
+        let state = Mutex::new(State::new(numbers.sharing()));
         Self { numbers, state, stopped: Condvar::new(), waker: Mutex::default() }
+    }
+
+    /// It shares these units, as the function with this vhca_id. Nothing runs yet.
+    pub(crate) fn share(&self, units: &Arc<Units>, vhca_id: u16) {
+        let mut state = self.state();
+        (state.card, state.vhca_id) = (units.clone(), vhca_id);
+    }
+
+    /// The units that it shares, and the vhca_id by which its function is known to them.
+    pub(crate) fn shares(&self) -> (Arc<Units>, u16) {
+        let state = self.state();
+        (state.card.clone(), state.vhca_id)
     }
 
     /// From now on, whoever gives turns is woken by this.
@@ -127,6 +141,9 @@ impl Dpa {
         if state.bytes + process.bytes > self.numbers.memory {
             return Err(Refused::Full);
         }
+        if !state.card.lock().sharing.add_process(state.vhca_id) {
+            return Err(Refused::NoPartition);
+        }
         state.bytes += process.bytes;
         state.processes.insert(number, process);
         Ok(heap)
@@ -141,8 +158,9 @@ impl Dpa {
         }
         if let Some(process) = state.processes.remove(&number) {
             state.bytes -= process.bytes;
+            state.card.lock().sharing.remove_process(state.vhca_id);
         }
-        state.assign();
+        state.collect();
         self.announce(&state);
         drop(state);
         drop(self.settled());
@@ -192,64 +210,28 @@ impl Dpa {
         self.numbers
     }
 
-    /// A group of units.
-    pub(crate) fn group(&self, id: u16) -> Option<Group> {
-        self.state().groups.get(&id).cloned()
-    }
-
-    /// Makes a group.
-    pub(crate) fn add_group(&self, group: Group) -> Result<u16, Refused> {
+    /// How units are shared has changed: whoever got one is to hear of it.
+    pub(crate) fn units_changed(&self) {
         let mut state = self.state();
-        state.check(&group)?;
-        let mut numbers = 0..self.numbers.groups;
-        let id = numbers.find(|id| !state.groups.contains_key(id)).ok_or(Refused::Full)?;
-        state.groups.insert(id, group);
-        Ok(id)
-    }
-
-    /// Gives a group other units. Runs that have one of the old ones keep it until they are over.
-    pub(crate) fn change_group(&self, id: u16, group: Group) -> Result<(), Refused> {
-        let mut state = self.state();
-        state.check(&group)?;
-        *state.groups.get_mut(&id).ok_or(Refused::NoUnit)? = group;
-        state.assign();
+        state.collect();
         self.announce(&state);
-        Ok(())
-    }
-
-    /// Takes a group away.
-    pub(crate) fn remove_group(&self, id: u16) -> Result<(), Refused> {
-        let mut state = self.state();
-        if state.runners.values().any(|it| it.start.affinity == Affinity::Group(id)) {
-            return Err(Refused::InUse);
-        }
-        state.groups.remove(&id).map(drop).ok_or(Refused::NoUnit)
-    }
-
-    /// Takes all groups away, as a function does that starts afresh.
-    pub(crate) fn remove_groups(&self) {
-        self.state().groups.clear();
     }
 
     /// Its function is dead: nothing runs any more.
     pub(crate) fn halt(&self) {
-        self.state().halt();
+        let mut state = self.state();
+        state.halt();
+        self.announce(&state);
+        drop(state);
         drop(self.settled());
     }
 
     /// Takes a thread or a call in. A call begins at once.
     pub(crate) fn add(&self, id: RunnerId, process: u32, start: Start) -> Result<(), Refused> {
         let mut state = self.state();
-        let there = match start.affinity {
-            Affinity::Any => true,
-            Affinity::Unit(unit) => usize::from(unit) < state.units.len(),
-            Affinity::Group(group) => state.groups.contains_key(&group),
-        };
-        if !there {
-            return Err(Refused::NoUnit);
-        }
         state.serials += 1;
         let serial = state.serials;
+        let (card, vhca_id) = (state.card.clone(), state.vhca_id);
         let room = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
         let has = |id: u16, there: bool| id == context::NO_ID || there;
         let windows = start.windows.iter().all(|id| has(*id, room.windows.contains_key(id)));
@@ -259,7 +241,11 @@ impl Dpa {
         if room.state.status != 0 {
             return Err(Refused::NoProcess);
         }
-        let slot = room.take_slot().ok_or(Refused::Full)?;
+        let slot = room.free_slot().ok_or(Refused::Full)?;
+        if !card.lock().sharing.bind(vhca_id, start.affinity) {
+            return Err(Refused::NoUnit);
+        }
+        room.slots[slot] = true;
         state.runners.insert(id, Runner::new(serial, process, slot, start));
         if matches!(id, RunnerId::Call(_)) {
             state.wake(id);
@@ -285,7 +271,7 @@ impl Dpa {
     pub(crate) fn take_away(&self, id: RunnerId) {
         let mut state = self.state();
         state.forget(id);
-        state.assign();
+        state.collect();
         self.announce(&state);
         drop(state);
         drop(self.settled());
@@ -307,7 +293,7 @@ impl Dpa {
     }
 
     pub(super) fn announce(&self, state: &State) {
-        if !state.ready.is_empty() {
+        if !state.ready.is_empty() || state.card.lock().owes() {
             self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake();
         }
     }

@@ -1,29 +1,33 @@
 //! What a DPA holds: processes, what runs in them, and the execution units that runs have.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use verbless_prm::DpaFault;
 use verbless_riscv::{Hart, Stopper};
 
 use super::context;
+use super::partitions::{Rights, Sharing};
 use super::process::{Crash, Process};
 use super::registers::{Ask, Outbox};
-use super::runner::{Affinity, Runner, RunnerId, RunnerState};
-use super::scheduler::{Group, Refused};
+use super::runner::{Runner, RunnerId, RunnerState};
 use super::system::End;
 use super::turns::{Next, Turn};
+use super::units::{Ticket, Units};
 
-#[derive(Default)]
 pub(super) struct State {
+    /// The units, which it shares with the other functions of its card, ...
+    pub(super) card: Arc<Units>,
+    /// ... to which it is this function.
+    pub(super) vhca_id: u16,
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) runners: BTreeMap<RunnerId, Runner>,
     /// Runners that wait for a unit.
-    pub(super) waiting: VecDeque<RunnerId>,
+    pub(super) waiting: BTreeMap<Ticket, RunnerId>,
     /// Runners that have one and wait for a turn.
     pub(super) ready: VecDeque<RunnerId>,
-    /// By unit, who has it.
-    pub(super) units: Vec<Option<RunnerId>>,
-    pub(super) groups: BTreeMap<u16, Group>,
+    /// Runners that have a unit, by its number.
+    pub(super) units: BTreeMap<u16, RunnerId>,
     pub(super) serials: u64,
     /// The function is dead.
     pub(super) halted: bool,
@@ -43,12 +47,24 @@ pub(super) struct Out {
 }
 
 impl State {
-    /// A group has units, all of which exist.
-    pub(super) fn check(&self, group: &Group) -> Result<(), Refused> {
-        let there = |unit: &u16| usize::from(*unit) < self.units.len();
-        match !group.units.is_empty() && group.units.iter().all(there) {
-            true => Ok(()),
-            false => Err(Refused::NoUnit),
+    /// That of the only function of a card.
+    pub(super) fn new(mut sharing: Sharing) -> Self {
+        const ALONE: u16 = 0;
+        sharing.join(ALONE, Rights { by_default: true, manages: true });
+        Self {
+            card: Units::new(sharing),
+            vhca_id: ALONE,
+            processes: BTreeMap::new(),
+            runners: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            ready: VecDeque::new(),
+            units: BTreeMap::new(),
+            serials: 0,
+            halted: false,
+            bytes: 0,
+            #[cfg(feature = "gdb")]
+            debugging: Default::default(),
+            out: BTreeMap::new(),
         }
     }
 
@@ -115,9 +131,7 @@ impl State {
         runner.shown.events = runner.shown.events.wrapping_add(1);
         match runner.state {
             RunnerState::Idle => {
-                runner.state = RunnerState::Waiting;
-                self.waiting.push_back(id);
-                self.assign();
+                self.queue(id);
             }
             RunnerState::Waiting | RunnerState::Running => runner.again = true,
             RunnerState::Finished => {}
@@ -135,56 +149,60 @@ impl State {
         there
     }
 
-    /// Gives units to those who wait for them.
-    pub(super) fn assign(&mut self) {
-        if self.halted {
-            return;
-        }
-        let mut at = 0;
-        while let Some(&id) = self.waiting.get(at) {
-            let Some(runner) = self.runners.get_mut(&id) else {
-                self.waiting.remove(at);
-                continue;
-            };
-            let free = |unit: &u16| self.units.get(usize::from(*unit)).is_some_and(Option::is_none);
-            let unit = match runner.start.affinity {
-                Affinity::Any => (0..self.units.len() as u16).find(free),
-                Affinity::Unit(unit) => Some(unit).filter(free),
-                Affinity::Group(group) => {
-                    self.groups.get(&group).and_then(|it| it.units.iter().copied().find(free))
-                }
-            };
-            let Some(process) = self.processes.get(&runner.process) else {
-                self.waiting.remove(at);
-                continue;
-            };
-            match unit {
-                Some(unit) => {
-                    self.units[usize::from(unit)] = Some(id);
-                    runner.shown.unit = unit;
-                    runner.state = RunnerState::Running;
-                    runner.begin(process);
-                    self.ready.push_back(id);
-                    self.waiting.remove(at);
-                }
-                None => at += 1,
+    /// A runner is to have a unit, and begins its next run when it has.
+    fn queue(&mut self, id: RunnerId) {
+        let Some(runner) = self.runners.get_mut(&id).filter(|_| !self.halted) else { return };
+        runner.state = RunnerState::Waiting;
+        let ticket = self.card.lock().ask(self.vhca_id, runner.start.affinity);
+        self.waiting.insert(ticket, id);
+        self.collect();
+    }
+
+    /// Begins the runs that have been granted a unit.
+    pub(super) fn collect(&mut self) {
+        let granted = self.card.lock().collect(self.vhca_id);
+        for (ticket, unit) in granted {
+            let begun = self.waiting.remove(&ticket).filter(|&id| self.begin(id, unit));
+            if begun.is_none() {
+                self.card.lock().give(unit);
             }
         }
     }
 
-    /// Whoever has it lets a unit go.
+    fn begin(&mut self, id: RunnerId, unit: u16) -> bool {
+        let Some(runner) = self.runners.get_mut(&id) else { return false };
+        let Some(process) = self.processes.get(&runner.process) else { return false };
+        self.units.insert(unit, id);
+        runner.shown.unit = unit;
+        runner.state = RunnerState::Running;
+        runner.begin(process);
+        self.ready.push_back(id);
+        true
+    }
+
+    /// Whoever has or wants a unit lets it go.
     pub(super) fn release(&mut self, id: RunnerId) {
-        for unit in self.units.iter_mut().filter(|unit| **unit == Some(id)) {
-            *unit = None;
-        }
+        let mut card = self.card.lock();
+        self.units.retain(|&unit, &mut has| {
+            if has == id {
+                card.give(unit);
+            }
+            has != id
+        });
+        self.waiting.retain(|&ticket, &mut waits| {
+            if waits == id {
+                card.cancel(self.vhca_id, ticket);
+            }
+            waits != id
+        });
         self.ready.retain(|&ready| ready != id);
-        self.waiting.retain(|&waiting| waiting != id);
     }
 
     pub(super) fn forget(&mut self, id: RunnerId) {
         let Some(runner) = self.runners.remove(&id) else { return };
         self.stop(runner.serial);
         self.release(id);
+        self.card.lock().sharing.unbind(runner.start.affinity);
         if let Some(process) = self.processes.get_mut(&runner.process) {
             process.slots[runner.slot] = false;
         }
@@ -222,9 +240,8 @@ impl State {
         }
         self.release(turn.id);
         if waits {
-            self.waiting.push_back(turn.id);
+            self.queue(turn.id);
         }
-        self.assign();
         Next::Over
     }
 
@@ -232,7 +249,12 @@ impl State {
     pub(super) fn halt(&mut self) {
         self.halted = true;
         self.ready.clear();
-        self.waiting.clear();
+        let mut card = self.card.lock();
+        for ticket in std::mem::take(&mut self.waiting).into_keys() {
+            card.cancel(self.vhca_id, ticket);
+        }
+        std::mem::take(&mut self.units).into_keys().for_each(|unit| card.give(unit));
+        drop(card);
         let serials: Vec<_> = self.out.keys().copied().collect();
         serials.into_iter().for_each(|serial| self.stop(serial));
     }
@@ -258,7 +280,7 @@ impl State {
                 self.stop(serial);
             }
         }
-        self.assign();
+        self.collect();
         Next::Over
     }
 

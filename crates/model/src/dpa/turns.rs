@@ -86,6 +86,10 @@ impl Dpa {
     /// A turn for the next run that waits for one.
     pub(crate) fn turn(&self) -> Option<Turn> {
         let mut state = self.state();
+        // Another function may have given back what a run here waits for.
+        if !state.waiting.is_empty() {
+            state.collect();
+        }
         loop {
             let at = state.ready.iter().position(|&id| !state.is_kept(id))?;
             if let Some(turn) = state.take_turn(at) {

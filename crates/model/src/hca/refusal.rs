@@ -215,8 +215,23 @@ refusals! {
     DpaUnit = 0xcc, BAD_PARAM, "There is no such execution unit or group of them.";
     DpaConfig = 0xcd, BAD_PARAM, "The process has no such outbox or window.";
     DpaAbsent = 0xce, BAD_PARAM, "The device has no DPA.";
-    DpaGroupInUse = 0xd0, BAD_RES_STATE,
-        "Threads or calls are bound to the group of execution units: destroy them first.";
+    DpaUnitsInUse = 0xd0, BAD_RES_STATE,
+        "Threads or calls are bound to the execution units, groups are of them, or a function \
+         whose partition would change has processes: destroy those first.";
+    DpaPartitionless = 0xd9, BAD_PARAM,
+        "The function is in no partition of execution units: the function that manages them must \
+         make one that names its vhca_id (register NIC_DPA_EU_PARTITION).";
+    DpaPartition = 0xda, BAD_PARAM,
+        "There is no such partition, execution unit or function on the card, or the partition \
+         would have no units.";
+    DpaUnitTaken = 0xdb, BAD_PARAM,
+        "An execution unit or function is in another partition: take it out of that first.";
+    DpaNotManager = 0xdc, BAD_OP,
+        "Only the function that manages the card's execution units may do that: a PF of the DPU \
+         side, or without one PF 0.";
+    DpaModifySelect = 0xde, BAD_PARAM, "modify_field_select names a field that is not there.";
+    DpaTooManyGroups = 0xdd, NO_RES,
+        "There are as many groups of execution units, or partitions, as may be.";
     DpaEntry = 0xcf, BAD_PARAM, "The address of the handler or function is 0 or odd.";
 
     WrongLink = 0xa0, BAD_PARAM, "The command is not for the link layer of the ports.";

@@ -269,7 +269,8 @@ impl Hca {
         self.nic_vport = None;
         self.roce_addresses.fill(RoceAddrLayout::zeroed());
         if let Some(dpa) = &self.dpa {
-            dpa.remove_groups();
+            let (units, vhca_id) = dpa.shares();
+            units.with(|sharing| sharing.remove_groups(vhca_id));
         }
     }
 

@@ -214,7 +214,7 @@ sections! {
         pub vectors: u32,
     }
 
-    /// How large the data path accelerator is that a function has.
+    /// How large the data path accelerator is that a card has.
     pub struct DpaNumbers {
         /// Cores.
         pub cores: u16,
@@ -224,7 +224,9 @@ sections! {
         pub reserved_units: u16,
         /// Groups of units that there may be.
         pub groups: u16,
-        /// Bytes that all processes may take: programs, heaps, stacks.
+        /// Partitions of units among functions that there may be, besides the default one.
+        pub partitions: u16,
+        /// Bytes that all processes of a function may take: programs, heaps, stacks.
         pub memory: u64,
         /// Instructions after which a run is stopped.
         pub watchdog: u64,

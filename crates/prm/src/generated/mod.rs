@@ -509,6 +509,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "registers")]
     NicCapExtReg::INFO,
     #[cfg(feature = "registers")]
+    NicDpaEuPartitionReg::INFO,
+    #[cfg(feature = "registers")]
     NicDpaEugReg::INFO,
     NicVportContext::INFO,
     #[cfg(feature = "registers")]
@@ -811,6 +813,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     MtutcFreqAdjUnits::INFO,
     #[cfg(feature = "registers")]
     MtutcOperation::INFO,
+    #[cfg(feature = "registers")]
+    NicDpaEuPartitionModify::INFO,
+    #[cfg(feature = "registers")]
+    NicDpaEugModify::INFO,
     #[cfg(feature = "registers")]
     NicDpaOperation::INFO,
     #[cfg(feature = "kernel")]

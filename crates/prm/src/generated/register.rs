@@ -138,6 +138,8 @@ enumeration! {
         NIC_CAP_EXT = 0xc011,
         /// Groups of the DPA's execution units; nic_dpa_eug_reg.
         NIC_DPA_EUG = 0xc012,
+        /// Partitions of the DPA's execution units among functions; nic_dpa_eu_partition_reg.
+        NIC_DPA_EU_PARTITION = 0xc015,
     }
 }
 
@@ -558,6 +560,30 @@ enumeration! {
 }
 
 enumeration! {
+    /// What of a group MODIFY changes.
+    ///
+    /// Source: mstflint: register_access_table.adb nic_dpa_eug_reg.
+    pub struct NicDpaEugModify(pub u32) = "nic_dpa_eug_modify", 32 bits {
+        /// The units of the group.
+        MEMBER_MASK = 1,
+    }
+}
+
+enumeration! {
+    /// What of a partition MODIFY changes.
+    ///
+    /// Source: mstflint: register_access_table.adb nic_dpa_eu_partition_reg.
+    pub struct NicDpaEuPartitionModify(pub u32) = "nic_dpa_eu_partition_modify", 32 bits {
+        /// The units of the partition.
+        MEMBER_MASK = 1,
+        /// How many groups there may be of its units.
+        MAX_NUM_EUG = 2,
+        /// The functions that may use it: num_vhca_id and vhca_id.
+        VHCA_ID = 4,
+    }
+}
+
+enumeration! {
     /// What a write of a register of groups or partitions of units does.
     ///
     /// Source: mstflint: register_access_table.adb.
@@ -927,6 +953,12 @@ pub static ACCESS_REGISTER_USER: CommandInfo = CommandInfo {
             when: "register_id",
             values: &[49170],
             info: NicDpaEugReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49173],
+            info: NicDpaEuPartitionReg::INFO,
         },
     ],
     sources: &["dpdk: MLX5_CMD_OP_ACCESS_REGISTER_USER"],
@@ -2024,19 +2056,49 @@ structure! {
     /// Source: mstflint: register_access_table.adb nic_dpa_eug_reg.
     NicDpaEugReg, NicDpaEugRegLayout, 0x100 bytes = "nic_dpa_eug_reg" {
         sources: ["mstflint: register_access_table.adb nic_dpa_eug_reg"];
-        reserved: [(0, 1), (5, 11), (32, 80), (256, 256), (1536, 512)];
+        reserved: [(0, 1), (5, 11), (64, 48), (256, 256), (1536, 512)];
         /// What a write does. `0x00.30:28`
         operation set_operation: named(NicDpaOperation(u8), 1, 3);
-        /// The group is of partition_id, and not of the function's own units. `0x00.27`
+        /// The group is of partition_id, and not of the function's own partition. `0x00.27`
         partition_id_valid set_partition_id_valid: flag(4);
         /// Number of the group; CREATE gives it. `0x00.15:0`
         eug_id set_eug_id: number(u16, 16, 16);
+        /// What MODIFY changes, bits of nic_dpa_eug_modify; a read shows what it can. `0x04`
+        modify_field_select set_modify_field_select: number(u32, 32, 32);
         /// Which partition, if partition_id_valid. `0x0c.15:0`
         partition_id set_partition_id: number(u16, 112, 16);
         /// Name of the group, padded with zeros. `0x10, 16 bytes`
         eug_name set_eug_name: bytes(0x10, 128);
-        /// Units of the group: unit n is bit n % 32 of element n / 32, by our reading. `0x40, 128
+        /// Units of the group, which no other group has: unit n is bit n % 32 of element n / 32, by
+        /// our reading. `0x40, 128 bytes`
+        member_mask set_member_mask: number(u32, 512, 32) [32];
+    }
+}
+
+structure! {
+    /// A partition of the DPA's execution units among functions of the card: a write creates,
+    /// changes or destroys it, a read shows it.
+    ///
+    /// Source: mstflint: register_access_table.adb nic_dpa_eu_partition_reg.
+    NicDpaEuPartitionReg, NicDpaEuPartitionRegLayout, 0x300 bytes = "nic_dpa_eu_partition_reg" {
+        sources: ["mstflint: register_access_table.adb nic_dpa_eu_partition_reg"];
+        reserved: [(0, 1), (4, 12), (64, 8), (96, 416), (5632, 512)];
+        /// What a write does. `0x00.30:28`
+        operation set_operation: named(NicDpaOperation(u8), 1, 3);
+        /// Number of the partition; CREATE gives it. `0x00.15:0`
+        eu_partition_id set_eu_partition_id: number(u16, 16, 16);
+        /// What MODIFY changes, bits of nic_dpa_eu_partition_modify; a read shows what it can.
+        /// `0x04`
+        modify_field_select set_modify_field_select: number(u32, 32, 32);
+        /// Elements of vhca_id that count, dpa_cap.max_num_partition_vhca_id at most. `0x08.23:16`
+        num_vhca_id set_num_vhca_id: number(u8, 72, 8);
+        /// Groups that there may be of its units. `0x08.15:0`
+        max_num_eug set_max_num_eug: number(u16, 80, 16);
+        /// Units of the partition, which no other partition has; as in nic_dpa_eug_reg. `0x40, 128
         /// bytes`
         member_mask set_member_mask: number(u32, 512, 32) [32];
+        /// Functions that may use it, by vhca_id: each is in one partition at most. `0xc0, 512
+        /// bytes`
+        vhca_id set_vhca_id: number(u16, 1536, 16) [256];
     }
 }

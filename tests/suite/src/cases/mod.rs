@@ -68,6 +68,7 @@ static OF_QUEUES: &[&Group] = &[
     &faults::GROUP,
     &dpa::GROUP,
     &dpa::events::GROUP,
+    &dpa::partitions::GROUP,
     &dpa::programs::GROUP,
     &flexio::GROUP,
 ];

@@ -63,7 +63,7 @@ impl Call<'_> {
             Refused::NoProcess => Refusal::DpaEnded,
             Refused::NoUnit => Refusal::DpaUnit,
             Refused::NoConfig => Refusal::DpaConfig,
-            Refused::InUse => Refusal::DpaGroupInUse,
+            Refused::NoPartition => Refusal::DpaPartitionless,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     alias, capability, counter, cq, domain, dpa, emulated, eq, lifecycle, mad, mkey, multicast,
     pages, qp, query,
 };
-use super::{register, sq, srq, transition, uctx, umem, vport};
+use super::{register, sq, srq, transition, uctx, umem, units, vport};
 use crate::hca::kinds::kinds;
 use crate::hca::objects::SHARED_UID;
 use crate::hca::refusal::{Refusal, Refused};
@@ -94,7 +94,7 @@ commands! {
     Up user AllowOtherVhcaAccessIn => alias::allow;
     Up user QuerySpecialContextsIn => query::special_contexts;
     Enabled kernel AccessRegisterIn => register::access;
-    Up user AccessRegisterUserIn => register::access_user;
+    Up user AccessRegisterUserIn => units::access_user;
     Up kernel MadIfcIn => mad::mad_ifc;
     Up user QueryNicVportContextIn => vport::query_nic;
     Up kernel ModifyNicVportContextIn => vport::modify_nic;

@@ -25,6 +25,7 @@ mod srq;
 mod transition;
 mod uctx;
 mod umem;
+mod units;
 mod vport;
 
 pub(crate) use alias::Asked;

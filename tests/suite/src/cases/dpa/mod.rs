@@ -2,6 +2,7 @@
 //! outboxes, windows, faults. The layouts are the model's own, so that no hardware sees them.
 
 pub(super) mod events;
+pub(super) mod partitions;
 mod program;
 pub(super) mod programs;
 mod rig;

@@ -1,0 +1,327 @@
+//! The execution units of a DPA: groups of them, and partitions of them among the functions of a
+//! card, by registers that users reach (ACCESS_REGISTER_USER; layouts published in mstflint).
+
+use verbless_devx::Error;
+use verbless_prm as prm;
+use verbless_prm::{
+    AccessRegisterUserIn, AccessRegisterUserOut, NicCapExtReg, NicDpaEuPartitionModify,
+    NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg, NicDpaOperation, RegisterId, Structure,
+};
+
+use crate::device::Device;
+use crate::error::limit;
+
+/// Units that a mask can name.
+const MOST_UNITS: u16 = 1024;
+
+/// How large a device's DPA is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DpaCaps {
+    /// Execution units.
+    pub units: u16,
+    /// Groups of units that there may be.
+    pub groups: u16,
+    /// Units that a group may have.
+    pub units_per_group: u16,
+    /// Partitions of units that there may be, besides the default one.
+    pub partitions: u16,
+    /// Functions that a partition may name.
+    pub functions_per_partition: u16,
+}
+
+/// A group of execution units, to which threads and calls can be bound. It is destroyed when it is
+/// dropped; if threads are bound to it then, it stays, also after the context.
+#[derive(Debug)]
+pub struct DpaGroup {
+    device: Device,
+    id: u16,
+    partition: Option<u16>,
+}
+
+/// A partition of execution units: an isolated pool for the functions that it names. A card keeps
+/// it until somebody destroys it; dropping this does not.
+#[derive(Debug, Clone)]
+pub struct DpaPartition {
+    device: Device,
+    id: u16,
+}
+
+/// What a partition consists of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DpaPartitionAttr {
+    /// Its units. No other partition but the default one has them.
+    pub units: Vec<u16>,
+    /// The functions that may use it, by vhca_id: each is in one partition at most.
+    pub functions: Vec<u16>,
+    /// Groups of its units that there may be.
+    pub groups: u16,
+}
+
+impl Device {
+    /// ACCESS_REGISTER_USER.
+    fn access_register_user<R: Structure>(
+        &self,
+        id: RegisterId,
+        op_mod: u16,
+        register: &mut R,
+    ) -> Result<(), Error> {
+        let mut head = AccessRegisterUserIn::new();
+        head.set_op_mod(op_mod).set_register_id(id);
+        let input = [head.as_bytes().as_slice(), register.as_bytes()].concat();
+        let mut output = vec![0; AccessRegisterUserOut::BYTES + R::BYTES];
+        self.devx_other(&input, &mut output)?;
+        register.as_mut_bytes().copy_from_slice(&output[AccessRegisterUserOut::BYTES..]);
+        Ok(())
+    }
+
+    fn read_register<R: Structure>(&self, id: RegisterId, register: &mut R) -> Result<(), Error> {
+        self.access_register_user(id, AccessRegisterUserIn::READ, register)
+    }
+
+    fn write_register<R: Structure>(&self, id: RegisterId, register: &mut R) -> Result<(), Error> {
+        self.access_register_user(id, AccessRegisterUserIn::WRITE, register)
+    }
+
+    /// How large the DPA is (register NIC_CAP_EXT).
+    ///
+    /// # Errors
+    /// The device has no DPA, or shows no registers to users (capability access_register_user).
+    pub fn dpa_caps(&self) -> Result<DpaCaps, Error> {
+        let mut register = NicCapExtReg::default();
+        // The capabilities of the DPA.
+        register.set_cap_group(1);
+        self.read_register(RegisterId::NIC_CAP_EXT, &mut register)?;
+        let cap = prm::DpaCap::from_prefix(register.cap_data()).copied().unwrap_or_default();
+        Ok(DpaCaps {
+            units: cap.max_num_dpa_eu(),
+            groups: cap.max_num_dpa_eug(),
+            units_per_group: cap.max_num_dpa_eu_per_group(),
+            partitions: cap.max_num_dpa_eu_partition(),
+            functions_per_partition: cap.max_num_partition_vhca_id(),
+        })
+    }
+
+    /// Makes a group of execution units of the function's own partition (register NIC_DPA_EUG). Of
+    /// the name the first 16 bytes count.
+    ///
+    /// # Errors
+    /// A unit is not of the partition or is in another group, there are as many groups as may be,
+    /// or the user may not.
+    pub fn create_dpa_group(&self, name: &str, units: &[u16]) -> Result<DpaGroup, Error> {
+        self.create_dpa_group_of(None, name, units)
+    }
+
+    fn create_dpa_group_of(
+        &self,
+        partition: Option<u16>,
+        name: &str,
+        units: &[u16],
+    ) -> Result<DpaGroup, Error> {
+        let mut register = group_register(NicDpaOperation::CREATE, partition);
+        let mut bytes = [0; 16];
+        bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+        register.set_eug_name(&bytes);
+        for (index, word) in mask(units)?.into_iter().enumerate() {
+            register.set_member_mask(index, word);
+        }
+        self.write_register(RegisterId::NIC_DPA_EUG, &mut register)?;
+        Ok(DpaGroup { device: self.clone(), id: register.eug_id(), partition })
+    }
+
+    /// Makes a partition of execution units (register NIC_DPA_EU_PARTITION).
+    ///
+    /// # Errors
+    /// The function does not manage the card's units, a unit or function is in another partition
+    /// or in use, or there are as many partitions as may be.
+    pub fn create_dpa_partition(&self, attr: &DpaPartitionAttr) -> Result<DpaPartition, Error> {
+        let mut register = NicDpaEuPartitionReg::default();
+        register.set_operation(NicDpaOperation::CREATE).set_max_num_eug(attr.groups);
+        set_units(&mut register, &attr.units)?;
+        set_functions(&mut register, &attr.functions)?;
+        self.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)?;
+        Ok(DpaPartition { device: self.clone(), id: register.eu_partition_id() })
+    }
+
+    /// A partition that is there already, by its number; no command is sent.
+    pub fn dpa_partition(&self, id: u16) -> DpaPartition {
+        DpaPartition { device: self.clone(), id }
+    }
+}
+
+/// The elements of a mask of these units.
+fn mask(units: &[u16]) -> Result<[u32; 32], Error> {
+    let mut words = [0; 32];
+    for &unit in units {
+        if unit >= MOST_UNITS {
+            let most = MOST_UNITS.into();
+            return Err(limit("ACCESS_REGISTER_USER", "a unit's number", unit.into(), most));
+        }
+        words[usize::from(unit / 32)] |= 1 << (unit % 32);
+    }
+    Ok(words)
+}
+
+/// The units of a mask, by its elements.
+fn units(word: impl Fn(usize) -> u32) -> Vec<u16> {
+    let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
+    (0..MOST_UNITS).filter(named).collect()
+}
+
+fn set_units(register: &mut NicDpaEuPartitionReg, units: &[u16]) -> Result<(), Error> {
+    for (index, word) in mask(units)?.into_iter().enumerate() {
+        register.set_member_mask(index, word);
+    }
+    Ok(())
+}
+
+fn set_functions(register: &mut NicDpaEuPartitionReg, functions: &[u16]) -> Result<(), Error> {
+    let count = u8::try_from(functions.len()).map_err(|_| {
+        let most = u8::MAX.into();
+        limit("ACCESS_REGISTER_USER", "functions of a partition", functions.len() as u64, most)
+    })?;
+    register.set_num_vhca_id(count);
+    for (index, &vhca_id) in functions.iter().enumerate() {
+        register.set_vhca_id(index, vhca_id);
+    }
+    Ok(())
+}
+
+/// The register of a group of a partition, or of the function's own.
+fn group_register(operation: NicDpaOperation, partition: Option<u16>) -> NicDpaEugReg {
+    let mut register = NicDpaEugReg::default();
+    register.set_operation(operation);
+    if let Some(partition) = partition {
+        register.set_partition_id_valid(true).set_partition_id(partition);
+    }
+    register
+}
+
+impl DpaGroup {
+    fn register(&self, operation: NicDpaOperation) -> NicDpaEugReg {
+        let mut register = group_register(operation, self.partition);
+        register.set_eug_id(self.id);
+        register
+    }
+
+    /// Its number, for [`Affinity::Group`](crate::Affinity::Group).
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// The units that it has now.
+    pub fn units(&self) -> Result<Vec<u16>, Error> {
+        let mut register = self.register(NicDpaOperation::default());
+        self.device.read_register(RegisterId::NIC_DPA_EUG, &mut register)?;
+        Ok(units(|index| register.member_mask(index)))
+    }
+
+    /// Gives it other units. What runs on one of the old ones ends its run there.
+    ///
+    /// # Errors
+    /// As for [`create_dpa_group`](Device::create_dpa_group).
+    pub fn set_units(&self, units: &[u16]) -> Result<(), Error> {
+        let mut register = self.register(NicDpaOperation::MODIFY);
+        register.set_modify_field_select(NicDpaEugModify::MEMBER_MASK.0);
+        for (index, word) in mask(units)?.into_iter().enumerate() {
+            register.set_member_mask(index, word);
+        }
+        self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// Threads or calls are bound to it.
+    pub fn destroy(&self) -> Result<(), Error> {
+        let mut register = self.register(NicDpaOperation::DESTROY);
+        self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)
+    }
+}
+
+impl Drop for DpaGroup {
+    fn drop(&mut self) {
+        // If it is gone already, or bound, there is no one to tell.
+        let _ = self.destroy();
+    }
+}
+
+impl DpaPartition {
+    /// Its number.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// What it consists of.
+    ///
+    /// # Errors
+    /// The function neither uses it nor makes partitions, or it is gone.
+    pub fn query(&self) -> Result<DpaPartitionAttr, Error> {
+        let mut register = NicDpaEuPartitionReg::default();
+        register.set_eu_partition_id(self.id);
+        self.device.read_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)?;
+        let count = usize::from(register.num_vhca_id());
+        Ok(DpaPartitionAttr {
+            units: units(|index| register.member_mask(index)),
+            functions: (0..count).map(|index| register.vhca_id(index)).collect(),
+            groups: register.max_num_eug(),
+        })
+    }
+
+    /// Gives it other units; those that it had are the default partition's again.
+    ///
+    /// # Errors
+    /// As for [`create_dpa_partition`](Device::create_dpa_partition).
+    pub fn set_units(&self, units: &[u16]) -> Result<(), Error> {
+        let mut register = self.modify(NicDpaEuPartitionModify::MEMBER_MASK);
+        set_units(&mut register, units)?;
+        self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
+    }
+
+    /// Gives it to other functions, by their vhca_id.
+    ///
+    /// # Errors
+    /// As for [`create_dpa_partition`](Device::create_dpa_partition).
+    pub fn set_functions(&self, functions: &[u16]) -> Result<(), Error> {
+        let mut register = self.modify(NicDpaEuPartitionModify::VHCA_ID);
+        set_functions(&mut register, functions)?;
+        self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
+    }
+
+    /// Says how many groups there may be of its units.
+    ///
+    /// # Errors
+    /// There are more already.
+    pub fn set_groups(&self, groups: u16) -> Result<(), Error> {
+        let mut register = self.modify(NicDpaEuPartitionModify::MAX_NUM_EUG);
+        register.set_max_num_eug(groups);
+        self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
+    }
+
+    /// Makes a group of its units, as [`create_dpa_group`](Device::create_dpa_group).
+    ///
+    /// # Errors
+    /// As there, and the function neither uses it nor makes partitions.
+    pub fn create_group(&self, name: &str, units: &[u16]) -> Result<DpaGroup, Error> {
+        self.device.create_dpa_group_of(Some(self.id), name, units)
+    }
+
+    /// Destroys it: its units are the default partition's again.
+    ///
+    /// # Errors
+    /// Functions that it names have processes, there are groups of its units, or the function does
+    /// not manage the card's units.
+    pub fn destroy(&self) -> Result<(), Error> {
+        let mut register = NicDpaEuPartitionReg::default();
+        register.set_operation(NicDpaOperation::DESTROY).set_eu_partition_id(self.id);
+        self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
+    }
+
+    fn modify(&self, field: NicDpaEuPartitionModify) -> NicDpaEuPartitionReg {
+        let mut register = NicDpaEuPartitionReg::default();
+        register
+            .set_operation(NicDpaOperation::MODIFY)
+            .set_eu_partition_id(self.id)
+            .set_modify_field_select(field.0);
+        register
+    }
+}

@@ -1,0 +1,410 @@
+//! Who of the functions of a card may have which of its execution units: partitions, which
+//! functions use, and groups of units of a partition.
+//!
+//! Source of what there is to say: the registers NIC_DPA_EU_PARTITION and NIC_DPA_EUG (mstflint),
+//! and DOCA's guide to the tool that writes them. Units and functions that are in no other
+//! partition are in the default one, which is number 0 here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::runner::Affinity;
+
+/// The partition of all units that are in no other.
+pub(super) const DEFAULT: u16 = 0;
+/// Functions that a partition may name: the register counts them in 8 bits.
+pub(crate) const MOST_MEMBERS: u16 = 255;
+
+/// Why units are not shared as somebody wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unshared {
+    /// There is no such unit, group, partition or function on the card.
+    Absent,
+    /// It is in another partition or group already.
+    Taken,
+    /// Groups, threads, calls or processes are in the way.
+    InUse,
+    /// There are as many as may be.
+    Full,
+    /// The function may not do that.
+    NotManager,
+}
+
+/// A group of execution units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub name: [u8; 16],
+    pub units: BTreeSet<u16>,
+}
+
+/// A partition.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Partition {
+    pub units: BTreeSet<u16>,
+    /// The functions that use it, by vhca_id.
+    pub members: BTreeSet<u16>,
+    /// Groups of its units that there may be.
+    pub groups: u16,
+}
+
+/// What of a partition is to change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub units: Option<BTreeSet<u16>>,
+    pub members: Option<BTreeSet<u16>>,
+    pub groups: Option<u16>,
+}
+
+/// What a function may do on the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rights {
+    /// It is in the default partition unless another names it.
+    pub by_default: bool,
+    /// It makes partitions.
+    pub manages: bool,
+}
+
+/// A function of the card.
+struct Member {
+    rights: Rights,
+    processes: u32,
+}
+
+/// A group, with whose it is.
+struct Grouped {
+    group: Group,
+    partition: u16,
+    maker: u16,
+    /// Threads and calls that are bound to it.
+    bound: u32,
+}
+
+/// How the units of a card are shared.
+pub(crate) struct Sharing {
+    /// By unit, its partition, and the threads and calls that are bound to it alone.
+    units: Vec<(u16, u32)>,
+    /// All but the default one.
+    partitions: BTreeMap<u16, Partition>,
+    most_partitions: u16,
+    groups: BTreeMap<u16, Grouped>,
+    most_groups: u16,
+    members: BTreeMap<u16, Member>,
+}
+
+impl Sharing {
+    /// So many units, all of the default partition, and how many groups and partitions may be made
+    /// of them.
+    pub(crate) fn new(units: u16, most_groups: u16, most_partitions: u16) -> Self {
+        Self {
+            units: vec![(DEFAULT, 0); units.into()],
+            partitions: BTreeMap::new(),
+            most_partitions,
+            groups: BTreeMap::new(),
+            most_groups,
+            members: BTreeMap::new(),
+        }
+    }
+
+    /// How many units there are.
+    pub(crate) fn count(&self) -> u16 {
+        self.units.len() as u16
+    }
+
+    /// A function with this vhca_id is of the card.
+    pub(crate) fn join(&mut self, vhca_id: u16, rights: Rights) {
+        self.members.insert(vhca_id, Member { rights, processes: 0 });
+    }
+
+    /// A partition, as it is, for a function that uses it or makes partitions.
+    pub(crate) fn partition(&self, by: u16, id: u16) -> Result<Partition, Unshared> {
+        self.check_user(by, id)?;
+        Ok(match self.partitions.get(&id) {
+            Some(partition) => partition.clone(),
+            None => self.default_partition(),
+        })
+    }
+
+    /// Makes a partition, for the function `by`; its number.
+    pub(crate) fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, Unshared> {
+        self.check_manager(by)?;
+        let mut numbers = 1..=self.most_partitions;
+        let id = numbers.find(|id| !self.partitions.contains_key(id)).ok_or(Unshared::Full)?;
+        self.check_whole(&to)?;
+        self.check_change(id, &to)?;
+        self.set_partition(id, to);
+        Ok(id)
+    }
+
+    /// Gives a partition other units, functions or groups.
+    pub(crate) fn change_partition(
+        &mut self,
+        by: u16,
+        id: u16,
+        to: Changes,
+    ) -> Result<(), Unshared> {
+        self.check_manager(by)?;
+        let mut partition = self.partitions.get(&id).ok_or(Unshared::Absent)?.clone();
+        partition.units = to.units.unwrap_or(partition.units);
+        partition.members = to.members.unwrap_or(partition.members);
+        partition.groups = to.groups.unwrap_or(partition.groups);
+        self.check_whole(&partition)?;
+        self.check_change(id, &partition)?;
+        self.set_partition(id, partition);
+        Ok(())
+    }
+
+    /// Takes a partition away: its units are of the default one again.
+    pub(crate) fn remove_partition(&mut self, by: u16, id: u16) -> Result<(), Unshared> {
+        self.check_manager(by)?;
+        if !self.partitions.contains_key(&id) {
+            return Err(Unshared::Absent);
+        }
+        self.check_change(id, &Partition::default())?;
+        self.set_partition(id, Partition::default());
+        self.partitions.remove(&id);
+        Ok(())
+    }
+
+    /// A group of a partition, or of the function's own.
+    pub(crate) fn group(&self, by: u16, of: Option<u16>, id: u16) -> Result<Group, Unshared> {
+        let partition = self.partition_for(by, of)?;
+        let grouped = self.groups.get(&id).filter(|it| it.partition == partition);
+        grouped.map(|it| it.group.clone()).ok_or(Unshared::Absent)
+    }
+
+    /// Makes a group, of a partition or the function's own; its number.
+    pub(crate) fn add_group(
+        &mut self,
+        by: u16,
+        of: Option<u16>,
+        group: Group,
+    ) -> Result<u16, Unshared> {
+        let partition = self.partition_for(by, of)?;
+        let mut numbers = 0..self.most_groups;
+        let id = numbers.find(|id| !self.groups.contains_key(id)).ok_or(Unshared::Full)?;
+        let most = self.partitions.get(&partition).map_or(self.most_groups, |it| it.groups);
+        if self.groups_of(partition) >= most.into() {
+            return Err(Unshared::Full);
+        }
+        self.check_group(partition, id, &group)?;
+        self.groups.insert(id, Grouped { group, partition, maker: by, bound: 0 });
+        Ok(id)
+    }
+
+    /// Gives a group other units. Runs that have one of the old ones keep it until they are over.
+    pub(crate) fn change_group(
+        &mut self,
+        by: u16,
+        of: Option<u16>,
+        id: u16,
+        units: BTreeSet<u16>,
+    ) -> Result<(), Unshared> {
+        let group = Group { units, ..self.group(by, of, id)? };
+        self.check_group(self.partition_for(by, of)?, id, &group)?;
+        if let Some(grouped) = self.groups.get_mut(&id) {
+            grouped.group = group;
+        }
+        Ok(())
+    }
+
+    /// Takes a group away.
+    pub(crate) fn remove_group(
+        &mut self,
+        by: u16,
+        of: Option<u16>,
+        id: u16,
+    ) -> Result<(), Unshared> {
+        self.group(by, of, id)?;
+        if self.groups[&id].bound > 0 {
+            return Err(Unshared::InUse);
+        }
+        self.groups.remove(&id);
+        Ok(())
+    }
+
+    /// Takes all groups away that a function has made and nothing is bound to: it starts afresh.
+    pub(crate) fn remove_groups(&mut self, maker: u16) {
+        self.groups.retain(|_, grouped| grouped.maker != maker || grouped.bound > 0);
+    }
+
+    /// A function has a process more; false: it is in no partition, and may not.
+    pub(super) fn add_process(&mut self, member: u16) -> bool {
+        let home = self.home(member);
+        match self.members.get_mut(&member) {
+            Some(function) if home.is_some() => {
+                function.processes += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// One fewer.
+    pub(super) fn remove_process(&mut self, member: u16) {
+        if let Some(function) = self.members.get_mut(&member) {
+            function.processes = function.processes.saturating_sub(1);
+        }
+    }
+
+    /// Binds a thread or call of a function to units; false: it may not have these.
+    pub(super) fn bind(&mut self, member: u16, affinity: Affinity) -> bool {
+        let home = self.home(member);
+        let may = match affinity {
+            Affinity::Any => home.is_some(),
+            Affinity::Unit(unit) => self.of(unit).is_some_and(|of| Some(of) == home),
+            Affinity::Group(group) => {
+                self.groups.get(&group).is_some_and(|it| Some(it.partition) == home)
+            }
+        };
+        if may && let Some(bound) = self.bound_to(affinity) {
+            *bound += 1;
+        }
+        may
+    }
+
+    /// It is bound no more.
+    pub(super) fn unbind(&mut self, affinity: Affinity) {
+        if let Some(bound) = self.bound_to(affinity) {
+            *bound = bound.saturating_sub(1);
+        }
+    }
+
+    /// The first unit that a run of a function may have and that is free.
+    pub(super) fn find(
+        &self,
+        member: u16,
+        affinity: Affinity,
+        is_free: impl Fn(u16) -> bool,
+    ) -> Option<u16> {
+        let home = self.home(member)?;
+        let good = |unit: &u16| self.of(*unit) == Some(home) && is_free(*unit);
+        match affinity {
+            Affinity::Any => (0..self.count()).find(good),
+            Affinity::Unit(unit) => Some(unit).filter(good),
+            Affinity::Group(group) => {
+                self.groups.get(&group)?.group.units.iter().copied().find(good)
+            }
+        }
+    }
+
+    /// The partition of a unit.
+    fn of(&self, unit: u16) -> Option<u16> {
+        self.units.get(usize::from(unit)).map(|it| it.0)
+    }
+
+    fn bound_to(&mut self, affinity: Affinity) -> Option<&mut u32> {
+        match affinity {
+            Affinity::Any => None,
+            Affinity::Unit(unit) => self.units.get_mut(usize::from(unit)).map(|it| &mut it.1),
+            Affinity::Group(group) => self.groups.get_mut(&group).map(|it| &mut it.bound),
+        }
+    }
+
+    /// The partition of a function.
+    fn home(&self, member: u16) -> Option<u16> {
+        let named = self.partitions.iter().find(|(_, it)| it.members.contains(&member));
+        let by_default = self.members.get(&member).is_some_and(|it| it.rights.by_default);
+        named.map(|(&id, _)| id).or(by_default.then_some(DEFAULT))
+    }
+
+    fn default_partition(&self) -> Partition {
+        let units = (0..self.count()).filter(|&unit| self.of(unit) == Some(DEFAULT));
+        let members = self.members.keys().copied();
+        Partition {
+            units: units.collect(),
+            members: members.filter(|&member| self.home(member) == Some(DEFAULT)).collect(),
+            groups: self.most_groups,
+        }
+    }
+
+    fn groups_of(&self, partition: u16) -> usize {
+        self.groups.values().filter(|it| it.partition == partition).count()
+    }
+
+    /// The partition that a register names, or the function's own; if the function may use it.
+    fn partition_for(&self, by: u16, named: Option<u16>) -> Result<u16, Unshared> {
+        let partition = named.or_else(|| self.home(by)).ok_or(Unshared::Absent)?;
+        self.check_user(by, partition)?;
+        Ok(partition)
+    }
+
+    fn check_manager(&self, by: u16) -> Result<(), Unshared> {
+        let manages = self.members.get(&by).is_some_and(|it| it.rights.manages);
+        if manages { Ok(()) } else { Err(Unshared::NotManager) }
+    }
+
+    /// The function is of the partition, or makes partitions.
+    fn check_user(&self, by: u16, partition: u16) -> Result<(), Unshared> {
+        if self.home(by) != Some(partition) {
+            self.check_manager(by)?;
+        }
+        let there = partition == DEFAULT || self.partitions.contains_key(&partition);
+        if there { Ok(()) } else { Err(Unshared::Absent) }
+    }
+
+    /// A group has units, all of its partition, and none of another group's.
+    fn check_group(&self, partition: u16, id: u16, group: &Group) -> Result<(), Unshared> {
+        if group.units.is_empty() || group.units.iter().any(|&it| self.of(it) != Some(partition)) {
+            return Err(Unshared::Absent);
+        }
+        let mut others = self.groups.iter().filter(|&(&other, _)| other != id);
+        let overlap = others.any(|(_, it)| !it.group.units.is_disjoint(&group.units));
+        if overlap { Err(Unshared::Taken) } else { Ok(()) }
+    }
+
+    /// A partition has units, and no more functions and groups than there may be.
+    fn check_whole(&self, to: &Partition) -> Result<(), Unshared> {
+        if to.units.is_empty() {
+            return Err(Unshared::Absent);
+        }
+        let full = to.members.len() > MOST_MEMBERS.into() || to.groups > self.most_groups;
+        if full { Err(Unshared::Full) } else { Ok(()) }
+    }
+
+    /// Partition `id` can become this.
+    fn check_change(&self, id: u16, to: &Partition) -> Result<(), Unshared> {
+        let nothing = Partition::default();
+        let from = self.partitions.get(&id).unwrap_or(&nothing);
+        for &unit in to.units.difference(&from.units) {
+            if self.of(unit).ok_or(Unshared::Absent)? != DEFAULT {
+                return Err(Unshared::Taken);
+            }
+        }
+        for &member in to.members.difference(&from.members) {
+            self.members.get(&member).ok_or(Unshared::Absent)?;
+            if self.home(member).is_some_and(|home| home != DEFAULT) {
+                return Err(Unshared::Taken);
+            }
+        }
+        // What a function runs stays in its partition, ...
+        let runs = |member: &u16| self.members.get(member).is_some_and(|it| it.processes > 0);
+        if to.members.symmetric_difference(&from.members).any(runs) {
+            return Err(Unshared::InUse);
+        }
+        // ... and whoever is bound to a unit or a group does not lose it, ...
+        let needed = |unit: &u16| {
+            let bound = self.units.get(usize::from(*unit)).is_some_and(|it| it.1 > 0);
+            bound || self.groups.values().any(|it| it.group.units.contains(unit))
+        };
+        if to.units.symmetric_difference(&from.units).any(needed)
+            || self.groups_of(id) > to.groups.into()
+        {
+            return Err(Unshared::InUse);
+        }
+        // ... nor do processes of the default partition their last unit.
+        let left = self.default_partition();
+        let goes = left.units.is_subset(&to.units);
+        let stays = |member: &u16| !to.members.contains(member) && runs(member);
+        if goes && left.members.iter().any(stays) { Err(Unshared::InUse) } else { Ok(()) }
+    }
+
+    fn set_partition(&mut self, id: u16, to: Partition) {
+        for (unit, (of, _)) in (0..).zip(&mut self.units) {
+            match to.units.contains(&unit) {
+                true => *of = id,
+                false if *of == id => *of = DEFAULT,
+                false => {}
+            }
+        }
+        self.partitions.insert(id, to);
+    }
+}

@@ -1,0 +1,140 @@
+//! How the execution units of a card are shared.
+
+use super::partitions::{Changes, DEFAULT, Group, Partition, Rights, Sharing, Unshared};
+use super::runner::Affinity;
+
+const MANAGER: u16 = 1;
+const PF: u16 = 2;
+const VF: u16 = 3;
+
+fn sharing() -> Sharing {
+    let mut sharing = Sharing::new(8, 3, 2);
+    sharing.join(MANAGER, Rights { by_default: true, manages: true });
+    sharing.join(PF, Rights { by_default: true, manages: false });
+    sharing.join(VF, Rights { by_default: false, manages: false });
+    sharing
+}
+
+fn partition(units: impl IntoIterator<Item = u16>, members: &[u16], groups: u16) -> Partition {
+    let members = members.iter().copied().collect();
+    Partition { units: units.into_iter().collect(), members, groups }
+}
+
+fn group(units: impl IntoIterator<Item = u16>) -> Group {
+    Group { name: *b"a group of units", units: units.into_iter().collect() }
+}
+
+const FREE: fn(u16) -> bool = |_| true;
+
+#[test]
+fn a_function_runs_on_the_units_of_its_partition_alone() {
+    let mut sharing = sharing();
+    assert!(!sharing.add_process(VF), "it is in no partition");
+    assert_eq!(sharing.find(VF, Affinity::Any, FREE), None);
+    let id = sharing.add_partition(MANAGER, partition(2..4, &[VF], 1)).unwrap();
+    assert!(sharing.add_process(VF));
+    assert_eq!(sharing.find(VF, Affinity::Any, FREE), Some(2));
+    assert_eq!(sharing.find(PF, Affinity::Any, FREE), Some(0));
+    assert!(sharing.bind(VF, Affinity::Unit(3)) && !sharing.bind(VF, Affinity::Unit(4)));
+    assert!(sharing.bind(PF, Affinity::Unit(4)) && !sharing.bind(PF, Affinity::Unit(3)));
+    let rest = partition([0, 1, 4, 5, 6, 7], &[MANAGER, PF], 3);
+    assert_eq!(sharing.partition(PF, DEFAULT), Ok(rest));
+    assert_eq!(sharing.partition(VF, id), Ok(partition(2..4, &[VF], 1)));
+    assert_eq!(sharing.partition(PF, id), Err(Unshared::NotManager));
+}
+
+#[test]
+fn the_manager_alone_makes_and_changes_partitions() {
+    let mut sharing = sharing();
+    let wanted = partition([0], &[VF], 0);
+    assert_eq!(sharing.add_partition(PF, wanted.clone()), Err(Unshared::NotManager));
+    let id = sharing.add_partition(MANAGER, wanted).unwrap();
+    for by in [PF, VF] {
+        let changed = sharing.change_partition(by, id, Changes::default());
+        assert_eq!(changed, Err(Unshared::NotManager));
+        assert_eq!(sharing.remove_partition(by, id), Err(Unshared::NotManager));
+    }
+    assert_eq!(sharing.remove_partition(MANAGER, id), Ok(()));
+    assert_eq!(sharing.remove_partition(MANAGER, id), Err(Unshared::Absent));
+    assert_eq!(sharing.remove_partition(MANAGER, DEFAULT), Err(Unshared::Absent));
+}
+
+#[test]
+fn partitions_have_units_and_functions_of_their_own() {
+    let mut sharing = sharing();
+    let mut make = |to| sharing.add_partition(MANAGER, to);
+    assert_eq!(make(partition([], &[VF], 0)), Err(Unshared::Absent), "no units");
+    assert_eq!(make(partition([8], &[VF], 0)), Err(Unshared::Absent), "unit 8 of 8");
+    assert_eq!(make(partition([7], &[9], 0)), Err(Unshared::Absent), "no such function");
+    assert_eq!(make(partition([7], &[VF], 4)), Err(Unshared::Full), "four groups of three");
+    let one = make(partition([7], &[VF], 0)).unwrap();
+    assert_eq!(make(partition([6, 7], &[], 0)), Err(Unshared::Taken), "a unit of another");
+    assert_eq!(make(partition([6], &[VF], 0)), Err(Unshared::Taken), "a function of another");
+    make(partition([6], &[PF], 0)).unwrap();
+    assert_eq!(make(partition([5], &[], 0)), Err(Unshared::Full), "a third of two");
+    let changes = Changes { units: Some([6].into()), ..Changes::default() };
+    assert_eq!(sharing.change_partition(MANAGER, one, changes), Err(Unshared::Taken));
+    let changes = Changes { units: Some([0, 1].into()), ..Changes::default() };
+    assert_eq!(sharing.change_partition(MANAGER, one, changes), Ok(()));
+    assert_eq!(sharing.partition(VF, one), Ok(partition(0..2, &[VF], 0)));
+    assert_eq!(sharing.find(PF, Affinity::Any, FREE), Some(6));
+}
+
+#[test]
+fn nothing_that_runs_loses_its_units() {
+    let mut sharing = sharing();
+    let id = sharing.add_partition(MANAGER, partition(0..2, &[VF], 1)).unwrap();
+    assert!(sharing.add_process(VF) && sharing.bind(VF, Affinity::Unit(1)));
+    let change = |sharing: &mut Sharing, changes| sharing.change_partition(MANAGER, id, changes);
+    let members = || Changes { members: Some([].into()), ..Changes::default() };
+    let units = |units: &[u16]| {
+        let units = Some(units.iter().copied().collect());
+        Changes { units, ..Changes::default() }
+    };
+    assert_eq!(change(&mut sharing, members()), Err(Unshared::InUse), "it has a process");
+    assert_eq!(change(&mut sharing, units(&[0])), Err(Unshared::InUse), "one is bound to it");
+    assert_eq!(change(&mut sharing, units(&[1, 2])), Ok(()));
+    sharing.unbind(Affinity::Unit(1));
+    let grouped = sharing.add_group(VF, None, group([2])).unwrap();
+    assert_eq!(change(&mut sharing, units(&[1])), Err(Unshared::InUse), "a group has it");
+    let none = Changes { groups: Some(0), ..Changes::default() };
+    assert_eq!(change(&mut sharing, none), Err(Unshared::InUse), "there is a group");
+    sharing.remove_group(VF, None, grouped).unwrap();
+    // The last unit of those who have no partition of their own.
+    assert!(sharing.add_process(PF));
+    let all: Vec<u16> = (0..8).collect();
+    assert_eq!(change(&mut sharing, units(&all)), Err(Unshared::InUse), "a PF has a process");
+    sharing.remove_process(PF);
+    assert_eq!(change(&mut sharing, units(&all)), Ok(()));
+    assert_eq!(sharing.find(PF, Affinity::Any, FREE), None);
+    assert_eq!(sharing.remove_partition(MANAGER, id), Err(Unshared::InUse));
+    sharing.remove_process(VF);
+    assert_eq!(sharing.remove_partition(MANAGER, id), Ok(()));
+}
+
+#[test]
+fn groups_are_of_one_partition_and_do_not_overlap() {
+    let mut sharing = sharing();
+    let id = sharing.add_partition(MANAGER, partition(0..4, &[VF], 1)).unwrap();
+    let of_default = sharing.add_group(PF, None, group([4, 5])).unwrap();
+    assert_eq!(sharing.add_group(PF, None, group([5, 6])), Err(Unshared::Taken));
+    assert_eq!(sharing.add_group(PF, None, group([3, 6])), Err(Unshared::Absent));
+    assert_eq!(sharing.add_group(PF, Some(id), group([1])), Err(Unshared::NotManager));
+    assert_eq!(sharing.add_group(MANAGER, None, group([1])), Err(Unshared::Absent));
+    let its = sharing.add_group(MANAGER, Some(id), group([1])).unwrap();
+    assert_eq!(sharing.add_group(VF, None, group([2])), Err(Unshared::Full), "one of one");
+    assert_eq!(sharing.group(VF, None, its), Ok(group([1])));
+    assert_eq!(sharing.group(VF, None, of_default), Err(Unshared::Absent));
+    assert_eq!(sharing.group(VF, Some(DEFAULT), of_default), Err(Unshared::NotManager));
+    assert!(sharing.bind(VF, Affinity::Group(its)) && !sharing.bind(PF, Affinity::Group(its)));
+    assert_eq!(sharing.remove_group(VF, None, its), Err(Unshared::InUse));
+    assert_eq!(sharing.change_group(VF, None, its, [0, 2].into()), Ok(()));
+    assert_eq!(sharing.find(VF, Affinity::Group(its), FREE), Some(0));
+    // What its maker leaves goes once nothing is bound to it.
+    sharing.remove_groups(MANAGER);
+    assert!(sharing.group(VF, None, its).is_ok());
+    sharing.unbind(Affinity::Group(its));
+    sharing.remove_groups(MANAGER);
+    assert_eq!(sharing.group(VF, None, its), Err(Unshared::Absent));
+    assert!(sharing.group(PF, None, of_default).is_ok());
+}

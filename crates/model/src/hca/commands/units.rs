@@ -1,0 +1,211 @@
+//! Registers of the DPA, which user contexts may reach: how large it is, groups of its execution
+//! units, partitions of them among the functions of the card.
+
+use std::collections::BTreeSet;
+
+use verbless_prm::{
+    AccessRegisterUserIn, AccessRegisterUserOut, DpaCap, NicCapExtReg, NicDpaEuPartitionModify,
+    NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg, NicDpaOperation, RegisterId, Structure,
+};
+
+use super::call::{Call, Outcome};
+use super::register::show;
+use crate::dpa::{Changes, Dpa, Group, MOST_MEMBERS, Numbers, Partition, Sharing, Unshared};
+use crate::hca::refusal::Refusal;
+
+/// Capabilities of the DPA, in NIC_CAP_EXT.
+const DPA_GROUP: u16 = 1;
+/// Elements of a mask, and the units that it can name.
+const MASK_WORDS: usize = 32;
+const MOST_UNITS: u16 = 32 * MASK_WORDS as u16;
+
+/// ACCESS_REGISTER_USER: the registers of the DPA.
+pub(super) fn access_user(
+    call: &mut Call<'_>,
+    input: &AccessRegisterUserIn,
+    _: &mut AccessRegisterUserOut,
+) -> Outcome {
+    let id = input.register_id();
+    let write = call.op_mod == AccessRegisterUserIn::WRITE;
+    let Some(dpa) = call.hca().dpa.clone() else { return Err(absent(call, id)) };
+    match id {
+        RegisterId::NIC_CAP_EXT => access(call, |register: &mut NicCapExtReg| {
+            if write {
+                return Err(Refusal::RegisterReadOnly);
+            }
+            capabilities(&dpa, register)
+        }),
+        RegisterId::NIC_DPA_EUG => access(call, |register: &mut NicDpaEugReg| {
+            change(&dpa, |by, sharing| group(by, sharing, write, register))
+        }),
+        RegisterId::NIC_DPA_EU_PARTITION => access(call, |register: &mut NicDpaEuPartitionReg| {
+            change(&dpa, |by, sharing| partition(by, sharing, write, register))
+        }),
+        _ => Err(absent(call, id)),
+    }
+}
+
+fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
+    call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0))
+}
+
+/// Does something with a register, and shows what became of it.
+fn access<R: Structure>(call: &mut Call<'_>, each: impl FnOnce(&mut R) -> Outcome) -> Outcome {
+    let mut value = call.list.to_vec();
+    let bytes = value.get_mut(..R::BYTES).ok_or(Refusal::InputTooShort)?;
+    let register = R::mut_from_bytes(bytes).map_err(|_| Refusal::InputTooShort)?;
+    each(register)?;
+    show(call, AccessRegisterUserOut::BYTES, register.as_bytes())
+}
+
+fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {
+    if register.cap_group() != DPA_GROUP {
+        return Err(Refusal::NoSuchRegister);
+    }
+    let Numbers { units, groups, partitions, .. } = dpa.numbers();
+    let mut shown = DpaCap::default();
+    shown
+        .set_max_num_dpa_eu(units)
+        .set_max_num_dpa_eug(groups)
+        .set_max_num_dpa_eu_per_group(units.min(MOST_UNITS))
+        .set_max_num_dpa_eu_partition(partitions)
+        .set_max_num_partition_vhca_id(MOST_MEMBERS);
+    let mut data = *register.cap_data();
+    data[..DpaCap::BYTES].copy_from_slice(shown.as_bytes());
+    register.set_cap_data(&data);
+    Ok(())
+}
+
+/// Looks at how units are shared, or changes it, as the function of this DPA.
+fn change(dpa: &Dpa, each: impl FnOnce(u16, &mut Sharing) -> Result<(), Refused>) -> Outcome {
+    let (units, by) = dpa.shares();
+    let result = units.with(|sharing| each(by, sharing));
+    dpa.units_changed();
+    result.map_err(|Refused(refusal)| refusal)
+}
+
+/// Why a register does not do what it is to.
+struct Refused(Refusal);
+
+impl From<Unshared> for Refused {
+    fn from(unshared: Unshared) -> Self {
+        Self(match unshared {
+            Unshared::Absent => Refusal::DpaPartition,
+            Unshared::Taken => Refusal::DpaUnitTaken,
+            Unshared::InUse => Refusal::DpaUnitsInUse,
+            Unshared::Full => Refusal::DpaTooManyGroups,
+            Unshared::NotManager => Refusal::DpaNotManager,
+        })
+    }
+}
+
+/// Reads, creates, changes or destroys a group of execution units.
+fn group(
+    by: u16,
+    sharing: &mut Sharing,
+    write: bool,
+    register: &mut NicDpaEugReg,
+) -> Result<(), Refused> {
+    let of = register.partition_id_valid().then(|| register.partition_id());
+    let id = register.eug_id();
+    if !write {
+        let Group { name, units } = sharing.group(by, of, id)?;
+        register.set_eug_name(&name).set_modify_field_select(NicDpaEugModify::MEMBER_MASK.0);
+        for (index, word) in mask(&units).into_iter().enumerate() {
+            register.set_member_mask(index, word);
+        }
+        return Ok(());
+    }
+    let units = units(|index| register.member_mask(index));
+    match register.operation() {
+        NicDpaOperation::CREATE => {
+            let group = Group { name: *register.eug_name(), units };
+            register.set_eug_id(sharing.add_group(by, of, group)?);
+        }
+        NicDpaOperation::MODIFY => {
+            let select = register.modify_field_select();
+            let [changes] = selected(select, [NicDpaEugModify::MEMBER_MASK.0])?;
+            match changes {
+                true => sharing.change_group(by, of, id, units)?,
+                false => drop(sharing.group(by, of, id)?),
+            }
+        }
+        NicDpaOperation::DESTROY => sharing.remove_group(by, of, id)?,
+        _ => return Err(Refused(Refusal::UnknownOpMod)),
+    }
+    Ok(())
+}
+
+/// Reads, creates, changes or destroys a partition of execution units.
+fn partition(
+    by: u16,
+    sharing: &mut Sharing,
+    write: bool,
+    register: &mut NicDpaEuPartitionReg,
+) -> Result<(), Refused> {
+    type Modify = NicDpaEuPartitionModify;
+    const FIELDS: [u32; 3] = [Modify::MEMBER_MASK.0, Modify::VHCA_ID.0, Modify::MAX_NUM_EUG.0];
+    let id = register.eu_partition_id();
+    if !write {
+        let Partition { units, members, groups } = sharing.partition(by, id)?;
+        *register = NicDpaEuPartitionReg::default();
+        register
+            .set_eu_partition_id(id)
+            .set_modify_field_select(FIELDS.into_iter().sum())
+            .set_max_num_eug(groups)
+            .set_num_vhca_id(members.len().min(MOST_MEMBERS.into()) as u8);
+        for (index, word) in mask(&units).into_iter().enumerate() {
+            register.set_member_mask(index, word);
+        }
+        for (index, member) in members.into_iter().take(MOST_MEMBERS.into()).enumerate() {
+            register.set_vhca_id(index, member);
+        }
+        return Ok(());
+    }
+    let units = units(|index| register.member_mask(index));
+    let count = usize::from(register.num_vhca_id());
+    let members: BTreeSet<u16> = (0..count).map(|index| register.vhca_id(index)).collect();
+    let groups = register.max_num_eug();
+    match register.operation() {
+        NicDpaOperation::CREATE => {
+            let id = sharing.add_partition(by, Partition { units, members, groups })?;
+            register.set_eu_partition_id(id);
+        }
+        NicDpaOperation::MODIFY => {
+            let fields = selected(register.modify_field_select(), FIELDS)?;
+            let [has_units, has_members, has_groups] = fields;
+            let changes = Changes {
+                units: has_units.then_some(units),
+                members: has_members.then_some(members),
+                groups: has_groups.then_some(groups),
+            };
+            sharing.change_partition(by, id, changes)?;
+        }
+        NicDpaOperation::DESTROY => sharing.remove_partition(by, id)?,
+        _ => return Err(Refused(Refusal::UnknownOpMod)),
+    }
+    Ok(())
+}
+
+/// Which of these fields MODIFY selects; it may not select others.
+fn selected<const N: usize>(select: u32, fields: [u32; N]) -> Result<[bool; N], Refused> {
+    match select & !fields.iter().sum::<u32>() {
+        0 => Ok(fields.map(|field| select & field != 0)),
+        _ => Err(Refused(Refusal::DpaModifySelect)),
+    }
+}
+
+/// The units of a mask, by its elements.
+fn units(word: impl Fn(usize) -> u32) -> BTreeSet<u16> {
+    let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
+    (0..MOST_UNITS).filter(named).collect()
+}
+
+/// The elements of a mask of these units.
+fn mask(units: &BTreeSet<u16>) -> [u32; MASK_WORDS] {
+    let mut words = [0; MASK_WORDS];
+    for unit in units {
+        words[usize::from(unit / 32)] |= 1 << (unit % 32);
+    }
+    words
+}

@@ -1,0 +1,231 @@
+//! Execution units that the functions of a card share, and partitions of them.
+
+use std::sync::Arc;
+
+use verbless_command::{
+    Affinity, Device, DpaCall, DpaCallState, DpaEntry, DpaPartition, DpaPartitionAttr,
+};
+use verbless_devx::{Backend, ErrorKind};
+use verbless_model::{Model, Profile, Side};
+use verbless_model_kernel::InProcess;
+
+use super::rig::{Dpa, Rig};
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq};
+
+cases!(
+    "dpa_partitions",
+    "Execution units that a host and its DPU share, partitions of them among functions.",
+    needs [Need::Model, Need::Sides, cap!(apu)]:
+    functions_of_a_card_wait_for_each_others_units,
+    who_has_waited_longest_for_a_unit_gets_it_whatever_its_function,
+    a_partition_is_used_by_its_functions_alone,
+    a_group_of_a_partition_is_made_by_who_uses_or_manages_it,
+    the_function_that_manages_units_alone_makes_partitions,
+    a_partition_of_a_function_that_has_processes_is_not_changed,
+    a_function_in_no_partition_has_no_processes,
+);
+
+/// A process on the host and one on its DPU, which manages the units.
+fn sides(lab: &Lab) -> Result<(Dpa, Dpa), Stop> {
+    let of = |device: Device| {
+        let pd = device.alloc_pd()?;
+        Dpa::of(Rig::of(device, pd)?, 0)
+    };
+    let (host, dpu) = lab.owner_and_user()?;
+    Ok((of(host)?, of(dpu)?))
+}
+
+/// A partition that goes with the case.
+struct Made(DpaPartition);
+
+impl Made {
+    fn of(manager: &Device, units: &[u16], functions: &[u16], groups: u16) -> Result<Self, Stop> {
+        let (units, functions) = (units.to_vec(), functions.to_vec());
+        let attr = DpaPartitionAttr { units, functions, groups };
+        Ok(Self(manager.create_dpa_partition(&attr)?))
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = self.0.destroy();
+    }
+}
+
+/// Has a call begin on a unit.
+fn on(dpa: &Dpa, unit: u16, name: &str) -> Result<DpaCall, Stop> {
+    let entry = DpaEntry { affinity: Affinity::Strict(unit), ..dpa.entry(name) };
+    Ok(dpa.device().begin_dpa_call(&dpa.process, &entry, [20, 3, 0, 0, 0, 0, 0, 0])?)
+}
+
+fn refused<T>(what: &str, outcome: Result<T, impl Into<Stop>>) -> Result<(), Stop> {
+    ensure!(outcome.is_err(), "{what} was not refused");
+    Ok(())
+}
+
+fn functions_of_a_card_wait_for_each_others_units(lab: &Lab) -> Result<(), Stop> {
+    let (host, dpu) = sides(lab)?;
+    for (first, second) in [(&host, &dpu), (&dpu, &host)] {
+        let spins = on(first, 90, "spin")?;
+        let waits = on(second, 90, "add")?;
+        ensure_eq!(second.call("add", [1, 2, 0])?, 3, "a call on another unit");
+        ensure_eq!(waits.state()?, DpaCallState::Running, "a call whose unit the other side has");
+        spins.destroy()?;
+        ensure_eq!(second.wait(&waits)?, 23, "a call whose unit the other side has given back");
+    }
+    // A unit goes back with the process, however that ends.
+    let watched = Dpa::of(host.rig.clone(), 5_000_000)?;
+    let spins = on(&watched, 91, "spin")?;
+    let waits = on(&dpu, 91, "add")?;
+    ensure_eq!(dpu.wait(&waits)?, 23, "a call once the watchdog has stopped the other side's");
+    ensure!(!watched.process.query()?.status.runs(), "the watchdog");
+    drop(spins);
+    Ok(())
+}
+
+fn who_has_waited_longest_for_a_unit_gets_it_whatever_its_function(lab: &Lab) -> Result<(), Stop> {
+    let (host, dpu) = sides(lab)?;
+    let spins = on(&host, 92, "spin")?;
+    let of_dpu = on(&dpu, 92, "spin")?;
+    let of_host = on(&host, 92, "add")?;
+    spins.destroy()?;
+    ensure_eq!(host.call("add", [1, 2, 0])?, 3, "a call on another unit");
+    ensure_eq!(of_host.state()?, DpaCallState::Running, "the second, of whoever had the unit");
+    of_dpu.destroy()?;
+    ensure_eq!(host.wait(&of_host)?, 23, "the second, once the first is gone");
+    Ok(())
+}
+
+fn a_partition_is_used_by_its_functions_alone(lab: &Lab) -> Result<(), Stop> {
+    const UNITS: [u16; 3] = [100, 101, 102];
+    let (host, dpu) = lab.owner_and_user()?;
+    let caps = dpu.dpa_caps()?;
+    ensure!(caps.partitions > 0 && caps.functions_per_partition > 0, "{caps:?}");
+    let made = Made::of(&dpu, &UNITS, &[host.vhca_id()], 0)?;
+    let attr =
+        DpaPartitionAttr { units: UNITS.to_vec(), functions: vec![host.vhca_id()], groups: 0 };
+    ensure_eq!(made.0.query()?, attr, "the partition");
+    ensure_eq!(host.dpa_partition(made.0.id()).query()?, attr, "the same, asked by its function");
+    let (host, dpu) = sides(lab)?;
+    refused("a unit of the partition", on(&dpu, 100, "add"))?;
+    refused("a unit of no partition", on(&host, 99, "add"))?;
+    // Three that spin have all there is.
+    let spins = (0..3).map(|_| host.begin("spin", [0; 3])).collect::<Result<Vec<_>, _>>()?;
+    let fourth = host.begin("add", [20, 3, 0])?;
+    ensure_eq!(dpu.call("add", [1, 2, 0])?, 3, "a call of the other side");
+    ensure_eq!(fourth.state()?, DpaCallState::Running, "a fourth call on three units");
+    made.0.set_units(&[100, 101, 102, 103])?;
+    ensure_eq!(host.wait(&fourth)?, 23, "the fourth, once there are four units");
+    drop(spins);
+    refused("to take the partition away from a process", made.0.destroy())?;
+    drop((host, fourth));
+    made.0.destroy()?;
+    refused("a partition that is gone", made.0.query())?;
+    let dpu_again = on(&dpu, 100, "add")?;
+    ensure_eq!(dpu.wait(&dpu_again)?, 23, "a unit of the default partition again");
+    Ok(())
+}
+
+fn a_group_of_a_partition_is_made_by_who_uses_or_manages_it(lab: &Lab) -> Result<(), Stop> {
+    let (host, dpu) = lab.owner_and_user()?;
+    let made = Made::of(&dpu, &[110, 111, 112], &[host.vhca_id()], 1)?;
+    refused("a group of units of no partition", host.create_dpa_group("far", &[113]))?;
+    refused("a group of the partition's units", dpu.create_dpa_group("far", &[112]))?;
+    let group = made.0.create_group("pair", &[110, 111])?;
+    refused("a second group of one", host.create_dpa_group("single", &[112]))?;
+    made.0.set_groups(2)?;
+    refused("an overlapping group", host.create_dpa_group("again", &[111, 112]))?;
+    let its = host.create_dpa_group("single", &[112])?;
+    refused("fewer groups than there are", made.0.set_groups(1))?;
+    refused("to take a group's unit away", made.0.set_units(&[110, 111]))?;
+    ensure_eq!(group.units()?, [110, 111], "the units of the first group");
+    let (host, dpu) = sides(lab)?;
+    let begin = |dpa: &Dpa, group: u16, name| {
+        let entry = DpaEntry { affinity: Affinity::Group(group), ..dpa.entry(name) };
+        dpa.device().begin_dpa_call(&dpa.process, &entry, [20, 3, 0, 0, 0, 0, 0, 0])
+    };
+    refused("a group of another partition", begin(&dpu, group.id(), "add"))?;
+    for group in [&group, &its] {
+        ensure_eq!(host.wait(&begin(&host, group.id(), "add")?)?, 23, "a call in a group");
+    }
+    drop(host);
+    group.destroy()?;
+    its.destroy()
+        .map_err(|error| Stop::fail(format!("a group that nothing is bound to: {error}")))?;
+    Ok(made.0.destroy()?)
+}
+
+fn the_function_that_manages_units_alone_makes_partitions(lab: &Lab) -> Result<(), Stop> {
+    let (host, dpu) = lab.owner_and_user()?;
+    let both = [host.vhca_id(), dpu.vhca_id()];
+    let error = Made::of(&host, &[120], &both[..1], 0).err();
+    ensure!(error.is_some(), "a host made a partition");
+    let made = Made::of(&dpu, &[120], &both[1..], 0)?;
+    let its = host.dpa_partition(made.0.id());
+    refused("to look at another's partition", its.query())?;
+    refused("to change another's partition", its.set_units(&[121]))?;
+    refused("to destroy another's partition", its.destroy())?;
+    let attr = |units: &[u16], functions: &[u16]| DpaPartitionAttr {
+        units: units.to_vec(),
+        functions: functions.to_vec(),
+        groups: 0,
+    };
+    for (what, attr) in [
+        ("a partition without units", attr(&[], &both[..1])),
+        ("a unit of another partition", attr(&[120, 121], &both[..1])),
+        ("a unit that does not exist", attr(&[1023], &both[..1])),
+        ("a function of another partition", attr(&[121], &both)),
+        ("a function that does not exist", attr(&[121], &[0x7fff])),
+    ] {
+        let error = dpu.create_dpa_partition(&attr).err();
+        let error = error.ok_or_else(|| Stop::fail(format!("{what} was not refused")))?;
+        ensure_eq!(error.kind(), ErrorKind::Command, "{what}: {error}");
+    }
+    Ok(())
+}
+
+fn a_partition_of_a_function_that_has_processes_is_not_changed(lab: &Lab) -> Result<(), Stop> {
+    let (host, dpu) = sides(lab)?;
+    let (host_id, dpu_id) = (host.device().vhca_id(), dpu.device().vhca_id());
+    let manager = dpu.device();
+    refused("a partition for a function with processes", Made::of(manager, &[130], &[host_id], 0))?;
+    drop(host);
+    let made = Made::of(manager, &[130], &[host_id], 0)?;
+    let (host, _) = sides(lab)?;
+    refused("other functions", made.0.set_functions(&[dpu_id]))?;
+    let bound = on(&host, 130, "spin")?;
+    refused("to take a unit away that a call is bound to", made.0.set_units(&[131]))?;
+    made.0.set_units(&[130, 131])?;
+    // What is bound to none goes on elsewhere.
+    drop(bound);
+    let call = host.begin("add", [20, 3, 0])?;
+    made.0.set_units(&[131])?;
+    ensure_eq!(host.wait(&call)?, 23, "a call whose unit was taken away");
+    ensure_eq!(host.call("add", [1, 2, 0])?, 3, "the next call");
+    Ok(())
+}
+
+fn a_function_in_no_partition_has_no_processes(_: &Lab) -> Result<(), Stop> {
+    // A card of its own, with VFs: those are in no partition unless one names them.
+    let model = Model::builder().device_with_topology(Profile::load("bluefield3")?).build();
+    let backend = Arc::new(InProcess::of(&model));
+    let devices = backend.enumerate()?;
+    let open = |wanted: &dyn Fn(usize) -> bool| -> Result<Device, Stop> {
+        let at = (0..devices.len()).find(|&at| wanted(at));
+        let at = at.ok_or_else(|| Stop::fail("no such function"))?;
+        Ok(Device::open(&*backend, &devices[at])?)
+    };
+    // Its functions in order: two PFs of the host, then VFs.
+    let vf = open(&|at| at == 2)?;
+    let manager = open(&|at| model.side(at) == Side::Dpu)?;
+    let pd = vf.alloc_pd()?;
+    let rig = Rig::of(vf.clone(), pd)?;
+    let error = Dpa::of(rig.clone(), 0).err();
+    let Stop(why) = error.ok_or_else(|| Stop::fail("a process of a VF in no partition"))?;
+    ensure!(why.contains("BAD_PARAM"), "{why}");
+    let made = Made::of(&manager, &[3, 4], &[vf.vhca_id()], 0)?;
+    ensure_eq!(Dpa::of(rig, 0)?.call("add", [1, 2, 0])?, 3, "a call of the VF in its partition");
+    Ok(made.0.destroy()?)
+}

@@ -20,7 +20,7 @@ use verbless_doca::{AccessFlags, Buf, DevInfo, Event, Inventory, Memory, Mmap, U
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_queue::access::KeyAccess;
-use verbless_queue::wr::MemoryCopy;
+use verbless_queue::wr::{MemoryCopy, Scratch};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Qp, QpConfig, Sge};
 
 /// Operations of one round, between which the model does them.
@@ -60,7 +60,7 @@ fn queue(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
     let mut qp = domain.queue_pair(&config, &cq, &cq)?;
     domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
     let region = domain.region(4096, KeyAccess::LOCAL)?;
-    let scratch = region.sge(0, 64)?;
+    let scratch = Scratch::new(region.sge(0, 64)?).ok_or("a region begins within a page")?;
     let (from, to) = (region.sge(1024, LENGTH)?, region.sge(2048, LENGTH)?);
     for round in 0..ROUNDS {
         region.write_at(1024, &[round as u8; LENGTH])?;
@@ -75,7 +75,7 @@ fn queue(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
 }
 
 #[inline(never)]
-fn measured_post(qp: &mut Qp, (scratch, from, to): (Sge, Sge, Sge)) {
+fn measured_post(qp: &mut Qp, (scratch, from, to): (Scratch, Sge, Sge)) {
     for cookie in 0..ROUND as u64 {
         qp.post(&MemoryCopy::new(scratch, from, to).signaled(), cookie).expect("there is room");
     }

@@ -9,8 +9,8 @@ use verbless_ring::access::KeyAccess;
 use verbless_ring::service::{SERVICES, Service};
 use verbless_ring::wr::{
     Capability, CompareSwap, FetchAdd, LocalInvalidate, MemoryCopy, Nop, OPERATIONS, OperationInfo,
-    PostError, Read, Request, Send, SendImm, SendInvalidate, Umr, Unsupported, Until, Wait,
-    WorkRequest, Write, WriteImm,
+    PostError, Read, Request, Scratch, Send, SendImm, SendInvalidate, Umr, Unsupported, Until,
+    Wait, WorkRequest, Write, WriteImm,
 };
 use verbless_ring::{Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, Uc, Ud};
 
@@ -89,7 +89,7 @@ fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
         CompareSwap::new(sge, remote, 1, 2),
         FetchAdd::new(sge, remote, 1),
         LocalInvalidate::new(Rkey(0x200)),
-        MemoryCopy::new(Sge::new(0x2000, 64, Lkey(1)), sge, sge),
+        MemoryCopy::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
         Wait::new(0x1000, Lkey(1), Until::equal(1)),
         Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
     );

@@ -1,9 +1,9 @@
 //! The device's queue that copies memory.
 
 use verbless_queue::access::KeyAccess;
-use verbless_queue::wr::{MemoryCopy, Nop, PostError, Request};
+use verbless_queue::wr::{MemoryCopy, Nop, PostError, Request, Scratch};
 use verbless_queue::{
-    CompletionError, ConnectOptions, Cqe, ErrorKind as LowerKind, Lkey, PlainCqe, Qp, QpConfig, Rc,
+    CompletionError, ConnectOptions, Cqe, ErrorKind as LowerKind, PlainCqe, Qp, QpConfig, Rc,
     Region, Sge, WqeIndex,
 };
 
@@ -11,9 +11,6 @@ use super::pieces::refuse;
 use crate::context::engine::Place;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
-
-/// Bytes of memory that the device uses while it copies.
-const SCRATCH: usize = 64;
 
 /// Whether `dev` has such queues.
 pub(super) fn supported(dev: &Dev) -> Result<()> {
@@ -31,9 +28,8 @@ pub(super) fn longest(dev: &Dev) -> u64 {
 /// A queue pair that is its own peer.
 pub(super) struct CopyQueue {
     qp: Qp,
-    /// Where the device's own room is: address and key with their bytes as in requests, which
-    /// saves to turn them each time.
-    scratch: (u64, u32),
+    /// The device's own room, in `_room`.
+    scratch: Scratch,
     _room: Region,
 }
 
@@ -54,15 +50,13 @@ impl CopyQueue {
         };
         let mut qp = dev.domain().queue_pair(&config, cq, cq)?;
         dev.domain().connect_to_itself(&mut qp, &ConnectOptions::default())?;
-        let room = dev.domain().region(SCRATCH, KeyAccess::LOCAL)?;
-        Ok(Self { qp, scratch: (room.address().to_be(), room.lkey().0.to_be()), _room: room })
-    }
-
-    /// The device's own room.
-    #[inline(always)]
-    fn scratch(&self) -> Sge {
-        let (address, lkey) = (u64::from_be(self.scratch.0), Lkey(u32::from_be(self.scratch.1)));
-        Sge::new(address, SCRATCH as u32, lkey)
+        let room = dev.domain().region(Scratch::BYTES as usize, KeyAccess::LOCAL)?;
+        let sge = Sge::new(room.address(), Scratch::BYTES, room.lkey());
+        let scratch = Scratch::new(sge).ok_or_else(|| {
+            let text = "memory that was allocated begins within a page";
+            Error::plain(ErrorKind::Unexpected, text)
+        })?;
+        Ok(Self { qp, scratch, _room: room })
     }
 
     /// Posts a request.
@@ -72,7 +66,7 @@ impl CopyQueue {
         (from, to): (Sge, Sge),
         cookie: u64,
     ) -> std::result::Result<WqeIndex, PostError> {
-        let copy = MemoryCopy::new(self.scratch(), from, to).signaled();
+        let copy = MemoryCopy::new(self.scratch, from, to).signaled();
         self.qp.post(&copy, cookie)
     }
 
@@ -82,7 +76,7 @@ impl CopyQueue {
         &mut self,
         copies: impl Iterator<Item = Result<((Sge, Sge), u64, bool)>>,
     ) -> Result<()> {
-        let scratch = self.scratch();
+        let scratch = self.scratch;
         let mut batch = self.qp.batch();
         for copy in copies {
             let ((from, to), cookie, last) = copy?;
@@ -178,7 +172,7 @@ mod tests {
         let _watch = model.watch_requests(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
         });
-        let room = queue.scratch();
+        let room = Sge::new(queue._room.address(), 64, queue._room.lkey());
         let free = queue.qp.send.free();
         for at in 0..4 {
             let copies = (0..4).map(|number| match number == at {

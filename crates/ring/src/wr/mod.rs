@@ -17,6 +17,7 @@
 //! device gathers or scatters in order), or, for what is sent, is [`Inline`]: copied into the WQE,
 //! so that the buffer is free at once.
 
+mod copy;
 mod datagram;
 mod declare;
 mod encode;
@@ -30,6 +31,7 @@ mod segment;
 mod umr;
 mod wait;
 
+pub use copy::Scratch;
 pub use datagram::To;
 pub(crate) use encode::Limits;
 pub use encode::{Fence, PostError, Request};

@@ -4,12 +4,13 @@
 
 use verbless_prm::hot::AtomicSegment;
 
+use super::copy::Scratch;
 use super::datagram::To;
 use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
 use super::info::{Capability, OperationInfo};
 use super::payload::{Gather, Payload};
-use super::segment::{Ends, Found, Metadata, Segment, Word};
+use super::segment::{Ends, Found, Segment, Word};
 use super::umr::{FreeKey, Umr};
 use super::wait::Until;
 use crate::address::Destination;
@@ -123,12 +124,13 @@ declared {
     /// other, nor with what else the queue pair does, but by a [`Fence::Strong`].
     MemoryCopy = "memory copy" {
         completes: MemoryCopy, op_mod: 1, class: MemoryCopy, needs: Dma;
-        /// Copies what is in `from` to `to`, which has the same length. `scratch` is 64 bytes of
-        /// memory, aligned to 64, that the device writes while it copies: the first word is a
-        /// syndrome, the third the bytes copied. Requests of one queue pair may share it.
-        new(scratch: Sge, from: Sge, to: Sge);
+        /// Copies what is in `from` to `to`, which has the same length: 1 byte to 2 GiB less one,
+        /// or what the device says (`Caps::longest_memory_copy` of verbless-command), which fails
+        /// a longer one with [`LocalLength`](crate::Status::LocalLength). The device uses `scratch`
+        /// while it copies.
+        new(scratch: Scratch, from: Sge, to: Sge);
         segments: {
-            metadata: Metadata = Metadata(scratch),
+            scratch: Scratch = scratch,
             ends: Ends = Ends { from, to }
         };
     }

@@ -1,8 +1,9 @@
 //! The segments of a WQE that stand behind its control segment.
 
-use verbless_prm::hot::{AtomicSegment, MmoSegment, RaddrSegment, WaitDataSegment};
+use verbless_prm::hot::{AtomicSegment, RaddrSegment, WaitDataSegment};
 use zerocopy::transmute;
 
+use super::copy::Scratch;
 use super::encode::{Limits, PostError};
 use super::payload::data_segment;
 use super::wait::Until;
@@ -53,6 +54,7 @@ macro_rules! one_ds {
 
 one_ds!(RemoteAddr, self => transmute!(RaddrSegment::new(self.address, self.rkey.0)));
 one_ds!(AtomicSegment, self => transmute!(*self));
+one_ds!(Scratch, self => self.segment());
 
 /// Where an atomic puts what it found: 8 bytes.
 #[derive(Clone, Copy, Debug)]
@@ -70,29 +72,6 @@ impl Segment for Found {
     #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         wqe.store(at, data_segment(&self.0));
-        at + 1
-    }
-}
-
-/// Where a memory copy has room for the device's own use.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Metadata(pub(super) Sge);
-
-/// Bytes of that room.
-pub(super) const METADATA_BYTES: u32 = 64;
-
-impl Segment for Metadata {
-    const DS: u32 = 1;
-
-    #[inline(always)]
-    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
-        if self.0.length == METADATA_BYTES { Ok(Self::DS) } else { Err(PostError::CopyLength) }
-    }
-
-    #[inline(always)]
-    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
-        wqe.store(at, transmute!(MmoSegment::new(0, self.0.lkey.0, self.0.address)));
         at + 1
     }
 }

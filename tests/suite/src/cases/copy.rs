@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use verbless_command::KeyAccess;
-use verbless_queue::wr::{Fence, MemoryCopy, Nop, PostError, Read, Request, Write};
+use verbless_queue::wr::{Fence, MemoryCopy, Nop, PostError, Read, Request, Scratch, Write};
 use verbless_queue::{
     Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, Operation, Qp, QpConfig,
     Region, Sge, Status,
@@ -35,6 +35,11 @@ cases!(
 /// Bytes of a region.
 const BYTES: usize = 1 << 20;
 
+/// A region of 64 bytes as what the device writes while it copies.
+pub(super) fn scratch(region: &Region) -> Result<Scratch, Stop> {
+    Scratch::new(region.sge(0, 64)?).ok_or_else(|| Stop::fail("a region that is not aligned"))
+}
+
 /// A queue pair that is its own peer.
 struct Copier {
     domain: Domain,
@@ -62,8 +67,8 @@ impl Copier {
         Ok(Self { domain, qp, cq, from, to, scratch })
     }
 
-    fn own(&self) -> Result<Sge, Stop> {
-        Ok(self.scratch.sge(0, 64)?)
+    fn own(&self) -> Result<Scratch, Stop> {
+        scratch(&self.scratch)
     }
 
     fn copy(&mut self, from: Sge, to: Sge) -> Result<(), Stop> {
@@ -214,7 +219,7 @@ fn the_rights_of_a_key_hold_for_the_devices_own_buffer(lab: &Lab) -> Result<(), 
     let mut copier = Copier::new(lab)?;
     let fixed = copier.domain.region(64, KeyAccess::LOCAL_READ)?;
     let (from, to) = (copier.from.sge(0, 8)?, copier.to.sge(0, 8)?);
-    copier.qp.post(&MemoryCopy::new(fixed.sge(0, 64)?, from, to), 5)?;
+    copier.qp.post(&MemoryCopy::new(scratch(&fixed)?, from, to), 5)?;
     ensure_eq!(failed(copier.done()?, Status::LocalProtection)?, 5, "cookie");
     Ok(())
 }
@@ -266,14 +271,17 @@ fn what_cannot_be_asked_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), 
     let own = copier.own()?;
     let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
     let with = |sge: Sge, length: u32| Sge::new(sge.address, length, sge.lkey);
-    for (own, from, to) in [
-        (own, with(from, 0), with(to, 0)),
-        (own, from, with(to, 63)),
-        (own, with(from, 1 << 31), with(to, 1 << 31)),
-        (with(own, 63), from, to),
+    for (from, to) in [
+        (with(from, 0), with(to, 0)),
+        (from, with(to, 63)),
+        (with(from, 1 << 31), with(to, 1 << 31)),
     ] {
         let refused = copier.qp.post(&MemoryCopy::new(own, from, to), 0);
-        ensure_eq!(refused, Err(PostError::CopyLength), "{own:?} {from:?} {to:?}");
+        ensure_eq!(refused, Err(PostError::CopyLength), "{from:?} {to:?}");
+    }
+    let room = copier.to.sge(0, 65)?;
+    for scratch in [with(room, 63), room, Sge::new(room.address + 8, 64, room.lkey)] {
+        ensure!(Scratch::new(scratch).is_none(), "scratch of {scratch:?}");
     }
     copier.copy(from, to)?;
     copier.done()??;

@@ -160,24 +160,25 @@ fn copies_within_the_device_reach_memory_of_another_function(lab: &Lab) -> Resul
     let config = QpConfig { memory_copies: true, ..QpConfig::new(4, 1) };
     let mut qp = user.queue_pair(&config, &cq, &cq)?;
     user.connect_to_itself(&mut qp, &ConnectOptions::default())?;
-    let scratch = user.region(64, KeyAccess::LOCAL)?;
+    let room = user.region(64, KeyAccess::LOCAL)?;
+    let scratch = super::copy::scratch(&room)?;
     let here = user.region(BYTES, KeyAccess::LOCAL)?;
     let there = owner.region(BYTES, KeyAccess::LOCAL)?;
     let imported = user.import(&owner.share(&there, &SECRET)?, &SECRET)?;
     let (far, near) = (imported.sge(0, BYTES as u32)?, here.sge(0, BYTES)?);
     let mut bytes = vec![0; BYTES];
     there.write_at(0, &pattern(12, BYTES))?;
-    qp.post(&MemoryCopy::new(scratch.sge(0, 64)?, far, near).signaled(), 0)?;
+    qp.post(&MemoryCopy::new(scratch, far, near).signaled(), 0)?;
     until("a completion", || qp.poll(&mut cq))??;
     here.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(12, BYTES), "other bytes came here");
     here.write_at(0, &pattern(13, BYTES))?;
-    qp.post(&MemoryCopy::new(scratch.sge(0, 64)?, near, far).signaled(), 0)?;
+    qp.post(&MemoryCopy::new(scratch, near, far).signaled(), 0)?;
     until("a completion", || qp.poll(&mut cq))??;
     there.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(13, BYTES), "other bytes came there");
     drop(there);
-    qp.post(&MemoryCopy::new(scratch.sge(0, 64)?, far, near).signaled(), 0)?;
+    qp.post(&MemoryCopy::new(scratch, far, near).signaled(), 0)?;
     failed(until("a completion", || qp.poll(&mut cq))?, Status::LocalProtection)?;
     Ok(())
 }

@@ -4,7 +4,9 @@
 //! CREATE_GENERAL_OBJECT, and then reaches the memory with the rights of the owner's key, until the
 //! owner destroys that. What hardware does when the secret is wrong is in no public source: here
 //! the command fails. Of an alias the first word of `metadata` is the protection domain, and the
-//! low byte of the key is 0, as UCX has it (`uct_ib_mlx5_devx_mem_attach`).
+//! low byte of the key is 0, as UCX has it (`uct_ib_mlx5_devx_mem_attach`). The answer has the
+//! alias's context behind its head where there is room for it, as UCX has; Linux's
+//! `mlx5_cmd_alias_obj_create` has room for the head alone.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{
@@ -102,10 +104,6 @@ pub(super) fn create(
     if context.vhca_id_type() {
         return Err(Refusal::Unsupported);
     }
-    let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
-    if call.output.len() < shown.end {
-        return Err(Refusal::OutputTooShort);
-    }
     let pd = context.metadata().first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
     call.find(kind::Pd, pd)?;
     let hca = call.hca();
@@ -117,8 +115,12 @@ pub(super) fn create(
     let alias = Alias { uid: call.uid, pd, function, index, serial: offer.serial };
     output.set_obj_id(call.make(kind::Alias, alias)?);
     call.hca_mut().lead_to(function);
-    let mut made = *context;
-    made.set_access_key(&[0; 32]);
-    call.output[shown].copy_from_slice(made.as_bytes());
+    // The context behind the head is for those who have room for it.
+    let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
+    if let Some(room) = call.output.get_mut(shown) {
+        let mut made = *context;
+        made.set_access_key(&[0; 32]);
+        room.copy_from_slice(made.as_bytes());
+    }
     Ok(())
 }

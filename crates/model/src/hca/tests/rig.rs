@@ -148,9 +148,20 @@ impl Rig {
     pub(super) fn alias(
         &mut self,
         user: User,
-        (vhca_id, index): (u16, u32),
+        key: (u16, u32),
         access_key: [u8; 32],
     ) -> Result<u32, Refusal> {
+        self.alias_with(AliasContext::BYTES, user, key, access_key).map(|(number, _)| number)
+    }
+
+    /// The same with so many bytes of room behind the answer's head, and what came there.
+    pub(super) fn alias_with(
+        &mut self,
+        room: usize,
+        user: User,
+        (vhca_id, index): (u16, u32),
+        access_key: [u8; 32],
+    ) -> Result<(u32, Vec<u8>), Refusal> {
         let mut context = AliasContext::zeroed();
         let mut metadata = [0; 16];
         metadata[..4].copy_from_slice(&user.pd.to_be_bytes());
@@ -159,7 +170,7 @@ impl Rig {
             .set_object_id_to_be_accessed(index)
             .set_access_key(&access_key)
             .set_metadata(&metadata);
-        let (list, room) = (*context.as_bytes(), AliasContext::BYTES);
+        let list = *context.as_bytes();
         self.call::<CreateGeneralObjectIn>(
             user.uid,
             GeneralObjectType::MKEY.0,
@@ -169,7 +180,7 @@ impl Rig {
                 input.set_alias_object(true);
             },
         )
-        .map(|(output, _)| output.obj_id())
+        .map(|(output, behind)| (output.obj_id(), behind))
     }
 
     pub(super) fn give_pages(&mut self, count: u32) -> Result<(), Refusal> {

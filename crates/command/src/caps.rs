@@ -57,7 +57,9 @@ pub struct Caps {
     pub atomics: bool,
     /// Keys may let the device's writes to memory pass each other on PCI.
     pub relaxed_writes: bool,
-    /// The same of its reads. What a device allows only while its PCI function is set so
+    /// Keys must let them: there are no others (`mkc_order_write_after_write_ro_only`).
+    pub relaxed_writes_only: bool,
+    /// Keys may let its reads do so. What a device allows only while its PCI function is set so
     /// (`relaxed_ordering_read_pci_enabled`) does not count: that setting cannot be read here.
     pub relaxed_reads: bool,
     /// What a queue pair's context must say of its CQEs' timestamps: the free-running clock, or the
@@ -142,6 +144,7 @@ impl Caps {
                 .flatten(),
             atomics: atomic.as_ref().is_some_and(|page| has_atomics(page)),
             relaxed_writes: g.relaxed_ordering_write(),
+            relaxed_writes_only: g.mkc_order_write_after_write_ro_only(),
             relaxed_reads: g.relaxed_ordering_read(),
             general,
             general_2,

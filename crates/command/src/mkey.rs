@@ -116,6 +116,8 @@ impl Device {
         let mut head = CreateMkeyIn::new();
         let mut tail = Vec::new();
         let (access, caps) = (attr.access, self.caps());
+        let relaxed_writes =
+            access.relaxed_ordering && caps.relaxed_writes || caps.relaxed_writes_only;
         let context = head.memory_key_mkey_entry_mut();
         context
             .set_lr(true)
@@ -123,7 +125,7 @@ impl Device {
             .set_rr(access.remote.read)
             .set_rw(access.remote.write)
             .set_a(access.remote.atomic && caps.atomics)
-            .set_relaxed_ordering_write(access.relaxed_ordering && caps.relaxed_writes)
+            .set_relaxed_ordering_write(relaxed_writes)
             .set_relaxed_ordering_read(access.relaxed_ordering && caps.relaxed_reads)
             .set_crossed_side_mkey(access.crossing)
             .set_qpn(ANY_QP)

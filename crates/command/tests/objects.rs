@@ -6,13 +6,14 @@ mod support;
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqElement, CqObject, DatagramAttr, Eqn, ErrorKind, Gid, InitAttr, Moderation, Mtu,
-    Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr, RtrAttr, RtsAttr, RtsChange, ServiceType,
+    CqAttr, CqElement, CqObject, DatagramAttr, Eqn, ErrorKind, Gid, InitAttr, KeyAccess, KeyMemory,
+    MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr, RtrAttr, RtsAttr,
+    RtsChange, ServiceType,
 };
 use verbless_model::Link;
 use verbless_prm::{CqeSize, QpState};
 
-use support::{cq_attr, on, pool, qp, qp_attr};
+use support::{cq_attr, on, pool, qp, qp_attr, registration, with};
 
 #[test]
 fn a_completion_queue_is_what_was_asked_for() {
@@ -326,4 +327,25 @@ fn the_widest_requests_are_what_the_largest_wqe_holds() {
     assert!((1..=(bytes - 32) / 16).contains(&caps.max_send_sges()), "{}", caps.max_send_sges());
     assert!((1..=bytes - 36).contains(&caps.max_inline()), "{}", caps.max_inline());
     assert_eq!(caps.max_receive_sges(), usize::from(caps.max_receive_wqe_bytes) / 16);
+}
+
+#[test]
+fn where_writes_are_always_relaxed_every_key_says_so() {
+    let both = "relaxed_ordering_write = true\nmkc_order_write_after_write_ro_only = true";
+    let only = [("relaxed_ordering_write = true", both)];
+    for (changes, always) in [(&[][..], false), (&only, true)] {
+        let (_model, device) = with(changes);
+        assert_eq!(device.caps().relaxed_writes_only, always);
+        for wish in [false, true] {
+            let key = device.create_mkey(MkeyAttr {
+                pd: device.alloc_pd().expect("a protection domain"),
+                access: KeyAccess { relaxed_ordering: wish, ..KeyAccess::LOCAL },
+                start: 0,
+                length: 4096,
+                memory: KeyMemory::Umem { umem: registration(&device), offset: 0 },
+            });
+            let context = key.expect("a key").query().expect("its context");
+            assert_eq!(context.relaxed_ordering_write(), always || wish, "{always} {wish}");
+        }
+    }
 }

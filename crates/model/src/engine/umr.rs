@@ -133,7 +133,9 @@ impl Asker {
         let supported = !(fields.has(UmrMkeyMask::A) && general.umr_modify_atomic_disabled()
             || fields.has(UmrMkeyMask::PAGE_SIZE) && general.umr_modify_entity_size_disabled()
             || fields.has(UmrMkeyMask::RELAXED_ORDERING_WRITE)
-                && !general.relaxed_ordering_write_umr()
+                && (!general.relaxed_ordering_write_umr()
+                    || general.mkc_order_write_after_write_ro_only()
+                        && !new.relaxed_ordering_write())
             || fields.has(UmrMkeyMask::RELAXED_ORDERING_READ)
                 && !general.relaxed_ordering_read_umr());
         let movable = !fields.moves() || mkey.table.is_some();

@@ -551,7 +551,8 @@ fn relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can(lab: &Lab) -> Res
         let access = KeyAccess { relaxed_ordering: wish, ..KeyAccess::ALL };
         let key = device.create_mkey(MkeyAttr { access, ..whole(&domain, &shared) })?;
         let context = key.query()?;
-        ensure_eq!(context.relaxed_ordering_write(), wish && caps.relaxed_writes, "writes");
+        let writes = wish && caps.relaxed_writes || caps.relaxed_writes_only;
+        ensure_eq!(context.relaxed_ordering_write(), writes, "writes");
         ensure_eq!(context.relaxed_ordering_read(), wish && caps.relaxed_reads, "reads");
     }
     Ok(())

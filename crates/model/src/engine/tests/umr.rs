@@ -373,6 +373,25 @@ fn each_field_that_a_capability_bars_from_umr_is_refused_alone() {
 }
 
 #[test]
+fn where_writes_are_always_relaxed_no_umr_orders_them() {
+    for (only, relaxed) in [(false, false), (true, false), (true, true)] {
+        let mut rig = Rig::new();
+        let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+        let general = rig.world.functions[0].hca.caps.general_mut();
+        general.set_relaxed_ordering_write_umr(true);
+        general.set_mkc_order_write_after_write_ro_only(only);
+        let mut q = umr_qp(&mut rig);
+        let mut control = UmrCtrlSegment::zeroed();
+        control.set_mkey_mask(Mask::RELAXED_ORDERING_WRITE.0);
+        let mut context = MkeyContext::zeroed();
+        context.set_relaxed_ordering_write(relaxed);
+        rig.post(&mut q, umr(key, &control, &context));
+        let refused = rig.one(0, q.send_cq).opcode() == cqe_opcode::REQUESTER_ERROR;
+        assert_eq!(refused, only && !relaxed, "{only} {relaxed}");
+    }
+}
+
+#[test]
 fn both_parts_of_the_page_size_change_alone_and_together() {
     let (low, high) = (Mask::PAGE_SIZE.0, Mask::PAGE_SIZE_5.0);
     // Five bits of it, and the sixth.

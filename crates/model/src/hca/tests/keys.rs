@@ -408,3 +408,22 @@ fn the_kernel_has_keys_of_its_own_kinds() {
     assert_eq!((memory.address(0), memory.address(0x1f_ffc0)), (0x1000_0040, 0x3000_0000));
     assert_eq!(create(&mut rig, &pages[..8], &listed), Err(Refusal::ListTooShort));
 }
+
+#[test]
+fn where_writes_are_always_relaxed_no_key_is_made_that_orders_them() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let relaxed = |relaxed| {
+        move |input: &mut CreateMkeyIn| {
+            input.memory_key_mkey_entry_mut().set_relaxed_ordering_write(relaxed);
+        }
+    };
+    for (only, may, ordered, unordered) in
+        [(false, false, true, false), (false, true, true, true), (true, false, false, true)]
+    {
+        let caps = rig.world.functions[0].hca.caps.general_mut();
+        caps.set_mkc_order_write_after_write_ro_only(only).set_relaxed_ordering_write(may);
+        assert_eq!(rig.mkey(user, relaxed(false)).is_ok(), ordered, "{only} {may}");
+        assert_eq!(rig.mkey(user, relaxed(true)).is_ok(), unordered, "{only} {may}");
+    }
+}

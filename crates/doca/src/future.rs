@@ -38,6 +38,7 @@
 //! buffers go back to where they came from. The event of one that is forgotten
 //! ([`mem::forget`]) is kept until the queue is dropped.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -68,6 +69,9 @@ struct Inner {
     free: Vec<u32>,
     /// Those who wait for room.
     room: Vec<Waker>,
+    /// External events, and those who wait for one.
+    external: VecDeque<Event>,
+    listeners: Vec<Waker>,
 }
 
 /// What becomes of a job's event.
@@ -93,10 +97,7 @@ impl AsyncWorkQ {
             (false, _) => "the work queue is in polling mode: build it with `event_driven`",
             (true, 0) => {
                 return match workq.event_handle().try_clone_to_owned() {
-                    Ok(file) => {
-                        let (slots, free, room) = (Vec::new(), Vec::new(), Vec::new());
-                        Ok(Self { file, inner: Mutex::new(Inner { workq, slots, free, room }) })
-                    }
+                    Ok(file) => Ok(Self { file, inner: Mutex::new(Inner::of(workq)) }),
                     Err(error) => Err(Refused::new(not_readable(error), workq)),
                 };
             }
@@ -147,7 +148,7 @@ impl AsyncWorkQ {
     }
 
     /// The work queue. Jobs whose futures were dropped may be in flight; their events are now
-    /// retrieved as those of other jobs.
+    /// retrieved as those of other jobs. External events that nobody awaited are dropped.
     pub fn into_inner(self) -> WorkQ {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).workq
     }
@@ -219,6 +220,22 @@ impl AsyncWorkQ {
         }
     }
 
+    /// The next [external event](crate::async_event); those that came since the last one are kept.
+    /// Dropped before it is done, it has taken none.
+    pub async fn external(&self) -> Event {
+        poll_fn(|context| {
+            let mut inner = self.lock();
+            if let Some(event) = inner.external.pop_front() {
+                return Poll::Ready(event);
+            }
+            if !inner.listeners.iter().any(|waker| waker.will_wake(context.waker())) {
+                inner.listeners.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Retrieves events and hands them to their futures, for good. One task does this for all.
     /// `readable` waits until the [file](AsyncWorkQ::file) is readable; it may come back too early.
     ///
@@ -271,25 +288,30 @@ impl AsyncWorkQ {
         let mut inner = self.lock();
         let before = inner.workq.in_flight();
         let retrieved = inner.workq.progress();
-        let room = match inner.workq.in_flight() < before {
+        let mut woken = match inner.workq.in_flight() < before {
             true => mem::take(&mut inner.room),
             false => Vec::new(),
         };
         let (ended, result) = match retrieved {
             Ok(Done { tag, event }) => match tag.owner() {
                 Owner::Future(slot) => (inner.ended(slot, event), Ok(true)),
+                Owner::External => {
+                    inner.external.push_back(event);
+                    woken.append(&mut inner.listeners);
+                    (Slot::Free, Ok(true))
+                }
                 // Nobody else submits here.
                 _ => (Slot::Ended(event), Ok(true)),
             },
             Err(Retrieve::Failed(error)) => (Slot::Free, Err(error)),
-            Err(_) => (Slot::Free, Ok(inner.workq.has_work() || !room.is_empty())),
+            Err(_) => (Slot::Free, Ok(inner.workq.has_work() || !woken.is_empty())),
         };
         // Wakers, and what goes with events, may come back here.
         drop(inner);
         if let Slot::Waits(Some(waker)) = ended {
             waker.wake();
         }
-        room.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(Waker::wake);
         result
     }
 }
@@ -299,6 +321,11 @@ const fn future(slot: u32) -> Tag {
 }
 
 impl Inner {
+    fn of(workq: WorkQ) -> Self {
+        let (slots, free, external) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { workq, slots, free, room: Vec::new(), external, listeners: Vec::new() }
+    }
+
     fn begin(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::Free);

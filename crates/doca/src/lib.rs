@@ -53,6 +53,7 @@
 //! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h` and their kin | buffers, inventories |
 //! | [`context`] | `doca_ctx.h` | work queues, jobs, events |
 //! | [`dma`] | `doca_dma.h` | copies by the device |
+//! | [`async_event`] | | external events: of a device's ports, and of its end |
 //! | [`future`] | | jobs as futures |
 //! | [`graph`] | `doca_graph.h` | jobs in the order of their dependencies |
 //! | [`rdma`] | `doca_rdma.h` | memory and messages of a peer |
@@ -103,6 +104,7 @@ pub mod mapping_rdma {
     use super::*;
 }
 
+pub mod async_event;
 pub mod buffer;
 pub mod context;
 pub mod device;

@@ -180,7 +180,7 @@ pub enum PciFuncType {
 }
 
 /// A PCI address: bus, device, function, and the domain in front of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     /// Domain; 0 on most machines.
     pub domain: u32,
@@ -196,6 +196,13 @@ impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
         write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+/// As it is displayed: whoever reads an address knows hexadecimal numbers.
+impl fmt::Debug for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PciAddress({self})")
     }
 }
 
@@ -258,6 +265,7 @@ mod tests {
         assert_eq!("0b:00.2".parse::<PciAddress>().unwrap(), address);
         assert_eq!("0000:0b:00.2".parse::<PciAddress>().unwrap(), address);
         assert_eq!(address.to_string(), "0000:0b:00.2");
+        assert_eq!(format!("{address:?}"), "PciAddress(0000:0b:00.2)");
         for bad in ["", "0b", "0b:00", "0b:20.0", "0b:00.8", "1:2:3:4.5", "0b:00.", "zz:00.0"] {
             assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
         }

@@ -431,6 +431,14 @@ fn an_array_has_its_elements_by_index() {
     let stranger = array.put(refused.given).unwrap_err().given;
     assert_eq!(stranger.head(), map.address() + 100);
     array.put(third).unwrap();
+    let (one, other) = (array.take(1).unwrap(), array.take(2).unwrap());
+    let refused = array.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InUse, "{}", refused.error);
+    assert!(refused.error.to_string().contains("2 elements"), "{}", refused.error);
+    let mut array = refused.given;
+    array.put(one).unwrap();
+    drop(other);
+    array.destroy().unwrap();
     assert!(BufArray::builder(&map, 10, 100).start_offset(1).start().is_err());
     assert!(BufArray::builder(&map, 10, u64::MAX).start().is_err());
     let gpu = BufArray::builder(&map, 1, 1).start_for(verbless_doca::buffer::Target::Gpu);
@@ -460,6 +468,7 @@ fn handles_are_send_and_devices_are_sync() {
     sync::<verbless_doca::sha::Sha>();
     sync::<verbless_doca::dma::Dma>();
     sync::<verbless_doca::graph::Graph>();
+    sync::<verbless_doca::async_event::AsyncEvents>();
     send::<Mmap>();
     send::<DynamicMmap>();
     send::<verbless_doca::Buf>();

@@ -151,6 +151,24 @@ impl BufArray {
     }
 }
 
+impl BufArray {
+    /// Drops it. A plain drop leaves elements that are out as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] while elements are out, neither put back nor dropped.
+    pub fn destroy(self) -> std::result::Result<(), Refused<Self>> {
+        let there = self.elements.iter().flatten().count() + self.store.available();
+        match self.len() - there {
+            0 => Ok(()),
+            out => {
+                let text =
+                    format!("{out} elements of the array are out: put them back, or drop them");
+                Err(Refused::new(Error::new(ErrorKind::InUse, text), self))
+            }
+        }
+    }
+}
+
 impl fmt::Debug for BufArray {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufArray")

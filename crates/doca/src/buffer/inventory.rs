@@ -163,7 +163,8 @@ impl Inventory {
     ///
     /// # Errors
     /// [`ErrorKind::Empty`] if too few are left; then none is taken. [`ErrorKind::BadState`] if the
-    /// inventory or the map is stopped.
+    /// inventory or the map is stopped; [`ErrorKind::InvalidValue`] of a chain, if this inventory
+    /// was made without [`Extensions::LINKED_LIST`].
     pub fn buf_dup(&self, source: &Buf) -> Result<Buf> {
         let mut copy = self.copy_of(source.element())?;
         let mut rest = source.element().next.as_deref();

@@ -1,5 +1,7 @@
 //! What runs the jobs of a context on one work queue.
 
+use std::os::fd::BorrowedFd;
+
 use verbless_queue::{Cqe, PlainCqe, RequestId};
 
 use super::event::{Done, Settled, Tag};
@@ -54,7 +56,7 @@ pub trait Engine: Send {
         Err(Error::new(ErrorKind::InvalidValue, text))
     }
 
-    /// Does a bit of what no device does. It may complete a job.
+    /// Does a bit of what no device does. It may complete a job, or yield an external event.
     fn progress(&mut self, side: &mut Side) -> Option<Done> {
         let _ = side;
         None
@@ -63,6 +65,12 @@ pub trait Engine: Send {
     /// Whether [`Engine::progress`] has something to do.
     fn has_work(&self) -> bool {
         false
+    }
+
+    /// A file that is readable while [`Engine::progress`] has something to do of which no
+    /// completion queue tells.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// Jobs in flight.

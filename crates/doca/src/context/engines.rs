@@ -4,11 +4,14 @@
 //! finds its own without asking for its type: both would cost more than all else that a work queue
 //! does. The file of an engine uses none that knows of jobs and contexts as work queues do.
 
+use std::os::fd::BorrowedFd;
+
 use verbless_queue::{Cqe, PlainCqe, RequestId};
 
 use super::engine::Engine;
 use super::event::{Done, Settled, Tag};
 use super::side::Side;
+use crate::async_event::listener::Listener;
 use crate::dma::copier::Copier;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rdma::engine::RdmaEngine;
@@ -110,6 +113,13 @@ macro_rules! engines {
                 }
             }
 
+            fn file(&self) -> Option<BorrowedFd<'_>> {
+                match self {
+                    $(Self::$name(engine) => engine.file(),)*
+                    Self::None => None,
+                }
+            }
+
             fn in_flight(&self) -> u32 {
                 match self {
                     $(Self::$name(engine) => engine.in_flight(),)*
@@ -132,4 +142,5 @@ engines! {
     Sha(Hasher),
     Sync(SyncEngine),
     Rdma(RdmaEngine),
+    Async(Listener),
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::failure::{JobError, JobType};
+use crate::async_event::done::AsyncEvent;
 use crate::dma::done::MemcpyDone;
 use crate::error::{Error, ErrorKind};
 use crate::graph::done::GraphDone;
@@ -11,7 +12,8 @@ use crate::sha::done::HashDone;
 use crate::sync_event::done::SyncEventDone;
 use crate::types::UserData;
 
-/// The result of a job (`struct doca_event`), with the buffers that the job took.
+/// The result of a job (`struct doca_event`), with the buffers that the job took; or an external
+/// event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -25,10 +27,12 @@ pub enum Event {
     Rdma(RdmaDone),
     /// An instance of a graph.
     Graph(GraphDone),
+    /// No job: an external event, of a device.
+    Async(AsyncEvent),
 }
 
 impl Event {
-    /// What was given with the job.
+    /// What was given with the job; of an external event, with its context.
     pub fn user_data(&self) -> UserData {
         match self {
             Self::Dma(done) => done.user_data,
@@ -36,6 +40,7 @@ impl Event {
             Self::SyncEvent(done) => done.user_data,
             Self::Rdma(done) => done.user_data,
             Self::Graph(done) => done.user_data,
+            Self::Async(event) => event.user_data,
         }
     }
 
@@ -47,6 +52,7 @@ impl Event {
             Self::SyncEvent(done) => done.job_type,
             Self::Rdma(done) => done.job_type,
             Self::Graph(_) => JobType::Graph,
+            Self::Async(_) => JobType::AsyncEvent,
         }
     }
 
@@ -58,6 +64,7 @@ impl Event {
             Self::SyncEvent(done) => done.result,
             Self::Rdma(done) => done.result,
             Self::Graph(done) => done.result,
+            Self::Async(event) => event.result.map(drop),
         }
     }
 
@@ -133,15 +140,19 @@ pub(crate) enum Owner {
     Node { run: u32, node: u32 },
     /// A future's.
     Future(u32),
+    /// Nobody's: it is no job, but an external event.
+    External,
 }
 
 impl Tag {
     pub(crate) const PROGRAM: Self = Self(0);
+    pub(crate) const EXTERNAL: Self = Self(2 << 32);
 
     /// There are fewer runs and futures than 2^31: each has memory of its own.
     pub(crate) const fn of(owner: Owner) -> Self {
         Self(match owner {
             Owner::Program => 0,
+            Owner::External => Self::EXTERNAL.0,
             Owner::Node { run, node } => 1 << 63 | (run as u64) << 32 | node as u64,
             Owner::Future(slot) => 1 << 32 | slot as u64,
         })
@@ -152,6 +163,7 @@ impl Tag {
         match upper {
             0 => Owner::Program,
             1 => Owner::Future(lower),
+            2 => Owner::External,
             _ => Owner::Node { run: upper & !(1 << 31), node: lower },
         }
     }
@@ -184,7 +196,7 @@ mod tests {
         let nodes = [(0, 0), (1, 0), (0, 1), (most, u32::MAX)];
         let nodes = nodes.map(|(run, node)| Owner::Node { run, node });
         let futures = [0, 1, u32::MAX].map(Owner::Future);
-        for owner in nodes.into_iter().chain(futures).chain([Owner::Program]) {
+        for owner in nodes.into_iter().chain(futures).chain([Owner::Program, Owner::External]) {
             assert_eq!(Tag::of(owner).owner(), owner);
         }
         assert_eq!(Tag::of(Owner::Program), Tag::PROGRAM);

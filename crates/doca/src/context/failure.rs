@@ -44,6 +44,8 @@ pub enum JobType {
     RdmaFetchAdd,
     /// An instance of a graph (`DOCA_GRAPH_JOB`).
     Graph,
+    /// No job: an external event, of a device.
+    AsyncEvent,
 }
 
 /// Why a job failed.

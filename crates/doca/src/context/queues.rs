@@ -123,7 +123,12 @@ impl Queues {
         };
         let side = self.sides.get(at).expect("it was found or made");
         let made = context.engine(&mut Place { depth, user_index: place, side });
-        let engine = made.inspect_err(|_| self.leave_if_unused(at, handle))?;
+        // A file leaves the handle when it closes, with its engine.
+        let told = |engine: AnyEngine| match (handle, engine.file()) {
+            (Some(handle), Some(file)) => handle.add(file).map(|()| engine),
+            _ => Ok(engine),
+        };
+        let engine = made.and_then(told).inspect_err(|_| self.leave_if_unused(at, handle))?;
         self.side(at).contexts += 1;
         self.there.push((place, core.clone()));
         self.places.insert(id, place);
@@ -394,7 +399,7 @@ impl Queues {
         Ok(None)
     }
 
-    /// Has software do a bit of its work, until one completes a job.
+    /// Has software do a bit of its work, until one completes a job or has an external event.
     pub(super) fn progress(&mut self) -> Option<Done> {
         let count = self.software.len();
         for step in 0..count {
@@ -405,7 +410,9 @@ impl Queues {
                 let side = self.sides.get(added.side as usize).expect("a context is there");
                 if let Some(done) = added.engine.progress(side) {
                     self.turn = at;
-                    self.left += 1;
+                    if done.tag != Tag::EXTERNAL {
+                        self.left += 1;
+                    }
                     return Some(done);
                 }
             }

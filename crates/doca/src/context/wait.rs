@@ -142,6 +142,27 @@ impl WorkQ {
     }
 
     /// The events of all that is in flight; it waits for them, and ends when nothing is.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # use verbless_doca::{WorkQ, dma::Dma};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dev = doc::dev();
+    /// # let dma = Dma::builder(&dev).start()?;
+    /// # let mut workq = WorkQ::new(16)?;
+    /// # workq.add(&dma)?;
+    /// for part in 0..4 {
+    ///     let (source, destination) = (doc::data(&dev, b"part"), doc::room(&dev));
+    ///     workq.submit(dma.memcpy(source, destination).user_data(part))?;
+    /// }
+    /// let mut parts = 0;
+    /// for event in workq.drain() {
+    ///     parts += event?.user_data().0;
+    /// }
+    /// assert_eq!((parts, workq.in_flight()), (6, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn drain(&mut self) -> Events<'_> {
         Events { workq: self, timeout: None, until_idle: true, broken: false }
     }

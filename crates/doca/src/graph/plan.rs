@@ -56,7 +56,9 @@ impl GraphBuilder {
 
     /// A node that calls `callback` (`doca_graph_user_node_create`), from
     /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve) of whatever thread that is.
-    /// The node fails if it returns an error, which is then the status of the instance. All
+    /// The node fails if it returns an error, which is then the status of the instance. A panic of
+    /// it goes on to whoever retrieves; then the node has failed with
+    /// [`ErrorKind::Unexpected`](crate::ErrorKind::Unexpected), and the next retrieval goes on. All
     /// instances share it; what is an instance's own is its
     /// [data](crate::graph::Instance::set_user_node_data).
     pub fn user_node<F>(&mut self, callback: F) -> Node

@@ -22,6 +22,39 @@
 //!
 //! The checksum finds damage. It is no signature: whoever has a descriptor can reach the memory,
 //! and can make another for what its key covers. Send it over a channel that you trust.
+//!
+//! A host's memory, at its DPU:
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # use verbless_doca::{Event, WorkQ, dma::Dma};
+//! use verbless_doca::{AccessFlags, DevInfo, Inventory, Memory, Mmap};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let [host, dpu] = doc::sides();
+//! # let (host, dpu) = (DevInfo::list_of(&host)?[0].open()?, DevInfo::list_of(&dpu)?[0].open()?);
+//! // The host's program.
+//! let map = Mmap::builder()
+//!     .memrange(Memory::allocate(4096)?)
+//!     .permissions(AccessFlags::LOCAL_READ_WRITE | AccessFlags::DPU_READ_ONLY)
+//!     .add_dev(&host)
+//!     .start()?;
+//! map.write_at(0, b"of the host")?;
+//! let descriptor = map.export_dpu(&host)?;
+//!
+//! // The DPU's program, which has got the descriptor's bytes.
+//! let far = Mmap::create_from_export(descriptor.as_bytes(), &dpu)?;
+//! assert_eq!((far.address(), far.len()), (map.address(), 4096));
+//! let source = Inventory::builder(1).start()?.buf_by_data(&far, far.address(), 11)?;
+//! # let dma = Dma::builder(&dpu).start()?;
+//! # let mut workq = WorkQ::new(1)?;
+//! # workq.add(&dma)?;
+//! workq.submit(dma.memcpy(source, doc::room(&dpu)))?;
+//! let Some(Event::Dma(done)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
+//! assert_eq!(done.destination.to_vec()?, b"of the host");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
 

@@ -127,6 +127,27 @@ impl Sha {
     }
 
     /// Begins a hash in parts (`doca_sha_partial_session_create`).
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # use verbless_doca::{Event, WorkQ, sha::{Algorithm, Sha}};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dev = doc::dev();
+    /// # let (first, last) = (doc::data(&dev, &[1; 64]), doc::data(&dev, b"the rest"));
+    /// # let digest = doc::room(&dev);
+    /// # let sha = Sha::builder(&dev).start()?;
+    /// # let mut workq = WorkQ::new(4)?;
+    /// # workq.add(&sha)?;
+    /// let session = sha.partial(Algorithm::Sha256);
+    /// workq.submit(sha.update(session, first))?;
+    /// let Some(Event::Sha(part)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
+    /// let session = part.session.ok_or("a part gives its session back")?;
+    /// workq.submit(sha.finish(session, last, digest))?;
+    /// let Some(Event::Sha(whole)) = workq.retrieve_within(None)? else { panic!("no other jobs") };
+    /// assert_eq!(whole.destination.ok_or("the last part has the digest")?.data_len(), 32);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn partial(&self, algorithm: Algorithm) -> Partial {
         Partial { algorithm, state: Box::new(State::new(algorithm)) }
     }

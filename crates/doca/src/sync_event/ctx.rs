@@ -36,6 +36,30 @@ use crate::memory::ExportDescriptor;
 /// [`ErrorKind::Shutdown`].
 ///
 /// It is `Send`, and used by one thread at a time: it is not `Sync`.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// use verbless_doca::sync_event::{Location, SyncEvent};
+/// use verbless_doca::{Event, WorkQ};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dev = doc::dev();
+/// let event = SyncEvent::builder(&dev)
+///     .publisher_add_location(Location::Cpu)?
+///     .subscriber_add_location(Location::Cpu)?
+///     .as_ctx()
+///     .start()?;
+/// let mut workq = WorkQ::builder(4).event_driven().build()?;
+/// workq.add(&event)?;
+/// workq.submit(event.wait_gt(5).user_data(1))?;
+/// workq.submit(event.add(6).user_data(2))?;
+/// let mut seen: Vec<_> = workq.drain().collect::<Result<_, _>>()?;
+/// seen.sort_by_key(Event::user_data);
+/// let Event::SyncEvent(added) = &seen[1] else { panic!("no other jobs") };
+/// assert_eq!(added.value, Some(0), "the value before");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SyncEventCtx {
     core: Arc<Core>,

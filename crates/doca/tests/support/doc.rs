@@ -22,6 +22,15 @@ mod doc {
         Arc::new(InProcess::of(&model))
     }
 
+    /// A machine with one, and what the model of it does besides.
+    pub(crate) fn model() -> (Model, Dev) {
+        let card = Profile::load("bluefield3").unwrap();
+        let model = Model::builder().device(card).build();
+        let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+        let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+        (model, dev)
+    }
+
     /// The devices of such a machine.
     pub(crate) fn devs() -> [Dev; 2] {
         let infos = DevInfo::list_of(&backend()).unwrap();

@@ -17,6 +17,7 @@ cases!(
     a_chain_of_copies_runs_in_its_order,
     a_hash_and_a_copy_run_beside_each_other_and_a_callback_sees_both,
     several_instances_of_a_graph_run_at_a_time,
+    a_callback_that_panics_fails_its_instance_with_unexpected,
 );
 
 fn ended(bench: &mut Bench) -> Result<GraphDone, Stop> {
@@ -112,4 +113,32 @@ fn several_instances_of_a_graph_run_at_a_time(lab: &Lab) -> Result<(), Stop> {
         ensure!(last == pattern(number as u8, 64), "bytes of instance {number}");
     }
     Ok(())
+}
+
+fn a_callback_that_panics_fails_its_instance_with_unexpected(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let dma = bench.dma()?;
+    let mut graph = Graph::builder();
+    let (callback, copy) =
+        (graph.user_node(|_| unwind()), graph.ctx_node(&dma, JobType::DmaMemcpy));
+    graph.add_dependency(callback, copy)?;
+    let graph = graph.start()?;
+    bench.workq.add_graph(&graph)?;
+    let instance = graph.instance();
+    instance.set_user_node_data(callback, ())?;
+    let job = dma.memcpy(bench.data(0, 64)?, bench.room(64, 64)?);
+    instance.set_ctx_node_data(copy, job).map_err(|refused| refused.error)?;
+    bench.workq.submit_graph(&instance, 0)?;
+    // It goes on to whoever retrieves, and the instance ends as it should.
+    let retrieve = std::panic::AssertUnwindSafe(|| bench.workq.progress_retrieve());
+    ensure!(std::panic::catch_unwind(retrieve).is_err(), "the panic is lost");
+    let done = ended(&mut bench)?;
+    ensure_eq!(done.failed, Some(callback), "what failed");
+    ensure_eq!(done.result.map_err(|why| why.kind()), Err(ErrorKind::Unexpected), "why");
+    Ok(())
+}
+
+/// A panic that no hook reports.
+fn unwind() -> ! {
+    std::panic::resume_unwind(Box::new("on purpose"))
 }

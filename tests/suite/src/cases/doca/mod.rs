@@ -2,9 +2,11 @@
 //! `verbless-doca`; here is what a device and a kernel must do for them.
 
 mod buffers;
+mod capabilities;
 mod copies;
 mod device;
 mod dpu;
+mod external;
 mod graphs;
 mod hashes;
 mod maps;
@@ -26,12 +28,14 @@ use crate::endpoint::TIMEOUT;
 use crate::{Group, Lab, Stop};
 
 /// The groups, in the order in which they run.
-pub(super) static GROUPS: [&Group; 12] = [
+pub(super) static GROUPS: [&Group; 14] = [
     &device::GROUP,
+    &capabilities::GROUP,
     &representors::GROUP,
     &maps::GROUP,
     &buffers::GROUP,
     &work::GROUP,
+    &external::GROUP,
     &copies::GROUP,
     &dpu::GROUP,
     &hashes::GROUP,

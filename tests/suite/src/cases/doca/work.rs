@@ -26,6 +26,7 @@ cases!(
     ten_thousand_jobs_across_arming_and_submitting_are_all_seen[cap!(dma_mmo_qp)],
     depth_and_mode_are_set_until_a_context_is_added,
     the_file_is_silent_while_nothing_is_done,
+    a_file_that_cannot_be_waited_for_is_the_operating_systems_error[cap!(dma_mmo_qp)],
 );
 
 fn one_work_queue_is_on_contexts_of_two_kinds(lab: &Lab) -> Result<(), Stop> {
@@ -244,4 +245,20 @@ fn the_file_is_silent_while_nothing_is_done(lab: &Lab) -> Result<(), Stop> {
         "arming a work queue in polling mode"
     );
     Ok(())
+}
+
+fn a_file_that_cannot_be_waited_for_is_the_operating_systems_error(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::with(lab, WorkQ::builder(1).event_driven().build()?)?;
+    let dma = bench.dma()?;
+    let broken = || std::future::ready(Err(std::io::Error::other("broken")));
+    let failed = {
+        let mut next = std::pin::pin!(bench.workq.next(broken));
+        next.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+    };
+    let std::task::Poll::Ready(failed) = failed else {
+        return Err(Stop::fail("it waits for a file that cannot be waited for"));
+    };
+    let kind = failed.map_err(|why| why.kind()).map(drop);
+    ensure_eq!(kind, Err(ErrorKind::OperatingSystem), "kind of the failure");
+    bench.leave(&dma)
 }

@@ -1,0 +1,62 @@
+//! A work queue's file of external events.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use verbless_devx::AsyncEventChannel;
+
+use super::done::AsyncEvent;
+use crate::context::engine::Engine;
+use crate::context::event::{Done, Event, Tag};
+use crate::context::failure::JobError;
+use crate::context::side::Side;
+use crate::device::Dev;
+use crate::error::{Error, Result};
+use crate::types::UserData;
+
+/// What a device tells one work queue of.
+pub struct Listener {
+    /// `None` once there will be no more: what is closed wakes nobody.
+    channel: Option<AsyncEventChannel>,
+    user_data: UserData,
+}
+
+impl Listener {
+    pub(super) fn new(dev: &Dev, user_data: UserData) -> Result<Self> {
+        Ok(Self { channel: Some(dev.device().async_event_alloc()?), user_data })
+    }
+}
+
+impl Engine for Listener {
+    const WORKS: bool = false;
+
+    fn progress(&mut self, _: &mut Side) -> Option<Done> {
+        let result = match self.channel.as_ref()?.read() {
+            Ok(event) => Ok(event?.into()),
+            Err(error) => {
+                self.channel = None;
+                Err(JobError::told(&Error::from(error)))
+            }
+        };
+        let event = Event::Async(AsyncEvent { user_data: self.user_data, result });
+        Some(Done { tag: Tag::EXTERNAL, event })
+    }
+
+    fn has_work(&self) -> bool {
+        let waits = |channel: &AsyncEventChannel| channel.wait(Some(Duration::ZERO));
+        // What cannot be asked is read, which tells why.
+        self.channel.as_ref().is_some_and(|channel| waits(channel).unwrap_or(true))
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(AsFd::as_fd)
+    }
+
+    fn in_flight(&self) -> u32 {
+        0
+    }
+
+    fn abort(&mut self, _: &mut Side) -> Result<()> {
+        Ok(())
+    }
+}

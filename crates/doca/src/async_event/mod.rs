@@ -1,0 +1,115 @@
+//! External events (section 4.9.6 of 1.3): what a device tells of without a job.
+//!
+//! The guides let a context yield events that no job asked for, and name none. [`AsyncEvents`] is
+//! a context that has no jobs, and whose events are those that the kernel calls asynchronous: of a
+//! device's ports, and of its end. Once a work queue is on it, they are retrieved as jobs are, by
+//! the same calls.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! use verbless_doca::async_event::{AsyncEvents, Change};
+//! use verbless_doca::{Event, WorkQ};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (model, dev) = doc::model();
+//! let events = AsyncEvents::builder(&dev).user_data(7).start()?;
+//! let mut workq = WorkQ::builder(16).event_driven().build()?;
+//! workq.add(&events)?;
+//! # model.set_port(0, 1, false);
+//! // Somebody pulls the cable.
+//! let Some(Event::Async(told)) = workq.retrieve_within(None)? else { panic!("no jobs") };
+//! assert_eq!((told.result?, told.user_data.0), (Change::PortDown(1), 7));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! They are in no job's way: the work queue asks for them when no job is done, and in event-driven
+//! mode its file becomes readable when there is one, armed or not. They take no place of its depth,
+//! and [`WorkQ::in_flight`](crate::WorkQ::in_flight) does not count them. Of futures,
+//! [`AsyncWorkQ::external`](crate::AsyncWorkQ::external) is the next one.
+
+pub(crate) mod done;
+pub(crate) mod listener;
+
+use std::sync::Arc;
+
+pub use done::{AsyncEvent, Change};
+use listener::Listener;
+
+use crate::context::core::Core;
+use crate::context::engine::Place;
+use crate::context::engines::AnyEngine;
+use crate::context::library::Context;
+use crate::context::sealed;
+use crate::device::Dev;
+use crate::error::{Refused, Result};
+use crate::types::UserData;
+
+/// A started context of a device's external events. It takes any number of work queues, in either
+/// mode; each of them is told of everything that happens from the time when it is added.
+#[derive(Debug)]
+pub struct AsyncEvents {
+    core: Arc<Core>,
+    user_data: UserData,
+}
+
+/// A context of external events that is being configured.
+#[derive(Clone, Debug)]
+#[must_use = "a context exists when it is started"]
+pub struct AsyncEventsBuilder {
+    dev: Dev,
+    user_data: UserData,
+}
+
+impl AsyncEventsBuilder {
+    /// What comes with each event.
+    pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
+        Self { user_data: user_data.into(), ..self }
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn start(self) -> Result<AsyncEvents> {
+        let core = Arc::new(Core::new(&self.dev, true, u32::MAX));
+        Ok(AsyncEvents { core, user_data: self.user_data })
+    }
+}
+
+impl AsyncEvents {
+    /// A context on `dev`, to be configured.
+    pub fn builder(dev: &Dev) -> AsyncEventsBuilder {
+        AsyncEventsBuilder { dev: dev.clone(), user_data: UserData::default() }
+    }
+
+    /// Its device.
+    pub fn dev(&self) -> &Dev {
+        self.core.dev()
+    }
+
+    /// Ends the context.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) while it is on a work queue.
+    pub fn stop(self) -> std::result::Result<AsyncEventsBuilder, Refused<Self>> {
+        match self.core.may_stop() {
+            Ok(()) => {
+                Ok(AsyncEventsBuilder { dev: self.core.dev().clone(), user_data: self.user_data })
+            }
+            Err(error) => Err(Refused::new(error, self)),
+        }
+    }
+}
+
+impl sealed::Sealed for AsyncEvents {
+    fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+        Ok(Listener::new(&place.side.dev, self.user_data)?.into())
+    }
+}
+
+impl Context for AsyncEvents {}

@@ -1,0 +1,187 @@
+//! What a device says that it can do, held against what it does.
+
+use verbless_doca::dma::Dma;
+use verbless_doca::sha::{Algorithm, Sha};
+use verbless_doca::sync_event::{Location, SyncEvent};
+use verbless_doca::{
+    AccessFlags, Context, Dev, Error, ErrorKind, Event, JobType, Mmap, Result as DocaResult, WorkQ,
+};
+
+use super::{Bench, copied, event, map, open, refusal, submit};
+use crate::case::cases;
+use crate::{Lab, Stop, ensure, ensure_eq};
+
+cases!(
+    "doca_cap",
+    "Capabilities as DOCA tells them: what is not there is refused with NotSupported.":
+    copies_are_as_the_device_says,
+    hashes_are_softwares_and_work_everywhere,
+    a_context_takes_a_work_queue_that_sleeps_if_it_says_so,
+    maps_go_to_the_dpu_as_both_devices_say,
+    sync_events_go_to_the_dpu_as_both_devices_say,
+    jobs_of_a_sync_event_are_as_the_device_says,
+    no_device_plugs_emulated_functions,
+    a_device_on_a_bus_tells_its_pci_address,
+);
+
+/// Whether it said yes; if it said no, that was for want of support.
+fn says<T>(answer: DocaResult<T>) -> Result<bool, Stop> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotSupported => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// That an answer is as it was said.
+fn as_said<T, E: Into<Error>>(what: &str, can: bool, does: Result<T, E>) -> Result<(), Stop> {
+    ensure_eq!(says(does.map_err(Into::into))?, can, what);
+    Ok(())
+}
+
+fn devices(lab: &Lab) -> Result<[Dev; 2], Stop> {
+    Ok([open(lab, lab.info())?, open(lab, lab.other_info())?])
+}
+
+fn copies_are_as_the_device_says(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    let can = says(Dma::memcpy_supported(&bench.dev))?;
+    ensure_eq!(says(Dma::memcpy_supported(bench.dev.info()))?, can, "asked of its info");
+    as_said("buffers of a chain", can, Dma::max_list_buf_num_elem(&bench.dev))?;
+    as_said("bytes", can, Dma::max_buf_size(&bench.dev))?;
+    as_said("a context", can, Dma::builder(&bench.dev).start())?;
+    if can {
+        let dma = bench.dma()?;
+        bench.fill(0, b"capable")?;
+        let job = dma.memcpy(bench.data(0, 7)?, bench.room(64, 7)?);
+        submit(&mut bench.workq, job)?;
+        ensure_eq!(copied(&mut bench.workq)?.destination.to_vec()?, b"capable", "bytes");
+    }
+    Ok(())
+}
+
+fn hashes_are_softwares_and_work_everywhere(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::new(lab)?;
+    ensure!(!says(Sha::hardware_supported(&bench.dev))?, "hardware hashes");
+    let sha = Sha::builder(&bench.dev).start()?;
+    bench.workq.add(&sha)?;
+    for algorithm in [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512] {
+        ensure!(says(Sha::job_supported(&bench.dev, algorithm))?, "{algorithm:?}");
+        let job = sha.hash(algorithm, bench.data(0, 3)?, bench.room(64, 64)?);
+        submit(&mut bench.workq, job)?;
+        let Event::Sha(done) = event(&mut bench.workq)? else {
+            return Err(Stop::fail("not a hash"));
+        };
+        let length = done.destination.map(|digest| digest.data_len());
+        ensure_eq!(length, Some(algorithm.digest_len() as u64), "bytes of the digest");
+    }
+    Ok(())
+}
+
+fn a_context_takes_a_work_queue_that_sleeps_if_it_says_so(lab: &Lab) -> Result<(), Stop> {
+    fn check(what: &str, context: &impl Context) -> Result<(), Stop> {
+        let mut workq = WorkQ::builder(4).event_driven().build()?;
+        as_said(what, context.event_driven_supported(), workq.add(context))
+    }
+    let dev = open(lab, lab.info())?;
+    check("SHA", &Sha::builder(&dev).start()?)?;
+    check("a sync event", &configured(&dev)?.as_ctx().start()?)?;
+    if says(Dma::memcpy_supported(&dev))? {
+        check("DMA", &Dma::builder(&dev).start()?)?;
+    }
+    Ok(())
+}
+
+fn maps_go_to_the_dpu_as_both_devices_say(lab: &Lab) -> Result<(), Stop> {
+    let devices = devices(lab)?;
+    let mut exported = Vec::new();
+    for dev in &devices {
+        let own = map(dev, 64, AccessFlags::DPU_READ_ONLY)?;
+        let can = says(dev.info().mmap_export_dpu_supported())?;
+        let made = own.export_dpu(dev);
+        if let Ok(descriptor) = &made {
+            exported.push((*descriptor, own));
+        }
+        as_said("an export", can, made)?;
+    }
+    for dev in &devices {
+        let can = says(dev.info().mmap_from_export_dpu_supported())?;
+        ensure!(!can || dev.info().device_info().embedded_cpu, "{dev:?} is not of a DPU");
+        for (descriptor, _own) in &exported {
+            as_said("an import", can, Mmap::create_from_export(descriptor.as_bytes(), dev))?;
+        }
+    }
+    Ok(())
+}
+
+fn configured(dev: &Dev) -> Result<verbless_doca::sync_event::SyncEventBuilder, Stop> {
+    let event = SyncEvent::builder(dev).publisher_add_location(Location::Cpu)?;
+    Ok(event.subscriber_add_location(Location::Cpu)?)
+}
+
+fn sync_events_go_to_the_dpu_as_both_devices_say(lab: &Lab) -> Result<(), Stop> {
+    let devices = devices(lab)?;
+    let mut exported = Vec::new();
+    for dev in &devices {
+        ensure!(!says(SyncEvent::export_to_dpa_supported(dev))?, "a DPA takes part");
+        ensure!(!says(SyncEvent::export_to_gpu_supported(dev))?, "a GPU takes part");
+        let own = configured(dev)?.start()?;
+        let made = own.export_to_dpu();
+        if let Ok(descriptor) = &made {
+            exported.push((*descriptor, own));
+        }
+        as_said("an export", says(SyncEvent::export_to_dpu_supported(dev))?, made)?;
+    }
+    for dev in &devices {
+        let can = says(SyncEvent::create_from_export_supported(dev))?;
+        for (descriptor, _own) in &exported {
+            as_said("an import", can, SyncEvent::create_from_export(descriptor.as_bytes(), dev))?;
+        }
+        if !can {
+            as_said("an import of nothing", can, SyncEvent::create_from_export(&[], dev))?;
+        }
+    }
+    Ok(())
+}
+
+fn jobs_of_a_sync_event_are_as_the_device_says(lab: &Lab) -> Result<(), Stop> {
+    let dev = open(lab, lab.info())?;
+    let context = configured(&dev)?.as_ctx().start()?;
+    let mut workq = WorkQ::new(4)?;
+    workq.add(&context)?;
+    for (job_type, job) in [
+        (JobType::SyncEventGet, context.get()),
+        (JobType::SyncEventSet, context.set(1)),
+        (JobType::SyncEventAdd, context.add(1)),
+        (JobType::SyncEventWait, context.wait_gt(0)),
+    ] {
+        let can = says(SyncEvent::job_supported(&dev, job_type))?;
+        as_said(&format!("{job_type:?}"), can, workq.submit(job))?;
+        if can {
+            ensure_eq!(event(&mut workq)?.job_type(), job_type, "what was done");
+        }
+    }
+    Ok(())
+}
+
+fn no_device_plugs_emulated_functions(lab: &Lab) -> Result<(), Stop> {
+    for dev in devices(lab)? {
+        ensure!(!says(dev.info().hotplug_manager_supported())?, "{dev:?} does");
+    }
+    Ok(())
+}
+
+fn a_device_on_a_bus_tells_its_pci_address(lab: &Lab) -> Result<(), Stop> {
+    let info = open(lab, lab.info())?.info().clone();
+    if lab.info().pci_address.is_none() {
+        ensure_eq!(refusal(info.pci_address())?, ErrorKind::NotFound, "of one on no bus");
+        return Ok(());
+    }
+    let address = info.pci_address()?;
+    let again = verbless_doca::DevInfo::find_in(lab.shared_backend(), &address.to_string())?;
+    ensure_eq!(again.pci_address()?, address, "of what is found by it");
+    if let Ok(name) = info.interface_name() {
+        ensure!(!name.is_empty(), "an interface without a name");
+    }
+    Ok(())
+}

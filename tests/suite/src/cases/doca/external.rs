@@ -1,0 +1,50 @@
+//! External events of a device.
+
+use verbless_doca::async_event::{AsyncEvents, Change};
+use verbless_doca::{Event, Retrieve, WorkQ};
+
+use super::{Bench, event, submit};
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "doca_async_event",
+    "What a device tells of without a job, on a work queue.":
+    a_work_queue_that_listens_sleeps_and_does_its_jobs[cap!(dma_mmo_qp)],
+    a_port_that_goes_down_and_up_is_told[Need::Model],
+);
+
+fn a_work_queue_that_listens_sleeps_and_does_its_jobs(lab: &Lab) -> Result<(), Stop> {
+    let mut bench = Bench::with(lab, WorkQ::builder(4).event_driven().build()?)?;
+    let events = AsyncEvents::builder(&bench.dev).start()?;
+    let dma = bench.dma()?;
+    bench.workq.add(&events)?;
+    bench.fill(0, &pattern(1, 64))?;
+    for round in 0..50 {
+        let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096 + 64 * round, 64)?);
+        submit(&mut bench.workq, job)?;
+        // What happens to the port of a shared lab meanwhile is told between.
+        while !matches!(event(&mut bench.workq)?, Event::Dma(_)) {}
+        ensure!(bench.bytes(4096 + 64 * round, 64)? == pattern(1, 64), "bytes of round {round}");
+    }
+    bench.leave(&events)?;
+    let _builder = events.stop().map_err(|refused| refused.error)?;
+    Ok(())
+}
+
+fn a_port_that_goes_down_and_up_is_told(lab: &Lab) -> Result<(), Stop> {
+    let model = lab.model()?;
+    let mut bench = Bench::with(lab, WorkQ::builder(4).event_driven().build()?)?;
+    let events = AsyncEvents::builder(&bench.dev).user_data(5).start()?;
+    bench.workq.add(&events)?;
+    for (up, expected) in [(false, Change::PortDown(1)), (true, Change::PortUp(1))] {
+        model.set_port(0, 1, up);
+        let Event::Async(told) = event(&mut bench.workq)? else {
+            return Err(Stop::fail("an event of a job, of which there is none"));
+        };
+        ensure_eq!((told.result?, told.user_data.0), (expected, 5), "what was told");
+    }
+    ensure!(matches!(bench.workq.progress_retrieve(), Err(Retrieve::Again)), "one more event");
+    Ok(())
+}

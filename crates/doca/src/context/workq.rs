@@ -25,42 +25,6 @@ const SWEEP: usize = 16;
 ///
 /// It is `Send`, and not `Sync`. Dropping it ends what is in flight: when the drop returns, no
 /// device works on a job of it, and the buffers are back where they came from.
-///
-/// [`WorkQ::retrieve_within`] waits as the mode has it. A program with a loop of its own has the
-/// [file](WorkQ::event_handle) in it:
-///
-/// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-/// # use verbless_doca::dma::Dma;
-/// use verbless_doca::{Event, Retrieve, WorkQ};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dev = doc::dev();
-/// # let (source, destination) = (doc::data(&dev, b"by the device"), doc::room(&dev));
-/// # let dma = Dma::builder(&dev).start()?;
-/// # fn sleep(file: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
-/// #     doc::block_on(doc::readable(file))
-/// # }
-/// let mut workq = WorkQ::builder(16).event_driven().build()?;
-/// workq.add(&dma)?;
-/// workq.submit(dma.memcpy(source, destination))?;
-/// let done = loop {
-///     match workq.progress_retrieve() {
-///         Ok(Event::Dma(done)) => break done,
-///         Ok(other) => println!("{other:?}"),
-///         Err(Retrieve::Again) => {
-///             workq.arm()?;
-///             sleep(workq.event_handle())?; // in poll, epoll or select
-///             workq.clear()?;
-///         }
-///         Err(Retrieve::IoFailed(event)) => panic!("job {:?} failed", event.user_data()),
-///         Err(Retrieve::Failed(error)) => return Err(error.into()),
-///     }
-/// };
-/// assert_eq!(done.destination.to_vec()?, b"by the device");
-/// # Ok(())
-/// # }
-/// ```
 pub struct WorkQ {
     pub(super) queues: Queues,
     /// Declared behind the queues: what they have of instances goes first.

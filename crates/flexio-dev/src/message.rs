@@ -30,6 +30,21 @@ pub enum Level {
     Debug = 5,
 }
 
+impl Level {
+    /// The level of this number, if there is one.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::None,
+            1 => Self::Always,
+            2 => Self::Error,
+            3 => Self::Warn,
+            4 => Self::Info,
+            5 => Self::Debug,
+            _ => return None,
+        })
+    }
+}
+
 /// A stream, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(u8);

@@ -20,6 +20,8 @@
 //! | windows to memory of the host | [`window`] | [`Window::create`] |
 //! | doorbells | [`uar`], [`outbox`] | [`Outbox::create`] |
 //! | event handlers | [`event_handler`] | [`EventHandler::create`] |
+//! | what programs print | [`stream`] | [`MsgStream::create`] |
+//! | what programs trace | [`tracer`] | [`Tracer::init`] |
 //! | errors, and the numbers that C has for them | [`error`] | [`Error::status`] |
 //! | what the library tells | [`log`] | [`set_log_level`](log::set_log_level) |
 //!
@@ -42,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+mod channel;
 mod copy;
 pub mod error;
 pub mod event_handler;
@@ -52,6 +55,8 @@ pub mod memory;
 pub mod mkey;
 pub mod outbox;
 pub mod process;
+pub mod stream;
+pub mod tracer;
 pub mod uar;
 pub mod window;
 
@@ -64,6 +69,8 @@ pub use memory::{Buffer, Destination, MemoryKind, QueueMemory, Source};
 pub use mkey::{Mkey, MkeyConfig};
 pub use outbox::{Outbox, OutboxConfig};
 pub use process::{Process, ProcessConfig};
+pub use stream::{MsgStream, MsgStreamConfig};
+pub use tracer::{Tracer, TracerSetup};
 pub use uar::Uar;
 /// Puts a program into this binary, with a constant for each of its functions:
 /// `embed!(pub mod program = "PATH");`, of which the path begins at the crate's `Cargo.toml`.

@@ -17,6 +17,7 @@ use crate::copy::Copier;
 use crate::error::Error;
 use crate::function::{Arguments, Function, Word};
 use crate::heap::Heap;
+use crate::stream::Streams;
 use crate::uar::Uar;
 
 /// How a process is made (`flexio_process_attr`, with a heap and limits that the C library does not
@@ -73,6 +74,8 @@ struct ProcessShared {
     timeout: Duration,
     /// Event handlers that were made.
     threads: AtomicU32,
+    /// Message streams and tracer.
+    streams: Mutex<Streams>,
 }
 
 /// Looks at a call before the first pause, and the pause.
@@ -129,6 +132,7 @@ impl Process {
                 name: config.name.clone(),
                 timeout: config.timeout,
                 threads: AtomicU32::new(0),
+                streams: Mutex::default(),
             }),
         })
     }
@@ -274,6 +278,16 @@ impl Process {
 
     pub(crate) fn heap(&self) -> MutexGuard<'_, Heap> {
         lock(&self.shared.heap)
+    }
+
+    /// How long a call or a copy may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.shared.timeout
+    }
+
+    /// Which message streams there are.
+    pub(crate) fn streams(&self) -> MutexGuard<'_, Streams> {
+        lock(&self.shared.streams)
     }
 
     /// A number for a thread that no other thread of the process has.

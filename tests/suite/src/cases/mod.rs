@@ -71,6 +71,8 @@ static OF_QUEUES: &[&Group] = &[
     &dpa::partitions::GROUP,
     &dpa::programs::GROUP,
     &flexio::GROUP,
+    &flexio::streams::GROUP,
+    &flexio::tracer::GROUP,
 ];
 
 /// The groups, in the order in which they run.

@@ -2,6 +2,8 @@
 //! left of them after a fatal error.
 
 mod rig;
+pub(super) mod streams;
+pub(super) mod tracer;
 
 use verbless_command::{DpaStatus, DpaThreadState, KeyAccess};
 use verbless_flexio::memory::MEMORY_BLOCK;

@@ -1,0 +1,435 @@
+//! How entries of a program's streams reach the host: what message streams and the tracer share.
+//!
+//! A channel is a ring of entries in the process's heap, the control block by which the program
+//! finds it, and what carries entries to the host (`verbless_flexio_dev::stream` has the layouts).
+//! The host manages it by calls of the program's `verbless_stream`, and reads how far it is out of
+//! the heap, which it can do after a fatal error, too.
+//!
+//! What comes out of the DPA is checked here as far as numbers go: an entry that came before is
+//! dropped, one that is too far ahead is damaged, those in between are counted as lost.
+
+mod receiver;
+mod sender;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbless_command::{Affinity, DpaEntry};
+use verbless_flexio_dev::stream::control::{
+    self, Carrier, FREED_AT, MOST_LOG_ENTRIES, PROGRESS_BYTES, Progress, SETUP_BYTES, Setup,
+};
+use verbless_flexio_dev::stream::entry::NUMBER_AT;
+use verbless_flexio_dev::stream::table::{FAILED, first_argument, operation};
+
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::process::Process;
+use crate::window::Window;
+
+use receiver::Receiver;
+use sender::Sender;
+
+/// The function by which the host manages streams.
+const MANAGER: &str = "verbless_stream";
+/// Entries that a message may be ahead of what came before.
+const FARTHEST: u64 = 1 << 32;
+/// How long nothing must come from a service that may lose messages until it is taken for lost.
+const QUIET: Duration = Duration::from_millis(20);
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How long threads may take to leave a channel that was detached.
+const LEAVE: Duration = Duration::from_secs(1);
+
+/// What carries entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The host reads the heap.
+    Heap,
+    Window,
+    Rc,
+    Uc,
+    Ud,
+}
+
+/// What a channel is to be.
+#[derive(Debug, Clone)]
+pub(crate) struct ChannelConfig {
+    /// Of a stream, or of the tracer.
+    pub(crate) number: u64,
+    pub(crate) way: Way,
+    pub(crate) log_entry_bytes: u8,
+    /// Bytes of the ring in the heap, a power of two.
+    pub(crate) ring_bytes: u64,
+    /// Where the ring is, if the user gives its memory.
+    pub(crate) ring_at: Option<u64>,
+    /// Bytes of the host's memory, a power of two and no less.
+    pub(crate) host_bytes: u64,
+    /// Entries that are sent together, a power of two.
+    pub(crate) batch: u32,
+    /// Pauses of a thread before its message is lost.
+    pub(crate) patience: u32,
+    /// Where the calls that manage the channel run.
+    pub(crate) affinity: Affinity,
+}
+
+/// Entries of one stream of a process.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    process: Process,
+    config: ChannelConfig,
+    receiver: Receiver,
+    sender: Option<Sender>,
+    window: Option<Window>,
+    control: Buffer,
+    ring: Option<Buffer>,
+    ring_at: u64,
+    /// The number of the entry that comes next.
+    next: u64,
+    /// What did not come as it should.
+    missed: Missed,
+    attached: bool,
+    /// What finds no room any more is not written: nothing is handed over or given back.
+    lossless: bool,
+}
+
+/// What did not come as it should, in entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Missed {
+    /// They never came.
+    pub(crate) lost: u64,
+    /// What came was none.
+    pub(crate) damaged: u64,
+}
+
+impl Channel {
+    /// Makes one, which the program does not know yet.
+    pub(crate) fn create(process: &Process, config: ChannelConfig) -> Result<Self, Error> {
+        let log_entries = config.ring_bytes.ilog2() as u8 - config.log_entry_bytes;
+        if log_entries > MOST_LOG_ENTRIES {
+            return Err(Error::Failed(format!(
+                "a ring of {} bytes has more than the {} entries that there may be",
+                config.ring_bytes,
+                1_u64 << MOST_LOG_ENTRIES
+            )));
+        }
+        let ring = match config.ring_at {
+            Some(_) => None,
+            None => Some(process.alloc(config.ring_bytes)?),
+        };
+        let ring_at = config.ring_at.or(ring.as_ref().map(Buffer::address)).unwrap_or_default();
+        // No number that a place had before may pass for one of an entry.
+        process.fill(ring_at, config.ring_bytes, 0)?;
+        let mut setup = Setup::new(ring_at, log_entries, config.log_entry_bytes);
+        setup.batch = config.batch;
+        setup.patience = config.patience;
+        let (mut window, mut sender) = (None, None);
+        let receiver = match config.way {
+            Way::Heap => Receiver::heap(),
+            Way::Window => {
+                let made = Window::create(process, process.pd())?;
+                setup.carrier = Carrier::Window as u8;
+                setup.window = made.id();
+                window = Some(made);
+                // As many slots as entries, so that what was claimed has one.
+                Receiver::window(process, &config, &mut setup)?
+            }
+            Way::Rc | Way::Uc | Way::Ud => {
+                let mut receiver = Receiver::queue(process, &config)?;
+                let ring = (ring_at, config.ring_bytes);
+                sender = Some(Sender::create(process, &config, ring, &mut receiver, &mut setup)?);
+                receiver
+            }
+        };
+        let control = process.alloc_from(&setup.to_bytes())?;
+        Ok(Self {
+            process: process.clone(),
+            receiver,
+            sender,
+            window,
+            control,
+            ring,
+            ring_at,
+            next: 0,
+            missed: Missed::default(),
+            attached: false,
+            lossless: false,
+            config,
+        })
+    }
+
+    /// The numbers of the host's queue pair and of the program's, if it has any.
+    pub(crate) fn qp_numbers(&self) -> Option<(u32, u32)> {
+        Some((self.receiver.qpn()?, self.sender.as_ref()?.qpn()))
+    }
+
+    pub(crate) const fn missed(&self) -> Missed {
+        self.missed
+    }
+
+    const fn entry_bytes(&self) -> usize {
+        1 << self.config.log_entry_bytes
+    }
+
+    const fn entries(&self) -> u64 {
+        self.config.ring_bytes >> self.config.log_entry_bytes
+    }
+
+    fn manage(&self, operation: u64, level: u32) -> Result<u64, Error> {
+        let app = self.process.app();
+        let address = app.symbol(MANAGER).ok_or_else(|| {
+            Error::Failed(format!(
+                "{} has no {MANAGER}, which verbless_flexio_dev::program! makes: it has no streams",
+                app.name()
+            ))
+        })?;
+        let entry = DpaEntry { affinity: self.config.affinity, ..DpaEntry::at(address) };
+        let (first, number) = (first_argument(operation, level), self.config.number);
+        let words = [first, number, self.control.address(), 0, 0, 0, 0, 0];
+        match self.process.finish(self.process.begin(&entry, words)?)? {
+            FAILED => Err(Error::Failed(format!(
+                "{} refuses stream {number}: its streams are of another version than {}",
+                app.name(),
+                control::VERSION
+            ))),
+            result => Ok(result),
+        }
+    }
+
+    /// Has the program find it, with this level.
+    pub(crate) fn attach(&mut self, level: u32) -> Result<(), Error> {
+        self.manage(operation::ATTACH, level)?;
+        self.attached = true;
+        Ok(())
+    }
+
+    pub(crate) fn set_level(&mut self, level: u32) -> Result<(), Error> {
+        self.manage(operation::LEVEL, level)?;
+        self.lossless = level & control::HOLDS != 0;
+        Ok(())
+    }
+
+    /// Whether the host reads the heap, and nothing is sent.
+    fn by_host(&self) -> bool {
+        self.lossless || self.config.way == Way::Heap
+    }
+
+    /// Makes all of the ring free again: the program hands over what it still has, the host says
+    /// that it has it. Nobody may write meanwhile.
+    pub(crate) fn settle(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
+        if self.config.way == Way::Heap {
+            return self.give_back();
+        }
+        let begun = Instant::now();
+        loop {
+            self.manage(operation::FLUSH, 0)?;
+            self.receive(deliver)?;
+            let Progress { claimed, carried, freed, broken, .. } = self.progress()?;
+            let free = self.config.way == Way::Window || freed == claimed;
+            if broken != 0 || carried == claimed && free || begun.elapsed() > LEAVE {
+                return Ok(());
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// How far the program is.
+    pub(crate) fn progress(&self) -> Result<Progress, Error> {
+        let mut bytes = [0; PROGRESS_BYTES];
+        self.read(self.control.address() + SETUP_BYTES as u64, &mut bytes)?;
+        Ok(Progress::from_bytes(&bytes))
+    }
+
+    /// Reads the heap, also after a fatal error.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.process.copying(|copier| copier.read(address, bytes))
+    }
+
+    /// Takes what has come; `deliver` gets the number and the bytes of each entry, in order. How
+    /// many entries it got.
+    pub(crate) fn receive(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
+        if self.by_host() {
+            return self.read_heap(deliver);
+        }
+        let mut count = 0;
+        let (next, missed) = (&mut self.next, &mut self.missed);
+        self.receiver.take(self.config.log_entry_bytes, next, &mut |next, entry| {
+            count += u64::from(accept(next, missed, entry, deliver));
+        })?;
+        Ok(count)
+    }
+
+    /// Takes all that the program has written so far, by whatever carries it; after a fatal error,
+    /// out of the heap.
+    pub(crate) fn flush(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
+        if self.by_host() {
+            return self.read_heap(deliver).map(drop);
+        }
+        let end = match self.manage(operation::FLUSH, 0) {
+            Ok(carried) => carried,
+            Err(Error::Fatal(_)) => {
+                // What was sent before arrives first.
+                self.receive_until(u64::MAX, deliver)?;
+                return self.read_heap(deliver).map(drop);
+            }
+            Err(error) => return Err(error),
+        };
+        self.receive_until(end, deliver)?;
+        if self.next < end && self.progress()?.broken != 0 {
+            self.read_heap(deliver)?;
+        }
+        if self.next < end {
+            self.missed.lost += end - self.next;
+            self.next = end;
+        }
+        Ok(())
+    }
+
+    /// Receives until entry `end` or, for a while, nothing comes.
+    fn receive_until(
+        &mut self,
+        end: u64,
+        deliver: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), Error> {
+        let reliable = matches!(self.config.way, Way::Rc | Way::Window) && end != u64::MAX;
+        // What is reliable comes unless its queue pair breaks, which takes as long as its retries.
+        let patience = if reliable { self.process.timeout() } else { QUIET };
+        let mut since = Instant::now();
+        while self.next < end && since.elapsed() < patience {
+            if self.receive(deliver)? > 0 {
+                since = Instant::now();
+            } else if reliable && since.elapsed() > QUIET && self.progress()?.broken != 0 {
+                break;
+            } else {
+                thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the entries that are whole out of the heap. Nobody overwrites them: the host has not
+    /// said that it has them, or the process has ended, or its queue pair is broken.
+    fn read_heap(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
+        let ended = self.process.alive().is_err();
+        let Progress { claimed, .. } = self.progress()?;
+        // What the block says is the program's word: no more than the ring has.
+        let first = self.next.max(claimed.saturating_sub(self.entries()));
+        let mut bytes = vec![0; self.entry_bytes()];
+        let (mut count, mut at) = (0, first);
+        while at < claimed {
+            let within = at & (self.entries() - 1);
+            let most = (claimed - at).min(self.entries() - within).min(PIECE);
+            bytes.resize(most as usize * self.entry_bytes(), 0);
+            let from = self.ring_at + (within << self.config.log_entry_bytes);
+            self.read(from, &mut bytes)?;
+            let numbered = |(index, entry): (u64, &[u8])| number_of(entry) == index + 1;
+            let whole = (at..).zip(bytes.chunks_exact(self.entry_bytes()));
+            let whole = whole.take_while(|&it| ended || numbered(it)).count();
+            // A number is read with the first copy, so that the second has the entry before it.
+            bytes.truncate(whole * self.entry_bytes());
+            if !bytes.is_empty() {
+                self.read(from, &mut bytes)?;
+            }
+            for (index, entry) in (at..).zip(bytes.chunks_exact(self.entry_bytes())) {
+                if number_of(entry) == index + 1 {
+                    let (next, missed) = (&mut self.next, &mut self.missed);
+                    count += u64::from(accept(next, missed, entry, deliver));
+                }
+            }
+            at += whole as u64;
+            if (whole as u64) < most {
+                break;
+            }
+        }
+        if self.config.way == Way::Heap && !self.lossless && count > 0 {
+            match self.give_back() {
+                // Nobody needs the room any more.
+                Err(Error::Fatal(_)) => {}
+                other => other?,
+            }
+        }
+        Ok(count)
+    }
+
+    /// Tells the program that the host has what it was given so far.
+    fn give_back(&mut self) -> Result<(), Error> {
+        let freed = self.next.to_le_bytes();
+        self.process.write(self.control.address() + FREED_AT as u64, &freed)
+    }
+
+    /// Has the program forget it. If that cannot be seen to be done, the memory stays as it is for
+    /// as long as the process does, and this says so.
+    pub(crate) fn detach(&mut self) -> Result<(), Error> {
+        if !self.attached {
+            return Ok(());
+        }
+        self.attached = false;
+        let begun = Instant::now();
+        let outcome = loop {
+            match self.manage(operation::DETACH, 0) {
+                Ok(0) => return Ok(()),
+                // Nothing of it runs any more.
+                Err(Error::Fatal(_)) => return Ok(()),
+                Ok(users) if begun.elapsed() > LEAVE => {
+                    break Error::Failed(format!(
+                        "{users} threads of the process still write to stream {} after {LEAVE:?}; \
+                         its memory stays allocated until the process is gone",
+                        self.config.number
+                    ));
+                }
+                Ok(_) => thread::sleep(PAUSE),
+                Err(error) => break error,
+            }
+        };
+        self.leak();
+        Err(outcome)
+    }
+
+    /// Leaves everything that a thread may still use to the process, whose heap then stays in use.
+    fn leak(&mut self) {
+        std::mem::forget((self.control.clone(), self.ring.clone()));
+        std::mem::forget((self.sender.take(), self.window.take()));
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            crate::log::warning!("{error}");
+        }
+    }
+}
+
+/// Entries that are read at a time.
+const PIECE: u64 = 1024;
+
+fn number_of(entry: &[u8]) -> u64 {
+    let bytes = entry.get(NUMBER_AT..NUMBER_AT + 8).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Delivers an entry if its number may be the next; whether it did.
+fn accept(
+    next: &mut u64,
+    missed: &mut Missed,
+    entry: &[u8],
+    deliver: &mut dyn FnMut(u64, &[u8]),
+) -> bool {
+    let Some(index) = number_of(entry).checked_sub(1) else {
+        missed.damaged += 1;
+        return false;
+    };
+    match index.checked_sub(*next) {
+        // It came before: out of the heap.
+        None => false,
+        Some(ahead) if ahead > FARTHEST => {
+            missed.damaged += 1;
+            false
+        }
+        Some(ahead) => {
+            missed.lost += ahead;
+            *next = index + 1;
+            deliver(index, entry);
+            true
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The host's side of a channel: a ring of slots that the program stores into through a window, or
+//! a queue pair with buffers. Both are memory that the program, which is not trusted, may write at
+//! any time: what is looked at is copied first.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::Ordering;
+
+use verbless_command::{KeyAccess, Qpn};
+use verbless_flexio_dev::stream::control::{HOST_SLOTS_AT, Setup};
+use verbless_flexio_dev::stream::entry::NUMBER_AT;
+use verbless_queue::address::HEADER_BYTES;
+use verbless_queue::domain::DatagramOptions;
+use verbless_queue::{
+    ConnectOptions, Cq, CqConfig, Cqe, Domain, PeerAddress, QKey, Qp, QpConfig, Rc, Region, Uc, Ud,
+};
+
+use crate::error::Error;
+use crate::process::Process;
+
+use super::{ChannelConfig, Way};
+
+/// What the host receives by.
+#[derive(Debug)]
+pub(super) enum Receiver {
+    /// Nothing: it reads the heap.
+    Heap,
+    Window {
+        ring: Region,
+        slots: u64,
+    },
+    Queue(Box<Queue>),
+}
+
+/// A queue pair that receives.
+#[derive(Debug)]
+pub(super) struct Queue {
+    qp: AnyQp,
+    cq: Cq,
+    region: Region,
+    /// Bytes before a message, of a buffer, and of a message at most.
+    header: usize,
+    stride: usize,
+    room: usize,
+    entries: u32,
+    /// Whom datagrams are taken from.
+    sender: Option<Qpn>,
+}
+
+#[derive(Debug)]
+enum AnyQp {
+    Rc(Qp<Rc>),
+    Uc(Qp<Uc>),
+    Ud(Qp<Ud>),
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("receiving from a stream failed: {error}"))
+}
+
+impl Receiver {
+    pub(super) const fn heap() -> Self {
+        Self::Heap
+    }
+
+    /// A ring with as many slots as the program's, and where it is.
+    pub(super) fn window(
+        process: &Process,
+        config: &ChannelConfig,
+        setup: &mut Setup,
+    ) -> Result<Self, Error> {
+        let length = HOST_SLOTS_AT + config.ring_bytes;
+        let ring = process.domain().region(length as usize, KeyAccess::LOCAL)?;
+        setup.key = ring.lkey().0;
+        setup.host_ring = ring.address();
+        Ok(Self::Window { ring, slots: config.ring_bytes >> config.log_entry_bytes })
+    }
+
+    /// A queue pair with buffers for as much as the host's memory holds, all of them posted.
+    pub(super) fn queue(process: &Process, config: &ChannelConfig) -> Result<Self, Error> {
+        let domain = process.domain();
+        let entry = 1_u64 << config.log_entry_bytes;
+        let batch = u64::from(config.batch) * entry;
+        let (header, room) = match config.way {
+            Way::Ud => (HEADER_BYTES, batch.min(domain.longest_datagram(1)?.into())),
+            _ => (0, batch),
+        };
+        // A message has whole entries.
+        let room = room - room % entry;
+        let entries = (room / entry) as u32;
+        let buffers = (config.host_bytes / room).clamp(1, 1 << 15) as u32;
+        let stride = (header + room as usize).next_multiple_of(64);
+        let region = domain.region(stride * buffers as usize, KeyAccess::LOCAL)?;
+        let cq = domain.completion_queue(&CqConfig::new(buffers))?;
+        let queues = QpConfig::new(1, buffers);
+        let qp = match config.way {
+            Way::Ud => AnyQp::Ud(domain.queue_pair_of(&queues, &cq, &cq)?),
+            Way::Uc => AnyQp::Uc(domain.queue_pair_of(&queues, &cq, &cq)?),
+            _ => AnyQp::Rc(domain.queue_pair_of(&queues, &cq, &cq)?),
+        };
+        let room = room as usize;
+        let mut queue = Queue { qp, cq, region, header, stride, room, entries, sender: None };
+        for buffer in 0..buffers {
+            queue.post(buffer.into())?;
+        }
+        Ok(Self::Queue(Box::new(queue)))
+    }
+
+    fn of_queue(&mut self) -> Result<&mut Queue, Error> {
+        match self {
+            Self::Queue(queue) => Ok(queue),
+            _ => Err(Error::Failed("the stream has no queue pair".into())),
+        }
+    }
+
+    pub(super) fn qpn(&self) -> Option<u32> {
+        match self {
+            Self::Queue(queue) => Some(each!(&queue.qp, qp => qp.qpn().0)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn entries_per_message(&self) -> u32 {
+        match self {
+            Self::Queue(queue) => queue.entries,
+            _ => 1,
+        }
+    }
+
+    pub(super) fn address(
+        &mut self,
+        domain: &Domain,
+        options: &ConnectOptions,
+    ) -> Result<PeerAddress, Error> {
+        Ok(each!(&self.of_queue()?.qp, qp => domain.address(qp, options)?))
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        domain: &Domain,
+        peer: &PeerAddress,
+        options: &ConnectOptions,
+    ) -> Result<(), Error> {
+        match &mut self.of_queue()?.qp {
+            AnyQp::Rc(qp) => domain.connect(qp, peer, options)?,
+            AnyQp::Uc(qp) => domain.connect(qp, peer, options)?,
+            AnyQp::Ud(_) => return Err(failed("a datagram queue pair is not connected")),
+        }
+        Ok(())
+    }
+
+    /// Receives datagrams of queue pair `from`, under a Q_Key that nobody else knows.
+    pub(super) fn start(&mut self, domain: &Domain, from: Qpn) -> Result<QKey, Error> {
+        let queue = self.of_queue()?;
+        let AnyQp::Ud(qp) = &mut queue.qp else {
+            return Err(failed("a connected queue pair takes no datagrams"));
+        };
+        // With its top bit set it would stand for the sender's own.
+        let q_key = QKey(RandomState::new().hash_one(from.0) as u32 & 0x7fff_ffff);
+        domain.start(qp, &DatagramOptions::new(q_key))?;
+        queue.sender = Some(from);
+        Ok(q_key)
+    }
+
+    /// Takes the entries that have come, of which `next` is the number of the first; `accept` says
+    /// which is the next then.
+    pub(super) fn take(
+        &mut self,
+        log_entry_bytes: u8,
+        next: &mut u64,
+        accept: &mut dyn FnMut(&mut u64, &[u8]),
+    ) -> Result<(), Error> {
+        let entry_bytes = 1 << log_entry_bytes;
+        match self {
+            Self::Heap => Ok(()),
+            Self::Window { ring, slots } => {
+                let mut entry = vec![0; entry_bytes];
+                let words = ring.words();
+                // What the host has read out of the heap is taken, too.
+                words[0].store(next.to_le(), Ordering::Release);
+                // No more than there is room for, lest a program keeps the host here.
+                for _ in 0..*slots {
+                    let within = (*next & (*slots - 1)) as usize * entry_bytes;
+                    let at = (HOST_SLOTS_AT as usize + within) / 8;
+                    let number = words[at + NUMBER_AT / 8].load(Ordering::Acquire);
+                    if u64::from_le(number) != *next + 1 {
+                        break;
+                    }
+                    for (bytes, word) in entry.chunks_exact_mut(8).zip(&words[at..]) {
+                        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+                    }
+                    let before = *next;
+                    accept(next, &entry);
+                    if *next == before {
+                        break;
+                    }
+                    words[0].store(next.to_le(), Ordering::Release);
+                }
+                Ok(())
+            }
+            Self::Queue(queue) => queue.take(entry_bytes, &mut |entry| accept(next, entry)),
+        }
+    }
+}
+
+/// Does the same with a queue pair of any service.
+macro_rules! each {
+    ($any:expr, $qp:ident => $what:expr) => {
+        match $any {
+            AnyQp::Rc($qp) => $what,
+            AnyQp::Uc($qp) => $what,
+            AnyQp::Ud($qp) => $what,
+        }
+    };
+}
+use each;
+
+impl Queue {
+    fn post(&mut self, buffer: u64) -> Result<(), Error> {
+        let at = buffer as usize * self.stride;
+        let into = self.region.sge(at, self.header + self.room).map_err(failed)?;
+        each!(&mut self.qp, qp => qp.post_receive(into, buffer)).map(drop).map_err(failed)
+    }
+
+    fn take(&mut self, entry_bytes: usize, accept: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        let mut bytes = vec![0; self.room];
+        for _ in 0..self.cq.entries() {
+            let Some(cqe) = self.cq.poll() else { break };
+            let source = match &self.qp {
+                AnyQp::Ud(_) => Cqe::source(&cqe),
+                _ => None,
+            };
+            let done = each!(&mut self.qp, qp => qp.complete(cqe)).map_err(failed)?;
+            let stranger = self.sender.is_some_and(|from| source.is_none_or(|it| it.qpn() != from));
+            let length = (done.byte_len() as usize).saturating_sub(self.header).min(self.room);
+            if !stranger {
+                let at = done.cookie as usize * self.stride + self.header;
+                self.region.read_at(at, &mut bytes[..length]).map_err(failed)?;
+                // A rest that is no entry has no number, and is counted as damaged.
+                bytes[..length].chunks(entry_bytes).for_each(&mut *accept);
+            }
+            self.post(done.cookie)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! A program's queue pair that sends entries: send queue, completion queue and data are in the
+//! heap, where the program posts and polls by itself.
+
+use verbless_command::{
+    CqAttr, CqElement, DatagramAttr, Eqn, InitAttr, KeyAccess, QpAttr, QpObject, RemoteAccess,
+    RtrAttr, RtsAttr, ServiceType,
+};
+use verbless_flexio_dev::stream::control::{Carrier, Setup};
+use verbless_queue::{ConnectOptions, PeerAddress};
+
+use crate::error::Error;
+use crate::memory::QueueMemory;
+use crate::mkey::{Mkey, MkeyConfig};
+use crate::outbox::{Outbox, OutboxConfig};
+use crate::process::Process;
+
+use super::receiver::Receiver;
+use super::{ChannelConfig, Way};
+
+/// Bytes of a WQEBB and of a CQE.
+const BLOCK: u64 = 64;
+/// A CQE that the device has not written has opcode 0xf.
+const UNWRITTEN: u8 = 0xf0;
+/// log2 of the most WQEBBs of a send queue.
+const MOST_LOG_WQEBBS: u8 = 15;
+
+/// The queue pair and what belongs to it.
+#[derive(Debug)]
+pub(super) struct Sender {
+    // The queue pair goes first, then the key.
+    qp: QpObject,
+    _key: Mkey,
+    _outbox: Outbox,
+}
+
+impl Sender {
+    /// Makes it for the ring of `bytes` bytes at `at`, connects it with the host's, and says in
+    /// `setup` where it is.
+    pub(super) fn create(
+        process: &Process,
+        config: &ChannelConfig,
+        (at, bytes): (u64, u64),
+        receiver: &mut Receiver,
+        setup: &mut Setup,
+    ) -> Result<Self, Error> {
+        let (service, carrier, wqebbs_each) = match config.way {
+            Way::Ud => (ServiceType::UD, Carrier::Datagram, 2),
+            Way::Uc => (ServiceType::UC, Carrier::Connected, 1),
+            _ => (ServiceType::RC, Carrier::Connected, 1),
+        };
+        // A WQE for each batch that the ring has at least, and for parts of some.
+        let entries = bytes >> config.log_entry_bytes;
+        let sends = if config.batch == 1 { entries } else { 4 * entries / u64::from(config.batch) };
+        let wqebbs = (sends * wqebbs_each).next_power_of_two().clamp(4, 1 << MOST_LOG_WQEBBS);
+        let log_wqebbs = wqebbs.ilog2() as u8;
+
+        let (wqes, cqes) = (process.alloc(wqebbs * BLOCK)?, process.alloc(wqebbs * BLOCK)?);
+        let records = process.alloc_from(&[0; 128])?;
+        cqes.fill(UNWRITTEN)?;
+        let device = process.device();
+        let uar = process.uar().page().clone();
+        let cq = device.create_cq(CqAttr {
+            uar: uar.clone(),
+            ring: QueueMemory::dpa(&cqes).for_command(),
+            record: QueueMemory::dpa(&records).for_command(),
+            log_cqes: log_wqebbs,
+            wide: false,
+            // The program polls it and arms it never.
+            element: CqElement::Eq(Eqn(device.query_eqn(0)?)),
+            ignore_overrun: false,
+        })?;
+        let cq = std::sync::Arc::new(cq);
+        let mut qp = device.create_qp(QpAttr {
+            service,
+            pd: process.pd().clone(),
+            uar,
+            send_cq: cq.clone(),
+            receive_cq: cq,
+            rings: QueueMemory::dpa(&wqes).for_command(),
+            record: QueueMemory::at(&records, 64).for_command(),
+            log_send_wqebbs: Some(log_wqebbs),
+            log_receive_wqes: None,
+            shared: None,
+            log_receive_stride: 4,
+            user_index: 0,
+            memory_copies: false,
+        })?;
+        connect(process, &mut qp, config.way, receiver, setup)?;
+        let key = Mkey::to_range(process, at, bytes, &MkeyConfig::new(KeyAccess::LOCAL_READ))?;
+        let outbox = Outbox::create(process, &OutboxConfig::default())?;
+        setup.carrier = carrier as u8;
+        setup.most = receiver.entries_per_message();
+        setup.key = key.id();
+        setup.outbox = outbox.id();
+        setup.queue = qp.qpn().0;
+        setup.log_wqebbs = log_wqebbs;
+        setup.log_cqes = log_wqebbs;
+        (setup.wqes, setup.cqes) = (wqes.address(), cqes.address());
+        setup.cq_record = records.address();
+        Ok(Self { qp, _key: key, _outbox: outbox })
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.qp.qpn().0
+    }
+}
+
+fn connect(
+    process: &Process,
+    qp: &mut QpObject,
+    way: Way,
+    receiver: &mut Receiver,
+    setup: &mut Setup,
+) -> Result<(), Error> {
+    let options = ConnectOptions::default();
+    let domain = process.domain();
+    let host = receiver.address(domain, &options)?;
+    // Both are on one device.
+    let own = PeerAddress { qpn: qp.qpn(), psn: qp.first_psn(), ..host };
+    if way == Way::Ud {
+        let q_key = receiver.start(domain, own.qpn)?;
+        qp.to_init_datagram(&DatagramAttr { port: options.port, pkey_index: 0, q_key })?;
+        qp.to_rtr_datagram()?;
+        qp.to_rts_datagram(own.psn)?;
+        let destination = domain.destination(&host, q_key, &options)?;
+        setup.destination.copy_from_slice(destination.as_bytes());
+        return Ok(());
+    }
+    receiver.connect(domain, &own, &options)?;
+    let access = RemoteAccess { read: false, write: false, atomic: false };
+    qp.to_init(&InitAttr { port: options.port, pkey_index: 0, access })?;
+    qp.to_rtr(&RtrAttr {
+        path: domain.path(&host, &options)?,
+        mtu: host.mtu,
+        remote_qpn: host.qpn,
+        receive_psn: host.psn,
+        max_destination_reads: 0,
+        min_rnr_timer: 1,
+    })?;
+    qp.to_rts(&RtsAttr {
+        send_psn: own.psn,
+        ack_timeout: 14,
+        retry_count: 7,
+        // The host may take its time.
+        rnr_retry: 7,
+        max_reads: 1,
+    })?;
+    Ok(())
+}

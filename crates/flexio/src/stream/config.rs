@@ -1,0 +1,165 @@
+//! What a message stream is to be.
+
+use verbless_command::Affinity;
+use verbless_flexio_dev::Level;
+
+use crate::channel::Way;
+use crate::error::Error;
+
+/// When messages reach the host (`flexio_msg_dev_sync_mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum SyncMode {
+    /// As they are written (`FLEXIO_MSG_DEV_SYNC_MODE_SYNC`).
+    #[default]
+    Sync = 0,
+    /// When the host asks by [`MsgStream::flush`](super::MsgStream::flush)
+    /// (`FLEXIO_MSG_DEV_SYNC_MODE_ASYNC`).
+    Async = 1,
+    /// The same as `Sync` (`FLEXIO_MSG_DEV_SYNC_MODE_BATCH`).
+    Batch = 2,
+    /// Records that formats of the host's make text of, a quarter of the buffer together
+    /// (`FLEXIO_MSG_DEV_SYNC_MODE_TRACER`).
+    Tracer = 3,
+}
+
+/// How messages reach the host (`flexio_msg_transport`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Transport {
+    /// SENDs of a reliable connected queue pair of the program's (`FLEXIO_MSG_TRANSPORT_QP_RC`).
+    #[default]
+    Rc = 0,
+    /// Stores through a window (`FLEXIO_MSG_TRANSPORT_WINDOW`).
+    Window = 1,
+    /// SENDs of an unreliable connected queue pair (`FLEXIO_MSG_TRANSPORT_QP_UC`).
+    Uc = 2,
+    /// Datagrams (`FLEXIO_MSG_TRANSPORT_QP_UD`).
+    Ud = 3,
+}
+
+impl Transport {
+    pub(super) const fn way(self) -> Way {
+        match self {
+            Self::Rc => Way::Rc,
+            Self::Window => Way::Window,
+            Self::Uc => Way::Uc,
+            Self::Ud => Way::Ud,
+        }
+    }
+}
+
+/// Bytes of a stream's buffer at least.
+pub const LEAST_BUFFER: u32 = 2 << 10;
+/// Bytes of a stream's buffer at most.
+pub const MOST_BUFFER: u32 = 1 << 20;
+
+/// How a stream is made (`flexio_msg_stream_attr_t`).
+#[derive(Debug, Clone)]
+pub struct MsgStreamConfig {
+    /// Its name, for messages of the library.
+    pub name: String,
+    /// It is the default stream, whose number is 0.
+    pub default: bool,
+    /// Messages above this level are not written. Of the default stream it is [`Level::Info`];
+    /// [`Level::Always`] is none.
+    pub level: Level,
+    /// Bytes of its buffer, on either side: a power of two from [`LEAST_BUFFER`] to
+    /// [`MOST_BUFFER`].
+    pub buffer: u32,
+    /// When messages reach the host.
+    pub sync_mode: SyncMode,
+    /// How they do.
+    pub transport: Transport,
+    /// What records say, by their numbers; for [`SyncMode::Tracer`] alone. printf's conversions of
+    /// integers, up to six in a format.
+    pub formats: Vec<String>,
+    /// The execution units on which the program does what making, changing and destroying the
+    /// stream takes.
+    pub affinity: Affinity,
+    /// The library makes a thread that takes messages, unless the mode is [`SyncMode::Async`].
+    pub thread: bool,
+}
+
+impl MsgStreamConfig {
+    /// A stream of this name: `Sync`, by RC, 16 KiB, level [`Level::Info`].
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            default: false,
+            level: Level::Info,
+            buffer: 16 << 10,
+            sync_mode: SyncMode::default(),
+            transport: Transport::default(),
+            formats: Vec::new(),
+            affinity: Affinity::None,
+            thread: true,
+        }
+    }
+
+    /// The default stream.
+    pub fn default_stream() -> Self {
+        Self { default: true, ..Self::new("default stream") }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let name = &self.name;
+        let buffer = self.buffer;
+        if !buffer.is_power_of_two() || !(LEAST_BUFFER..=MOST_BUFFER).contains(&buffer) {
+            return Err(Error::Failed(format!(
+                "the buffer of {name} has {buffer} bytes: it must be a power of two from \
+                 {LEAST_BUFFER} to {MOST_BUFFER}"
+            )));
+        }
+        if self.default && self.level != Level::Info {
+            return Err(Error::Failed(format!(
+                "{name} is the default stream, whose level is Info, not {:?}: make another stream",
+                self.level
+            )));
+        }
+        check_level(name, self.level)?;
+        if self.sync_mode != SyncMode::Tracer && !self.formats.is_empty() {
+            return Err(Error::Failed(format!(
+                "{name} has formats, which its mode {:?} does not use: they are for Tracer",
+                self.sync_mode
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a stream may have this level.
+pub(super) fn check_level(name: &str, level: Level) -> Result<(), Error> {
+    match level {
+        Level::Always => Err(Error::Failed(format!(
+            "{name} cannot have the level Always, which is of messages: None to Debug"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_cannot_be_is_refused_with_the_limit() {
+        type Change = fn(&mut MsgStreamConfig);
+        let wrong: [(Change, &str); 6] = [
+            (|it| it.buffer = 1024, "from 2048 to 1048576"),
+            (|it| it.buffer = 3 << 10, "3072 bytes"),
+            (|it| it.buffer = 2 << 20, "2097152 bytes"),
+            (|it| it.level = Level::Always, "cannot have the level Always"),
+            (|it| it.formats = vec!["%d".into()], "its mode Sync does not use"),
+            (|it| (it.default, it.level) = (true, Level::Debug), "not Debug"),
+        ];
+        for (change, why) in wrong {
+            let mut config = MsgStreamConfig::new("mine");
+            assert!(config.check().is_ok());
+            change(&mut config);
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains("mine") && error.contains(why), "{error}");
+        }
+        assert!(MsgStreamConfig::default_stream().check().is_ok());
+    }
+}

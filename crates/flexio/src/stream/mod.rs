@@ -1,0 +1,385 @@
+//! Message streams: what a program prints, and what it traces by formats of the host's.
+//!
+//! A stream is made for a process and written by its program: `print!`, `msg!` and what goes with
+//! them (`verbless_flexio_dev::message`), or `trace!` if its mode is [`SyncMode::Tracer`]. The
+//! default stream is what `print!` and panics write to; others have the number that
+//! [`MsgStream::id`] says. Every message that a program writes to `Stream::BROADCAST` goes to all.
+//!
+//! ```ignore
+//! let config = MsgStreamConfig::default_stream();
+//! let stream = MsgStream::create(&process, &config, Output::stdout())?;
+//! process.call(program::says, (5,))?;
+//! stream.flush()?;
+//! ```
+//!
+//! # Modes
+//! In the modes [`SyncMode::Sync`], [`SyncMode::Batch`] (the same, as in the headers of 25.1) and
+//! [`SyncMode::Tracer`], a thread of the library takes messages as they come, as FlexIO's does
+//! (`ppthread`); it looks for some every few microseconds, and less often while there are none,
+//! down to every 2 ms. [`MsgStreamConfig::thread`] does without: then [`MsgStream::poll`] takes
+//! them. In the mode [`SyncMode::Async`] messages wait until [`MsgStream::flush`].
+//!
+//! # What is lost
+//! A stream has [`MsgStreamConfig::buffer`] bytes on either side. A message that finds no room is
+//! lost and counted ([`MsgStream::lost`]), and nothing that was written is overwritten; in all
+//! modes but Async a thread of the DPA waits a while for room before. UC and UD lose messages on
+//! the way, too, when the host is slower than the program: it has receives posted for the buffer's
+//! bytes. A message is cut into segments of 240 bytes; by UD each travels in a datagram of its own
+//! (of trace records as many together as the port's MTU takes). One that does not come leaves its
+//! message incomplete, which is counted and not shown.
+//!
+//! After a fatal error, [`MsgStream::flush`] takes what the program had written until then out of
+//! its memory: the last words of a program that panicked come so, whatever the transport is.
+//!
+//! How FlexIO's streams travel is not published; this is verbless's own, on both sides.
+
+mod config;
+mod output;
+mod sink;
+mod template;
+mod text;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+pub use verbless_flexio_dev::Level;
+use verbless_flexio_dev::stream::entry::{LOG_RECORD_BYTES, LOG_TEXT_ENTRY_BYTES};
+/// Streams that a process has at most, the default one included
+/// (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
+pub use verbless_flexio_dev::stream::table::MAX_STREAMS;
+
+use crate::channel::{Channel, ChannelConfig};
+use crate::error::Error;
+use crate::process::Process;
+
+use config::check_level;
+use sink::{Sink, Texts};
+use template::Template;
+use text::Messages;
+
+pub use config::{LEAST_BUFFER, MOST_BUFFER, MsgStreamConfig, SyncMode, Transport};
+pub use output::Output;
+pub use text::{Message, Record};
+
+/// What was lost of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lost {
+    /// Messages or records that found no room.
+    pub without_room: u64,
+    /// Segments or records that did not come: by UC or UD, or of a run that was taken away.
+    pub on_the_way: u64,
+    /// Messages that did not come whole, and what came and was none.
+    pub damaged: u64,
+}
+
+/// A stream of messages (`flexio_msg_stream`). Dropping it destroys it.
+#[derive(Debug)]
+pub struct MsgStream {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    process: Process,
+    id: u8,
+    default: bool,
+    stop: AtomicBool,
+    reader: Mutex<Reader>,
+}
+
+/// Who has it takes messages.
+#[derive(Debug)]
+struct Reader {
+    channel: Channel,
+    sink: Sink,
+}
+
+impl Reader {
+    /// How many messages it took.
+    fn receive(&mut self) -> Result<u64, Error> {
+        let before = self.sink.taken();
+        let sink = &mut self.sink;
+        self.channel.receive(&mut |number, entry| sink.take(number, entry))?;
+        Ok(self.sink.taken() - before)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let sink = &mut self.sink;
+        self.channel.flush(&mut |number, entry| sink.take(number, entry))
+    }
+}
+
+/// Pauses of a thread of the DPA for room: a few milliseconds.
+const PATIENCE: u32 = 4096;
+/// Pauses of the reading thread.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+
+impl MsgStream {
+    /// Makes a stream, and its reading thread (`flexio_msg_stream_create`; `flexio_log_dev_init`
+    /// and `flexio_print_init` for the default one).
+    ///
+    /// # Errors
+    /// Another default stream is there, or [`MAX_STREAMS`]; the configuration, for the reason that
+    /// the error says; the heap has no room for its buffer; the program has no streams.
+    pub fn create(
+        process: &Process,
+        config: &MsgStreamConfig,
+        output: Output,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let templates = config.formats.iter().map(|format| Template::parse(format));
+        let templates = templates.collect::<Result<Vec<_>, _>>()?;
+        let id = process.streams().take(config.default)?;
+        let made = Self::make(process, config, output, templates, id);
+        if made.is_err() {
+            process.streams().give_back(id);
+        }
+        made
+    }
+
+    fn make(
+        process: &Process,
+        config: &MsgStreamConfig,
+        output: Output,
+        templates: Vec<Template>,
+        id: u8,
+    ) -> Result<Self, Error> {
+        let bytes = u64::from(config.buffer);
+        let traces = config.sync_mode == SyncMode::Tracer;
+        let log_entry_bytes = if traces { LOG_RECORD_BYTES } else { LOG_TEXT_ENTRY_BYTES };
+        let entries = bytes >> log_entry_bytes;
+        let mut channel = Channel::create(
+            process,
+            ChannelConfig {
+                number: id.into(),
+                way: config.transport.way(),
+                log_entry_bytes,
+                ring_bytes: bytes,
+                ring_at: None,
+                host_bytes: bytes,
+                batch: if traces { entries as u32 / 4 } else { 1 },
+                patience: if config.sync_mode == SyncMode::Async { 0 } else { PATIENCE },
+                affinity: config.affinity,
+            },
+        )?;
+        channel.attach(config.level as u32)?;
+        let texts = match traces {
+            true => Texts::Records { templates, broken: 0 },
+            false => Texts::Messages(Messages::new(entries)),
+        };
+        let shared = Arc::new(Shared {
+            name: config.name.clone(),
+            process: process.clone(),
+            id,
+            default: config.default,
+            stop: AtomicBool::new(false),
+            reader: Mutex::new(Reader { channel, sink: Sink::new(texts, output) }),
+        });
+        let thread = match config.thread && config.sync_mode != SyncMode::Async {
+            true => {
+                let shared = shared.clone();
+                let named = thread::Builder::new().name(format!("dpa stream {id}"));
+                Some(named.spawn(move || shared.read()).map_err(|error| {
+                    Error::Failed(format!("the reading thread of {}: {error}", config.name))
+                })?)
+            }
+            false => None,
+        };
+        crate::log::debug!("made stream {id}, {}", config.name);
+        Ok(Self { shared, thread, closed: false })
+    }
+
+    /// Its number, which a program names it by (`flexio_msg_stream_get_id`). 0 is the default one.
+    pub fn id(&self) -> u8 {
+        self.shared.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The numbers of the queue pairs that its messages travel by, the host's and the program's; by
+    /// a window there are none (`flexio_msg_stream_qp_numbers_get`).
+    pub fn qp_numbers(&self) -> Option<(u32, u32)> {
+        self.shared.reader().channel.qp_numbers()
+    }
+
+    /// Changes its level (`flexio_msg_stream_level_set`). Messages that are written meanwhile may
+    /// still go by the old one.
+    ///
+    /// # Errors
+    /// It is the default stream, whose level stays; the level is [`Level::Always`]; the process has
+    /// ended, or the call took too long.
+    pub fn set_level(&self, level: Level) -> Result<(), Error> {
+        let name = &self.shared.name;
+        if self.shared.default {
+            return Err(Error::Failed(format!(
+                "{name} is the default stream, whose level stays Info: make another stream for \
+                 {level:?}"
+            )));
+        }
+        check_level(name, level)?;
+        self.shared.reader().channel.set_level(level as u32)
+    }
+
+    /// Takes the messages that have come and gives them to the output; how many. For streams
+    /// without a reading thread, but of use with one, too.
+    ///
+    /// # Errors
+    /// The device failed, or the output did before.
+    pub fn poll(&self) -> Result<u64, Error> {
+        let mut reader = self.shared.reader();
+        let taken = reader.receive()?;
+        reader.sink.works(&self.shared.name)?;
+        Ok(taken)
+    }
+
+    /// Takes all messages that were written before and gives them to the output
+    /// (`flexio_msg_stream_flush`; `flexio_log_dev_flush` and `flexio_print_flush` of the default
+    /// stream). In the C library this does nothing in synchronous modes; here it waits until the
+    /// messages are there. Works after a fatal error, too.
+    ///
+    /// # Errors
+    /// The device or the output failed; the call took too long.
+    pub fn flush(&self) -> Result<(), Error> {
+        let mut reader = self.shared.reader();
+        reader.flush()?;
+        reader.sink.works(&self.shared.name)
+    }
+
+    /// What was lost so far.
+    ///
+    /// # Errors
+    /// The program's memory cannot be read.
+    pub fn lost(&self) -> Result<Lost, Error> {
+        let reader = self.shared.reader();
+        let missed = reader.channel.missed();
+        Ok(Lost {
+            without_room: reader.channel.progress()?.lost,
+            on_the_way: missed.lost,
+            damaged: missed.damaged + reader.sink.broken(),
+        })
+    }
+
+    /// Destroys it: takes what the program has written so far, ends the reading thread, and has the
+    /// program forget the stream (`flexio_msg_stream_destroy`; `flexio_log_dev_destroy` and
+    /// `flexio_print_destroy` of the default one). Messages that come later go nowhere. Dropping it
+    /// does the same without a word.
+    ///
+    /// # Errors
+    /// What was written could not be taken; threads of the program do not leave the stream, whose
+    /// memory then stays with the process. It is gone in any case.
+    pub fn destroy(mut self) -> Result<(), Error> {
+        self.close()
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        self.closed = true;
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                crate::log::warning!("the reading thread of {} panicked", self.shared.name);
+            }
+        }
+        let mut reader = self.shared.reader();
+        let silent = match reader.channel.set_level(Level::None as u32) {
+            Err(Error::Fatal(_)) => Ok(()),
+            other => other,
+        };
+        let flushed = reader.flush().and_then(|()| reader.sink.works(&self.shared.name));
+        let detached = reader.channel.detach();
+        silent.and(flushed).and(detached)
+    }
+}
+
+impl Drop for MsgStream {
+    fn drop(&mut self) {
+        if !self.closed
+            && let Err(error) = self.close()
+        {
+            crate::log::warning!("destroying {}: {error}", self.shared.name);
+        }
+        self.shared.process.streams().give_back(self.shared.id);
+    }
+}
+
+impl Shared {
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reading thread.
+    fn read(&self) {
+        let mut pause = SHORTEST_PAUSE;
+        while !self.stop.load(Ordering::Relaxed) {
+            let taken = match self.reader().receive() {
+                Ok(taken) => taken,
+                Err(error) => {
+                    crate::log::warning!("reading {} ends: {error}", self.name);
+                    return;
+                }
+            };
+            pause = if taken > 0 { SHORTEST_PAUSE } else { LONGEST_PAUSE.min(2 * pause) };
+            thread::park_timeout(pause);
+        }
+    }
+}
+
+/// Which numbers of streams of a process are taken, and whether its tracer is.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    taken: [u64; 4],
+    pub(crate) tracer: bool,
+}
+
+impl Streams {
+    /// A number that is free: 0, or one from 1 on.
+    fn take(&mut self, default: bool) -> Result<u8, Error> {
+        let free = |id: &usize| self.taken[id / 64] >> (id % 64) & 1 == 0;
+        let id = match default {
+            true if free(&0) => 0,
+            true => {
+                return Err(Error::Failed(
+                    "the process has a default stream: destroy it first, or make another one"
+                        .into(),
+                ));
+            }
+            false => (1..MAX_STREAMS).find(free).ok_or_else(|| {
+                Error::Failed(format!("the process has {MAX_STREAMS} streams: destroy one first"))
+            })?,
+        };
+        self.taken[id / 64] |= 1 << (id % 64);
+        Ok(id as u8)
+    }
+
+    fn give_back(&mut self, id: u8) {
+        self.taken[usize::from(id) / 64] &= !(1 << (id % 64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stream_has_a_number_of_its_own_and_the_default_one_has_0() {
+        let mut streams = Streams::default();
+        assert_eq!(streams.take(true).unwrap(), 0);
+        assert!(streams.take(true).is_err());
+        let all: Vec<_> = (1..MAX_STREAMS).map(|_| streams.take(false).unwrap()).collect();
+        assert_eq!(all, (1..=254).collect::<Vec<_>>());
+        assert!(streams.take(false).is_err());
+        streams.give_back(77);
+        assert_eq!(streams.take(false).unwrap(), 77);
+        streams.give_back(0);
+        assert_eq!(streams.take(true).unwrap(), 0);
+    }
+}

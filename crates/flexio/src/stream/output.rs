@@ -1,0 +1,109 @@
+//! Where messages go.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::text::Message;
+
+/// Where the messages of a stream go: what the C library takes a `FILE` for.
+///
+/// It is used by whoever takes messages: the stream's reading thread, or who polls or flushes.
+pub struct Output(Kind);
+
+enum Kind {
+    Lines(Box<dyn Write + Send>),
+    Messages(Box<dyn FnMut(&Message) + Send>),
+}
+
+impl Output {
+    /// Lines to whatever takes bytes: a file, a pipe, a buffer. Each message ends a line, whether
+    /// the program said so or not, and is flushed. Control characters in it, other than newlines
+    /// and tabs, are shown as escapes: what a program writes cannot command a terminal.
+    pub fn lines(to: impl Write + Send + 'static) -> Self {
+        Self(Kind::Lines(Box::new(to)))
+    }
+
+    /// Lines to a new file, or to one that is emptied.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn file(path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self::lines(File::create(path)?))
+    }
+
+    /// Lines to standard output.
+    pub fn stdout() -> Self {
+        Self::lines(io::stdout())
+    }
+
+    /// Each message as it is, to a function. It must not use the stream that it is for.
+    pub fn messages(to: impl FnMut(&Message) + Send + 'static) -> Self {
+        Self(Kind::Messages(Box::new(to)))
+    }
+
+    pub(super) fn put(&mut self, message: &Message) -> io::Result<()> {
+        match &mut self.0 {
+            Kind::Messages(to) => {
+                to(message);
+                Ok(())
+            }
+            Kind::Lines(to) => {
+                let mut line = String::with_capacity(message.text.len() + 1);
+                for character in message.text.trim_end_matches('\n').chars() {
+                    match character {
+                        '\n' | '\t' => line.push(character),
+                        it if it.is_control() => line.extend(it.escape_default()),
+                        it => line.push(it),
+                    }
+                }
+                line.push('\n');
+                to.write_all(line.as_bytes())?;
+                to.flush()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            Kind::Lines(_) => "Output::lines",
+            Kind::Messages(_) => "Output::messages",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_message_is_a_line_and_commands_no_terminal() {
+        let shared = Shared::default();
+        let mut output = Output::lines(shared.clone());
+        for text in ["one", "two\n", "a\tb\nc", "\x1b[2Jgone\r", ""] {
+            let message = Message { number: 0, level: None, thread: 0, text: text.into() };
+            output.put(&message).unwrap();
+        }
+        let bytes = shared.0.lock().unwrap().clone();
+        let expected = "one\ntwo\na\tb\nc\n\\u{1b}[2Jgone\\r\n\n";
+        assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+}

@@ -1,0 +1,80 @@
+//! What becomes of the entries of a stream: messages, for its output.
+
+use std::io;
+
+use super::output::Output;
+use super::template::Template;
+use super::text::{Message, Messages, Record};
+use crate::error::Error;
+
+/// Makes messages of entries and gives them to an output.
+#[derive(Debug)]
+pub(super) struct Sink {
+    texts: Texts,
+    output: Output,
+    /// Why the output does not work; it is told once.
+    failed: Option<io::Error>,
+    taken: u64,
+}
+
+/// How entries become messages.
+#[derive(Debug)]
+pub(super) enum Texts {
+    /// They are segments of them.
+    Messages(Messages),
+    /// They are records, by these formats.
+    Records { templates: Vec<Template>, broken: u64 },
+}
+
+impl Sink {
+    pub(super) const fn new(texts: Texts, output: Output) -> Self {
+        Self { texts, output, failed: None, taken: 0 }
+    }
+
+    pub(super) fn take(&mut self, number: u64, entry: &[u8]) {
+        let message = match &mut self.texts {
+            Texts::Messages(messages) => messages.take(number, entry),
+            Texts::Records { templates, broken } => {
+                let message = of_record(templates, entry);
+                *broken += u64::from(message.is_none());
+                message
+            }
+        };
+        let Some(message) = message else { return };
+        self.taken += 1;
+        if let Err(error) = self.output.put(&message) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Messages that were made so far.
+    pub(super) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// What was no whole message.
+    pub(super) const fn broken(&self) -> u64 {
+        match &self.texts {
+            Texts::Messages(messages) => messages.broken,
+            Texts::Records { broken, .. } => *broken,
+        }
+    }
+
+    /// Tells once that the output does not work.
+    pub(super) fn works(&mut self, name: &str) -> Result<(), Error> {
+        match self.failed.take() {
+            Some(error) => Err(Error::Failed(format!(
+                "writing messages of {name} to its output: {error}; they are lost"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a record says; `None` if it is none, or of a format that is not there.
+fn of_record(templates: &[Template], entry: &[u8]) -> Option<Message> {
+    let record = Record::parse(entry)?;
+    let template = templates.get(usize::try_from(record.id).ok()?)?;
+    let text = template.text(&record.arguments);
+    Some(Message { number: record.number, level: None, thread: record.thread, text })
+}

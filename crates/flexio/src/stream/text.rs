@@ -1,0 +1,251 @@
+//! Messages and records out of entries. What a program writes is not trusted: an entry that is none
+//! is counted and dropped, and no message is made of parts of two.
+
+use verbless_flexio_dev::Level;
+use verbless_flexio_dev::stream::entry::{
+    ARGUMENTS, CONTINUES, HEAD_BYTES, MORE, RECORD_BYTES, TEXT_BYTES, TEXT_ENTRY_BYTES,
+};
+
+/// A message of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The number of its first entry in the stream, from 0.
+    pub number: u64,
+    /// Its level; `None` of a trace record, which does not carry it.
+    pub level: Option<Level>,
+    /// The number of the thread that wrote it; 0 if the host has not numbered it.
+    pub thread: u32,
+    /// What it says. Bytes that are no UTF-8 are shown as U+FFFD.
+    pub text: String,
+}
+
+/// Joins the segments of messages.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    open: Option<Open>,
+    /// The number of the entry that comes next.
+    next: u64,
+    /// Entries that a message has at most.
+    most: u64,
+    /// Messages of which a part did not come, or came damaged.
+    pub(crate) broken: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    level: Level,
+    thread: u32,
+    bytes: Vec<u8>,
+}
+
+/// A segment as it is in an entry.
+struct Segment<'a> {
+    level: Level,
+    thread: u32,
+    more: bool,
+    continues: bool,
+    text: &'a [u8],
+}
+
+impl<'a> Segment<'a> {
+    fn parse(entry: &'a [u8]) -> Option<Self> {
+        if entry.len() != TEXT_ENTRY_BYTES {
+            return None;
+        }
+        let (head, text) = entry.split_at(HEAD_BYTES);
+        let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
+        let (level, flags) = (Level::from_number(head[2])?, head[3]);
+        if flags & !(MORE | CONTINUES) != 0 {
+            return None;
+        }
+        let more = flags & MORE != 0;
+        // All segments but the last are full.
+        if length > TEXT_BYTES || more && length != TEXT_BYTES {
+            return None;
+        }
+        Some(Self {
+            level,
+            thread: u32::from_le_bytes([head[4], head[5], head[6], head[7]]),
+            more,
+            continues: flags & CONTINUES != 0,
+            text: &text[..length],
+        })
+    }
+}
+
+impl Messages {
+    /// Of a stream whose messages have so many entries at most.
+    pub(crate) fn new(most: u64) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// Takes an entry; numbers go up. The message that it ends, if it ends one.
+    pub(crate) fn take(&mut self, number: u64, entry: &[u8]) -> Option<Message> {
+        let follows = number == self.next;
+        self.next = number.wrapping_add(1);
+        let mut open = self.open.take();
+        if !follows && open.take().is_some() {
+            self.broken += 1;
+        }
+        let Some(segment) = Segment::parse(entry) else {
+            self.broken += 1;
+            return None;
+        };
+        let mut open = match (segment.continues, open) {
+            (false, None) => {
+                Open { number, level: segment.level, thread: segment.thread, bytes: Vec::new() }
+            }
+            (true, Some(open)) if (open.level, open.thread) == (segment.level, segment.thread) => {
+                open
+            }
+            // What continues a message whose begin did not come was counted then.
+            (_, open) => {
+                self.broken += u64::from(open.is_some());
+                return None;
+            }
+        };
+        open.bytes.extend_from_slice(segment.text);
+        if segment.more {
+            if number - open.number + 1 >= self.most {
+                self.broken += 1;
+            } else {
+                self.open = Some(open);
+            }
+            return None;
+        }
+        Some(Message {
+            number: open.number,
+            level: Some(open.level),
+            thread: open.thread,
+            text: String::from_utf8_lossy(&open.bytes).into_owned(),
+        })
+    }
+}
+
+/// What a program traced: a number and six words (`flexio_tracer_msg`, `dtrace_tp_report`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// Its number in the stream or the tracer, from 0.
+    pub number: u64,
+    /// The number of its format or of its trace point.
+    pub id: u32,
+    /// The number of the thread that wrote it; 0 if the host has not numbered it.
+    pub thread: u32,
+    /// Its words; those that it was not given are 0.
+    pub arguments: [u64; ARGUMENTS],
+}
+
+impl Record {
+    /// Bytes of one in memory and in a file.
+    pub const BYTES: usize = RECORD_BYTES;
+
+    /// Out of an entry; `None` if it is no whole one.
+    pub(crate) fn parse(entry: &[u8]) -> Option<Self> {
+        let entry: &[u8; RECORD_BYTES] = entry.try_into().ok()?;
+        let (words, _) = entry.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(words[index]);
+        Some(Self {
+            number: word(1).checked_sub(1)?,
+            id: word(0) as u32,
+            thread: (word(0) >> 32) as u32,
+            arguments: std::array::from_fn(|index| word(2 + index)),
+        })
+    }
+
+    /// As it is in an entry.
+    pub(crate) fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..4].copy_from_slice(&self.id.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.thread.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.number.wrapping_add(1).to_le_bytes());
+        for (bytes, word) in bytes[HEAD_BYTES..].chunks_exact_mut(8).zip(self.arguments) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(text: &[u8], level: u8, flags: u8) -> Vec<u8> {
+        let mut entry = vec![0; TEXT_ENTRY_BYTES];
+        entry[..2].copy_from_slice(&(text.len() as u16).to_le_bytes());
+        (entry[2], entry[3], entry[4]) = (level, flags, 7);
+        entry[HEAD_BYTES..HEAD_BYTES + text.len()].copy_from_slice(text);
+        entry
+    }
+
+    fn texts(entries: &[(u64, Vec<u8>)]) -> (Vec<String>, u64) {
+        let mut messages = Messages::new(8);
+        let taken = entries.iter().filter_map(|(number, entry)| messages.take(*number, entry));
+        let texts = taken.map(|message| message.text).collect();
+        (texts, messages.broken)
+    }
+
+    #[test]
+    fn segments_are_joined_and_a_message_has_what_its_begin_says() {
+        let mut messages = Messages::new(8);
+        let part = [b'a'; TEXT_BYTES];
+        assert_eq!(messages.take(5, &entry(&part, 4, MORE)), None);
+        assert_eq!(messages.take(6, &entry(&part, 4, MORE | CONTINUES)), None);
+        let message = messages.take(7, &entry(b"end", 4, CONTINUES)).unwrap();
+        assert_eq!((message.number, message.thread, message.level), (5, 7, Some(Level::Info)));
+        assert_eq!(message.text, "a".repeat(2 * TEXT_BYTES) + "end");
+        assert_eq!(messages.take(8, &entry(b"\xff!", 2, 0)).unwrap().text, "\u{fffd}!");
+        assert_eq!(messages.broken, 0);
+    }
+
+    #[test]
+    fn a_message_of_which_a_part_is_lost_is_broken_and_those_around_it_are_whole() {
+        let part = [b'a'; TEXT_BYTES];
+        let (one, begin) = (entry(b"one", 4, 0), entry(&part, 4, MORE));
+        let (middle, end) = (entry(&part, 4, MORE | CONTINUES), entry(b"end", 4, CONTINUES));
+        let all = [one.clone(), begin, middle, end, one];
+        let without = |leave: &[u64]| {
+            let all = (0..).zip(all.clone());
+            texts(&all.filter(|(number, _)| !leave.contains(number)).collect::<Vec<_>>())
+        };
+        let whole = "a".repeat(2 * TEXT_BYTES) + "end";
+        assert_eq!(without(&[]).0, ["one", &whole, "one"]);
+        for leave in [&[1][..], &[2], &[3], &[1, 2], &[2, 3]] {
+            assert_eq!(without(leave).0, ["one", "one"], "without {leave:?}");
+        }
+        assert_eq!(without(&[2]).1, 1);
+        assert_eq!(without(&[0, 1, 2, 3]).0, ["one"]);
+    }
+
+    #[test]
+    fn an_entry_that_is_none_is_counted_and_makes_no_message() {
+        let mut long = entry(b"x", 4, 0);
+        long[..2].copy_from_slice(&241_u16.to_le_bytes());
+        let wrong = [entry(b"x", 6, 0), entry(b"x", 4, 4), entry(b"x", 4, MORE), vec![0; 64], long];
+        for wrong in wrong {
+            let good = entry(b"good", 4, 0);
+            assert_eq!(texts(&[(0, wrong), (1, good)]), (vec!["good".to_string()], 1));
+        }
+    }
+
+    #[test]
+    fn a_message_that_never_ends_is_given_up() {
+        let mut messages = Messages::new(3);
+        let part = [b'a'; TEXT_BYTES];
+        messages.take(0, &entry(&part, 4, MORE));
+        for number in 1..20 {
+            assert_eq!(messages.take(number, &entry(&part, 4, MORE | CONTINUES)), None);
+            assert!(messages.open.as_ref().is_none_or(|open| open.bytes.len() <= 3 * TEXT_BYTES));
+        }
+        assert_eq!(messages.broken, 1);
+    }
+
+    #[test]
+    fn a_record_is_parsed_as_it_was_emitted() {
+        let record =
+            Record { number: 8, id: 0x1234_5678, thread: 9, arguments: [1, 2, 3, 4, 5, u64::MAX] };
+        assert_eq!(Record::parse(&record.to_bytes()), Some(record));
+        assert_eq!(Record::parse(&[0; RECORD_BYTES]), None, "a record without a number");
+        assert_eq!(Record::parse(&[1; 63]), None);
+    }
+}

@@ -1,0 +1,343 @@
+//! What a tracer is to be, between `init` and `create`: the setters of the C library, its defaults
+//! and its limits (DOCA 3.2.0).
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::channel::Way;
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::process::Process;
+use crate::stream::Record;
+
+use super::Tracer;
+
+/// What becomes of reports (`flexio_dtrace_output_mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum OutputMode {
+    /// A file of the format of [`trace_file`](super::trace_file)
+    /// (`FLEXIO_DTRACE_OUTPUT_MODE_BIN`).
+    Bin = 0,
+    /// A file of lines with commas (`FLEXIO_DTRACE_OUTPUT_MODE_CSV`).
+    #[default]
+    Csv = 1,
+    /// A function is called (`FLEXIO_DTRACE_OUTPUT_MODE_CB`).
+    Callback = 2,
+}
+
+/// How reports reach the host (`flexio_dtrace_transport_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum TracerTransport {
+    /// SENDs of an unreliable connected queue pair (`FLEXIO_DTRACE_TRANSPORT_TYPE_QP_UC`).
+    #[default]
+    Uc = 0,
+    /// Stores through a window (`FLEXIO_DTRACE_TRANSPORT_TYPE_WINDOW`).
+    Window = 1,
+    /// They stay in a buffer of the process's, out of which the host reads them
+    /// (`FLEXIO_DTRACE_TRANSPORT_TYPE_DBUF`).
+    Dbuf = 2,
+    /// The same in memory of the process that the user gives
+    /// (`FLEXIO_DTRACE_TRANSPORT_TYPE_UMEM`).
+    Umem = 3,
+}
+
+/// Bytes of a report.
+pub const REPORT_BYTES: u64 = Record::BYTES as u64;
+/// Reports of a batch, if nobody says otherwise.
+pub const DEFAULT_BATCH: u64 = 64;
+/// Bytes of memory on either side, if nobody says otherwise.
+pub const DEFAULT_MEMORY: u64 = 512 << 10;
+/// Bytes of memory of the device by [`TracerTransport::Dbuf`], if nobody says otherwise.
+pub const DEFAULT_DBUF: u64 = 16 << 10;
+/// Bytes of memory at least.
+pub const LEAST_MEMORY: u64 = 1 << 10;
+/// Bytes of files, if nobody says otherwise.
+pub const DEFAULT_DISK: u64 = 1 << 30;
+/// Bytes of files at least.
+pub const LEAST_DISK: u64 = 1 << 20;
+/// Name of the FIFO, if nobody says otherwise.
+pub const DEFAULT_FIFO: &str = "/tmp/flexio_dtrace_cli.fifo";
+/// Name of the file without its suffix, if nobody says otherwise.
+pub const DEFAULT_FILE: &str = "/tmp/flexio_dtrace";
+
+/// Takes reports: how many of those that it is given it has taken, or why it cannot.
+pub(super) type Callback = Box<dyn FnMut(&[Record]) -> Result<usize, String> + Send>;
+
+/// A tracer that is being configured. [`create`](Self::create) makes one of it; there is nothing to
+/// set afterwards.
+pub struct TracerSetup {
+    pub(super) process: Process,
+    batch: Option<u64>,
+    device: Option<u64>,
+    host: u64,
+    pub(super) disk: u64,
+    pub(super) file: PathBuf,
+    pub(super) mode: OutputMode,
+    transport: TracerTransport,
+    umem: Option<(Buffer, u64, u64)>,
+    pub(super) callback: Option<Callback>,
+    pub(super) fifo: Option<PathBuf>,
+    pub(super) thread: bool,
+    /// The process's place for a tracer is taken as long as this is true.
+    pub(super) claimed: bool,
+}
+
+/// What a [`TracerSetup`] comes to.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) way: Way,
+    pub(super) ring_bytes: u64,
+    pub(super) ring_at: Option<u64>,
+    pub(super) host_bytes: u64,
+    pub(super) batch: u32,
+}
+
+fn power_of_two(what: &str, value: u64, least: u64) -> Result<u64, Error> {
+    match value.is_power_of_two() && value >= least {
+        true => Ok(value),
+        false => Err(Error::Failed(format!(
+            "{what} of {value}: it must be a power of two, {least} or more"
+        ))),
+    }
+}
+
+impl TracerSetup {
+    pub(super) fn new(process: &Process) -> Self {
+        Self {
+            process: process.clone(),
+            batch: None,
+            device: None,
+            host: DEFAULT_MEMORY,
+            disk: DEFAULT_DISK,
+            file: DEFAULT_FILE.into(),
+            mode: OutputMode::default(),
+            transport: TracerTransport::default(),
+            umem: None,
+            callback: None,
+            fifo: None,
+            thread: true,
+            claimed: true,
+        }
+    }
+
+    /// Reports that are sent together, a power of two; [`DEFAULT_BATCH`] without it
+    /// (`flexio_dtrace_set_batch_depth`). At most the device's memory / 4 / [`REPORT_BYTES`], which
+    /// [`create`](Self::create) checks.
+    ///
+    /// # Errors
+    /// It is no power of two.
+    pub fn set_batch_depth(&mut self, reports: u64) -> Result<&mut Self, Error> {
+        self.batch = Some(power_of_two("a batch depth", reports, 1)?);
+        Ok(self)
+    }
+
+    /// Bytes of memory of the process's that reports are collected in, a power of two;
+    /// [`DEFAULT_MEMORY`] without it, and [`DEFAULT_DBUF`] by DBUF
+    /// (`flexio_dtrace_set_dev_mem_limit`). At most the host's, which [`create`](Self::create)
+    /// checks.
+    ///
+    /// # Errors
+    /// It is no power of two, or less than [`LEAST_MEMORY`].
+    pub fn set_dev_mem_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
+        self.device = Some(power_of_two("a device memory limit", bytes, LEAST_MEMORY)?);
+        Ok(self)
+    }
+
+    /// Bytes of the host's memory that reports are received in, a power of two; [`DEFAULT_MEMORY`]
+    /// without it (`flexio_dtrace_set_host_mem_limit`).
+    ///
+    /// # Errors
+    /// It is no power of two, or less than [`LEAST_MEMORY`].
+    pub fn set_host_mem_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
+        self.host = power_of_two("a host memory limit", bytes, LEAST_MEMORY)?;
+        Ok(self)
+    }
+
+    /// Bytes that the file may have; [`DEFAULT_DISK`] without it
+    /// (`flexio_dtrace_set_diskspace_limit`). Reports that come when it is full are counted.
+    ///
+    /// # Errors
+    /// It is less than [`LEAST_DISK`].
+    pub fn set_diskspace_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
+        if bytes < LEAST_DISK {
+            return Err(Error::Failed(format!(
+                "a disk space limit of {bytes} bytes: it must be {LEAST_DISK} or more"
+            )));
+        }
+        self.disk = bytes;
+        Ok(self)
+    }
+
+    /// The file's name without its suffix, `.bin` or `.csv`; [`DEFAULT_FILE`] without it
+    /// (`flexio_dtrace_set_out_filename`).
+    pub fn set_out_filename(&mut self, path: impl Into<PathBuf>) -> &mut Self {
+        self.file = path.into();
+        self
+    }
+
+    /// What becomes of reports; [`OutputMode::Csv`] without it (`flexio_dtrace_set_output_mode`).
+    pub fn set_output_mode(&mut self, mode: OutputMode) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// How reports reach the host; [`TracerTransport::Uc`] without it
+    /// (`flexio_dtrace_set_transport_type`).
+    pub fn set_transport_type(&mut self, transport: TracerTransport) -> &mut Self {
+        self.transport = transport;
+        self
+    }
+
+    /// Memory of the process for [`TracerTransport::Umem`], which needs a callback, too: `bytes`
+    /// bytes, a power of two, of `buffer` from byte `offset` on (`flexio_dtrace_set_umem`). The
+    /// tracer keeps the buffer.
+    ///
+    /// # Errors
+    /// Its address is no multiple of [`REPORT_BYTES`]; its length is no power of two or less than
+    /// [`LEAST_MEMORY`]; the buffer has not so many bytes, or is of another process.
+    pub fn set_umem(
+        &mut self,
+        buffer: &Buffer,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<&mut Self, Error> {
+        power_of_two("a length of user memory", bytes, LEAST_MEMORY)?;
+        let end = offset.checked_add(bytes).filter(|&end| end <= buffer.len());
+        let at = end.map(|_| buffer.address() + offset).ok_or_else(|| {
+            Error::Failed(format!(
+                "user memory of {bytes} bytes from byte {offset} on: the buffer has {}",
+                buffer.len()
+            ))
+        })?;
+        if !at.is_multiple_of(REPORT_BYTES) {
+            return Err(Error::Failed(format!(
+                "user memory at {at:#x}: it must be at a multiple of the {REPORT_BYTES} bytes of a \
+                 report"
+            )));
+        }
+        if buffer.process().object().id() != self.process.object().id() {
+            return Err(Error::Failed("user memory of another process than the tracer's".into()));
+        }
+        self.umem = Some((buffer.clone(), at, bytes));
+        Ok(self)
+    }
+
+    /// A function that takes reports, batch by batch: of those that it is given, in order, how many
+    /// it has taken, or why it cannot take them (`flexio_dtrace_set_user_cb`). It is given the rest
+    /// again. A reason is logged as a warning, and those reports are dropped and counted. Sets the
+    /// output mode to [`OutputMode::Callback`]. It must not use the tracer.
+    pub fn set_user_cb(
+        &mut self,
+        callback: impl FnMut(&[Record]) -> Result<usize, String> + Send + 'static,
+    ) -> &mut Self {
+        self.callback = Some(Box::new(callback));
+        self.set_output_mode(OutputMode::Callback)
+    }
+
+    /// Lets a FIFO start and stop the tracer, and nothing else: `echo 10 > FIFO` starts it for ten
+    /// seconds, 0 stops it (`flexio_dtrace_set_cli_mgmt`). `None` is [`DEFAULT_FIFO`]. It is made
+    /// for its owner alone; what is there and is no FIFO of the same user is refused by
+    /// [`create`](Self::create).
+    pub fn set_cli_mgmt(&mut self, path: Option<PathBuf>) -> &mut Self {
+        self.fifo = Some(path.unwrap_or_else(|| DEFAULT_FIFO.into()));
+        self
+    }
+
+    /// Does without the library's thread: [`Tracer::poll`] takes reports then, and commands.
+    pub fn without_thread(&mut self) -> &mut Self {
+        self.thread = false;
+        self
+    }
+
+    /// Makes the tracer, which does not run yet (`flexio_dtrace_create`).
+    ///
+    /// # Errors
+    /// The device's memory is more than the host's; a batch is more than a quarter of the device's
+    /// memory, also the default one; by UMEM there is no memory or no callback; the mode is a
+    /// callback and there is none; the FIFO's name is taken; the heap has no room; the program has
+    /// no streams.
+    pub fn create(self) -> Result<Tracer, Error> {
+        let plan = self.plan()?;
+        Tracer::of(self, &plan)
+    }
+
+    fn plan(&self) -> Result<Plan, Error> {
+        let failed = |why: String| Err(Error::Failed(why));
+        let default = match self.transport {
+            TracerTransport::Dbuf => DEFAULT_DBUF,
+            _ => DEFAULT_MEMORY,
+        };
+        let (device, said) = match (&self.umem, self.device) {
+            (Some((_, _, bytes)), _) if self.transport == TracerTransport::Umem => (*bytes, ""),
+            (_, Some(device)) => (device, ""),
+            (_, None) => (default, ", the default,"),
+        };
+        let host = self.host;
+        if device > host {
+            return failed(format!(
+                "a device memory limit of {device} bytes{said} is more than the host memory limit \
+                 of {host}: set_dev_mem_limit or set_host_mem_limit"
+            ));
+        }
+        let (batch, said) = match self.batch {
+            Some(batch) => (batch, ""),
+            None => (DEFAULT_BATCH, ", the default,"),
+        };
+        let most = device / 4 / REPORT_BYTES;
+        if batch > most {
+            return failed(format!(
+                "a batch of {batch} reports{said} is more than {most}, a quarter of the {device} \
+                 bytes of the device memory limit: set_batch_depth or set_dev_mem_limit"
+            ));
+        }
+        let has_callback = self.callback.is_some();
+        if self.mode == OutputMode::Callback && !has_callback {
+            return failed("the output mode is a callback and there is none: set_user_cb".into());
+        }
+        let ring_at = match (self.transport, &self.umem) {
+            (TracerTransport::Umem, Some((_, at, _))) if has_callback => Some(*at),
+            (TracerTransport::Umem, Some(_)) => {
+                return failed("the transport UMEM needs a callback: set_user_cb".into());
+            }
+            (TracerTransport::Umem, None) => {
+                return failed("the transport UMEM needs user memory: set_umem".into());
+            }
+            (transport, Some(_)) => {
+                return failed(format!(
+                    "user memory is for the transport UMEM, not {transport:?}: set_transport_type"
+                ));
+            }
+            (_, None) => None,
+        };
+        let way = match self.transport {
+            TracerTransport::Uc => Way::Uc,
+            TracerTransport::Window => Way::Window,
+            TracerTransport::Dbuf | TracerTransport::Umem => Way::Heap,
+        };
+        Ok(Plan { way, ring_bytes: device, ring_at, host_bytes: host, batch: batch as u32 })
+    }
+
+    /// The memory that the tracer is to keep.
+    pub(super) fn kept(&self) -> Option<Buffer> {
+        self.umem.as_ref().map(|(buffer, ..)| buffer.clone())
+    }
+}
+
+impl Drop for TracerSetup {
+    fn drop(&mut self) {
+        if self.claimed {
+            self.process.streams().tracer = false;
+        }
+    }
+}
+
+impl fmt::Debug for TracerSetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TracerSetup")
+            .field("transport", &self.transport)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}

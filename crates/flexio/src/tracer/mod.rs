@@ -1,0 +1,437 @@
+//! The tracer: reports of trace points that a program passes (`tp!`, `verbless_flexio_dev::trace`),
+//! while the host lets it.
+//!
+//! ```ignore
+//! let mut setup = Tracer::init(&process)?;
+//! setup.set_output_mode(OutputMode::Bin).set_out_filename("/tmp/packets");
+//! let tracer = setup.create()?;
+//! tracer.start()?;
+//! process.call(program::points, (0, 1000))?;
+//! tracer.stop()?;
+//! for report in TraceFile::new(BufReader::new(File::open("/tmp/packets.bin")?))? {
+//!     println!("{:?}", report?);
+//! }
+//! ```
+//!
+//! # From init to destroy
+//! [`Tracer::init`] begins, the setters of [`TracerSetup`] follow, [`TracerSetup::create`] ends it
+//! and makes a [`Tracer`], which has no setters. It is started and stopped as often as one likes,
+//! and destroyed before the process: it keeps the process until then. A process has one at a time.
+//!
+//! # What a report is
+//! A [`Record`] of 64 bytes: the trace point's number, the thread's, up to six words, and its own
+//! number, which goes on over starts. The DPA shows programs no clock, so it has no time. What a
+//! report of FlexIO's is (`dtrace_tp_report`, `msg_bin_report`) is not published; this one is
+//! verbless's own, and its files have a version ([`trace_file`]).
+//!
+//! # What is lost
+//! The process's memory for reports holds so many; those that find no room are lost and counted
+//! ([`Tracer::lost`]), none is overwritten. By UC reports are lost on the way, too, when the host
+//! is slower. A lossless start ([`Tracer::start_lossless`]) keeps everything in the process's
+//! memory until the tracer stops: what fits arrives, whatever the transport, and once the memory is
+//! full no more is traced.
+//!
+//! A file never has more bytes than the disk space limit; what comes then is counted.
+
+mod config;
+mod fifo;
+mod output;
+pub mod trace_file;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use verbless_command::Affinity;
+use verbless_flexio_dev::Level;
+use verbless_flexio_dev::stream::control::HOLDS;
+use verbless_flexio_dev::stream::entry::LOG_RECORD_BYTES;
+use verbless_flexio_dev::stream::table::TRACER;
+
+use crate::channel::{Channel, ChannelConfig};
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::process::Process;
+
+use config::Plan;
+use fifo::{Command, Fifo};
+use output::Output;
+
+pub use crate::stream::Record;
+pub use config::{
+    DEFAULT_BATCH, DEFAULT_DBUF, DEFAULT_DISK, DEFAULT_FIFO, DEFAULT_FILE, DEFAULT_MEMORY,
+    LEAST_DISK, LEAST_MEMORY, OutputMode, REPORT_BYTES, TracerSetup, TracerTransport,
+};
+pub use trace_file::TraceFile;
+
+/// The tracer of a process. Dropping it destroys it.
+#[derive(Debug)]
+pub struct Tracer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    fifo: Option<PathBuf>,
+    file: Option<PathBuf>,
+    closed: bool,
+}
+
+/// Reports that were lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lost {
+    /// They found no room in the process's memory.
+    pub without_room: u64,
+    /// They did not come: by UC, or of a run that was taken away.
+    pub on_the_way: u64,
+    /// What came was none.
+    pub damaged: u64,
+    /// They came, and the file was full or could not be written, or the callback did not take them.
+    pub dropped: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    process: Process,
+    managed: bool,
+    stop: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    channel: Channel,
+    output: Output,
+    fifo: Option<Fifo>,
+    run: Option<Run>,
+    damaged: u64,
+    /// Reports that wait for the callback at most; more are left where they are.
+    most_pending: usize,
+    /// The user's memory, which the tracer keeps.
+    _umem: Option<Buffer>,
+}
+
+/// A start that has not been stopped.
+#[derive(Debug)]
+struct Run {
+    lossless: bool,
+    until: Option<Instant>,
+}
+
+/// Pauses of the reading thread.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+
+impl State {
+    fn receive(&mut self) -> Result<u64, Error> {
+        if self.output.pending() >= self.most_pending {
+            return Ok(0);
+        }
+        let (output, damaged) = (&mut self.output, &mut self.damaged);
+        self.channel.receive(&mut |_, entry| put(output, damaged, entry))
+    }
+
+    fn begin(&mut self, lossless: bool, until: Option<Instant>) -> Result<(), Error> {
+        if self.run.is_some() {
+            return Err(Error::Failed("the tracer runs already: stop it first".into()));
+        }
+        if lossless {
+            let (output, damaged) = (&mut self.output, &mut self.damaged);
+            self.channel.settle(&mut |_, entry| put(output, damaged, entry))?;
+        }
+        self.output.begin()?;
+        let level = Level::Debug as u32 | if lossless { HOLDS } else { 0 };
+        self.channel.set_level(level)?;
+        self.run = Some(Run { lossless, until });
+        Ok(())
+    }
+
+    fn end(&mut self, patience: Duration) -> Result<(), Error> {
+        let Some(run) = self.run.take() else {
+            return Err(Error::Failed("the tracer does not run: start it first".into()));
+        };
+        let hold = if run.lossless { HOLDS } else { 0 };
+        let (output, damaged) = (&mut self.output, &mut self.damaged);
+        let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
+        let silent = self.channel.set_level(hold);
+        let flushed = self.channel.flush(&mut take);
+        let settled = match run.lossless {
+            true => self.channel.set_level(0).and_then(|()| self.channel.settle(&mut take)),
+            false => Ok(()),
+        };
+        let begun = Instant::now();
+        self.output.deliver(true);
+        while self.output.pending() > 0 && begun.elapsed() < patience {
+            thread::sleep(SHORTEST_PAUSE);
+            self.output.deliver(true);
+        }
+        let ended = self.output.end();
+        // In a process that has ended nothing is left to be told.
+        let told = |outcome| match outcome {
+            Err(Error::Fatal(_)) => Ok(()),
+            other => other,
+        };
+        told(silent).and(flushed).and(told(settled)).and(ended)
+    }
+}
+
+/// Gives an entry to the output, if it is a report.
+fn put(output: &mut Output, damaged: &mut u64, entry: &[u8]) {
+    match Record::parse(entry) {
+        Some(record) => output.put(record),
+        None => *damaged += 1,
+    }
+}
+
+impl Tracer {
+    /// Begins a tracer of a process (`flexio_dtrace_init`).
+    ///
+    /// # Errors
+    /// The process has a tracer, or one is being made; it has ended.
+    pub fn init(process: &Process) -> Result<TracerSetup, Error> {
+        process.alive()?;
+        let mut streams = process.streams();
+        if std::mem::replace(&mut streams.tracer, true) {
+            return Err(Error::Failed(
+                "the process has a tracer: destroy it before another is made".into(),
+            ));
+        }
+        drop(streams);
+        Ok(TracerSetup::new(process))
+    }
+
+    fn of(mut setup: TracerSetup, plan: &Plan) -> Result<Self, Error> {
+        let process = setup.process.clone();
+        let fifo = setup.fifo.as_deref().map(Fifo::open).transpose()?;
+        let output = match (setup.mode, setup.callback.take()) {
+            (OutputMode::Callback, Some(callback)) => {
+                Output::callback(callback, plan.batch as usize)
+            }
+            (mode, _) => Output::file(&setup.file, mode, setup.disk),
+        };
+        let mut channel = Channel::create(
+            &process,
+            ChannelConfig {
+                number: TRACER,
+                way: plan.way,
+                log_entry_bytes: LOG_RECORD_BYTES,
+                ring_bytes: plan.ring_bytes,
+                ring_at: plan.ring_at,
+                host_bytes: plan.host_bytes,
+                batch: plan.batch,
+                // Who traces does not wait.
+                patience: 0,
+                affinity: Affinity::None,
+            },
+        )?;
+        channel.attach(Level::None as u32)?;
+        let (fifo_path, file) = (setup.fifo.clone(), output.path().map(Path::to_owned));
+        let shared = Arc::new(Shared {
+            process,
+            managed: fifo.is_some(),
+            stop: AtomicBool::new(false),
+            state: Mutex::new(State {
+                channel,
+                output,
+                fifo,
+                run: None,
+                damaged: 0,
+                most_pending: (plan.host_bytes / REPORT_BYTES) as usize,
+                _umem: setup.kept(),
+            }),
+        });
+        let thread = match setup.thread {
+            true => {
+                let shared = shared.clone();
+                let named = thread::Builder::new().name("dpa tracer".into());
+                Some(named.spawn(move || shared.read()).map_err(|error| {
+                    Error::Failed(format!("the reading thread of the tracer: {error}"))
+                })?)
+            }
+            false => None,
+        };
+        // From here on, the tracer has the process's place.
+        setup.claimed = false;
+        crate::log::debug!("made the tracer of process {:#x}", shared.process.object().id());
+        Ok(Self { shared, thread, fifo: fifo_path, file, closed: false })
+    }
+
+    /// Lets trace points through (`flexio_dtrace_start`). A file is emptied.
+    ///
+    /// # Errors
+    /// It runs already, or a FIFO manages it; the file cannot be opened; the process has ended.
+    pub fn start(&self) -> Result<(), Error> {
+        self.begin(false)
+    }
+
+    /// The same without losses: until the process's memory for reports is full, which ends tracing
+    /// until the next start (`flexio_dtrace_ll_start`).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_lossless(&self) -> Result<(), Error> {
+        self.begin(true)
+    }
+
+    fn begin(&self, lossless: bool) -> Result<(), Error> {
+        if let Some(fifo) = &self.fifo {
+            let fifo = fifo.display();
+            return Err(Error::Failed(format!(
+                "the tracer is managed by the FIFO {fifo}: echo SECONDS > {fifo}"
+            )));
+        }
+        self.shared.state().begin(lossless, None)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Stops it (`flexio_dtrace_stop`): takes what was traced so far, also what is no whole batch,
+    /// and closes the file. Works after a fatal error, too.
+    ///
+    /// # Errors
+    /// It does not run; the file could not be written, or the callback took nothing any more.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.shared.state().end(self.shared.process.timeout())
+    }
+
+    /// Whether it runs.
+    pub fn runs(&self) -> bool {
+        self.shared.state().run.is_some()
+    }
+
+    /// Takes reports that have come, and commands of the FIFO; how many reports. For tracers
+    /// without a thread, but of use with one, too.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn poll(&self) -> Result<u64, Error> {
+        self.shared.poll()
+    }
+
+    /// The file that it writes, with its suffix.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The FIFO that manages it.
+    pub fn fifo(&self) -> Option<&Path> {
+        self.fifo.as_deref()
+    }
+
+    /// The numbers of the queue pairs that reports travel by, the host's and the program's.
+    pub fn qp_numbers(&self) -> Option<(u32, u32)> {
+        self.shared.state().channel.qp_numbers()
+    }
+
+    /// Reports that were lost so far, over all starts.
+    ///
+    /// # Errors
+    /// The program's memory cannot be read.
+    pub fn lost(&self) -> Result<Lost, Error> {
+        let state = self.shared.state();
+        let missed = state.channel.missed();
+        Ok(Lost {
+            without_room: state.channel.progress()?.lost,
+            on_the_way: missed.lost,
+            damaged: missed.damaged + state.damaged,
+            dropped: state.output.dropped(),
+        })
+    }
+
+    /// Destroys it: stops it if it runs, ends the thread, removes the FIFO, has the program forget
+    /// it (`flexio_dtrace_destroy`). Another one can be made then. Dropping it does the same
+    /// without a word.
+    ///
+    /// # Errors
+    /// As [`stop`](Self::stop); threads of the program do not leave the tracer, whose memory then
+    /// stays with the process. It is gone in any case.
+    pub fn destroy(mut self) -> Result<(), Error> {
+        self.close()
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        self.closed = true;
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            crate::log::warning!("the reading thread of the tracer panicked");
+        }
+        let mut state = self.shared.state();
+        let stopped = match state.run.is_some() {
+            true => state.end(self.shared.process.timeout()),
+            false => Ok(()),
+        };
+        state.fifo = None;
+        stopped.and(state.channel.detach())
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        if !self.closed
+            && let Err(error) = self.close()
+        {
+            crate::log::warning!("destroying the tracer: {error}");
+        }
+        self.shared.process.streams().tracer = false;
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what the FIFO says, takes reports, and stops a run whose time is over.
+    fn poll(&self) -> Result<u64, Error> {
+        let mut state = self.state();
+        while let Some(command) = state.fifo.as_mut().and_then(Fifo::command) {
+            let done = match (command, &mut state.run) {
+                (Command::Run(time), Some(run)) => {
+                    run.until = Some(Instant::now() + time);
+                    Ok(())
+                }
+                (Command::Run(time), None) => state.begin(false, Some(Instant::now() + time)),
+                (Command::Stop, Some(_)) => state.end(self.process.timeout()),
+                (Command::Stop, None) => Ok(()),
+            };
+            if let Err(error) = done {
+                crate::log::warning!("a command of the tracer's FIFO: {error}");
+            }
+        }
+        let Some(run) = &state.run else { return Ok(0) };
+        let over = run.until.is_some_and(|until| Instant::now() >= until);
+        let taken = state.receive()?;
+        state.output.deliver(false);
+        if over && let Err(error) = state.end(self.process.timeout()) {
+            crate::log::warning!("a run of the tracer by its FIFO: {error}");
+        }
+        Ok(taken)
+    }
+
+    /// The reading thread.
+    fn read(&self) {
+        let mut pause = SHORTEST_PAUSE;
+        while !self.stop.load(Ordering::Relaxed) {
+            let taken = match self.poll() {
+                Ok(taken) => taken,
+                Err(error) => {
+                    crate::log::warning!("reading the tracer ends: {error}");
+                    return;
+                }
+            };
+            pause = if taken > 0 { SHORTEST_PAUSE } else { LONGEST_PAUSE.min(2 * pause) };
+            match self.managed || self.state().run.is_some() {
+                true => thread::park_timeout(pause),
+                false => thread::park(),
+            }
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What becomes of reports: a file that never exceeds its limit, or a function.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use crate::error::Error;
+use crate::stream::Record;
+
+use super::config::{Callback, OutputMode};
+use super::trace_file;
+
+/// The first line of a file of lines.
+pub(super) const CSV_HEAD: &str = "number,point,thread,arg0,arg1,arg2,arg3,arg4,arg5\n";
+
+/// Where reports go.
+pub(super) enum Output {
+    File(Files),
+    Callback(Calls),
+}
+
+/// A file for each start.
+#[derive(Debug)]
+pub(super) struct Files {
+    path: PathBuf,
+    mode: OutputMode,
+    limit: u64,
+    open: Option<(BufWriter<File>, u64)>,
+    /// Reports that the limit left no room for, and those that could not be written.
+    dropped: u64,
+    failed: Option<String>,
+}
+
+/// A function, and what it has not taken yet.
+pub(super) struct Calls {
+    callback: Callback,
+    batch: usize,
+    pending: VecDeque<Record>,
+    dropped: u64,
+}
+
+impl Output {
+    /// To a file of this name without its suffix.
+    pub(super) fn file(path: &Path, mode: OutputMode, limit: u64) -> Self {
+        let suffix = if mode == OutputMode::Bin { ".bin" } else { ".csv" };
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let path = name.into();
+        Self::File(Files { path, mode, limit, open: None, dropped: 0, failed: None })
+    }
+
+    /// To a function, so many at a time.
+    pub(super) fn callback(callback: Callback, batch: usize) -> Self {
+        Self::Callback(Calls { callback, batch, pending: VecDeque::new(), dropped: 0 })
+    }
+
+    /// The file, if it is one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File(files) => Some(&files.path),
+            Self::Callback(_) => None,
+        }
+    }
+
+    /// Begins anew: a file is emptied.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        match self {
+            Self::File(files) => files.begin(),
+            Self::Callback(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn put(&mut self, record: Record) {
+        match self {
+            Self::File(files) => files.put(&record),
+            Self::Callback(calls) => calls.pending.push_back(record),
+        }
+    }
+
+    /// Brings what was put to where it goes. `all`: also what is no whole batch.
+    pub(super) fn deliver(&mut self, all: bool) {
+        if let Self::Callback(calls) = self {
+            calls.deliver(all);
+        }
+    }
+
+    /// Reports that wait for the function.
+    pub(super) fn pending(&self) -> usize {
+        match self {
+            Self::File(_) => 0,
+            Self::Callback(calls) => calls.pending.len(),
+        }
+    }
+
+    /// Ends it: closes the file, drops what the function does not take.
+    pub(super) fn end(&mut self) -> Result<(), Error> {
+        match self {
+            Self::File(files) => files.end(),
+            Self::Callback(calls) => match std::mem::take(&mut calls.pending).len() {
+                0 => Ok(()),
+                left => {
+                    calls.dropped += left as u64;
+                    Err(Error::Failed(format!(
+                        "the tracer's callback took none of {left} reports any more; they are lost"
+                    )))
+                }
+            },
+        }
+    }
+
+    /// Reports that came and went nowhere.
+    pub(super) fn dropped(&self) -> u64 {
+        match self {
+            Self::File(files) => files.dropped,
+            Self::Callback(calls) => calls.dropped,
+        }
+    }
+}
+
+impl Files {
+    fn begin(&mut self) -> Result<(), Error> {
+        // Names in /tmp can be guessed: what is there may be a link that another user made.
+        let flags = OFlag::O_NOFOLLOW.bits();
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(flags);
+        let file = options.open(&self.path).map_err(|error| {
+            let path = self.path.display();
+            Error::Failed(format!("the tracer's file {path} cannot be opened: {error}"))
+        })?;
+        self.failed = None;
+        self.open = Some((BufWriter::new(file), 0));
+        match self.mode {
+            OutputMode::Bin => self.write(&trace_file::head()),
+            _ => self.write(CSV_HEAD.as_bytes()),
+        };
+        Ok(())
+    }
+
+    /// Writes bytes if there is room for all of them; whether it did.
+    fn write(&mut self, bytes: &[u8]) -> bool {
+        let Some((file, length)) = &mut self.open else { return false };
+        if self.failed.is_some() || *length + bytes.len() as u64 > self.limit {
+            return false;
+        }
+        match file.write_all(bytes) {
+            Ok(()) => {
+                *length += bytes.len() as u64;
+                true
+            }
+            Err(error) => {
+                self.failed = Some(error.to_string());
+                false
+            }
+        }
+    }
+
+    fn put(&mut self, record: &Record) {
+        let written = match self.mode {
+            OutputMode::Bin => self.write(&record.to_bytes()),
+            _ => self.write(csv(record).as_bytes()),
+        };
+        self.dropped += u64::from(!written);
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let Some((file, _)) = self.open.take() else { return Ok(()) };
+        let flushed = file.into_inner().err().map(|error| error.error().to_string());
+        match self.failed.take().or(flushed) {
+            None => Ok(()),
+            Some(why) => {
+                let path = self.path.display();
+                Err(Error::Failed(format!("writing the tracer's file {path}: {why}")))
+            }
+        }
+    }
+}
+
+/// A line of a file.
+fn csv(record: &Record) -> String {
+    let Record { number, id, thread, arguments: [a, b, c, d, e, f] } = record;
+    format!("{number},{id},{thread},{a:#x},{b:#x},{c:#x},{d:#x},{e:#x},{f:#x}\n")
+}
+
+impl Calls {
+    fn deliver(&mut self, all: bool) {
+        while self.pending.len() >= self.batch || all && !self.pending.is_empty() {
+            let length = self.pending.len().min(self.batch);
+            let records = &self.pending.make_contiguous()[..length];
+            match (self.callback)(records) {
+                Ok(0) => return,
+                Ok(taken) => drop(self.pending.drain(..taken.min(length))),
+                Err(why) => {
+                    crate::log::warning!(
+                        "the tracer's callback: {why}; {length} reports are dropped"
+                    );
+                    self.pending.drain(..length);
+                    self.dropped += length as u64;
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(files) => files.fmt(f),
+            Self::Callback(calls) => write!(f, "Callback({} pending)", calls.pending.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::tracer::trace_file::TraceFile;
+
+    fn record(number: u64) -> Record {
+        Record { number, id: 7, thread: 1, arguments: [number, 2, 3, 4, 5, u64::MAX] }
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let name = format!("verbless-tracer-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_file_has_its_suffix_is_emptied_by_a_start_and_never_exceeds_its_limit() {
+        let directory = directory("limit");
+        for (mode, name, limit, room) in [
+            (OutputMode::Bin, "trace.bin", 64 + 10 * 64 + 63, 10),
+            (OutputMode::Csv, "trace.csv", 600, 15),
+        ] {
+            let mut output = Output::file(&directory.join("trace"), mode, limit);
+            let path = directory.join(name);
+            assert_eq!(output.path(), Some(&*path));
+            for start in 1..=2 {
+                output.begin().unwrap();
+                (0..20).for_each(|number| output.put(record(number)));
+                output.end().unwrap();
+                let length = std::fs::metadata(&path).unwrap().len();
+                assert!(length <= limit && length > limit - 100, "{length} of {limit}");
+                let written = match mode {
+                    OutputMode::Bin => {
+                        let file = File::open(&path).unwrap();
+                        let all: Result<Vec<_>, _> = TraceFile::new(file).unwrap().collect();
+                        let all = all.unwrap();
+                        assert_eq!(all, (0..10).map(record).collect::<Vec<_>>());
+                        all.len()
+                    }
+                    _ => {
+                        let text = std::fs::read_to_string(&path).unwrap();
+                        let mut lines = text.lines();
+                        assert_eq!(lines.next(), Some(CSV_HEAD.trim_end()));
+                        let first = "0,7,1,0x0,0x2,0x3,0x4,0x5,0xffffffffffffffff";
+                        assert_eq!(lines.next(), Some(first));
+                        1 + lines.count()
+                    }
+                };
+                assert!(written >= room - 3 && written <= room, "{written} records");
+                assert_eq!(output.dropped(), start * (20 - written as u64));
+            }
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_a_link_is_not_opened() {
+        let directory = directory("link");
+        let precious = directory.join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, directory.join("trace.csv")).unwrap();
+        let mut output = Output::file(&directory.join("trace"), OutputMode::Csv, 1 << 20);
+        let error = output.begin().unwrap_err().to_string();
+        assert!(error.contains("trace.csv cannot be opened"), "{error}");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_callback_gets_whole_batches_and_again_what_it_has_not_taken() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = seen.clone();
+        let answers = [Ok(4), Ok(1), Ok(0), Ok(4), Err("no".into()), Ok(99), Ok(99)];
+        let mut answers = answers.into_iter();
+        let callback = move |records: &[Record]| {
+            let numbers: Vec<u64> = records.iter().map(|it| it.number).collect();
+            log.lock().unwrap().push(numbers);
+            answers.next().unwrap()
+        };
+        let mut output = Output::callback(Box::new(callback), 4);
+        (0..3).for_each(|number| output.put(record(number)));
+        output.deliver(false);
+        assert!(seen.lock().unwrap().is_empty(), "no whole batch");
+        (3..15).for_each(|number| output.put(record(number)));
+        output.deliver(false);
+        assert_eq!(output.pending(), 10);
+        output.deliver(true);
+        let calls = seen.lock().unwrap().clone();
+        let numbers = |from: u64, to: u64| (from..to).collect::<Vec<_>>();
+        let expected = [
+            numbers(0, 4),
+            numbers(4, 8),
+            numbers(5, 9),
+            numbers(5, 9),
+            numbers(9, 13),
+            numbers(13, 15),
+        ];
+        assert_eq!(calls, expected);
+        assert_eq!((output.pending(), output.dropped()), (0, 4));
+        output.end().unwrap();
+        let mut never = Output::callback(Box::new(|_| Ok(0)), 1);
+        never.put(record(0));
+        never.deliver(true);
+        assert!(never.end().unwrap_err().to_string().contains("took none of 1 reports"));
+        assert_eq!(never.dropped(), 1);
+    }
+}

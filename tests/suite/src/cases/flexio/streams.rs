@@ -1,0 +1,428 @@
+//! Message streams: what a compiled program prints and traces reaches its host by every transport,
+//! what is lost is counted, and a fatal error takes nothing away that was written before.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use verbless_command::DpaStatus;
+use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport};
+use verbless_flexio::{Error, Function, MsgStreamConfig, Process};
+use verbless_prm::DpaFault;
+
+use super::rig::{Rig, add, ends_with};
+use super::{failed, fatal};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
+
+cases!(
+    "flexio_streams",
+    "FlexIO's message streams: every transport and mode, levels, losses, fatal errors.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    messages_of_any_length_arrive_in_order_by_each_transport,
+    messages_of_several_threads_arrive_whole_by_each_transport,
+    messages_wait_for_a_flush_in_the_mode_async,
+    a_stream_without_a_thread_is_polled,
+    what_a_slow_host_loses_is_counted_and_the_rest_is_whole,
+    the_default_stream_stays_at_info_and_is_there_once,
+    an_extra_stream_shows_the_level_that_it_is_given,
+    a_broadcast_reaches_every_stream,
+    queue_pairs_are_told_and_a_window_has_none,
+    the_last_words_of_a_program_come_after_its_panic,
+    a_process_that_has_ended_takes_no_new_stream,
+    a_stream_is_destroyed_with_messages_in_flight,
+    an_output_that_fails_is_told_once,
+    records_become_text_by_the_host_s_formats,
+    a_record_of_no_format_is_counted,
+);
+
+const TRANSPORTS: [Transport; 4] = [Transport::Rc, Transport::Window, Transport::Uc, Transport::Ud];
+
+/// What messages a stream has delivered.
+#[derive(Clone, Default)]
+pub(super) struct Seen(Arc<Mutex<Vec<Message>>>);
+
+impl Seen {
+    fn output(&self) -> Output {
+        let seen = self.0.clone();
+        Output::messages(move |message| seen.lock().expect("no panic").push(message.clone()))
+    }
+
+    fn all(&self) -> Vec<Message> {
+        self.0.lock().expect("no panic").clone()
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.all().into_iter().map(|message| message.text).collect()
+    }
+
+    fn count(&self, count: usize) -> Option<()> {
+        (self.0.lock().expect("no panic").len() >= count).then_some(())
+    }
+}
+
+/// Writes numbered messages of so many bytes more to a stream; how many were written.
+fn says_to() -> Function<(u8, u64, usize), u64> {
+    Function::named("says_to")
+}
+
+fn says() -> Function<(u64,), usize> {
+    Function::named("says")
+}
+
+/// What [`says_to`] says.
+fn said(times: u64, bytes: usize) -> Vec<String> {
+    (0..times).map(|n| format!("{n} {}", "x".repeat(bytes))).collect()
+}
+
+fn stream(
+    process: &Process,
+    change: impl FnOnce(&mut MsgStreamConfig),
+) -> Result<(MsgStream, Seen), Stop> {
+    let seen = Seen::default();
+    let mut config = MsgStreamConfig::new("shown");
+    change(&mut config);
+    Ok((MsgStream::create(process, &config, seen.output())?, seen))
+}
+
+fn messages_of_any_length_arrive_in_order_by_each_transport(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let before = process.heap_info();
+    for transport in TRANSPORTS {
+        let (stream, seen) = stream(&process, |config| {
+            (config.transport, config.buffer) = (transport, 64 << 10);
+        })?;
+        ensure!(stream.id() != 0, "an extra stream has the default one's number");
+        let mut expected = Vec::new();
+        for (times, bytes) in [(3, 0), (40, 10), (5, 230), (4, 1000), (1, 9000)] {
+            let written = process.call(says_to(), (stream.id(), times, bytes))?;
+            ensure_eq!(written, times, "messages of {bytes} bytes written by {transport:?}");
+            expected.extend(said(times, bytes));
+        }
+        // The thread brings them.
+        until("all messages", || seen.count(expected.len()))?;
+        ensure_eq!(seen.texts(), expected, "messages by {transport:?}");
+        ensure!(seen.all().iter().all(|it| it.level == Some(Level::Info)), "levels");
+        ensure_eq!(stream.lost()?, Lost::default(), "lost by {transport:?}");
+        stream.destroy()?;
+        ensure_eq!(process.heap_info(), before, "the heap after the stream by {transport:?}");
+    }
+    Ok(())
+}
+
+fn messages_of_several_threads_arrive_whole_by_each_transport(lab: &Lab) -> Result<(), Stop> {
+    const THREADS: usize = 4;
+    const EACH: u64 = 30;
+    let Rig { process } = Rig::new(lab)?;
+    for transport in TRANSPORTS {
+        let (stream, seen) = stream(&process, |config| {
+            (config.transport, config.buffer) = (transport, 8 << 10);
+        })?;
+        let write = |_| process.call(says_to(), (stream.id(), EACH, 300));
+        let written: u64 = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..THREADS).map(|it| scope.spawn(move || write(it))).collect();
+            let counts = all.into_iter().map(|it| it.join().expect("no panic"));
+            counts.sum::<Result<u64, _>>()
+        })?;
+        stream.flush()?;
+        let texts = seen.texts();
+        let lost = stream.lost()?;
+        ensure_eq!(written + lost.without_room, THREADS as u64 * EACH, "written by {transport:?}");
+        let reliable = matches!(transport, Transport::Rc | Transport::Window);
+        if reliable {
+            ensure_eq!(texts.len() as u64, written, "messages by {transport:?}");
+            ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
+        }
+        let possible = said(EACH, 300);
+        ensure!(texts.iter().all(|it| possible.contains(it)), "a message that nobody wrote");
+        stream.destroy()?;
+    }
+    Ok(())
+}
+
+fn messages_wait_for_a_flush_in_the_mode_async(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    for transport in TRANSPORTS {
+        let (stream, seen) = stream(&process, |config| {
+            (config.transport, config.sync_mode) = (transport, SyncMode::Async);
+            config.buffer = 2 << 10;
+        })?;
+        ensure_eq!(process.call(says_to(), (stream.id(), 6, 0))?, 6, "messages written");
+        quiet("messages came before the flush", || seen.count(1))?;
+        stream.flush()?;
+        ensure_eq!(seen.texts(), said(6, 0), "messages by {transport:?}");
+        stream.flush()?;
+        ensure_eq!(seen.all().len(), 6, "messages after another flush");
+        stream.destroy()?;
+    }
+    Ok(())
+}
+
+fn a_stream_without_a_thread_is_polled(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    for transport in TRANSPORTS {
+        let (stream, seen) = stream(&process, |config| {
+            (config.transport, config.thread) = (transport, false);
+        })?;
+        ensure_eq!(stream.poll()?, 0, "messages of none");
+        ensure_eq!(process.call(says_to(), (stream.id(), 3, 0))?, 3, "messages written");
+        let mut polled = 0;
+        until("the messages", || {
+            polled += stream.poll().ok()?;
+            (polled == 3).then_some(())
+        })?;
+        ensure_eq!(seen.texts(), said(3, 0), "messages by {transport:?}");
+    }
+    Ok(())
+}
+
+fn what_a_slow_host_loses_is_counted_and_the_rest_is_whole(lab: &Lab) -> Result<(), Stop> {
+    const TIMES: u64 = 60;
+    let Rig { process } = Rig::new(lab)?;
+    for transport in TRANSPORTS {
+        // Eight segments on either side; a message takes two.
+        let (stream, seen) = stream(&process, |config| {
+            (config.transport, config.sync_mode) = (transport, SyncMode::Async);
+            config.buffer = 2 << 10;
+        })?;
+        let written = process.call(says_to(), (stream.id(), TIMES, 300))?;
+        ensure!(written < TIMES || matches!(transport, Transport::Uc | Transport::Ud), "room");
+        stream.flush()?;
+        let lost = stream.lost()?;
+        ensure_eq!(lost.without_room, TIMES - written, "lost for want of room by {transport:?}");
+        let texts = seen.texts();
+        ensure!(texts.len() as u64 <= TIMES / 4, "{} messages by {transport:?}", texts.len());
+        let possible = said(TIMES, 300);
+        ensure!(texts.iter().all(|it| possible.contains(it)), "a message that nobody wrote");
+        let segments = 2 * texts.len() as u64 + lost.on_the_way + lost.damaged;
+        if matches!(transport, Transport::Rc | Transport::Window) {
+            ensure_eq!(texts.len() as u64, written, "messages that came by {transport:?}");
+            ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
+        } else {
+            ensure_eq!(segments, 2 * written, "segments that came or are lost by {transport:?}");
+        }
+        // And it goes on.
+        ensure_eq!(process.call(says_to(), (stream.id(), 2, 0))?, 2, "messages after that");
+        stream.flush()?;
+        let last = seen.texts().split_off(texts.len());
+        ensure_eq!(last, said(2, 0), "messages after those that were lost by {transport:?}");
+    }
+    Ok(())
+}
+
+fn the_default_stream_stays_at_info_and_is_there_once(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    ensure_eq!(process.call(says(), (5,))?, 0, "bytes of messages without a stream");
+    let seen = Seen::default();
+    let config = MsgStreamConfig::default_stream();
+    let create = || MsgStream::create(&process, &config, seen.output());
+    let stream = create()?;
+    ensure_eq!((stream.id(), stream.name()), (0, "default stream"), "number and name");
+    failed("another default stream", create(), "has a default stream")?;
+    for level in [Level::None, Level::Debug, Level::Info] {
+        failed("another level", stream.set_level(level), "stays Info")?;
+    }
+    process.call(says(), (5,))?;
+    stream.flush()?;
+    ensure_eq!(seen.texts(), ["number 5", "and 0x5", "a line"], "messages");
+    let levels: Vec<_> = seen.all().iter().map(|it| it.level).collect();
+    let expected = [Level::Info, Level::Error, Level::Info].map(Some);
+    ensure_eq!(levels, expected, "levels");
+    stream.destroy()?;
+    ensure_eq!(process.call(says(), (5,))?, 0, "bytes of messages after it");
+    create()?.destroy()?;
+    Ok(())
+}
+
+fn an_extra_stream_shows_the_level_that_it_is_given(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let (stream, _) = stream(&process, |config| config.level = Level::Error)?;
+    let written = || process.call(says_to(), (stream.id(), 1, 0));
+    ensure_eq!(written()?, 0, "information by a stream of errors");
+    stream.set_level(Level::Debug)?;
+    ensure_eq!(written()?, 1, "information by a stream of everything");
+    stream.set_level(Level::None)?;
+    ensure_eq!(written()?, 0, "information by a stream of nothing");
+    failed("the level of messages", stream.set_level(Level::Always), "Always")
+}
+
+fn a_broadcast_reaches_every_stream(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let default = Seen::default();
+    let config = MsgStreamConfig::default_stream();
+    let first = MsgStream::create(&process, &config, default.output())?;
+    let others = [Transport::Window, Transport::Ud]
+        .map(|transport| stream(&process, |config| config.transport = transport));
+    process.call(Function::<(), u64>::named("says_by_level"), ())?;
+    first.flush()?;
+    let expected = ["error", "warning", "info", "always", "to all"];
+    ensure_eq!(default.texts(), expected, "messages of the default stream");
+    for other in others {
+        let (stream, seen) = other?;
+        stream.flush()?;
+        let id = stream.id();
+        ensure_eq!(seen.texts(), ["to all"], "messages of stream {id}");
+    }
+    Ok(())
+}
+
+fn queue_pairs_are_told_and_a_window_has_none(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let mut numbers = Vec::new();
+    for transport in TRANSPORTS {
+        let (stream, _) = stream(&process, |config| config.transport = transport)?;
+        match (transport, stream.qp_numbers()) {
+            (Transport::Window, None) => {}
+            (_, Some((host, program))) => numbers.extend([host, program]),
+            (_, None) => return Err(Stop::fail(format!("no queue pairs by {transport:?}"))),
+        }
+    }
+    ensure!(numbers.len() == 6 && !numbers.contains(&0), "numbers of queue pairs: {numbers:?}");
+    ensure!(numbers.chunks(2).all(|pair| pair[0] != pair[1]), "one queue pair for both sides");
+    Ok(())
+}
+
+fn the_last_words_of_a_program_come_after_its_panic(lab: &Lab) -> Result<(), Stop> {
+    for transport in TRANSPORTS {
+        for sync_mode in [SyncMode::Sync, SyncMode::Async] {
+            let Rig { process } = Rig::new(lab)?;
+            let seen = Seen::default();
+            let config =
+                MsgStreamConfig { transport, sync_mode, ..MsgStreamConfig::default_stream() };
+            let stream = MsgStream::create(&process, &config, seen.output())?;
+            process.call(says(), (7,))?;
+            match process.call(Function::<(usize,), u8>::named("panics"), (3,)) {
+                Err(Error::Fatal(DpaStatus(status))) if status == DpaFault::PANIC.0 => {}
+                other => return Err(Stop::fail(format!("a call that panics: {other:?}"))),
+            }
+            stream.flush()?;
+            let texts = seen.texts();
+            ensure_eq!(texts.len(), 4, "messages by {transport:?}: {texts:?}");
+            ensure_eq!(texts[..3], ["number 7", "and 0x7", "a line"], "messages before it");
+            ensure!(texts[3].contains("the len is 3"), "the panic says {:?}", texts[3]);
+            stream.flush()?;
+            ensure_eq!(seen.all().len(), 4, "messages after another flush");
+            ensure!(stream.set_level(Level::Debug).is_err(), "a level after the end");
+            stream.destroy()?;
+            process.destroy()?;
+        }
+    }
+    Ok(())
+}
+
+fn a_process_that_has_ended_takes_no_new_stream(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    fatal("the call", process.call(ends_with(), (200,)))?;
+    for transport in TRANSPORTS {
+        let config = MsgStreamConfig { transport, ..MsgStreamConfig::new("late") };
+        fatal("a new stream", MsgStream::create(&process, &config, Seen::default().output()))?;
+    }
+    Ok(process.destroy()?)
+}
+
+fn a_stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let before = process.heap_info();
+    for transport in TRANSPORTS {
+        let (stream, seen) = stream(&process, |config| {
+            (config.transport, config.buffer) = (transport, 2 << 10);
+        })?;
+        let id = stream.id();
+        std::thread::scope(|scope| -> Result<(), Stop> {
+            let process = &process;
+            let writes = scope.spawn(move || process.call(says_to(), (id, 2_000, 300)));
+            until("the first messages", || seen.count(3))?;
+            stream.destroy()?;
+            let count = seen.all().len();
+            let written = writes.join().map_err(|_| Stop::fail("a panic"))??;
+            ensure!(written < 2_000, "all was written before the stream went");
+            ensure_eq!(seen.all().len(), count, "messages after the stream went");
+            Ok(())
+        })?;
+        let possible = said(2_000, 300);
+        ensure!(seen.texts().iter().all(|it| possible.contains(it)), "no such message");
+        ensure_eq!(process.heap_info(), before, "the heap after the stream by {transport:?}");
+    }
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "the process goes on");
+    Ok(())
+}
+
+/// It takes nothing.
+struct Full;
+
+impl io::Write for Full {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::from(io::ErrorKind::StorageFull))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn an_output_that_fails_is_told_once(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let config = MsgStreamConfig { sync_mode: SyncMode::Async, ..MsgStreamConfig::new("full") };
+    let stream = MsgStream::create(&process, &config, Output::lines(Full))?;
+    process.call(says_to(), (stream.id(), 2, 0))?;
+    failed("a flush to a full disk", stream.flush(), "writing messages of full")?;
+    stream.flush()?;
+    Ok(stream.destroy()?)
+}
+
+fn formats() -> Vec<String> {
+    let formats = ["zero", "%lu", "%lu %lu", "%lu %lu %lu", "%lu %lu %lu %lu"];
+    let more = ["%lu %lu %lu %lu %lu", "%#lx %lu %lu %lu %lu %03lu"];
+    formats.into_iter().chain(more).map(String::from).collect()
+}
+
+/// Writes a record of each number of arguments.
+fn traces() -> Function<(u8, u64), u64> {
+    Function::named("traces")
+}
+
+fn records_become_text_by_the_host_s_formats(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    for transport in TRANSPORTS {
+        let (stream, seen) = stream(&process, |config| {
+            (config.transport, config.sync_mode) = (transport, SyncMode::Tracer);
+            (config.buffer, config.formats) = (2 << 10, formats());
+        })?;
+        // A quarter of 32 records is sent together: the thread brings 8 of 14.
+        for from in [10, 20] {
+            ensure_eq!(process.call(traces(), (stream.id(), from))?, 7, "records written");
+        }
+        until("a batch", || seen.count(8))?;
+        quiet("records came before their batch was full", || seen.count(9))?;
+        let flush = Function::<(u8,), ()>::named("flushes_trace");
+        process.call(flush, (stream.id(),))?;
+        until("the rest", || seen.count(14))?;
+        process.call(traces(), (stream.id(), 30))?;
+        stream.flush()?;
+        let expected = [10, 20, 30].into_iter().flat_map(|n: u64| {
+            let words: Vec<_> = (n..n + 6).map(|it| it.to_string()).collect();
+            let plain = (1..6).map(move |count| words[..count].join(" "));
+            let last = format!("{n:#x} {} {} {} {} {:03}", n + 1, n + 2, n + 3, n + 4, n + 5);
+            ["zero".to_string()].into_iter().chain(plain).chain([last]).collect::<Vec<_>>()
+        });
+        ensure_eq!(seen.texts(), expected.collect::<Vec<_>>(), "records by {transport:?}");
+        ensure_eq!(stream.lost()?, Lost::default(), "lost by {transport:?}");
+        stream.destroy()?;
+    }
+    Ok(())
+}
+
+fn a_record_of_no_format_is_counted(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let (stream, seen) = stream(&process, |config| {
+        config.sync_mode = SyncMode::Tracer;
+        config.formats = formats()[..3].to_vec();
+    })?;
+    process.call(traces(), (stream.id(), 1))?;
+    stream.flush()?;
+    ensure_eq!(seen.texts(), ["zero", "1", "1 2"], "records of known formats");
+    ensure_eq!(stream.lost()?, Lost { damaged: 4, ..Lost::default() }, "the others");
+    ensure_eq!(process.call(says_to(), (stream.id(), 1, 0))?, 0, "text to a stream of records");
+    Ok(())
+}

@@ -1,0 +1,472 @@
+//! The tracer: reports of a compiled program's trace points in files and callbacks, by every
+//! transport, started by the host or a FIFO, lossless or not; its limits, and what a fatal error
+//! leaves.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use verbless_flexio::tracer::{
+    DEFAULT_BATCH, DEFAULT_DBUF, LEAST_DISK, Lost, OutputMode, REPORT_BYTES, Record, TraceFile,
+    TracerTransport,
+};
+use verbless_flexio::{Error, Function, Process, ProcessConfig, Tracer, TracerSetup};
+
+use super::failed;
+use super::rig::{Rig, add, ends_with};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
+
+cases!(
+    "flexio_tracer",
+    "FlexIO's tracer: files, callbacks, transports, limits, lossless runs, the FIFO.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    reports_are_read_back_from_a_file_by_every_transport,
+    a_file_of_lines_has_a_line_for_each_report,
+    a_callback_takes_reports_batch_by_batch,
+    reports_are_kept_in_memory_that_the_user_gives,
+    nothing_is_traced_before_a_start_or_after_a_stop_and_a_start_empties_the_file,
+    a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full,
+    reports_that_find_no_room_are_counted,
+    a_process_has_one_tracer_at_a_time,
+    a_tracer_is_within_its_limits,
+    memory_of_the_user_is_aligned_and_needs_a_callback,
+    a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does,
+    a_fatal_error_leaves_the_reports_that_were_written,
+    a_tracer_is_destroyed_while_threads_trace,
+);
+
+/// Passes trace point 7 so often, with `from` and what follows; how many reports were written.
+fn points() -> Function<(u64, u64), u64> {
+    Function::named("points")
+}
+
+/// Whether a report is what [`points`] wrote with `n`.
+fn is_of(record: &Record, n: u64) -> bool {
+    (record.id, record.arguments) == (7, [n, !n, u64::MAX, 0, 0, 0])
+}
+
+/// That these are reports of `from` and what follows, in order.
+fn are_of(records: &[Record], from: u64, count: u64) -> Result<(), Stop> {
+    ensure_eq!(records.len() as u64, count, "reports from {from} on");
+    let wrong = records.iter().zip(from..).find(|(record, n)| !is_of(record, *n));
+    ensure!(wrong.is_none(), "a report of {wrong:?}");
+    ensure!(records.is_sorted_by(|a, b| a.number < b.number), "numbers of reports");
+    Ok(())
+}
+
+/// A directory that is removed with all that is in it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Result<Self, Stop> {
+        let path = std::env::temp_dir().join(format!("verbless-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("trace")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn read(path: Option<&Path>) -> Result<Vec<Record>, Stop> {
+    let path = path.ok_or_else(|| Stop::fail("the tracer writes no file"))?;
+    let records = TraceFile::new(BufReader::new(File::open(path)?))?;
+    Ok(records.collect::<Result<_, _>>()?)
+}
+
+/// Room for a tracer with its default memory.
+fn rig(lab: &Lab) -> Result<Rig, Stop> {
+    Rig::with(lab, &ProcessConfig { heap: 2 << 20, ..ProcessConfig::default() })
+}
+
+/// A tracer of 8 batches of 16 reports, which writes a file.
+fn tracer(
+    process: &Process,
+    transport: TracerTransport,
+    directory: &Directory,
+) -> Result<TracerSetup, Stop> {
+    let mut setup = Tracer::init(process)?;
+    setup.set_dev_mem_limit(8 * 16 * REPORT_BYTES)?.set_batch_depth(16)?;
+    setup.set_transport_type(transport).set_output_mode(OutputMode::Bin);
+    setup.set_out_filename(directory.file());
+    Ok(setup)
+}
+
+const WITHOUT_UMEM: [TracerTransport; 3] =
+    [TracerTransport::Uc, TracerTransport::Window, TracerTransport::Dbuf];
+
+fn reports_are_read_back_from_a_file_by_every_transport(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = rig(lab)?;
+    let (before, directory) = (process.heap_info(), Directory::new("reports")?);
+    for transport in WITHOUT_UMEM {
+        let tracer = tracer(&process, transport, &directory)?.create()?;
+        ensure_eq!(tracer.qp_numbers().is_some(), transport == TracerTransport::Uc, "queue pairs");
+        tracer.start()?;
+        ensure!(tracer.runs(), "it runs");
+        // 100 and no whole batch; the memory has room for 128.
+        ensure_eq!(process.call(points(), (5, 100))?, 100, "reports written by {transport:?}");
+        tracer.stop()?;
+        are_of(&read(tracer.file())?, 5, 100)?;
+        ensure_eq!(tracer.lost()?, Lost::default(), "lost by {transport:?}");
+        tracer.destroy()?;
+        ensure_eq!(process.heap_info(), before, "the heap after the tracer by {transport:?}");
+    }
+    // With all defaults but the file's name.
+    let mut setup = Tracer::init(&process)?;
+    setup.set_output_mode(OutputMode::Bin).set_out_filename(directory.file());
+    let tracer = setup.create()?;
+    tracer.start()?;
+    ensure_eq!(process.call(points(), (0, 3000))?, 3000, "reports written by default");
+    tracer.stop()?;
+    are_of(&read(tracer.file())?, 0, 3000)
+}
+
+fn a_file_of_lines_has_a_line_for_each_report(lab: &Lab) -> Result<(), Stop> {
+    let (Rig { process }, directory) = (rig(lab)?, Directory::new("lines")?);
+    let mut setup = Tracer::init(&process)?;
+    setup.set_out_filename(directory.file());
+    let tracer = setup.create()?;
+    ensure_eq!(tracer.file(), Some(&*directory.0.join("trace.csv")), "the file");
+    tracer.start()?;
+    process.call(points(), (1, 2))?;
+    tracer.stop()?;
+    let expected = "number,point,thread,arg0,arg1,arg2,arg3,arg4,arg5\n\
+                    0,7,0,0x1,0xfffffffffffffffe,0xffffffffffffffff,0x0,0x0,0x0\n\
+                    1,7,0,0x2,0xfffffffffffffffd,0xffffffffffffffff,0x0,0x0,0x0\n";
+    ensure_eq!(fs::read_to_string(directory.0.join("trace.csv"))?, expected, "the lines");
+    Ok(())
+}
+
+/// Batches that a callback has taken.
+type Batches = Arc<Mutex<Vec<Vec<Record>>>>;
+
+fn taken(batches: &Batches) -> Vec<Vec<Record>> {
+    batches.lock().expect("no panic").clone()
+}
+
+fn take(setup: &mut TracerSetup) -> Batches {
+    let batches = Batches::default();
+    let to = batches.clone();
+    setup.set_user_cb(move |records| {
+        to.lock().expect("no panic").push(records.to_vec());
+        Ok(records.len())
+    });
+    batches
+}
+
+fn a_callback_takes_reports_batch_by_batch(lab: &Lab) -> Result<(), Stop> {
+    let (Rig { process }, directory) = (rig(lab)?, Directory::new("callback")?);
+    for transport in WITHOUT_UMEM {
+        let mut setup = tracer(&process, transport, &directory)?;
+        let batches = take(&mut setup);
+        let tracer = setup.create()?;
+        ensure_eq!(tracer.file(), None, "a file beside the callback");
+        tracer.start()?;
+        ensure_eq!(process.call(points(), (0, 40))?, 40, "reports written");
+        until("two batches", || (taken(&batches).len() == 2).then_some(()))?;
+        quiet("no whole batch", || (taken(&batches).len() > 2).then_some(()))?;
+        tracer.stop()?;
+        let lengths: Vec<_> = taken(&batches).iter().map(Vec::len).collect();
+        ensure_eq!(lengths, [16, 16, 8], "reports of each call by {transport:?}");
+        are_of(&taken(&batches).concat(), 0, 40)?;
+    }
+    Ok(())
+}
+
+fn reports_are_kept_in_memory_that_the_user_gives(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = rig(lab)?;
+    let memory = process.alloc(64 + (2 << 10))?;
+    let mut setup = Tracer::init(&process)?;
+    setup.set_transport_type(TracerTransport::Umem).set_batch_depth(4)?;
+    setup.set_umem(&memory, 64, 2 << 10)?;
+    let batches = take(&mut setup);
+    let tracer = setup.create()?;
+    tracer.start()?;
+    let mut from = 0;
+    for count in [1, 20, 32, 7] {
+        let written = process.call(points(), (from, count))?;
+        ensure_eq!(written, count, "reports written from {from} on");
+        from += count;
+        let whole = || (taken(&batches).concat().len() as u64 == from - from % 4).then_some(());
+        until("the reports", whole)?;
+    }
+    tracer.stop()?;
+    are_of(&taken(&batches).concat(), 0, from)?;
+    // They are there: report 32 is again where report 0 was.
+    let mut bytes = [0; 32];
+    memory.read_at(64, &mut bytes)?;
+    ensure_eq!(bytes[..4], 7_u32.to_le_bytes(), "the trace point's number in the memory");
+    ensure_eq!(bytes[8..16], 33_u64.to_le_bytes(), "the report's number in the memory");
+    failed("memory that the tracer keeps", memory.clone().free(), "in use")?;
+    tracer.destroy()?;
+    Ok(memory.free()?)
+}
+
+fn nothing_is_traced_before_a_start_or_after_a_stop_and_a_start_empties_the_file(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let (Rig { process }, directory) = (rig(lab)?, Directory::new("starts")?);
+    ensure_eq!(process.call(points(), (0, 5))?, 0, "reports without a tracer");
+    for transport in WITHOUT_UMEM {
+        let tracer = tracer(&process, transport, &directory)?.create()?;
+        ensure_eq!(process.call(points(), (0, 5))?, 0, "reports before the start");
+        failed("a stop before a start", tracer.stop(), "does not run")?;
+        for from in [10, 20] {
+            tracer.start()?;
+            failed("a start of one that runs", tracer.start(), "runs already")?;
+            ensure_eq!(process.call(points(), (from, 50))?, 50, "reports of the run");
+            tracer.stop()?;
+            ensure_eq!(process.call(points(), (0, 5))?, 0, "reports after the stop");
+            are_of(&read(tracer.file())?, from, 50)?;
+        }
+        failed("a stop after a stop", tracer.stop(), "does not run")?;
+    }
+    ensure_eq!(process.call(points(), (0, 5))?, 0, "reports after the tracer");
+    Ok(())
+}
+
+fn a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let (Rig { process }, directory) = (rig(lab)?, Directory::new("lossless")?);
+    for transport in WITHOUT_UMEM {
+        let tracer = tracer(&process, transport, &directory)?.create()?;
+        // Behind a run that leaves the ring in the middle of a batch.
+        tracer.start()?;
+        process.call(points(), (0, 70))?;
+        tracer.stop()?;
+        for from in [1000, 2000] {
+            tracer.start_lossless()?;
+            let written = process.call(points(), (from, 100))?;
+            let more = process.call(points(), (from + 100, 100))?;
+            ensure_eq!((written, more), (100, 28), "reports of 128 written by {transport:?}");
+            tracer.stop()?;
+            are_of(&read(tracer.file())?, from, 128)?;
+        }
+        ensure_eq!(tracer.lost()?.without_room, 2 * 72, "reports that there was no room for");
+        // And an ordinary run behind it.
+        tracer.start()?;
+        ensure_eq!(process.call(points(), (7, 100))?, 100, "reports written after that");
+        tracer.stop()?;
+        are_of(&read(tracer.file())?, 7, 100)?;
+        ensure_eq!(tracer.lost()?.on_the_way, 0, "reports lost by {transport:?}");
+    }
+    Ok(())
+}
+
+fn reports_that_find_no_room_are_counted(lab: &Lab) -> Result<(), Stop> {
+    let (Rig { process }, directory) = (rig(lab)?, Directory::new("losses")?);
+    for transport in [TracerTransport::Window, TracerTransport::Dbuf] {
+        let mut setup = tracer(&process, transport, &directory)?;
+        setup.set_dev_mem_limit(1 << 10)?.set_batch_depth(4)?.without_thread();
+        let tracer = setup.create()?;
+        tracer.start()?;
+        ensure_eq!(process.call(points(), (0, 40))?, 16, "reports that there is room for");
+        ensure_eq!(tracer.poll()?, 16, "reports taken");
+        ensure_eq!(process.call(points(), (100, 3))?, 3, "reports after that");
+        tracer.stop()?;
+        let records = read(tracer.file())?;
+        are_of(&records[..16], 0, 16)?;
+        are_of(&records[16..], 100, 3)?;
+        ensure_eq!(tracer.lost()?, Lost { without_room: 24, ..Lost::default() }, "lost");
+    }
+    // By UC the host has room for four batches, and the rest is lost on the way.
+    let mut setup = tracer(&process, TracerTransport::Uc, &directory)?;
+    setup.set_dev_mem_limit(1 << 10)?.set_host_mem_limit(1 << 10)?;
+    setup.set_batch_depth(4)?.without_thread();
+    let tracer = setup.create()?;
+    tracer.start()?;
+    let mut written = 0;
+    for round in 0..8 {
+        written += process.call(points(), (8 * round, 8))?;
+    }
+    tracer.stop()?;
+    let (records, lost) = (read(tracer.file())?, tracer.lost()?);
+    ensure_eq!(lost.without_room + written, 64, "reports written and not");
+    ensure_eq!(lost.on_the_way + records.len() as u64, written, "reports that came and not");
+    ensure!(records.len() <= 32, "{} reports in memory for 16", records.len());
+    ensure!(records.iter().all(|it| is_of(it, it.arguments[0])), "a report that nobody wrote");
+    Ok(())
+}
+
+fn a_process_has_one_tracer_at_a_time(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = rig(lab)?;
+    let setup = Tracer::init(&process)?;
+    failed("a second tracer", Tracer::init(&process), "has a tracer")?;
+    drop(setup);
+    // One that cannot be made leaves the place, too.
+    let mut setup = Tracer::init(&process)?;
+    setup.set_output_mode(OutputMode::Callback);
+    failed("a callback that is none", setup.create(), "set_user_cb")?;
+    let tracer = Tracer::init(&process)?.create()?;
+    failed("a third tracer", Tracer::init(&process), "has a tracer")?;
+    failed("a process with a tracer", process.clone().destroy(), "in use")?;
+    tracer.destroy()?;
+    Tracer::init(&process)?.create()?.destroy()?;
+    let other = rig(lab)?;
+    let (_one, _two) = (Tracer::init(&process)?.create()?, Tracer::init(&other.process)?.create()?);
+    Ok(())
+}
+
+fn a_tracer_is_within_its_limits(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = rig(lab)?;
+    let init = || Tracer::init(&process);
+    for bytes in [0, 512, 1000, 3 << 10] {
+        failed("device memory", init()?.set_dev_mem_limit(bytes).map(drop), "power of two")?;
+        failed("host memory", init()?.set_host_mem_limit(bytes).map(drop), "power of two")?;
+    }
+    for depth in [0, 3, 65] {
+        failed("a batch depth", init()?.set_batch_depth(depth).map(drop), "power of two")?;
+    }
+    let least = init()?.set_diskspace_limit(LEAST_DISK - 1).map(drop);
+    failed("a disk space limit", least, "1048576 or more")?;
+    init()?.set_diskspace_limit(LEAST_DISK)?;
+
+    let mut setup = init()?;
+    setup.set_dev_mem_limit(1 << 20)?;
+    failed("more than the host's", setup.create(), "1048576 bytes is more than the host memory")?;
+    let mut setup = init()?;
+    setup.set_host_mem_limit(256 << 10)?;
+    failed("the default above the host's", setup.create(), "524288 bytes, the default,")?;
+    let mut setup = init()?;
+    setup.set_dev_mem_limit(8 << 10)?;
+    let both = "a batch of 64 reports, the default, is more than 32, a quarter of the 8192 bytes";
+    failed("the default batch", setup.create(), both)?;
+    let mut setup = init()?;
+    setup.set_dev_mem_limit(8 << 10)?.set_batch_depth(64)?;
+    failed("a batch", setup.create(), "a batch of 64 reports is more than 32")?;
+    let mut setup = init()?;
+    setup.set_dev_mem_limit(8 << 10)?.set_batch_depth(32)?;
+    setup.create()?.destroy()?;
+    // The default batch is just a quarter of what DBUF has by default.
+    ensure_eq!(DEFAULT_DBUF / 4 / REPORT_BYTES, DEFAULT_BATCH, "the default batch");
+    let mut setup = init()?;
+    setup.set_transport_type(TracerTransport::Dbuf);
+    setup.create()?.destroy()?;
+    let mut setup = init()?;
+    setup.set_dev_mem_limit(1 << 10)?.set_batch_depth(4)?.set_host_mem_limit(1 << 10)?;
+    Ok(setup.create()?.destroy()?)
+}
+
+fn memory_of_the_user_is_aligned_and_needs_a_callback(lab: &Lab) -> Result<(), Stop> {
+    let (Rig { process }, other) = (rig(lab)?, rig(lab)?);
+    let memory = process.alloc(8 << 10)?;
+    let mut setup = Tracer::init(&process)?;
+    failed("an odd place", setup.set_umem(&memory, 32, 1 << 10).map(drop), "multiple of the 64")?;
+    failed("an odd length", setup.set_umem(&memory, 0, 3 << 10).map(drop), "power of two")?;
+    failed("too much", setup.set_umem(&memory, 64, 8 << 10).map(drop), "the buffer has 8192")?;
+    let foreign = other.process.alloc(8 << 10)?;
+    failed("another's", setup.set_umem(&foreign, 0, 1 << 10).map(drop), "another process")?;
+    setup.set_umem(&memory, 0, 8 << 10)?.set_batch_depth(4)?;
+    failed("memory by UC", setup.create(), "is for the transport UMEM, not Uc")?;
+    let mut setup = Tracer::init(&process)?;
+    setup.set_umem(&memory, 0, 8 << 10)?.set_transport_type(TracerTransport::Umem);
+    setup.set_batch_depth(4)?;
+    failed("memory without a callback", setup.create(), "needs a callback")?;
+    let mut setup = Tracer::init(&process)?;
+    take(setup.set_transport_type(TracerTransport::Umem));
+    failed("no memory", setup.create(), "needs user memory")
+}
+
+fn a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does(lab: &Lab) -> Result<(), Stop> {
+    let (Rig { process }, directory) = (rig(lab)?, Directory::new("fifo")?);
+    let path = directory.0.join("cli.fifo");
+    let mut setup = tracer(&process, TracerTransport::Uc, &directory)?;
+    setup.set_cli_mgmt(Some(path.clone()));
+    let tracer = setup.create()?;
+    ensure_eq!(tracer.fifo(), Some(&*path), "the FIFO");
+    failed("a start by the host", tracer.start(), "managed by the FIFO")?;
+    failed("a lossless one", tracer.start_lossless(), "managed by the FIFO")?;
+    let echo = |text: &str| -> Result<(), Stop> {
+        Ok(OpenOptions::new().write(true).open(&path)?.write_all(text.as_bytes())?)
+    };
+    let runs = |runs: bool| until("the FIFO's command", || (tracer.runs() == runs).then_some(()));
+    // One second, which ends by itself.
+    echo("1\n")?;
+    runs(true)?;
+    process.call(points(), (0, 20))?;
+    runs(false)?;
+    are_of(&read(tracer.file())?, 0, 20)?;
+    ensure_eq!(process.call(points(), (0, 5))?, 0, "reports after the second");
+    // An hour, which is ended.
+    echo("3600\n")?;
+    runs(true)?;
+    ensure_eq!(process.call(points(), (30, 9))?, 9, "reports of the hour");
+    echo("nonsense\n0\n")?;
+    runs(false)?;
+    are_of(&read(tracer.file())?, 30, 9)?;
+    tracer.destroy()?;
+    ensure!(!path.exists(), "the FIFO is left behind");
+
+    // What is there and is no FIFO stays as it is.
+    fs::write(&path, "precious")?;
+    let mut setup = self::tracer(&process, TracerTransport::Dbuf, &directory)?;
+    setup.set_cli_mgmt(Some(path.clone()));
+    failed("a file instead of a FIFO", setup.create(), "is no FIFO")?;
+    ensure_eq!(fs::read_to_string(&path)?, "precious", "the file");
+    Ok(())
+}
+
+fn a_fatal_error_leaves_the_reports_that_were_written(lab: &Lab) -> Result<(), Stop> {
+    let directory = Directory::new("fatal")?;
+    for transport in WITHOUT_UMEM {
+        for lossless in [false, true] {
+            let Rig { process } = rig(lab)?;
+            let tracer = tracer(&process, transport, &directory)?.create()?;
+            if lossless {
+                tracer.start_lossless()?
+            } else {
+                tracer.start()?
+            }
+            ensure_eq!(process.call(points(), (3, 21))?, 21, "reports written");
+            match process.call(ends_with(), (200,)) {
+                Err(Error::Fatal(_)) => {}
+                other => return Err(Stop::fail(format!("a call that ends it: {other:?}"))),
+            }
+            tracer.stop()?;
+            are_of(&read(tracer.file())?, 3, 21)?;
+            ensure!(matches!(tracer.start(), Err(Error::Fatal(_))), "a start after the end");
+            tracer.destroy()?;
+            ensure!(matches!(Tracer::init(&process), Err(Error::Fatal(_))), "an init after it");
+            process.destroy()?;
+        }
+    }
+    Ok(())
+}
+
+fn a_tracer_is_destroyed_while_threads_trace(lab: &Lab) -> Result<(), Stop> {
+    let (Rig { process }, directory) = (rig(lab)?, Directory::new("destroyed")?);
+    let before = process.heap_info();
+    for transport in WITHOUT_UMEM {
+        let mut setup = tracer(&process, transport, &directory)?;
+        let batches = take(&mut setup);
+        let tracer = setup.create()?;
+        tracer.start()?;
+        std::thread::scope(|scope| -> Result<(), Stop> {
+            let trace = |from| process.call(points(), (from, 20_000));
+            let calls = [0, 1 << 32].map(|from| scope.spawn(move || trace(from)));
+            until("the first reports", || (!taken(&batches).is_empty()).then_some(()))?;
+            tracer.destroy()?;
+            for call in calls {
+                call.join().map_err(|_| Stop::fail("a panic"))??;
+            }
+            Ok(())
+        })?;
+        let records = taken(&batches).concat();
+        ensure!(records.iter().all(|it| is_of(it, it.arguments[0])), "no such report");
+        ensure_eq!(process.heap_info(), before, "the heap after the tracer by {transport:?}");
+    }
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "the process goes on");
+    Ok(())
+}

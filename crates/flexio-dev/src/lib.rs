@@ -7,7 +7,8 @@
 //! - [`system`]: how runs and processes end, and how a thread starts another.
 //! - [`event`]: CQEs and EQEs, as the device writes them into rings; [`record`]: doorbell records.
 //! - [`segment`]: the 16-byte segments of send WQEs, made of the types of `verbless-prm`.
-//! - [`message`]: text for the host, and panics. [`trace`](mod@trace): records for the host, at little cost.
+//! - [`message`]: text for the host, and panics. [`trace`](mod@trace): records for the host, at
+//!   little cost.
 //! - [`stream`]: how both travel.
 //! - [`lock`]: a spin lock between threads. [`metadata`]: what the host says of a thread.
 //!

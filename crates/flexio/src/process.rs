@@ -17,7 +17,7 @@ use crate::copy::Copier;
 use crate::error::Error;
 use crate::function::{Arguments, Function, Word};
 use crate::heap::Heap;
-use crate::stream::Streams;
+use crate::stream::numbers::Streams;
 use crate::uar::Uar;
 
 /// How a process is made (`flexio_process_attr`, with a heap and limits that the C library does not

@@ -82,7 +82,8 @@ pub(crate) fn shown() -> Result<PathBuf> {
 /// A host with that program in its binary.
 const EMBEDDED: &str = "crates/flexio/tests/embedded";
 
-/// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`; and the host.
+/// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`;
+/// and the host.
 fn programs() -> Result<Vec<Command>> {
     let (program, suite) = (shown()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {

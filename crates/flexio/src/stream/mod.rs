@@ -34,6 +34,7 @@
 //! How FlexIO's streams travel is not published; this is verbless's own, on both sides.
 
 mod config;
+pub(crate) mod numbers;
 mod output;
 mod sink;
 mod template;
@@ -330,56 +331,5 @@ impl Shared {
             pause = if taken > 0 { SHORTEST_PAUSE } else { LONGEST_PAUSE.min(2 * pause) };
             thread::park_timeout(pause);
         }
-    }
-}
-
-/// Which numbers of streams of a process are taken, and whether its tracer is.
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    taken: [u64; 4],
-    pub(crate) tracer: bool,
-}
-
-impl Streams {
-    /// A number that is free: 0, or one from 1 on.
-    fn take(&mut self, default: bool) -> Result<u8, Error> {
-        let free = |id: &usize| self.taken[id / 64] >> (id % 64) & 1 == 0;
-        let id = match default {
-            true if free(&0) => 0,
-            true => {
-                return Err(Error::Failed(
-                    "the process has a default stream: destroy it first, or make another one"
-                        .into(),
-                ));
-            }
-            false => (1..MAX_STREAMS).find(free).ok_or_else(|| {
-                Error::Failed(format!("the process has {MAX_STREAMS} streams: destroy one first"))
-            })?,
-        };
-        self.taken[id / 64] |= 1 << (id % 64);
-        Ok(id as u8)
-    }
-
-    fn give_back(&mut self, id: u8) {
-        self.taken[usize::from(id) / 64] &= !(1 << (id % 64));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_stream_has_a_number_of_its_own_and_the_default_one_has_0() {
-        let mut streams = Streams::default();
-        assert_eq!(streams.take(true).unwrap(), 0);
-        assert!(streams.take(true).is_err());
-        let all: Vec<_> = (1..MAX_STREAMS).map(|_| streams.take(false).unwrap()).collect();
-        assert_eq!(all, (1..=254).collect::<Vec<_>>());
-        assert!(streams.take(false).is_err());
-        streams.give_back(77);
-        assert_eq!(streams.take(false).unwrap(), 77);
-        streams.give_back(0);
-        assert_eq!(streams.take(true).unwrap(), 0);
     }
 }

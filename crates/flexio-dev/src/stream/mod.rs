@@ -2,8 +2,8 @@
 //!
 //! Text ([`message`](crate::message)) and trace records ([`trace`](mod@crate::trace)) travel the
 //! same way. A thread claims entries of a ring in the process's memory, fills them in, and gives
-//! each its number last; then whoever comes first hands all that is whole to the stream's carrier, in
-//! order. What finds no room is counted and nothing is overwritten.
+//! each its number last; then whoever comes first hands all that is whole to the stream's carrier,
+//! in order. What finds no room is counted and nothing is overwritten.
 //!
 //! - [`control`]: what the host says of a stream, and what threads count of it; one block of the
 //!   process's memory.

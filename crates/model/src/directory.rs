@@ -7,7 +7,24 @@ use crate::profile::Link;
 
 /// The addresses of all functions as they were told last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Directory(Vec<Entry>);
+pub(crate) struct Directory {
+    entries: Vec<Entry>,
+    /// The ports that are up, in the order of their functions: every message is looked up here.
+    reachable: Vec<Reachable>,
+}
+
+/// A port that addresses reach.
+#[derive(Clone, Debug)]
+struct Reachable {
+    function: usize,
+    link: Link,
+    /// Zero: none.
+    lid: u16,
+    /// The LID where it is enough. A virtual port shares its LID: without a GRH nobody knows whose
+    /// a packet is.
+    lid_alone: u16,
+    gids: Vec<[u8; 16]>,
+}
 
 /// What a function is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,14 +59,16 @@ impl Entry {
 impl Directory {
     /// Takes in what the functions are called, in their order.
     pub(crate) fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
-        Self(entries.into_iter().collect())
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        Self { reachable: reachable(&entries), entries }
     }
 
     /// Takes in what a function is called now; whether that is something new.
     pub(crate) fn set(&mut self, function: usize, entry: Entry) -> bool {
-        match self.0.get_mut(function).filter(|known| **known != entry) {
+        match self.entries.get_mut(function).filter(|known| **known != entry) {
             Some(known) => {
                 *known = entry;
+                self.reachable = reachable(&self.entries);
                 true
             }
             None => false,
@@ -63,23 +82,34 @@ impl Directory {
         if to == Address::Own {
             return Some(from);
         }
-        let source = self.0.get(from)?;
+        let source = self.entries.get(from)?;
         source.ports.get(usize::from(port).checked_sub(1)?).filter(|port| port.up)?;
-        self.0.iter().position(|entry| {
-            entry.link == source.link
-                && entry.ports.iter().any(|port| {
-                    port.up
-                        && match to {
-                            // A virtual port shares its LID: without a GRH nobody knows whose a
-                            // packet is.
-                            Address::Lid(lid) => lid != 0 && port.lid == lid && !entry.grh_required,
-                            Address::Routed { lid, gid } => {
-                                lid != 0 && port.lid == lid && port.gids.contains(&gid)
-                            }
-                            Address::Gid(gid) => gid != [0; 16] && port.gids.contains(&gid),
-                            Address::Own => false,
-                        }
-                })
-        })
+        let mut there = self.reachable.iter().filter(|port| port.link == source.link);
+        let found = match to {
+            Address::Lid(lid) if lid != 0 => there.find(|port| port.lid_alone == lid),
+            Address::Routed { lid, gid } if lid != 0 => {
+                there.find(|port| port.lid == lid && port.gids.contains(&gid))
+            }
+            Address::Gid(gid) if gid != [0; 16] => there.find(|port| port.gids.contains(&gid)),
+            Address::Lid(_) | Address::Routed { .. } | Address::Gid(_) | Address::Own => None,
+        };
+        found.map(|port| port.function)
     }
+}
+
+/// The ports of functions that are up.
+fn reachable(entries: &[Entry]) -> Vec<Reachable> {
+    let of_entry = |(function, entry): (usize, &Entry)| {
+        let Entry { link, grh_required, .. } = *entry;
+        let up = entry.ports.iter().filter(|port| port.up);
+        let reachable = up.map(move |PortEntry { lid, gids, .. }| Reachable {
+            function,
+            link,
+            lid: *lid,
+            lid_alone: if grh_required { 0 } else { *lid },
+            gids: gids.clone(),
+        });
+        reachable.collect::<Vec<_>>()
+    };
+    entries.iter().enumerate().flat_map(of_entry).collect()
 }

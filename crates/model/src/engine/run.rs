@@ -320,6 +320,9 @@ fn with_cq(function: &mut Function, cqn: u32, now: u64, act: impl FnOnce(Complet
 /// An engine's thread looks at a few at a time, in turns, so that thousands of them do not hold up
 /// who rings; a test that steps is told that there is nothing to do only when there is nothing.
 fn flush_late(world: &mut World, id: usize) -> bool {
+    if world.functions[id].engine.errored.is_empty() {
+        return false;
+    }
     let most = if world.clock.began.is_some() { LATE_FLUSHES } else { usize::MAX };
     let now = world.clock.now;
     let function = &mut world.functions[id];

@@ -345,7 +345,7 @@ pub(crate) fn both_of(server: &str, client: &str) -> String {
 }
 
 /// Packages of the programs that steps of `cargo xtask test` run in release mode.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "verbless-model-host",
     "verbless-conformance",
     "verbless-chaos",
@@ -354,8 +354,9 @@ const PACKAGES: [&str; 8] = [
     "verbless-model-kernel",
     "verbless",
     "verbless-doca",
+    "verbless-flexio",
 ];
-/// The examples among them.
+/// The examples among them, with those that [`dpa::examples`](crate::dpa::examples) names.
 const EXAMPLES: [&str; 18] = [
     "bridge",
     "busy",
@@ -389,6 +390,7 @@ pub(crate) fn program(path: &str) -> Result<PathBuf> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--release", "--bins"])
         .args(EXAMPLES.iter().flat_map(|example| ["--example", example]))
+        .args(crate::dpa::examples::names()?.iter().flat_map(|example| ["--example", example]))
         .args(PACKAGES.iter().flat_map(|package| ["--package", package]))
         .current_dir(workspace_root())
         .status()?;

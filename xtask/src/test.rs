@@ -264,31 +264,38 @@ impl Counts {
 }
 
 /// The same; at least one check passed or failed.
-pub(crate) fn count(mut command: Command) -> Result<Counts> {
-    // One pipe for both, so that lines come out in their order: tests tell of skips on standard
-    // error.
-    let (output, end) = std::io::pipe()?;
-    let mut child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
-    // It holds the ends of the pipe, too.
-    drop(command);
+pub(crate) fn count(command: Command) -> Result<Counts> {
     let (mut passed, mut failed, mut skipped, mut skips) = (0, 0, 0, Vec::new());
-    for line in BufReader::new(output).lines() {
-        let line = line?;
-        skips.extend(Skip::of_line(&line));
-        if let Some([good, bad, not]) = counts(&line) {
+    let good = lines_of(command, |line| {
+        skips.extend(Skip::of_line(line));
+        if let Some([good, bad, not]) = counts(line) {
             passed += good;
             failed += bad;
             skipped += not;
         }
         println!("{line}");
-    }
-    if !child.wait()?.success() && failed == 0 {
+    })?;
+    if !good && failed == 0 {
         failed = 1;
     }
     if passed + failed == 0 {
         return Err("the command reported no test results".into());
     }
     Ok(Counts { passed, failed, skipped, skips })
+}
+
+/// Runs a command and shows what it prints, line by line; whether it succeeded.
+pub(crate) fn lines_of(mut command: Command, mut show: impl FnMut(&str)) -> Result<bool> {
+    // One pipe for both, so that lines come out in their order: tests tell of skips on standard
+    // error.
+    let (output, end) = std::io::pipe()?;
+    let mut child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
+    // It holds the ends of the pipe, too.
+    drop(command);
+    for line in BufReader::new(output).lines() {
+        show(&line?);
+    }
+    Ok(child.wait()?.success())
 }
 
 /// How many checks passed, failed and were skipped by a test runner's closing line.
@@ -340,7 +347,9 @@ fn rustdoc() -> Result<Outcome> {
 /// The workspace, and those that are not in it; and what rustfmt leaves too long.
 fn format() -> Result<Outcome> {
     let (mut passed, mut failed) = (0, 0);
-    for manifest in [
+    let programs = crate::dpa::examples::names()?;
+    let programs = programs.iter().map(|name| format!("crates/flexio/programs/{name}/Cargo.toml"));
+    let manifests = [
         "Cargo.toml",
         "tests/fuzz/Cargo.toml",
         "tests/clients/loopback/Cargo.toml",
@@ -348,8 +357,9 @@ fn format() -> Result<Outcome> {
         "crates/riscv/tests/program/Cargo.toml",
         "crates/flexio-dev/tests/program/Cargo.toml",
         "crates/flexio/tests/embedded/Cargo.toml",
-    ] {
-        let all = ["fmt", "--all", "--check", "--manifest-path", manifest];
+    ];
+    for manifest in manifests.into_iter().map(String::from).chain(programs) {
+        let all = ["fmt", "--all", "--check", "--manifest-path", &manifest];
         let good = cargo(&all).status()?.success();
         if good { passed += 1 } else { failed += 1 }
     }

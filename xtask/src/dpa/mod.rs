@@ -3,9 +3,11 @@
 //! `dpa build` compiles a program for a DPA. `dpa run` runs a program on the core in software,
 //! under a debugger if one is wanted. `dpa test` checks that core (`crates/riscv`): its instruction
 //! tests, random programs against QEMU's user mode, programs that rustc compiles for riscv64imac;
-//! and a program that uses the device API (`crates/flexio-dev`) on the model's DPA.
+//! and a program that uses the device API (`crates/flexio-dev`) on the model's DPA. `dpa examples`
+//! builds and runs the examples of `crates/flexio`, each with its program.
 
 mod build;
+pub(crate) mod examples;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +28,9 @@ pub(crate) enum Task {
         #[arg(value_name = "CRATE")]
         directory: PathBuf,
     },
+    /// Builds the examples of crates/flexio with their programs, and runs each with a model of its
+    /// own and as a process under `verbless-model run`.
+    Examples,
     /// Runs an ELF file for riscv64imac on the core until it ends with ECALL; all is well if a0 is
     /// 0 then.
     Run {
@@ -57,17 +62,21 @@ pub(crate) fn run(task: &Task) -> Result<bool> {
             }
             Ok(debug.status()?.success())
         }
-        Task::Test => {
-            let Outcome::Ran { passed, failed, skips, more } = test()? else {
-                return Err("nothing ran".into());
-            };
-            let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-            let failed = failed + if ci { skips.len() as u64 } else { 0 };
-            let skipped = more + if ci { 0 } else { skips.len() as u64 };
-            println!("{passed} passed, {failed} failed, {skipped} skipped");
-            Ok(failed == 0)
-        }
+        Task::Test => closed(test()?),
+        Task::Examples => closed(examples::run()?),
     }
+}
+
+/// Prints the closing line; whether all is well.
+fn closed(outcome: Outcome) -> Result<bool> {
+    let Outcome::Ran { passed, failed, skips, more } = outcome else {
+        return Err("nothing ran".into());
+    };
+    let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    let failed = failed + if ci { skips.len() as u64 } else { 0 };
+    let skipped = more + if ci { 0 } else { skips.len() as u64 };
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    Ok(failed == 0)
 }
 
 /// The program that shows the device API, for the cases `dpa_programs` and `flexio` of the suite.
@@ -126,6 +135,12 @@ pub(crate) fn test() -> Result<Outcome> {
                     *passed += shown.passed;
                     *failed += shown.failed;
                     skips.extend(shown.skips);
+                }
+                if let Outcome::Ran { passed: good, failed: bad, skips: not, .. } = examples::run()?
+                {
+                    *passed += good;
+                    *failed += bad;
+                    skips.extend(not);
                 }
             }
             Err(error) => skips.push(crate::outcome::Skip {

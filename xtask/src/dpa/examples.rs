@@ -1,0 +1,91 @@
+//! `dpa examples`: programs for the DPA with hosts, each built and run as a process of its own
+//! under `verbless-model run`, and with a model in its own process.
+//!
+//! An example is a directory `crates/flexio/programs/NAME`, the crate of the program, and a file
+//! `crates/flexio/examples/NAME.rs`, its host.
+
+use std::process::Command;
+
+use super::build;
+use crate::outcome::{Outcome, Skip};
+use crate::test::lines_of;
+use crate::{Result, workspace_root};
+
+const PROGRAMS: &str = "crates/flexio/programs";
+
+/// Their names.
+pub(crate) fn names() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(workspace_root().join(PROGRAMS))? {
+        let entry = entry?;
+        if entry.path().join("Cargo.toml").exists() {
+            names.push(entry.file_name().into_string().map_err(|_| "a program's name")?);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Builds and runs all of them.
+pub(super) fn run() -> Result<Outcome> {
+    let names = names()?;
+    let mut programs = Vec::new();
+    for name in &names {
+        let built = build::build(&workspace_root().join(PROGRAMS).join(name))?;
+        programs.push(built.into_iter().next().ok_or_else(|| format!("{name} is no program"))?);
+    }
+    // It builds the examples, too.
+    let model = crate::run::model()?;
+    let hosts = crate::run::target().join("release/examples");
+    let (mut passed, mut failed, mut skips) = (0, 0, Vec::new());
+    for (name, program) in names.iter().zip(&programs) {
+        let host = hosts.join(name);
+        let mut under = Command::new(&model);
+        under.args(["run", "--profile", "bluefield3", "--"]).arg(&host).arg(program).arg("mlx5_0");
+        let mut here = Command::new(&host);
+        here.arg(program);
+        for (place, command) in [("in process", here), ("under run", under)] {
+            match one(&format!("{name} {place}"), command, &mut skips)? {
+                true => passed += 1,
+                false => failed += 1,
+            }
+        }
+    }
+    Ok(Outcome::Ran { passed, failed, skips, more: 0 })
+}
+
+/// Runs one; whether it passed. Parts of it may be skipped: lines `skipped: WHAT: WHY`.
+fn one(name: &str, command: Command, skips: &mut Vec<Skip>) -> Result<bool> {
+    println!("{name}");
+    let began = std::time::Instant::now();
+    let good = lines_of(command, |line| {
+        skips.extend(Skip::of_line(line));
+        println!("  {line}");
+    })?;
+    let word = if good { "ok     " } else { "FAILED " };
+    println!("{word} {name} ({:.1} s)", began.elapsed().as_secs_f32());
+    Ok(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_program_has_a_host_and_every_host_a_program() {
+        let names = names().unwrap();
+        assert!(names.iter().any(|name| name == "window"), "{names:?}");
+        let hosts = workspace_root().join("crates/flexio/examples");
+        let is_host = |path: &Path| path.extension().is_some_and(|it| it == "rs");
+        let mut found: Vec<_> = std::fs::read_dir(hosts)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| is_host(path))
+            .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, names);
+    }
+}

@@ -39,6 +39,10 @@
 //! ([`Error::Timeout`]), copies give up after the same time ([`Error::CopyTimeout`]); the process
 //! goes on. Nothing else waits for the DPA.
 //!
+//! # Names
+//! Each name of the C library is on a page of its own, `docs/mapping/flexio.md`, which is in this
+//! documentation as the module `mapping`: what it is here, and where it works.
+//!
 //! How a process is made is published of no hardware. These are objects of verbless's model, and
 //! the driver sends hardware none of it: [`Process::create`] refuses it with that reason.
 #![forbid(unsafe_code)]
@@ -51,6 +55,16 @@ pub mod event_handler;
 pub mod function;
 mod heap;
 pub mod log;
+#[cfg(doc)]
+pub mod mapping {
+    #![doc = include_str!("../../../docs/mapping/flexio.md")]
+    use super::log;
+    use super::memory::MEMORY_BLOCK;
+    use super::stream::{self, SyncMode, Transport};
+    use super::tracer::trace_file::TraceFile;
+    use super::tracer::{self, OutputMode, Record, TracerTransport};
+    use super::*;
+}
 pub mod memory;
 pub mod mkey;
 pub mod outbox;
@@ -72,6 +86,10 @@ pub use process::{Process, ProcessConfig};
 pub use stream::{MsgStream, MsgStreamConfig};
 pub use tracer::{Tracer, TracerSetup};
 pub use uar::Uar;
+/// Which execution units a thread may run on (`flexio_affinity`).
+pub use verbless_command::Affinity;
+/// Which messages a stream shows (`flexio_msg_dev_level`).
+pub use verbless_flexio_dev::Level;
 /// Puts a program into this binary, with a constant for each of its functions:
 /// `embed!(pub mod program = "PATH");`, of which the path begins at the crate's `Cargo.toml`.
 ///

@@ -21,6 +21,7 @@ cases!(
     "FlexIO's message streams: every transport and mode, levels, losses, fatal errors.",
     needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
     messages_of_any_length_arrive_in_order_by_each_transport,
+    messages_come_at_once_in_the_mode_batch,
     messages_of_several_threads_arrive_whole_by_each_transport,
     messages_wait_for_a_flush_in_the_mode_async,
     a_stream_without_a_thread_is_polled,
@@ -109,6 +110,15 @@ fn messages_of_any_length_arrive_in_order_by_each_transport(lab: &Lab) -> Result
         ensure_eq!(process.heap_info(), before, "the heap after the stream by {transport:?}");
     }
     Ok(())
+}
+
+fn messages_come_at_once_in_the_mode_batch(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let (stream, seen) = stream(&process, |config| config.sync_mode = SyncMode::Batch)?;
+    ensure_eq!(process.call(says_to(), (stream.id(), 5, 20))?, 5, "messages written");
+    until("all messages without a flush", || seen.count(5))?;
+    ensure_eq!(seen.texts(), said(5, 20), "messages");
+    Ok(stream.destroy()?)
 }
 
 fn messages_of_several_threads_arrive_whole_by_each_transport(lab: &Lab) -> Result<(), Stop> {

@@ -65,6 +65,10 @@ pub struct Caps {
     /// What a queue pair's context must say of its CQEs' timestamps: the free-running clock, or the
     /// device's default where it keeps real time only.
     pub qp_timestamps: TimestampFormat,
+    /// The same of the context of a send queue of Ethernet frames.
+    pub sq_timestamps: TimestampFormat,
+    /// The same of that of a receive queue of Ethernet frames.
+    pub rq_timestamps: TimestampFormat,
     /// The whole general page.
     pub general: Box<HcaCap>,
     /// The whole second general page, if the device has it.
@@ -126,6 +130,8 @@ impl Caps {
         let qp_timestamps = roce.as_ref().map_or(g.sq_ts_format(), |roce| roce.qp_ts_format());
         Ok(Self {
             qp_timestamps: timestamp_format(qp_timestamps),
+            sq_timestamps: timestamp_format(g.sq_ts_format()),
+            rq_timestamps: timestamp_format(g.rq_ts_format()),
             log_max_qp_wqebbs: g.log_max_qp_sz(),
             log_max_qps: g.log_max_qp(),
             log_max_cqes: g.log_max_cq_sz(),

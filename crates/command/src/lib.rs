@@ -1,10 +1,10 @@
 //! The mlx5 command layer: one typed function per PRM command that a user process may send.
 //!
 //! A [`Device`] is an open context with its capabilities. Objects ([`MkeyObject`], [`CqObject`],
-//! [`QpObject`], [`RmpObject`], [`GeneralObject`]) hold what they are made of, are destroyed when
-//! they are dropped, and say with [`QpObject::destroy`] and its siblings whether that worked. They
-//! are what the device has; `verbless_queue::Qp` and its siblings join them with the rings that a
-//! program posts to and polls.
+//! [`QpObject`], [`RmpObject`], [`SqObject`], [`RqObject`], [`GeneralObject`]) hold what they are
+//! made of, are destroyed when they are dropped, and say with [`QpObject::destroy`] and its
+//! siblings whether that worked. They are what the device has; `verbless_queue::Qp` and its
+//! siblings join them with the rings that a program posts to and polls.
 //!
 //! Every error names the command, its status and syndrome, and what to check next.
 
@@ -24,7 +24,10 @@ mod path;
 mod qp;
 mod query;
 mod rmp;
+mod rq;
 mod send;
+mod sq;
+mod transport;
 
 pub use alias::{AccessKey, AliasAttr, AliasKey};
 pub use caps::{CapMode, CapPage, Caps};
@@ -45,7 +48,10 @@ pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
 pub use qp::{DatagramAttr, InitAttr, Mtu, QpAttr, QpObject, RtrAttr, RtsAttr, RtsChange};
 pub use query::Adapter;
 pub use rmp::{RmpAttr, RmpObject};
+pub use rq::{RqAttr, RqObject, RqWqes};
+pub use sq::{SqAttr, SqObject};
+pub use transport::{SelfLoopback, TirObject, TisAttr, TisObject, TransportDomain};
 pub use verbless_devx::{Error, ErrorKind, Gid, MODEL_PSID, ModelToken, Result};
 pub use verbless_prm::ServiceType;
 pub use verbless_ring::access::{KeyAccess, RemoteAccess};
-pub use verbless_ring::number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey, Rmpn};
+pub use verbless_ring::number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey, Rmpn, Rqn, Tirn, Tisn};

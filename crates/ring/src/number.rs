@@ -50,6 +50,18 @@ number! {
     Rmpn(u32)
 }
 number! {
+    /// Number of a receive queue of Ethernet frames, 24 bits.
+    Rqn(u32)
+}
+number! {
+    /// Number of a transport interface for sending (TIS), 24 bits.
+    Tisn(u32)
+}
+number! {
+    /// Number of a transport interface for receiving (TIR), 24 bits.
+    Tirn(u32)
+}
+number! {
     /// Number of an event queue.
     Eqn(u32)
 }

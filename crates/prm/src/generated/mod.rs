@@ -101,9 +101,9 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AllocPdOut::INFO,
     AllocQCounterIn::INFO,
     AllocQCounterOut::INFO,
-    #[cfg(feature = "kernel")]
+    #[cfg(feature = "queues")]
     AllocTransportDomainIn::INFO,
-    #[cfg(feature = "kernel")]
+    #[cfg(feature = "queues")]
     AllocTransportDomainOut::INFO,
     #[cfg(feature = "kernel")]
     AllocUarIn::INFO,
@@ -213,9 +213,9 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DeallocPdOut::INFO,
     DeallocQCounterIn::INFO,
     DeallocQCounterOut::INFO,
-    #[cfg(feature = "kernel")]
+    #[cfg(feature = "queues")]
     DeallocTransportDomainIn::INFO,
-    #[cfg(feature = "kernel")]
+    #[cfg(feature = "queues")]
     DeallocTransportDomainOut::INFO,
     #[cfg(feature = "kernel")]
     DeallocUarIn::INFO,
@@ -1025,9 +1025,9 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &NOP,
     &ALLOC_XRCD,
     &DEALLOC_XRCD,
-    #[cfg(feature = "kernel")]
+    #[cfg(feature = "queues")]
     &ALLOC_TRANSPORT_DOMAIN,
-    #[cfg(feature = "kernel")]
+    #[cfg(feature = "queues")]
     &DEALLOC_TRANSPORT_DOMAIN,
     &QUERY_LAG,
     #[cfg(feature = "queues")]

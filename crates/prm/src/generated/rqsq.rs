@@ -680,6 +680,55 @@ pub static QUERY_RQT: CommandInfo = CommandInfo {
 
 command!(QueryRqtIn -> QueryRqtOut, QUERY_RQT);
 
+/// Allocates a transport domain, which isolates loopback between users of one port.
+///
+/// Source: linux: MLX5_CMD_OP_ALLOC_TRANSPORT_DOMAIN.
+pub static ALLOC_TRANSPORT_DOMAIN: CommandInfo = CommandInfo {
+    name: "ALLOC_TRANSPORT_DOMAIN",
+    opcode: 0x816,
+    input: AllocTransportDomainIn::INFO,
+    output: AllocTransportDomainOut::INFO,
+    devx: Devx::Create,
+    op_mods: &[],
+    states: &[],
+    capability: Some("hca_cap.log_max_transport_domain"),
+    statuses: &[StatusRule {
+        status: 8,
+        name: "LIM",
+        why: "log_max_transport_domain domains exist already.",
+    }],
+    variants: &[],
+    sources: &["linux: MLX5_CMD_OP_ALLOC_TRANSPORT_DOMAIN"],
+};
+
+command!(AllocTransportDomainIn -> AllocTransportDomainOut, ALLOC_TRANSPORT_DOMAIN);
+
+/// Frees a transport domain.
+///
+/// Source: linux: MLX5_CMD_OP_DEALLOC_TRANSPORT_DOMAIN.
+pub static DEALLOC_TRANSPORT_DOMAIN: CommandInfo = CommandInfo {
+    name: "DEALLOC_TRANSPORT_DOMAIN",
+    opcode: 0x817,
+    input: DeallocTransportDomainIn::INFO,
+    output: DeallocTransportDomainOut::INFO,
+    devx: Devx::Destroy,
+    op_mods: &[],
+    states: &[],
+    capability: Some("hca_cap.log_max_transport_domain"),
+    statuses: &[
+        StatusRule { status: 5, name: "BAD_RES", why: "No such domain for this uid." },
+        StatusRule {
+            status: 9,
+            name: "BAD_RES_STATE",
+            why: "TIRs or TISs still belong to the domain.",
+        },
+    ],
+    variants: &[],
+    sources: &["linux: MLX5_CMD_OP_DEALLOC_TRANSPORT_DOMAIN"],
+};
+
+command!(DeallocTransportDomainIn -> DeallocTransportDomainOut, DEALLOC_TRANSPORT_DOMAIN);
+
 structure! {
     /// Receive queue context.
     ///
@@ -951,7 +1000,8 @@ structure! {
         tls_en set_tls_en: flag(1);
         /// Port of a bond on which to transmit, from 1; 0 leaves it to the device. `0x00.27:24`
         lag_tx_port_affinity set_lag_tx_port_affinity: number(u8, 4, 4);
-        /// Priority (the low 3 bits) of the packets. `0x00.19:16`
+        /// Priority of the packets: on Ethernet that of IEEE 802.1p in bits 3:1 (Linux mlx5e writes
+        /// it so). `0x00.19:16`
         prio set_prio: number(u8, 12, 4);
         /// Transport domain number. `0x24.23:0`
         transport_domain set_transport_domain: number(u32, 296, 24);
@@ -1785,3 +1835,77 @@ structure! {
 }
 
 impl CommandOutput for QueryRqtOut {}
+
+structure! {
+    /// Input of ALLOC_TRANSPORT_DOMAIN.
+    ///
+    /// Source: linux: mlx5_ifc_alloc_transport_domain_in_bits.
+    AllocTransportDomainIn, AllocTransportDomainInLayout, 0x10 bytes = "alloc_transport_domain_in" {
+        sources: ["linux: mlx5_ifc_alloc_transport_domain_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+    }
+}
+
+structure! {
+    /// Output of ALLOC_TRANSPORT_DOMAIN.
+    ///
+    /// Source: linux: mlx5_ifc_alloc_transport_domain_out_bits.
+    AllocTransportDomainOut, AllocTransportDomainOutLayout, 0x10 bytes = "alloc_transport_domain_out" {
+        sources: ["linux: mlx5_ifc_alloc_transport_domain_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Transport domain number. `0x08.23:0`
+        transport_domain set_transport_domain: number(u32, 72, 24);
+    }
+}
+
+impl CommandOutput for AllocTransportDomainOut {}
+
+structure! {
+    /// Input of DEALLOC_TRANSPORT_DOMAIN.
+    ///
+    /// Source: linux: mlx5_ifc_dealloc_transport_domain_in_bits.
+    DeallocTransportDomainIn, DeallocTransportDomainInLayout, 0x10 bytes = "dealloc_transport_domain_in" {
+        sources: ["linux: mlx5_ifc_dealloc_transport_domain_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Transport domain number. `0x08.23:0`
+        transport_domain set_transport_domain: number(u32, 72, 24);
+    }
+}
+
+structure! {
+    /// Output of DEALLOC_TRANSPORT_DOMAIN.
+    ///
+    /// Source: linux: mlx5_ifc_dealloc_transport_domain_out_bits.
+    DeallocTransportDomainOut, DeallocTransportDomainOutLayout, 0x10 bytes = "dealloc_transport_domain_out" {
+        sources: ["linux: mlx5_ifc_dealloc_transport_domain_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+    }
+}
+
+impl CommandOutput for DeallocTransportDomainOut {}

@@ -1,0 +1,167 @@
+//! Receive queues of Ethernet frames (RQ): creation, states and query.
+
+use std::sync::Arc;
+
+use verbless_devx::{Error, Pd};
+use verbless_prm::{
+    CreateRqIn, CreateRqOut, MemRqType, ModifyRqIn, QueryRqIn, QueryRqOut, RqContext, RqState,
+    WqType,
+};
+
+use crate::cq::CqObject;
+use crate::device::Device;
+use crate::error::{fits, invalid, limit};
+use crate::memory::QueueMemory;
+use crate::owned::Owned;
+use crate::rmp::RmpObject;
+use crate::send;
+use verbless_ring::number::Rqn;
+
+/// What a receive queue is made of.
+#[derive(Debug, Clone)]
+pub struct RqAttr {
+    /// Where its completions go.
+    pub cq: Arc<CqObject>,
+    /// Where its WQEs are.
+    pub wqes: RqWqes,
+    /// Number that the device puts into CQEs beside the queue's own (24 bits).
+    pub user_index: u32,
+    /// What was posted completes as flushed when the queue is in the error state.
+    pub flush_in_error: bool,
+    /// Frames keep their VLAN tag; else it is stripped, and the CQE has it.
+    pub keep_vlan: bool,
+}
+
+/// Where the WQEs of a receive queue are.
+#[derive(Debug, Clone)]
+pub enum RqWqes {
+    /// In a ring of its own.
+    Own {
+        /// Protection domain of the keys in its WQEs.
+        pd: Pd,
+        /// Memory of the ring.
+        ring: QueueMemory,
+        /// Memory of the doorbell record: 8 bytes, of which the first word counts what was posted.
+        record: QueueMemory,
+        /// log2 of the number of WQEs.
+        log_wqes: u8,
+        /// log2 of the bytes of a WQE, 4 (one data segment) to 9.
+        log_stride: u8,
+    },
+    /// In a pool that it shares with others.
+    Pool(Arc<RmpObject>),
+}
+
+/// A receive queue as the device has it. TIRs that lead to it keep it.
+#[derive(Debug)]
+pub struct RqObject {
+    rqn: Rqn,
+    owned: Owned<RqAttr>,
+}
+
+impl Device {
+    /// CREATE_RQ: a queue in RST.
+    pub fn create_rq(&self, attr: RqAttr) -> Result<RqObject, Error> {
+        let caps = self.caps();
+        if caps.general.log_max_rq() == 0 {
+            let what = "the device has no receive queues but those of QPs (capability log_max_rq)";
+            return Err(invalid("CREATE_RQ", what));
+        }
+        fits("CREATE_RQ", "the user index", attr.user_index, 24)?;
+        let mut input = CreateRqIn::new();
+        let context = input.ctx_mut();
+        context
+            .set_state(RqState::RST)
+            .set_flush_in_error_en(attr.flush_in_error)
+            .set_vsd(attr.keep_vlan)
+            .set_ts_format(caps.rq_timestamps)
+            .set_user_index(attr.user_index)
+            .set_cqn(attr.cq.cqn().0);
+        match &attr.wqes {
+            RqWqes::Own { pd, ring, record, log_wqes, log_stride } => {
+                let most = caps.general.log_max_wq_sz();
+                if *log_wqes > most {
+                    let what = "log2 of the receives";
+                    return Err(limit("CREATE_RQ", what, (*log_wqes).into(), most.into()));
+                }
+                if !(4..=9).contains(log_stride) {
+                    return Err(invalid("CREATE_RQ", "the receive stride must be 16 to 512 bytes"));
+                }
+                context.set_mem_rq_type(MemRqType::INLINE);
+                context
+                    .wq_mut()
+                    .set_wq_type(WqType::CYCLIC)
+                    .set_pd(pd.pdn())
+                    .set_log_wq_sz(*log_wqes)
+                    .set_log_wq_stride(*log_stride)
+                    .set_wq_umem_id(ring.umem().id())
+                    .set_wq_umem_offset(ring.offset())
+                    .set_wq_umem_valid(true)
+                    .set_dbr_umem_id(record.umem().id())
+                    .set_dbr_addr(record.offset())
+                    .set_dbr_umem_valid(true);
+            }
+            RqWqes::Pool(pool) => {
+                context.set_mem_rq_type(MemRqType::RMP).set_rmpn(pool.rmpn().0);
+            }
+        }
+        let mut output = CreateRqOut::zeroed();
+        let object = self.create(&input, &mut output)?;
+        Ok(RqObject { rqn: Rqn(output.rqn()), owned: Owned::new(object, attr) })
+    }
+}
+
+impl RqObject {
+    /// The queue's number.
+    pub fn rqn(&self) -> Rqn {
+        self.rqn
+    }
+
+    /// What it was created from.
+    pub fn attr(&self) -> &RqAttr {
+        self.owned.parents()
+    }
+
+    /// The DevX object, for subscribing to its events.
+    pub fn object(&self) -> &verbless_devx::DevxObject {
+        self.owned.object()
+    }
+
+    /// MODIFY_RQ: RST → RDY. It receives from here on.
+    pub fn to_ready(&self) -> Result<(), Error> {
+        self.modify(RqState::RST, RqState::RDY)
+    }
+
+    /// MODIFY_RQ to ERR, from the state that it is in.
+    pub fn to_error(&self) -> Result<(), Error> {
+        self.modify(self.query()?.state(), RqState::ERR)
+    }
+
+    /// MODIFY_RQ to RST, from the state that it is in: all that was posted is forgotten.
+    pub fn to_reset(&self) -> Result<(), Error> {
+        self.modify(self.query()?.state(), RqState::RST)
+    }
+
+    /// MODIFY_RQ from a state, in which the queue must be, to another one.
+    pub fn modify(&self, from: RqState, to: RqState) -> Result<(), Error> {
+        let mut input = ModifyRqIn::new();
+        input.set_rqn(self.rqn.0).set_rq_state(from);
+        input.ctx_mut().set_state(to);
+        send::modify_object(self.owned.object(), &input)
+    }
+
+    /// QUERY_RQ: the context as the device holds it now.
+    pub fn query(&self) -> Result<RqContext, Error> {
+        let mut input = QueryRqIn::new();
+        input.set_rqn(self.rqn.0);
+        let mut output = Box::new(QueryRqOut::zeroed());
+        send::query_object(self.owned.object(), &input, &mut *output)?;
+        Ok(*output.rq_context())
+    }
+
+    /// DESTROY_RQ. The device refuses it while a TIR leads to the queue; on failure the queue and
+    /// its memory are leaked.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}

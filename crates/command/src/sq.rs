@@ -1,0 +1,158 @@
+//! Send queues of Ethernet frames (SQ): creation, states and query.
+
+use std::sync::Arc;
+
+use verbless_devx::{Error, Pd, Uar};
+use verbless_prm::{
+    CreateSqIn, CreateSqOut, MinWqeInlineMode, ModifySqIn, QuerySqIn, QuerySqOut, SqContext,
+    SqState, WqType,
+};
+
+use crate::cq::CqObject;
+use crate::device::Device;
+use crate::error::{fits, invalid, limit};
+use crate::memory::QueueMemory;
+use crate::owned::Owned;
+use crate::send;
+use crate::transport::TisObject;
+use verbless_ring::number::Qpn;
+
+/// log2 of the bytes of a WQEBB.
+const LOG_WQEBB: u8 = 6;
+
+/// What a send queue is made of.
+#[derive(Debug, Clone)]
+pub struct SqAttr {
+    /// Protection domain of the keys in its WQEs.
+    pub pd: Pd,
+    /// The UAR page whose doorbells wake it.
+    pub uar: Arc<Uar>,
+    /// Where its completions go.
+    pub cq: Arc<CqObject>,
+    /// What its frames go through; `None` for a queue that sends no frames
+    /// ([`non_wire`](verbless_prm::SqContext::non_wire)).
+    pub tis: Option<Arc<TisObject>>,
+    /// Memory of the ring.
+    pub ring: QueueMemory,
+    /// Memory of the doorbell record: 8 bytes, of which the second word counts what was posted.
+    pub record: QueueMemory,
+    /// log2 of the number of WQEBBs (64 bytes).
+    pub log_wqebbs: u8,
+    /// How much of a frame's headers each WQE holds inline.
+    pub min_inline: MinWqeInlineMode,
+    /// Number that the device puts into CQEs beside the queue's own (24 bits).
+    pub user_index: u32,
+    /// What was posted completes as flushed when the queue is in the error state.
+    pub flush_in_error: bool,
+    /// A WQE may hold several frames (ENHANCED_MPSW).
+    pub multi_packet: bool,
+}
+
+/// A send queue as the device has it.
+#[derive(Debug)]
+pub struct SqObject {
+    sqn: Qpn,
+    owned: Owned<SqAttr>,
+}
+
+impl Device {
+    /// CREATE_SQ: a queue in RST.
+    pub fn create_sq(&self, attr: SqAttr) -> Result<SqObject, Error> {
+        let caps = self.caps();
+        if caps.general.log_max_sq() == 0 {
+            let what = "the device has no send queues but those of QPs (capability log_max_sq)";
+            return Err(invalid("CREATE_SQ", what));
+        }
+        let most = caps.general.log_max_wq_sz();
+        if attr.log_wqebbs > most {
+            let what = "log2 of the WQEBBs";
+            return Err(limit("CREATE_SQ", what, attr.log_wqebbs.into(), most.into()));
+        }
+        fits("CREATE_SQ", "the user index", attr.user_index, 24)?;
+        let mut input = CreateSqIn::new();
+        let context = input.ctx_mut();
+        context
+            .set_state(SqState::RST)
+            .set_flush_in_error_en(attr.flush_in_error)
+            .set_allow_multi_pkt_send_wqe(attr.multi_packet)
+            .set_min_wqe_inline_mode(attr.min_inline)
+            .set_ts_format(caps.sq_timestamps)
+            .set_user_index(attr.user_index)
+            .set_cqn(attr.cq.cqn().0);
+        match &attr.tis {
+            Some(tis) => context.set_tis_lst_sz(1).set_tis_num_0(tis.tisn().0),
+            None => context.set_non_wire(true),
+        };
+        context
+            .wq_mut()
+            .set_wq_type(WqType::CYCLIC)
+            .set_pd(attr.pd.pdn())
+            .set_uar_page(attr.uar.page_id())
+            .set_log_wq_stride(LOG_WQEBB)
+            .set_log_wq_sz(attr.log_wqebbs)
+            .set_wq_umem_id(attr.ring.umem().id())
+            .set_wq_umem_offset(attr.ring.offset())
+            .set_wq_umem_valid(true)
+            .set_dbr_umem_id(attr.record.umem().id())
+            .set_dbr_addr(attr.record.offset())
+            .set_dbr_umem_valid(true);
+        let mut output = CreateSqOut::zeroed();
+        let object = self.create(&input, &mut output)?;
+        Ok(SqObject { sqn: Qpn(output.sqn()), owned: Owned::new(object, attr) })
+    }
+}
+
+impl SqObject {
+    /// The queue's number, which its WQEs and doorbells carry.
+    pub fn sqn(&self) -> Qpn {
+        self.sqn
+    }
+
+    /// What it was created from.
+    pub fn attr(&self) -> &SqAttr {
+        self.owned.parents()
+    }
+
+    /// The DevX object, for subscribing to its events.
+    pub fn object(&self) -> &verbless_devx::DevxObject {
+        self.owned.object()
+    }
+
+    /// MODIFY_SQ: RST → RDY. It sends from here on.
+    pub fn to_ready(&self) -> Result<(), Error> {
+        self.modify(SqState::RST, SqState::RDY)
+    }
+
+    /// MODIFY_SQ to ERR, from the state that it is in.
+    pub fn to_error(&self) -> Result<(), Error> {
+        self.modify(self.query()?.state(), SqState::ERR)
+    }
+
+    /// MODIFY_SQ to RST, from the state that it is in: all that was posted is forgotten, and the
+    /// next WQE has index 0.
+    pub fn to_reset(&self) -> Result<(), Error> {
+        self.modify(self.query()?.state(), SqState::RST)
+    }
+
+    /// MODIFY_SQ from a state, in which the queue must be, to another one.
+    pub fn modify(&self, from: SqState, to: SqState) -> Result<(), Error> {
+        let mut input = ModifySqIn::new();
+        input.set_sqn(self.sqn.0).set_sq_state(from);
+        input.ctx_mut().set_state(to);
+        send::modify_object(self.owned.object(), &input)
+    }
+
+    /// QUERY_SQ: the context as the device holds it now.
+    pub fn query(&self) -> Result<SqContext, Error> {
+        let mut input = QuerySqIn::new();
+        input.set_sqn(self.sqn.0);
+        let mut output = Box::new(QuerySqOut::zeroed());
+        send::query_object(self.owned.object(), &input, &mut *output)?;
+        Ok(*output.sq_context())
+    }
+
+    /// DESTROY_SQ. On failure the queue and its memory are leaked.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}

@@ -1,0 +1,214 @@
+//! What Ethernet frames go through beside their queues: transport domains, and transport interfaces
+//! for sending (TIS) and receiving (TIR).
+//!
+//! An SQ sends through a TIS. A flow rule leads to a TIR, and a TIR to an RQ. Both belong to a
+//! transport domain, within which a device may keep a sender's own frames from coming back.
+
+use std::fmt;
+use std::sync::Arc;
+
+use verbless_devx::{Error, Pd};
+use verbless_prm::{
+    AllocTransportDomainIn, AllocTransportDomainOut, CreateTirIn, CreateTirOut, CreateTisIn,
+    CreateTisOut, ModifyTisIn, QueryTirIn, QueryTirOut, QueryTisIn, QueryTisOut, RxHashFn,
+    TirContext, TirDispType, TisContext,
+};
+
+use crate::device::Device;
+use crate::error::{fits, invalid};
+use crate::owned::Owned;
+use crate::rq::RqObject;
+use crate::send;
+use verbless_ring::number::{Tirn, Tisn};
+
+/// A transport domain. What is made in it keeps it.
+pub struct TransportDomain {
+    number: u32,
+    owned: Owned<()>,
+}
+
+/// What a TIS is made of.
+#[derive(Debug, Clone)]
+pub struct TisAttr {
+    /// The domain that it belongs to.
+    pub domain: Arc<TransportDomain>,
+    /// Priority of the frames (IEEE 802.1p), 0 to 7.
+    pub priority: u8,
+    /// Protection domain; only queues of IPoIB need one.
+    pub pd: Option<Pd>,
+}
+
+/// A transport interface for sending: what the frames of send queues have in common.
+#[derive(Debug)]
+pub struct TisObject {
+    tisn: Tisn,
+    owned: Owned<TisAttr>,
+}
+
+/// Which frames that were sent in a transport domain do not come back to its TIRs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SelfLoopback {
+    /// Not those to one receiver.
+    pub block_unicast: bool,
+    /// Not those to many.
+    pub block_multicast: bool,
+}
+
+/// What a TIR keeps.
+#[derive(Debug)]
+struct TirParents {
+    domain: Arc<TransportDomain>,
+    rq: Arc<RqObject>,
+}
+
+/// A direct transport interface for receiving: what flow rules lead to, and what leads to one RQ.
+#[derive(Debug)]
+pub struct TirObject {
+    tirn: Tirn,
+    owned: Owned<TirParents>,
+}
+
+impl Device {
+    /// ALLOC_TRANSPORT_DOMAIN.
+    pub fn alloc_transport_domain(&self) -> Result<TransportDomain, Error> {
+        let mut output = AllocTransportDomainOut::zeroed();
+        let object = self.create(&AllocTransportDomainIn::new(), &mut output)?;
+        Ok(TransportDomain { number: output.transport_domain(), owned: Owned::new(object, ()) })
+    }
+
+    /// CREATE_TIS.
+    pub fn create_tis(&self, attr: TisAttr) -> Result<TisObject, Error> {
+        if self.caps().general.log_max_tis() == 0 {
+            let what = "the device sends no raw Ethernet frames (capability log_max_tis)";
+            return Err(invalid("CREATE_TIS", what));
+        }
+        fits("CREATE_TIS", "the priority", attr.priority.into(), 3)?;
+        let mut input = CreateTisIn::new();
+        let context = input.ctx_mut();
+        // The field's lowest bit has another meaning on InfiniBand, and is 0 on Ethernet.
+        context.set_prio(attr.priority << 1).set_transport_domain(attr.domain.number);
+        if let Some(pd) = &attr.pd {
+            context.set_pd(pd.pdn());
+        }
+        let mut output = CreateTisOut::zeroed();
+        let object = self.create(&input, &mut output)?;
+        Ok(TisObject { tisn: Tisn(output.tisn()), owned: Owned::new(object, attr) })
+    }
+
+    /// CREATE_TIR: a direct one, which leads to one RQ.
+    pub fn create_tir(
+        &self,
+        domain: Arc<TransportDomain>,
+        rq: Arc<RqObject>,
+        loopback: SelfLoopback,
+    ) -> Result<TirObject, Error> {
+        if self.caps().general.log_max_tir() == 0 {
+            let what = "the device receives no raw Ethernet frames (capability log_max_tir)";
+            return Err(invalid("CREATE_TIR", what));
+        }
+        let mut input = CreateTirIn::new();
+        input
+            .ctx_mut()
+            .set_disp_type(TirDispType::DIRECT)
+            .set_rx_hash_fn(RxHashFn::NONE)
+            .set_inline_rqn(rq.rqn().0)
+            .set_transport_domain(domain.number)
+            .set_self_lb_block(
+                u8::from(loopback.block_unicast) | u8::from(loopback.block_multicast) << 1,
+            );
+        let mut output = CreateTirOut::zeroed();
+        let object = self.create(&input, &mut output)?;
+        let parents = TirParents { domain, rq };
+        Ok(TirObject { tirn: Tirn(output.tirn()), owned: Owned::new(object, parents) })
+    }
+}
+
+impl TransportDomain {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// DEALLOC_TRANSPORT_DOMAIN.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}
+
+impl fmt::Debug for TransportDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TransportDomain({:#x})", self.number)
+    }
+}
+
+impl TisObject {
+    /// Its number.
+    pub fn tisn(&self) -> Tisn {
+        self.tisn
+    }
+
+    /// What it was created from.
+    pub fn attr(&self) -> &TisAttr {
+        self.owned.parents()
+    }
+
+    /// MODIFY_TIS: sets the priority of the frames, 0 to 7.
+    pub fn set_priority(&self, priority: u8) -> Result<(), Error> {
+        fits("MODIFY_TIS", "the priority", priority.into(), 3)?;
+        let mut input = ModifyTisIn::new();
+        input.set_tisn(self.tisn.0);
+        input.bitmask_mut().set_prio(true);
+        input.ctx_mut().set_prio(priority << 1);
+        send::modify_object(self.owned.object(), &input)
+    }
+
+    /// QUERY_TIS: the context as the device holds it now.
+    pub fn query(&self) -> Result<TisContext, Error> {
+        let mut input = QueryTisIn::new();
+        input.set_tisn(self.tisn.0);
+        let mut output = QueryTisOut::zeroed();
+        send::query_object(self.owned.object(), &input, &mut output)?;
+        Ok(*output.tis_context())
+    }
+
+    /// DESTROY_TIS.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}
+
+impl TirObject {
+    /// Its number.
+    pub fn tirn(&self) -> Tirn {
+        self.tirn
+    }
+
+    /// The domain that it belongs to.
+    pub fn domain(&self) -> &Arc<TransportDomain> {
+        &self.owned.parents().domain
+    }
+
+    /// The receive queue that it leads to.
+    pub fn rq(&self) -> &Arc<RqObject> {
+        &self.owned.parents().rq
+    }
+
+    /// The DevX object, which flow rules name.
+    pub fn object(&self) -> &verbless_devx::DevxObject {
+        self.owned.object()
+    }
+
+    /// QUERY_TIR: the context as the device holds it now.
+    pub fn query(&self) -> Result<TirContext, Error> {
+        let mut input = QueryTirIn::new();
+        input.set_tirn(self.tirn.0);
+        let mut output = Box::new(QueryTirOut::zeroed());
+        send::query_object(self.owned.object(), &input, &mut *output)?;
+        Ok(*output.tir_context())
+    }
+
+    /// DESTROY_TIR. The kernel refuses it while a flow rule leads to it.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}

@@ -2,8 +2,8 @@
 
 use verbless_prm as prm;
 use verbless_prm::{
-    AtomicCap, AtomicReqEndianness, HcaCap, HcaCap2, QueryHcaCapIn, QueryHcaCapOut, RoceCap,
-    TimestampFormat, TimestampFormatCap,
+    AtomicCap, AtomicReqEndianness, EthernetOffloadCap, HcaCap, HcaCap2, QueryHcaCapIn,
+    QueryHcaCapOut, RoceCap, TimestampFormat, TimestampFormatCap,
 };
 
 use verbless_devx::{Context, Error};
@@ -77,6 +77,8 @@ pub struct Caps {
     pub atomic: Option<Box<AtomicCap>>,
     /// The whole RoCE page, if the port has it.
     pub roce: Option<Box<RoceCap>>,
+    /// The whole page of Ethernet offloads, if the device has them.
+    pub ethernet: Option<Box<EthernetOffloadCap>>,
 }
 
 /// What the context of a queue must say of timestamps, by the capability of its kind: the
@@ -126,6 +128,13 @@ impl Caps {
             }
             false => None,
         };
+        let ethernet = match g.eth_net_offloads() {
+            true => {
+                let page = query_hca_cap(context, CapPage::ETHERNET_OFFLOADS, CapMode::Current)?;
+                Some(Box::new(*EthernetOffloadCap::from_prefix(&page[..]).ok_or_else(short)?))
+            }
+            false => None,
+        };
         // The RoCE page speaks for queue pairs, where there is one.
         let qp_timestamps = roce.as_ref().map_or(g.sq_ts_format(), |roce| roce.qp_ts_format());
         Ok(Self {
@@ -156,6 +165,7 @@ impl Caps {
             general_2,
             atomic,
             roce,
+            ethernet,
         })
     }
 
@@ -169,6 +179,12 @@ impl Caps {
             // rdma-core takes either (`mlx5.h`, `verbs.c`: RC and DCI support DMA MMO).
             Capability::Dma => self.general.dma_mmo_qp() || self.general.dma_mmo_sq(),
             Capability::WaitOnData => self.general.wait_on_data(),
+            Capability::FrameChecksums => {
+                self.ethernet.as_ref().is_some_and(|page| page.csum_cap())
+            }
+            Capability::VlanInsertion => {
+                self.ethernet.as_ref().is_some_and(|page| page.wqe_vlan_insert())
+            }
             Capability::UmrAtomic => {
                 self.general.atomic() && !self.general.umr_modify_atomic_disabled()
             }

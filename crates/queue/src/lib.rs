@@ -44,6 +44,8 @@
 //! | [`SharedReceiveQueue`] | yes | no | as a send queue |
 //! | [`CompletionQueue`] | yes | no | as a `Cq` |
 //! | [`SrqReturns`] | yes | yes | atomic words |
+//! | [`FrameReceiver`] | yes | no | as a send queue |
+//! | [`ReceivedFrame`], [`FrameCqe`] | yes | yes | copies of what was in the ring |
 //! | [`CqCleaner`] | yes | no | one thread cleans at a time, beside whoever polls |
 //! | [`Cqe`] | yes | yes | a copy of what was in the ring |
 //! | [`Completion`] | yes | yes | a plain value |
@@ -59,7 +61,7 @@ pub mod region;
 mod wait;
 
 pub use verbless_ring::{
-    access, address, completion, cq, dispatch, qp, ring, service, shared, types, uar, wr,
+    access, address, completion, cq, dispatch, frames, qp, ring, service, shared, types, uar, wr,
 };
 
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
@@ -72,10 +74,11 @@ pub use domain::{
     SendHalf, SharedRegion, SplitError, Srq, SrqConfig, UmrKey,
 };
 pub use events::{CqEvents, Parked};
+pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
 pub use page::map_uar;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 pub use region::{Memory, RangeError, Region, RemoteRegion};
-pub use service::{Rc, Uc, Ud};
+pub use service::{Eth, Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
 pub use verbless_command::{AccessKey, Error, ErrorKind};

@@ -18,15 +18,16 @@ use verbless_prm::hot::{self, cqe_opcode, opcode};
 use verbless_prm::{CqeOpcode, DatagramSegment, WqeOpcode};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::cq::{CompletionQueueParts, Notify};
+use verbless_ring::frames::PolledFrame;
 use verbless_ring::qp::{BlueFlame, Polled, ReceiveQueueParts, SendQueueParts};
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_ring::shared::SharedReceiveQueueParts;
 use verbless_ring::uar::UarPage;
-use verbless_ring::wr::{Inline, PostError, Send, Umr, Write};
+use verbless_ring::wr::{Frame, Inline, PostError, Send, Umr, Write};
 use verbless_ring::{
     AddressHandle, Completion, CompletionError, CompletionQueue, Cqe, Cqn, Datagram, Destination,
-    Dispatched, Dispatcher, Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue,
-    Sge, SharedReceiveQueue, Ud, WqeIndex,
+    Dispatched, Dispatcher, Eth, FrameReceiver, Lkey, QKey, Qpn, QueuePair, ReceiveQueue,
+    RemoteAddr, Rkey, SendQueue, Sge, SharedReceiveQueue, Ud, WqeIndex,
 };
 
 const QPN: u32 = 0x123;
@@ -35,6 +36,9 @@ const WQEBBS: usize = 256;
 const ROUND: usize = 128;
 const ROUNDS: usize = 32;
 const BATCH: usize = 32;
+/// Inline bytes of a frame, and the user index of the receiver.
+const HEADER: usize = 18;
+const USER: u32 = 7;
 
 type Posted = Result<WqeIndex, PostError>;
 
@@ -138,6 +142,30 @@ fn line_dispatch(
 }
 
 #[inline(never)]
+fn line_post_frame(
+    queue: &mut SendQueue<Eth>,
+    header: &[u8; HEADER],
+    body: Sge,
+    cookie: u64,
+) -> Posted {
+    queue.post(&Frame::new(header, body).ip_checksum().l4_checksum().signaled(), cookie)
+}
+
+#[inline(never)]
+fn line_poll_frame(frames: &mut FrameReceiver, cq: &mut CompletionQueue) -> PolledFrame {
+    frames.poll(cq)
+}
+
+#[inline(never)]
+fn line_poll_frames(
+    frames: &mut FrameReceiver,
+    cq: &mut CompletionQueue,
+    into: &mut [PolledFrame; BATCH],
+) -> usize {
+    frames.poll_into(cq, into)
+}
+
+#[inline(never)]
 fn line_arm(cq: &mut CompletionQueue) {
     cq.arm(Notify::Next);
     cq.event_received();
@@ -160,6 +188,10 @@ struct World {
     peer: Destination,
     pool: SharedReceiveQueue,
     table: Dispatcher<QueuePair>,
+    frames: SendQueue<Eth>,
+    header: [u8; HEADER],
+    receiver: FrameReceiver,
+    received: [PolledFrame; BATCH],
 }
 
 /// `length` bytes, exactly.
@@ -239,6 +271,22 @@ impl World {
             stride: 16,
             record: record_of(&memory(8)),
         });
+        let frames = SendQueue::of(SendQueueParts {
+            qpn: Qpn(QPN),
+            ring: ring_of(&memory(64 * WQEBBS)),
+            record: record_of(&memory(8)),
+            doorbell: page.doorbell(),
+            max_sges: 4,
+            max_inline: 256,
+            signal_all: false,
+            blueflame: BlueFlame::Never,
+        });
+        let frame_receives = ReceiveQueue::new(ReceiveQueueParts {
+            qpn: Qpn(QPN),
+            ring: ring_of(&memory(16 * WQEBBS)),
+            stride: 16,
+            record: record_of(&memory(8)),
+        });
         let pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
             ring: ring_of(&memory(32 * WQEBBS)),
             stride: 32,
@@ -272,6 +320,10 @@ impl World {
             peer: AddressHandle::new(way).to(Qpn(0x99), QKey(1)),
             pool: pool.unwrap(),
             table,
+            frames: frames.unwrap(),
+            header: [0x12; HEADER],
+            receiver: FrameReceiver::new(frame_receives.unwrap(), USER).unwrap(),
+            received: [const { None }; BATCH],
         }
     }
 
@@ -305,6 +357,33 @@ impl World {
         let cqe = self.cqe(cqe_opcode::REQUESTER, opcode::SEND, self.completed as u16 - 2);
         self.datagrams.complete(cqe).unwrap();
         assert_eq!(self.datagrams.send.free() as usize, WQEBBS);
+    }
+
+    /// Completes every frame that was sent, of a wqebb each, by the last one.
+    fn complete_frames(&mut self) {
+        self.completed += ROUND;
+        let cqe = self.cqe(cqe_opcode::REQUESTER, opcode::SEND, self.completed as u16 - 1);
+        self.frames.complete(cqe).unwrap();
+        assert_eq!(self.frames.free() as usize, WQEBBS);
+    }
+
+    /// Posts receives of frames, and writes the CQE of each.
+    fn receive_frames(&mut self) {
+        for _ in 0..ROUND {
+            self.receiver.post(self.sges[0], 0).unwrap();
+            let mut cqe = hot::Cqe::zeroed();
+            cqe.set_opcode(CqeOpcode::RESPONDER_SEND).set_srqn_uidx(USER).set_l2_ok(true);
+            cqe.set_wqe_counter(self.completed as u16).set_owner(self.produced & WQEBBS != 0);
+            self.cqes.write_at(self.produced % WQEBBS * 64, cqe.as_bytes()).unwrap();
+            self.produced += 1;
+            self.completed += 1;
+        }
+    }
+
+    /// Whether all frames were polled.
+    fn received_all(&mut self) {
+        assert_eq!(self.receiver.free() as usize, WQEBBS);
+        assert!(self.cq.is_empty());
     }
 
     /// Completes every shared receive, the last first.
@@ -423,6 +502,22 @@ measured! {
         line_post_shared(&mut w.pool, [*black_box(&w.sges[0])], cookie);
     measured_shared_inlined: ROUND, |w, cookie|
         w.pool.post([*black_box(&w.sges[0])], cookie);
+    measured_frame: ROUND, |w, cookie|
+        line_post_frame(&mut w.frames, black_box(&w.header), *black_box(&w.sges[0]), cookie);
+    measured_frame_inlined: ROUND, |w, cookie|
+        w.frames.post(
+            &Frame::new(black_box(&w.header), *black_box(&w.sges[0]))
+                .ip_checksum()
+                .l4_checksum()
+                .signaled(),
+            cookie,
+        );
+    measured_receive: ROUND, |w, _cookie| line_poll_frame(&mut w.receiver, &mut w.cq);
+    measured_receive_inlined: ROUND, |w, _cookie| w.receiver.poll(&mut w.cq);
+    measured_receives: ROUND / BATCH, |w, _cookie|
+        line_poll_frames(&mut w.receiver, &mut w.cq, black_box(&mut w.received));
+    measured_receives_inlined: ROUND / BATCH, |w, _cookie|
+        w.receiver.poll_into(&mut w.cq, black_box(&mut w.received));
     measured_pair: ROUND, |w, cookie| {
         black_box(&line_post(&mut w.pair, *black_box(&w.sges[0]), *black_box(&w.remote), cookie));
         line_poll(&mut w.pair, &mut w.cq)
@@ -465,6 +560,24 @@ const CASES: &[Case] = &[
     case("datagram_inlined", false, nothing, measured_datagram_inlined, World::complete_datagrams),
     case("shared", false, nothing, measured_shared, World::complete_shared),
     case("shared_inlined", false, nothing, measured_shared_inlined, World::complete_shared),
+    case("frame", false, nothing, measured_frame, World::complete_frames),
+    case("frame_inlined", false, nothing, measured_frame_inlined, World::complete_frames),
+    case("receive", false, World::receive_frames, measured_receive, World::received_all),
+    case(
+        "receive_inlined",
+        false,
+        World::receive_frames,
+        measured_receive_inlined,
+        World::received_all,
+    ),
+    case("receives", false, World::receive_frames, measured_receives, World::received_all),
+    case(
+        "receives_inlined",
+        false,
+        World::receive_frames,
+        measured_receives_inlined,
+        World::received_all,
+    ),
     case("pair", false, World::write_round, measured_pair, World::poll),
     case("pair_inlined", false, World::write_round, measured_pair_inlined, World::poll),
 ];

@@ -374,6 +374,8 @@ pub enum Malformed {
     /// It names another queue. Not the device's fault if it was given to the wrong
     /// [`QueuePair`](crate::QueuePair).
     Queue(Qpn),
+    /// It carries another queue's user index.
+    UserIndex(u32),
     /// Its opcode is none that this queue can get.
     Opcode(u8),
     /// It completes a send request of another opcode than the one that was posted.
@@ -388,6 +390,7 @@ impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Queue(it) => write!(f, "it belongs to another queue pair, QP {it}"),
+            Self::UserIndex(it) => write!(f, "it belongs to another queue, of user index {it:#x}"),
             Self::Opcode(it) => write!(f, "opcode {it:#x}"),
             Self::WorkRequest(it) => {
                 write!(f, "work request opcode {it:#04x} is not the posted one")

@@ -223,8 +223,7 @@ impl CompletionQueue {
                 self.publish();
                 return None;
             }
-            let cqe = self.read_other();
-            if !cqe.is_retired() {
+            if let Some(cqe) = self.read_whole() {
                 return Some(cqe);
             }
         }
@@ -233,8 +232,16 @@ impl CompletionQueue {
     /// Takes a CQE that is ours and has more to say: a receive, an error, inline data.
     #[inline(never)]
     pub(crate) fn take_other(&mut self) -> Option<Cqe> {
+        match self.read_whole() {
+            Some(cqe) => Some(cqe),
+            None => self.take_behind(),
+        }
+    }
+
+    /// Reads any CQE that is ours, and steps over it; `None` of one that was cleaned away.
+    pub(crate) fn read_whole(&mut self) -> Option<Cqe> {
         let cqe = self.read_other();
-        if cqe.is_retired() { self.take_behind() } else { Some(cqe) }
+        (!cqe.is_retired() && !cqe.is_retired_frame()).then_some(cqe)
     }
 
     /// Reads any CQE that is ours, and steps over it.
@@ -314,13 +321,33 @@ impl CqCleaner {
     /// Call it when the device has taken the queue to RESET, and before the number can be assigned
     /// to another queue: then all CQEs of the queue are in the ring, and no more follow.
     pub fn clean(&self, qpn: Qpn) {
-        self.each(qpn, |_| ());
+        self.each(qpn, true, |_| ());
+    }
+
+    /// The same for a raw Ethernet send queue (SQ), beside which frames are received: a frame's CQE
+    /// has a flow tag in the number's place, which may be the same.
+    pub fn clean_sends(&self, sqn: Qpn) {
+        self.each(sqn, false, |_| ());
+    }
+
+    /// The same for a raw Ethernet receive queue (RQ): removes the CQEs of receives with this user
+    /// index. Where queue pairs report to the same completion queue, theirs must be others.
+    pub fn clean_frames(&self, user_index: u32) {
+        self.entries(|look| {
+            let request = RequestId::read(look);
+            let [word, _] = look.user_index_and_immediate();
+            let opcode = OpOwn::from_bits(look.op_own()).opcode();
+            let ours = CqeUserIndex::from_be(word).srqn_uidx() == user_index;
+            if ours && is_receive(opcode) && request.opcode_qpn.get() != RETIRED {
+                look.retire_frame(word);
+            }
+        });
     }
 
     /// The same for a queue pair on a shared receive queue, which gets back the WQEs of the removed
     /// receive completions.
     pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) {
-        self.each(qpn, |index| returns.give(index));
+        self.each(qpn, true, |index| returns.give(index));
     }
 
     /// Has receives of shared receive queues complete here from now on.
@@ -334,12 +361,31 @@ impl CqCleaner {
         Self { overwrites, ..self }
     }
 
-    /// Forgets them, and calls `receive` with the WQE of each receive among them.
+    /// Forgets those of a queue, of receives only if `receives`, and calls `receive` with the WQE
+    /// of each receive among them.
+    fn each(&self, qpn: Qpn, receives: bool, mut receive: impl FnMut(WqeIndex)) {
+        self.entries(|look| {
+            let request = RequestId::read(look);
+            let opcode = OpOwn::from_bits(look.op_own()).opcode();
+            // Where laps mix, a receive that is not ours to poll yet, or any more, has not been
+            // claimed either.
+            if request.opcode_qpn().qpn() == qpn.0
+                && (receives || !is_receive(opcode))
+                && look.retire(u32::from_ne_bytes(request.opcode_qpn.to_bytes()))
+                && opcode != cqe_opcode::INVALID
+                && is_receive(opcode)
+            {
+                receive(request.index());
+            }
+        });
+    }
+
+    /// Looks at each CQE that has not been polled.
     ///
     /// CQEs from the consumer index that the device knows of are looked at: some of them may have
     /// been polled, and it does no harm to mark those. When the index moves meanwhile, the device
     /// may have written entries anew, so that the first one that is not ours is not the end.
-    fn each(&self, qpn: Qpn, mut receive: impl FnMut(WqeIndex)) {
+    fn entries(&self, mut look_at: impl FnMut(&Look<'_>)) {
         let first = self.consumer.load();
         let mut moved = self.overwrites;
         for index in 0..self.ring.entries() {
@@ -351,19 +397,8 @@ impl CqCleaner {
                     break;
                 }
             }
-            if !ours && !self.overwrites {
-                continue;
-            }
-            let request = RequestId::read(&look);
-            let opcode = OpOwn::from_bits(look.op_own()).opcode();
-            // Where laps mix, a receive that is not ours to poll yet, or any more, has not been
-            // claimed either.
-            if request.opcode_qpn().qpn() == qpn.0
-                && look.retire(u32::from_ne_bytes(request.opcode_qpn.to_bytes()))
-                && opcode != cqe_opcode::INVALID
-                && is_receive(opcode)
-            {
-                receive(request.index());
+            if ours || self.overwrites {
+                look_at(&look);
             }
         }
     }
@@ -563,6 +598,11 @@ impl Cqe {
     #[inline(always)]
     const fn is_retired(&self) -> bool {
         self.request.opcode_qpn.get() == RETIRED
+    }
+
+    /// Whether it was of a frame, and was cleaned away.
+    const fn is_retired_frame(&self) -> bool {
+        self.is_receive() && self.outcome.user_index.get() == RETIRED
     }
 
     /// Whether it is a requester's good CQE without data.

@@ -15,7 +15,8 @@
 //!
 //! With many queues on one CQ, a [`Dispatcher`] finds the queue of each CQE.
 //!
-//! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]. Several may
+//! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]; [`Eth`] has
+//! send queues of whole Ethernet frames, and a [`FrameReceiver`] takes those in. Several may
 //! draw on a [`SharedReceiveQueue`]; datagrams name a [`Destination`]; [`wr::Umr`] changes memory
 //! keys while everything runs.
 //!
@@ -34,6 +35,7 @@ pub mod address;
 pub mod completion;
 pub mod cq;
 pub mod dispatch;
+pub mod frames;
 pub mod number;
 #[cfg(test)]
 mod order;
@@ -51,7 +53,8 @@ pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, CqCleaner, Cqe, RequestId};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
+pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
-pub use service::{Rc, Uc, Ud};
+pub use service::{Eth, Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

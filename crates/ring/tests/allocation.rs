@@ -13,10 +13,12 @@ use verbless_ring::access::KeyAccess;
 use verbless_ring::cq::Notify;
 use verbless_ring::shared::SharedReceiveQueueParts;
 use verbless_ring::wr::{
-    CompareSwap, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send, SendImm, Umr,
-    Write, WriteImm,
+    CompareSwap, FetchAdd, Frame, Inline, LocalInvalidate, Nop, PostError, Read, Send, SendImm,
+    Umr, Write, WriteImm,
 };
-use verbless_ring::{Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud};
+use verbless_ring::{
+    Eth, FrameReceiver, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud,
+};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -91,6 +93,34 @@ fn posting_polling_arming_and_failing_allocate_nothing() {
         assert_eq!(sender.queue.post(&Nop::new(), 0), Err(PostError::Full));
         let cqe = sender.device.completion(opcode::NOP, last);
         sender.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+fn frames_that_come_and_go_allocate_nothing() {
+    let mut sender = Sender::<Eth>::of(Settings::default());
+    let Receiver { queue, .. } = Receiver::new(0x123, 16, 32);
+    let mut frames = FrameReceiver::new(queue, 7).unwrap();
+    let sge = Sge::new(0, 8, Lkey(1));
+    let mut into = [const { None }; 4];
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let index = sender.queue.post(&Frame::new(&[1; 18], [sge; 2]), lap).unwrap();
+        assert!(sender.queue.post(&Frame::new(&[1; 17], sge), lap).is_err());
+        let cqe = sender.device.completion(opcode::SEND, index.0);
+        sender.queue.complete(cqe).unwrap();
+        for opcode in [cqe_opcode::RESPONDER_SEND, cqe_opcode::RESPONDER_ERROR] {
+            let index = frames.post(sge, lap).unwrap();
+            for user_index in [7, 8] {
+                let mut cqe = sender.device.cqe(opcode, 0, index.0);
+                cqe.set_srqn_uidx(user_index);
+                sender.device.push(cqe);
+            }
+        }
+        assert!(frames.poll(&mut sender.device.queue).unwrap().is_ok());
+        assert_eq!(frames.poll_into(&mut sender.device.queue, &mut into), 3);
+        assert!(into.iter().flatten().all(Result::is_err));
     }
     assert_eq!(ALLOCATIONS.get(), before);
 }

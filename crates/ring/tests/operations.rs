@@ -8,11 +8,11 @@ use support::{Sender, Settings, to_lid};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::service::{SERVICES, Service};
 use verbless_ring::wr::{
-    Capability, CompareSwap, FetchAdd, LocalInvalidate, MemoryCopy, Nop, OPERATIONS, OperationInfo,
-    PostError, Read, Request, Scratch, Send, SendImm, SendInvalidate, Umr, Unsupported, Until,
-    Wait, WorkRequest, Write, WriteImm,
+    Capability, CompareSwap, FetchAdd, Frame, LEAST_HEADER, LocalInvalidate, MemoryCopy, Nop,
+    OPERATIONS, OperationInfo, PostError, Read, Request, Scratch, Send, SendImm, SendInvalidate,
+    Umr, Unsupported, Until, Wait, WorkRequest, Write, WriteImm,
 };
-use verbless_ring::{Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, Uc, Ud};
+use verbless_ring::{Eth, Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, Uc, Ud};
 
 /// A request and the service of a queue.
 struct Posting<S, W>(PhantomData<S>, W);
@@ -41,7 +41,8 @@ struct Answer {
 }
 
 fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
-    let settings = Settings { wqebbs, max_sges: 1, max_inline: 0, ..Settings::default() };
+    let settings =
+        Settings { wqebbs, max_sges: 1, max_inline: LEAST_HEADER, ..Settings::default() };
     let mut queue = Sender::<S>::of(settings).queue;
     queue.set_capabilities(|capability| Some(capability) != lacks);
     queue
@@ -53,6 +54,7 @@ macro_rules! ask {
         ask!(@ Rc, $wqebbs, $lacks, $answers, $($request),*);
         ask!(@ Uc, $wqebbs, $lacks, $answers, $($request),*);
         ask!(@ Ud, $wqebbs, $lacks, $answers, $($request),*);
+        ask!(@ Eth, $wqebbs, $lacks, $answers, $($request),*);
     };
     (@ $service:ty, $wqebbs:expr, $lacks:expr, $answers:ident, $($request:expr),*) => {$({
         let mut queue = queue::<$service>($wqebbs, $lacks);
@@ -92,6 +94,7 @@ fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
         MemoryCopy::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
         Wait::new(0x1000, Lkey(1), Until::equal(1)),
         Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
+        Frame::new(&[0; LEAST_HEADER as usize], sge),
     );
     answers
 }

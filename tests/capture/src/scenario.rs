@@ -363,13 +363,13 @@ pub const QKEY: u32 = 0x1122_3344;
 
 #[cfg(test)]
 mod tests {
-    use verbless_queue::service::SERVICES;
+    use verbless_queue::service::{Eth, SERVICES, Service};
 
     use super::*;
 
     #[test]
-    fn every_service_of_the_driver_is_recorded_up_to_rts() {
-        for service in SERVICES {
+    fn every_service_of_queue_pairs_is_recorded_up_to_rts() {
+        for service in SERVICES.into_iter().filter(|it| *it != Eth::INFO) {
             let reaches_rts = |case: &Case| {
                 matches!(case, Case::Qp(case) if case.service == service.service
                     && case.steps.iter().any(|step| matches!(step, Step::Rts { .. })))

@@ -23,6 +23,9 @@ const ROOTS: &[&str] = &[
     "line_post_umr",
     "line_post_shared",
     "line_complete_shared",
+    "line_post_frame",
+    "line_poll_frame",
+    "line_poll_frames",
 ];
 
 /// Where an operation must not get to.

@@ -143,6 +143,30 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: None,
         floor: None,
     },
+    Operation {
+        name: "post a frame, 18 B inline, 1 SGE",
+        case: "frame",
+        function: "frame",
+        bound: 93.0,
+        rdma_core: None,
+        floor: None,
+    },
+    Operation {
+        name: "poll one frame",
+        case: "receive",
+        function: "receive",
+        bound: 74.0,
+        rdma_core: None,
+        floor: None,
+    },
+    Operation {
+        name: "poll frames in 32s, each",
+        case: "receives",
+        function: "receives",
+        bound: 61.0,
+        rdma_core: None,
+        floor: None,
+    },
 ];
 
 /// Measures, prints the table and `N passed, N failed, N skipped`; the result says whether every

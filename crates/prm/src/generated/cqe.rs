@@ -343,7 +343,8 @@ structure! {
         timestamp set_timestamp: number(u64, 384, 64);
         /// Requester: opcode of the WQE. `0x38.31:24`
         wqe_opcode set_wqe_opcode: named(WqeOpcode(u8), 448, 8);
-        /// Number of the QP or SQ; on Ethernet receive the flow tag. `0x38.23:0`
+        /// Number of the QP or SQ; on Ethernet receive the flow tag of the rule that led to the
+        /// queue. `0x38.23:0`
         qpn set_qpn: number(u32, 456, 24);
         /// Index of the WQE: of its first WQEBB for a requester, of the receive WQE for a
         /// responder; all earlier ones are done too. `0x3c.31:16`

@@ -8,8 +8,8 @@ use crate::macros::prelude::*;
 
 pub use super::{
     AtomicSegment, CqArmDoorbell, CqDoorbellRecord, Cqe, CqeError, CtrlSegment, DataSegment,
-    DatagramSegment, InlineHeader, MaskedAtomicSegment, MmoSegment, QpDoorbellRecord, RaddrSegment,
-    SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment, WaitDataSegment,
+    DatagramSegment, EthSegment, InlineHeader, MaskedAtomicSegment, MmoSegment, QpDoorbellRecord,
+    RaddrSegment, SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment, WaitDataSegment,
 };
 pub use crate::wqe::{OCTOWORD, WQEBB};
 
@@ -287,6 +287,26 @@ word! {
 }
 
 word! {
+    /// The word at 0x1c of `cqe`.
+    CqeFrame(u32) at 0x1c packs {
+        /// The L4 checksum is right.
+        l4_ok with_l4_ok: flag(26);
+        /// The IP checksum is right.
+        l3_ok with_l3_ok: flag(25);
+        /// The Ethernet frame is sound.
+        l2_ok with_l2_ok: flag(24);
+        /// L4 header of the packet.
+        l4_hdr_type with_l4_hdr_type: bits(u8, 20, 3);
+        /// L3 header of the packet.
+        l3_hdr_type with_l3_hdr_type: bits(u8, 18, 2);
+        /// A VLAN tag was stripped.
+        has_vlan with_has_vlan: flag(16);
+        /// The stripped VLAN tag.
+        vlan_info with_vlan_info: bits(u16, 0, 16);
+    }
+}
+
+word! {
     /// The word at 0x20 of `cqe`.
     CqeUserIndex(u32) at 0x20 packs {
         /// LRO: number of segments that were merged.
@@ -301,7 +321,8 @@ word! {
     OpcodeQpn(u32) at 0x38 packs {
         /// Requester: opcode of the WQE.
         wqe_opcode with_wqe_opcode: bits(u8, 24, 8);
-        /// Number of the QP or SQ; on Ethernet receive the flow tag.
+        /// Number of the QP or SQ; on Ethernet receive the flow tag of the rule that led to the
+        /// queue.
         qpn with_qpn: bits(u32, 0, 24);
     }
 }
@@ -608,6 +629,41 @@ impl DatagramSegment {
     pub const RMAC_AT: usize = 0x14;
     /// Where `rgid` is, in bytes.
     pub const RGID_AT: usize = 0x20;
+}
+
+word! {
+    /// The word at 0x4 of `eth_segment`.
+    EthChecksums(u8) at 0x4 packs {
+        /// Compute the outer L4 checksum.
+        l4_cs with_l4_cs: flag(7);
+        /// Compute the outer IP checksum.
+        l3_cs with_l3_cs: flag(6);
+        /// Compute the inner L4 checksum.
+        l4_inner_cs with_l4_inner_cs: flag(5);
+        /// Compute the inner IP checksum.
+        l3_inner_cs with_l3_inner_cs: flag(4);
+    }
+}
+
+word! {
+    /// The word at 0xc of `eth_segment`.
+    EthStart(u32) at 0xc {
+        /// Instead of inlining: insert the VLAN tag vlan_tci.
+        insert_vlan with_insert_vlan: flag(31);
+        /// Bytes of inlined headers; the first two are in this segment, the rest follows it.
+        inline_hdr_sz with_inline_hdr_sz: bits(u16, 16, 16);
+        /// The inserted tag is a service VLAN tag (0x88a8).
+        insert_svlan with_insert_svlan: flag(16);
+        /// First two bytes of the inlined headers.
+        inline_hdr_start with_inline_hdr_start: bits(u16, 0, 16);
+        /// VLAN tag to insert.
+        vlan_tci with_vlan_tci: bits(u16, 0, 16);
+    }
+}
+
+impl EthSegment {
+    /// Where `flow_table_metadata` is, in bytes.
+    pub const FLOW_TABLE_METADATA_AT: usize = 0x8;
 }
 
 impl UmrCtrlSegment {

@@ -24,7 +24,7 @@ use verbless_ring::qp::{
     WithSrq,
 };
 use verbless_ring::ring::{OutOfBounds, RecordMemory, RingMemory};
-use verbless_ring::service::{Rc, Service};
+use verbless_ring::service::{Eth, Rc, Service};
 use verbless_ring::shared::SrqReturns;
 use verbless_ring::wr::Capability;
 
@@ -243,6 +243,10 @@ impl Domain {
         receives: ReceiveShape,
     ) -> Result<Built<S>, Error> {
         self.check(config)?;
+        if S::TYPE == Eth::TYPE {
+            let hint = "raw Ethernet has no queue pairs, but send queues and receive queues apart";
+            return Err(Error::new(ErrorKind::Input, "making a queue pair", hint));
+        }
         let wqebbs = config.sends.max(1).saturating_mul(config.wqebbs_per_send(S::ADDRESS_DS));
         let wqebbs = power("wqebbs of a send ring", wqebbs, self.device.caps().log_max_qp_wqebbs)?;
         let (receive_bytes, log_receive_wqes, log_receive_stride, shared) = match receives {

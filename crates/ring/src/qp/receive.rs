@@ -63,6 +63,11 @@ impl ReceiveQueue {
         self.record.store(0);
     }
 
+    /// The number of the QP or RQ.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
     /// Receives that the ring has room for.
     pub fn capacity(&self) -> u32 {
         self.ring.count()
@@ -100,6 +105,11 @@ impl ReceiveQueue {
         if cqe.qpn() != self.qpn {
             return Err(malformed(Malformed::Queue(cqe.qpn())));
         }
+        self.complete_any(cqe)
+    }
+
+    /// The same of a CQE that does not say which queue it is of, or says it elsewhere.
+    pub(crate) fn complete_any(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         let operation = match cqe.opcode() {
             cqe_opcode::RESPONDER_SEND => Operation::Receive,
             cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm,
@@ -125,8 +135,9 @@ impl ReceiveQueue {
         }
     }
 
+    /// The cookie of the oldest receive, whose slot is free from here on, if this index is its.
     #[inline(always)]
-    fn retire(&mut self, WqeIndex(index): WqeIndex) -> Option<u64> {
+    pub(crate) fn retire(&mut self, WqeIndex(index): WqeIndex) -> Option<u64> {
         // Modulo the ring: all that Linux's drivers read out of it.
         let other = (u32::from(index) ^ self.consumer) & (self.ring.count() - 1);
         if self.consumer == self.producer || other != 0 {
@@ -167,7 +178,7 @@ impl ReceiveQueue {
 
     /// Tells the doorbell record what is in the ring.
     #[inline(always)]
-    pub(super) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         event(Event::Barrier("before_doorbell_record"));
         barrier::before_doorbell_record();
         self.record.store(self.producer & 0xffff);

@@ -14,11 +14,13 @@ use zerocopy::big_endian::U32;
 use crate::completion::{Completion, CompletionError, Failure, Malformed, malformed};
 use crate::cq::{Cqe, Outcome, RequestId};
 use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots};
-use crate::service::{Rc, Service};
+use crate::service::{Eth, Rc, Service};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
 use crate::uar::{Copied, CopyLimit, SendDoorbell, barrier};
-use crate::wr::{Capability, Limits, OperationInfo, PostError, Unsupported, WorkRequest};
+use crate::wr::{
+    Capability, LEAST_HEADER, Limits, OperationInfo, PostError, Unsupported, WorkRequest,
+};
 
 /// Which requests are copied to the device along with the doorbell, when their queue has a
 /// BlueFlame register: saves the device a read of the ring, costs the CPU some stores.
@@ -157,7 +159,12 @@ impl<S: Service> SendQueue<S> {
             control: CtrlWord::new().with_qpn(qpn).into_bits(),
             request: OpcodeQpn::new().with_qpn(qpn).into_bits().to_be(),
             flags: CtrlFlags::new().with_ce(ce).into_bits().to_be(),
-            limits: Limits { sges: parts.max_sges, inline: parts.max_inline, lacks: 0 },
+            limits: Limits {
+                sges: parts.max_sges,
+                inline: parts.max_inline,
+                header: LEAST_HEADER,
+                lacks: 0,
+            },
             copy: match parts.blueflame {
                 BlueFlame::Always => [copied, copied],
                 BlueFlame::Inline => [CopyLimit::NONE, copied],
@@ -497,6 +504,28 @@ impl<S: Service> SendQueue<S> {
         event(Event::Barrier("after_doorbell"));
         barrier::after_doorbell();
         Ok(WqeIndex(index as u16))
+    }
+}
+
+impl SendQueue<Eth> {
+    /// Bytes that a [`Frame`](crate::wr::Frame) has inline at least: [`LEAST_HEADER`] unless
+    /// [`SendQueue::set_least_header`] said otherwise.
+    pub fn least_header(&self) -> u32 {
+        self.limits.header
+    }
+
+    /// Says how many bytes of each frame the device needs inline, by what its context has in
+    /// `min_wqe_inline_mode`: none, [`LEAST_HEADER`] for the Ethernet header, or more.
+    ///
+    /// # Errors
+    /// More than the queue takes inline.
+    pub fn set_least_header(&mut self, bytes: u32) -> Result<(), LayoutError> {
+        if bytes > self.limits.inline {
+            let why = "is longer than the inline data that the queue was made for";
+            return Err(LayoutError::new("the least inline header", why, bytes.into()));
+        }
+        self.limits.header = bytes;
+        Ok(())
     }
 }
 

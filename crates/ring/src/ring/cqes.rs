@@ -178,6 +178,13 @@ impl Look<'_> {
         self.difference & 0xfd == 0
     }
 
+    /// What most CQEs of receives are: ours, a good one without data of its own or an immediate.
+    /// Only the solicited bit may be set.
+    #[inline(always)]
+    pub(crate) fn is_plain_receive(&self) -> bool {
+        self.difference & 0xfd == cqe_opcode::RESPONDER_SEND << 4
+    }
+
     /// Not written yet.
     #[inline(always)]
     pub(crate) fn is_not_ours(&self) -> bool {
@@ -212,6 +219,13 @@ impl Look<'_> {
         self.slot.opcode_qpn().compare_exchange(opcode_qpn, RETIRED, AcqRel, Relaxed).is_ok()
     }
 
+    /// Marks a frame's CQE as [`RETIRED`] if its user index still is `user_index`, as that word
+    /// stands in memory. The word that [`Look::retire`] asks for does not tell receivers apart:
+    /// with another queue's CQE in its place, it may be the same.
+    pub(crate) fn retire_frame(&self, user_index: u32) -> bool {
+        self.slot.user_index().compare_exchange(user_index, RETIRED, AcqRel, Relaxed).is_ok()
+    }
+
     /// Takes the word of queue number and opcode, as it stands in memory, and leaves [`RETIRED`]:
     /// of all who ask, one gets another.
     pub(crate) fn claim(&self) -> u32 {
@@ -219,8 +233,9 @@ impl Look<'_> {
     }
 }
 
-/// What stands in place of queue number and opcode once a CQE means nothing any more. The number is
-/// that of multicast, which no queue has.
+/// What stands in place of queue number and opcode once a CQE means nothing any more, or in place
+/// of the user index of a frame. The number is that of multicast, which no queue has; no receiver
+/// of frames has such a user index.
 pub(crate) const RETIRED: u32 = u32::MAX;
 
 /// A place for one CQE in the ring.
@@ -256,6 +271,11 @@ impl Slot<'_> {
         event(Event::Cqe(OFFSET as u32));
         // SAFETY: a slot is 64 bytes inside the ring, aligned to 64.
         unsafe { AtomicU64::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed)
+    }
+
+    fn user_index(&self) -> &AtomicU32 {
+        // SAFETY: a slot is 64 bytes inside the ring, aligned to 64, and the ring outlives us.
+        unsafe { AtomicU32::from_ptr(self.cqe.add(CqeUserIndex::AT).cast().as_ptr()) }
     }
 
     fn opcode_qpn(&self) -> &AtomicU32 {

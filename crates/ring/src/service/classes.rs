@@ -41,4 +41,6 @@ classes! {
     Wait,
     /// Messages that carry their destination.
     Datagram,
+    /// Whole Ethernet frames.
+    Frame,
 }

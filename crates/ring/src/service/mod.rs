@@ -6,7 +6,9 @@
 //! | [`Rc`] reliable connected | yes | yes | yes | yes | are sent again, or fail the request |
 //! | [`Uc`] unreliable connected | yes | yes | no: there are no responses | yes | are lost |
 //! | [`Ud`] unreliable datagram | of one packet, [to anybody] | no | no | no | are lost |
+//! | [`Eth`] raw Ethernet | no: [frames] | no | no | no | are lost |
 //!
+//! [frames]: crate::wr::Frame
 //! [to anybody]: crate::wr::Send::to
 //!
 //! ```compile_fail,E0277
@@ -27,15 +29,17 @@
 
 mod classes;
 mod declare;
+mod eth;
 mod rc;
 mod uc;
 mod ud;
 
 pub use classes::{Class, class};
 pub use declare::{Carries, Connected, Service, ServiceInfo};
+pub use eth::Eth;
 pub use rc::Rc;
 pub use uc::Uc;
 pub use ud::Ud;
 
 /// Every service that there are queues of.
-pub const SERVICES: [ServiceInfo; 3] = [Rc::INFO, Uc::INFO, Ud::INFO];
+pub const SERVICES: [ServiceInfo; 4] = [Rc::INFO, Uc::INFO, Ud::INFO, Eth::INFO];

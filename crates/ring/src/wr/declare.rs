@@ -31,7 +31,7 @@ macro_rules! operations {
             }
         )*}
         elsewhere {$(
-            $other:ty = $other_text:literal {
+            $other:ident<$life:lifetime $(, $q:ident: $q_bound:ident)?> = $other_text:literal {
                 completes: $other_operation:ident, op_mod: $other_op_mod:literal,
                 class: $other_class:ident $(, needs: $other_needs:ident)?;
             }
@@ -104,8 +104,8 @@ macro_rules! operations {
             $(datagram!($name: $datagram);)?
         )*
         $(
-            entry!(impl () $other: $other_text, $other_operation, $other_op_mod,
-                   $other_class $(, $other_needs)?);
+            entry!(impl ($(<$q: $q_bound>)?) $other<$life $(, $q)?>: $other_text,
+                   $other_operation, $other_op_mod, $other_class $(, $other_needs)?);
         )*
 
         /// Every operation that there is a request type of.
@@ -114,7 +114,7 @@ macro_rules! operations {
                 <$name $(<any!($p)>)? as Request>::INFO,
                 $(<To<'_, any!($datagram $name)> as Request>::INFO,)?
             )*
-            $(<$other as Request>::INFO,)*
+            $(<$other<$life $(, any!($q))?> as Request>::INFO,)*
         ];
     };
 }

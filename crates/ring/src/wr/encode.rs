@@ -40,6 +40,15 @@ pub enum PostError {
     TooManyKlms,
     /// A list of KLMs in memory that begins or ends where none may.
     BadList,
+    /// A frame with fewer bytes inline than its send queue needs, or without any bytes.
+    HeaderTooShort,
+    /// A frame whose VLAN tag the device shall insert, and whose header is inline: there is one
+    /// place for both.
+    VlanBesideHeader,
+    /// A frame of which the device shall compute checksums, and it cannot.
+    NoChecksums,
+    /// A frame whose VLAN tag the device shall insert, and it cannot.
+    NoVlanInsertion,
 }
 
 impl fmt::Display for PostError {
@@ -82,6 +91,23 @@ impl fmt::Display for PostError {
                 "a list of KLM entries in memory begins at a multiple of 2048 and has a multiple \
                  of four entries, at most 65532"
             }
+            Self::HeaderTooShort => {
+                "a frame has at least one byte, and at least so many of its first ones inline as \
+                 its send queue needs: `SendQueue::least_header` says how many (18 where the \
+                 device asks for the Ethernet header)"
+            }
+            Self::VlanBesideHeader => {
+                "the device inserts a VLAN tag only into frames without inline header: write the \
+                 tag into the header instead, behind the addresses"
+            }
+            Self::NoChecksums => {
+                "the device computes no checksums of frames (capability `csum_cap` of its \
+                 Ethernet page): leave out `ip_checksum` and `l4_checksum`, and compute them"
+            }
+            Self::NoVlanInsertion => {
+                "the device inserts no VLAN tags that WQEs carry (capability `wqe_vlan_insert` \
+                 of its Ethernet page): write the tag into the header"
+            }
         })
     }
 }
@@ -109,6 +135,8 @@ pub enum Fence {
 pub(crate) struct Limits {
     pub(crate) sges: u32,
     pub(crate) inline: u32,
+    /// Bytes that a frame has inline at least.
+    pub(crate) header: u32,
     /// A bit for each [`Capability`] that the device is known to lack.
     pub(crate) lacks: u32,
 }

@@ -18,12 +18,23 @@ pub enum Capability {
     Dma,
     /// Waits for data in memory.
     WaitOnData,
+    /// Checksums of frames that are sent.
+    FrameChecksums,
+    /// VLAN tags that a WQE carries and the device inserts.
+    VlanInsertion,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Atomics, Self::Umr, Self::UmrAtomic, Self::Dma, Self::WaitOnData];
+    pub const ALL: [Self; 7] = [
+        Self::Atomics,
+        Self::Umr,
+        Self::UmrAtomic,
+        Self::Dma,
+        Self::WaitOnData,
+        Self::FrameChecksums,
+        Self::VlanInsertion,
+    ];
 
     /// What it is, and where the device says so.
     pub const fn words(self) -> &'static str {
@@ -40,6 +51,13 @@ impl Capability {
                  `umr_modify_atomic_disabled` 0)"
             }
             Self::WaitOnData => "waits for data in memory (capability `wait_on_data`)",
+            Self::FrameChecksums => {
+                "checksums of frames that are sent (capability `csum_cap` of the Ethernet page)"
+            }
+            Self::VlanInsertion => {
+                "VLAN tags inserted by the device (capability `wqe_vlan_insert` of the Ethernet \
+                 page)"
+            }
             Self::Dma => {
                 "queue pairs that copy memory (capability `dma_mmo_qp`, and a queue pair that was \
                  made for it)"

@@ -24,7 +24,8 @@ mod tests {
         for operation in OPERATIONS {
             let services: Vec<_> = operation.services().map(|service| service.name).collect();
             let expected: &[&str] = match operation.name {
-                "NOP" => &["RC", "UC", "UD"],
+                "NOP" => &["RC", "UC", "UD", "RAW_ETHERTYPE"],
+                "Ethernet frame" => &["RAW_ETHERTYPE"],
                 "SEND to a destination" | "SEND with immediate to a destination" => &["UD"],
                 "SEND"
                 | "SEND with immediate"

@@ -255,7 +255,7 @@ fn pair(header: u32, data: u32) -> u64 {
 
 /// Up to 7 bytes as a little-endian number.
 #[inline(always)]
-fn tail(bytes: &[u8]) -> u64 {
+pub(super) fn tail(bytes: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         // The two overlap, and agree where they do.
         let last_at = 8 * (bytes.len() as u32 & 7) - 32;

@@ -8,6 +8,7 @@ use super::copy::Scratch;
 use super::datagram::To;
 use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
+use super::frame::Frame;
 use super::info::{Capability, OperationInfo};
 use super::payload::{Gather, Payload};
 use super::segment::{Ends, Found, Segment, Word};
@@ -148,6 +149,10 @@ declared {
 elsewhere {
     Umr<'_> = "UMR" {
         completes: Umr, op_mod: 0, class: KeyChange, needs: Umr;
+    }
+
+    Frame<'_, P: Payload> = "Ethernet frame" {
+        completes: Send, op_mod: 0, class: Frame;
     }
 }
 }

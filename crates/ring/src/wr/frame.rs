@@ -1,0 +1,198 @@
+//! Ethernet frames: the request of a raw send queue.
+
+use verbless_prm::hot::{EthChecksums, EthStart, WQEBB};
+
+use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
+use super::info::Capability;
+use super::payload::{Payload, tail};
+use crate::ring::Wqe;
+
+/// Bytes that a frame has inline where the device asks for the Ethernet header: that of a frame
+/// with a VLAN tag, whether it has one or not.
+///
+/// Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/en_tx.c` (`MLX5E_MIN_INLINE`), rdma-core
+/// `providers/mlx5/wqe.h` (`MLX5_ETH_L2_INLINE_HEADER_SIZE`).
+pub const LEAST_HEADER: u32 = 18;
+
+/// Ds of the control and the Ethernet segment.
+const HEAD: u32 = 2;
+/// Where the checksums that the device shall compute stand in the first word of the Ethernet
+/// segment.
+const CHECKSUMS_SHIFT: u32 = 56 - 8 * EthChecksums::AT as u32;
+/// Bytes of the header that stand in the Ethernet segment itself.
+const START: usize = 2;
+
+/// An Ethernet frame, from the destination's address to the end of the payload: the device adds
+/// padding and checksum. Its first bytes, the header, are copied into the WQE; the rest is an
+/// [`Sge`](crate::Sge), several, or [`Inline`](super::Inline).
+///
+/// ```
+/// # use verbless_ring::{Eth, SendQueue, Sge, wr::{Frame, PostError}};
+/// # fn f(queue: &mut SendQueue<Eth>, header: &[u8; 18], rest: Sge) -> Result<(), PostError> {
+/// queue.post(&Frame::new(header, rest).ip_checksum().l4_checksum().signaled(), 7)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Source of the WQE: Linux `drivers/net/ethernet/mellanox/mlx5/core/en_tx.c`
+/// (`mlx5e_sq_xmit_wqe`, `mlx5e_sq_calc_wqe_attr`), rdma-core `providers/mlx5/qp.c`
+/// (`copy_eth_inline_headers`).
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a, P: Payload> {
+    header: &'a [u8],
+    body: P,
+    /// What the device computes: [`EthChecksums`].
+    checksums: u8,
+    /// The VLAN tag to insert, or nothing: [`EthStart`].
+    start: u32,
+    options: Options,
+}
+
+impl<'a, P: Payload> Frame<'a, P> {
+    /// The frame of `header` and then `body`. The header has as many bytes as the queue needs
+    /// inline ([`SendQueue::least_header`](crate::SendQueue::least_header)), or more: not only
+    /// headers, if the frame is short. Where the queue needs none, it may be empty.
+    #[inline(always)]
+    pub const fn new(header: &'a [u8], body: P) -> Self {
+        let options = Options { fence: Fence::None, signaled: false, solicited: false };
+        Self { header, body, checksums: 0, start: 0, options }
+    }
+
+    /// Asks for a completion. Without it there is one only if the request fails.
+    #[inline(always)]
+    pub const fn signaled(mut self) -> Self {
+        self.options.signaled = true;
+        self
+    }
+
+    /// The device writes the checksum of the IPv4 header.
+    #[inline(always)]
+    pub const fn ip_checksum(mut self) -> Self {
+        self.checksums |= EthChecksums::new().with_l3_cs(true).into_bits();
+        self
+    }
+
+    /// The device writes the checksum of TCP or UDP, in whose place the frame has that of the
+    /// pseudo header.
+    #[inline(always)]
+    pub const fn l4_checksum(mut self) -> Self {
+        self.checksums |= EthChecksums::new().with_l4_cs(true).into_bits();
+        self
+    }
+
+    /// The device inserts a VLAN tag (0x8100) of these 16 bits: priority, DEI, number. Only of a
+    /// frame without inline header, which the tag would stand in.
+    #[inline(always)]
+    pub const fn vlan(mut self, tci: u16) -> Self {
+        self.start = EthStart::new().with_insert_vlan(true).into_bits() | tci as u32;
+        self
+    }
+
+    /// The same with a service tag (0x88a8).
+    #[inline(always)]
+    pub const fn service_vlan(mut self, tci: u16) -> Self {
+        self = self.vlan(tci);
+        self.start |= EthStart::new().with_insert_svlan(true).into_bits();
+        self
+    }
+
+    /// Ds of the header behind the Ethernet segment.
+    #[inline(always)]
+    fn header_ds(&self) -> u32 {
+        self.header.len().saturating_sub(START).div_ceil(16) as u32
+    }
+
+    /// Whether the device does what the frame wants of it.
+    #[inline(always)]
+    fn check_offloads(&self, limits: &Limits) -> Result<(), PostError> {
+        if self.checksums != 0 && !limits.has(Capability::FrameChecksums) {
+            return Err(PostError::NoChecksums);
+        }
+        if self.start != 0 {
+            if !limits.has(Capability::VlanInsertion) {
+                return Err(PostError::NoVlanInsertion);
+            }
+            if !self.header.is_empty() {
+                return Err(PostError::VlanBesideHeader);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: Payload> Encode for Frame<'_, P> {
+    const INLINE: bool = true;
+    const DS: u32 = HEAD + 1 + P::DS;
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
+        let length = self.header.len();
+        if length < limits.header as usize {
+            return Err(PostError::HeaderTooShort);
+        }
+        if length > limits.inline as usize {
+            return Err(PostError::InlineTooLong);
+        }
+        self.check_offloads(limits)?;
+        let body = self.body.ds(limits)?;
+        if length == 0 && body == 0 {
+            return Err(PostError::HeaderTooShort);
+        }
+        match HEAD + self.header_ds() + body {
+            ds if ds <= <Self as Request>::INFO.most_ds() => Ok(ds),
+            _ if P::INLINE => Err(PostError::InlineTooLong),
+            _ => Err(PostError::TooManySges),
+        }
+    }
+
+    /// Of whole headers, as a queue needs them, without VLAN tag.
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+        let length = self.header.len();
+        // Of these lengths, the WQE's length is known to fit.
+        let usual = length >= limits.header as usize && length <= limits.inline as usize;
+        let usual = usual && USUAL.contains(&length) && self.start == 0;
+        if !usual || (self.checksums != 0 && !limits.has(Capability::FrameChecksums)) {
+            return None;
+        }
+        let ds = HEAD + self.header_ds() + self.body.usual_ds(limits)?;
+        (ds <= const { <Self as Request>::INFO.most_ds() }).then_some(ds)
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn write(&self, wqe: &Wqe<'_>, at: usize, _: &Limits) {
+        let (start, rest) = match self.header.split_first_chunk::<START>() {
+            Some((first, rest)) => (u16::from_be_bytes(*first), rest),
+            None => (u16::from(self.header.first().copied().unwrap_or(0)) << 8, &[][..]),
+        };
+        let start = self.start | (self.header.len() as u32) << 16 | u32::from(start);
+        wqe.store(
+            at,
+            [(u64::from(self.checksums) << CHECKSUMS_SHIFT).to_be(), u64::from(start).to_be()],
+        );
+        let mut word = 2 * (at + 1);
+        let mut left = rest;
+        while let Some((eight, behind)) = left.split_first_chunk::<8>() {
+            wqe.store_word(word, u64::from_ne_bytes(*eight));
+            word += 1;
+            left = behind;
+        }
+        // What is behind it up to the next segment is not read.
+        if !left.is_empty() {
+            wqe.store_word(word, tail(left).to_le());
+        }
+        self.body.write(wqe, at + 1 + self.header_ds() as usize);
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn options(&self) -> Options {
+        self.options
+    }
+}
+
+/// Lengths of headers that are looked at in open code: those of Ethernet to those of TCP over IPv6.
+const USUAL: core::ops::RangeInclusive<usize> = 14..=2 * WQEBB;

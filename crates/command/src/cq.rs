@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use verbless_devx::{Error, Uar};
 use verbless_prm::{
-    CqContext, CqModifyField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, QueryCqIn, QueryCqOut,
+    CqContext, CqModifyField, CqPeriodMode, CqeSize, CreateCqIn, CreateCqOut, MiniCqeFormat,
+    ModifyCqIn, QueryCqIn, QueryCqOut,
 };
 
 use crate::device::Device;
@@ -64,6 +65,21 @@ pub struct Moderation {
     pub count: u16,
 }
 
+/// What few completion queues have; the default is what the others have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CqOptions {
+    /// Every CQE is written to entry 0, and none is lost: its WQE counter tells how far it is.
+    pub collapsed: bool,
+    /// Every CQE makes an event; arming is not needed.
+    pub always_armed: bool,
+    /// The moderation that it begins with.
+    pub moderation: Moderation,
+    /// The time of moderation begins with a CQE, and not with an event.
+    pub period_from_cqe: bool,
+    /// Bursts of CQEs of receives are compressed, into mini CQEs of this format.
+    pub compression: Option<MiniCqeFormat>,
+}
+
 /// A completion queue as the device has it. `verbless_queue::Cq` joins it with its ring.
 #[derive(Debug)]
 pub struct CqObject {
@@ -74,6 +90,11 @@ pub struct CqObject {
 impl Device {
     /// CREATE_CQ. Every CQE of the ring must be invalid (opcode 0xf) before.
     pub fn create_cq(&self, attr: CqAttr) -> Result<CqObject, Error> {
+        self.create_cq_with(attr, &CqOptions::default())
+    }
+
+    /// CREATE_CQ with what few CQs have.
+    pub fn create_cq_with(&self, attr: CqAttr, options: &CqOptions) -> Result<CqObject, Error> {
         let most = self.caps().log_max_cqes;
         if attr.log_cqes > most {
             return Err(limit("CREATE_CQ", "log2 of the CQEs", attr.log_cqes.into(), most.into()));
@@ -87,12 +108,63 @@ impl Device {
             let hint = "the device has no DPA that could hear of CQEs (capability apu is 0)";
             return Err(invalid("CREATE_CQ", hint));
         }
+        self.check_cq_options(options)?;
         let mut input = CreateCqIn::new();
         input.set_cq_umem_valid(true);
         emit_ring(&attr, &mut input);
+        let context = input.cq_context_mut();
+        context
+            .set_cc(options.collapsed)
+            .set_always_armed_cq(options.always_armed)
+            .set_cq_period(options.moderation.period)
+            .set_cq_max_count(options.moderation.count);
+        if options.period_from_cqe {
+            context.set_cq_period_mode(CqPeriodMode::START_FROM_CQE);
+        }
+        if let Some(format) = options.compression {
+            context.set_cqe_comp_en(true).set_mini_cqe_res_format(format);
+        }
         let mut output = CreateCqOut::zeroed();
         let object = self.create(&input, &mut output)?;
         Ok(CqObject { cqn: Cqn(output.cqn()), owned: Owned::new(object, attr) })
+    }
+}
+
+impl Device {
+    fn check_cq_options(&self, options: &CqOptions) -> Result<(), Error> {
+        let general = &self.caps().general;
+        period("CREATE_CQ", options.moderation.period)?;
+        let moderated = options.moderation != Moderation::default();
+        for (wanted, has, hint) in [
+            (
+                moderated,
+                general.cq_moderation(),
+                "the device does not moderate events (capability cq_moderation is 0)",
+            ),
+            (
+                options.period_from_cqe,
+                general.cq_period_start_from_cqe(),
+                "moderation counts its time from events alone (capability \
+                 cq_period_start_from_cqe is 0)",
+            ),
+            (
+                options.compression.is_some(),
+                general.cqe_compression(),
+                "the device does not compress CQEs (capability cqe_compression is 0)",
+            ),
+        ] {
+            if wanted && !has {
+                return Err(invalid("CREATE_CQ", hint));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn period(attempted: &'static str, period: u16) -> Result<(), Error> {
+    match period {
+        0..=0xfff => Ok(()),
+        _ => Err(limit(attempted, "the period in µs", period.into(), 0xfff)),
     }
 }
 
@@ -131,14 +203,40 @@ impl CqObject {
 
     /// MODIFY_CQ: sets the event moderation.
     pub fn set_moderation(&self, moderation: Moderation) -> Result<(), Error> {
-        if moderation.period > 0xfff {
-            return Err(limit("MODIFY_CQ", "the period in µs", moderation.period.into(), 0xfff));
-        }
+        let fields = CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0;
+        self.modify_moderation(moderation, CqPeriodMode::START_FROM_EQE, fields)
+    }
+
+    /// MODIFY_CQ: sets the event moderation, and whether its time begins with a CQE.
+    pub fn set_moderation_from(&self, moderation: Moderation, cqe: bool) -> Result<(), Error> {
+        let mode = if cqe { CqPeriodMode::START_FROM_CQE } else { CqPeriodMode::START_FROM_EQE };
+        let fields = CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0;
+        self.modify_moderation(moderation, mode, fields | CqModifyField::PERIOD_MODE.0)
+    }
+
+    fn modify_moderation(
+        &self,
+        moderation: Moderation,
+        mode: CqPeriodMode,
+        fields: u32,
+    ) -> Result<(), Error> {
+        period("MODIFY_CQ", moderation.period)?;
         let mut input = ModifyCqIn::new();
         input.set_cqn(self.cqn.0);
-        input.set_modify_field_select(CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0);
-        input.cq_context_mut().set_cq_period(moderation.period).set_cq_max_count(moderation.count);
+        input.set_modify_field_select(fields);
+        input
+            .cq_context_mut()
+            .set_cq_period(moderation.period)
+            .set_cq_max_count(moderation.count)
+            .set_cq_period_mode(mode);
         send::modify_object(self.owned.object(), &input)
+    }
+
+    /// QUERY_CQ: its event moderation, and whether its time begins with a CQE.
+    pub fn moderation(&self) -> Result<(Moderation, bool), Error> {
+        let context = self.query()?;
+        let moderation = Moderation { period: context.cq_period(), count: context.cq_max_count() };
+        Ok((moderation, context.cq_period_mode() == CqPeriodMode::START_FROM_CQE))
     }
 
     /// QUERY_CQ: the context as the device holds it now.

@@ -34,7 +34,7 @@ pub struct DpaEqAttr {
 #[derive(Debug)]
 pub struct DpaEq {
     object: GeneralObject,
-    _parents: DpaEqAttr,
+    attr: DpaEqAttr,
 }
 
 /// How far an event queue of the DPA is.
@@ -92,7 +92,7 @@ impl Device {
             context.set_device_valid(true).set_device_id(device.id()).set_vector(*vector);
         }
         let object = make(self, GeneralObjectType::DPA_EQ, &context)?;
-        Ok(DpaEq { object, _parents: attr })
+        Ok(DpaEq { object, attr })
     }
 
     /// Makes an emulated device with so many queues and MSI-X vectors.
@@ -132,6 +132,11 @@ impl DpaEq {
     /// Its number, by which CQs and outboxes name it.
     pub fn id(&self) -> u32 {
         self.object.id()
+    }
+
+    /// What it was created from.
+    pub const fn attr(&self) -> &DpaEqAttr {
+        &self.attr
     }
 
     /// How far it is.

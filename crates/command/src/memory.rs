@@ -95,6 +95,16 @@ impl QueueMemory {
         Self { umem, offset, _lease: Some(lease) }
     }
 
+    /// The same, which also keeps `owner` until the device has let go of the queue.
+    #[must_use]
+    pub fn keeping(mut self, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        self._lease = Some(match self._lease {
+            Some(lease) => Arc::new((lease, owner)),
+            None => owner,
+        });
+        self
+    }
+
     /// The registration.
     pub fn umem(&self) -> &UserMemory {
         &self.umem

@@ -15,11 +15,14 @@
 //! |---|---|---|
 //! | programs, their functions and symbols | [`app`], [`function`] | [`embed!`], [`App`] |
 //! | processes and calls | [`process`] | [`Process::create`], [`Process::call`] |
+//! | calls with attributes | [`rpc`] | [`Process::call_with_attr`] |
 //! | memory: buffers in the heap, copies | [`memory`] | [`Process::alloc`], [`Process::write`] |
 //! | memory keys over the heap | [`mkey`] | [`Mkey::create`] |
 //! | windows to memory of the host | [`window`] | [`Window::create`] |
 //! | doorbells | [`uar`], [`outbox`] | [`Outbox::create`] |
 //! | event handlers | [`event_handler`] | [`EventHandler::create`] |
+//! | completion queues | [`cq`] | [`Cq::create`] |
+//! | queue pairs | [`qp`] | [`Qp::create`] |
 //! | what programs print | [`stream`] | [`MsgStream::create`] |
 //! | what programs trace | [`tracer`] | [`Tracer::init`] |
 //! | errors, and the numbers that C has for them | [`error`] | [`Error::status`] |
@@ -50,6 +53,7 @@
 pub mod app;
 mod channel;
 mod copy;
+pub mod cq;
 pub mod error;
 pub mod event_handler;
 pub mod function;
@@ -69,12 +73,15 @@ pub mod memory;
 pub mod mkey;
 pub mod outbox;
 pub mod process;
+pub mod qp;
+pub mod rpc;
 pub mod stream;
 pub mod tracer;
 pub mod uar;
 pub mod window;
 
 pub use app::{App, Embedded};
+pub use cq::{Cq, CqConfig, CqElement, CqHandle, CqModeration, CqPeriodMode};
 pub use error::{Error, Status};
 pub use event_handler::{EventHandler, EventHandlerConfig};
 pub use function::{Arguments, Function, Handler, Word};
@@ -83,6 +90,8 @@ pub use memory::{Buffer, Destination, MemoryKind, QueueMemory, Source};
 pub use mkey::{Mkey, MkeyConfig};
 pub use outbox::{Outbox, OutboxConfig};
 pub use process::{Process, ProcessConfig};
+pub use qp::{Qp, QpAttr, QpAttrMask, QpConfig, QpReceive, QpState, QpTransport};
+pub use rpc::RpcAttr;
 pub use stream::{MsgStream, MsgStreamConfig};
 pub use tracer::{Tracer, TracerSetup};
 pub use uar::Uar;

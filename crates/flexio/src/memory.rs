@@ -127,6 +127,11 @@ impl QueueMemory {
         (self.place.umem().id(), self.place.offset())
     }
 
+    /// In memory of the heap that is allocated for it, with this content.
+    pub(crate) fn holding(process: &Process, bytes: &[u8]) -> Result<Self, Error> {
+        Ok(Self::dpa(&process.alloc_from(bytes)?))
+    }
+
     /// As commands name it.
     pub fn for_command(&self) -> verbless_command::QueueMemory {
         self.place.clone()

@@ -237,7 +237,11 @@ impl Process {
 
     /// Waits for what a call returns.
     pub(crate) fn finish(&self, call: DpaCall) -> Result<u64, Error> {
-        let timeout = self.shared.timeout;
+        self.finish_within(call, self.shared.timeout)
+    }
+
+    /// The same, for so long.
+    pub(crate) fn finish_within(&self, call: DpaCall, timeout: Duration) -> Result<u64, Error> {
         let begun = Instant::now();
         for look in 0.. {
             match call.state()? {

@@ -95,7 +95,9 @@ impl CompletionQueue<'_> {
             return Err(Overrun);
         }
         let size = 1_u32.checked_shl(self.cq.log_size).ok_or(Overrun)?;
-        if self.used() >= size && !self.cq.overrun_ignore {
+        // A collapsed CQ has one entry for all, and the newest is the one that counts.
+        let collapsed = self.cq.context.cc();
+        if self.used() >= size && !self.cq.overrun_ignore && !collapsed {
             self.read_consumer();
             if self.used() >= size {
                 tracing::info!(self.cqn, size, "a completion queue overran");
@@ -104,7 +106,8 @@ impl CompletionQueue<'_> {
         }
         let cq = &mut *self.cq;
         let entry = u64::from(cq.cqe_bytes);
-        let at = u64::from(cq.producer & (size - 1)) * entry;
+        let index = if collapsed { 0 } else { cq.producer & (size - 1) };
+        let at = u64::from(index) * entry;
         let owner = cq.producer >> cq.log_size & 1 != 0;
         let mut body = completion.body;
         body[OpOwn::AT] |= OpOwn::new().with_owner(owner).into_bits();
@@ -130,6 +133,9 @@ impl CompletionQueue<'_> {
         cq.runtime.written_at = self.now;
         if completion.solicited {
             cq.solicited = Some(cq.producer);
+        }
+        if cq.context.always_armed_cq() && cq.arm == Arm::Idle {
+            cq.arm = Arm::Next { consumer: cq.notified, sequence: 0 };
         }
         if cq.arm != Arm::Idle {
             self.fire_if_due();

@@ -138,7 +138,8 @@ impl Domain {
         self.address_of(qp.object(), options)
     }
 
-    pub(super) fn address_of(
+    /// The same of a queue pair whose rings are elsewhere, as in memory of a DPA.
+    pub fn address_of(
         &self,
         qp: &QpObject,
         options: &ConnectOptions,

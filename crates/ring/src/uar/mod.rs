@@ -15,8 +15,9 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use verbless_prm::hot::{self, WQEBB};
+use verbless_prm::hot::{self, CqArm, CqArmDoorbell, WQEBB};
 
+use crate::number::Cqn;
 use crate::ring::{LayoutError, SharedMemory, Wqe};
 use crate::trace::{Event, event};
 
@@ -113,6 +114,15 @@ impl UarPage {
     pub(crate) fn arm_cq(&self, word: u64) {
         // SAFETY: inside the page, aligned.
         unsafe { store(self.at(hot::UarPage::CQ_ARM_AT), word.to_be()) };
+    }
+
+    /// Arms a CQ that another program polls, for its first CQE: it is new, and its record holds
+    /// zeros.
+    pub fn arm_new_cq(&self, cqn: Cqn) {
+        let arm = CqArm::pack(0, false, 0);
+        barrier::before_doorbell();
+        self.arm_cq(u64::from_be_bytes(*CqArmDoorbell::new(arm, cqn.0).as_bytes()));
+        barrier::after_doorbell();
     }
 
     /// The register at this byte offset (modulo the page).

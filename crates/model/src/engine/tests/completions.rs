@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use verbless_prm::hot::{DataSegment, event_type, opcode};
-use verbless_prm::{CqErrorSyndrome, EqeCompletion, EqeCqError};
+use verbless_prm::{CqErrorSyndrome, Cqe, CqeOpcode, EqeCompletion, EqeCqError};
 
 use super::rig::{COMP_EQ, End, Request, Rig};
 use crate::engine;
@@ -372,5 +372,36 @@ fn a_solicited_completion_breaks_moderation_where_that_was_asked_for() {
         rig.post(&mut a, Request::new(opcode::SET_PSV));
         rig.run();
         assert_eq!(!completion_events(&mut rig, 0).is_empty(), breaks, "an error is solicited");
+    }
+}
+
+#[test]
+fn a_collapsed_queue_has_its_newest_completion_in_the_first_entry_and_never_overruns() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(0, 2);
+    let mut a = rig.end_on(0, cq, cq);
+    rig.connect(&a.clone(), &a.clone());
+    rig.cq_mut(0, cq).context.set_cc(true);
+    let base = rig.cq_mut(0, cq).memory.pages[0];
+    for counter in 0..9 {
+        nop(&mut rig, &mut a);
+        let first = *Cqe::from_prefix(&rig.bytes(base, 64)).unwrap();
+        assert_eq!(first.wqe_counter(), counter);
+        let second = *Cqe::from_prefix(&rig.bytes(base + 64, 64)).unwrap();
+        assert_eq!(second.opcode(), CqeOpcode::INVALID);
+    }
+    assert!(rig.cq_mut(0, cq).failure.is_none());
+}
+
+#[test]
+fn an_always_armed_queue_reports_every_completion() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    nop(&mut rig, &mut a);
+    assert!(completion_events(&mut rig, 0).is_empty(), "it is not armed");
+    rig.cq_mut(0, a.send_cq).context.set_always_armed_cq(true);
+    for _ in 0..3 {
+        nop(&mut rig, &mut a);
+        assert_eq!(completion_events(&mut rig, 0), [a.send_cq]);
     }
 }

@@ -17,7 +17,7 @@ use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_CQ takes, that a capability decides on, or that are the
 /// device's to write.
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 27] = [
     "status",
     "cqe_sz",
     "scqe_break_moderation_en",
@@ -43,6 +43,8 @@ const KNOWN: [&str; 25] = [
     "dbr_umem_valid",
     "apu_cq",
     "ext_element_type",
+    "cc",
+    "always_armed_cq",
 ];
 
 /// Values of ext_element_type that the device has.
@@ -143,6 +145,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
         Some(_) => CqStatus::WRITE_FAIL,
     });
     context.set_st(match cq.arm {
+        _ if cq.context.always_armed_cq() => CqState::ALWAYS_ARMED,
         Arm::Idle => CqState::FIRED,
         Arm::Next { .. } => CqState::ARMED,
         Arm::Solicited { .. } => CqState::SOLICITED_ARMED,

@@ -127,7 +127,7 @@ fn every_mistake_in_a_cq_is_refused() {
         ),
         (
             |input| {
-                input.cq_context_mut().set_cc(true);
+                input.cq_context_mut().set_as_notify(true);
             },
             Refusal::Unsupported,
         ),

@@ -2,6 +2,7 @@
 //! left of them after a fatal error.
 
 pub(super) mod objects;
+pub(super) mod queues;
 mod rig;
 pub(super) mod streams;
 pub(super) mod tracer;

@@ -1,0 +1,322 @@
+//! Completion queues, whose CQEs programs on the DPA take, or the host.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (process, handler) = (process()?, "handler");
+//! use verbless_flexio::{Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler};
+//!
+//! let config = EventHandlerConfig::new(Handler::named(handler));
+//! let handler = EventHandler::create(&process, &config)?;
+//! // 64 CQEs in the process's heap; the first one starts the handler.
+//! let cq = Cq::create(&process, &CqConfig::new(6, CqElement::Thread(handler.clone())))?;
+//! handler.run(cq.ring_address())?;
+//! # assert!(handler.clone().destroy().is_err());
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use verbless_command::{
+    CqAttr, CqElement as Element, CqObject, CqOptions, Cqn, DpaEq, Eqn, MiniCqeFormat, Moderation,
+};
+use verbless_queue::map_uar;
+
+use crate::error::Error;
+use crate::event_handler::EventHandler;
+use crate::memory::QueueMemory;
+use crate::process::Process;
+use crate::uar::Uar;
+
+/// Bytes of a CQE.
+const CQE: usize = 64;
+/// A CQE that the device has not written: opcode 0xf.
+const UNWRITTEN: u8 = 0xf0;
+
+/// Who hears of a CQ's events: the element attached to it, by the C library's types.
+#[derive(Debug, Clone)]
+pub enum CqElement {
+    /// An event handler, which an event starts (`FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD`).
+    Thread(EventHandler),
+    /// An event queue of the DPA (`FLEXIO_CQ_ELEMENT_TYPE_EXT_EQ`).
+    ExtEq(Arc<DpaEq>),
+    /// Nobody on the DPA (`FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ`): whoever has the ring polls it. Its
+    /// EQ is that of a completion vector of the host's, for which a program can raise MSI-X by it.
+    NonDpa {
+        /// The host's completion vector.
+        vector: u32,
+    },
+    /// An event queue of the DPA that raises a vector of an emulated device: by this CQ a program
+    /// sends MSI-X to that device's host (`FLEXIO_CQ_ELEMENT_TYPE_DPA_MSIX_EMULATED_CQ`).
+    DpaMsixEmulated(Arc<DpaEq>),
+}
+
+impl CqElement {
+    /// The C library's number of its type (`element_type`).
+    pub const fn element_type(&self) -> u8 {
+        match self {
+            Self::Thread(_) => 0x0,
+            Self::ExtEq(_) => 0x2,
+            Self::NonDpa { .. } => 0x8,
+            Self::DpaMsixEmulated(_) => 0x9,
+        }
+    }
+}
+
+/// What starts the time of a CQ's moderation (`flexio_cq_period_mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum CqPeriodMode {
+    /// The last event (`FLEXIO_CQ_PERIOD_MODE_EVENT`).
+    #[default]
+    Event = 0,
+    /// The last CQE (`FLEXIO_CQ_PERIOD_MODE_CQE`).
+    Cqe = 1,
+}
+
+/// When an armed CQ makes its event. Only both numbers together hold events back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CqModeration {
+    /// After so many CQEs at the latest (`cq_max_count`).
+    pub max_count: u16,
+    /// After so many microseconds at the latest, 12 bits (`cq_period`).
+    pub period: u16,
+    /// From when on they are counted (`cq_period_mode`).
+    pub mode: CqPeriodMode,
+}
+
+/// How a CQ is made (`flexio_cq_attr`).
+#[derive(Debug, Clone)]
+pub struct CqConfig {
+    /// log2 of its CQEs.
+    pub log_depth: u8,
+    /// Who hears of its events.
+    pub element: CqElement,
+    /// The UAR of the outboxes that may arm it; without one, the process's.
+    pub uar: Option<Uar>,
+    /// Compresses bursts of CQEs of receives to mini CQEs of this format (`cqe_comp_type`,
+    /// `cqe_comp_format`). Devices without the capability `cqe_compression` refuse it.
+    pub compression: Option<MiniCqeFormat>,
+    /// The moderation that it begins with.
+    pub moderation: CqModeration,
+    /// It is not armed when it is made; else its first CQE makes an event.
+    pub no_arm: bool,
+    /// All CQEs go to the first entry, whose WQE counter tells how far it is (`cc`).
+    pub collapsed: bool,
+    /// New CQEs overwrite those that nobody has taken; else the CQ breaks (`overrun_ignore`).
+    pub overrun_ignore: bool,
+    /// Every CQE makes an event, and nobody arms it.
+    pub always_armed: bool,
+    /// Where its CQEs are (`cq_ring_qmem`): each is marked as not written, opcode 0xf, before. With
+    /// none they are in memory of the heap that is allocated for them.
+    pub ring: Option<QueueMemory>,
+    /// Where its doorbell record is, 8 bytes of zeros (`cq_dbr_daddr`); with none in memory of the
+    /// heap that is allocated for it.
+    pub record: Option<QueueMemory>,
+}
+
+impl CqConfig {
+    /// 2^`log_depth` CQEs in the heap, of whose events `element` hears.
+    pub const fn new(log_depth: u8, element: CqElement) -> Self {
+        Self {
+            log_depth,
+            element,
+            uar: None,
+            compression: None,
+            moderation: CqModeration { max_count: 0, period: 0, mode: CqPeriodMode::Event },
+            no_arm: false,
+            collapsed: false,
+            overrun_ignore: false,
+            always_armed: false,
+            ring: None,
+            record: None,
+        }
+    }
+}
+
+/// A completion queue (`flexio_cq`). Clones are the same one; the queues that complete here keep
+/// it, and it keeps its event handler.
+#[derive(Debug, Clone)]
+pub struct Cq {
+    object: Arc<CqObject>,
+    process: Process,
+    ring: u64,
+    record: u64,
+}
+
+/// One doorbell page is mapped once at a time.
+static MAPPING: Mutex<()> = Mutex::new(());
+
+impl Cq {
+    /// Makes one (`flexio_cq_create`).
+    ///
+    /// # Errors
+    /// The process has ended; the event handler is another's; what the device cannot do: the error
+    /// names the capability; the heap has no room.
+    pub fn create(process: &Process, config: &CqConfig) -> Result<Self, Error> {
+        process.alive()?;
+        let (element, keeps) = element(process, &config.element)?;
+        if config.log_depth > process.device().caps().log_max_cqes {
+            return Err(Error::Failed(format!(
+                "a CQ of 2^{} CQEs: the device has 2^{} at most",
+                config.log_depth,
+                process.device().caps().log_max_cqes
+            )));
+        }
+        let ring = match &config.ring {
+            Some(ring) => ring.clone(),
+            None => {
+                let buffer = process.alloc((CQE as u64) << config.log_depth)?;
+                buffer.fill(UNWRITTEN)?;
+                QueueMemory::dpa(&buffer)
+            }
+        };
+        let record = match &config.record {
+            Some(record) => record.clone(),
+            None => QueueMemory::holding(process, &[0; 8])?,
+        };
+        let page = config.uar.clone().unwrap_or_else(|| process.uar()).page().clone();
+        let CqModeration { max_count, period, mode } = config.moderation;
+        let options = CqOptions {
+            collapsed: config.collapsed,
+            always_armed: config.always_armed,
+            moderation: Moderation { period, count: max_count },
+            period_from_cqe: mode == CqPeriodMode::Cqe,
+            compression: config.compression,
+        };
+        let attr = CqAttr {
+            uar: page.clone(),
+            ring: match keeps {
+                Some(keeps) => ring.for_command().keeping(keeps),
+                None => ring.for_command(),
+            },
+            record: record.for_command(),
+            log_cqes: config.log_depth,
+            wide: false,
+            element,
+            ignore_overrun: config.overrun_ignore,
+        };
+        let object = process.device().create_cq_with(attr, &options);
+        let object = object.map_err(|error| process.fatal_or(error))?;
+        let by_program = !matches!(config.element, CqElement::NonDpa { .. });
+        if by_program && !config.no_arm && !config.always_armed {
+            let _one = MAPPING.lock().unwrap_or_else(PoisonError::into_inner);
+            let page = map_uar(page).map_err(|error| Error::Failed(error.to_string()))?;
+            page.arm_new_cq(object.cqn());
+        }
+        crate::log::debug!("made CQ {}", object.cqn());
+        Ok(Self {
+            object: Arc::new(object),
+            process: process.clone(),
+            ring: ring.address(),
+            record: record.address(),
+        })
+    }
+
+    /// Its number (`flexio_cq_get_cq_num`).
+    pub fn number(&self) -> u32 {
+        self.cqn().0
+    }
+
+    /// The same, for the functions of `verbless-queue`.
+    pub fn cqn(&self) -> Cqn {
+        self.object.cqn()
+    }
+
+    /// The object of the device (`flexio_cq_get_obj`).
+    pub const fn object(&self) -> &Arc<CqObject> {
+        &self.object
+    }
+
+    /// Where its CQEs are, as their reader sees them: a program, or the host.
+    pub const fn ring_address(&self) -> u64 {
+        self.ring
+    }
+
+    /// Where its doorbell record is.
+    pub const fn record_address(&self) -> u64 {
+        self.record
+    }
+
+    /// log2 of its CQEs.
+    pub fn log_depth(&self) -> u8 {
+        self.object.attr().log_cqes
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Changes its moderation (`flexio_cq_modify_moderation`).
+    ///
+    /// # Errors
+    /// The process has ended; a period of more than 12 bits; the device does not moderate.
+    pub fn modify_moderation(&self, moderation: CqModeration) -> Result<(), Error> {
+        self.process.alive()?;
+        let CqModeration { max_count, period, mode } = moderation;
+        let moderation = Moderation { period, count: max_count };
+        Ok(self.object.set_moderation_from(moderation, mode == CqPeriodMode::Cqe)?)
+    }
+
+    /// Its moderation, as the device has it (`flexio_cq_query_moderation`).
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn query_moderation(&self) -> Result<CqModeration, Error> {
+        let (Moderation { period, count }, from_cqe) = self.object.moderation()?;
+        let mode = if from_cqe { CqPeriodMode::Cqe } else { CqPeriodMode::Event };
+        Ok(CqModeration { max_count: count, period, mode })
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_cq_destroy`); dropping the last handle
+    /// does the same.
+    ///
+    /// # Errors
+    /// A queue or a clone keeps it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let in_use = || Error::Failed("the CQ is in use: destroy its queues first".into());
+        Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
+    }
+}
+
+type Kept = Arc<dyn std::any::Any + Send + Sync>;
+
+/// What the command names, and what must outlive the CQ for it.
+fn element(process: &Process, element: &CqElement) -> Result<(Element, Option<Kept>), Error> {
+    Ok(match element {
+        CqElement::Thread(handler) => {
+            if handler.process().object().id() != process.object().id() {
+                let why = "the event handler of the CQ is of another process";
+                return Err(Error::Failed(why.into()));
+            }
+            (Element::Thread(handler.object_id()), Some(Arc::new(handler.clone())))
+        }
+        CqElement::NonDpa { vector } => {
+            (Element::Eq(Eqn(process.device().query_eqn(*vector)?)), None)
+        }
+        CqElement::ExtEq(eq) => (Element::DpaEq(eq.id()), Some(eq.clone())),
+        CqElement::DpaMsixEmulated(eq) if eq.attr().raises.is_none() => {
+            let why = "the event queue raises no vector of an emulated device (DpaEqAttr::raises)";
+            return Err(Error::Failed(why.into()));
+        }
+        CqElement::DpaMsixEmulated(eq) => (Element::DpaEq(eq.id()), Some(eq.clone())),
+    })
+}
+
+/// A CQ where queues complete: one of a process's, or one that the host polls.
+#[derive(Debug, Clone)]
+pub struct CqHandle(pub(crate) Arc<CqObject>);
+
+impl From<&Cq> for CqHandle {
+    fn from(cq: &Cq) -> Self {
+        Self(cq.object.clone())
+    }
+}
+
+impl From<&verbless_queue::Cq> for CqHandle {
+    fn from(cq: &verbless_queue::Cq) -> Self {
+        Self(cq.object().clone())
+    }
+}

@@ -1,0 +1,494 @@
+//! Queue pairs whose rings are in a process's heap, so that programs on the DPA post to them.
+//!
+//! The ring has the receive queue first and the send queue behind it, as the device has it.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::{Cq, CqConfig, CqElement, Qp, QpConfig, QpState};
+//! use verbless_queue as queue;
+//!
+//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let mut qp = Qp::create(&process, &QpConfig::rc(&cq, &cq, 4))?;
+//! // The other end: a queue pair of the host.
+//! let domain = process.domain();
+//! let host_cq = domain.completion_queue(&queue::CqConfig::new(16))?;
+//! let mut host = domain.queue_pair(&queue::QpConfig::new(4, 4), &host_cq, &host_cq)?;
+//! let options = queue::ConnectOptions::default();
+//! let address = domain.address(&host, &options)?;
+//! domain.connect(&mut host, &qp.address(&options)?, &options)?;
+//! qp.connect(&address, &options)?;
+//! assert_eq!(qp.state()?, QpState::Rts);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+
+use verbless_command::{
+    DatagramAttr, Gid, InitAttr, Mtu, Path, QKey, QpAttr as CommandAttr, QpObject, Qpn,
+    RemoteAccess, RmpObject, RtrAttr, RtsAttr, RtsChange, ServiceType,
+};
+use verbless_devx::Pd;
+use verbless_queue::{ConnectOptions, PeerAddress};
+
+use crate::cq::CqHandle;
+use crate::error::Error;
+use crate::memory::QueueMemory;
+use crate::process::Process;
+use crate::uar::Uar;
+
+mod route;
+
+/// Bytes of a WQEBB, in which send queues are counted.
+const WQEBB: u64 = 64;
+
+/// Transport services (`flexio_qp_transport_type`), of which the first three are supported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum QpTransport {
+    /// `FLEXIO_QPC_ST_RC`.
+    #[default]
+    Rc = 0x0,
+    /// `FLEXIO_QPC_ST_UC`.
+    Uc = 0x1,
+    /// `FLEXIO_QPC_ST_UD`.
+    Ud = 0x2,
+    /// `FLEXIO_QPC_ST_XRC`: not supported.
+    Xrc = 0x3,
+    /// `FLEXIO_QPC_ST_IBL2`: not supported.
+    IbL2 = 0x4,
+    /// `FLEXIO_QPC_ST_DCI`: not supported.
+    Dci = 0x5,
+    /// `FLEXIO_QPC_ST_QP0`: the kernel's.
+    Qp0 = 0x7,
+    /// `FLEXIO_QPC_ST_QP1`: the kernel's.
+    Qp1 = 0x8,
+    /// `FLEXIO_QPC_ST_RAW_DATAGRAM`: not supported; raw packets go by SQs and RQs.
+    RawDatagram = 0x9,
+    /// `FLEXIO_QPC_ST_REG_UMR`: not supported.
+    RegUmr = 0xc,
+    /// `FLEXIO_QPC_ST_DC_CNAK`: the device's own.
+    DcCnak = 0x10,
+}
+
+impl QpTransport {
+    fn service(self) -> Result<ServiceType, Error> {
+        match self {
+            Self::Rc => Ok(ServiceType::RC),
+            Self::Uc => Ok(ServiceType::UC),
+            Self::Ud => Ok(ServiceType::UD),
+            other => Err(Error::Failed(format!(
+                "the transport {other:?} is not supported: Rc, Uc and Ud are"
+            ))),
+        }
+    }
+}
+
+/// States (`flexio_qp_state`), and those that the C library has no name for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum QpState {
+    /// `FLEXIO_QP_STATE_RST`.
+    #[default]
+    Rst,
+    /// `FLEXIO_QP_STATE_INIT`.
+    Init,
+    /// `FLEXIO_QP_STATE_RTR`.
+    Rtr,
+    /// `FLEXIO_QP_STATE_RTS`.
+    Rts,
+    /// `FLEXIO_QP_STATE_ERR`.
+    Err,
+    /// Another, by the device's number: 4 is the error of an unreliable send queue.
+    Other(u8),
+}
+
+/// The receive queue of a queue pair (`rq_type`).
+#[derive(Debug, Clone, Default)]
+pub enum QpReceive {
+    /// None (`FLEXIO_QP_QPC_RQ_TYPE_ZERO_SIZE_RQ`).
+    #[default]
+    None,
+    /// One of its own, of 2^n WQEs of 16 bytes (`FLEXIO_QP_QPC_RQ_TYPE_REGULAR`).
+    Regular {
+        /// n (`log_rq_depth`).
+        log_depth: u8,
+    },
+    /// A receive memory pool (`FLEXIO_QP_QPC_RQ_TYPE_SRQ_RMP_XRC_SRQ_XRQ`).
+    Rmp(Arc<RmpObject>),
+}
+
+/// How a queue pair is made (`flexio_qp_attr`, as far as `flexio_qp_create` reads it).
+#[derive(Debug, Clone)]
+pub struct QpConfig {
+    /// The transport service.
+    pub transport: QpTransport,
+    /// The UAR of the outboxes that ring for it; without one, the process's.
+    pub uar: Option<Uar>,
+    /// What its CQEs carry beside its number (24 bits).
+    pub user_index: u32,
+    /// The protection domain; without one, the process's.
+    pub pd: Option<Pd>,
+    /// log2 of the send queue's WQEBBs of 64 bytes (`log_sq_depth`); `None`: it has none (`no_sq`).
+    pub log_sq_depth: Option<u8>,
+    /// Where sends complete (`sq_cqn`).
+    pub sq_cq: CqHandle,
+    /// The receive queue.
+    pub receive: QpReceive,
+    /// Where receives complete (`rq_cqn`).
+    pub rq_cq: CqHandle,
+    /// Where its ring is (`qp_wq_buff_qmem`); with none in memory of the heap that is allocated for
+    /// it.
+    pub ring: Option<QueueMemory>,
+    /// Where its doorbell record is, 8 bytes of zeros (`qp_wq_dbr_qmem`); the same.
+    pub record: Option<QueueMemory>,
+}
+
+impl QpConfig {
+    /// A reliable connected one without receives, with so many WQEBBs for sends.
+    pub fn rc(sq_cq: impl Into<CqHandle>, rq_cq: impl Into<CqHandle>, log_sq_depth: u8) -> Self {
+        Self {
+            transport: QpTransport::Rc,
+            uar: None,
+            user_index: 0,
+            pd: None,
+            log_sq_depth: Some(log_sq_depth),
+            sq_cq: sq_cq.into(),
+            receive: QpReceive::None,
+            rq_cq: rq_cq.into(),
+            ring: None,
+            record: None,
+        }
+    }
+}
+
+/// What a queue pair is to be (`flexio_qp_attr`, as far as `flexio_qp_modify` reads it). Each
+/// transition reads those of its own; the default has the values of most connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpAttr {
+    /// The state to go to.
+    pub next_state: QpState,
+    /// What the peer may do: read for INIT, behind it if the mask says so (`qp_access_mask`).
+    pub access: RemoteAccess,
+    /// The port, counted from 1 (INIT).
+    pub vhca_port_num: u8,
+    /// What datagrams must carry (INIT of UD).
+    pub q_key: u32,
+    /// The peer's queue pair (RTR).
+    pub remote_qp_num: u32,
+    /// The index of the own GID (RTR).
+    pub gid_table_index: u8,
+    /// Back to the own function: all else of the path is left out (RTR; `fl`).
+    pub force_loopback: bool,
+    /// The MAC to send to, on Ethernet (RTR).
+    pub dest_mac: [u8; 6],
+    /// The peer's GID (RTR; `rgid_or_rip`).
+    pub rgid: Gid,
+    /// The peer's LID, on InfiniBand (RTR).
+    pub rlid: u16,
+    /// A global route header, on InfiniBand (RTR).
+    pub grh: bool,
+    /// The UDP port to send from, of RoCE v2 (RTR).
+    pub udp_sport: u16,
+    /// Bytes of a packet (RTR).
+    pub path_mtu: Mtu,
+    /// The first PSN that the peer sends (RTR).
+    pub next_rcv_psn: u32,
+    /// The code of the RNR timer: read for RTR, behind it if the mask says so.
+    pub min_rnr_nak_timer: u8,
+    /// log2 of the READs and atomics that it answers at a time (RTR).
+    pub log_rra_max: u8,
+    /// log2 of the READs and atomics that it sends at a time (RTS).
+    pub log_sra_max: u8,
+    /// The first PSN that it sends (RTS).
+    pub next_send_psn: u32,
+    /// Retries after a timeout of 67 ms, 0 to 7 (RTS).
+    pub retry_count: u8,
+    /// Its packets take a lane or class that is kept from others: `true` is refused.
+    pub isolate_vl_tc: bool,
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self {
+            next_state: QpState::Rst,
+            access: RemoteAccess::ALL,
+            vhca_port_num: 1,
+            q_key: 0,
+            remote_qp_num: 0,
+            gid_table_index: 0,
+            force_loopback: false,
+            dest_mac: [0; 6],
+            rgid: Gid([0; 16]),
+            rlid: 0,
+            grh: false,
+            udp_sport: verbless_command::ROCE_V2_FIRST_PORT,
+            path_mtu: Mtu::B1024,
+            next_rcv_psn: 0,
+            min_rnr_nak_timer: 12,
+            log_rra_max: 0,
+            log_sra_max: 0,
+            next_send_psn: 0,
+            retry_count: 7,
+            isolate_vl_tc: false,
+        }
+    }
+}
+
+/// What a transition that need not set it is to set all the same (`flexio_qp_attr_opt_param_mask`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QpAttrMask {
+    /// [`QpAttr::access`].
+    pub qp_access_mask: bool,
+    /// [`QpAttr::min_rnr_nak_timer`].
+    pub min_rnr_nak_timer: bool,
+}
+
+/// A queue pair (`flexio_qp`).
+#[derive(Debug)]
+pub struct Qp {
+    object: QpObject,
+    process: Process,
+    ring: u64,
+    record: u64,
+    receive_bytes: u64,
+}
+
+impl Qp {
+    /// Makes one, in the state RST (`flexio_qp_create`).
+    ///
+    /// # Errors
+    /// The process has ended; another transport than RC, UC and UD; the heap has no room; the
+    /// device's refusal.
+    pub fn create(process: &Process, config: &QpConfig) -> Result<Self, Error> {
+        process.alive()?;
+        let service = config.transport.service()?;
+        let (log_receive_wqes, shared) = match &config.receive {
+            QpReceive::None => (None, None),
+            QpReceive::Regular { log_depth } => (Some(*log_depth), None),
+            QpReceive::Rmp(pool) => (None, Some(pool.clone())),
+        };
+        let most = process.device().caps().log_max_qp_wqebbs;
+        if let Some(log) = [config.log_sq_depth, log_receive_wqes].into_iter().flatten().max()
+            && log > most
+        {
+            return Err(Error::Failed(format!(
+                "a queue of depth 2^{log}: the device has 2^{most} at most"
+            )));
+        }
+        let receive_bytes = log_receive_wqes.map_or(0, |log| 16_u64 << log);
+        let bytes = receive_bytes + config.log_sq_depth.map_or(0, |log| WQEBB << log);
+        let ring = match &config.ring {
+            Some(ring) => ring.clone(),
+            None => {
+                let buffer = process.alloc(bytes.max(WQEBB))?;
+                buffer.fill(0)?;
+                QueueMemory::dpa(&buffer)
+            }
+        };
+        let record = match &config.record {
+            Some(record) => record.clone(),
+            None => QueueMemory::holding(process, &[0; 8])?,
+        };
+        let attr = CommandAttr {
+            service,
+            pd: config.pd.as_ref().unwrap_or_else(|| process.pd()).clone(),
+            uar: config.uar.clone().unwrap_or_else(|| process.uar()).page().clone(),
+            send_cq: config.sq_cq.0.clone(),
+            receive_cq: config.rq_cq.0.clone(),
+            rings: ring.for_command(),
+            record: record.for_command(),
+            log_send_wqebbs: config.log_sq_depth,
+            log_receive_wqes,
+            shared,
+            log_receive_stride: 4,
+            user_index: config.user_index,
+            memory_copies: false,
+        };
+        let object = process.device().create_qp(attr).map_err(|error| process.fatal_or(error))?;
+        crate::log::debug!("made QP {}", object.qpn());
+        Ok(Self {
+            object,
+            process: process.clone(),
+            ring: ring.address(),
+            record: record.address(),
+            receive_bytes,
+        })
+    }
+
+    /// Its number (`flexio_qp_get_qp_num`).
+    pub fn number(&self) -> u32 {
+        self.object.qpn().0
+    }
+
+    /// The object of the device.
+    pub const fn object(&self) -> &QpObject {
+        &self.object
+    }
+
+    /// Where its receive queue is, as a program sees it.
+    pub const fn rq_address(&self) -> u64 {
+        self.ring
+    }
+
+    /// Where its send queue is, as a program sees it.
+    pub const fn sq_address(&self) -> u64 {
+        self.ring + self.receive_bytes
+    }
+
+    /// Where its doorbell record is: the receive counter, and 4 bytes on the send counter.
+    pub const fn record_address(&self) -> u64 {
+        self.record
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The state that the device has it in (`flexio_qp_state_get`).
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn state(&self) -> Result<QpState, Error> {
+        Ok(match self.object.state()?.0 {
+            0 => QpState::Rst,
+            1 => QpState::Init,
+            2 => QpState::Rtr,
+            3 => QpState::Rts,
+            6 => QpState::Err,
+            other => QpState::Other(other),
+        })
+    }
+
+    /// Takes it to another state (`flexio_qp_modify`): from any to RST and ERR, from RST to INIT,
+    /// from INIT to INIT and RTR, from RTR to RTS, from RTS to RTS.
+    ///
+    /// # Errors
+    /// The process has ended; no such transition; a value that the transition does not take. The
+    /// state is the one before then, but where the mask asked for more than one command: RTR and
+    /// RTS with what is optional there are a second one.
+    pub fn modify(&mut self, attr: &QpAttr, mask: &QpAttrMask) -> Result<(), Error> {
+        self.process.alive()?;
+        if attr.isolate_vl_tc {
+            return Err(Error::Failed("isolate_vl_tc is not supported".into()));
+        }
+        let from = self.state()?;
+        let datagrams = self.object.attr().service == ServiceType::UD;
+        let init = InitAttr { port: attr.vhca_port_num, pkey_index: 0, access: attr.access };
+        match (from, attr.next_state) {
+            (_, QpState::Rst) => self.object.to_reset()?,
+            (_, QpState::Err) => self.object.to_error()?,
+            (QpState::Rst, QpState::Init) if datagrams => {
+                let (port, q_key) = (attr.vhca_port_num, QKey(attr.q_key));
+                self.object.to_init_datagram(&DatagramAttr { port, pkey_index: 0, q_key })?;
+            }
+            (QpState::Rst, QpState::Init) => self.object.to_init(&init)?,
+            (QpState::Init, QpState::Init) => self.object.change_init(&init)?,
+            (QpState::Init, QpState::Rtr) if datagrams => self.object.to_rtr_datagram()?,
+            (QpState::Init, QpState::Rtr) => {
+                if mask.qp_access_mask {
+                    self.object.change_init(&init)?;
+                }
+                self.object.to_rtr(&RtrAttr {
+                    path: self.path(attr)?,
+                    mtu: attr.path_mtu,
+                    remote_qpn: Qpn(attr.remote_qp_num),
+                    receive_psn: attr.next_rcv_psn,
+                    max_destination_reads: reads(attr.log_rra_max)?,
+                    min_rnr_timer: attr.min_rnr_nak_timer,
+                })?;
+            }
+            (QpState::Rtr, QpState::Rts) if datagrams => {
+                self.object.to_rts_datagram(attr.next_send_psn)?;
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                self.object.to_rts(&RtsAttr {
+                    send_psn: attr.next_send_psn,
+                    ack_timeout: 14,
+                    retry_count: attr.retry_count,
+                    rnr_retry: 7,
+                    max_reads: reads(attr.log_sra_max)?,
+                })?;
+                self.change(attr, mask)?;
+            }
+            (QpState::Rts, QpState::Rts) => self.change(attr, mask)?,
+            (from, to) => {
+                return Err(Error::Failed(format!(
+                    "a queue pair in {from:?} does not go to {to:?}: the way is Rst, Init, Rtr, Rts"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What RTS to RTS may change.
+    fn change(&mut self, attr: &QpAttr, mask: &QpAttrMask) -> Result<(), Error> {
+        let change = RtsChange {
+            access: mask.qp_access_mask.then_some(attr.access),
+            min_rnr_timer: mask.min_rnr_nak_timer.then_some(attr.min_rnr_nak_timer),
+        };
+        match change == RtsChange::default() {
+            true => Ok(()),
+            false => Ok(self.object.change(&change)?),
+        }
+    }
+
+    fn path(&self, attr: &QpAttr) -> Result<Path, Error> {
+        route::path(self.process.device(), attr)
+    }
+
+    /// What a peer must know to reach it.
+    ///
+    /// # Errors
+    /// The port has no address.
+    pub fn address(&self, options: &ConnectOptions) -> Result<PeerAddress, Error> {
+        Ok(self.process.domain().address_of(&self.object, options)?)
+    }
+
+    /// Connects it with a peer, from RST to RTS: the transitions of [`Qp::modify`], with what the
+    /// peer's address says. The peer is connected with [`Qp::address`] under the same options.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`]; a datagram queue pair; no way to the peer.
+    pub fn connect(&mut self, peer: &PeerAddress, options: &ConnectOptions) -> Result<(), Error> {
+        self.process.alive()?;
+        let domain = self.process.domain();
+        let own = domain.address_of(&self.object, options)?;
+        let path = domain.path(peer, options)?;
+        let (port, pkey_index, access) = (options.port, options.pkey_index, options.access);
+        self.object.to_init(&InitAttr { port, pkey_index, access })?;
+        self.object.to_rtr(&RtrAttr {
+            path,
+            mtu: own.mtu.min(peer.mtu),
+            remote_qpn: peer.qpn,
+            receive_psn: peer.psn,
+            max_destination_reads: own.reads,
+            min_rnr_timer: options.min_rnr_timer,
+        })?;
+        self.object.to_rts(&RtsAttr {
+            send_psn: own.psn,
+            ack_timeout: options.ack_timeout,
+            retry_count: options.retry_count,
+            rnr_retry: options.rnr_retry,
+            max_reads: own.reads.min(peer.reads),
+        })?;
+        Ok(())
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_qp_destroy`); dropping it does the same.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        Ok(self.object.destroy()?)
+    }
+}
+
+/// So many READs as a logarithm says.
+fn reads(log: u8) -> Result<u8, Error> {
+    1_u8.checked_shl(log.into()).ok_or_else(|| {
+        Error::Failed(format!("2^{log} READs and atomics at a time: 2^7 at most are possible"))
+    })
+}

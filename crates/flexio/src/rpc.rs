@@ -1,0 +1,75 @@
+//! Calls with attributes: where a call runs, and what its thread begins with.
+
+use std::time::Duration;
+
+use verbless_command::{Affinity, DpaEntry};
+use verbless_flexio_dev::metadata::{BYTES, ThreadMetadata};
+
+use crate::error::Error;
+use crate::function::{Arguments, Function, Word};
+use crate::memory::Buffer;
+use crate::outbox::Outbox;
+use crate::process::Process;
+use crate::window::Window;
+
+/// What a call's thread is given (`flexio_rpc_attr`). The C library publishes the struct's name and
+/// that it sets thread local storage; the other fields are verbless's own, of version
+/// [`RPC_ATTR_VERSION`].
+#[derive(Debug, Clone, Default)]
+pub struct RpcAttr {
+    /// Its local storage, which `get_thread_local_storage` finds.
+    pub storage: Option<Buffer>,
+    /// Its name, of which 16 bytes count.
+    pub name: String,
+    /// The outbox that it begins with; without one it chooses one by its number.
+    pub outbox: Option<Outbox>,
+    /// The windows that it begins with.
+    pub windows: [Option<Window>; 2],
+    /// The execution units that it may run on.
+    pub affinity: Affinity,
+    /// How long it may take; without one, [`ProcessConfig::timeout`](crate::ProcessConfig).
+    pub timeout: Option<Duration>,
+}
+
+/// The version of [`RpcAttr`].
+pub const RPC_ATTR_VERSION: u32 = 1;
+
+impl Process {
+    /// Calls a function as [`Process::call`] does, with attributes
+    /// (`flexio_process_call_with_attr`).
+    ///
+    /// # Errors
+    /// As [`Process::call`], and no such execution unit or group.
+    pub fn call_with_attr<A: Arguments, R: Word>(
+        &self,
+        attr: &RpcAttr,
+        function: Function<A, R>,
+        arguments: A,
+    ) -> Result<R, Error> {
+        let address = self.app().address_of(&function)?;
+        // A thread without anything of its own needs no metadata.
+        let metadata = match attr.storage.is_some() || !attr.name.is_empty() {
+            true => {
+                let storage = attr.storage.as_ref().map_or(0, Buffer::address);
+                let metadata = ThreadMetadata::new(self.next_thread(), storage, &attr.name);
+                let buffer = self.alloc(BYTES as u64)?;
+                buffer.write_at(0, &metadata.to_bytes())?;
+                Some(buffer)
+            }
+            false => None,
+        };
+        let entry = DpaEntry {
+            metadata: metadata.as_ref().map_or(0, Buffer::address),
+            outbox: attr.outbox.as_ref().map(|outbox| outbox.object().clone()),
+            windows: attr
+                .windows
+                .each_ref()
+                .map(|window| window.as_ref().map(|window| window.object().clone())),
+            affinity: attr.affinity,
+            ..DpaEntry::at(address)
+        };
+        let call = self.begin(&entry, arguments.to_words())?;
+        let timeout = attr.timeout.unwrap_or_else(|| self.timeout());
+        self.finish_within(call, timeout).map(R::from_word)
+    }
+}

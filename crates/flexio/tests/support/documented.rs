@@ -1,0 +1,57 @@
+// What the examples in the documentation begin with: a process on the model's DPA, of a program
+// that is made of instructions here. Its event handler `handler` returns at once.
+
+fn program() -> Vec<u8> {
+    // `ret`, and nothing else.
+    const CODE: [u8; 4] = 0x0000_8067_u32.to_le_bytes();
+    const NAMES: &[u8] = b"\0handler\0dpa:handler\0.strtab\0";
+    let symbol = |name: u32, value: u64, kind: u8| {
+        let mut bytes = [0; 24];
+        bytes[..4].copy_from_slice(&name.to_le_bytes());
+        (bytes[4], bytes[6]) = (0x10 | kind, 1);
+        bytes[8..16].copy_from_slice(&value.to_le_bytes());
+        bytes
+    };
+    let symbols = [symbol(0, 0, 0), symbol(1, 0x4000_0000, 2), symbol(9, 0x4000_0000, 1)].concat();
+    let (code_at, symbols_at) = (64 + 56, 64 + 56 + 8);
+    let names_at = symbols_at + symbols.len();
+    let sections_at = (names_at + NAMES.len()).next_multiple_of(8);
+    let mut file = vec![0; sections_at + 3 * 64];
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"\x7fELF\x02\x01\x01");
+    put(16, &[2, 0, 243, 0, 1]);
+    put(24, &0x4000_0000_u64.to_le_bytes());
+    put(32, &64_u64.to_le_bytes());
+    put(40, &(sections_at as u64).to_le_bytes());
+    put(52, &[64, 0, 56, 0, 1, 0, 64, 0, 3, 0, 2, 0]);
+    put(64, &[1, 0, 0, 0, 5, 0, 0, 0]);
+    let words = [(8, code_at as u64), (16, 0x4000_0000), (32, 4), (40, 4), (48, 1)];
+    words.iter().for_each(|&(at, word)| put(64 + at, &word.to_le_bytes()));
+    put(code_at, &CODE);
+    put(symbols_at, &symbols);
+    put(names_at, NAMES);
+    let mut section = |index: usize, kind: u32, at: usize, length: usize, more: [u32; 2], each| {
+        let head = sections_at + index * 64;
+        put(head, &21_u32.to_le_bytes());
+        put(head + 4, &kind.to_le_bytes());
+        put(head + 24, &(at as u64).to_le_bytes());
+        put(head + 32, &(length as u64).to_le_bytes());
+        put(head + 40, &more[0].to_le_bytes());
+        put(head + 44, &more[1].to_le_bytes());
+        put(head + 56, &u64::to_le_bytes(each));
+    };
+    section(1, 2, symbols_at, symbols.len(), [2, 1], 24);
+    section(2, 3, names_at, NAMES.len(), [0, 0], 0);
+    file
+}
+
+fn process() -> Result<verbless_flexio::Process, Box<dyn std::error::Error>> {
+    use verbless::model::{InProcess, Model, Profile};
+    use verbless::prelude::*;
+    use verbless_flexio::{App, Process, ProcessConfig};
+
+    let model = Model::builder().device(Profile::load("bluefield3")?).build();
+    let backend = InProcess::of(&model);
+    let device = Device::open(&backend, &backend.find("mlx5_0")?)?;
+    Ok(Process::create(&device, &App::new("documented", &program())?, &ProcessConfig::default())?)
+}

@@ -1,0 +1,510 @@
+//! Queues of FlexIO's host library: completion queues and who hears of them, queue pairs that
+//! programs post to, their states, and what a fatal error leaves of them.
+
+use std::sync::Arc;
+
+use verbless_command::{DpaEqAttr, Gid, KeyAccess, RemoteAccess};
+use verbless_flexio::{
+    Cq, CqConfig, CqElement, CqModeration, CqPeriodMode, EventHandler, EventHandlerConfig,
+    Function, Handler, Mkey, MkeyConfig, Process, Qp, QpAttr, QpAttrMask, QpConfig, QpReceive,
+    QpState, QpTransport, QueueMemory, RpcAttr,
+};
+use verbless_prm::{CqState, CqStatus, MiniCqeFormat};
+use verbless_queue::wr::Send;
+use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, QpConfig as HostQpConfig, Region};
+
+use super::rig::{Rig, ends_with};
+use super::{failed, fatal};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::cap;
+use crate::raw::Shared;
+use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern, until};
+
+cases!(
+    "flexio_queues",
+    "FlexIO's queues: completion queues and their elements, queue pairs, states, fatal errors.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    a_new_cq_starts_its_handler_at_the_first_cqe_unless_it_is_made_without_arming,
+    an_always_armed_cq_starts_its_handler_at_each_cqe,
+    a_collapsed_cq_has_its_newest_cqe_in_the_first_entry,
+    an_overrun_breaks_a_cq_but_one_that_ignores_it,
+    moderation_is_set_changed_and_queried,
+    a_cq_without_an_element_is_polled_where_its_ring_is,
+    a_cq_for_msix_raises_a_vector_of_the_emulated_device,
+    a_cq_says_what_the_device_cannot_do,
+    a_cq_is_kept_by_its_queue_pairs_and_keeps_its_handler,
+    a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own,
+    a_program_s_queue_pair_receives_from_a_host_peer,
+    a_queue_pair_goes_through_its_states_by_modify,
+    what_the_mask_names_changes_while_a_queue_pair_sends,
+    transports_that_are_not_supported_are_refused_by_name,
+    after_a_fatal_error_queues_are_destroyed_and_no_more_are_made,
+    a_call_with_attributes_has_storage_and_name,
+);
+
+/// Where the handler `drain` of the program counts.
+struct Drain {
+    memory: verbless_flexio::Buffer,
+}
+
+impl Drain {
+    /// A CQ whose CQEs are counted here.
+    fn cq(
+        rig: &Rig,
+        log_depth: u8,
+        change: impl FnOnce(&mut CqConfig),
+    ) -> Result<(Self, Cq, EventHandler), Stop> {
+        let process = &rig.process;
+        let config = EventHandlerConfig {
+            outbox: Some(rig.outbox()?),
+            ..EventHandlerConfig::new(Handler::named("drain"))
+        };
+        let handler = EventHandler::create(process, &config)?;
+        let mut config = CqConfig::new(log_depth, CqElement::Thread(handler.clone()));
+        change(&mut config);
+        let cq = Cq::create(process, &config)?;
+        let memory = process.alloc_from(&[0; 64])?;
+        memory.write_at(16, &cq.ring_address().to_le_bytes())?;
+        memory.write_at(24, &cq.record_address().to_le_bytes())?;
+        memory.write_at(32, &cq.number().to_le_bytes())?;
+        memory.write_at(36, &u32::from(log_depth).to_le_bytes())?;
+        handler.run(memory.address())?;
+        Ok((Self { memory }, cq, handler))
+    }
+
+    fn count(&self) -> Option<u64> {
+        let mut count = [0; 8];
+        self.memory.read_at(0, &mut count).ok()?;
+        Some(u64::from_le_bytes(count))
+    }
+
+    fn waits_for(&self, count: u64) -> Result<(), Stop> {
+        until("so many CQEs", || self.count().filter(|&it| it >= count))?;
+        ensure_eq!(self.count(), Some(count), "CQEs that were taken");
+        Ok(())
+    }
+}
+
+/// Writes two CQEs of zeros to a CQ.
+fn trigger(rig: &Rig, cq: &Cq) -> Result<(), Stop> {
+    let trigger = Function::<(u16, u32, bool), u64>::named("trigger_by");
+    let outbox = rig.outbox()?;
+    let done = rig.process.call(trigger, (outbox.id(), cq.number(), false))?;
+    ensure_eq!(done, 0, "status and errno of the doorbells");
+    Ok(())
+}
+
+fn a_new_cq_starts_its_handler_at_the_first_cqe_unless_it_is_made_without_arming(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
+    ensure_eq!(cq.object().query()?.st(), CqState::ARMED, "the state of a new CQ");
+    for round in 1..=3 {
+        trigger(&rig, &cq)?;
+        drain.waits_for(2 * round)?;
+    }
+    let (drain, cq, handler) = Drain::cq(&rig, 4, |config| config.no_arm = true)?;
+    ensure_eq!(cq.object().query()?.st(), CqState::FIRED, "the state of one without arming");
+    trigger(&rig, &cq)?;
+    quiet("a run for a CQ that is not armed", || drain.count().filter(|&it| it != 0))?;
+    ensure_eq!(handler.query()?.runs, 0, "runs");
+    Ok(())
+}
+
+fn an_always_armed_cq_starts_its_handler_at_each_cqe(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    // A handler that arms nothing.
+    let config = EventHandlerConfig {
+        continuable: true,
+        ..EventHandlerConfig::new(Handler::named("continues"))
+    };
+    let handler = EventHandler::create(&rig.process, &config)?;
+    let at = rig.process.alloc_from(&[0; 8])?;
+    handler.run(at.address())?;
+    let mut config = CqConfig::new(6, CqElement::Thread(handler.clone()));
+    config.always_armed = true;
+    let cq = Cq::create(&rig.process, &config)?;
+    ensure_eq!(cq.object().query()?.st(), CqState::ALWAYS_ARMED, "the state");
+    for pairs in 1..=5_u32 {
+        trigger(&rig, &cq)?;
+        let heard = || handler.query().ok().filter(|it| it.events == 2 * pairs);
+        until("two events for two CQEs", heard)?;
+    }
+    Ok(())
+}
+
+/// Two ends: a queue pair of a program's, and one of the host's to which it is connected.
+struct Ends {
+    qp: Qp,
+    host: verbless_queue::Qp,
+    _host_cq: verbless_queue::Cq,
+    region: Region,
+    key: Mkey,
+    from: verbless_flexio::Buffer,
+    posted: u16,
+    log_depth: u8,
+}
+
+const BYTES: usize = 4096;
+
+impl Ends {
+    fn new(rig: &Rig, cq: &Cq, receive: QpReceive) -> Result<Self, Stop> {
+        let process = &rig.process;
+        let log_depth = 3;
+        let mut config = QpConfig::rc(cq, cq, log_depth);
+        config.receive = receive;
+        let mut qp = Qp::create(process, &config)?;
+        let domain = process.domain();
+        let host_cq = domain.completion_queue(&HostCqConfig::new(16))?;
+        let mut host = domain.queue_pair(&HostQpConfig::new(8, 8), &host_cq, &host_cq)?;
+        let options = ConnectOptions::default();
+        let address = domain.address(&host, &options)?;
+        domain.connect(&mut host, &qp.address(&options)?, &options)?;
+        qp.connect(&address, &options)?;
+        let region = domain.region(BYTES, KeyAccess::ALL)?;
+        let from = process.alloc(BYTES as u64)?;
+        let key = Mkey::create(&from, &MkeyConfig::new(KeyAccess::LOCAL))?;
+        Ok(Self { qp, host, _host_cq: host_cq, region, key, from, posted: 0, log_depth })
+    }
+
+    /// Has the program write `length` bytes at `at` to the same place of the host's region.
+    fn write(&mut self, rig: &Rig, at: usize, length: u32) -> Result<(), Stop> {
+        type Arguments = (u64, u32, u16, u64, u64, u64, u64, u32);
+        let post = Function::<Arguments, ()>::named("post_write");
+        let pi = self.posted;
+        self.posted += 1;
+        let slot = u64::from(pi) & ((1 << self.log_depth) - 1);
+        let to = self.region.remote(at, length as usize)?;
+        let keys = u64::from(self.key.id()) << 32 | u64::from(to.rkey.0);
+        let (from, record) = (self.from.address() + at as u64, self.qp.record_address() + 4);
+        let ring = self.qp.sq_address() + 64 * slot;
+        let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
+        let words = (ring, self.qp.number(), pi, record, from, to.address, keys, length);
+        Ok(rig.process.call_with_attr(&attr, post, words)?)
+    }
+}
+
+fn a_collapsed_cq_has_its_newest_cqe_in_the_first_entry(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let mut config = CqConfig::new(1, CqElement::NonDpa { vector: 0 });
+    config.collapsed = true;
+    let cq = Cq::create(&rig.process, &config)?;
+    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
+    for counter in 0..6_u16 {
+        ends.write(&rig, 0, 64)?;
+        let newest = || {
+            let mut bytes = [0; 128];
+            rig.process.read(cq.ring_address(), &mut bytes).ok()?;
+            let count = u16::from_be_bytes([bytes[60], bytes[61]]);
+            (bytes[63] >> 4 == 0 && count == counter).then_some(bytes[127])
+        };
+        let second = until("the CQE of the newest request", newest)?;
+        ensure_eq!(second, 0xf0, "the second entry");
+    }
+    ensure_eq!(cq.object().query()?.status(), CqStatus::OK, "the status");
+    Ok(())
+}
+
+fn an_overrun_breaks_a_cq_but_one_that_ignores_it(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    for overrun_ignore in [true, false] {
+        let mut config = CqConfig::new(1, CqElement::NonDpa { vector: 0 });
+        config.overrun_ignore = overrun_ignore;
+        let cq = Cq::create(&rig.process, &config)?;
+        trigger(&rig, &cq)?;
+        ensure_eq!(cq.object().query()?.status(), CqStatus::OK, "a CQ that is full");
+        let more = Function::<(u16, u32, bool), u64>::named("trigger_by");
+        rig.process.call(more, (rig.outbox()?.id(), cq.number(), false))?;
+        let expected = if overrun_ignore { CqStatus::OK } else { CqStatus::OVERFLOW };
+        let there = || cq.object().query().ok().filter(|it| it.status() == expected);
+        until("the status behind an overrun", there)?;
+    }
+    Ok(())
+}
+
+fn moderation_is_set_changed_and_queried(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let begins = CqModeration { max_count: 7, period: 100, mode: CqPeriodMode::Cqe };
+    let (_, cq, _) = Drain::cq(&rig, 4, |config| config.moderation = begins)?;
+    ensure_eq!(cq.query_moderation()?, begins, "the moderation of a new CQ");
+    let changed = CqModeration { max_count: 9, period: 4095, mode: CqPeriodMode::Event };
+    cq.modify_moderation(changed)?;
+    ensure_eq!(cq.query_moderation()?, changed, "the moderation that was changed");
+    let long = CqModeration { period: 4096, ..changed };
+    failed("a period of 13 bits", cq.modify_moderation(long), "4095")?;
+    ensure_eq!(cq.query_moderation()?, changed, "the moderation behind a refusal");
+    // Five CQEs are one event, which comes when there are five.
+    let most = CqModeration { max_count: 6, period: 4095, mode: CqPeriodMode::Cqe };
+    let (drain, cq, handler) = Drain::cq(&rig, 4, |config| config.moderation = most)?;
+    (0..3).try_for_each(|_| trigger(&rig, &cq))?;
+    drain.waits_for(6)?;
+    ensure!(handler.query()?.runs < 6, "every CQE had an event of its own");
+    Ok(())
+}
+
+fn a_cq_without_an_element_is_polled_where_its_ring_is(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let device = rig.process.device();
+    let host = Shared::new(device, 4096)?;
+    host.memory.write_at(0, &[0xf0; 1024])?;
+    let mut config = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    config.ring = Some(QueueMemory::host(host.umem.clone(), 0));
+    config.record = Some(QueueMemory::host(host.umem.clone(), 1024));
+    let cq = Cq::create(&rig.process, &config)?;
+    ensure_eq!(cq.ring_address(), host.umem.address(), "the ring of the host's");
+    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
+    ends.from.write_at(0, &pattern(1, BYTES))?;
+    for counter in 0..3_u16 {
+        ends.write(&rig, 0, 100)?;
+        let cqe = || {
+            let mut bytes = [0; 64];
+            host.memory.read_at(64 * usize::from(counter), &mut bytes).ok()?;
+            (bytes[63] == 0).then_some(u16::from_be_bytes([bytes[60], bytes[61]]))
+        };
+        ensure_eq!(until("a CQE in memory of the host", cqe)?, counter, "its WQE counter");
+    }
+    let mut bytes = vec![0; 100];
+    ends.region.read_at(0, &mut bytes)?;
+    ensure!(bytes == pattern(1, BYTES)[..100], "the bytes that were written");
+    Ok(())
+}
+
+fn a_cq_for_msix_raises_a_vector_of_the_emulated_device(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let process = &rig.process;
+    let device = process.device();
+    let emulated = device.create_emulated_device(process.token(), 1, 4)?;
+    let eq = |raises| -> Result<_, Stop> {
+        let ring = process.alloc(64 << 6)?;
+        ring.fill(1)?;
+        let ring = QueueMemory::dpa(&ring).for_command();
+        let uar = process.uar().page().clone();
+        let attr = DpaEqAttr { ring, log_entries: 6, uar, raises };
+        Ok(Arc::new(device.create_dpa_eq(process.token(), attr)?))
+    };
+    let mute = eq(None)?;
+    let config = CqConfig::new(4, CqElement::DpaMsixEmulated(mute.clone()));
+    failed("MSI-X by an EQ without a vector", Cq::create(process, &config), "raises no vector")?;
+    let raises = eq(Some((emulated.clone(), 2)))?;
+    let external = Cq::create(process, &CqConfig::new(4, CqElement::ExtEq(mute.clone())))?;
+    ensure_eq!(CqElement::ExtEq(mute).element_type(), 2, "the type of an EQ");
+    let element = CqElement::DpaMsixEmulated(raises.clone());
+    ensure_eq!(element.element_type(), 9, "the type of MSI-X");
+    let cq = Cq::create(process, &CqConfig::new(4, element))?;
+    let arm = Function::<(u32, u32), ()>::named("arm_events");
+    let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
+    process.call_with_attr(&attr, arm, (raises.id(), 0))?;
+    trigger(&rig, &external)?;
+    quiet("a vector by an EQ without one", || emulated.raised().ok().filter(|it| it[2] != 0))?;
+    trigger(&rig, &cq)?;
+    until("the vector", || emulated.raised().ok().filter(|it| it[2] == 1))?;
+    Ok(())
+}
+
+fn a_cq_says_what_the_device_cannot_do(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let process = &rig.process;
+    let plain = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    ensure_eq!(plain.element.element_type(), 8, "the type of no element");
+    let mut config = plain.clone();
+    config.compression = Some(MiniCqeFormat::RX_HASH);
+    failed("compression", Cq::create(process, &config), "cqe_compression")?;
+    let mut config = plain.clone();
+    config.log_depth = 31;
+    failed("2^31 CQEs", Cq::create(process, &config), "2^22")?;
+    let other = Rig::new(lab)?;
+    let handler = other.handler("drain")?;
+    ensure_eq!(CqElement::Thread(handler.clone()).element_type(), 0, "the type of a thread");
+    let config = CqConfig::new(4, CqElement::Thread(handler));
+    failed("another's handler", Cq::create(process, &config), "another process")
+}
+
+fn a_cq_is_kept_by_its_queue_pairs_and_keeps_its_handler(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let (_, cq, handler) = Drain::cq(&rig, 4, |_| {})?;
+    let qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 2))?;
+    failed("a CQ with a queue pair", cq.clone().destroy(), "in use")?;
+    failed("the handler of a CQ", handler.clone().destroy(), "in use")?;
+    qp.destroy()?;
+    cq.destroy()?;
+    Ok(handler.destroy()?)
+}
+
+fn a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
+    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
+    let bytes = pattern(5, BYTES);
+    ends.from.write_at(0, &bytes)?;
+    for part in 0..16 {
+        ends.write(&rig, part * 256, 256)?;
+        drain.waits_for(part as u64 + 1)?;
+    }
+    let mut back = vec![0; BYTES];
+    ends.region.read_at(0, &mut back)?;
+    ensure!(back == bytes, "the bytes at the host");
+    Ok(())
+}
+
+fn a_program_s_queue_pair_receives_from_a_host_peer(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
+    let receive = QpReceive::Regular { log_depth: 2 };
+    let mut ends = Ends::new(&rig, &cq, receive)?;
+    ensure_eq!(ends.qp.sq_address(), ends.qp.rq_address() + 64, "the send queue behind");
+    let into = rig.process.alloc(4 * 64)?;
+    into.fill(0)?;
+    let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
+    for slot in 0..4_u64 {
+        let segment = verbless_flexio_dev::Segment::data(64, key.id(), into.address() + 64 * slot);
+        rig.process.write(ends.qp.rq_address() + 16 * slot, segment.as_bytes())?;
+    }
+    rig.process.write(ends.qp.record_address(), &4_u32.to_be_bytes())?;
+    let bytes = pattern(6, 256);
+    ends.region.write_at(0, &bytes)?;
+    for part in 0..4 {
+        ends.host.post(&Send::new(ends.region.sge(part * 64, 64)?).signaled(), 0)?;
+    }
+    drain.waits_for(4)?;
+    let mut back = vec![0; 256];
+    into.read_at(0, &mut back)?;
+    ensure!(back == bytes, "the bytes that were received");
+    Ok(())
+}
+
+fn a_queue_pair_goes_through_its_states_by_modify(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let mut qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3))?;
+    let mask = QpAttrMask::default();
+    let to = |next_state| QpAttr { next_state, ..QpAttr::default() };
+    ensure_eq!(qp.state()?, QpState::Rst, "the first state");
+    for early in [QpState::Rtr, QpState::Rts] {
+        failed("a state too far", qp.modify(&to(early), &mask), "Rst, Init, Rtr, Rts")?;
+    }
+    qp.modify(&to(QpState::Init), &mask)?;
+    ensure_eq!(qp.state()?, QpState::Init, "the state behind INIT");
+    qp.modify(&to(QpState::Init), &mask)?;
+    let loops = QpAttr {
+        remote_qp_num: qp.number(),
+        force_loopback: rig.process.device().forces_loopback()?,
+        log_rra_max: 2,
+        ..to(QpState::Rtr)
+    };
+    let loops = match loops.force_loopback {
+        true => loops,
+        false => own_address(&rig.process, &qp, loops)?,
+    };
+    qp.modify(&loops, &mask)?;
+    ensure_eq!(qp.state()?, QpState::Rtr, "the state behind RTR");
+    qp.modify(&QpAttr { log_sra_max: 2, ..to(QpState::Rts) }, &mask)?;
+    ensure_eq!(qp.state()?, QpState::Rts, "the state behind RTS");
+    let context = qp.object().query()?;
+    ensure_eq!((context.log_rra_max(), context.log_sra_max()), (2, 2), "reads at a time");
+    failed("back to RTR", qp.modify(&loops, &mask), "does not go to Rtr")?;
+    let isolated = QpAttr { isolate_vl_tc: true, ..to(QpState::Rts) };
+    failed("an isolated lane", qp.modify(&isolated, &mask), "not supported")?;
+    qp.modify(&to(QpState::Err), &mask)?;
+    ensure_eq!(qp.state()?, QpState::Err, "the state behind ERR");
+    qp.modify(&to(QpState::Rst), &mask)?;
+    ensure_eq!(qp.state()?, QpState::Rst, "the last state");
+    Ok(())
+}
+
+/// The fields of the path to the own port, where loopback cannot be forced.
+fn own_address(process: &Process, qp: &Qp, attr: QpAttr) -> Result<QpAttr, Stop> {
+    let options = ConnectOptions::default();
+    let own = qp.address(&options)?;
+    Ok(match process.domain().path(&own, &options)? {
+        verbless_command::Path::Roce { route, destination_mac, .. } => QpAttr {
+            rgid: route.dgid,
+            gid_table_index: route.sgid_index,
+            dest_mac: destination_mac,
+            ..attr
+        },
+        _ => QpAttr { rlid: own.lid, rgid: Gid(own.gid.0), grh: own.grh_required, ..attr },
+    })
+}
+
+fn what_the_mask_names_changes_while_a_queue_pair_sends(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
+    let before = ends.qp.object().query()?;
+    ensure!(before.rwe() && before.rre(), "the peer may write and read");
+    let access = RemoteAccess { read: false, write: true, atomic: false };
+    let attr =
+        QpAttr { next_state: QpState::Rts, access, min_rnr_nak_timer: 31, ..QpAttr::default() };
+    ends.qp.modify(&attr, &QpAttrMask::default())?;
+    let same = ends.qp.object().query()?;
+    ensure_eq!((same.rre(), same.min_rnr_nak()), (true, before.min_rnr_nak()), "without a mask");
+    ends.qp.modify(&attr, &QpAttrMask { min_rnr_nak_timer: true, ..QpAttrMask::default() })?;
+    let timer = ends.qp.object().query()?;
+    ensure_eq!((timer.rre(), timer.min_rnr_nak()), (true, 31), "with the timer's mask");
+    ends.qp.modify(&attr, &QpAttrMask { qp_access_mask: true, ..QpAttrMask::default() })?;
+    let rights = ends.qp.object().query()?;
+    ensure_eq!((rights.rwe(), rights.rre()), (true, false), "with the mask of rights");
+    Ok(())
+}
+
+fn transports_that_are_not_supported_are_refused_by_name(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    for transport in [QpTransport::Xrc, QpTransport::Dci, QpTransport::RawDatagram] {
+        let config = QpConfig { transport, ..QpConfig::rc(&cq, &cq, 3) };
+        let name = format!("{transport:?}");
+        failed(&name, Qp::create(&rig.process, &config), &name)?;
+    }
+    for transport in [QpTransport::Uc, QpTransport::Ud] {
+        let config = QpConfig { transport, ..QpConfig::rc(&cq, &cq, 3) };
+        let mut qp = Qp::create(&rig.process, &config)?;
+        let attr = QpAttr { next_state: QpState::Init, q_key: 5, ..QpAttr::default() };
+        qp.modify(&attr, &QpAttrMask::default())?;
+        ensure_eq!(qp.state()?, QpState::Init, "the state of {transport:?}");
+    }
+    let config = QpConfig { log_sq_depth: Some(30), ..QpConfig::rc(&cq, &cq, 3) };
+    failed("2^30 WQEBBs", Qp::create(&rig.process, &config), "at most")
+}
+
+fn after_a_fatal_error_queues_are_destroyed_and_no_more_are_made(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let (_, cq, handler) = Drain::cq(&rig, 4, |_| {})?;
+    let mut qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3))?;
+    fatal("the call that ends it", rig.process.call(ends_with(), (200,)))?;
+    let config = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    fatal("a CQ", Cq::create(&rig.process, &config))?;
+    fatal("a queue pair", Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3)))?;
+    let init = QpAttr { next_state: QpState::Init, ..QpAttr::default() };
+    fatal("a transition", qp.modify(&init, &QpAttrMask::default()))?;
+    fatal("moderation", cq.modify_moderation(CqModeration::default()))?;
+    let attr = RpcAttr { name: "late".into(), ..RpcAttr::default() };
+    let count = Function::<(), u64>::named("count");
+    fatal("a call with attributes", rig.process.call_with_attr(&attr, count, ()))?;
+    ensure_eq!(qp.state()?, QpState::Rst, "the state, which can be asked");
+    ensure_eq!(cq.query_moderation()?, CqModeration::default(), "and the moderation");
+    qp.destroy()?;
+    cq.destroy()?;
+    Ok(handler.destroy()?)
+}
+
+fn a_call_with_attributes_has_storage_and_name(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let storage = rig.process.alloc(64)?;
+    let attr =
+        RpcAttr { storage: Some(storage.clone()), name: "worker".into(), ..RpcAttr::default() };
+    let find = Function::<(), u64>::named("thread_storage");
+    ensure_eq!(rig.process.call_with_attr(&attr, find, ())?, storage.address(), "the storage");
+    let id = Function::<(), u64>::named("thread_id");
+    let named = rig.process.call_with_attr(&attr, id, ())?;
+    ensure!(named != u64::MAX && named != 0, "a thread of this name has number {named}");
+    let wait_for = Function::<(u64,), ()>::named("wait_for");
+    let timeout = std::time::Duration::from_millis(30);
+    let attr = RpcAttr { timeout: Some(timeout), ..RpcAttr::default() };
+    match rig.process.call_with_attr(&attr, wait_for, (1,)) {
+        Err(verbless_flexio::Error::Timeout(after)) => ensure_eq!(after, timeout, "the timeout"),
+        other => return Err(Stop::fail(format!("a call without an end: {other:?}"))),
+    }
+    Ok(())
+}

@@ -38,7 +38,7 @@ const PROFILE: &str = "crates/model/profiles/bluefield3.toml";
 
 /// Runs the task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let program = program::build("verbless-capture", "capture", false)?;
+    let program = program::build("verbless-capture", "capture")?;
     let profile = fetch::folder().join("capture-profile.toml");
     let text = fs::read_to_string(workspace_root().join(PROFILE))?;
     let section = "[caps.general]\n";

@@ -76,14 +76,7 @@ const STEPS: &[Step] = &[
     },
     Step { name: "instruction counts", place: Resource::Release, run: bench },
     Step { name: "VM: hwtest", place: Resource::Guest, run: hwtest_in_a_vm },
-    Step {
-        name: "VM: process",
-        place: Resource::Guest,
-        run: || {
-            let process = ["--", "process", "--device", "mlx5_0", "--expect", "process run"];
-            in_a_vm("connectx6dx", &process)
-        },
-    },
+    Step { name: "VM: process", place: Resource::Guest, run: process_in_a_vm },
     Step {
         name: "VM: rdma-core",
         place: Resource::Guest,
@@ -437,7 +430,8 @@ fn in_a_vm(other: &str, options: &[&str]) -> Result<Outcome> {
 
 /// The suite on a real kernel, with the program for the DPA where one can be compiled.
 fn hwtest_in_a_vm() -> Result<Outcome> {
-    let hwtest = ["--", "hwtest", "--device", "mlx5_0", "--expect", "vm"];
+    let hwtest = crate::run::program("hwtest")?.display().to_string();
+    let hwtest = ["--", &hwtest, "--device", "mlx5_0", "--expect", "vm"];
     if let Err(error) = std_sources() {
         println!("the standard library's sources: {error}: no program for the DPA is compiled");
         return in_a_vm("bluefield3", &hwtest);
@@ -446,6 +440,12 @@ fn hwtest_in_a_vm() -> Result<Outcome> {
     let options = ["--carry", &program];
     let there = ["--dpa-program", "/program/program.elf"];
     in_a_vm("bluefield3", &[&options[..], &hwtest, &there].concat())
+}
+
+/// The cases of two programs on a real kernel.
+fn process_in_a_vm() -> Result<Outcome> {
+    let process = crate::run::program("process")?.display().to_string();
+    in_a_vm("connectx6dx", &["--", &process, "--device", "mlx5_0", "--expect", "process run"])
 }
 
 /// A program on libibverbs and one on DOCA RDMA, on a real kernel.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::cpio::Archive;
 use super::fetch::{LIBRARIES, LOADER, in_tree};
 use super::modules::Module;
-use super::program::Program;
+use super::program::{Program, libraries_listed};
 use crate::Result;
 
 /// What `/init` of the guest runs: see there.
@@ -121,15 +121,6 @@ fn add_file(archive: &mut Archive, path: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The libraries in what a loader lists, one a line: `NAME => PATH (0xADDRESS)`.
-fn libraries_listed(list: &str) -> impl Iterator<Item = (String, PathBuf)> + '_ {
-    list.lines().filter_map(|line| {
-        let (name, path) = line.trim().split_once(" => ")?;
-        let (path, _) = path.rsplit_once(" (0x")?;
-        (!name.contains('/')).then(|| (name.to_string(), PathBuf::from(path)))
-    })
-}
-
 /// The files of a folder whose name is wanted, in order.
 fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
@@ -141,24 +132,4 @@ fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use super::libraries_listed;
-
-    #[test]
-    fn what_a_loader_lists_are_names_and_paths() {
-        let list = "\tlinux-vdso.so.1 (0x00007ffd)\n\
-                    \tlibibverbs.so.1 => /t/usr/lib/libibverbs.so.1 (0x00007f00)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 => /t/ld.so (0x00007f11)\n\
-                    \tlibgone.so => not found\n";
-        let libraries: Vec<_> = libraries_listed(list).collect();
-        assert_eq!(
-            libraries,
-            [("libibverbs.so.1".into(), PathBuf::from("/t/usr/lib/libibverbs.so.1"))]
-        );
-    }
 }

@@ -81,11 +81,11 @@ pub(crate) struct Options {
     /// Start this program as the model instead of building it.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Put this file of the machine into the guest's folder /program, for PROGRAM to use. May be
-    /// given several times.
+    /// Put this file of the machine into the guest's folder /program, for PROGRAM to use, and the
+    /// libraries that it needs beside it. May be given several times.
     #[arg(long, value_name = "FILE")]
     carry: Vec<PathBuf>,
-    /// What to run in the guest: a static program of this machine, a command of the guest, or (the
+    /// What to run in the guest: a program of this machine, a command of the guest, or (the
     /// default) the conformance suite, also as `hwtest` with its options.
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -142,7 +142,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let model = match &options.model {
         _ if options.no_device => None,
         Some(program) => Some(program.clone()),
-        None => Some(program::build("verbless-model-host", "verbless-model", false)?),
+        None => Some(program::build("verbless-model-host", "verbless-model")?),
     };
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;

@@ -29,49 +29,86 @@ fn place(file: &Path) -> String {
     format!("/program/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// A file for the guest. If it is a program, it can run there: it needs no libraries, or the guest
-/// has those of C.
-fn content_of(file: &Path, libraries: bool) -> Result<Vec<u8>> {
-    let content = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    if elf::section(&content, ".interp").is_some() && !libraries {
-        return Err(format!(
-            "{} needs shared libraries, and the guest has none; link it statically (for Rust: \
-             RUSTFLAGS=-Ctarget-feature=+crt-static), or give the guest a C library by \
-             --with-rdma-core",
-            file.display()
-        )
-        .into());
+/// A file of this machine for the guest, with the libraries that it needs there. Where the guest
+/// has a C library of its own (`has_libraries`), a program uses that one.
+fn with_libraries(file: &Path, has_libraries: bool) -> Result<Vec<(String, Vec<u8>)>> {
+    let content = read(file)?;
+    let mut files = Vec::new();
+    if let Some(loader) = elf::section(&content, ".interp")
+        && !has_libraries
+    {
+        let loader = str::from_utf8(loader)?.trim_end_matches('\0');
+        let output = Command::new(loader).arg("--list").arg(file).output()?;
+        let list = String::from_utf8(output.stdout)?;
+        if !output.status.success() || list.contains(" => not found") {
+            let name = file.display();
+            return Err(format!(
+                "the libraries of {name} are not on this machine; its loader says:\n{list}{}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+            .into());
+        }
+        for library in libraries_listed(&list).map(|(_, path)| path).chain([loader.into()]) {
+            files.push((in_usr(&library), read(&library)?));
+        }
     }
-    Ok(content)
+    files.push((place(file), content));
+    Ok(files)
+}
+
+/// Where a library of this machine is in the guest, whose /lib and /lib64 lead into /usr.
+fn in_usr(library: &Path) -> String {
+    let path = library.display();
+    if library.starts_with("/lib") || library.starts_with("/lib64") {
+        format!("/usr{path}")
+    } else {
+        path.to_string()
+    }
+}
+
+/// The libraries in what a loader lists, one a line: `NAME => PATH (0xADDRESS)`.
+pub(super) fn libraries_listed(list: &str) -> impl Iterator<Item = (String, PathBuf)> + '_ {
+    list.lines().filter_map(|line| {
+        let (name, path) = line.trim().split_once(" => ")?;
+        let (path, _) = path.rsplit_once(" (0x")?;
+        (!name.contains('/')).then(|| (name.to_string(), PathBuf::from(path)))
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    Ok(fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?)
 }
 
 impl Program {
     /// What the words after `--` ask for. None, or `hwtest` with its options, is the conformance
     /// suite on the guest's first device; `process` with its options, the cases of two programs; a
-    /// path is a program of the host; anything else is a command of the guest. `libraries` says
+    /// path is a program of the host; anything else is a command of the guest. `has_libraries` says
     /// whether the guest has a C library.
-    pub(crate) fn new(words: &[String], libraries: bool) -> Result<Self> {
+    pub(crate) fn new(words: &[String], has_libraries: bool) -> Result<Self> {
         let (name, arguments) = match words.split_first() {
             None => (SUITE, vec!["--device".to_string(), "mlx5_0".to_string()]),
             Some((name, arguments)) => (name.as_str(), arguments.to_vec()),
         };
         let ours = PROGRAMS.iter().find(|(program, _)| *program == name);
         let file = if let Some((program, package)) = ours {
-            build(package, program, true)?
+            build(package, program)?
         } else if name.contains('/') && Path::new(name).exists() {
             PathBuf::from(name)
         } else {
             let words = [name.to_string()].into_iter().chain(arguments).collect();
             return Ok(Self { words, files: Vec::new() });
         };
-        let (place, content) = (place(&file), content_of(&file, libraries)?);
-        let words = [place.clone()].into_iter().chain(arguments).collect();
-        Ok(Self { words, files: vec![(place, content)] })
+        let words = [place(&file)].into_iter().chain(arguments).collect();
+        Ok(Self { words, files: with_libraries(&file, has_libraries)? })
     }
 
     /// With one more file of this machine in the guest's `/program`.
-    pub(crate) fn carrying(mut self, file: &Path, libraries: bool) -> Result<Self> {
-        self.files.push((place(file), content_of(file, libraries)?));
+    pub(crate) fn carrying(mut self, file: &Path, has_libraries: bool) -> Result<Self> {
+        for (place, content) in with_libraries(file, has_libraries)? {
+            if self.files.iter().all(|(other, _)| *other != place) {
+                self.files.push((place, content));
+            }
+        }
         Ok(self)
     }
 
@@ -103,24 +140,14 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Builds a program of the workspace in release mode and says where it is. A static one is built in
-/// a folder of its own, so that its flags do not rebuild everything else.
-pub(crate) fn build(package: &str, program: &str, is_static: bool) -> Result<PathBuf> {
+/// Builds a program of the workspace in release mode and says where it is.
+pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(["build", "--release", "--message-format=json-render-diagnostics"])
         .args(["--package", package, "--bin", program])
         .current_dir(workspace_root())
         .stdout(Stdio::piped());
-    if is_static {
-        let flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
-        let flags = format!("{} -Ctarget-feature=+crt-static", flags.to_string_lossy());
-        // With a target named, the flags do not reach procedural macros, which cannot be static.
-        command
-            .args(["--target", "x86_64-unknown-linux-gnu"])
-            .env("RUSTFLAGS", flags.trim())
-            .env("CARGO_TARGET_DIR", super::fetch::folder().join("build"));
-    }
     let mut child = command.spawn()?;
     let messages = BufReader::new(child.stdout.take().ok_or("cargo's output was not captured")?);
     let mut built = None;
@@ -141,7 +168,9 @@ pub(crate) fn build(package: &str, program: &str, is_static: bool) -> Result<Pat
 
 #[cfg(test)]
 mod tests {
-    use super::{Program, quoted};
+    use std::path::PathBuf;
+
+    use super::{Program, in_usr, libraries_listed, quoted};
 
     fn words(words: &[&str]) -> Vec<String> {
         words.iter().map(ToString::to_string).collect()
@@ -165,17 +194,54 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_the_host_needs_no_libraries_or_brings_them() {
+    fn a_program_of_the_host_brings_its_libraries_unless_the_guest_has_them() {
         // The test itself is linked with shared libraries.
         let own = std::env::current_exe().expect("a path").display().to_string();
-        let error = Program::new(&words(&[&own]), false).err().expect("an error");
-        assert!(error.to_string().contains("shared libraries"), "{error}");
+        let places = |program: &Program| -> Vec<String> {
+            program.files().iter().map(|(place, _)| place.clone()).collect()
+        };
         let program = Program::new(&words(&[&own, "--list"]), true).expect("a program");
         assert!(program.command_line().starts_with("exec '/program/xtask-"));
-        assert!(program.files()[0].0.starts_with("/program/xtask-"));
-        assert!(program.carrying("/nowhere".as_ref(), true).is_err());
+        assert!(matches!(&places(&program)[..], [one] if one.starts_with("/program/xtask-")));
+        let program = Program::new(&words(&[&own]), false).expect("a program");
+        let found = places(&program);
+        for library in ["/libc.so.6", "/libgcc_s.so.1", "/ld-linux-x86-64.so.2"] {
+            let is_it = |place: &String| place.starts_with("/usr/") && place.ends_with(library);
+            assert!(found.iter().any(is_it), "{library}: {found:?}");
+        }
+        let again = program.carrying(own.as_ref(), false).expect("the same");
+        assert_eq!(places(&again), found, "each file once");
+        assert!(again.carrying("/nowhere".as_ref(), true).is_err());
         let script = Program::script("both", "true".into());
         let script = script.carrying(own.as_ref(), true).expect("two files");
         assert_eq!(script.files().len(), 2);
+    }
+
+    #[test]
+    fn a_library_lies_where_the_guest_s_loader_looks_for_it() {
+        assert_eq!(
+            in_usr("/lib/x86_64-linux-gnu/libc.so.6".as_ref()),
+            "/usr/lib/x86_64-linux-gnu/libc.so.6"
+        );
+        assert_eq!(
+            in_usr("/lib64/ld-linux-x86-64.so.2".as_ref()),
+            "/usr/lib64/ld-linux-x86-64.so.2"
+        );
+        for path in ["/usr/lib/libm.so.6", "/nix/store/a/lib/libc.so.6", "/library/a.so"] {
+            assert_eq!(in_usr(path.as_ref()), path);
+        }
+    }
+
+    #[test]
+    fn what_a_loader_lists_are_names_and_paths() {
+        let list = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                    \tlibibverbs.so.1 => /t/usr/lib/libibverbs.so.1 (0x00007f00)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 => /t/ld.so (0x00007f11)\n\
+                    \tlibgone.so => not found\n";
+        let libraries: Vec<_> = libraries_listed(list).collect();
+        assert_eq!(
+            libraries,
+            [("libibverbs.so.1".into(), PathBuf::from("/t/usr/lib/libibverbs.so.1"))]
+        );
     }
 }

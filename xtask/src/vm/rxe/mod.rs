@@ -79,7 +79,7 @@ pub(crate) fn fetch(series: Series) -> Result {
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let model = match &options.model {
         Some(program) => program.clone(),
-        None => program::build("verbless-model-host", "verbless-model", false)?,
+        None => program::build("verbless-model-host", "verbless-model")?,
     };
     let binaries = Binaries { model, peer: crate::run::program("rxe-peer")? };
     std::fs::create_dir_all(fetch::folder())?;

@@ -38,6 +38,8 @@
 //! | [`SendHalf`] | yes | no | as the queue that it derefs to |
 //! | [`ReceiveHalf`] | yes | no | as the queue that it derefs to |
 //! | [`Srq`] | yes | no | one thread posts to it, whichever queue pairs draw from it |
+//! | [`Sq`] | yes | no | as the queue that it derefs to |
+//! | [`Rq`] | yes | no | as the queue that it derefs to |
 //! | [`QueuePair`] | yes | no | as its two queues |
 //! | [`SendQueue`] | yes | no | `&mut` posts; `&` would read the ring's words beside it |
 //! | [`ReceiveQueue`] | yes | no | as a send queue |
@@ -45,7 +47,8 @@
 //! | [`CompletionQueue`] | yes | no | as a `Cq` |
 //! | [`SrqReturns`] | yes | yes | atomic words |
 //! | [`FrameReceiver`] | yes | no | as a send queue |
-//! | [`ReceivedFrame`], [`FrameCqe`] | yes | yes | copies of what was in the ring |
+//! | [`ReceivedFrame`] | yes | yes | a copy of what was in the ring |
+//! | [`FrameCqe`] | yes | yes | as a `Cqe` |
 //! | [`CqCleaner`] | yes | no | one thread cleans at a time, beside whoever polls |
 //! | [`Cqe`] | yes | yes | a copy of what was in the ring |
 //! | [`Completion`] | yes | yes | a plain value |
@@ -70,8 +73,8 @@ pub use cq::{CompletionQueue, CqCleaner, Cqe, RequestId};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
 pub use domain::{
     ConnectOptions, Cq, CqConfig, CqTarget, DatagramOptions, Domain, DomainBuilder, ImportedRegion,
-    IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues, ReceiveHalf,
-    SendHalf, SharedRegion, SplitError, Srq, SrqConfig, UmrKey,
+    IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues, ReceiveHalf, Rq,
+    RqConfig, SendHalf, SharedRegion, SplitError, Sq, SqConfig, Srq, SrqConfig, UmrKey,
 };
 pub use events::{CqEvents, Parked};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
@@ -81,5 +84,5 @@ pub use region::{Memory, RangeError, Region, RemoteRegion};
 pub use service::{Eth, Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
-pub use verbless_command::{AccessKey, Error, ErrorKind};
+pub use verbless_command::{AccessKey, Error, ErrorKind, SelfLoopback};
 pub use wait::poll_within;

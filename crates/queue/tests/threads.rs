@@ -59,12 +59,17 @@ fn the_table_of_what_is_send_and_sync_says_what_the_compiler_says() {
     SendHalf: Send, not Sync;
     ReceiveHalf: Send, not Sync;
     Srq: Send, not Sync;
+    Sq: Send, not Sync;
+    Rq: Send, not Sync;
     QueuePair: Send, not Sync;
     SendQueue: Send, not Sync;
     ReceiveQueue: Send, not Sync;
     SharedReceiveQueue: Send, not Sync;
     CompletionQueue: Send, not Sync;
     SrqReturns: Send, Sync;
+    FrameReceiver: Send, not Sync;
+    ReceivedFrame: Send, Sync;
+    FrameCqe: Send, Sync;
     CqCleaner: Send, not Sync;
     Cqe: Send, Sync;
     Completion: Send, Sync;

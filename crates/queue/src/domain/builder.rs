@@ -72,7 +72,13 @@ impl DomainBuilder<'_> {
         };
         let plain = Page::new(device, UarKind::NonCached)?;
         let pool = Pool::new(device.clone(), chunk);
-        let shared = DomainShared { pool, plain, blueflame: Mutex::default(), blueflame_pages };
+        let shared = DomainShared {
+            pool,
+            plain,
+            blueflame: Mutex::default(),
+            blueflame_pages,
+            transports: Mutex::default(),
+        };
         Ok(Domain { device: device.clone(), pd, shared: Arc::new(shared) })
     }
 }

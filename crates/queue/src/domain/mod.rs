@@ -30,7 +30,9 @@
 mod builder;
 mod connect;
 pub mod control;
+mod cq_users;
 mod datagram;
+mod ethernet;
 mod foreign;
 pub mod halves;
 mod handshake;
@@ -42,6 +44,7 @@ mod peer;
 mod pool;
 mod protection;
 pub(crate) mod queues;
+mod raw;
 mod srq;
 mod transitions;
 
@@ -49,6 +52,7 @@ pub use builder::DomainBuilder;
 pub use connect::ConnectOptions;
 pub use control::{QpControl, QpQueues};
 pub use datagram::DatagramOptions;
+pub use ethernet::{Rq, RqConfig, Sq, SqConfig};
 pub use foreign::{ImportedRegion, SharedRegion};
 pub use halves::{JoinError, ReceiveHalf, SendHalf, SplitError};
 pub use handshake::Peer;

@@ -3,6 +3,7 @@
 
 use std::mem;
 
+use super::cq_users::CqUse;
 use verbless_command::{Error, ErrorKind, QpObject};
 use verbless_ring::cq::CqCleaner;
 use verbless_ring::shared::SrqReturns;
@@ -23,6 +24,8 @@ pub(super) struct Cleaners {
     receive: Option<CqCleaner>,
     /// Where the receives go back to that it took from others.
     returns: Option<SrqReturns>,
+    /// Its places at the two.
+    _reports: [CqUse; 2],
 }
 
 impl Cleaners {
@@ -31,11 +34,12 @@ impl Cleaners {
         send: CqCleaner,
         receive: Option<CqCleaner>,
         returns: Option<SrqReturns>,
+        reports: [CqUse; 2],
     ) -> Self {
         if returns.is_some() {
             receive.as_ref().unwrap_or(&send).claim_receives();
         }
-        Self { send, receive, returns }
+        Self { send, receive, returns, _reports: reports }
     }
 
     fn clean(&self, qpn: Qpn) {

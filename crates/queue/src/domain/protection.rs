@@ -12,6 +12,7 @@ use verbless_ring::wr::{OperationInfo, Unsupported};
 use super::builder::DomainBuilder;
 use super::pages::{BLUEFLAME_PAGES, Page};
 use super::pool::{CHUNK, Pool};
+use super::raw::Transports;
 use crate::region::{Memory, Pinned, Region, RegionParts};
 
 /// A protection domain and what its queues share. Clones are the same one.
@@ -31,6 +32,8 @@ pub(super) struct DomainShared {
     pub(super) blueflame: Mutex<Vec<Page>>,
     /// So many of them at most.
     pub(super) blueflame_pages: usize,
+    /// What queues of frames have in common.
+    pub(super) transports: Mutex<Transports>,
 }
 
 impl Domain {

@@ -11,6 +11,7 @@ use verbless_command::{
 };
 use verbless_devx::EventChannel;
 
+use super::cq_users::CqUsers;
 use super::on_device::{Cleaners, OnDevice};
 use super::pool::layout;
 use super::protection::Domain;
@@ -109,6 +110,7 @@ impl QpConfig {
 pub struct Cq {
     queue: CompletionQueue,
     object: Arc<CqObject>,
+    users: Arc<CqUsers>,
     pub(crate) subscription: Option<Subscription>,
 }
 
@@ -119,6 +121,7 @@ pub struct Cq {
 pub struct CqTarget {
     pub(super) object: Arc<CqObject>,
     cleaner: CqCleaner,
+    users: Arc<CqUsers>,
 }
 
 /// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
@@ -167,7 +170,7 @@ impl Domain {
             ignore_overrun: config.ignore_overrun,
         })?;
         let queue = queue.numbered(object.cqn()).map_err(layout)?;
-        Ok(Cq { queue, object: Arc::new(object), subscription: None })
+        Ok(Cq { queue, object: Arc::new(object), users: Arc::default(), subscription: None })
     }
 
     /// Makes a reliable connected queue pair in RESET, whose completions go to the two queues
@@ -206,6 +209,7 @@ impl Domain {
         let most = self.device.caps().log_max_qp_wqebbs;
         let count = power("receive ring entries", config.receives.max(least), most)?;
         let ring = ReceiveShape::Own { count, stride };
+        let cleaners = cleaners(send_cq, receive_cq, None)?;
         let built = self.build::<S>(config, send_cq, receive_cq, ring)?;
         let receive = ReceiveQueue::new(ReceiveQueueParts {
             qpn: built.object.qpn(),
@@ -214,7 +218,6 @@ impl Domain {
             record: built.record,
         })
         .map_err(layout)?;
-        let cleaners = cleaners(send_cq, receive_cq, None);
         let queue = QueuePair::new(built.send, receive);
         Ok(Qp { queue, device: OnDevice::new(built.object, cleaners) })
     }
@@ -228,7 +231,7 @@ impl Domain {
         pool: Arc<RmpObject>,
         returns: SrqReturns,
     ) -> Result<Qp<S, WithSrq>, Error> {
-        let cleaners = cleaners(send_cq, receive_cq, Some(returns));
+        let cleaners = cleaners(send_cq, receive_cq, Some(returns))?;
         let built =
             self.build::<S>(config, send_cq, receive_cq, ReceiveShape::DomainShared(pool))?;
         let queue = QueuePair::new(built.send, WithSrq);
@@ -322,9 +325,15 @@ struct Built<S: Service> {
 }
 
 /// What cleans up behind a queue pair that reports to these completion queues.
-fn cleaners(send_cq: &CqTarget, receive_cq: &CqTarget, returns: Option<SrqReturns>) -> Cleaners {
+fn cleaners(
+    send_cq: &CqTarget,
+    receive_cq: &CqTarget,
+    returns: Option<SrqReturns>,
+) -> Result<Cleaners, Error> {
     let same = Arc::ptr_eq(&send_cq.object, &receive_cq.object);
-    Cleaners::new(send_cq.cleaner.clone(), (!same).then(|| receive_cq.cleaner.clone()), returns)
+    let receive_cleaner = (!same).then(|| receive_cq.cleaner.clone());
+    let reports = [send_cq.users.pair()?, receive_cq.users.pair()?];
+    Ok(Cleaners::new(send_cq.cleaner.clone(), receive_cleaner, returns, reports))
 }
 
 /// Rings that are not where we laid them out.
@@ -389,7 +398,7 @@ impl Cq {
     pub fn target(&self) -> CqTarget {
         let overwrites = self.object.attr().ignore_overrun;
         let cleaner = self.queue.cleaner().overwriting(overwrites);
-        CqTarget { object: self.object.clone(), cleaner }
+        CqTarget { object: self.object.clone(), cleaner, users: self.users.clone() }
     }
 
     /// Completions that it holds.
@@ -452,6 +461,14 @@ impl<S: Service, R: ReceiveSide> DerefMut for Qp<S, R> {
 }
 
 impl CqTarget {
+    pub(super) fn cleaner(&self) -> CqCleaner {
+        self.cleaner.clone()
+    }
+
+    pub(super) fn users(&self) -> &Arc<CqUsers> {
+        &self.users
+    }
+
     /// Whether it is this one.
     pub fn is(&self, cq: &Cq) -> bool {
         Arc::ptr_eq(&self.object, &cq.object)

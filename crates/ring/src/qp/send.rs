@@ -12,7 +12,7 @@ use verbless_prm::hot::{
 use zerocopy::big_endian::U32;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, malformed};
-use crate::cq::{Cqe, Outcome, RequestId};
+use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots};
 use crate::service::{Eth, Rc, Service};
 use crate::trace::{Event, event};
@@ -512,6 +512,21 @@ impl SendQueue<Eth> {
     /// [`SendQueue::set_least_header`] said otherwise.
     pub fn least_header(&self) -> u32 {
         self.limits.header
+    }
+
+    /// Polls a completion queue that is this queue's alone.
+    #[inline(always)]
+    pub fn poll(
+        &mut self,
+        cq: &mut CompletionQueue,
+    ) -> Option<Result<Completion, CompletionError>> {
+        cq.poll().map(|cqe| self.complete(cqe))
+    }
+
+    /// Starts over, as the device does when the SQ goes to RST. Call it after that and at no other
+    /// time: see [`QueuePair::reset`](crate::QueuePair::reset).
+    pub fn start_over(&mut self) {
+        self.reset();
     }
 
     /// Says how many bytes of each frame the device needs inline, by what its context has in

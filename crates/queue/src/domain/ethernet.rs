@@ -1,0 +1,425 @@
+//! Queues of Ethernet frames: send queues (SQ), and receive queues (RQ) with the TIR that flow
+//! rules lead to.
+//!
+//! ```no_run
+//! # use verbless_queue::{Domain, RqConfig, SqConfig, CqConfig};
+//! # use verbless_queue::wr::Frame;
+//! # fn f(domain: &Domain) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut cq = domain.completion_queue(&CqConfig::new(64))?;
+//! let mut sq = domain.sq(&SqConfig::new(32), &cq)?;
+//! let frame = [[0xff; 6], [2, 0, 0, 0, 0, 1], [0x88, 0xb5, 1, 2, 3, 4]].concat();
+//! sq.post(&Frame::new(&frame, []).signaled(), 7)?;
+//! while sq.poll(&mut cq).transpose()?.is_none() {}
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What is sent goes through a TIS, and what arrives through a TIR; a [`Domain`] has one transport
+//! domain, in which all of its are.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, PoisonError};
+
+use verbless_command::{
+    Error, ErrorKind, RqAttr, RqObject, RqWqes, SelfLoopback, SqAttr, SqObject, TirObject, TisAttr,
+    TisObject, TransportDomain,
+};
+use verbless_prm::{MinInlineMode, MinWqeInlineMode, WqeInlineModeCap};
+
+use super::pool::layout;
+use super::protection::Domain;
+use super::queues::{Cq, over, power};
+use super::raw::{Raw, RqSide, SqSide};
+use verbless_ring::completion::{Completion, CompletionError};
+use verbless_ring::cq::Cqe;
+use verbless_ring::dispatch::{Completes, PlainCqe};
+use verbless_ring::frames::FrameReceiver;
+use verbless_ring::qp::{BlueFlame, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
+use verbless_ring::service::Eth;
+use verbless_ring::types::Qpn;
+use verbless_ring::wr::LEAST_HEADER;
+
+/// What a send queue of frames is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SqConfig {
+    /// Frames that can be outstanding at least; room for one is always made.
+    pub sends: u32,
+    /// Scatter/gather entries of a frame at most, behind its header.
+    pub sges: u32,
+    /// Bytes that a frame has inline at most, of its header as of what follows; as many as the
+    /// device asks for at least.
+    pub inline: u32,
+    /// Every frame gets a completion, signaled or not.
+    pub signal_all: bool,
+    /// When a request is copied to the device along with its doorbell, if there is a BlueFlame
+    /// register for it: see [`domain`](crate::domain).
+    pub blueflame: BlueFlame,
+    /// Number that the device puts into completions beside the queue's own (24 bits).
+    pub user_index: u32,
+    /// Priority of the frames (IEEE 802.1p), 0 to 7.
+    pub priority: u8,
+}
+
+impl SqConfig {
+    /// So many frames of 18 bytes inline and one entry.
+    pub const fn new(sends: u32) -> Self {
+        Self {
+            sends,
+            sges: 1,
+            inline: LEAST_HEADER,
+            signal_all: false,
+            blueflame: BlueFlame::Always,
+            user_index: 0,
+            priority: 0,
+        }
+    }
+
+    /// Wqebbs of a frame whose header is as long as it may be.
+    const fn wqebbs_per_send(&self) -> u32 {
+        let header = self.inline.saturating_sub(2).next_multiple_of(16);
+        (32 + header + 16 * self.sges).div_ceil(64)
+    }
+}
+
+/// What a receive queue of frames is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RqConfig {
+    /// Receives that can be outstanding at least; room for one is always made.
+    pub receives: u32,
+    /// Scatter/gather entries of a receive at most.
+    pub sges: u32,
+    /// Number that the device puts into completions (24 bits, and not 0xffffff): what tells the
+    /// receive queues apart that complete in one completion queue.
+    pub user_index: u32,
+    /// Frames keep their VLAN tag; else it is stripped, and the completion has it.
+    pub keep_vlan: bool,
+    /// Which frames that this domain sends do not come back to the queue.
+    pub loopback: SelfLoopback,
+}
+
+impl RqConfig {
+    /// So many receives of one entry.
+    pub const fn new(receives: u32) -> Self {
+        let loopback = SelfLoopback { block_unicast: false, block_multicast: false };
+        Self { receives, sges: 1, user_index: 0, keep_vlan: true, loopback }
+    }
+}
+
+/// A send queue of frames on a device, in RDY. It derefs to the [`SendQueue`] that is posted to.
+///
+/// A frame that fails takes it to ERR, and what was posted behind it completes as flushed:
+/// [`Sq::recover`] starts over. Dropped, it goes to RST and takes its completions out of the
+/// completion queue before its object goes.
+pub struct Sq {
+    device: Raw<SqSide>,
+    queue: SendQueue<Eth>,
+}
+
+/// A receive queue of frames on a device, in RDY, with a TIR. It derefs to the [`FrameReceiver`]
+/// that is posted to and polled. Frames come once flow rules lead to it.
+///
+/// [`Rq::recover`] starts over after an error. Dropped, it goes to RST and takes its completions
+/// out of the completion queue; its objects go with the last flow rule that leads to it, and until
+/// then its frames are dropped.
+pub struct Rq {
+    device: Raw<RqSide>,
+    queue: FrameReceiver,
+}
+
+impl Domain {
+    /// Makes a send queue of frames, which completes in `cq`.
+    ///
+    /// # Errors
+    /// The device sends no raw Ethernet frames, or not so many or such ones; its refusal.
+    pub fn sq(&self, config: &SqConfig, cq: &Cq) -> Result<Sq, Error> {
+        const WHAT: &str = "making a send queue of frames";
+        let caps = self.device.caps();
+        let (min_inline, least) = self.least_header()?;
+        let config = SqConfig { inline: config.inline.max(least), ..*config };
+        over(WHAT, "sges", config.sges, caps.max_send_sges())?;
+        over(WHAT, "inline", config.inline, caps.max_inline())?;
+        over(WHAT, "priority", config.priority.into(), 7)?;
+        let wqebbs = config.sends.max(1).saturating_mul(config.wqebbs_per_send());
+        let most = caps.general.log_max_wq_sz().min(15);
+        let wqebbs = power("wqebbs of a send ring of frames", wqebbs, most)?;
+        let tis = self.tis(config.priority)?;
+        let ring = self.shared.pool.ring(wqebbs as usize * 64)?;
+        let (record, record_place) = self.shared.pool.record()?;
+        let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never);
+        let target = cq.target();
+        let object = self.device.create_sq(SqAttr {
+            pd: self.pd.clone(),
+            uar: page.uar,
+            cq: target.object.clone(),
+            tis: Some(tis),
+            ring: ring.place,
+            record: record_place,
+            log_wqebbs: wqebbs.ilog2() as u8,
+            min_inline,
+            user_index: config.user_index,
+            flush_in_error: true,
+            multi_packet: false,
+        })?;
+        let mut queue = SendQueue::of(SendQueueParts {
+            qpn: object.sqn(),
+            ring: ring.memory,
+            record,
+            doorbell,
+            max_sges: config.sges,
+            max_inline: config.inline,
+            signal_all: config.signal_all,
+            blueflame: config.blueflame,
+        })
+        .map_err(layout)?;
+        queue.set_least_header(least).map_err(layout)?;
+        queue.set_capabilities(|capability| caps.has(capability));
+        queue.close();
+        let device = Raw::new(SqSide(object), target.cleaner(), None);
+        let mut sq = Sq { device, queue };
+        sq.start()?;
+        Ok(sq)
+    }
+
+    /// Makes a receive queue of frames, which completes in `cq`.
+    ///
+    /// # Errors
+    /// The device receives no raw Ethernet frames, or not so many or such ones; `cq` has queue
+    /// pairs, or a receive queue of the same user index; its refusal.
+    pub fn rq(&self, config: &RqConfig, cq: &Cq) -> Result<Rq, Error> {
+        const WHAT: &str = "making a receive queue of frames";
+        let caps = self.device.caps();
+        if caps.general.cqe_version() == 0 {
+            let hint = "this device's completions have no user index (capability cqe_version 0), \
+                        which tells whose a frame is";
+            return Err(Error::new(ErrorKind::Input, WHAT, hint));
+        }
+        over(WHAT, "sges", config.sges, caps.max_receive_sges().min(512 / 16))?;
+        let stride = (config.sges.max(1) * 16).next_power_of_two() as usize;
+        let most = caps.general.log_max_wq_sz().min(15);
+        let count = power("receives of frames", config.receives.max(1), most)?;
+        let target = cq.target();
+        let reports = target.users().receiver(config.user_index)?;
+        let ring = self.shared.pool.ring(count as usize * stride)?;
+        let (record, record_place) = self.shared.pool.record()?;
+        let transport_domain = self.transport_domain()?;
+        let object = self.device.create_rq(RqAttr {
+            cq: target.object.clone(),
+            wqes: RqWqes::Own {
+                pd: self.pd.clone(),
+                ring: ring.place,
+                record: record_place,
+                log_wqes: count.ilog2() as u8,
+                log_stride: stride.ilog2() as u8,
+            },
+            user_index: config.user_index,
+            flush_in_error: true,
+            keep_vlan: config.keep_vlan,
+        })?;
+        let queue = ReceiveQueue::new(ReceiveQueueParts {
+            qpn: Qpn(object.rqn().0),
+            ring: ring.memory,
+            stride,
+            record,
+        });
+        let queue = queue.and_then(|queue| FrameReceiver::new(queue, config.user_index));
+        let queue = queue.map_err(layout)?;
+        let object = Arc::new(object);
+        let tir = self.device.create_tir(transport_domain, object.clone(), config.loopback)?;
+        let side = RqSide { tir: Arc::new(tir), object };
+        let device = Raw::new(side, target.cleaner(), Some(reports));
+        let mut rq = Rq { device, queue };
+        rq.start()?;
+        Ok(rq)
+    }
+
+    /// How many bytes of a frame a send queue needs inline: as its context says it, and as a
+    /// number. Where the device asks for headers behind the Ethernet header, whose length differs,
+    /// the number is that of the latter; who posts then knows what else to put there.
+    fn least_header(&self) -> Result<(MinWqeInlineMode, u32), Error> {
+        let ethernet = self.device.caps().ethernet.as_ref();
+        let mode = match ethernet.map(|page| page.wqe_inline_mode()) {
+            Some(WqeInlineModeCap::NOT_REQUIRED) => MinWqeInlineMode::NONE,
+            Some(WqeInlineModeCap::VPORT_CONTEXT) => {
+                let context = self.device.query_nic_vport_context()?;
+                MinWqeInlineMode(context.min_wqe_inline_mode().0)
+            }
+            _ => MinWqeInlineMode::L2,
+        };
+        const { assert!(MinInlineMode::NONE.0 == MinWqeInlineMode::NONE.0) };
+        Ok((mode, if mode == MinWqeInlineMode::NONE { 0 } else { LEAST_HEADER }))
+    }
+
+    /// The transport domain of this domain's queues of frames.
+    fn transport_domain(&self) -> Result<Arc<TransportDomain>, Error> {
+        let mut shared = self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(domain) = &shared.domain {
+            return Ok(domain.clone());
+        }
+        let domain = Arc::new(self.device.alloc_transport_domain()?);
+        shared.domain = Some(domain.clone());
+        Ok(domain)
+    }
+
+    /// What frames of a priority go through.
+    fn tis(&self, priority: u8) -> Result<Arc<TisObject>, Error> {
+        let domain = self.transport_domain()?;
+        let mut shared = self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = &mut shared.tis[usize::from(priority & 7)];
+        if let Some(tis) = place {
+            return Ok(tis.clone());
+        }
+        let tis = Arc::new(self.device.create_tis(TisAttr { domain, priority, pd: None })?);
+        *place = Some(tis.clone());
+        Ok(tis)
+    }
+}
+
+impl Sq {
+    /// The object on the device, to query it and to subscribe to its events.
+    pub fn object(&self) -> &SqObject {
+        &self.device.side().0
+    }
+
+    /// MODIFY_SQ: RST → RDY.
+    fn start(&mut self) -> Result<(), Error> {
+        self.device.start()?;
+        self.queue.open();
+        Ok(())
+    }
+
+    /// MODIFY_SQ to ERR: what was posted completes as flushed.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn to_error(&mut self) -> Result<(), Error> {
+        self.object().to_error()
+    }
+
+    /// MODIFY_SQ to RST and RDY, with ring and record started over: for a queue in ERR, after a
+    /// frame failed. What was posted is forgotten, and so is every completion of it that has not
+    /// been polled; a [`Cqe`] that was, but has not been completed, must not be any more.
+    ///
+    /// # Errors
+    /// The device's refusal. The queue takes no frames then, until this succeeds.
+    pub fn recover(&mut self) -> Result<(), Error> {
+        self.device.reset()?;
+        self.queue.start_over();
+        self.queue.close();
+        self.start()
+    }
+
+    /// Resets and destroys it, and says whether that worked; a drop counts a failure in
+    /// [`Context::leaked`](verbless_devx::Context::leaked).
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.device.destroy()
+    }
+}
+
+impl Rq {
+    /// The object on the device, to query it and to subscribe to its events.
+    pub fn object(&self) -> &Arc<RqObject> {
+        &self.device.side().object
+    }
+
+    /// What flow rules lead to.
+    pub fn tir(&self) -> &Arc<TirObject> {
+        &self.device.side().tir
+    }
+
+    /// MODIFY_RQ: RST → RDY. Tells the device again of what was posted before, which it may have
+    /// ignored.
+    fn start(&mut self) -> Result<(), Error> {
+        self.device.start()?;
+        self.queue.publish();
+        Ok(())
+    }
+
+    /// MODIFY_RQ to ERR: what was posted completes as flushed, and frames are dropped.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn to_error(&mut self) -> Result<(), Error> {
+        self.object().to_error()
+    }
+
+    /// MODIFY_RQ to RST and RDY, with ring and record started over: as [`Sq::recover`]. Flow rules
+    /// that lead to the queue stay.
+    ///
+    /// # Errors
+    /// The device's refusal. No frame arrives then, until this succeeds.
+    pub fn recover(&mut self) -> Result<(), Error> {
+        self.device.reset()?;
+        self.queue.reset();
+        self.start()
+    }
+
+    /// Resets and destroys it, and says whether that worked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] while flow rules lead to it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.device.destroy()
+    }
+}
+
+impl Deref for Sq {
+    type Target = SendQueue<Eth>;
+
+    fn deref(&self) -> &SendQueue<Eth> {
+        &self.queue
+    }
+}
+
+impl DerefMut for Sq {
+    fn deref_mut(&mut self) -> &mut SendQueue<Eth> {
+        &mut self.queue
+    }
+}
+
+impl Deref for Rq {
+    type Target = FrameReceiver;
+
+    fn deref(&self) -> &FrameReceiver {
+        &self.queue
+    }
+}
+
+impl DerefMut for Rq {
+    fn deref_mut(&mut self) -> &mut FrameReceiver {
+        &mut self.queue
+    }
+}
+
+impl Completes for Sq {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        self.queue.complete(cqe)
+    }
+
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+        Completes::succeed(&mut self.queue, cqe)
+    }
+}
+
+impl Completes for Rq {
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        Completes::complete(&mut self.queue, cqe)
+    }
+}
+
+impl fmt::Debug for Sq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sq({})", self.queue.qpn())
+    }
+}
+
+impl fmt::Debug for Rq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rq({})", self.queue.rqn())
+    }
+}

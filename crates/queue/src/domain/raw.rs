@@ -1,0 +1,174 @@
+//! The device's side of a queue of frames, and how it goes: to RST, cleaned out of its completion
+//! queue, destroyed.
+
+use std::mem;
+use std::sync::Arc;
+
+use verbless_command::{
+    Error, ErrorKind, RqObject, SqObject, TirObject, TisObject, TransportDomain,
+};
+use verbless_devx::DevxObject;
+use verbless_ring::cq::CqCleaner;
+
+use super::cq_users::CqUse;
+
+/// What a queue of frames is on the device.
+pub(super) trait Side {
+    /// As the device calls it.
+    const NAME: &'static str;
+    fn object(&self) -> &DevxObject;
+    fn number(&self) -> u32;
+    fn to_ready(&self) -> Result<(), Error>;
+    fn to_reset(&self) -> Result<(), Error>;
+    fn clean(&self, cleaner: &CqCleaner);
+    fn destroy(self) -> Result<(), Error>;
+}
+
+/// A send queue.
+pub(super) struct SqSide(pub(super) SqObject);
+
+/// A receive queue and what leads to it.
+pub(super) struct RqSide {
+    pub(super) tir: Arc<TirObject>,
+    pub(super) object: Arc<RqObject>,
+}
+
+impl Side for SqSide {
+    const NAME: &'static str = "SQ";
+
+    fn object(&self) -> &DevxObject {
+        self.0.object()
+    }
+
+    fn number(&self) -> u32 {
+        self.0.sqn().0
+    }
+
+    fn to_ready(&self) -> Result<(), Error> {
+        self.0.to_ready()
+    }
+
+    fn to_reset(&self) -> Result<(), Error> {
+        self.0.to_reset()
+    }
+
+    fn clean(&self, cleaner: &CqCleaner) {
+        cleaner.clean_sends(self.0.sqn());
+    }
+
+    fn destroy(self) -> Result<(), Error> {
+        self.0.destroy()
+    }
+}
+
+impl Side for RqSide {
+    const NAME: &'static str = "RQ";
+
+    fn object(&self) -> &DevxObject {
+        self.object.object()
+    }
+
+    fn number(&self) -> u32 {
+        self.object.rqn().0
+    }
+
+    fn to_ready(&self) -> Result<(), Error> {
+        self.object.to_ready()
+    }
+
+    fn to_reset(&self) -> Result<(), Error> {
+        self.object.to_reset()
+    }
+
+    fn clean(&self, cleaner: &CqCleaner) {
+        cleaner.clean_frames(self.object.attr().user_index);
+    }
+
+    fn destroy(self) -> Result<(), Error> {
+        let Self { tir, object } = self;
+        let number = object.rqn();
+        let led_to = || {
+            let hint = "flow rules still lead to it: drop them first";
+            Error::new(ErrorKind::Input, format!("destroying RQ {number}"), hint)
+        };
+        Arc::into_inner(tir).ok_or_else(led_to)?.destroy()?;
+        Arc::into_inner(object).ok_or_else(led_to)?.destroy()
+    }
+}
+
+/// What the queues of frames of a domain have in common; each made when it is first needed.
+#[derive(Debug, Default)]
+pub(super) struct Transports {
+    pub(super) domain: Option<Arc<TransportDomain>>,
+    /// By priority.
+    pub(super) tis: [Option<Arc<TisObject>>; 8],
+}
+
+/// The objects of a queue of frames, and what cleans up behind it. They hold the memory of ring and
+/// record until their destroy has succeeded.
+pub(super) struct Raw<S: Side> {
+    /// `None` only while it is being dropped.
+    side: Option<S>,
+    cleaner: CqCleaner,
+    /// Whether it may have written completions.
+    ready: bool,
+    /// The place of its user index, which must not be another's before its completions are gone.
+    _reports: Option<CqUse>,
+}
+
+impl<S: Side> Raw<S> {
+    /// Of a queue in RST.
+    pub(super) fn new(side: S, cleaner: CqCleaner, reports: Option<CqUse>) -> Self {
+        Self { side: Some(side), cleaner, ready: false, _reports: reports }
+    }
+
+    pub(super) fn side(&self) -> &S {
+        self.side.as_ref().expect("a queue has its object until it is dropped")
+    }
+
+    /// RST → RDY.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        self.side().to_ready()?;
+        self.ready = true;
+        Ok(())
+    }
+
+    /// To RST, if it is not there, with its completions forgotten.
+    pub(super) fn reset(&mut self) -> Result<(), Error> {
+        self.leave()
+    }
+
+    pub(super) fn destroy(mut self) -> Result<(), Error> {
+        self.leave()?;
+        match self.side.take() {
+            Some(side) => side.destroy(),
+            None => Ok(()),
+        }
+    }
+
+    fn leave(&mut self) -> Result<(), Error> {
+        let Some(side) = &self.side else { return Ok(()) };
+        let left = match self.ready {
+            true => side.to_reset(),
+            false => Ok(()),
+        };
+        self.ready &= left.is_err();
+        side.clean(&self.cleaner);
+        left
+    }
+}
+
+/// The device lets go of the queue, the completion queue forgets it, and then its number and user
+/// index may be another's. One that does not go to RST may go on completing, so it is leaked, and
+/// counted ([`Context::leaked`](verbless_devx::Context::leaked)).
+impl<S: Side> Drop for Raw<S> {
+    fn drop(&mut self) {
+        if let Err(error) = self.leave()
+            && error.kind() != ErrorKind::DeviceGone
+            && let Some(side) = self.side.take()
+        {
+            side.object().context().count_leak(S::NAME, side.number(), &error);
+            mem::forget((side, self._reports.take()));
+        }
+    }
+}

@@ -167,6 +167,10 @@ pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
     }
 }
 
+/// The bytes of a word, where a word may be.
+#[repr(align(8))]
+struct Whole([u8; 8]);
+
 /// Loads or stores up to 8 bytes through a window's key; `None`: it leads nowhere.
 fn reach(
     world: &mut World,
@@ -181,12 +185,23 @@ fn reach(
     let user = User { pd, qpn: super::keys::ANY_QP, reserved_lkey: false };
     let (mut sges, mut visits) = (Vec::new(), VISITS);
     context.keys().resolve(user, range, need, &mut visits, &mut sges).ok()?;
-    let mut bytes = store.unwrap_or(0).to_le_bytes();
+    // Who looks at an aligned word meanwhile sees all of it, old or new: in one piece it is one
+    // access, for which 8 bytes must be aligned here as there.
+    if let ([Sge::Memory { space, address, .. }], 4) = (&sges[..], range.length)
+        && address.is_multiple_of(4)
+    {
+        let memory = context.spaces.get(*space);
+        return match store {
+            Some(word) => memory.store32(*address, (word as u32).to_le()).ok().map(|()| 0),
+            None => memory.load32(*address).ok().map(|word| u32::from_le(word).into()),
+        };
+    }
+    let mut whole = Whole(store.unwrap_or(0).to_le_bytes());
     let mut done = 0;
     for sge in sges {
         let part = done..done + sge.length() as usize;
         done = part.end;
-        let bytes = bytes.get_mut(part)?;
+        let bytes = whole.0.get_mut(part)?;
         if let Sge::Memory { space, address, .. } = sge {
             let memory = context.spaces.get(space);
             match store {
@@ -196,5 +211,5 @@ fn reach(
             .ok()?;
         }
     }
-    Some(u64::from_le_bytes(bytes))
+    Some(u64::from_le_bytes(whole.0))
 }

@@ -132,6 +132,12 @@ fn finishes() {
     calls::process_finish()
 }
 
+/// The same by its name of before.
+#[rpc]
+fn finishes_as_before() {
+    calls::finish()
+}
+
 #[rpc]
 fn panics(index: usize) -> u8 {
     [1, 2, 3][index]
@@ -185,7 +191,7 @@ fn continues(at: u64) {
 
 #[rpc]
 fn activate(thread: u32) -> u32 {
-    system::activate(thread);
+    calls::event_handler_activate(thread);
     ThreadContext::current().take_errno()
 }
 
@@ -269,6 +275,23 @@ fn peek(window: u16, mkey: u32, host: u64) -> u64 {
     };
     let window = ThreadContext::current().window(WindowEntity::Secondary);
     window.and_then(|it| it.read_u64(host)).unwrap_or(u64::MAX - 1)
+}
+
+/// Reads two words of the host's, of 8 and of 4 bytes, so often, and writes two others, all their
+/// bits the same; how many it read that have bits of both kinds.
+#[rpc]
+fn words(mkey: u32, host: u64, times: u64) -> u64 {
+    let Ok(window) = ThreadContext::current().window(PRIMARY) else { return u64::MAX };
+    window.set_mkey(mkey);
+    let once = |n: u64| {
+        let bits = if n.is_multiple_of(2) { 0 } else { u64::MAX };
+        window.write_u64(host + 16, bits)?;
+        window.write_u32(host + 24, bits as u32)?;
+        let long = window.read_u64(host)?;
+        let short = window.read_u32(host + 8)?;
+        Ok::<_, Failed>(![0, u64::MAX].contains(&long) || ![0, u32::MAX].contains(&short))
+    };
+    (0..times).map(|n| once(n).map_or(1 << 32, u64::from)).sum()
 }
 
 #[rpc]

@@ -2,6 +2,7 @@
 //! (`crates/flexio-dev/tests/program`): what its entry points do is told there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use verbless_command::{
     CqElement, CqObject, DpaCall, DpaCallState, DpaEntry, DpaEqAttr, DpaOutbox, DpaProcess,
@@ -42,6 +43,7 @@ cases!(
     a_yield_of_another_thread_has_no_effect,
     memory_is_copied_through_both_windows_at_every_alignment,
     calls_with_a_context_do_what_those_without_do,
+    words_are_read_and_written_whole_through_a_window,
     a_program_takes_a_window_that_it_was_not_created_with,
     what_a_window_does_not_show_is_refused_and_the_rest_is_stopped,
     no_event_is_lost_between_draining_a_cq_and_arming_it,
@@ -282,6 +284,7 @@ fn a_program_ends_with_a_status_that_says_how(lab: &Lab) -> Result<(), Stop> {
         ("ends_with", 127, DpaFault::ILLEGAL_ERROR.0),
         ("ends_with", 0, DpaFault::ILLEGAL_ERROR.0),
         ("finishes", 0, DpaFault::FINISHED.0),
+        ("finishes_as_before", 0, DpaFault::FINISHED.0),
         ("panics", 3, DpaFault::PANIC.0),
     ] {
         ensure_eq!(dpa.another()?.dies(name, &[argument])?, status, "{name}({argument})");
@@ -412,6 +415,34 @@ fn calls_with_a_context_do_what_those_without_do(lab: &Lab) -> Result<(), Stop> 
     copies(&dpa, &key, |key, from, to, length| {
         dpa.call("copy_with_context", &[key, from, to, length])
     })
+}
+
+fn words_are_read_and_written_whole_through_a_window(lab: &Lab) -> Result<(), Stop> {
+    const TIMES: u64 = 10_000;
+    let dpa = Compiled::new(lab)?;
+    let key = dpa.rig.key(KeyAccess::ALL)?;
+    let host = dpa.rig.host.umem.address();
+    let words = dpa.rig.host.memory.words();
+    let call = dpa.begin("words", &[key.lkey().0.into(), host, TIMES])?;
+    let (mut bits, mut broken, mut changes) = (0_u64, 0, [0; 2]);
+    let mut before = [0; 2];
+    while call.state()? == DpaCallState::Running {
+        for _ in 0..1000 {
+            bits = !bits;
+            words[0].store(bits, Ordering::Relaxed);
+            words[1].store(bits, Ordering::Relaxed);
+            // The upper half of the second one is nobody's.
+            let now = [2, 3].map(|it| words[it].load(Ordering::Relaxed));
+            let now = [now[0], u64::from(now[1].to_le() as u32) * 0x1_0000_0001];
+            broken += now.iter().filter(|word| ![0, u64::MAX].contains(word)).count();
+            (0..2).for_each(|at| changes[at] += u64::from(now[at] != before[at]));
+            before = now;
+        }
+    }
+    ensure_eq!(dpa.wait(&call)?, 0, "words that the program saw in pieces");
+    ensure_eq!(broken, 0, "words that the host saw in pieces");
+    ensure!(changes.iter().all(|&it| it > 0), "the host saw no change: {changes:?}");
+    Ok(())
 }
 
 fn a_program_takes_a_window_that_it_was_not_created_with(lab: &Lab) -> Result<(), Stop> {

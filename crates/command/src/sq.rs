@@ -68,6 +68,11 @@ impl Device {
             let what = "log2 of the WQEBBs";
             return Err(limit("CREATE_SQ", what, attr.log_wqebbs.into(), most.into()));
         }
+        if attr.tis.is_none() && !caps.general.non_wire_sq() {
+            let what = "a send queue needs a TIS: the device has none that send no frames \
+                        (capability non_wire_sq is 0)";
+            return Err(invalid("CREATE_SQ", what));
+        }
         fits("CREATE_SQ", "the user index", attr.user_index, 24)?;
         let mut input = CreateSqIn::new();
         let context = input.ctx_mut();

@@ -23,7 +23,7 @@ const FEATURES: [(&str, &[&str]); 5] = [
     ("dpa", &["dpa_event", "dpa_process", "dpa_thread"]),
     ("kernel", &["eq", "eqe", "init", "multicast", "pd"]),
     ("packets", &["packet"]),
-    ("queues", &["dct", "rqsq"]),
+    ("queues", &["dct", "flow", "rqsq"]),
     ("registers", &["register"]),
 ];
 

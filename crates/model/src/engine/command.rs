@@ -83,6 +83,12 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             pair.enter_error();
             pair.forget_answers();
         }
+        Effect::RqForgotten(rqn) => {
+            function.engine.errored.remove(&rqn);
+        }
+        Effect::RqToError(rqn) => {
+            function.rq(rqn, now).map_err(|_| Refusal::NoSuchRq)?.enter_error();
+        }
         Effect::SqToError(sqn) => {
             function.sq(sqn, now).map_err(|_| Refusal::NoSuchSq)?.enter_error();
         }

@@ -15,10 +15,10 @@ use verbless_prm::ServiceType;
 use crate::functions::{Functions, Others};
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
-use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Sq, Srq};
+use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Rq, Sq, Srq};
 use crate::memory::{HostMemory, Space, Spaces};
 
-/// Everything of a function but its QPs and SQs.
+/// Everything of a function but its QPs, SQs and RQs.
 pub(super) struct Context<'a> {
     pub cqs: &'a mut BTreeMap<u32, Cq>,
     pub mkeys: &'a mut BTreeMap<u32, Mkey>,
@@ -57,6 +57,13 @@ pub(super) struct StandaloneSq<'a> {
     pub context: Context<'a>,
 }
 
+/// An RQ at work.
+pub(super) struct StandaloneRq<'a> {
+    pub rqn: u32,
+    pub rq: &'a mut Rq,
+    pub context: Context<'a>,
+}
+
 /// An object that does not exist, though another or the engine names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
@@ -64,6 +71,7 @@ pub(crate) enum Missing {
     /// The send queue of this QP.
     SendQueue(u32),
     Sq(u32),
+    Rq(u32),
     Cq(u32),
     Srq(u32),
     /// This QP is of a type whose messages have no way.
@@ -76,6 +84,7 @@ impl fmt::Display for Missing {
             Self::Qp(number) => write!(f, "there is no QP {number:#x}"),
             Self::SendQueue(number) => write!(f, "QP {number:#x} has no send queue"),
             Self::Sq(number) => write!(f, "there is no SQ {number:#x}"),
+            Self::Rq(number) => write!(f, "there is no RQ {number:#x}"),
             Self::Cq(number) => write!(f, "there is no CQ {number:#x}"),
             Self::Srq(number) => write!(f, "there is no SRQ or RMP {number:#x}"),
             Self::Transport(number, st) => {
@@ -128,10 +137,11 @@ impl Neighbours for Others<'_> {
 /// Keys of another function lead no further.
 static NOBODY: NoNeighbours = NoNeighbours;
 
-/// QPs, SQs, and what they work with.
+/// QPs, SQs, RQs, and what they work with.
 struct Parts<'a> {
     qps: &'a mut BTreeMap<u32, QpObject>,
     sqs: &'a mut BTreeMap<u32, Sq>,
+    rqs: &'a mut BTreeMap<u32, Rq>,
     context: Context<'a>,
 }
 
@@ -169,10 +179,11 @@ impl Function {
             state: engine,
             now,
         };
-        Parts { qps: &mut objects.qps, sqs: &mut objects.sqs, context }
+        let Objects { qps, sqs, rqs, .. } = objects;
+        Parts { qps, sqs, rqs, context }
     }
 
-    /// What is there beside QPs and SQs, at a time.
+    /// What is there beside QPs, SQs and RQs, at a time.
     pub(super) fn context(&mut self, now: u64) -> Context<'_> {
         self.parts(now, Others::default()).context
     }
@@ -200,9 +211,36 @@ impl Function {
         Ok(QueuePair { qpn, qp, context })
     }
 
-    /// An SQ, to do something with it.
+    /// An SQ, to do something with it that asks for no key of another function's.
     pub(super) fn sq(&mut self, sqn: u32, now: u64) -> Result<StandaloneSq<'_>, Missing> {
-        let Parts { sqs, context, .. } = self.parts(now, Others::default());
+        self.sq_among(sqn, now, Others::default())
+    }
+
+    /// An RQ, to do something with it that asks for no key of another function's.
+    pub(super) fn rq(&mut self, rqn: u32, now: u64) -> Result<StandaloneRq<'_>, Missing> {
+        self.rq_among(rqn, now, Others::default())
+    }
+
+    /// An RQ, to do something with it.
+    pub(super) fn rq_among<'a>(
+        &'a mut self,
+        rqn: u32,
+        now: u64,
+        others: Others<'a>,
+    ) -> Result<StandaloneRq<'a>, Missing> {
+        let Parts { rqs, context, .. } = self.parts(now, others);
+        let rq = rqs.get_mut(&rqn).ok_or(Missing::Rq(rqn))?;
+        Ok(StandaloneRq { rqn, rq, context })
+    }
+
+    /// An SQ, to do something with it.
+    pub(super) fn sq_among<'a>(
+        &'a mut self,
+        sqn: u32,
+        now: u64,
+        others: Others<'a>,
+    ) -> Result<StandaloneSq<'a>, Missing> {
+        let Parts { sqs, context, .. } = self.parts(now, others);
         let sq = sqs.get_mut(&sqn).ok_or(Missing::Sq(sqn))?;
         Ok(StandaloneSq { sqn, sq, context })
     }

@@ -6,7 +6,7 @@ use verbless_prm::{
 };
 
 use super::operation::Operation;
-use crate::hca::objects::{QpObject, Sq};
+use crate::hca::objects::{QpObject, Rq, Sq};
 
 /// A user index that says: there is none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
@@ -155,6 +155,19 @@ impl Reports for QpObject {
 
     fn response_room(&self) -> u8 {
         self.requester_inline
+    }
+}
+
+impl Reports for Rq {
+    fn user_index(&self) -> u32 {
+        match self.context.user_index() {
+            NO_USER_INDEX => self.srq.unwrap_or(0),
+            index => index,
+        }
+    }
+
+    fn response_room(&self) -> u8 {
+        0
     }
 }
 

@@ -94,6 +94,11 @@ impl Events<'_> {
         self.queue(kind, EqeQueueType::SQ, sqn);
     }
 
+    /// An event about an RQ.
+    pub(super) fn rq(&mut self, kind: u8, rqn: u32) {
+        self.queue(kind, EqeQueueType::RQ, rqn);
+    }
+
     /// An event about an SRQ. Linux looks for a receive memory pool among receive queues.
     pub(super) fn srq(&mut self, kind: u8, number: u32, is_pool: bool) {
         self.queue(kind, if is_pool { EqeQueueType::RQ } else { EqeQueueType::QP }, number);

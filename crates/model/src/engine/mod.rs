@@ -7,7 +7,7 @@
 //!   sender     rings of WQEs -> work (a WQE, by the table of operation) -> keys (their memory)
 //!   requester  a turn of a QP -> transport (rc, uc) --> transport -> responder: carried whole
 //!   packets    the same in packets: a turn of a QP -> frames --fabric--> the peer, and its answers
-//!   sq         a turn of an SQ
+//!   sq         a turn of an SQ: frames (ethernet), which come to RQs (rq)
 //!   srq        receive queues that QPs share
 //!   transfer   payload, from SGE to SGE
 //!   copy       copies of memory within the device
@@ -36,6 +36,7 @@ mod cqe;
 pub(crate) mod debug;
 mod doorbell;
 mod dpa;
+mod ethernet;
 mod events;
 mod failure;
 pub(crate) mod faults;
@@ -46,6 +47,7 @@ mod packets;
 mod requester;
 mod responder;
 mod ring;
+mod rq;
 mod run;
 pub(crate) mod scratch;
 mod sender;

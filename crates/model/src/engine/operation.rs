@@ -93,6 +93,7 @@ pub(crate) static TABLE: [Operation; 12] = [
         name: "SEND",
         opcode: opcode::SEND,
         segments: &[Part::Address],
+        sq: true,
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND),
         message: Some(Message::Send),
         action: Action::Send { invalidate: false },

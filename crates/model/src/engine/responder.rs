@@ -6,7 +6,7 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 use super::context::{Missing, QueuePair};
 use super::counters::Count;
 use super::cqe::{Completion, Received};
-use super::keys::{self, Need, Range, Sge, User};
+use super::keys::{self, Keys, Need, Range, Sge, User};
 use super::operation::Action;
 use super::ring::record;
 use super::scratch::Scratch;
@@ -368,32 +368,8 @@ impl QueuePair<'_> {
         let shared = self.qp.srq.and_then(|number| self.context.srqs.get(&number));
         let pd = shared.map_or(self.qp.pd, |queue| queue.pd);
         let user = User { pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
-        scratch.remote.clear();
-        let (mut skip, mut rest, mut visits) = (at, length, keys::VISITS);
-        for segment in segments(&scratch.receive, 0) {
-            if rest == 0 {
-                break;
-            }
-            let Ok(Segment::Pointer { lkey, address, length }) = segment else {
-                return Err(cqe_syndrome::LOCAL_QP_OPERATION);
-            };
-            if skip >= length {
-                skip -= length;
-                continue;
-            }
-            let here = (length - skip).min(rest);
-            let range = Range { key: lkey, address: address.wrapping_add(skip), length: here };
-            let (keys, need) = (self.context.keys(), Need::LocalWrite);
-            keys.resolve(user, range, need, &mut visits, &mut scratch.remote).map_err(
-                |refusal| {
-                    tracing::info!(self.qpn, ?range, ?refusal, "a local key refused");
-                    cqe_syndrome::LOCAL_PROTECTION
-                },
-            )?;
-            rest -= here;
-            skip = 0;
-        }
-        if rest > 0 { Err(cqe_syndrome::LOCAL_LENGTH) } else { Ok(()) }
+        let Scratch { receive, remote, .. } = scratch;
+        place(&self.context.keys(), user, (at, length), (receive, remote))
     }
 
     /// Frees the key that a SEND with invalidate names.
@@ -526,6 +502,39 @@ impl QueuePair<'_> {
     pub(super) fn receive_cq(&self) -> u32 {
         self.qp.rq.as_ref().map_or(self.qp.context.cqn_rcv(), |rq| rq.cqn)
     }
+}
+
+/// Finds the memory that a receive WQE gives to `length` bytes of a message from byte `at` on; the
+/// error is the syndrome.
+pub(super) fn place(
+    keys: &Keys<'_>,
+    user: User,
+    (at, length): (u64, u64),
+    (wqe, memory): (&[u8], &mut Vec<Sge>),
+) -> Result<(), u8> {
+    memory.clear();
+    let (mut skip, mut rest, mut visits) = (at, length, keys::VISITS);
+    for segment in segments(wqe, 0) {
+        if rest == 0 {
+            break;
+        }
+        let Ok(Segment::Pointer { lkey, address, length }) = segment else {
+            return Err(cqe_syndrome::LOCAL_QP_OPERATION);
+        };
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let here = (length - skip).min(rest);
+        let range = Range { key: lkey, address: address.wrapping_add(skip), length: here };
+        keys.resolve(user, range, Need::LocalWrite, &mut visits, memory).map_err(|refusal| {
+            tracing::info!(user.qpn, ?range, ?refusal, "a local key refused");
+            cqe_syndrome::LOCAL_PROTECTION
+        })?;
+        rest -= here;
+        skip = 0;
+    }
+    if rest > 0 { Err(cqe_syndrome::LOCAL_LENGTH) } else { Ok(()) }
 }
 
 /// What a request counts as at its responder.

@@ -245,12 +245,11 @@ fn forget_plans(function: &mut Function) {
 /// Queues take turns, but one that has moved more than its share is passed over until the others
 /// have moved as much.
 fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
-    let now = world.clock.now;
     let function = &mut world.functions[id];
     let Some(number) = function.next_in_rotation() else { return false };
     function.engine.moved_bytes = 0;
     let turn = match function.hca.objects.sqs.contains_key(&number) {
-        true => function.sq(number, now).map(|mut sq| sq.turn(&mut scratch.wqe)),
+        true => sq_turn(world, id, number, scratch),
         false => qp_turn(world, id, number, scratch),
     };
     let function = &mut world.functions[id];
@@ -263,6 +262,15 @@ fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
         Err(missing) => tracing::error!(%missing, "a queue that was to have a turn is gone"),
     }
     true
+}
+
+/// Gives an SQ its turn: executes one WQE, if its state lets it.
+fn sq_turn(world: &mut World, id: usize, sqn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
+    let now = world.clock.now;
+    let (function, others) = world.functions.split(id);
+    let turn = function.sq_among(sqn, now, others)?.turn(scratch);
+    send_packets(world, id);
+    Ok(turn)
 }
 
 /// Gives a QP its turn: executes one WQE, or a part of it, if its state lets it.
@@ -331,6 +339,11 @@ fn flush_late(world: &mut World, id: usize) -> bool {
     let last = function.engine.flushed;
     let turn = errored.range(last.saturating_add(1)..).chain(errored.range(..=last));
     for &qpn in turn.take(most) {
+        if let Ok(mut rq) = function.rq(qpn, now) {
+            worked |= rq.flush();
+            function.engine.flushed = qpn;
+            continue;
+        }
         match function.pair(qpn, now) {
             Ok(mut pair) => worked |= pair.flush_receive_queue(),
             Err(missing) => tracing::error!(%missing, "a QP in the error state is gone"),

@@ -1,5 +1,4 @@
 //! SQs: one WQE a turn, as for the send half of a QP; but no peer, no service and no retries.
-//! Packets are not sent yet.
 
 use verbless_prm::SqState;
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
@@ -8,13 +7,14 @@ use super::context::StandaloneSq;
 use super::cq::Overrun;
 use super::cqe::{Completion, Requested};
 use super::failure::at_most_a_ring;
-use super::operation::Refused;
+use super::operation::{Action, Refused};
+use super::scratch::Scratch;
 use super::sender::{Turn, producer_word};
 use super::work::{self, Work};
 
 impl StandaloneSq<'_> {
     /// Gives the SQ its turn: executes one WQE, if its state lets it.
-    pub(super) fn turn(&mut self, wqe: &mut Vec<u8>) -> Turn {
+    pub(super) fn turn(&mut self, scratch: &mut Scratch) -> Turn {
         match self.sq.state {
             SqState::RDY => {}
             SqState::ERR => {
@@ -29,15 +29,25 @@ impl StandaloneSq<'_> {
             return Turn::Sleep;
         }
         let index = queue.consumer;
-        let fetched = queue.fetch(self.context.memory, self.context.limits.max_wqe_sz_sq, wqe);
+        let fetched =
+            queue.fetch(self.context.memory, self.context.limits.max_wqe_sz_sq, &mut scratch.wqe);
+        let wqe = &scratch.wqe;
         queue.consumer = index.wrapping_add(fetched.unwrap_or(1));
         let work = match fetched.map_err(Refused::from).and_then(|_| self.read(wqe, index)) {
             Ok(work) => work,
             Err(why) => {
-                self.fail(index, work::opcode(wqe), why);
+                tracing::info!(self.sqn, index, ?why, "an SQ does not do what a WQE asks for");
+                self.fail(index, work::opcode(wqe), cqe_syndrome::LOCAL_QP_OPERATION);
                 return Turn::Sleep;
             }
         };
+        if matches!(work.operation.action, Action::Send { .. })
+            && let Err(syndrome) = self.send_frame(scratch)
+        {
+            tracing::info!(self.sqn, index, syndrome, "a frame cannot be sent");
+            self.fail(index, work.operation.opcode, syndrome);
+            return Turn::Sleep;
+        }
         if !work.signaled {
             return Turn::Again;
         }
@@ -58,11 +68,10 @@ impl StandaloneSq<'_> {
         if work.operation.sq { Ok(work) } else { Err(Refused::QpType) }
     }
 
-    /// The WQE is nothing that the SQ does: an error CQE, and the SQ goes no further.
-    fn fail(&mut self, index: u16, opcode: u8, why: Refused) {
-        let (kind, syndrome) = (cqe_opcode::REQUESTER_ERROR, cqe_syndrome::LOCAL_QP_OPERATION);
+    /// The WQE is nothing that the SQ can do: an error CQE, and the SQ goes no further.
+    fn fail(&mut self, index: u16, opcode: u8, syndrome: u8) {
+        let kind = cqe_opcode::REQUESTER_ERROR;
         let completion = Completion::error(self.sq, self.sqn, kind, opcode, index, syndrome);
-        tracing::info!(self.sqn, index, opcode, ?why, "an SQ does not do what a WQE asks for");
         // The SQ is about to be in error: that its CQ overruns, an event of the CQ tells.
         let _ = self.complete(completion);
         self.enter_error();

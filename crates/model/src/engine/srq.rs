@@ -11,7 +11,7 @@ use crate::memory::{Fault, HostMemory};
 use verbless_prm::hot::{SrqNextSegment, SrqRecord, event_type};
 
 /// log2 of the longest receive WQE.
-const LOG_LONGEST_STRIDE: u32 = 12;
+pub(super) const LOG_LONGEST_STRIDE: u32 = 12;
 
 /// The index of the next WQE, if one is posted, and with `wqe` a copy of its data segments.
 pub(super) fn next(

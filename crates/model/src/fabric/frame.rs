@@ -136,6 +136,13 @@ impl Buffers {
         frame
     }
 
+    /// An Ethernet frame of so many bytes, which `fill` writes, and which has no check of its own.
+    pub(crate) fn plain(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Frame {
+        let mut frame = self.frame(Link::Ethernet, length, true);
+        fill(frame.bytes_mut());
+        frame
+    }
+
     /// A frame of these bytes, with whatever check they end with.
     pub(crate) fn of_bytes(&mut self, link: Link, bytes: &[u8]) -> Frame {
         let mut frame = self.frame(link, bytes.len(), true);

@@ -15,10 +15,14 @@ pub(crate) enum Effect {
     QpForgotten(u32, QpRuntime, Option<SendRuntime>),
     /// The same of an SQ.
     SqForgotten(u32, SendRuntime),
+    /// An RQ was reset or is gone.
+    RqForgotten(u32),
     /// A QP is to go to the error state.
     QpToError(u32),
     /// An SQ is to go to the error state.
     SqToError(u32),
+    /// An RQ is to go to the error state.
+    RqToError(u32),
     /// A CQ is gone.
     CqForgotten(u32, CqRuntime),
     /// A CQ is to get another buffer: the one effect that the data path may refuse.

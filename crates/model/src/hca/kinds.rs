@@ -31,6 +31,11 @@ pub(super) const BYTE: u32 = 1 << 8;
 pub(super) const HALF: u32 = 1 << 16;
 pub(super) const THREE_BYTES: u32 = 1 << 24;
 
+/// The first numbers of objects whose profile says nothing of them, all unlike each other.
+pub(super) const FIRST_FLOW_TABLE: u32 = 0x10;
+pub(super) const FIRST_TIR: u32 = 0x200;
+pub(super) const FIRST_TIS: u32 = 0x300;
+
 macro_rules! kinds {
     ($then:ident) => {
         $then! {
@@ -89,6 +94,9 @@ macro_rules! kinds {
                         to(Kind::Pd, sq.pd);
                         to(Kind::Uar, sq.uar_page);
                         to(Kind::Cq, sq.queue.cqn);
+                        if sq.context.tis_lst_sz() != 0 {
+                            to(Kind::Tis, sq.context.tis_num_0());
+                        }
                         sq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
                     },
                     moving: [],
@@ -102,6 +110,122 @@ macro_rules! kinds {
                     user QuerySqIn => sq::query;
                     user ModifySqIn => sq::modify;
                     user DestroySqIn => |call, input, _| call.destroy(kind::Sq, input.sqn());
+                }
+            }
+            /// Flow tables, with their groups and entries.
+            flow_tables: FlowTable(u32) => flow::FlowTable {
+                numbers: [flow_table: |_| FIRST_FLOW_TABLE..THREE_BYTES],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.flow_table,
+                    owner: |table| table.uid,
+                    made: [],
+                    refers: |table, to| {
+                        table.miss().iter().for_each(|&table| to(Kind::FlowTable, table));
+                        for at in table.entries.values().flat_map(|entry| &entry.to) {
+                            match *at {
+                                flow::Destination::Tir(tir) => to(Kind::Tir, tir),
+                                flow::Destination::Table(table) => to(Kind::FlowTable, table),
+                            }
+                        }
+                    },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchFlowTable,
+                    in_use: [FlowTableInUse],
+                    gone: [flow_table_gone],
+                },
+                commands: {
+                    user CreateFlowTableIn => flow_table::create_table;
+                    user ModifyFlowTableIn => flow_table::modify_table;
+                    user QueryFlowTableIn => flow_table::query_table;
+                    user DestroyFlowTableIn => flow_table::destroy_table;
+                    kernel SetFlowTableRootIn => flow_table::set_root;
+                    user CreateFlowGroupIn => flow_table::create_group;
+                    user QueryFlowGroupIn => flow_table::query_group;
+                    user DestroyFlowGroupIn => flow_table::destroy_group;
+                    user SetFlowTableEntryIn => flow_table::set_entry;
+                    user QueryFlowTableEntryIn => flow_table::query_entry;
+                    user DeleteFlowTableEntryIn => flow_table::delete_entry;
+                }
+            }
+            /// Transport interfaces for receiving.
+            tirs: Tir(u32) => objects::Tir {
+                numbers: [tir: |_| FIRST_TIR..THREE_BYTES],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.tir,
+                    owner: |tir| tir.uid,
+                    made: [],
+                    refers: |tir, to| {
+                        to(Kind::Td, tir.context.transport_domain());
+                        to(Kind::Rq, tir.context.inline_rqn());
+                    },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchTir,
+                    in_use: [TirInUse],
+                    gone: [],
+                },
+                commands: {
+                    user CreateTirIn => transport::create_tir;
+                    user ModifyTirIn => transport::modify_tir;
+                    user QueryTirIn => transport::query_tir;
+                    user DestroyTirIn => |call, input, _| call.destroy(kind::Tir, input.tirn());
+                }
+            }
+            /// Receive queues of Ethernet frames. Their numbers are of one range with those of QPs.
+            rqs: Rq(u32) => objects::Rq {
+                numbers: [],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.qp,
+                    owner: |rq| rq.uid,
+                    made: [],
+                    refers: |rq, to| {
+                        rq.pd.iter().for_each(|&pd| to(Kind::Pd, pd));
+                        to(Kind::Cq, rq.context.cqn());
+                        rq.srq.iter().for_each(|&srq| to(Kind::Srq, srq));
+                        rq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
+                    },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchRq,
+                    in_use: [RqInUse],
+                    gone: [rq_gone],
+                },
+                commands: {
+                    user CreateRqIn => rq::create;
+                    user QueryRqIn => rq::query;
+                    user ModifyRqIn => rq::modify;
+                    user DestroyRqIn => |call, input, _| call.destroy(kind::Rq, input.rqn());
+                }
+            }
+            /// Transport interfaces for sending.
+            tises: Tis(u32) => objects::Tis {
+                numbers: [tis: |_| FIRST_TIS..THREE_BYTES],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.tis,
+                    owner: |tis| tis.uid,
+                    made: [],
+                    refers: |tis, to| {
+                        to(Kind::Td, tis.context.transport_domain());
+                        if tis.context.pd() != 0 {
+                            to(Kind::Pd, tis.context.pd());
+                        }
+                    },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchTis,
+                    in_use: [TisInUse],
+                    gone: [],
+                },
+                commands: {
+                    user CreateTisIn => transport::create_tis;
+                    user ModifyTisIn => transport::modify_tis;
+                    user QueryTisIn => transport::query_tis;
+                    user DestroyTisIn => |call, input, _| call.destroy(kind::Tis, input.tisn());
                 }
             }
             /// Receive queues that QPs share: XRC SRQs and RMPs.
@@ -499,7 +623,7 @@ macro_rules! kinds {
                     moving: [],
                     doorbell: [],
                     absent: NoSuchTd,
-                    in_use: [],
+                    in_use: [TdInUse],
                     gone: [],
                 },
                 commands: {

@@ -6,6 +6,7 @@ pub(crate) mod capability;
 mod commands;
 pub(crate) mod effect;
 mod fault;
+pub(crate) mod flow;
 pub(crate) mod identity;
 mod index;
 mod kinds;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::hca::kinds::{BYTE, HALF, THREE_BYTES, kinds};
+use crate::hca::kinds::{BYTE, FIRST_FLOW_TABLE, FIRST_TIR, FIRST_TIS, HALF, THREE_BYTES, kinds};
 use crate::hca::objects::Uid;
 use crate::profile::Profile;
 

@@ -10,7 +10,7 @@ use verbless_prm::{
     DpaEmulatedDoorbell as DpaEmulatedDoorbellContext, DpaEq as DpaEqContext,
     DpaOutbox as DpaOutboxContext, DpaProcess as DpaProcessContext, DpaThread as DpaThreadContext,
     DpaWindow as DpaWindowContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut,
-    RmpContext, SqContext, SqState, XrcSrqContext,
+    RmpContext, RqContext, RqState, SqContext, SqState, TirContext, TisContext, XrcSrqContext,
 };
 
 use crate::hca::budget::List;
@@ -539,6 +539,38 @@ pub(crate) struct Sq {
     pub queue: SendQueue,
     pub umems: Vec<u32>,
     pub context: SqContext,
+}
+
+/// A receive queue of Ethernet frames.
+#[derive(Debug)]
+pub(crate) struct Rq {
+    pub uid: Uid,
+    pub state: RqState,
+    /// Whose keys the WQEs of its own ring may name.
+    pub pd: Option<u32>,
+    /// Address of the 8-byte doorbell record of its own ring; its first word counts the WQEs
+    /// posted.
+    pub record: u64,
+    /// Its own ring.
+    pub queue: Option<ReceiveQueue>,
+    /// The RMP that has the WQEs instead.
+    pub srq: Option<u32>,
+    pub umems: Vec<u32>,
+    pub context: RqContext,
+}
+
+/// What the frames of SQs go through.
+#[derive(Debug)]
+pub(crate) struct Tis {
+    pub uid: Uid,
+    pub context: TisContext,
+}
+
+/// What leads frames to an RQ.
+#[derive(Debug)]
+pub(crate) struct Tir {
+    pub uid: Uid,
+    pub context: TirContext,
 }
 
 /// A receive queue that several QPs share.

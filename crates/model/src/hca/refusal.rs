@@ -183,6 +183,36 @@ refusals! {
     WqShape = 0xb5, BAD_PARAM,
         "The work queue is not cyclic, or its stride is not the one for its type.";
     WqSize = 0xb6, LIM, "The work queue is larger than log_max_wq_sz.";
+    TisInUse = 0xb7, BAD_RES_STATE, "SQs still send through the TIS: destroy them first.";
+    TdInUse = 0xb8, BAD_RES_STATE,
+        "TISs or TIRs still belong to the transport domain: destroy them first.";
+    NoSuchRq = 0xb9, BAD_RES, "No such RQ for this uid.";
+    RqInUse = 0xba, BAD_RES_STATE, "TIRs still lead to the RQ: destroy them first.";
+    RqState = 0xbb, BAD_RES_STATE,
+        "The RQ is not in rq_state, or cannot change from there to the new state.";
+    RqBegin = 0xbc, BAD_PARAM, "An RQ must be created in state RST.";
+    RqField = 0xbd, BAD_PARAM, "A selected field cannot be modified.";
+    NoSuchTir = 0xbe, BAD_RES, "No such TIR for this uid.";
+    TirInUse = 0xbf, BAD_RES_STATE, "Flow table entries still lead to the TIR: delete them first.";
+
+    NoSuchFlowTable = 0xe0, BAD_RES, "No such flow table for this uid.";
+    FlowTableInUse = 0xe1, BAD_RES_STATE,
+        "The flow table has groups, is the root, or another table leads to it.";
+    FlowTableSize = 0xe2, LIM, "The flow table is larger than log_max_ft_size.";
+    FlowTableLevel = 0xe3, BAD_PARAM,
+        "The level is above max_ft_level, or a table leads to one that is not of a higher level.";
+    NoSuchFlowGroup = 0xe4, BAD_RES, "The flow table has no such group.";
+    FlowGroupInUse = 0xe5, BAD_RES_STATE, "Entries are still in the flow group: delete them first.";
+    FlowGroupRange = 0xe6, BAD_PARAM,
+        "The flow group's range is not in its table, or overlaps that of another group.";
+    FlowCriteria = 0xe7, BAD_PARAM,
+        "The criteria hold a field that cannot be matched (ft_field_support).";
+    NoSuchFlowEntry = 0xe8, BAD_RES, "The flow table has no entry at the index.";
+    FlowEntryExists = 0xe9, BAD_RES_STATE, "The flow table has an entry at the index.";
+    FlowIndex = 0xea, BAD_PARAM, "The index is not in the flow group of the entry.";
+    FlowAction = 0xeb, BAD_PARAM,
+        "An entry either drops, allows or forwards, and only one that forwards has destinations.";
+    FlowDestinations = 0xec, LIM, "The entry has more destinations than log_max_destination.";
 
     NoSuchDpaProcess = 0xc0, BAD_RES, "No such process on the DPA for this uid.";
     DpaProcessInUse = 0xc1, BAD_RES_STATE,

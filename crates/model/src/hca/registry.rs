@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::hca::flow;
 use crate::hca::index::{ByPage, Index};
 use crate::hca::kinds::kinds;
 use crate::hca::numbers::{AllNumbers, Numbers};
@@ -157,6 +158,8 @@ macro_rules! registry {
             pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
             /// How many members they have together.
             pub members: usize,
+            /// The flow table that frames meet first.
+            pub flow_root: Option<u32>,
             /// QPs, SQs and CQs by the UAR page that they name.
             pub by_page: Index,
             /// Who uses what; kept by the methods below.

@@ -3,6 +3,7 @@
 
 use crate::dpa::RunnerId;
 use crate::hca::effect::Effect;
+use crate::hca::flow;
 use crate::hca::kinds::kinds;
 use crate::hca::objects::{self, Uid};
 use crate::hca::registry::{ObjectKind, Objects, kind};
@@ -105,6 +106,16 @@ fn alias_gone(hca: &mut Hca, _: u32, alias: objects::Alias) {
 /// The engine forgets an SQ.
 fn sq_gone(hca: &mut Hca, number: u32, sq: objects::Sq) {
     hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
+}
+
+/// The engine forgets an RQ.
+fn rq_gone(hca: &mut Hca, number: u32, _: objects::Rq) {
+    hca.effects.push(Effect::RqForgotten(number));
+}
+
+/// A table that is no more is no root.
+fn flow_table_gone(hca: &mut Hca, number: u32, _: flow::FlowTable) {
+    hca.objects.flow_root.take_if(|root| *root == number);
 }
 
 /// The engine forgets a CQ.

@@ -58,7 +58,7 @@ impl Vlan {
         Self { priority: (bits >> 13) as u8, drop_eligible: bits & 0x1000 != 0, id: bits & 0xfff }
     }
 
-    const fn bits(self) -> u16 {
+    pub(crate) const fn bits(self) -> u16 {
         (self.priority as u16 & 7) << 13 | (self.drop_eligible as u16) << 12 | self.id & 0xfff
     }
 }
@@ -78,7 +78,7 @@ pub struct Ethernet {
 
 impl Ethernet {
     /// Bytes without a tag.
-    const PLAIN: usize = 14;
+    pub(crate) const PLAIN: usize = 14;
     const TAG: usize = 4;
 
     /// Bytes of the header.

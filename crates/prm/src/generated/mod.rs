@@ -18,6 +18,8 @@ mod dpa_thread;
 mod eq;
 #[cfg(feature = "kernel")]
 mod eqe;
+#[cfg(feature = "queues")]
+mod flow;
 mod general_object;
 mod hca_cap;
 pub mod hot;
@@ -58,6 +60,8 @@ pub use dpa_thread::*;
 pub use eq::*;
 #[cfg(feature = "kernel")]
 pub use eqe::*;
+#[cfg(feature = "queues")]
+pub use flow::*;
 pub use general_object::*;
 pub use hca_cap::*;
 #[cfg(feature = "kernel")]
@@ -160,6 +164,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateEqIn::INFO,
     #[cfg(feature = "kernel")]
     CreateEqOut::INFO,
+    #[cfg(feature = "queues")]
+    CreateFlowGroupIn::INFO,
+    #[cfg(feature = "queues")]
+    CreateFlowGroupOut::INFO,
+    #[cfg(feature = "queues")]
+    CreateFlowTableIn::INFO,
+    #[cfg(feature = "queues")]
+    CreateFlowTableOut::INFO,
     CreateGeneralObjectIn::INFO,
     CreateGeneralObjectOut::INFO,
     CreateMkeyIn::INFO,
@@ -226,6 +238,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DebugCap::INFO,
     #[cfg(feature = "registers")]
     DefaultTimeout::INFO,
+    #[cfg(feature = "queues")]
+    DeleteFlowTableEntryIn::INFO,
+    #[cfg(feature = "queues")]
+    DeleteFlowTableEntryOut::INFO,
     DestroyCqIn::INFO,
     DestroyCqOut::INFO,
     #[cfg(feature = "queues")]
@@ -236,6 +252,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyEqIn::INFO,
     #[cfg(feature = "kernel")]
     DestroyEqOut::INFO,
+    #[cfg(feature = "queues")]
+    DestroyFlowGroupIn::INFO,
+    #[cfg(feature = "queues")]
+    DestroyFlowGroupOut::INFO,
+    #[cfg(feature = "queues")]
+    DestroyFlowTableIn::INFO,
+    #[cfg(feature = "queues")]
+    DestroyFlowTableOut::INFO,
     DestroyGeneralObjectIn::INFO,
     DestroyGeneralObjectOut::INFO,
     DestroyMkeyIn::INFO,
@@ -372,10 +396,20 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EthSegment::INFO,
     EthernetOffloadCap::INFO,
     EventCap::INFO,
+    #[cfg(feature = "queues")]
+    FlowContext::INFO,
+    #[cfg(feature = "queues")]
+    FlowDestination::INFO,
     FlowTableCap::INFO,
+    #[cfg(feature = "queues")]
+    FlowTableContext::INFO,
     FlowTableFieldsSupported::INFO,
     FlowTableFieldsSupported2::INFO,
     FlowTablePropLayout::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchParam::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetLyr24::INFO,
     #[cfg(feature = "kernel")]
     GenEqeIn::INFO,
     #[cfg(feature = "kernel")]
@@ -449,6 +483,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     MmoSegment::INFO,
     ModifyCqIn::INFO,
     ModifyCqOut::INFO,
+    #[cfg(feature = "queues")]
+    ModifyFlowTableIn::INFO,
+    #[cfg(feature = "queues")]
+    ModifyFlowTableOut::INFO,
     ModifyGeneralObjectIn::INFO,
     ModifyGeneralObjectOut::INFO,
     ModifyHcaVportContextIn::INFO,
@@ -569,6 +607,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryEqIn::INFO,
     #[cfg(feature = "kernel")]
     QueryEqOut::INFO,
+    #[cfg(feature = "queues")]
+    QueryFlowGroupIn::INFO,
+    #[cfg(feature = "queues")]
+    QueryFlowGroupOut::INFO,
+    #[cfg(feature = "queues")]
+    QueryFlowTableEntryIn::INFO,
+    #[cfg(feature = "queues")]
+    QueryFlowTableEntryOut::INFO,
+    #[cfg(feature = "queues")]
+    QueryFlowTableIn::INFO,
+    #[cfg(feature = "queues")]
+    QueryFlowTableOut::INFO,
     QueryGeneralObjectIn::INFO,
     QueryGeneralObjectOut::INFO,
     QueryHcaCapIn::INFO,
@@ -660,6 +710,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SendEnableSegment::INFO,
     SetDriverVersionIn::INFO,
     SetDriverVersionOut::INFO,
+    #[cfg(feature = "queues")]
+    SetFlowTableEntryIn::INFO,
+    #[cfg(feature = "queues")]
+    SetFlowTableEntryOut::INFO,
+    #[cfg(feature = "queues")]
+    SetFlowTableRootIn::INFO,
+    #[cfg(feature = "queues")]
+    SetFlowTableRootOut::INFO,
     SetHcaCapIn::INFO,
     SetHcaCapOut::INFO,
     SetIssiIn::INFO,
@@ -760,6 +818,12 @@ pub static ENUMS: &[&EnumInfo] = &[
     #[cfg(feature = "kernel")]
     EventType::INFO,
     FlexParserProtocol::INFO,
+    #[cfg(feature = "queues")]
+    FlowContextAction::INFO,
+    #[cfg(feature = "queues")]
+    FlowDestinationType::INFO,
+    #[cfg(feature = "queues")]
+    FlowTableType::INFO,
     FunctionIdMode::INFO,
     #[cfg(feature = "kernel")]
     GeneralEventSubtype::INFO,
@@ -782,6 +846,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     LagPortSelectMode::INFO,
     #[cfg(feature = "packets")]
     LrhNextHeader::INFO,
+    #[cfg(feature = "queues")]
+    MatchCriteriaEnable::INFO,
     #[cfg(feature = "registers")]
     McamRegGroup::INFO,
     #[cfg(feature = "queues")]
@@ -803,6 +869,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     MiniCqeFormatExt::INFO,
     MkeyAccessMode::INFO,
     MmoOpMod::INFO,
+    #[cfg(feature = "queues")]
+    ModifyFlowTableField::INFO,
     #[cfg(feature = "kernel")]
     ModuleError::INFO,
     #[cfg(feature = "kernel")]
@@ -878,6 +946,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     SchedulingElementCap::INFO,
     ServiceType::INFO,
     #[cfg(feature = "queues")]
+    SetFteModifyEnable::INFO,
+    #[cfg(feature = "queues")]
     ShampoAlignment::INFO,
     #[cfg(feature = "queues")]
     ShampoMatch::INFO,
@@ -891,6 +961,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     SteeringFormat::INFO,
     #[cfg(feature = "kernel")]
     SyncFwUpdateState::INFO,
+    #[cfg(feature = "queues")]
+    TableMissAction::INFO,
     TagMatchingAppOp::INFO,
     TagMatchingOpcode::INFO,
     #[cfg(feature = "kernel")]
@@ -1074,6 +1146,28 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &DESTROY_RQT,
     #[cfg(feature = "queues")]
     &QUERY_RQT,
+    #[cfg(feature = "queues")]
+    &SET_FLOW_TABLE_ROOT,
+    #[cfg(feature = "queues")]
+    &CREATE_FLOW_TABLE,
+    #[cfg(feature = "queues")]
+    &DESTROY_FLOW_TABLE,
+    #[cfg(feature = "queues")]
+    &QUERY_FLOW_TABLE,
+    #[cfg(feature = "queues")]
+    &CREATE_FLOW_GROUP,
+    #[cfg(feature = "queues")]
+    &DESTROY_FLOW_GROUP,
+    #[cfg(feature = "queues")]
+    &QUERY_FLOW_GROUP,
+    #[cfg(feature = "queues")]
+    &SET_FLOW_TABLE_ENTRY,
+    #[cfg(feature = "queues")]
+    &QUERY_FLOW_TABLE_ENTRY,
+    #[cfg(feature = "queues")]
+    &DELETE_FLOW_TABLE_ENTRY,
+    #[cfg(feature = "queues")]
+    &MODIFY_FLOW_TABLE,
     &CREATE_GENERAL_OBJECT,
     &MODIFY_GENERAL_OBJECT,
     &QUERY_GENERAL_OBJECT,

@@ -345,25 +345,25 @@ enumeration! {
         DESTROY_RQT = 0x918,
         /// Reads an RQ table.
         QUERY_RQT = 0x919,
-        /// Makes a flow table the first of its kind that packets meet.
+        /// Makes a table the first that packets meet; with op_mod 1 there is none any more.
         SET_FLOW_TABLE_ROOT = 0x92f,
-        /// Creates a table of steering rules.
+        /// Creates a flow table, without groups or entries.
         CREATE_FLOW_TABLE = 0x930,
-        /// Destroys a table of steering rules.
+        /// Destroys a flow table.
         DESTROY_FLOW_TABLE = 0x931,
-        /// Reads the context of a table of steering rules.
+        /// Reads the context of a flow table.
         QUERY_FLOW_TABLE = 0x932,
-        /// Creates a range of entries of a flow table that match on the same fields.
+        /// Creates a group: a range of entries of a table that match the same fields.
         CREATE_FLOW_GROUP = 0x933,
-        /// Destroys a range of entries of a flow table.
+        /// Destroys a flow group.
         DESTROY_FLOW_GROUP = 0x934,
-        /// Reads a range of entries of a flow table.
+        /// Reads a flow group.
         QUERY_FLOW_GROUP = 0x935,
-        /// Writes a steering rule, or changes one.
+        /// Writes an entry (op_mod 0), or changes one (op_mod 1).
         SET_FLOW_TABLE_ENTRY = 0x936,
-        /// Reads a steering rule.
+        /// Reads an entry.
         QUERY_FLOW_TABLE_ENTRY = 0x937,
-        /// Removes a steering rule.
+        /// Removes an entry.
         DELETE_FLOW_TABLE_ENTRY = 0x938,
         /// Takes a counter of packets and bytes for steering rules, or many at once.
         ALLOC_FLOW_COUNTER = 0x939,
@@ -371,7 +371,7 @@ enumeration! {
         DEALLOC_FLOW_COUNTER = 0x93a,
         /// Reads a counter of steering rules.
         QUERY_FLOW_COUNTER = 0x93b,
-        /// Changes where packets go that no rule of a flow table matches.
+        /// Changes where packets go that no entry matches.
         MODIFY_FLOW_TABLE = 0x93c,
         /// Creates a header that a steering rule adds to packets, or a way to take one off.
         ALLOC_PACKET_REFORMAT_CONTEXT = 0x93d,

@@ -6,6 +6,7 @@
 use super::super::scratch::Scratch;
 use super::datagram::has_q_key;
 use super::path::{Addresses, mapped};
+use crate::engine::ethernet;
 use crate::engine::function::Function;
 use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
@@ -34,7 +35,7 @@ pub(in crate::engine) fn arrive(
     }
     let packet = match frame.packet() {
         Ok(Some(packet)) => packet,
-        Ok(None) => return,
+        Ok(None) => return ethernet::arrive(function, others, delivery, now, scratch),
         Err(why) => {
             tracing::debug!(port, %why, "a port drops a packet");
             return;

@@ -1,5 +1,4 @@
-//! Send queues that belong to no QP: raw packets, once the model sends them, and what needs no
-//! wire.
+//! Send queues that belong to no QP: Ethernet frames, through a TIS, and what needs no wire.
 
 use verbless_prm::{
     CreateSqIn, CreateSqOut, HcaCap, ModifySqIn, ModifySqOut, QuerySqIn, QuerySqOut, SqContext,
@@ -14,8 +13,7 @@ use crate::hca::objects::{SendQueue, Sq};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
-/// Fields of the context that CREATE_SQ takes. `min_wqe_inline_mode` binds who posts packets, and
-/// nobody else.
+/// Fields of the context that CREATE_SQ takes.
 const KNOWN: [&str; 9] = [
     "flush_in_error_en",
     "min_wqe_inline_mode",
@@ -71,9 +69,13 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     if call.uid != 0 || wq.pd() != 0 {
         call.find(kind::Pd, wq.pd())?;
     }
-    // There are no TISs as long as CREATE_TIS is not modelled. That test has none either.
-    if context.tis_lst_sz() != 0 {
-        return Err(Refusal::NoSuchTis);
+    // That test has none, and sends nothing.
+    match context.tis_lst_sz() {
+        0 => {}
+        1 => {
+            call.find(kind::Tis, context.tis_num_0())?;
+        }
+        _ => return Err(Refusal::Unsupported),
     }
     call.find(kind::Uar, wq.uar_page())?;
     call.find(kind::Cq, context.cqn())?;

@@ -323,11 +323,11 @@ fn the_log_says_which_field_number_or_service_a_refusal_is_about() {
 #[test]
 fn a_command_that_the_model_does_not_know_yet_says_so() {
     let mut rig = Rig::up(LINK);
-    // Of CREATE_FLOW_TABLE there is a name and no layout.
+    // Of CREATE_XRQ there is a name and no layout.
     for (opcode, name) in [
         (0x700_u16, Some("CREATE_SRQ")),
         (0x918, Some("DESTROY_RQT")),
-        (0x930, Some("CREATE_FLOW_TABLE")),
+        (0x717, Some("CREATE_XRQ")),
         (0xa7f, None),
     ] {
         let mut input = vec![0; 0x400];

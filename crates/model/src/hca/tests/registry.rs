@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use verbless_prm as prm;
 use verbless_prm::{
-    AllocQCounterIn, AllocTransportDomainIn, AllocXrcdIn, CommandInfo, CommandInput, CreateQpIn,
-    CreateRmpIn, CreateXrcSrqIn, GeneralObjectType, RqType, WqType,
+    AllocQCounterIn, AllocXrcdIn, CommandInfo, CommandInput, CreateQpIn, CreateRmpIn,
+    CreateXrcSrqIn, FlowDestinationType, GeneralObjectType, RqType, TableMissAction, WqType,
 };
 
 use super::rig::{Rig, UMEM, User, pages, program};
@@ -44,10 +44,14 @@ macro_rules! said {
 
 kinds!(said);
 
-/// Sends the command that destroys an object. All of them have the number in their third dword;
-/// kinds with two such commands refuse the one for the other sort.
+/// Sends the command that destroys an object. All of them have the number in their third dword, but
+/// for flow tables, whose groups go first here; kinds with two such commands refuse the one for the
+/// other sort.
 fn destroy(rig: &mut Rig, (kind, number): (Kind, u32)) -> Result<(), Refusal> {
     let said = said(kind);
+    if kind == Kind::FlowTable {
+        return destroy_table(rig, number);
+    }
     let ends = |command: &&&CommandInfo| {
         ["DESTROY_", "DEALLOC_"].iter().any(|verb| command.name.starts_with(verb))
     };
@@ -65,6 +69,22 @@ fn destroy(rig: &mut Rig, (kind, number): (Kind, u32)) -> Result<(), Refusal> {
         }
     }
     result
+}
+
+/// Destroys a flow table whose groups and entries go first, if nothing leads to it.
+fn destroy_table(rig: &mut Rig, number: u32) -> Result<(), Refusal> {
+    let objects = &mut rig.world.functions[0].hca.objects;
+    if !objects.is_used(Kind::FlowTable, number) {
+        let emptied = objects.change(kind::FlowTable, number, |table| {
+            table.entries.clear();
+            table.groups.clear();
+        });
+        emptied.ok_or(Refusal::NoSuchFlowTable)?;
+    }
+    let destroyed = rig.send::<prm::DestroyFlowTableIn>(0, |input| {
+        input.set_table_id(number);
+    });
+    destroyed.map(|_| ())
 }
 
 fn xrc_srq(rig: &mut Rig, user: User) {
@@ -103,8 +123,28 @@ fn one_of_each(rig: &mut Rig) {
     let mkey = rig.mkey(user, |_| {}).unwrap();
     rig.offer(user.uid, mkey, [7; 32]).unwrap();
     rig.alias(user, (1, mkey), [7; 32]).unwrap();
-    rig.send::<AllocTransportDomainIn>(user.uid, |_| {}).unwrap();
+    for_frames(rig, user);
     on_the_dpa(rig, user);
+}
+
+/// An SQ that sends through a TIS; a table whose misses go to another one, of which an entry leads
+/// to a TIR, and so to an RQ.
+fn for_frames(rig: &mut Rig, user: User) {
+    let td = rig.td(user);
+    let tis = rig.tis(user, td, |_| {}).unwrap();
+    rig.sq(user, |input| {
+        input.ctx_mut().set_tis_lst_sz(1).set_tis_num_0(tis);
+    })
+    .unwrap();
+    let rq = rig.rq(user, |_| {}).unwrap();
+    let tir = rig.tir(user, (td, rq), |_| {}).unwrap();
+    let first = rig.table(user.uid, |_| {}).unwrap();
+    let last = rig.table(user.uid, |input| {
+        input.flow_table_context_mut().set_level(0).set_table_miss_id(first);
+        input.flow_table_context_mut().set_table_miss_action(TableMissAction::FWD);
+    });
+    let group = rig.group((user.uid, last.unwrap()), |_| {}).unwrap();
+    rig.entry((user.uid, last.unwrap(), group), (FlowDestinationType::TIR, tir), |_| {}).unwrap();
 }
 
 /// A process with a thread that a CQ starts, a call, an outbox, a window and a core dump; an
@@ -152,7 +192,7 @@ fn on_the_dpa(rig: &mut Rig, user: User) {
 
 #[test]
 fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
-    let mut rig = Rig::up(Link::Infiniband);
+    let mut rig = Rig::up(Link::Ethernet);
     one_of_each(&mut rig);
     let (mut refused, mut destroyed) = (BTreeSet::new(), BTreeSet::new());
     loop {

@@ -1,0 +1,154 @@
+//! RQs: a frame in each receive WQE, and what becomes of the WQEs of one that failed.
+
+use verbless_prm::RqState;
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
+
+use super::context::StandaloneRq;
+use super::cq::Overrun;
+use super::cqe::Completion;
+use super::ethernet::Parsed;
+use super::failure::at_most_a_ring;
+use super::keys::User;
+use super::responder::place;
+use super::ring::record;
+use super::scratch::Scratch;
+use super::{srq, transfer};
+use crate::hca::objects::Rq;
+
+impl StandaloneRq<'_> {
+    /// Takes a frame that a rule with this tag led here. Without a receive WQE, or where the queue
+    /// is not ready, it is lost.
+    pub(super) fn take(&mut self, frame: &Parsed<'_>, tag: u32, scratch: &mut Scratch) {
+        if self.rq.state != RqState::RDY {
+            return;
+        }
+        let index = match self.next(&mut scratch.receive) {
+            Some(Ok(index)) => index,
+            None => {
+                tracing::debug!(self.rqn, "a frame finds no receive");
+                return;
+            }
+            Some(Err(())) => return self.catastrophe(),
+        };
+        // Whose tag is stripped finds it in the CQE.
+        let strip = !self.rq.context.vsd() && frame.vlan.is_some();
+        let Scratch { wqe: bytes, receive, remote, .. } = scratch;
+        frame.write(strip, bytes);
+        let pd = self.receive_pd();
+        let user = User { pd, qpn: self.rqn, reserved_lkey: self.rq.context.rlky() };
+        let keys = self.context.keys();
+        let placed = place(&keys, user, (0, bytes.len() as u64), (receive, remote));
+        let done = placed.and_then(|()| {
+            transfer::scatter(self.context.spaces, remote, bytes)
+                .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
+        });
+        self.use_up(index);
+        let completion = match done {
+            Ok(()) => {
+                let now = self.context.ticks();
+                let user_index = user_index(self.rq);
+                frame.completion(user_index, tag, (index, bytes.len() as u32), strip, now)
+            }
+            Err(syndrome) => {
+                tracing::info!(self.rqn, index, syndrome, "a frame has no place in a receive");
+                let kind = cqe_opcode::RESPONDER_ERROR;
+                let error = Completion::error(self.rq, self.rqn, kind, 0, index, syndrome);
+                // The RQ is about to be in error: that its CQ overruns, an event of the CQ tells.
+                let _ = self.complete(error);
+                return self.enter_error();
+            }
+        };
+        if self.complete(completion).is_err() {
+            self.catastrophe();
+        }
+    }
+
+    /// The PD of the keys in its WQEs: its own, or the pool's.
+    fn receive_pd(&self) -> u32 {
+        let pool = self.rq.srq.and_then(|number| self.context.srqs.get(&number));
+        self.rq.pd.or(pool.map(|pool| pool.pd)).unwrap_or(0)
+    }
+
+    /// The next receive WQE: its index, and a copy of it. `None`: nothing is posted.
+    fn next(&mut self, wqe: &mut Vec<u8>) -> Option<Result<u16, ()>> {
+        let memory = self.context.memory;
+        if let Some(number) = self.rq.srq {
+            let Some(pool) = self.context.srqs.get(&number) else { return Some(Err(())) };
+            return srq::next(memory, pool, Some(wqe)).map_err(drop).transpose();
+        }
+        let Some(queue) = &self.rq.queue else { return Some(Err(())) };
+        let Ok(posted) = record(memory, self.rq.record) else { return Some(Err(())) };
+        if posted as u16 == queue.consumer {
+            return None;
+        }
+        let slot = u64::from(queue.consumer) & ((1_u64 << queue.log_size.min(16)) - 1);
+        wqe.resize(1 << queue.log_stride.min(srq::LOG_LONGEST_STRIDE), 0);
+        let read = queue.memory.read_wrapping(memory, slot << queue.log_stride, wqe);
+        Some(read.map(|()| queue.consumer).map_err(drop))
+    }
+
+    /// The receive WQE at `index` is used up.
+    fn use_up(&mut self, index: u16) {
+        match (self.rq.srq, &mut self.rq.queue) {
+            (Some(number), _) => {
+                if let Some(pool) = self.context.srqs.get_mut(&number) {
+                    srq::used(&mut self.context.events, number, pool);
+                }
+            }
+            (None, Some(queue)) => queue.consumer = index.wrapping_add(1),
+            (None, None) => {}
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) -> Result<(), Overrun> {
+        match self.context.cq(self.rq.context.cqn()) {
+            Ok(cq) => cq.complete(completion),
+            Err(missing) => {
+                tracing::error!(self.rqn, %missing, "an RQ's completion is lost");
+                Err(Overrun)
+            }
+        }
+    }
+
+    /// The RQ cannot go on, and says so by an event.
+    fn catastrophe(&mut self) {
+        self.context.events.rq(event_type::WQ_CATASTROPHIC_ERROR, self.rqn);
+        self.enter_error();
+    }
+
+    /// Moves the RQ to the error state, and flushes it.
+    pub(super) fn enter_error(&mut self) {
+        self.rq.state = RqState::ERR;
+        self.context.state.errored.insert(self.rqn);
+        self.flush();
+    }
+
+    /// Completes everything that is posted to an RQ in the error state as flushed, if its owner
+    /// wants to hear of it; true if there was anything.
+    pub(super) fn flush(&mut self) -> bool {
+        at_most_a_ring(|| self.flush_one())
+    }
+
+    fn flush_one(&mut self) -> Option<()> {
+        if self.rq.state != RqState::ERR || !self.rq.context.flush_in_error_en() {
+            return None;
+        }
+        let posted = record(self.context.memory, self.rq.record).ok()? as u16;
+        let queue = self.rq.queue.as_mut()?;
+        let index = queue.consumer;
+        if posted == index {
+            return None;
+        }
+        queue.consumer = index.wrapping_add(1);
+        let (kind, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
+        let completion = Completion::error(self.rq, self.rqn, kind, 0, index, flushed);
+        let _ = self.complete(completion);
+        Some(())
+    }
+}
+
+/// What CQEs name the RQ by.
+fn user_index(rq: &Rq) -> u32 {
+    use super::cqe::Reports;
+    rq.user_index()
+}

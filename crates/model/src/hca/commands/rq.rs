@@ -1,0 +1,172 @@
+//! Receive queues of Ethernet frames, with a ring of their own or on an RMP.
+
+use verbless_prm::{
+    CreateRqIn, CreateRqOut, MemRqType, ModifyRqIn, ModifyRqOut, QueryRqIn, QueryRqOut, RqContext,
+    RqModifyField, RqState, WqContext, WqType,
+};
+
+use super::call::{Call, Outcome};
+use super::umem::{self, BufferSpec};
+use crate::hca::capability::check_timestamps;
+use crate::hca::effect::Effect;
+use crate::hca::objects::{ReceiveQueue, Rq, SrqContext};
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
+
+/// Fields of the context that CREATE_RQ takes.
+const KNOWN: [&str; 9] = [
+    "vsd",
+    "mem_rq_type",
+    "state",
+    "flush_in_error_en",
+    "ts_format",
+    "user_index",
+    "cqn",
+    "rmpn",
+    "wq",
+];
+
+/// Those of its work queue.
+const KNOWN_WQ: [&str; 15] = [
+    "wq_type",
+    "page_offset",
+    "pd",
+    "uar_page",
+    "dbr_addr",
+    "hw_counter",
+    "sw_counter",
+    "log_wq_stride",
+    "log_wq_pg_sz",
+    "log_wq_sz",
+    "dbr_umem_valid",
+    "wq_umem_valid",
+    "dbr_umem_id",
+    "wq_umem_id",
+    "wq_umem_offset",
+];
+
+/// CREATE_RQ.
+pub(super) fn create(call: &mut Call<'_>, input: &CreateRqIn, output: &mut CreateRqOut) -> Outcome {
+    let context = input.ctx();
+    let general = call.hca().caps.general();
+    call.check_count(call.hca().objects.rqs.len(), general.log_max_rq())?;
+    call.only(context, &KNOWN)?;
+    check_timestamps(context.ts_format(), general.rq_ts_format())?;
+    if context.state() != RqState::RST {
+        return Err(Refusal::RqBegin);
+    }
+    call.find(kind::Cq, context.cqn())?;
+    let mut rq = Rq {
+        uid: call.uid,
+        state: RqState::RST,
+        pd: None,
+        record: 0,
+        queue: None,
+        srq: None,
+        umems: Vec::new(),
+        context: *context,
+    };
+    match context.mem_rq_type() {
+        MemRqType::INLINE => own_queue(call, context, &mut rq)?,
+        MemRqType::RMP => {
+            let pool = call.find(kind::Srq, context.rmpn())?;
+            if !matches!(pool.context, SrqContext::Rmp(_)) {
+                return Err(Refusal::NoSuchSrq);
+            }
+            rq.srq = Some(context.rmpn());
+        }
+        _ => return Err(Refusal::Unsupported),
+    }
+    output.set_rqn(call.make(kind::Rq, rq)?);
+    Ok(())
+}
+
+/// The ring of an RQ that has one of its own.
+fn own_queue(call: &mut Call<'_>, context: &RqContext, rq: &mut Rq) -> Outcome {
+    let wq: &WqContext = context.wq();
+    let general = call.hca().caps.general();
+    call.only(wq, &KNOWN_WQ)?;
+    let strides = general.log_min_stride_sz_rq()..=general.log_max_stride_sz_rq();
+    if wq.wq_type() != WqType::CYCLIC || !strides.contains(&wq.log_wq_stride()) {
+        return Err(Refusal::WqShape);
+    }
+    if wq.log_wq_sz() > general.log_max_wq_sz() {
+        return Err(Refusal::WqSize);
+    }
+    call.find(kind::Pd, wq.pd())?;
+    let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
+    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
+    rq.record = call.record(record_umem, wq.dbr_addr())?;
+    let place = BufferSpec {
+        umem: umem.map(|id| (id, wq.wq_umem_offset())),
+        log_page_size: wq.log_wq_pg_sz(),
+        page_offset: wq.page_offset(),
+        page_offset_bits: umem::WQ_OFFSET_BITS,
+    };
+    let (log_size, log_stride) = (u32::from(wq.log_wq_sz()), u32::from(wq.log_wq_stride()));
+    let memory = call.buffer(&place, 1 << (log_size + log_stride), 1 << log_stride, false)?;
+    rq.pd = Some(wq.pd());
+    rq.umems = [umem, record_umem].into_iter().flatten().collect();
+    rq.queue = Some(ReceiveQueue { memory, log_size, log_stride, cqn: context.cqn(), consumer: 0 });
+    Ok(())
+}
+
+/// Whether an RQ may go from one state to another: out of ERR only by RST, where everything begins
+/// anew.
+fn is_legal(from: RqState, to: RqState) -> bool {
+    match to {
+        RqState::RDY => from != RqState::ERR,
+        RqState::RST | RqState::ERR => true,
+        _ => false,
+    }
+}
+
+/// MODIFY_RQ.
+pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOut) -> Outcome {
+    let (number, new) = (input.rqn(), input.ctx());
+    let (from, to) = (call.find(kind::Rq, number)?.state, new.state());
+    if input.rq_state() != from || !is_legal(from, to) {
+        return Err(Refusal::RqState);
+    }
+    let select = input.modify_bitmask();
+    let known = RqModifyField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit);
+    if select & !known != 0 {
+        return Err(Refusal::RqField);
+    }
+    // Neither limits nor check sequences nor counters are modelled.
+    let chosen = |field: RqModifyField, value: u16| select & field.0 != 0 && value != 0;
+    if chosen(RqModifyField::WQ_LWM, new.wq().lwm())
+        || chosen(RqModifyField::SCATTER_FCS, new.scatter_fcs().into())
+        || chosen(RqModifyField::COUNTER_SET_ID, new.counter_set_id().into())
+    {
+        return Err(Refusal::Unsupported);
+    }
+    let hca = call.hca_mut();
+    let rq = hca.objects.rqs.get_mut(&number).ok_or(Refusal::NoSuchRq)?;
+    if select & RqModifyField::VSD.0 != 0 {
+        rq.context.set_vsd(new.vsd());
+    }
+    match to {
+        RqState::RST => {
+            if let Some(queue) = &mut rq.queue {
+                queue.consumer = 0;
+            }
+            hca.effects.push(Effect::RqForgotten(number));
+        }
+        RqState::ERR => hca.effects.push(Effect::RqToError(number)),
+        _ => {}
+    }
+    rq.state = to;
+    Ok(())
+}
+
+/// QUERY_RQ: the context with what moves as it is now.
+pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRqOut) -> Outcome {
+    let rq = call.find(kind::Rq, input.rqn())?;
+    let context = output.rq_context_mut();
+    *context = rq.context;
+    context.set_state(rq.state);
+    let taken = rq.queue.as_ref().map_or(0, |queue| queue.consumer.into());
+    context.wq_mut().set_hw_counter(taken);
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Transport interfaces: TISs, through which SQs send frames, and TIRs, through which RQs get them.
+
+use verbless_prm::{
+    CreateTirIn, CreateTirOut, CreateTisIn, CreateTisOut, ModifyTirIn, ModifyTirOut, ModifyTisIn,
+    ModifyTisOut, QueryTirIn, QueryTirOut, QueryTisIn, QueryTisOut, RxHashFn, TirDispType,
+};
+
+use super::call::{Call, Outcome};
+use crate::hca::objects::{Tir, Tis};
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
+
+/// Fields of the contexts that CREATE_TIS and CREATE_TIR take. Priorities change nothing between
+/// devices that nobody else crowds.
+const KNOWN_TIS: [&str; 3] = ["prio", "transport_domain", "pd"];
+const KNOWN_TIR: [&str; 5] =
+    ["disp_type", "inline_rqn", "rx_hash_fn", "transport_domain", "self_lb_block"];
+
+/// CREATE_TIS.
+pub(super) fn create_tis(
+    call: &mut Call<'_>,
+    input: &CreateTisIn,
+    output: &mut CreateTisOut,
+) -> Outcome {
+    let context = *input.ctx();
+    call.check_count(call.hca().objects.tises.len(), call.hca().caps.general().log_max_tis())?;
+    call.only(&context, &KNOWN_TIS)?;
+    call.find(kind::Td, context.transport_domain())?;
+    // Only IPoIB needs one.
+    if context.pd() != 0 {
+        call.find(kind::Pd, context.pd())?;
+    }
+    output.set_tisn(call.make(kind::Tis, Tis { uid: call.uid, context })?);
+    Ok(())
+}
+
+/// MODIFY_TIS: the priority.
+pub(super) fn modify_tis(
+    call: &mut Call<'_>,
+    input: &ModifyTisIn,
+    _: &mut ModifyTisOut,
+) -> Outcome {
+    let number = input.tisn();
+    call.find(kind::Tis, number)?;
+    let select = input.bitmask();
+    if select.lag_tx_port_affinity() || select.strict_lag_tx_port_affinity() {
+        return Err(Refusal::Unsupported);
+    }
+    if select.prio() {
+        let prio = input.ctx().prio();
+        call.change(kind::Tis, number, |tis| {
+            tis.context.set_prio(prio);
+        })?;
+    }
+    Ok(())
+}
+
+/// QUERY_TIS.
+pub(super) fn query_tis(
+    call: &mut Call<'_>,
+    input: &QueryTisIn,
+    output: &mut QueryTisOut,
+) -> Outcome {
+    *output.tis_context_mut() = call.find(kind::Tis, input.tisn())?.context;
+    Ok(())
+}
+
+/// CREATE_TIR: direct ones only, since there are no RQ tables.
+pub(super) fn create_tir(
+    call: &mut Call<'_>,
+    input: &CreateTirIn,
+    output: &mut CreateTirOut,
+) -> Outcome {
+    let context = *input.ctx();
+    call.check_count(call.hca().objects.tirs.len(), call.hca().caps.general().log_max_tir())?;
+    call.only(&context, &KNOWN_TIR)?;
+    if context.disp_type() != TirDispType::DIRECT || context.rx_hash_fn() != RxHashFn::NONE {
+        return Err(Refusal::Unsupported);
+    }
+    call.find(kind::Td, context.transport_domain())?;
+    call.find(kind::Rq, context.inline_rqn())?;
+    output.set_tirn(call.make(kind::Tir, Tir { uid: call.uid, context })?);
+    Ok(())
+}
+
+/// MODIFY_TIR: which of its own function's frames it does not get.
+pub(super) fn modify_tir(
+    call: &mut Call<'_>,
+    input: &ModifyTirIn,
+    _: &mut ModifyTirOut,
+) -> Outcome {
+    let number = input.tirn();
+    call.find(kind::Tir, number)?;
+    let select = input.bitmask();
+    let other = select.hash()
+        || select.packet_merge()
+        || select.indirect_table()
+        || select.tunneled_offload_en();
+    if other {
+        return Err(Refusal::Unsupported);
+    }
+    if select.self_lb_en() {
+        let block = input.ctx().self_lb_block();
+        call.change(kind::Tir, number, |tir| {
+            tir.context.set_self_lb_block(block);
+        })?;
+    }
+    Ok(())
+}
+
+/// QUERY_TIR.
+pub(super) fn query_tir(
+    call: &mut Call<'_>,
+    input: &QueryTirIn,
+    output: &mut QueryTirOut,
+) -> Outcome {
+    *output.tir_context_mut() = call.find(kind::Tir, input.tirn())?.context;
+    Ok(())
+}

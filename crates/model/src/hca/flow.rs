@@ -1,0 +1,129 @@
+//! Flow tables: what a frame looks like to them, what their entries match, and where they lead.
+//!
+//! Only the link's header can be matched, and what the next header is: as much as the capability
+//! page of flow tables offers (`ft_field_support`).
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use verbless_prm::{FlowContext, FlowTableContext, FteMatchParam, FteMatchSetLyr24};
+
+/// Bytes of the headers' fields that count: MAC addresses, EtherType, VLAN tag, IP version and
+/// protocol.
+const KEY: usize = 0x14;
+
+/// Tables that a frame may go through; a level is above the one before it, so that there is an end.
+const MOST_TABLES: usize = 256;
+
+/// What entries compare: the fields of a frame, or a mask of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key([u8; KEY]);
+
+/// A table, with its groups and entries.
+#[derive(Debug)]
+pub(crate) struct FlowTable {
+    pub uid: u16,
+    pub context: FlowTableContext,
+    pub groups: BTreeMap<u32, FlowGroup>,
+    pub entries: BTreeMap<u32, FlowEntry>,
+}
+
+/// A range of entries that match the same fields.
+#[derive(Debug)]
+pub(crate) struct FlowGroup {
+    pub range: RangeInclusive<u32>,
+    pub enable: u8,
+    pub mask: Key,
+}
+
+/// A rule.
+#[derive(Debug)]
+pub(crate) struct FlowEntry {
+    pub group: u32,
+    pub mask: Key,
+    pub value: Key,
+    pub to: Vec<Destination>,
+    pub context: Box<FlowContext>,
+}
+
+/// Where a rule leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    Tir(u32),
+    Table(u32),
+}
+
+impl Key {
+    /// Those of a frame, or under a mask.
+    pub(crate) fn of(headers: &FteMatchSetLyr24) -> Self {
+        let mut key = [0; KEY];
+        key.copy_from_slice(&headers.as_bytes()[..KEY]);
+        Self(key)
+    }
+
+    /// The mask of match criteria; `None`: it has a field that cannot be matched.
+    pub(crate) fn mask(criteria: &FteMatchParam) -> Option<Self> {
+        let outer = criteria.outer_headers();
+        let mut can = FteMatchSetLyr24::zeroed();
+        can.set_smac_47_16(u32::MAX).set_smac_15_0(u16::MAX).set_ethertype(u16::MAX);
+        can.set_dmac_47_16(u32::MAX).set_dmac_15_0(u16::MAX).set_cvlan_tag(true);
+        can.set_first_prio(7).set_first_cfi(true).set_first_vid(0xfff);
+        can.set_ip_version(0xf).set_ip_protocol(0xff);
+        let beyond = |(asked, can): (&u8, &u8)| asked & !can != 0;
+        let rest = &criteria.as_bytes()[FteMatchSetLyr24::BYTES..];
+        if outer.as_bytes().iter().zip(can.as_bytes()).any(beyond) || rest.iter().any(|&it| it != 0)
+        {
+            return None;
+        }
+        Some(Self::of(outer))
+    }
+
+    /// Writes it where commands have it.
+    pub(crate) fn write(&self, headers: &mut FteMatchSetLyr24) {
+        headers.as_bytes_mut()[..KEY].copy_from_slice(&self.0);
+    }
+
+    /// Whether a frame's fields are `value` under `mask`.
+    fn matches(&self, mask: &Self, value: &Self) -> bool {
+        let fields = self.0.iter().zip(&mask.0).zip(&value.0);
+        fields.into_iter().all(|((own, mask), value)| (own ^ value) & mask == 0)
+    }
+}
+
+impl FlowTable {
+    /// Indexes that its entries may have.
+    pub(crate) fn size(&self) -> u32 {
+        1_u32.checked_shl(self.context.log_size().into()).unwrap_or(u32::MAX)
+    }
+
+    /// The table that a miss leads to.
+    pub(crate) fn miss(&self) -> Option<u32> {
+        use verbless_prm::TableMissAction as Action;
+        (self.context.table_miss_action() == Action::FWD).then(|| self.context.table_miss_id())
+    }
+}
+
+/// Calls `each` with every TIR that a frame comes to, and the tag of the rule that led there.
+pub(crate) fn steer(
+    tables: &BTreeMap<u32, FlowTable>,
+    root: Option<u32>,
+    frame: &Key,
+    mut each: impl FnMut(u32, u32),
+) {
+    let mut next: Vec<u32> = root.into_iter().collect();
+    for _ in 0..MOST_TABLES {
+        let Some(table) = next.pop().and_then(|number| tables.get(&number)) else { return };
+        // The first that matches, by the order of indexes.
+        let found = table.entries.values().find(|entry| frame.matches(&entry.mask, &entry.value));
+        let Some(entry) = found else {
+            next.extend(table.miss());
+            continue;
+        };
+        for to in &entry.to {
+            match *to {
+                Destination::Tir(tir) => each(tir, entry.context.flow_tag()),
+                Destination::Table(table) => next.push(table),
+            }
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! What Ethernet frames go through: TISs, RQs, TIRs and flow tables, made, asked, changed and
+//! destroyed.
+
+use verbless_prm as prm;
+use verbless_prm::{
+    AllocTransportDomainIn, CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateTirIn,
+    CreateTisIn, DeleteFlowTableEntryIn, DestroyFlowGroupIn, DestroyFlowTableIn, DestroyRqIn,
+    DestroyTirIn, FlowContextAction, FlowDestination, FlowDestinationType, MatchCriteriaEnable,
+    ModifyFlowTableIn, ModifyRqIn, QueryFlowGroupIn, QueryFlowTableEntryIn, QueryFlowTableIn,
+    QueryRqIn, QueryTirIn, QueryTisIn, RqState, SetFlowTableEntryIn, SetFlowTableRootIn,
+    TableMissAction, TimestampFormat, TirDispType, WqType,
+};
+
+use super::rig::{Rig, UMEM, User};
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+const LINK: Link = Link::Ethernet;
+/// The kernel, as who it sends commands.
+const KERNEL: u16 = 0;
+
+impl Rig {
+    pub(super) fn td(&mut self, user: User) -> u32 {
+        self.send::<AllocTransportDomainIn>(user.uid, |_| {}).unwrap().transport_domain()
+    }
+
+    pub(super) fn tis(
+        &mut self,
+        user: User,
+        td: u32,
+        edit: impl FnOnce(&mut CreateTisIn),
+    ) -> Result<u32, Refusal> {
+        let made = self.send::<CreateTisIn>(user.uid, |input| {
+            input.ctx_mut().set_transport_domain(td).set_prio(6);
+            edit(input);
+        });
+        made.map(|output| output.tisn())
+    }
+
+    /// An RQ of 16 receives of one entry at 192 KiB of the user's UMEM.
+    pub(super) fn rq(
+        &mut self,
+        user: User,
+        edit: impl FnOnce(&mut CreateRqIn),
+    ) -> Result<u32, Refusal> {
+        let made = self.send::<CreateRqIn>(user.uid, |input| {
+            let context = input.ctx_mut();
+            context.set_vsd(true).set_flush_in_error_en(true).set_cqn(user.cq);
+            let wq = context.wq_mut();
+            wq.set_wq_type(WqType::CYCLIC).set_pd(user.pd);
+            wq.set_log_wq_stride(4).set_log_wq_sz(4);
+            wq.set_wq_umem_valid(true).set_wq_umem_id(user.umem).set_wq_umem_offset(0x3_0000);
+            wq.set_dbr_umem_valid(true).set_dbr_umem_id(user.umem).set_dbr_addr(UMEM - 40);
+            edit(input);
+        });
+        made.map(|output| output.rqn())
+    }
+
+    pub(super) fn tir(
+        &mut self,
+        user: User,
+        (td, rq): (u32, u32),
+        edit: impl FnOnce(&mut CreateTirIn),
+    ) -> Result<u32, Refusal> {
+        let made = self.send::<CreateTirIn>(user.uid, |input| {
+            input.ctx_mut().set_transport_domain(td).set_inline_rqn(rq);
+            edit(input);
+        });
+        made.map(|output| output.tirn())
+    }
+
+    /// A table of 16 entries.
+    pub(super) fn table(
+        &mut self,
+        uid: u16,
+        edit: impl FnOnce(&mut CreateFlowTableIn),
+    ) -> Result<u32, Refusal> {
+        let made = self.send::<CreateFlowTableIn>(uid, |input| {
+            input.flow_table_context_mut().set_log_size(4).set_level(1);
+            edit(input);
+        });
+        made.map(|output| output.table_id())
+    }
+
+    /// A group of entries 2 to 5 that match a destination MAC.
+    pub(super) fn group(
+        &mut self,
+        (uid, table): (u16, u32),
+        edit: impl FnOnce(&mut CreateFlowGroupIn),
+    ) -> Result<u32, Refusal> {
+        let made = self.send::<CreateFlowGroupIn>(uid, |input| {
+            input.set_table_id(table).set_start_flow_index(2).set_end_flow_index(5);
+            input.set_match_criteria_enable(MatchCriteriaEnable::OUTER_HEADERS.0);
+            let outer = input.match_criteria_mut().outer_headers_mut();
+            outer.set_dmac_47_16(u32::MAX).set_dmac_15_0(u16::MAX);
+            edit(input);
+        });
+        made.map(|output| output.group_id())
+    }
+
+    /// Entry 3, which forwards to a destination.
+    pub(super) fn entry(
+        &mut self,
+        (uid, table, group): (u16, u32, u32),
+        to: (FlowDestinationType, u32),
+        edit: impl FnOnce(&mut SetFlowTableEntryIn),
+    ) -> Result<(), Refusal> {
+        let mut list = FlowDestination::zeroed();
+        list.set_destination_type(to.0).set_destination_id(to.1);
+        self.call::<SetFlowTableEntryIn>(uid, 0, list.as_bytes(), 0, |input| {
+            input.set_table_id(table).set_flow_index(3);
+            let context = input.flow_context_mut();
+            context.set_group_id(group).set_action(FlowContextAction::FWD_DEST.0);
+            context.set_destination_list_size(1).set_flow_tag(0x77);
+            context.match_value_mut().outer_headers_mut().set_dmac_47_16(0x0200_0000);
+            edit(input);
+        })
+        .map(|_| ())
+    }
+
+    fn root(&mut self, op_mod: u16, table: u32) -> Result<(), Refusal> {
+        let set = self.call::<SetFlowTableRootIn>(KERNEL, op_mod, &[], 0, |input| {
+            input.set_table_id(table);
+        });
+        set.map(|_| ())
+    }
+}
+
+fn go(rig: &mut Rig, user: User, rq: u32, from: RqState, to: RqState) -> Result<(), Refusal> {
+    rig.send::<ModifyRqIn>(user.uid, |input| {
+        input.set_rqn(rq).set_rq_state(from).ctx_mut().set_state(to);
+    })
+    .map(|_| ())
+}
+
+fn state(rig: &mut Rig, user: User, rq: u32) -> RqState {
+    let output = rig.send::<QueryRqIn>(user.uid, |input| {
+        input.set_rqn(rq);
+    });
+    output.unwrap().rq_context().state()
+}
+
+#[test]
+fn every_mistake_in_an_rq_is_refused() {
+    type Edit = fn(&mut CreateRqIn);
+    macro_rules! context {
+        ($set:ident($value:expr)) => {
+            |input| {
+                input.ctx_mut().$set($value);
+            }
+        };
+    }
+    macro_rules! wq {
+        ($set:ident($value:expr)) => {
+            |input| {
+                input.ctx_mut().wq_mut().$set($value);
+            }
+        };
+    }
+    let cases: &[(Edit, Refusal)] = &[
+        (context!(set_state(RqState::RDY)), Refusal::RqBegin),
+        (context!(set_hairpin(true)), Refusal::Unsupported),
+        (context!(set_scatter_fcs(true)), Refusal::Unsupported),
+        (context!(set_delay_drop_en(true)), Refusal::Unsupported),
+        (context!(set_counter_set_id(1)), Refusal::Unsupported),
+        (context!(set_ts_format(TimestampFormat::REAL_TIME)), Refusal::TimestampFormat),
+        (context!(set_cqn(1)), Refusal::NoSuchCq),
+        (context!(set_mem_rq_type(prm::MemRqType::RMP)), Refusal::NoSuchSrq),
+        (context!(set_mem_rq_type(prm::MemRqType(2))), Refusal::Unsupported),
+        (wq!(set_wq_signature(true)), Refusal::Unsupported),
+        (wq!(set_lwm(1)), Refusal::Unsupported),
+        (wq!(set_wq_type(WqType::LINKED_LIST)), Refusal::WqShape),
+        (wq!(set_log_wq_stride(3)), Refusal::WqShape),
+        (wq!(set_log_wq_stride(10)), Refusal::WqShape),
+        (wq!(set_log_wq_sz(16)), Refusal::WqSize),
+        (wq!(set_wq_umem_offset(UMEM - 64)), Refusal::UmemBounds),
+        (wq!(set_pd(0)), Refusal::NoSuchPd),
+        (wq!(set_wq_umem_id(0)), Refusal::NoSuchUmem),
+        (wq!(set_wq_umem_offset(8)), Refusal::BufferMisaligned),
+        (wq!(set_dbr_umem_id(0)), Refusal::NoSuchUmem),
+        (wq!(set_dbr_addr(UMEM - 12)), Refusal::RecordMisaligned),
+    ];
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let before = rig.counts();
+    for (index, (edit, refusal)) in cases.iter().enumerate() {
+        assert_eq!(rig.rq(user, edit), Err(*refusal), "case {index}");
+    }
+    assert_eq!(rig.counts(), before);
+}
+
+#[test]
+fn an_rq_goes_from_rst_to_rdy_and_leaves_err_by_rst_only() {
+    use RqState as S;
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let all = [S::RST, S::RDY, S::ERR];
+    for from in all {
+        for to in all {
+            let rq = rig.rq(user, |_| {}).unwrap();
+            if from != S::RST {
+                go(&mut rig, user, rq, S::RST, from).unwrap();
+            }
+            let legal = (from, to) != (S::ERR, S::RDY);
+            assert_eq!(go(&mut rig, user, rq, from, to).is_ok(), legal, "{from:?} to {to:?}");
+            assert_eq!(state(&mut rig, user, rq), if legal { to } else { from });
+            let wrong = if from == S::RST { S::ERR } else { S::RST };
+            let now = state(&mut rig, user, rq);
+            if now != wrong {
+                assert_eq!(go(&mut rig, user, rq, wrong, S::RST), Err(Refusal::RqState));
+            }
+        }
+    }
+}
+
+#[test]
+fn of_an_rq_that_exists_only_the_stripping_of_tags_can_be_changed() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let rq = rig.rq(user, |_| {}).unwrap();
+    let mut modify = |select, edit: fn(&mut prm::RqContext)| {
+        rig.send::<ModifyRqIn>(user.uid, |input| {
+            edit(input.set_rqn(rq).set_modify_bitmask(select).ctx_mut());
+        })
+        .map(|_| ())
+    };
+    assert_eq!(modify(2, |_| {}), Ok(()));
+    assert_eq!(modify(1, |context| _ = context.wq_mut().set_lwm(3)), Err(Refusal::Unsupported));
+    assert_eq!(modify(4, |context| _ = context.set_scatter_fcs(true)), Err(Refusal::Unsupported));
+    assert_eq!(modify(0x10, |_| {}), Err(Refusal::RqField));
+    let context = rig.send::<QueryRqIn>(user.uid, |input| {
+        input.set_rqn(rq);
+    });
+    assert!(!context.unwrap().rq_context().vsd());
+}
+
+#[test]
+fn tiss_and_tirs_are_of_a_domain_and_a_tir_is_direct() {
+    let mut rig = Rig::up(LINK);
+    let (user, other) = (rig.user(), rig.user());
+    let (td, rq) = (rig.td(user), rig.rq(user, |_| {}).unwrap());
+    let foreign = rig.td(other);
+    assert_eq!(rig.tis(user, foreign, |_| {}), Err(Refusal::NoSuchTd));
+    let bonded = |input: &mut CreateTisIn| _ = input.ctx_mut().set_lag_tx_port_affinity(1);
+    assert_eq!(rig.tis(user, td, bonded), Err(Refusal::Unsupported));
+    assert_eq!(rig.tir(user, (foreign, rq), |_| {}), Err(Refusal::NoSuchTd));
+    assert_eq!(rig.tir(user, (td, rq + 100), |_| {}), Err(Refusal::NoSuchRq));
+    let spread = |input: &mut CreateTirIn| _ = input.ctx_mut().set_disp_type(TirDispType::INDIRECT);
+    assert_eq!(rig.tir(user, (td, rq), spread), Err(Refusal::Unsupported));
+    let (tis, tir) = (rig.tis(user, td, |_| {}).unwrap(), rig.tir(user, (td, rq), |_| {}).unwrap());
+    let asked = rig.send::<QueryTisIn>(user.uid, |input| _ = input.set_tisn(tis)).unwrap();
+    assert_eq!((asked.tis_context().prio(), asked.tis_context().transport_domain()), (6, td));
+    let asked = rig.send::<QueryTirIn>(user.uid, |input| _ = input.set_tirn(tir)).unwrap();
+    assert_eq!(asked.tir_context().inline_rqn(), rq);
+    let asked = rig.send::<QueryTirIn>(other.uid, |input| _ = input.set_tirn(tir));
+    assert_eq!(asked.err(), Some(Refusal::NoSuchTir));
+    let destroyed = rig.send::<DestroyRqIn>(user.uid, |input| _ = input.set_rqn(rq));
+    assert_eq!(destroyed.err(), Some(Refusal::RqInUse));
+    rig.send::<DestroyTirIn>(user.uid, |input| _ = input.set_tirn(tir)).unwrap();
+    rig.send::<DestroyRqIn>(user.uid, |input| _ = input.set_rqn(rq)).unwrap();
+}
+
+#[test]
+fn an_sq_sends_through_one_tis_of_its_owners() {
+    let mut rig = Rig::up(LINK);
+    let (user, other) = (rig.user(), rig.user());
+    let (td, foreign) = (rig.td(user), rig.td(other));
+    let tis = rig.tis(user, td, |_| {}).unwrap();
+    let foreign = rig.tis(other, foreign, |_| {}).unwrap();
+    let mut through = |size, tis| {
+        rig.sq(user, |input| _ = input.ctx_mut().set_tis_lst_sz(size).set_tis_num_0(tis))
+    };
+    assert_eq!(through(1, foreign), Err(Refusal::NoSuchTis));
+    assert_eq!(through(2, tis), Err(Refusal::Unsupported));
+    through(1, tis).unwrap();
+    let destroyed = rig.send::<prm::DestroyTisIn>(user.uid, |input| _ = input.set_tisn(tis));
+    assert_eq!(destroyed.err(), Some(Refusal::TisInUse));
+}
+
+#[test]
+fn every_mistake_in_a_flow_table_is_refused() {
+    let mut rig = Rig::up(LINK);
+    let uid = rig.user().uid;
+    type Edit = fn(&mut CreateFlowTableIn);
+    macro_rules! context {
+        ($set:ident($value:expr)) => {
+            |input| {
+                input.flow_table_context_mut().$set($value);
+            }
+        };
+    }
+    let cases: &[(Edit, Refusal)] = &[
+        (|input| _ = input.set_table_type(prm::FlowTableType::NIC_TX), Refusal::Unsupported),
+        (|input| _ = input.set_other_vport(true), Refusal::Unsupported),
+        (context!(set_log_size(17)), Refusal::FlowTableSize),
+        (context!(set_level(65)), Refusal::FlowTableLevel),
+        (context!(set_reformat_en(true)), Refusal::Unsupported),
+        (context!(set_sw_owner(true)), Refusal::Unsupported),
+        (context!(set_table_miss_action(TableMissAction::SWITCH_DOMAIN)), Refusal::Unsupported),
+        (context!(set_table_miss_action(TableMissAction::FWD)), Refusal::NoSuchFlowTable),
+    ];
+    for (index, (edit, refusal)) in cases.iter().enumerate() {
+        assert_eq!(rig.table(uid, edit), Err(*refusal), "case {index}");
+    }
+    assert_eq!(rig.counts().flow_tables, 0);
+    let mut infiniband = Rig::up(Link::Infiniband);
+    let refused = infiniband.table(KERNEL, |_| {});
+    assert_eq!(refused, Err(Refusal::Unsupported), "nothing is steered there");
+}
+
+#[test]
+fn misses_go_up_and_a_table_that_another_leads_to_stays() {
+    let mut rig = Rig::up(LINK);
+    let uid = rig.user().uid;
+    let miss = |table: u32| {
+        move |input: &mut CreateFlowTableIn| {
+            let context = input.flow_table_context_mut();
+            context.set_table_miss_action(TableMissAction::FWD).set_table_miss_id(table);
+        }
+    };
+    let last = rig.table(uid, |input| _ = input.flow_table_context_mut().set_level(2)).unwrap();
+    let first = rig.table(uid, miss(last)).unwrap();
+    assert_eq!(rig.table(uid, miss(first)), Err(Refusal::FlowTableLevel), "of the same level");
+    let destroy = |rig: &mut Rig, table| {
+        rig.send::<DestroyFlowTableIn>(uid, |input| _ = input.set_table_id(table)).map(|_| ())
+    };
+    assert_eq!(destroy(&mut rig, last), Err(Refusal::FlowTableInUse));
+    let mut change = |select, action| {
+        rig.send::<ModifyFlowTableIn>(uid, |input| {
+            input.set_table_id(first).set_modify_field_select(select);
+            input.flow_table_context_mut().set_table_miss_action(action).set_table_miss_id(first);
+        })
+        .map(|_| ())
+    };
+    assert_eq!(change(1, TableMissAction::FWD), Err(Refusal::FlowTableLevel));
+    assert_eq!(change(0x8000, TableMissAction::DEF), Err(Refusal::Unsupported));
+    assert_eq!(change(1, TableMissAction::DEF), Ok(()));
+    let asked = rig.send::<QueryFlowTableIn>(uid, |input| _ = input.set_table_id(first)).unwrap();
+    assert_eq!(asked.flow_table_context().table_miss_action(), TableMissAction::DEF);
+    assert_eq!(destroy(&mut rig, last), Ok(()));
+}
+
+#[test]
+fn groups_lie_beside_each_other_and_match_what_the_device_says() {
+    let mut rig = Rig::up(LINK);
+    let uid = rig.user().uid;
+    let table = rig.table(uid, |_| {}).unwrap();
+    let range = |first, last| {
+        move |input: &mut CreateFlowGroupIn| {
+            input.set_start_flow_index(first).set_end_flow_index(last);
+        }
+    };
+    let first = rig.group((uid, table), |_| {}).unwrap();
+    for (from, to) in [(0, 2), (5, 7), (3, 4), (0, 15), (9, 8), (8, 16)] {
+        let refused = rig.group((uid, table), range(from, to));
+        assert_eq!(refused, Err(Refusal::FlowGroupRange), "{from} to {to}");
+    }
+    assert_ne!(rig.group((uid, table), range(6, 15)), Ok(first));
+    let more = rig.table(uid, |_| {}).unwrap();
+    type Edit = fn(&mut CreateFlowGroupIn);
+    let cases: &[Edit] = &[
+        |input| _ = input.set_match_criteria_enable(MatchCriteriaEnable::MISC_PARAMETERS.0),
+        |input| _ = input.set_group_type(1),
+        |input| _ = input.match_criteria_mut().outer_headers_mut().set_udp_dport(1),
+        |input| _ = input.match_criteria_mut().outer_headers_mut().set_ip_dscp(1),
+        |input| _ = input.match_criteria_mut().inner_headers_mut().set_ethertype(1),
+    ];
+    for (index, edit) in cases.iter().enumerate() {
+        assert_eq!(rig.group((uid, more), edit), Err(Refusal::FlowCriteria), "case {index}");
+    }
+    let asked = rig.send::<QueryFlowGroupIn>(uid, |input| {
+        input.set_table_id(table).set_group_id(first);
+    });
+    let asked = asked.unwrap();
+    assert_eq!((asked.start_flow_index(), asked.end_flow_index()), (2, 5));
+    assert_eq!(asked.match_criteria().outer_headers().dmac_15_0(), u16::MAX);
+}
+
+#[test]
+fn an_entry_is_in_its_group_goes_somewhere_and_holds_where_it_goes() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let uid = user.uid;
+    let (td, rq) = (rig.td(user), rig.rq(user, |_| {}).unwrap());
+    let tir = rig.tir(user, (td, rq), |_| {}).unwrap();
+    let table = rig.table(uid, |_| {}).unwrap();
+    let group = rig.group((uid, table), |_| {}).unwrap();
+    let (place, to) = ((uid, table, group), (FlowDestinationType::TIR, tir));
+    type Edit = fn(&mut SetFlowTableEntryIn);
+    let cases: &[(Edit, Refusal)] = &[
+        (|input| _ = input.set_flow_index(6), Refusal::FlowIndex),
+        (|input| _ = input.flow_context_mut().set_group_id(9), Refusal::NoSuchFlowGroup),
+        (|input| _ = input.flow_context_mut().set_action(2), Refusal::FlowAction),
+        (|input| _ = input.flow_context_mut().set_action(8), Refusal::FlowAction),
+        (|input| _ = input.flow_context_mut().set_action(0), Refusal::FlowAction),
+        (|input| _ = input.flow_context_mut().set_destination_list_size(0), Refusal::FlowAction),
+        (|input| _ = input.flow_context_mut().set_destination_list_size(2), Refusal::ListTooShort),
+        (
+            |input| _ = input.flow_context_mut().set_destination_list_size(65),
+            Refusal::FlowDestinations,
+        ),
+        (|input| _ = input.flow_context_mut().set_modify_header_id(1), Refusal::Unsupported),
+        (|input| _ = input.set_ignore_flow_level(true), Refusal::Unsupported),
+    ];
+    for (index, (edit, refusal)) in cases.iter().enumerate() {
+        assert_eq!(rig.entry(place, to, edit), Err(*refusal), "case {index}");
+    }
+    let none = (FlowDestinationType::TIR, tir + 1);
+    assert_eq!(rig.entry(place, none, |_| {}), Err(Refusal::NoSuchTir));
+    let own = (FlowDestinationType::FLOW_TABLE, table);
+    assert_eq!(rig.entry(place, own, |_| {}), Err(Refusal::FlowTableLevel));
+    let port = (FlowDestinationType::VPORT, 1);
+    assert_eq!(rig.entry(place, port, |_| {}), Err(Refusal::Unsupported));
+    rig.entry(place, to, |_| {}).unwrap();
+    assert_eq!(rig.entry(place, to, |_| {}), Err(Refusal::FlowEntryExists));
+    let asked = rig.call::<QueryFlowTableEntryIn>(uid, 0, &[], 8, |input| {
+        input.set_table_id(table).set_flow_index(3);
+    });
+    let (asked, list) = asked.unwrap();
+    assert_eq!((asked.flow_context().flow_tag(), asked.flow_context().group_id()), (0x77, group));
+    assert_eq!(FlowDestination::from_prefix(&list).unwrap().destination_id(), tir);
+    let destroyed = rig.send::<DestroyTirIn>(uid, |input| _ = input.set_tirn(tir));
+    assert_eq!(destroyed.err(), Some(Refusal::TirInUse));
+    let gone = rig.send::<DestroyFlowGroupIn>(uid, |input| {
+        input.set_table_id(table).set_group_id(group);
+    });
+    assert_eq!(gone.err(), Some(Refusal::FlowGroupInUse));
+    for expected in [None, Some(Refusal::NoSuchFlowEntry)] {
+        let deleted = rig.send::<DeleteFlowTableEntryIn>(uid, |input| {
+            input.set_table_id(table).set_flow_index(3);
+        });
+        assert_eq!(deleted.err(), expected);
+    }
+    rig.send::<DestroyTirIn>(uid, |input| _ = input.set_tirn(tir)).unwrap();
+}
+
+#[test]
+fn an_entry_changes_what_is_selected_and_nothing_else() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let uid = user.uid;
+    let (td, rq) = (rig.td(user), rig.rq(user, |_| {}).unwrap());
+    let tir = rig.tir(user, (td, rq), |_| {}).unwrap();
+    let table = rig.table(uid, |_| {}).unwrap();
+    let group = rig.group((uid, table), |_| {}).unwrap();
+    let change = |rig: &mut Rig, mask| {
+        rig.call::<SetFlowTableEntryIn>(uid, SetFlowTableEntryIn::MODIFY, &[], 0, |input| {
+            input.set_table_id(table).set_flow_index(3).set_modify_enable_mask(mask);
+            input.flow_context_mut().set_flow_tag(0x99).set_action(FlowContextAction::DROP.0);
+        })
+        .map(|_| ())
+    };
+    assert_eq!(change(&mut rig, 2), Err(Refusal::NoSuchFlowEntry));
+    rig.entry((uid, table, group), (FlowDestinationType::TIR, tir), |_| {}).unwrap();
+    assert_eq!(change(&mut rig, 0x10), Err(Refusal::Unsupported));
+    assert_eq!(change(&mut rig, 1), Err(Refusal::FlowAction), "it still has a destination");
+    change(&mut rig, 2).unwrap();
+    let entry = &rig.world.functions[0].hca.objects.flow_tables[&table].entries[&3];
+    assert_eq!((entry.context.flow_tag(), entry.context.action()), (0x99, 4));
+    change(&mut rig, 5).unwrap();
+    let entry = &rig.world.functions[0].hca.objects.flow_tables[&table].entries[&3];
+    assert_eq!((entry.to.len(), entry.context.action()), (0, FlowContextAction::DROP.0));
+}
+
+#[test]
+fn the_kernel_alone_says_which_table_is_the_root_and_a_root_stays() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let (table, other) = (rig.table(KERNEL, |_| {}).unwrap(), rig.table(KERNEL, |_| {}).unwrap());
+    let set = rig.send::<SetFlowTableRootIn>(user.uid, |input| _ = input.set_table_id(table));
+    assert_eq!(set.err(), Some(Refusal::KernelOnly));
+    assert_eq!(rig.root(0, other + 1), Err(Refusal::NoSuchFlowTable));
+    let root = |rig: &Rig| rig.world.functions[0].hca.objects.flow_root;
+    rig.root(SetFlowTableRootIn::CONNECT, table).unwrap();
+    assert_eq!(root(&rig), Some(table));
+    let gone = rig.send::<DestroyFlowTableIn>(KERNEL, |input| _ = input.set_table_id(table));
+    assert_eq!(gone.err(), Some(Refusal::FlowTableInUse));
+    rig.root(SetFlowTableRootIn::DISCONNECT, other).unwrap();
+    assert_eq!(root(&rig), Some(table), "another one than the root");
+    rig.root(SetFlowTableRootIn::DISCONNECT, table).unwrap();
+    assert_eq!(root(&rig), None);
+    rig.send::<DestroyFlowTableIn>(KERNEL, |input| _ = input.set_table_id(table)).unwrap();
+}

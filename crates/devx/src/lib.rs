@@ -25,6 +25,7 @@ mod ah;
 mod channel;
 mod context;
 mod error;
+mod flow;
 mod handle;
 mod info;
 mod kernel;
@@ -42,6 +43,7 @@ pub use channel::{
 };
 pub use context::{Context, ContextAttributes};
 pub use error::{Command, Error, ErrorKind, Result};
+pub use flow::{FlowMatcher, FlowRule};
 pub use handle::DestroyError;
 pub use info::{
     DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, PortInfo, RepresentorInfo,

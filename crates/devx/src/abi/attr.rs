@@ -3,7 +3,8 @@
 //! The kinds: `in` and `out` carry bytes, `handle` names an object, `new handle` is written by the
 //! kernel, and likewise `fd` and `new fd`. Sources: Linux `ib_user_ioctl_cmds.h` and
 //! `mlx5_user_ioctl_cmds.h`; the kinds and sizes from
-//! `drivers/infiniband/core/uverbs_std_types_*.c` and `drivers/infiniband/hw/mlx5/{devx,main}.c`.
+//! `drivers/infiniband/core/uverbs_std_types_*.c` and
+//! `drivers/infiniband/hw/mlx5/{devx,main,fs}.c`.
 
 macro_rules! attributes {
     ($(
@@ -202,6 +203,46 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE`, handle.
         HANDLE = 0x1000,
     }
+    /// [`FLOW_MATCHER_CREATE`](crate::abi::method::FLOW_MATCHER_CREATE).
+    flow_matcher_create {
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE`, new handle.
+        HANDLE = 0x1000,
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK`, in: the beginning of a `fte_match_param`.
+        MATCH_MASK = 0x1001,
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE`, an element of [`flow_matcher_type`].
+        FLOW_TYPE = 0x1002,
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA`, in, u8: which parts of the mask count.
+        MATCH_CRITERIA = 0x1003,
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS`, in, u32 or u64: `enum ib_flow_flags`.
+        FLOW_FLAGS = 0x1004,
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE`, in, u64: `enum mlx5_ib_uapi_flow_table_type`.
+        FT_TYPE = 0x1005,
+    }
+    /// [`FLOW_MATCHER_DESTROY`](crate::abi::method::FLOW_MATCHER_DESTROY).
+    flow_matcher_destroy {
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE`, handle.
+        HANDLE = 0x1000,
+    }
+    /// [`FLOW_CREATE`](crate::abi::method::FLOW_CREATE).
+    flow_create {
+        /// `MLX5_IB_ATTR_CREATE_FLOW_HANDLE`, new handle.
+        HANDLE = 0x1000,
+        /// `MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE`, in: values under the matcher's mask.
+        MATCH_VALUE = 0x1001,
+        /// `MLX5_IB_ATTR_CREATE_FLOW_DEST_QP`, handle of a QP.
+        DEST_QP = 0x1002,
+        /// `MLX5_IB_ATTR_CREATE_FLOW_DEST_DEVX`, handle of a DevX TIR or flow table.
+        DEST_DEVX = 0x1003,
+        /// `MLX5_IB_ATTR_CREATE_FLOW_MATCHER`, handle.
+        MATCHER = 0x1004,
+        /// `MLX5_IB_ATTR_CREATE_FLOW_TAG`, in, u32: 24 bits.
+        TAG = 0x1006,
+    }
+    /// [`FLOW_DESTROY`](crate::abi::method::FLOW_DESTROY).
+    flow_destroy {
+        /// `MLX5_IB_ATTR_DESTROY_FLOW_HANDLE`, handle.
+        HANDLE = 0x1000,
+    }
     /// [`DEVX_ASYNC_CMD_FD_ALLOC`](crate::abi::method::DEVX_ASYNC_CMD_FD_ALLOC).
     devx_async_cmd_fd_alloc {
         /// `MLX5_IB_ATTR_DEVX_ASYNC_CMD_FD_ALLOC_HANDLE`, new fd.
@@ -235,4 +276,16 @@ attributes! {
         /// `MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE`, handle.
         HANDLE = 0x1000,
     }
+}
+
+/// Elements of [`flow_matcher_create::FLOW_TYPE`] (`enum mlx5_ib_flow_type`).
+pub mod flow_matcher_type {
+    /// Packets that match; its data is the priority, u16.
+    pub const NORMAL: u8 = 0;
+    /// Copies of all packets.
+    pub const SNIFFER: u8 = 1;
+    /// All packets that nobody else takes.
+    pub const ALL_DEFAULT: u8 = 2;
+    /// All multicast packets that nobody else takes.
+    pub const MC_DEFAULT: u8 = 3;
 }

@@ -98,6 +98,14 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
              LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ and RELAXED_ORDERING (remote write needs local \
              write), or the context has no DevX"
         }
+        (method::FLOW_CREATE, Errno::EPERM) => {
+            "flow rules need the capability CAP_NET_RAW: run as root, or give it to the program \
+             (setcap cap_net_raw+ep)"
+        }
+        (method::FLOW_CREATE, Errno::EINVAL) => {
+            "the destination is no TIR, or matcher and values are of no kind that the kernel has \
+             tables for"
+        }
         (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP) => {
             "this machine has no write combining for the device; allocate a non-cached UAR"
         }

@@ -51,6 +51,13 @@ impl<'a> Request<'a> {
         self.push(id, bytes.len(), data)
     }
 
+    /// An element of an enumeration, with the data that it has.
+    pub(crate) fn element(self, id: u16, element: u8, data: &'a [u8]) -> Self {
+        let mut request = self.input(id, data);
+        request.frame.attributes[request.count - 1].elem_id = element;
+        request
+    }
+
     /// An input of 4 bytes.
     pub(crate) fn input_u32(self, id: u16, value: u32) -> Self {
         let mut inline = [0; INLINE_BYTES];

@@ -35,6 +35,16 @@ impl Call<'_> {
         self.find(id).unwrap().data
     }
 
+    /// Bytes of an attribute.
+    pub(crate) fn length(&mut self, id: u16) -> u16 {
+        self.find(id).unwrap().len
+    }
+
+    /// Element of an enumerated attribute.
+    pub(crate) fn element(&mut self, id: u16) -> u8 {
+        self.find(id).unwrap().elem_id
+    }
+
     /// Writes a new handle or file number.
     pub(crate) fn set(&mut self, id: u16, data: u64) {
         self.find(id).unwrap().data = data;

@@ -10,6 +10,7 @@
 //! - [`message`]: text for the host, and panics. [`trace`](mod@trace): records for the host, at
 //!   little cost.
 //! - [`stream`]: how both travel.
+//! - [`cmdq`]: how tasks of the host's are worked off.
 //! - [`lock`]: a spin lock between threads. [`metadata`]: what the host says of a thread.
 //!
 //! What is published of a DPA is the layout of context, outbox and queues (FlexIO SDK 25.1, device
@@ -28,6 +29,7 @@
 extern crate std;
 
 pub mod calls;
+pub mod cmdq;
 pub mod context;
 pub mod event;
 pub mod lock;

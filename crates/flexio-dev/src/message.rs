@@ -244,7 +244,8 @@ macro_rules! print {
 }
 
 /// Makes a crate a program for a DPA: what a panic does (a message to the default stream, then the
-/// process ends with status 0x43), and the function by which the host manages streams.
+/// process ends with status 0x43), the function by which the host manages streams, and that of
+/// command queues' workers.
 #[macro_export]
 macro_rules! program {
     () => {
@@ -260,6 +261,17 @@ macro_rules! program {
             let context = $crate::ThreadContext::current();
             // SAFETY: the host, which has made the process, promises it.
             unsafe { $crate::stream::table::manage(context, first, number, address) }
+        }
+
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = ".text.dpa.verbless_cmdq_1")]
+        extern "C" fn verbless_cmdq_1(worker: u64) -> ! {
+            // SAFETY: the host, which has made the process, promises it; nothing is on the stack
+            // when the run ends.
+            unsafe {
+                $crate::cmdq::work($crate::ThreadContext::current(), worker);
+                $crate::system::reschedule()
+            }
         }
     };
 }

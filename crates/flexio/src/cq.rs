@@ -22,10 +22,11 @@ use verbless_command::{
     CqAttr, CqElement as Element, CqObject, CqOptions, Cqn, DpaEq, Eqn, MiniCqeFormat, Moderation,
 };
 use verbless_queue::map_uar;
+use verbless_queue::uar::FIRST_ARM;
 
 use crate::error::Error;
 use crate::event_handler::EventHandler;
-use crate::memory::QueueMemory;
+use crate::memory::{MemoryKind, QueueMemory};
 use crate::process::Process;
 use crate::uar::Uar;
 
@@ -111,8 +112,8 @@ pub struct CqConfig {
     /// Where its CQEs are (`cq_ring_qmem`): each is marked as not written, opcode 0xf, before. With
     /// none they are in memory of the heap that is allocated for them.
     pub ring: Option<QueueMemory>,
-    /// Where its doorbell record is, 8 bytes of zeros (`cq_dbr_daddr`); with none in memory of the
-    /// heap that is allocated for it.
+    /// Where its doorbell record is, 8 bytes of zeros (`cq_dbr_daddr`), in the heap if the element
+    /// is the DPA's; with none in memory of the heap that is allocated for it.
     pub record: Option<QueueMemory>,
 }
 
@@ -176,6 +177,11 @@ impl Cq {
             Some(record) => record.clone(),
             None => QueueMemory::holding(process, &[0; 8])?,
         };
+        let by_program = !matches!(config.element, CqElement::NonDpa { .. });
+        if by_program && record.kind() == MemoryKind::Host {
+            let why = "the doorbell record of a CQ with an element on the DPA must be in the heap";
+            return Err(Error::Failed(why.into()));
+        }
         let page = config.uar.clone().unwrap_or_else(|| process.uar()).page().clone();
         let CqModeration { max_count, period, mode } = config.moderation;
         let options = CqOptions {
@@ -186,7 +192,7 @@ impl Cq {
             compression: config.compression,
         };
         let attr = CqAttr {
-            uar: page.clone(),
+            uar: page,
             ring: match keeps {
                 Some(keeps) => ring.for_command().keeping(keeps),
                 None => ring.for_command(),
@@ -199,19 +205,27 @@ impl Cq {
         };
         let object = process.device().create_cq_with(attr, &options);
         let object = object.map_err(|error| process.fatal_or(error))?;
-        let by_program = !matches!(config.element, CqElement::NonDpa { .. });
-        if by_program && !config.no_arm && !config.always_armed {
-            let _one = MAPPING.lock().unwrap_or_else(PoisonError::into_inner);
-            let page = map_uar(page).map_err(|error| Error::Failed(error.to_string()))?;
-            page.arm_new_cq(object.cqn());
-        }
         crate::log::debug!("made CQ {}", object.cqn());
-        Ok(Self {
+        let cq = Self {
             object: Arc::new(object),
             process: process.clone(),
             ring: ring.address(),
             record: record.address(),
-        })
+        };
+        if by_program && !config.no_arm && !config.always_armed {
+            cq.arm()?;
+        }
+        Ok(cq)
+    }
+
+    /// Arms one that nobody has armed and of which no CQE is taken, by the host's doorbell.
+    pub(crate) fn arm(&self) -> Result<(), Error> {
+        self.process.write(self.record + 4, &FIRST_ARM.to_be_bytes())?;
+        let _one = MAPPING.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = map_uar(self.object.attr().uar.clone());
+        let page = page.map_err(|error| Error::Failed(error.to_string()))?;
+        page.arm_new_cq(self.object.cqn());
+        Ok(())
     }
 
     /// Its number (`flexio_cq_get_cq_num`).

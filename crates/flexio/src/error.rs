@@ -19,6 +19,9 @@ pub enum Error {
     /// A copy to or from the heap took longer than this (`FLEXIO_STATUS_TIMEOUT`). Which of its
     /// bytes are copied is not known; the process goes on, and the next copy begins afresh.
     CopyTimeout(Duration),
+    /// A command queue had no room for so long (`FLEXIO_STATUS_TIMEOUT`), or was not empty: the
+    /// task that was to be added was not, and those added before go on.
+    QueueTimeout(Duration),
     /// The process has ended, and how (`FLEXIO_STATUS_FATAL_ERR`).
     Fatal(DpaStatus),
 }
@@ -42,7 +45,7 @@ impl Error {
     pub const fn status(&self) -> Status {
         match self {
             Self::Failed(_) | Self::Device(_) => Status::Failed,
-            Self::Timeout(_) | Self::CopyTimeout(_) => Status::Timeout,
+            Self::Timeout(_) | Self::CopyTimeout(_) | Self::QueueTimeout(_) => Status::Timeout,
             Self::Fatal(_) => Status::FatalError,
         }
     }
@@ -68,6 +71,12 @@ impl fmt::Display for Error {
                 f,
                 "a copy to or from the heap did not complete within {time:?}; \
                  ProcessConfig::timeout gives it longer"
+            ),
+            Self::QueueTimeout(time) => write!(
+                f,
+                "the tasks of a command queue did not end within {time:?}; they go on, and one \
+                 that was to be added was not: ProcessConfig::timeout waits longer, \
+                 CmdqConfig::log_depth makes room for more"
             ),
             Self::Fatal(status) => write!(f, "the process has ended: {status}"),
         }
@@ -100,6 +109,7 @@ mod tests {
             (Error::Failed("no".into()), 1),
             (Error::Timeout(second), 2),
             (Error::CopyTimeout(second), 2),
+            (Error::QueueTimeout(second), 2),
             (Error::Fatal(DpaStatus(9)), 3),
         ] {
             assert_eq!(error.status() as u8, number, "{error}");

@@ -79,7 +79,15 @@ impl EventHandler {
     /// The program has no such handler; the process has ended, or has no stack left; no such
     /// execution unit or group.
     pub fn create(process: &Process, config: &EventHandlerConfig) -> Result<Self, Error> {
-        let address = process.app().address_of_handler(&config.handler)?;
+        Self::create_at(process, process.app().address_of_handler(&config.handler)?, config)
+    }
+
+    /// Makes one of a handler at an address.
+    pub(crate) fn create_at(
+        process: &Process,
+        address: u64,
+        config: &EventHandlerConfig,
+    ) -> Result<Self, Error> {
         let id = process.next_thread();
         let storage = config.storage.as_ref().map_or(0, Buffer::address);
         let metadata = ThreadMetadata::new(id, storage, &config.name);

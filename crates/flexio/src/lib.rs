@@ -15,6 +15,7 @@
 //! |---|---|---|
 //! | programs, their functions and symbols | [`app`], [`function`] | [`embed!`], [`App`] |
 //! | processes and calls | [`process`] | [`Process::create`], [`Process::call`] |
+//! | calls in the background | [`cmdq`] | [`Cmdq::create`], [`Cmdq::task_add`] |
 //! | calls with attributes | [`rpc`] | [`Process::call_with_attr`] |
 //! | memory: buffers in the heap, copies | [`memory`] | [`Process::alloc`], [`Process::write`] |
 //! | memory keys over the heap | [`mkey`] | [`Mkey::create`] |
@@ -38,9 +39,16 @@
 //! ([`Process::status`]) can be asked, and everything can be destroyed.
 //!
 //! # What can time out
-//! [`Process::call`] ends a call that takes longer than [`ProcessConfig::timeout`]
-//! ([`Error::Timeout`]), copies give up after the same time ([`Error::CopyTimeout`]); the process
-//! goes on. Nothing else waits for the DPA.
+//! Each waits for [`ProcessConfig::timeout`], and the process goes on after it:
+//!
+//! | what | what is left |
+//! |---|---|
+//! | [`Process::call`] and its kin | the call is ended where it was ([`Error::Timeout`]) |
+//! | copies and fills | any of the bytes may be copied ([`Error::CopyTimeout`]) |
+//! | [`Cmdq::task_add`] without room | the task is not added ([`Error::QueueTimeout`]) |
+//! | [`Cmdq::wait_until_empty`] without an end | all tasks go on ([`Error::QueueTimeout`]) |
+//!
+//! [`RpcAttr`] has a time of its own for a call. Nothing else waits for the DPA.
 //!
 //! # Names
 //! Each name of the C library is on a page of its own, `docs/mapping/flexio.md`, which is in this
@@ -52,6 +60,7 @@
 
 pub mod app;
 mod channel;
+pub mod cmdq;
 mod copy;
 pub mod cq;
 pub mod error;
@@ -81,6 +90,7 @@ pub mod uar;
 pub mod window;
 
 pub use app::{App, Embedded};
+pub use cmdq::{Cmdq, CmdqConfig, CmdqState};
 pub use cq::{Cq, CqConfig, CqElement, CqHandle, CqModeration, CqPeriodMode};
 pub use error::{Error, Status};
 pub use event_handler::{EventHandler, EventHandlerConfig};

@@ -28,6 +28,10 @@ const BLUEFLAME: usize = hot::UarPage::BLUEFLAME_0_AT;
 /// Bytes of the smallest BlueFlame buffer, of which a register has two.
 const BLUEFLAME_BUFFER: usize = 256;
 
+/// What a CQ's record says where it is armed for the first time by who does not poll it: sequence
+/// number 1, as zeros are what a record that nobody has written holds, too.
+pub const FIRST_ARM: u32 = 1 << 28;
+
 /// A UAR page of 4096 bytes. Clones are the same page.
 #[derive(Clone)]
 pub struct UarPage(Arc<Page>);
@@ -116,10 +120,10 @@ impl UarPage {
         unsafe { store(self.at(hot::UarPage::CQ_ARM_AT), word.to_be()) };
     }
 
-    /// Arms a CQ that another program polls, for its first CQE: it is new, and its record holds
-    /// zeros.
+    /// Arms a CQ that another program polls, for its first CQE; it is new, and its record's second
+    /// word is [`FIRST_ARM`].
     pub fn arm_new_cq(&self, cqn: Cqn) {
-        let arm = CqArm::pack(0, false, 0);
+        let arm = CqArm::from_bits(FIRST_ARM);
         barrier::before_doorbell();
         self.arm_cq(u64::from_be_bytes(*CqArmDoorbell::new(arm, cqn.0).as_bytes()));
         barrier::after_doorbell();

@@ -71,6 +71,7 @@ static OF_QUEUES: &[&Group] = &[
     &dpa::partitions::GROUP,
     &dpa::programs::GROUP,
     &flexio::GROUP,
+    &flexio::cmdq::GROUP,
     &flexio::objects::GROUP,
     &flexio::queues::GROUP,
     &flexio::streams::GROUP,

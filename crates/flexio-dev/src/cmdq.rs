@@ -1,0 +1,157 @@
+//! Command queues: how a program works off, in the background, what its host asks of it.
+//!
+//! A command queue has workers. Each is an event handler with a queue pair of its own, whose
+//! receives are tasks: the address of a function and its argument. The function that works them off
+//! is [`work`], which [`program!`](crate::program) exports as [`ENTRY`]. The layouts are the
+//! project's own; the C library's are not published.
+#![allow(unsafe_code)]
+
+use core::ptr::{with_exposed_provenance, without_provenance};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::context::ThreadContext;
+use crate::event::CqRing;
+use crate::record;
+
+/// The name of the entry point, which has the layouts' version in it.
+pub const ENTRY: &str = "verbless_cmdq_1";
+/// Bytes of a task: address of the function at 0, argument at 8, little-endian.
+pub const TASK_BYTES: usize = 16;
+/// Bytes of a [`Worker`]. Its address is a multiple of 8.
+pub const BYTES: usize = 0x40;
+/// Where a [`Worker`] counts the tasks that it has ended (8 bytes, little-endian).
+pub const DONE_AT: usize = 0x38;
+/// log2 of the most tasks that wait for a worker.
+pub const MOST_LOG_DEPTH: u8 = 15;
+
+/// What a worker stands on: the host writes it before the worker's first run.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Worker {
+    /// Where its CQEs are.
+    pub cqes: u64,
+    /// Where the CQ's doorbell record is.
+    pub cq_record: u64,
+    /// Where the doorbell record of the queue pair is.
+    pub rq_record: u64,
+    /// Where tasks arrive, each at its receive WQE's place.
+    pub tasks: u64,
+    /// The CQ.
+    pub cqn: u32,
+    /// Tasks that one run works off at most.
+    pub batch: u32,
+    /// log2 of the tasks, of the receive WQEs and of the CQEs.
+    pub log_depth: u32,
+    consumer: AtomicU32,
+    reserved: u64,
+    done: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Worker>() == BYTES);
+const _: () = assert!(core::mem::offset_of!(Worker, done) == DONE_AT);
+
+impl Worker {
+    /// A worker that has worked nothing off.
+    pub const fn new(
+        [cqes, cq_record, rq_record, tasks]: [u64; 4],
+        cqn: u32,
+        batch: u32,
+        log_depth: u8,
+    ) -> Self {
+        Self {
+            cqes,
+            cq_record,
+            rq_record,
+            tasks,
+            cqn,
+            batch,
+            log_depth: log_depth as u32,
+            consumer: AtomicU32::new(0),
+            reserved: 0,
+            done: AtomicU64::new(0),
+        }
+    }
+
+    /// As it is in memory.
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        let addresses = [self.cqes, self.cq_record, self.rq_record, self.tasks];
+        for (place, address) in bytes.chunks_exact_mut(8).zip(addresses) {
+            place.copy_from_slice(&address.to_le_bytes());
+        }
+        let numbers = [self.cqn, self.batch, self.log_depth];
+        for (place, number) in bytes[0x20..].chunks_exact_mut(4).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Works off a batch of the tasks that have come, and arms the worker's CQ: an event comes at once
+/// if there are more.
+///
+/// # Safety
+/// `at` is the address of a [`Worker`] whose addresses are of this process and lead to what their
+/// names say, which nobody else uses; its tasks name functions of this program. Only one thread
+/// does this with it.
+pub unsafe fn work(context: &ThreadContext, at: u64) {
+    // SAFETY: the caller's promise.
+    let worker: &Worker = unsafe { &*with_exposed_provenance(at as usize) };
+    let depth = 1_usize << worker.log_depth.min(MOST_LOG_DEPTH.into());
+    let words = |at: u64, each: usize| {
+        // SAFETY: the caller's promise; all words there are atomics.
+        unsafe {
+            core::slice::from_raw_parts::<AtomicU64>(
+                with_exposed_provenance(at as usize),
+                depth * each,
+            )
+        }
+    };
+    // SAFETY: the caller's promise, of both records.
+    let cq_record: &AtomicU32 = unsafe { &*with_exposed_provenance(worker.cq_record as usize) };
+    // SAFETY: as above.
+    let rq_record: &AtomicU32 = unsafe { &*with_exposed_provenance(worker.rq_record as usize) };
+    let tasks = words(worker.tasks, TASK_BYTES / 8);
+    let consumer = worker.consumer.load(Ordering::Relaxed);
+    // A power of two of CQEs is never refused.
+    let Some(mut cqes) = CqRing::new(words(worker.cqes, crate::event::BYTES / 8), consumer) else {
+        return;
+    };
+    for _ in 0..worker.batch {
+        let Some(cqe) = cqes.poll() else { break };
+        let slot = usize::from(cqe.wqe_counter()) & (depth - 1);
+        let received = cqe.opcode() == verbless_prm::CqeOpcode::RESPONDER_SEND;
+        let [function, argument] =
+            [0, 1].map(|word| tasks[2 * slot + word].load(Ordering::Relaxed));
+        cqes.set_record(cq_record);
+        worker.consumer.store(cqes.consumer(), Ordering::Relaxed);
+        if !received {
+            // The queue pair has failed: there are no more tasks.
+            continue;
+        }
+        record::rq_inc_pi(rq_record);
+        // SAFETY: the host names functions of this program with one argument or none.
+        let function: extern "C" fn(u64) -> u64 = unsafe {
+            core::mem::transmute::<*const (), extern "C" fn(u64) -> u64>(without_provenance(
+                function as usize,
+            ))
+        };
+        function(argument);
+        worker.done.fetch_add(1, Ordering::Release);
+    }
+    context.outbox().arm_cq(worker.cqn, cqes.consumer());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_in_memory_as_threads_read_it() {
+        let worker = Worker::new([1, 2, 3, 4], 5, 6, 7);
+        let bytes = worker.to_bytes();
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        assert_eq!([0, 8, 16, 24].map(word), [1, 2, 3, 4]);
+        assert_eq!([0x20, 0x28, 0x30, 0x38].map(word), [6 << 32 | 5, 7, 0, 0]);
+    }
+}

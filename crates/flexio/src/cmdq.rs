@@ -1,0 +1,367 @@
+//! Command queues: calls that the DPA makes in the background, while the host goes on.
+//!
+//! A queue has workers, each a thread that the arrival of a task starts. Tasks go to the workers in
+//! turns; those of one worker run one after another, those of several at the same time. What a task
+//! returns is lost: it leaves its result in memory.
+//!
+//! A worker receives its tasks by a queue pair of its own, so that adding one is a message and no
+//! command. `verbless_flexio_dev::program!` puts what a worker does into each program.
+//!
+//! ```ignore
+//! let mut queue = Cmdq::create(&process, &CmdqConfig { workers: 4, ..CmdqConfig::default() })?;
+//! for n in 0..1000 {
+//!     queue.task_add(program::square, results.address() + 8 * n)?;
+//! }
+//! queue.wait_until_empty()?;
+//! ```
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbless_command::{Affinity, KeyAccess};
+use verbless_flexio_dev::cmdq::{DONE_AT, ENTRY, MOST_LOG_DEPTH, TASK_BYTES, Worker as Setup};
+use verbless_flexio_dev::segment::{BYTES as WQE, Segment};
+use verbless_queue::wr::Send;
+use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, QpConfig as HostQpConfig, Region};
+
+use crate::cq::{Cq, CqConfig, CqElement};
+use crate::error::Error;
+use crate::event_handler::{EventHandler, EventHandlerConfig};
+use crate::function::{Function, Handler, Word};
+use crate::memory::Buffer;
+use crate::mkey::{Mkey, MkeyConfig};
+use crate::outbox::{Outbox, OutboxConfig};
+use crate::process::Process;
+use crate::qp::{Qp, QpConfig, QpReceive};
+
+/// The pause between two looks for room.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Whether a queue works its tasks off (`flexio_cmdq_state`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum CmdqState {
+    /// It collects them (`FLEXIO_CMDQ_STATE_PENDING`).
+    #[default]
+    Pending = 0,
+    /// It does (`FLEXIO_CMDQ_STATE_RUNNING`).
+    Running = 1,
+}
+
+/// How a command queue is made (`flexio_cmdq_attr`). The last two are verbless's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CmdqConfig {
+    /// Threads that work tasks off.
+    pub workers: u32,
+    /// Tasks that a worker works off before others may have its execution unit.
+    pub batch_size: u32,
+    /// The state that it begins in.
+    pub state: CmdqState,
+    /// log2 of the tasks that each worker has at most, 1 to 15.
+    pub log_depth: u8,
+    /// Where the workers run.
+    pub affinity: Affinity,
+}
+
+impl Default for CmdqConfig {
+    /// One worker for batches of 8, which runs, and 256 tasks.
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            batch_size: 8,
+            state: CmdqState::Running,
+            log_depth: 8,
+            affinity: Affinity::None,
+        }
+    }
+}
+
+/// A command queue (`flexio_cmdq`).
+#[derive(Debug)]
+pub struct Cmdq {
+    workers: Vec<Worker>,
+    /// Whose turn it is.
+    next: usize,
+    state: CmdqState,
+    process: Process,
+}
+
+#[derive(Debug)]
+struct Worker {
+    // In the order in which they are dropped: what brings tasks, then who works them off.
+    host: verbless_queue::Qp,
+    host_cq: verbless_queue::Cq,
+    staging: Region,
+    _qp: Qp,
+    _tasks: Mkey,
+    cq: Cq,
+    handler: EventHandler,
+    control: Buffer,
+    depth: u64,
+    sent: u64,
+    done: u64,
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("a task did not reach its worker: {error}"))
+}
+
+impl Worker {
+    fn create(process: &Process, number: u32, config: &CmdqConfig) -> Result<Self, Error> {
+        let app = process.app();
+        let entry = app.symbol(ENTRY).ok_or_else(|| {
+            Error::Failed(format!(
+                "{} has no {ENTRY}, which verbless_flexio_dev::program! of this version makes: it \
+                 has no command queues",
+                app.name()
+            ))
+        })?;
+        let outbox = Outbox::create(process, &OutboxConfig::default())?;
+        let handler = EventHandlerConfig {
+            outbox: Some(outbox),
+            affinity: config.affinity,
+            name: format!("cmdq {number}"),
+            ..EventHandlerConfig::new(Handler::named(ENTRY))
+        };
+        let handler = EventHandler::create_at(process, entry, &handler)?;
+        let log_depth = config.log_depth;
+        let (depth, count) = (1_u64 << log_depth, 1_u32 << log_depth);
+        let mut cq = CqConfig::new(log_depth, CqElement::Thread(handler.clone()));
+        // It is armed when its handler runs: what comes before would be lost.
+        cq.no_arm = true;
+        let cq = Cq::create(process, &cq)?;
+        let mut qp = QpConfig::rc(&cq, &cq, 0);
+        qp.log_sq_depth = None;
+        qp.receive = QpReceive::Regular { log_depth };
+        let mut qp = Qp::create(process, &qp)?;
+        let buffer = process.alloc(depth * TASK_BYTES as u64)?;
+        let tasks = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL))?;
+        let receives: Vec<_> = (0..depth)
+            .map(|slot| buffer.address() + slot * TASK_BYTES as u64)
+            .flat_map(|at| *Segment::data(TASK_BYTES as u32, tasks.id(), at).as_bytes())
+            .collect();
+        debug_assert_eq!(receives.len() as u64, depth * WQE as u64);
+        process.write(qp.rq_address(), &receives)?;
+
+        let domain = process.domain();
+        let host_cq = domain.completion_queue(&HostCqConfig::new(count))?;
+        let mut host = domain.queue_pair(&HostQpConfig::new(count, 1), &host_cq, &host_cq)?;
+        let options = ConnectOptions::default();
+        let address = domain.address(&host, &options)?;
+        domain.connect(&mut host, &qp.address(&options)?, &options)?;
+        qp.connect(&address, &options)?;
+        process.write(qp.record_address(), &count.to_be_bytes())?;
+        let places =
+            [cq.ring_address(), cq.record_address(), qp.record_address(), buffer.address()];
+        let setup = Setup::new(places, cq.number(), config.batch_size, log_depth);
+        let control = process.alloc_from(&setup.to_bytes())?;
+        let staging = domain.region(depth as usize * TASK_BYTES, KeyAccess::LOCAL)?;
+        Ok(Self {
+            host,
+            host_cq,
+            staging,
+            _qp: qp,
+            _tasks: tasks,
+            cq,
+            handler,
+            control,
+            depth,
+            sent: 0,
+            done: 0,
+        })
+    }
+
+    fn run(&self) -> Result<(), Error> {
+        self.handler.run(self.control.address())?;
+        self.cq.arm()
+    }
+
+    /// Tasks that it has and has not ended, as far as was looked.
+    const fn pending(&self) -> u64 {
+        self.sent - self.done
+    }
+
+    /// Looks at how many it has ended.
+    fn look(&mut self) -> Result<(), Error> {
+        if self.pending() > 0 {
+            let mut done = [0; 8];
+            let at = self.control.address() + DONE_AT as u64;
+            self.control.process().copying(|copier| copier.read(at, &mut done))?;
+            // What a program counts is its own word: no more than it was sent.
+            self.done = u64::from_le_bytes(done).clamp(self.done, self.sent);
+        }
+        Ok(())
+    }
+
+    /// Sends it a task, for which it has room.
+    fn send(&mut self, task: &[u8; TASK_BYTES], timeout: Duration) -> Result<(), Error> {
+        // Those that are answered give their places back; there are as many as tasks.
+        while let Some(cqe) = self.host_cq.poll() {
+            self.host.complete(cqe).map_err(failed)?;
+        }
+        let at = (self.sent % self.depth) as usize * TASK_BYTES;
+        self.staging.write_at(at, task).map_err(failed)?;
+        let request = Send::new(self.staging.sge(at, TASK_BYTES).map_err(failed)?).signaled();
+        while self.host.post(&request, 0).is_err() {
+            // The worker has ended a task whose answer is still on its way.
+            let cqe = self.host_cq.poll_within(timeout).ok_or(Error::QueueTimeout(timeout))?;
+            self.host.complete(cqe).map_err(failed)?;
+        }
+        self.sent += 1;
+        Ok(())
+    }
+}
+
+impl Cmdq {
+    /// Makes one (`flexio_cmdq_create`).
+    ///
+    /// # Errors
+    /// The process has ended; no workers, no batch, or a depth that is not in 1-15; a program
+    /// without what works tasks off; no room in the heap or for stacks.
+    pub fn create(process: &Process, config: &CmdqConfig) -> Result<Self, Error> {
+        process.alive()?;
+        for (what, value, least, most) in [
+            ("workers", config.workers, 1, u32::MAX),
+            ("tasks in a batch", config.batch_size, 1, u32::MAX),
+            ("as log2 of the tasks of a worker", config.log_depth.into(), 1, MOST_LOG_DEPTH.into()),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(Error::Failed(format!(
+                    "a command queue with {value} {what}: {least} to {most} are possible"
+                )));
+            }
+        }
+        let workers = (0..config.workers).map(|number| Worker::create(process, number, config));
+        let workers = workers.collect::<Result<_, _>>()?;
+        let mut queue =
+            Self { workers, next: 0, state: CmdqState::Pending, process: process.clone() };
+        if config.state == CmdqState::Running {
+            queue.state_running()?;
+        }
+        Ok(queue)
+    }
+
+    /// Has it work its tasks off from now on (`flexio_cmdq_state_running`); nothing if it does.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn state_running(&mut self) -> Result<(), Error> {
+        self.process.alive()?;
+        if self.state == CmdqState::Pending {
+            self.workers.iter().try_for_each(Worker::run)?;
+            self.state = CmdqState::Running;
+        }
+        Ok(())
+    }
+
+    /// Whether it works its tasks off.
+    pub const fn state(&self) -> CmdqState {
+        self.state
+    }
+
+    /// Adds a task: a function of the program with one argument (`flexio_cmdq_task_add`). It
+    /// comes back as soon as the task is on its way.
+    ///
+    /// # Errors
+    /// [`Error::Fatal`]: the process has ended. [`Error::QueueTimeout`]: no worker had room for as
+    /// long as a call may take; the task is not added. [`Error::Failed`]: the program has no such
+    /// function; the queue is full and does not run.
+    pub fn task_add<A: Word, R: Word>(
+        &mut self,
+        function: Function<(A,), R>,
+        argument: A,
+    ) -> Result<(), Error> {
+        let address = self.process.app().address_of(&function)?;
+        self.process.alive()?;
+        let mut task = [0; TASK_BYTES];
+        task[..8].copy_from_slice(&address.to_le_bytes());
+        task[8..].copy_from_slice(&argument.to_word().to_le_bytes());
+        let worker = self.with_room()?;
+        let timeout = self.process.timeout();
+        self.workers[worker].send(&task, timeout)
+    }
+
+    /// The next worker with room.
+    fn with_room(&mut self) -> Result<usize, Error> {
+        let (count, timeout) = (self.workers.len(), self.process.timeout());
+        let mut began = None;
+        loop {
+            for turn in 0..count {
+                let worker = (self.next + turn) % count;
+                if self.workers[worker].pending() < self.workers[worker].depth {
+                    self.next = (worker + 1) % count;
+                    return Ok(worker);
+                }
+            }
+            let began = *began.get_or_insert_with(Instant::now);
+            self.workers.iter_mut().try_for_each(Worker::look)?;
+            if self.workers.iter().all(|worker| worker.pending() == worker.depth) {
+                if self.state == CmdqState::Pending {
+                    return Err(Error::Failed(format!(
+                        "the command queue has {} tasks and room for no more: state_running works \
+                         them off, CmdqConfig::log_depth makes room",
+                        self.workers.iter().map(Worker::pending).sum::<u64>()
+                    )));
+                }
+                if began.elapsed() > timeout {
+                    return Err(Error::QueueTimeout(timeout));
+                }
+                self.process.alive()?;
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Tasks that were added and have not ended.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn pending(&mut self) -> Result<u64, Error> {
+        self.workers.iter_mut().try_for_each(Worker::look)?;
+        let pending = self.workers.iter().map(Worker::pending).sum();
+        if pending > 0 {
+            self.process.alive()?;
+        }
+        Ok(pending)
+    }
+
+    /// Whether all tasks that were added have ended (`flexio_cmdq_is_empty`).
+    ///
+    /// # Errors
+    /// The process has ended before they had.
+    pub fn is_empty(&mut self) -> Result<bool, Error> {
+        Ok(self.pending()? == 0)
+    }
+
+    /// Waits until all have.
+    ///
+    /// # Errors
+    /// [`Error::QueueTimeout`]: none has ended for as long as a call may take; they go on.
+    /// [`Error::Fatal`]: the process has ended before they had.
+    pub fn wait_until_empty(&mut self) -> Result<(), Error> {
+        let timeout = self.process.timeout();
+        let (mut last, mut since) = (self.pending()?, Instant::now());
+        while last > 0 {
+            if since.elapsed() > timeout {
+                return Err(Error::QueueTimeout(timeout));
+            }
+            thread::sleep(PAUSE);
+            let now = self.pending()?;
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Destroys it (`flexio_cmdq_destroy`), as dropping it does: tasks that have not begun are
+    /// forgotten, one that runs is ended where it is.
+    pub fn destroy(self) {
+        drop(self);
+    }
+}

@@ -1,0 +1,162 @@
+//! Command queues of FlexIO's host library: tasks in the background, states, room, ends.
+
+use std::time::{Duration, Instant};
+
+use verbless_flexio::{Cmdq, CmdqConfig, CmdqState, Error, Function, ProcessConfig, Status};
+
+use super::rig::{Rig, ends_with};
+use super::{failed, fatal};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq};
+
+cases!(
+    "flexio_cmdq",
+    "FlexIO's command queues: tasks in the background, states, room, ends.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    a_thousand_tasks_run_on_workers_of_any_number,
+    a_pending_queue_runs_its_tasks_once_it_is_running,
+    a_full_queue_that_does_not_run_refuses_a_task,
+    a_task_without_room_times_out_and_the_others_go_on,
+    a_task_that_ends_the_process_is_a_fatal_error,
+    a_queue_is_destroyed_whatever_its_workers_do,
+    a_queue_without_workers_batch_or_depth_is_refused,
+);
+
+/// Counts so often.
+fn increment() -> Function<(u64,), u64> {
+    Function::named("increment")
+}
+
+fn counted(rig: &Rig) -> Result<u64, Stop> {
+    Ok(rig.process.call(Function::<(), u64>::named("count"), ())?)
+}
+
+/// Waits until somebody has counted so far.
+fn wait_for() -> Function<(u64,), ()> {
+    Function::named("wait_for")
+}
+
+fn a_thousand_tasks_run_on_workers_of_any_number(lab: &Lab) -> Result<(), Stop> {
+    for (workers, batch_size, log_depth) in [(1, 1, 1), (1, 64, 10), (3, 8, 4), (8, 4, 8)] {
+        let rig = Rig::new(lab)?;
+        let before = rig.process.heap_info();
+        let config = CmdqConfig { workers, batch_size, log_depth, ..CmdqConfig::default() };
+        let mut queue = Cmdq::create(&rig.process, &config)?;
+        ensure!(queue.is_empty()?, "a new queue is not empty");
+        ensure_eq!(queue.state(), CmdqState::Running, "the state");
+        for n in 0..1000 {
+            queue.task_add(increment(), n)?;
+        }
+        queue.wait_until_empty()?;
+        ensure_eq!((queue.pending()?, queue.is_empty()?), (0, true), "what is left");
+        ensure_eq!(counted(&rig)?, 1000 * 999 / 2, "what {workers} workers have counted");
+        queue.destroy();
+        ensure_eq!(rig.process.heap_info(), before, "the heap behind the queue");
+    }
+    Ok(())
+}
+
+fn a_pending_queue_runs_its_tasks_once_it_is_running(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let config =
+        CmdqConfig { workers: 2, state: CmdqState::Pending, log_depth: 3, ..<_>::default() };
+    let mut queue = Cmdq::create(&rig.process, &config)?;
+    (1..=5).try_for_each(|n| queue.task_add(increment(), n))?;
+    quiet("a task of a pending queue", || counted(&rig).ok().filter(|&it| it != 0))?;
+    ensure_eq!((queue.pending()?, queue.is_empty()?), (5, false), "tasks that wait");
+    queue.state_running()?;
+    queue.wait_until_empty()?;
+    ensure_eq!(counted(&rig)?, 15, "what they have counted");
+    // It has no effect on one that runs.
+    queue.state_running()?;
+    queue.task_add(increment(), 1)?;
+    queue.wait_until_empty()?;
+    ensure_eq!((counted(&rig)?, queue.state()), (16, CmdqState::Running), "behind one more");
+    Ok(())
+}
+
+fn a_full_queue_that_does_not_run_refuses_a_task(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let config =
+        CmdqConfig { workers: 2, state: CmdqState::Pending, log_depth: 2, ..<_>::default() };
+    let mut queue = Cmdq::create(&rig.process, &config)?;
+    (0..8).try_for_each(|_| queue.task_add(increment(), 1))?;
+    failed("a ninth task of eight", queue.task_add(increment(), 1), "8 tasks")?;
+    queue.state_running()?;
+    queue.task_add(increment(), 1)?;
+    queue.wait_until_empty()?;
+    ensure_eq!(counted(&rig)?, 9, "what they have counted");
+    Ok(())
+}
+
+fn a_task_without_room_times_out_and_the_others_go_on(lab: &Lab) -> Result<(), Stop> {
+    let timeout = Duration::from_millis(100);
+    let rig = Rig::with(lab, &ProcessConfig { timeout, ..ProcessConfig::default() })?;
+    let config = CmdqConfig { log_depth: 1, ..CmdqConfig::default() };
+    let mut queue = Cmdq::create(&rig.process, &config)?;
+    queue.task_add(wait_for(), 1)?;
+    queue.task_add(increment(), 10)?;
+    let began = Instant::now();
+    match queue.task_add(increment(), 100) {
+        Err(error @ Error::QueueTimeout(after)) => {
+            ensure_eq!((error.status(), after), (Status::Timeout, timeout), "the error");
+        }
+        other => return Err(Stop::fail(format!("a third task of two: {other:?}"))),
+    }
+    ensure!(began.elapsed() >= timeout, "it gave up after {:?}", began.elapsed());
+    match queue.wait_until_empty() {
+        Err(Error::QueueTimeout(_)) => {}
+        other => return Err(Stop::fail(format!("a queue that is not empty: {other:?}"))),
+    }
+    ensure_eq!(queue.pending()?, 2, "tasks that are still there");
+    rig.process.call(increment(), (1,))?;
+    queue.wait_until_empty()?;
+    ensure_eq!(counted(&rig)?, 11, "what they have counted, without the third");
+    queue.task_add(increment(), 100)?;
+    queue.wait_until_empty()?;
+    ensure_eq!(counted(&rig)?, 111, "with it");
+    Ok(())
+}
+
+fn a_task_that_ends_the_process_is_a_fatal_error(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let mut queue = Cmdq::create(&rig.process, &CmdqConfig::default())?;
+    queue.task_add(ends_with(), 200)?;
+    fatal("to wait for it", queue.wait_until_empty())?;
+    fatal("a task behind it", queue.task_add(increment(), 1))?;
+    fatal("whether it is empty", queue.is_empty())?;
+    fatal("a running queue", queue.state_running())?;
+    fatal("a new queue", Cmdq::create(&rig.process, &CmdqConfig::default()))?;
+    queue.destroy();
+    Ok(rig.process.destroy()?)
+}
+
+fn a_queue_is_destroyed_whatever_its_workers_do(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let before = rig.process.heap_info();
+    let config = CmdqConfig { workers: 2, ..CmdqConfig::default() };
+    let mut queue = Cmdq::create(&rig.process, &config)?;
+    (0..10).try_for_each(|_| queue.task_add(wait_for(), 1))?;
+    queue.destroy();
+    ensure_eq!(rig.process.heap_info(), before, "the heap behind the queue");
+    ensure_eq!(rig.process.call(increment(), (1,))?, 1, "a call behind it");
+    Ok(())
+}
+
+fn a_queue_without_workers_batch_or_depth_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let good = CmdqConfig::default();
+    for (config, word) in [
+        (CmdqConfig { workers: 0, ..good }, "0 workers"),
+        (CmdqConfig { batch_size: 0, ..good }, "0 tasks in a batch"),
+        (CmdqConfig { log_depth: 0, ..good }, "1 to 15"),
+        (CmdqConfig { log_depth: 16, ..good }, "1 to 15"),
+    ] {
+        failed(word, Cmdq::create(&rig.process, &config), word)?;
+    }
+    let mut queue = Cmdq::create(&rig.process, &good)?;
+    let wrong = Function::<(u64,), u64>::named("add");
+    failed("a task of other types", queue.task_add(wrong, 1), "add(u64,u32)->u64")
+}

@@ -16,6 +16,7 @@ mod dpa;
 mod dpa_units;
 mod emulated;
 mod error;
+mod flow;
 mod general;
 mod memory;
 mod mkey;
@@ -41,6 +42,7 @@ pub use dpa_units::{DpaCaps, DpaGroup, DpaPartition, DpaPartitionAttr};
 pub use emulated::{
     DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, EmulatedDoorbell, EmulatedDoorbellInfo,
 };
+pub use flow::{FlowAttr, FlowRule};
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};
 pub use mkey::{KeyMemory, Klm, MkeyAttr, MkeyObject, check_access};

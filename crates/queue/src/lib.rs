@@ -40,6 +40,7 @@
 //! | [`Srq`] | yes | no | one thread posts to it, whichever queue pairs draw from it |
 //! | [`Sq`] | yes | no | as the queue that it derefs to |
 //! | [`Rq`] | yes | no | as the queue that it derefs to |
+//! | [`FlowRule`] | yes | yes | nothing of it changes |
 //! | [`QueuePair`] | yes | no | as its two queues |
 //! | [`SendQueue`] | yes | no | `&mut` posts; `&` would read the ring's words beside it |
 //! | [`ReceiveQueue`] | yes | no | as a send queue |
@@ -84,5 +85,5 @@ pub use region::{Memory, RangeError, Region, RemoteRegion};
 pub use service::{Eth, Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
-pub use verbless_command::{AccessKey, Error, ErrorKind, SelfLoopback};
+pub use verbless_command::{AccessKey, Error, ErrorKind, FlowAttr, FlowRule, SelfLoopback};
 pub use wait::poll_within;

@@ -61,6 +61,7 @@ fn the_table_of_what_is_send_and_sync_says_what_the_compiler_says() {
     Srq: Send, not Sync;
     Sq: Send, not Sync;
     Rq: Send, not Sync;
+    FlowRule: Send, Sync;
     QueuePair: Send, not Sync;
     SendQueue: Send, not Sync;
     ReceiveQueue: Send, not Sync;

@@ -22,8 +22,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
 
 use verbless_command::{
-    Error, ErrorKind, RqAttr, RqObject, RqWqes, SelfLoopback, SqAttr, SqObject, TirObject, TisAttr,
-    TisObject, TransportDomain,
+    Error, ErrorKind, FlowAttr, FlowRule, RqAttr, RqObject, RqWqes, SelfLoopback, SqAttr, SqObject,
+    TirObject, TisAttr, TisObject, TransportDomain,
 };
 use verbless_prm::{MinInlineMode, MinWqeInlineMode, WqeInlineModeCap};
 
@@ -226,7 +226,7 @@ impl Domain {
         let queue = queue.map_err(layout)?;
         let object = Arc::new(object);
         let tir = self.device.create_tir(transport_domain, object.clone(), config.loopback)?;
-        let side = RqSide { tir: Arc::new(tir), object };
+        let side = RqSide { tir: Arc::new(tir), object, device: self.device.clone() };
         let device = Raw::new(side, target.cleaner(), Some(reports));
         let mut rq = Rq { device, queue };
         rq.start()?;
@@ -323,6 +323,14 @@ impl Rq {
     /// The object on the device, to query it and to subscribe to its events.
     pub fn object(&self) -> &Arc<RqObject> {
         &self.device.side().object
+    }
+
+    /// Leads frames to this queue while the rule lives. Needs the capability CAP_NET_RAW.
+    ///
+    /// # Errors
+    /// As [`Device::create_flow_rule`](verbless_command::Device::create_flow_rule).
+    pub fn steer(&self, attr: &FlowAttr) -> Result<FlowRule, Error> {
+        self.device.side().device.create_flow_rule(attr, self.tir())
     }
 
     /// What flow rules lead to.

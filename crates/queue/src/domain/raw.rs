@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use verbless_command::{
-    Error, ErrorKind, RqObject, SqObject, TirObject, TisObject, TransportDomain,
+    Device, Error, ErrorKind, RqObject, SqObject, TirObject, TisObject, TransportDomain,
 };
 use verbless_devx::DevxObject;
 use verbless_ring::cq::CqCleaner;
@@ -31,6 +31,7 @@ pub(super) struct SqSide(pub(super) SqObject);
 pub(super) struct RqSide {
     pub(super) tir: Arc<TirObject>,
     pub(super) object: Arc<RqObject>,
+    pub(super) device: Device,
 }
 
 impl Side for SqSide {
@@ -85,7 +86,7 @@ impl Side for RqSide {
     }
 
     fn destroy(self) -> Result<(), Error> {
-        let Self { tir, object } = self;
+        let Self { tir, object, .. } = self;
         let number = object.rqn();
         let led_to = || {
             let hint = "flow rules still lead to it: drop them first";

@@ -1,0 +1,160 @@
+//! Flow rules: which received frames go to which TIR.
+
+use std::sync::Arc;
+
+use verbless_devx::Error;
+use verbless_prm::{FteMatchSetLyr24, MatchCriteriaEnable};
+
+use crate::device::Device;
+use crate::error::invalid;
+use crate::transport::TirObject;
+
+/// Which frames a flow rule is for, and how it ranks: what is `None` may be anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlowAttr {
+    /// Address that they are sent to.
+    pub destination: Option<[u8; 6]>,
+    /// Address that they come from.
+    pub source: Option<[u8; 6]>,
+    /// EtherType, behind VLAN tags.
+    pub ethertype: Option<u16>,
+    /// Number of the first VLAN tag, which must be a customer's (0x8100); 12 bits.
+    pub vlan: Option<u16>,
+    /// Rules with a lower one come first.
+    pub priority: u16,
+    /// What completions say of frames that came by this rule; 24 bits, and not 0xffffff. `None`
+    /// says 0.
+    pub tag: Option<u32>,
+}
+
+/// A flow rule: while it lives, its frames go to a TIR, which it keeps.
+#[derive(Debug)]
+pub struct FlowRule {
+    // Before the TIR, which the device keeps as long as rules lead to it.
+    rule: verbless_devx::FlowRule,
+    tir: Arc<TirObject>,
+}
+
+impl FlowAttr {
+    /// Frames to this address.
+    pub fn to(destination: [u8; 6]) -> Self {
+        Self { destination: Some(destination), ..Self::default() }
+    }
+
+    /// Those of this EtherType among them.
+    #[must_use]
+    pub fn ethertype(self, ethertype: u16) -> Self {
+        Self { ethertype: Some(ethertype), ..self }
+    }
+
+    /// The same with a tag.
+    #[must_use]
+    pub fn tag(self, tag: u32) -> Self {
+        Self { tag: Some(tag), ..self }
+    }
+
+    /// Mask and values.
+    fn headers(&self) -> [FteMatchSetLyr24; 2] {
+        let [mut mask, mut value] = [FteMatchSetLyr24::zeroed(); 2];
+        let address = |mac: [u8; 6]| {
+            let [a, b, c, d, e, f] = mac;
+            (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([e, f]))
+        };
+        if let Some((high, low)) = self.destination.map(address) {
+            mask.set_dmac_47_16(u32::MAX).set_dmac_15_0(u16::MAX);
+            value.set_dmac_47_16(high).set_dmac_15_0(low);
+        }
+        if let Some((high, low)) = self.source.map(address) {
+            mask.set_smac_47_16(u32::MAX).set_smac_15_0(u16::MAX);
+            value.set_smac_47_16(high).set_smac_15_0(low);
+        }
+        if let Some(ethertype) = self.ethertype {
+            mask.set_ethertype(u16::MAX);
+            value.set_ethertype(ethertype);
+        }
+        if let Some(vlan) = self.vlan {
+            mask.set_cvlan_tag(true).set_first_vid(0xfff);
+            value.set_cvlan_tag(true).set_first_vid(vlan);
+        }
+        [mask, value]
+    }
+}
+
+impl Device {
+    /// Lets the kernel lead frames to `tir` (FLOW_MATCHER_CREATE, CREATE_FLOW).
+    ///
+    /// # Errors
+    /// `attr` names no field, or a VLAN or tag that cannot be; EPERM without CAP_NET_RAW; the
+    /// kernel's or the device's refusal.
+    pub fn create_flow_rule(
+        &self,
+        attr: &FlowAttr,
+        tir: &Arc<TirObject>,
+    ) -> Result<FlowRule, Error> {
+        const WHAT: &str = "CREATE_FLOW";
+        let [mask, value] = attr.headers();
+        if mask.as_bytes().iter().all(|&byte| byte == 0) {
+            let hint = "a rule without a field would take every frame of the port: give it an \
+                        address, an EtherType or a VLAN";
+            return Err(invalid(WHAT, hint));
+        }
+        if attr.vlan.is_some_and(|vlan| vlan >> 12 != 0) {
+            return Err(invalid(WHAT, "the number of a VLAN has 12 bits"));
+        }
+        if attr.tag.is_some_and(|tag| tag >= 0xff_ffff) {
+            return Err(invalid(WHAT, "the flow tag must be below 0xffffff"));
+        }
+        let criteria = MatchCriteriaEnable::OUTER_HEADERS.0;
+        let matcher = self.create_flow_matcher(mask.as_bytes(), criteria, attr.priority)?;
+        let rule = Arc::new(matcher).create_rule(value.as_bytes(), tir.object(), attr.tag)?;
+        Ok(FlowRule { rule, tir: tir.clone() })
+    }
+}
+
+impl FlowRule {
+    /// The TIR that it leads to.
+    pub fn tir(&self) -> &Arc<TirObject> {
+        &self.tir
+    }
+
+    /// Removes it, and says whether that worked; a drop counts a failure in
+    /// [`Context::leaked`](verbless_devx::Context::leaked).
+    ///
+    /// # Errors
+    /// The kernel's or the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.rule.destroy().map_err(Error::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mask_and_value_have_the_fields_that_are_named_and_no_others() {
+        let attr = FlowAttr {
+            destination: Some([2, 0x11, 0x22, 0x33, 0x44, 0x55]),
+            source: Some([2, 0x66, 0x77, 0x88, 0x99, 0xaa]),
+            ethertype: Some(0x88b5),
+            vlan: Some(0xabc),
+            ..FlowAttr::default()
+        };
+        let [mask, value] = attr.headers();
+        let mut expected = [0; 0x40];
+        expected[..16].copy_from_slice(&[
+            2, 0x66, 0x77, 0x88, 0x99, 0xaa, 0x88, 0xb5, 2, 0x11, 0x22, 0x33, 0x44, 0x55, 0x0a,
+            0xbc,
+        ]);
+        expected[0x12] = 0x80;
+        assert_eq!(value.as_bytes(), &expected[..]);
+        expected[..14].fill(0xff);
+        expected[14..16].copy_from_slice(&[0x0f, 0xff]);
+        assert_eq!(mask.as_bytes(), &expected[..]);
+        let [mask, value] = FlowAttr::to([0; 6]).headers();
+        expected.fill(0);
+        assert_eq!(value.as_bytes(), &expected[..]);
+        expected[8..14].fill(0xff);
+        assert_eq!(mask.as_bytes(), &expected[..], "an address of zeros is an address");
+    }
+}

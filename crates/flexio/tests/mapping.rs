@@ -97,3 +97,18 @@ fn sixty_seven_functions_are_marked_as_hostful_only() {
     // Only 3.2.0 knows programs without a host.
     assert!(hostful.iter().all(|row| !row[1].starts_with("2022")), "{hostful:?}");
 }
+
+#[test]
+fn every_code_block_of_the_chapter_is_part_of_the_example() {
+    const CHAPTER: &str = include_str!("../../../docs/flexio.md");
+    const EXAMPLE: [&str; 2] =
+        [include_str!("../examples/guide.rs"), include_str!("../programs/guide/src/main.rs")];
+    let mut found = 0;
+    for block in CHAPTER.split("```rust,ignore\n").skip(1) {
+        let (block, _) = block.split_once("```\n").expect("a block has an end");
+        assert!(EXAMPLE.iter().any(|file| file.contains(block)), "the example has no\n{block}");
+        found += 1;
+    }
+    assert!(found > 15, "{found} blocks");
+    assert_eq!(CHAPTER.matches("```").count(), 2 * found, "blocks of another language");
+}

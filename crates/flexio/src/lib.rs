@@ -50,9 +50,10 @@
 //!
 //! [`RpcAttr`] has a time of its own for a call. Nothing else waits for the DPA.
 //!
-//! # Names
-//! Each name of the C library is on a page of its own, `docs/mapping/flexio.md`, which is in this
-//! documentation as the module `mapping`: what it is here, and where it works.
+//! # Coming from C
+//! `docs/flexio.md`, the module `chapter` of this documentation, takes a program of FlexIO's with a
+//! call and an event handler to Rust, line by line. `docs/mapping/flexio.md`, the module `mapping`,
+//! has each name of the C library: what it is here, which test shows it, and where it works.
 //!
 //! How a process is made is published of no hardware. These are objects of verbless's model, and
 //! the driver sends hardware none of it: [`Process::create`] refuses it with that reason.
@@ -60,6 +61,9 @@
 
 pub mod app;
 mod channel;
+#[cfg(doc)]
+#[doc = include_str!("../../../docs/flexio.md")]
+pub mod chapter {}
 pub mod cmdq;
 mod copy;
 pub mod cq;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use verbless_command::{DpaEqAttr, Gid, KeyAccess, RemoteAccess};
+use verbless_command::{DpaEqAttr, Gid, KeyAccess, Mtu, RemoteAccess};
 use verbless_flexio::{
     Cq, CqConfig, CqElement, CqModeration, CqPeriodMode, EventHandler, EventHandlerConfig,
     Function, Handler, Mkey, MkeyConfig, Process, Qp, QpAttr, QpAttrMask, QpConfig, QpReceive,
@@ -37,6 +37,7 @@ cases!(
     a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own,
     a_program_s_queue_pair_receives_from_a_host_peer,
     a_queue_pair_goes_through_its_states_by_modify,
+    a_queue_pair_takes_each_mtu_and_each_right,
     what_the_mask_names_changes_while_a_queue_pair_sends,
     transports_that_are_not_supported_are_refused_by_name,
     after_a_fatal_error_queues_are_destroyed_and_no_more_are_made,
@@ -413,6 +414,43 @@ fn a_queue_pair_goes_through_its_states_by_modify(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
+fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let mask = QpAttrMask::default();
+    let none = RemoteAccess { read: false, write: false, atomic: false };
+    let rights = [
+        RemoteAccess { write: true, ..none },
+        RemoteAccess { read: true, ..none },
+        RemoteAccess { atomic: true, ..none },
+        none,
+        RemoteAccess::ALL,
+    ];
+    for (mtu, access) in
+        [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096].into_iter().zip(rights)
+    {
+        let mut qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3))?;
+        let attr = QpAttr {
+            access,
+            path_mtu: mtu,
+            remote_qp_num: qp.number(),
+            force_loopback: rig.process.device().forces_loopback()?,
+            ..QpAttr::default()
+        };
+        let attr = match attr.force_loopback {
+            true => attr,
+            false => own_address(&rig.process, &qp, attr)?,
+        };
+        qp.modify(&QpAttr { next_state: QpState::Init, ..attr }, &mask)?;
+        qp.modify(&QpAttr { next_state: QpState::Rtr, ..attr }, &mask)?;
+        let context = qp.object().query()?;
+        ensure_eq!(context.mtu().0, mtu as u8, "the MTU");
+        let has = (context.rwe(), context.rre(), context.rae());
+        ensure_eq!(has, (access.write, access.read, access.atomic), "what the peer may do");
+    }
+    Ok(())
+}
+
 /// The fields of the path to the own port, where loopback cannot be forced.
 fn own_address(process: &Process, qp: &Qp, attr: QpAttr) -> Result<QpAttr, Stop> {
     let options = ConnectOptions::default();
@@ -452,7 +490,16 @@ fn what_the_mask_names_changes_while_a_queue_pair_sends(lab: &Lab) -> Result<(),
 fn transports_that_are_not_supported_are_refused_by_name(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
-    for transport in [QpTransport::Xrc, QpTransport::Dci, QpTransport::RawDatagram] {
+    for transport in [
+        QpTransport::Xrc,
+        QpTransport::IbL2,
+        QpTransport::Dci,
+        QpTransport::Qp0,
+        QpTransport::Qp1,
+        QpTransport::RawDatagram,
+        QpTransport::RegUmr,
+        QpTransport::DcCnak,
+    ] {
         let config = QpConfig { transport, ..QpConfig::rc(&cq, &cq, 3) };
         let name = format!("{transport:?}");
         failed(&name, Qp::create(&rig.process, &config), &name)?;

@@ -24,6 +24,8 @@
 //! | event handlers | [`event_handler`] | [`EventHandler::create`] |
 //! | completion queues | [`cq`] | [`Cq::create`] |
 //! | queue pairs | [`qp`] | [`Qp::create`] |
+//! | queues of Ethernet frames | [`sq`], [`rq`], [`transport`] | [`Sq::create`], [`Rq::create`] |
+//! | receives that queue pairs share | [`rmp`] | [`Rmp::create`] |
 //! | what programs print | [`stream`] | [`MsgStream::create`] |
 //! | what programs trace | [`tracer`] | [`Tracer::init`] |
 //! | errors, and the numbers that C has for them | [`error`] | [`Error::status`] |
@@ -87,11 +89,16 @@ pub mod mkey;
 pub mod outbox;
 pub mod process;
 pub mod qp;
+pub mod rmp;
 pub mod rpc;
+pub mod rq;
+pub mod sq;
 pub mod stream;
 pub mod tracer;
+pub mod transport;
 pub mod uar;
 pub mod window;
+pub mod wq;
 
 pub use app::{App, Embedded};
 pub use cmdq::{Cmdq, CmdqConfig, CmdqState};
@@ -105,9 +112,13 @@ pub use mkey::{Mkey, MkeyConfig};
 pub use outbox::{Outbox, OutboxConfig};
 pub use process::{Process, ProcessConfig};
 pub use qp::{Qp, QpAttr, QpAttrMask, QpConfig, QpReceive, QpState, QpTransport};
+pub use rmp::Rmp;
 pub use rpc::RpcAttr;
+pub use rq::{Rq, RqConfig};
+pub use sq::{Sq, SqConfig, SqExtAttr};
 pub use stream::{MsgStream, MsgStreamConfig};
 pub use tracer::{Tracer, TracerSetup};
+pub use transport::{SqTis, TransportDomain};
 pub use uar::Uar;
 /// Which execution units a thread may run on (`flexio_affinity`).
 pub use verbless_command::Affinity;
@@ -121,3 +132,4 @@ pub use verbless_flexio_dev::Level;
 /// changes. A file that is not there or is no program does not compile.
 pub use verbless_flexio_macros::embed;
 pub use window::Window;
+pub use wq::{WqConfig, WqEndPadMode, WqTsFormat, WqType};

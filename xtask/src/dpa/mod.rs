@@ -91,8 +91,8 @@ pub(crate) fn shown() -> Result<PathBuf> {
 /// A host with that program in its binary.
 const EMBEDDED: &str = "crates/flexio/tests/embedded";
 
-/// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`;
-/// and the host.
+/// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`,
+/// with `dpa_frames` on Ethernet; and the host.
 fn programs() -> Result<Vec<Command>> {
     let (program, suite) = (shown()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {
@@ -106,11 +106,20 @@ fn programs() -> Result<Vec<Command>> {
     let mut under = Command::new(crate::run::model()?);
     under.args(["run", "--profile", "bluefield3", "--"]).arg(&suite);
     chosen(&mut under);
+    let frames = |command: &mut Command| {
+        command.args(["--filter", "dpa_frames", "--dpa-program"]).arg(&program);
+    };
+    let mut frames_here = Command::new(&suite);
+    let device = ["--device", "model", "--profile", "bluefield3", "--link", "ethernet"];
+    frames(frames_here.args(device));
+    let mut frames_under = Command::new(crate::run::model()?);
+    let devices = ["run", "--profile", "bluefield3", "--devices", "2", "--link", "ethernet", "--"];
+    frames(frames_under.args(devices).arg(&suite));
     let mut embedded = cargo(&["run", "--locked"]);
     embedded
         .current_dir(workspace_root().join(EMBEDDED))
         .env("CARGO_TARGET_DIR", workspace_root().join("target"));
-    Ok(vec![here, under, embedded])
+    Ok(vec![here, under, frames_here, frames_under, embedded])
 }
 
 /// All tests of the core and its programs. The step `dpa` of `cargo xtask test`.

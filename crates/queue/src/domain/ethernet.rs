@@ -236,7 +236,10 @@ impl Domain {
     /// How many bytes of a frame a send queue needs inline: as its context says it, and as a
     /// number. Where the device asks for headers behind the Ethernet header, whose length differs,
     /// the number is that of the latter; who posts then knows what else to put there.
-    fn least_header(&self) -> Result<(MinWqeInlineMode, u32), Error> {
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn least_header(&self) -> Result<(MinWqeInlineMode, u32), Error> {
         let ethernet = self.device.caps().ethernet.as_ref();
         let mode = match ethernet.map(|page| page.wqe_inline_mode()) {
             Some(WqeInlineModeCap::NOT_REQUIRED) => MinWqeInlineMode::NONE,

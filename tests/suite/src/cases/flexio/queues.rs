@@ -7,8 +7,10 @@ use verbless_command::{DpaEqAttr, Gid, KeyAccess, Mtu, RemoteAccess};
 use verbless_flexio::{
     Cq, CqConfig, CqElement, CqModeration, CqPeriodMode, EventHandler, EventHandlerConfig,
     Function, Handler, Mkey, MkeyConfig, Process, Qp, QpAttr, QpAttrMask, QpConfig, QpReceive,
-    QpState, QpTransport, QueueMemory, RpcAttr,
+    QpState, QpTransport, QueueMemory, Rmp, RpcAttr, Rq, RqConfig, Sq, SqConfig, SqTis,
+    TransportDomain, WqConfig,
 };
+use verbless_flexio_dev::Segment;
 use verbless_prm::{CqState, CqStatus, MiniCqeFormat};
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, QpConfig as HostQpConfig, Region};
@@ -36,6 +38,8 @@ cases!(
     a_cq_is_kept_by_its_queue_pairs_and_keeps_its_handler,
     a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own,
     a_program_s_queue_pair_receives_from_a_host_peer,
+    a_program_s_queue_pairs_receive_from_one_pool,
+    transport_domains_and_tiss_are_of_one_device_context,
     a_queue_pair_goes_through_its_states_by_modify,
     a_queue_pair_takes_each_mtu_and_each_right,
     what_the_mask_names_changes_while_a_queue_pair_sends,
@@ -359,7 +363,7 @@ fn a_program_s_queue_pair_receives_from_a_host_peer(lab: &Lab) -> Result<(), Sto
     into.fill(0)?;
     let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..4_u64 {
-        let segment = verbless_flexio_dev::Segment::data(64, key.id(), into.address() + 64 * slot);
+        let segment = Segment::data(64, key.id(), into.address() + 64 * slot);
         rig.process.write(ends.qp.rq_address() + 16 * slot, segment.as_bytes())?;
     }
     rig.process.write(ends.qp.record_address(), &4_u32.to_be_bytes())?;
@@ -373,6 +377,61 @@ fn a_program_s_queue_pair_receives_from_a_host_peer(lab: &Lab) -> Result<(), Sto
     into.read_at(0, &mut back)?;
     ensure!(back == bytes, "the bytes that were received");
     Ok(())
+}
+
+fn a_program_s_queue_pairs_receive_from_one_pool(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let process = &rig.process;
+    let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
+    let pool = Rmp::create(process, &WqConfig::new(3))?;
+    let into = process.alloc(8 * 64)?;
+    into.fill(0)?;
+    let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
+    for slot in 0..8_u64 {
+        let next = Segment::shared_receive((slot as u16 + 1) % 8, 0);
+        let data = Segment::data(64, key.id(), into.address() + 64 * slot);
+        let at = pool.ring_address() + 32 * slot;
+        process.write(at, &[*next.as_bytes(), *data.as_bytes()].concat())?;
+    }
+    process.write(pool.record_address(), &6_u32.to_be_bytes())?;
+    let mut ends = [0, 1].map(|_| Ends::new(&rig, &cq, (&pool).into()));
+    let bytes = pattern(7, 6 * 64);
+    for part in 0..6 {
+        let ends = ends[part % 2].as_mut().map_err(|stop| Stop::fail(format!("{stop:?}")))?;
+        ends.region.write_at(part * 64, &bytes[part * 64..][..64])?;
+        ends.host.post(&Send::new(ends.region.sge(part * 64, 64)?).signaled(), 0)?;
+        drain.waits_for(part as u64 + 1)?;
+    }
+    let mut back = vec![0; 6 * 64];
+    into.read_at(0, &mut back)?;
+    ensure!(back == bytes, "the bytes that came to the pool");
+    failed("a pool with queue pairs", pool.clone().destroy(), "in use")?;
+    drop(ends);
+    pool.destroy()?;
+    let mut narrow = WqConfig::new(3);
+    narrow.log_wq_stride = Some(4);
+    failed("WQEs without a link", Rmp::create(process, &narrow), "32 to 512")
+}
+
+fn transport_domains_and_tiss_are_of_one_device_context(lab: &Lab) -> Result<(), Stop> {
+    let (device, other) = (lab.device()?, lab.device()?);
+    let domain = TransportDomain::create(&device)?;
+    failed("a TIS of another context", SqTis::create(&other, &domain), "another device context")?;
+    let tis = SqTis::create(&device, &domain)?;
+    failed("a domain with a TIS", domain.clone().destroy(), "in use")?;
+    let rig = Rig::new(lab)?;
+    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let config = SqConfig { tis: Some(tis.clone()), ..SqConfig::new(3) };
+    let sq = Sq::create(&rig.process, &cq, &config);
+    drop(config);
+    failed("an SQ with a TIS of another context", sq, "another device context")?;
+    let mut config = RqConfig::new(3);
+    config.td = Some(domain.clone());
+    let rq = Rq::create(&rig.process, &cq, &config);
+    failed("an RQ with a domain of another context", rq, "another device context")?;
+    config.td = None;
+    tis.destroy()?;
+    Ok(domain.destroy()?)
 }
 
 fn a_queue_pair_goes_through_its_states_by_modify(lab: &Lab) -> Result<(), Stop> {

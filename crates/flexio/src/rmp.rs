@@ -1,0 +1,88 @@
+//! Receive memory pools: receives that several queue pairs share.
+
+use std::sync::Arc;
+
+use verbless_command::{RmpAttr, RmpObject};
+
+use crate::error::Error;
+use crate::process::Process;
+use crate::qp::QpReceive;
+use crate::wq::{Places, WqConfig};
+
+/// log2 of the bytes of a link and a data segment.
+const LOG_LEAST: u8 = 5;
+
+/// A receive memory pool (`flexio_rmp`). Clones are the same one; its queue pairs keep it.
+///
+/// Its WQEs are a list: each begins with the index of the next one
+/// (`verbless_flexio_dev::Segment::shared_receive`), and the data segments follow.
+#[derive(Debug, Clone)]
+pub struct Rmp {
+    object: Arc<RmpObject>,
+    process: Process,
+    places: Arc<Places>,
+}
+
+impl Rmp {
+    /// Makes one (`flexio_rmp_create`).
+    ///
+    /// # Errors
+    /// The process has ended; WQEs of less than 32 or more than 512 bytes; the device has no pools;
+    /// the heap has no room.
+    pub fn create(process: &Process, config: &WqConfig) -> Result<Self, Error> {
+        process.alive()?;
+        let log_stride = config.log_wq_stride.unwrap_or(LOG_LEAST);
+        let places = config.places(process, log_stride)?;
+        let object = process.device().create_rmp(RmpAttr {
+            pd: config.pd(process).clone(),
+            ring: places.ring.for_command(),
+            record: places.record.for_command(),
+            log_wqes: config.log_wq_depth,
+            log_stride,
+        });
+        let object = object.map_err(|error| process.fatal_or(error))?;
+        crate::log::debug!("made RMP {}", object.rmpn().0);
+        Ok(Self { object: Arc::new(object), process: process.clone(), places: Arc::new(places) })
+    }
+
+    /// Its number (`flexio_rmp_get_wq_num`).
+    pub fn number(&self) -> u32 {
+        self.object.rmpn().0
+    }
+
+    /// The object of the device.
+    pub const fn object(&self) -> &Arc<RmpObject> {
+        &self.object
+    }
+
+    /// Where its WQEs are, as a program sees them.
+    pub fn ring_address(&self) -> u64 {
+        self.places.ring.address()
+    }
+
+    /// Where its doorbell record is; its first word counts what is posted.
+    pub fn record_address(&self) -> u64 {
+        self.places.record.address()
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_rmp_destroy`); dropping the last handle
+    /// does the same.
+    ///
+    /// # Errors
+    /// A queue pair or a clone keeps it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let in_use = || Error::Failed("the RMP is in use: destroy its queue pairs first".into());
+        Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
+    }
+}
+
+impl From<&Rmp> for QpReceive {
+    fn from(pool: &Rmp) -> Self {
+        Self::Rmp(pool.object.clone())
+    }
+}

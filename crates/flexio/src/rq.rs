@@ -1,0 +1,157 @@
+//! Receive queues of Ethernet frames, of which programs on the DPA take the frames.
+//!
+//! Each has a TIR, to which flow rules lead. FlexIO has no functions for rules: the queue layer
+//! makes them, to [`Rq::tir`].
+
+use std::sync::Arc;
+
+use verbless_command::{RqAttr, RqObject, RqWqes, SelfLoopback, TirObject};
+
+use crate::cq::CqHandle;
+use crate::error::Error;
+use crate::process::Process;
+use crate::transport::TransportDomain;
+use crate::wq::{Places, WqConfig, WqEndPadMode, WqType};
+
+/// log2 of the bytes of a data segment.
+const LOG_SEGMENT: u8 = 4;
+
+/// How a receive queue is made (`flexio_wq_attr` with `flexio_wq_rq_attr`).
+#[derive(Debug, Clone)]
+pub struct RqConfig {
+    /// What every work queue has.
+    pub wq: WqConfig,
+    /// How its WQEs follow each other: lists are not supported.
+    pub wq_type: WqType,
+    /// Whether frames are padded: not supported.
+    pub end_pad_mode: WqEndPadMode,
+    /// The transport domain of its TIR; without one it makes one.
+    pub td: Option<TransportDomain>,
+    /// Frames keep their VLAN tag.
+    pub vlan_strip_disable: bool,
+}
+
+impl RqConfig {
+    /// 2^`log_wq_depth` WQEs of a segment each in the heap; frames keep their VLAN tag.
+    pub const fn new(log_wq_depth: u8) -> Self {
+        Self {
+            wq: WqConfig::new(log_wq_depth),
+            wq_type: WqType::Cyclic,
+            end_pad_mode: WqEndPadMode::None,
+            td: None,
+            vlan_strip_disable: true,
+        }
+    }
+}
+
+/// A receive queue of frames (`flexio_rq`), ready to receive.
+#[derive(Debug)]
+pub struct Rq {
+    // The TIR goes before the queue that it leads to.
+    tir: Arc<TirObject>,
+    object: Arc<RqObject>,
+    process: Process,
+    places: Places,
+}
+
+impl Rq {
+    /// Makes one that completes in `cq`, with its TIR (`flexio_rq_create`).
+    ///
+    /// # Errors
+    /// The process has ended; the transport domain is of another device context; the device has no
+    /// queues of frames, as where its port is InfiniBand; the heap has no room.
+    pub fn create(
+        process: &Process,
+        cq: impl Into<CqHandle>,
+        config: &RqConfig,
+    ) -> Result<Self, Error> {
+        process.alive()?;
+        let device = process.device();
+        if config.wq_type != WqType::Cyclic || config.end_pad_mode != WqEndPadMode::None {
+            let (kind, pad) = (config.wq_type, config.end_pad_mode);
+            return Err(Error::Failed(format!(
+                "a receive queue of type {kind:?} with padding {pad:?} is not supported: Cyclic \
+                 and None are"
+            )));
+        }
+        let td = match &config.td {
+            Some(td) => {
+                td.on(device)?;
+                td.clone()
+            }
+            None => TransportDomain::create(device)?,
+        };
+        let log_stride = config.wq.log_wq_stride.unwrap_or(LOG_SEGMENT);
+        let places = config.wq.places(process, log_stride)?;
+        let object = device.create_rq(RqAttr {
+            cq: cq.into().0,
+            wqes: RqWqes::Own {
+                pd: config.wq.pd(process).clone(),
+                ring: places.ring.for_command(),
+                record: places.record.for_command(),
+                log_wqes: config.wq.log_wq_depth,
+                log_stride,
+            },
+            user_index: config.wq.user_index,
+            flush_in_error: true,
+            keep_vlan: config.vlan_strip_disable,
+        });
+        let object = Arc::new(object.map_err(|error| process.fatal_or(error))?);
+        let loopback = SelfLoopback::default();
+        let tir = device.create_tir(td.object().clone(), object.clone(), loopback)?;
+        object.to_ready()?;
+        crate::log::debug!("made RQ {}", object.rqn().0);
+        Ok(Self { tir: Arc::new(tir), object, process: process.clone(), places })
+    }
+
+    /// Its number (`flexio_rq_get_wq_num`).
+    pub fn number(&self) -> u32 {
+        self.object.rqn().0
+    }
+
+    /// The object of the device (`flexio_rq_get_object`).
+    pub const fn object(&self) -> &Arc<RqObject> {
+        &self.object
+    }
+
+    /// What flow rules lead to (`flexio_rq_get_tir`).
+    pub const fn tir(&self) -> &Arc<TirObject> {
+        &self.tir
+    }
+
+    /// Where its WQEs are, as a program sees them.
+    pub const fn ring_address(&self) -> u64 {
+        self.places.ring.address()
+    }
+
+    /// Where its doorbell record is; its first word counts what is posted.
+    pub const fn record_address(&self) -> u64 {
+        self.places.record.address()
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Takes it to the error state: what is posted completes as flushed, and frames are dropped
+    /// (`flexio_rq_set_err_state`).
+    ///
+    /// # Errors
+    /// The process has ended; the device's refusal.
+    pub fn set_err_state(&self) -> Result<(), Error> {
+        self.process.alive()?;
+        Ok(self.object.to_error()?)
+    }
+
+    /// Destroys it and its TIR, and says whether that worked (`flexio_rq_destroy`); dropping it
+    /// does the same.
+    ///
+    /// # Errors
+    /// A flow rule leads to it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let in_use = || Error::Failed("the RQ is in use: destroy its flow rules first".into());
+        Arc::into_inner(self.tir).ok_or_else(in_use)?.destroy()?;
+        Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
+    }
+}

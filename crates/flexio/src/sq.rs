@@ -1,0 +1,147 @@
+//! Send queues of Ethernet frames, which programs on the DPA post to.
+
+use std::sync::Arc;
+
+use verbless_command::{SqAttr, SqObject};
+
+use crate::cq::CqHandle;
+use crate::error::Error;
+use crate::process::Process;
+use crate::transport::{SqTis, TransportDomain};
+use crate::wq::{Places, WqConfig, WqTsFormat};
+
+/// log2 of the bytes of a WQEBB.
+const LOG_WQEBB: u8 = 6;
+
+/// How a send queue is made (`flexio_wq_attr` with `flexio_wq_sq_attr`).
+#[derive(Debug, Clone)]
+pub struct SqConfig {
+    /// What every work queue has.
+    pub wq: WqConfig,
+    /// A WQE may hold several frames (`allow_multi_pkt_send_wqe`).
+    pub allow_multi_pkt_send_wqe: bool,
+    /// What it sends through; without one it makes one, in a transport domain of its own.
+    pub tis: Option<SqTis>,
+    /// More of it.
+    pub ext: SqExtAttr,
+}
+
+impl SqConfig {
+    /// 2^`log_wq_depth` WQEBBs in the heap.
+    pub fn new(log_wq_depth: u8) -> Self {
+        Self {
+            wq: WqConfig::new(log_wq_depth),
+            allow_multi_pkt_send_wqe: false,
+            tis: None,
+            ext: SqExtAttr::default(),
+        }
+    }
+}
+
+/// More of a send queue (`flexio_wq_sq_ext_attr`). The C library publishes the struct's name alone;
+/// the fields are verbless's own, of version [`SQ_EXT_ATTR_VERSION`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SqExtAttr {
+    /// The clock of its CQEs.
+    pub ts_format: WqTsFormat,
+    /// What was posted completes as flushed when the queue is in the error state.
+    pub flush_in_error: bool,
+}
+
+/// The version of [`SqExtAttr`].
+pub const SQ_EXT_ATTR_VERSION: u32 = 1;
+
+/// A send queue of frames (`flexio_sq`), ready to send.
+#[derive(Debug)]
+pub struct Sq {
+    object: SqObject,
+    process: Process,
+    places: Places,
+    inline: u32,
+}
+
+impl Sq {
+    /// Makes one that completes in `cq`, a CQ of the process or the host's (`flexio_sq_create`).
+    ///
+    /// # Errors
+    /// The process has ended; the TIS is of another device context; the device has no queues of
+    /// frames, as where its port is InfiniBand; the heap has no room.
+    pub fn create(
+        process: &Process,
+        cq: impl Into<CqHandle>,
+        config: &SqConfig,
+    ) -> Result<Self, Error> {
+        process.alive()?;
+        if config.ext.ts_format != WqTsFormat::Default {
+            let format = config.ext.ts_format;
+            return Err(Error::Failed(format!(
+                "the clock {format:?} of a send queue is not supported: Default is"
+            )));
+        }
+        let device = process.device();
+        let tis = match &config.tis {
+            Some(tis) => {
+                tis.on(device)?;
+                tis.clone()
+            }
+            None => SqTis::create(device, &TransportDomain::create(device)?)?,
+        };
+        let (min_inline, inline) = process.domain().least_header()?;
+        let places = config.wq.places(process, LOG_WQEBB)?;
+        let object = device.create_sq(SqAttr {
+            pd: config.wq.pd(process).clone(),
+            uar: config.wq.uar.clone().unwrap_or_else(|| process.uar()).page().clone(),
+            cq: cq.into().0,
+            tis: Some(Arc::clone(tis.object())),
+            ring: places.ring.for_command(),
+            record: places.record.for_command(),
+            log_wqebbs: config.wq.log_wq_depth,
+            min_inline,
+            user_index: config.wq.user_index,
+            flush_in_error: config.ext.flush_in_error,
+            multi_packet: config.allow_multi_pkt_send_wqe,
+        });
+        let object = object.map_err(|error| process.fatal_or(error))?;
+        object.to_ready()?;
+        crate::log::debug!("made SQ {}", object.sqn());
+        Ok(Self { object, process: process.clone(), places, inline })
+    }
+
+    /// Its number (`flexio_sq_get_wq_num`).
+    pub fn number(&self) -> u32 {
+        self.object.sqn().0
+    }
+
+    /// The object of the device.
+    pub const fn object(&self) -> &SqObject {
+        &self.object
+    }
+
+    /// Where its WQEs are, as a program sees them.
+    pub const fn ring_address(&self) -> u64 {
+        self.places.ring.address()
+    }
+
+    /// Where its doorbell record is; its second word counts what is posted.
+    pub const fn record_address(&self) -> u64 {
+        self.places.record.address()
+    }
+
+    /// Bytes of a frame that its WQE must have inline; 0: none.
+    pub const fn inline_bytes(&self) -> u32 {
+        self.inline
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_sq_destroy`); dropping it does the same.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        Ok(self.object.destroy()?)
+    }
+}

@@ -1,0 +1,96 @@
+//! Transport domains, and what send queues of frames send through (TIS).
+
+use std::sync::Arc;
+
+use verbless_command::{Device, TisAttr, TisObject, TransportDomain as Object};
+
+use crate::error::Error;
+
+/// A transport domain (`flexio_transport_domain`). Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct TransportDomain {
+    object: Arc<Object>,
+    device: Device,
+}
+
+impl TransportDomain {
+    /// Makes one (`flexio_transport_domain_create`).
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn create(device: &Device) -> Result<Self, Error> {
+        let object = Arc::new(device.alloc_transport_domain()?);
+        Ok(Self { object, device: device.clone() })
+    }
+
+    /// The object of the device.
+    pub const fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
+    /// Fails unless it is of this context.
+    pub(crate) fn on(&self, device: &Device) -> Result<(), Error> {
+        same(&self.device, device, "the transport domain")
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_transport_domain_destroy`); dropping the
+    /// last handle does the same.
+    ///
+    /// # Errors
+    /// A TIS, a queue or a clone keeps it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let why = "the transport domain is in use: destroy its TISs and queues first";
+        let object = Arc::into_inner(self.object).ok_or_else(|| Error::Failed(why.into()))?;
+        Ok(object.destroy()?)
+    }
+}
+
+/// What send queues send through (`flexio_sq_tis`). Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct SqTis {
+    object: Arc<TisObject>,
+    device: Device,
+}
+
+impl SqTis {
+    /// Makes one in a transport domain of the same device context (`flexio_sq_tis_create`).
+    ///
+    /// # Errors
+    /// The domain is of another context; the device's refusal.
+    pub fn create(device: &Device, domain: &TransportDomain) -> Result<Self, Error> {
+        domain.on(device)?;
+        let domain = domain.object.clone();
+        let object = device.create_tis(TisAttr { domain, priority: 0, pd: None })?;
+        Ok(Self { object: Arc::new(object), device: device.clone() })
+    }
+
+    /// The object of the device.
+    pub const fn object(&self) -> &Arc<TisObject> {
+        &self.object
+    }
+
+    /// Fails unless it is of this context.
+    pub(crate) fn on(&self, device: &Device) -> Result<(), Error> {
+        same(&self.device, device, "the TIS")
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_sq_tis_destroy`); dropping the last
+    /// handle does the same.
+    ///
+    /// # Errors
+    /// A queue or a clone keeps it; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let why = "the TIS is in use: destroy its send queues first";
+        let object = Arc::into_inner(self.object).ok_or_else(|| Error::Failed(why.into()))?;
+        Ok(object.destroy()?)
+    }
+}
+
+fn same(own: &Device, other: &Device, what: &str) -> Result<(), Error> {
+    match own.is(other) {
+        true => Ok(()),
+        false => Err(Error::Failed(format!(
+            "{what} is of another device context than what is made with it: make it on the same"
+        ))),
+    }
+}

@@ -1,0 +1,123 @@
+//! What work queues have in common: where they are, and the numbers of the C library.
+
+use verbless_devx::Pd;
+
+use crate::error::Error;
+use crate::memory::QueueMemory;
+use crate::process::Process;
+use crate::uar::Uar;
+
+/// How the WQEs of a queue follow each other (`flexio_wq_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum WqType {
+    /// Each names the next one (`FLEXIO_WQ_TYPE_LINKED_LIST`): receive memory pools.
+    LinkedList = 0,
+    /// In a ring (`FLEXIO_WQ_TYPE_CYCLIC`).
+    #[default]
+    Cyclic = 1,
+}
+
+/// Whether the end of what is received is padded (`flexio_wq_end_pad_mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum WqEndPadMode {
+    /// No (`FLEXIO_WQ_END_PAD_NONE`).
+    #[default]
+    None = 0,
+    /// To the cache line (`FLEXIO_WQ_END_PAD_ALIGN`): not supported.
+    Align = 1,
+}
+
+/// The clock of a queue's CQEs (`flexio_wq_ts_format`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum WqTsFormat {
+    /// The device's counter (`FLEXIO_WQC_TS_FORMAT_FREE_RUNNING_TS`): not supported as a choice.
+    FreeRunning = 0,
+    /// The one that the device prefers (`FLEXIO_WQC_TS_FORMAT_DEFAULT_TS`).
+    #[default]
+    Default = 1,
+    /// The time of day (`FLEXIO_WQC_TS_FORMAT_REAL_TIME_TS`): not supported as a choice.
+    RealTime = 2,
+}
+
+/// Bytes of a page of the heap.
+const PAGE: u64 = 4096;
+
+/// What every work queue is made of (`flexio_wq_attr`).
+#[derive(Debug, Clone)]
+pub struct WqConfig {
+    /// log2 of the bytes of a WQE, of receive queues; `None` is the least: 4, of a pool 5.
+    pub log_wq_stride: Option<u8>,
+    /// log2 of its WQEs; of a send queue, of its WQEBBs of 64 bytes.
+    pub log_wq_depth: u8,
+    /// The UAR of the outboxes that ring for it; without one, the process's.
+    pub uar: Option<Uar>,
+    /// What its CQEs carry beside its number (24 bits).
+    pub user_index: u32,
+    /// The protection domain of the keys in its WQEs; without one, the process's.
+    pub pd: Option<Pd>,
+    /// Where its WQEs are (`wq_ring_qmem`): in the first half of a page of 4096 bytes they begin,
+    /// at a multiple of 64; with none in memory of the heap that is allocated for
+    /// them.
+    pub ring: Option<QueueMemory>,
+    /// Where its doorbell record is, 8 bytes of zeros (`wq_dbr_qmem`); the same.
+    pub record: Option<QueueMemory>,
+}
+
+impl WqConfig {
+    /// 2^`log_wq_depth` WQEs in the heap.
+    pub const fn new(log_wq_depth: u8) -> Self {
+        Self {
+            log_wq_stride: None,
+            log_wq_depth,
+            uar: None,
+            user_index: 0,
+            pd: None,
+            ring: None,
+            record: None,
+        }
+    }
+
+    /// The protection domain.
+    pub(crate) fn pd<'a>(&'a self, process: &'a Process) -> &'a Pd {
+        self.pd.as_ref().unwrap_or_else(|| process.pd())
+    }
+
+    /// Ring and record of WQEs of so many bytes each.
+    pub(crate) fn places(&self, process: &Process, log_stride: u8) -> Result<Places, Error> {
+        let (log, most) = (self.log_wq_depth, process.device().caps().general.log_max_wq_sz());
+        if log > most {
+            return Err(Error::Failed(format!(
+                "a work queue of depth 2^{log}: the device has 2^{most} at most"
+            )));
+        }
+        if log_stride > 9 {
+            return Err(Error::Failed(format!(
+                "WQEs of 2^{log_stride} bytes: 2^9 at most are possible"
+            )));
+        }
+        let ring = match &self.ring {
+            Some(ring) => ring.clone(),
+            None => {
+                // Work queues say in 5 bits only where in a page they begin.
+                let buffer = process.alloc_aligned(1 << (log + log_stride), PAGE)?;
+                buffer.fill(0)?;
+                QueueMemory::dpa(&buffer)
+            }
+        };
+        let record = match &self.record {
+            Some(record) => record.clone(),
+            None => QueueMemory::holding(process, &[0; 8])?,
+        };
+        Ok(Places { ring, record })
+    }
+}
+
+/// Where a queue is.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) ring: QueueMemory,
+    pub(crate) record: QueueMemory,
+}

@@ -1,0 +1,134 @@
+//! Queues of Ethernet frames of FlexIO's host library.
+
+use verbless_command::KeyAccess;
+use verbless_flexio::{
+    Cq, CqConfig, CqElement, Mkey, MkeyConfig, Process, Rq, RqConfig, Sq, SqConfig, SqTis,
+    TransportDomain, WqConfig, WqEndPadMode, WqTsFormat, WqType,
+};
+use verbless_flexio_dev::Segment;
+use verbless_prm::{RqState, SqState};
+
+use super::rig::{Rig, ends_with};
+use super::{failed, fatal};
+use crate::case::cases;
+use crate::need::{ETHERNET, cap};
+use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
+
+cases!(
+    "dpa_frames",
+    "FlexIO's queues of Ethernet frames.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram, ETHERNET]:
+    queues_of_frames_are_ready_when_they_are_made,
+    a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed,
+    queues_of_frames_keep_what_they_are_made_of,
+    what_queues_of_frames_do_not_support_is_refused,
+    after_a_fatal_error_queues_of_frames_are_destroyed,
+);
+
+const LOG_DEPTH: u8 = 3;
+/// Bytes that there are for a frame.
+const BYTES: usize = 2048;
+
+fn polled(process: &Process) -> Result<Cq, Stop> {
+    Ok(Cq::create(process, &CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 }))?)
+}
+
+/// The opcode of CQE `index`, once it was written.
+fn opcode(process: &Process, cq: &Cq, index: u64) -> Result<u8, Stop> {
+    let opcode = || {
+        let mut cqe = [0; 64];
+        process.read(cq.ring_address() + 64 * index, &mut cqe).ok()?;
+        (cqe[63] >> 4 != 0xf).then_some(cqe[63] >> 4)
+    };
+    until("a CQE", opcode)
+}
+
+fn queues_of_frames_are_ready_when_they_are_made(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let cq = polled(&process)?;
+    let (sq, rq) = (
+        Sq::create(&process, &cq, &SqConfig::new(LOG_DEPTH))?,
+        Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?,
+    );
+    ensure_eq!(sq.object().query()?.state(), SqState::RDY, "the state of the SQ");
+    ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
+    ensure_eq!(sq.object().query()?.cqn(), cq.number(), "the CQ of the SQ");
+    ensure_eq!(rq.tir().query()?.inline_rqn(), rq.number(), "where the TIR leads");
+    ensure!(sq.ring_address() != rq.ring_address(), "two rings at one place");
+    failed("a CQ with queues", cq.clone().destroy(), "in use")?;
+    sq.destroy()?;
+    rq.destroy()?;
+    Ok(cq.destroy()?)
+}
+
+fn a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    const RESPONDER_ERROR: u8 = 0xe;
+    let Rig { process } = Rig::new(lab)?;
+    let cq = polled(&process)?;
+    let rq = Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?;
+    let memory = process.alloc(BYTES as u64)?;
+    let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
+    let segment = Segment::data(BYTES as u32, key.id(), memory.address());
+    process.write(rq.ring_address(), segment.as_bytes())?;
+    process.write(rq.record_address(), &1_u32.to_be_bytes())?;
+    rq.set_err_state()?;
+    ensure_eq!(rq.object().query()?.state(), RqState::ERR, "the state");
+    ensure_eq!(opcode(&process, &cq, 0)?, RESPONDER_ERROR, "the opcode of its completion");
+    Ok(())
+}
+
+fn queues_of_frames_keep_what_they_are_made_of(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let cq = polled(&process)?;
+    let domain = TransportDomain::create(process.device())?;
+    let tis = SqTis::create(process.device(), &domain)?;
+    let (mut send, mut receive) = (SqConfig::new(LOG_DEPTH), RqConfig::new(LOG_DEPTH));
+    (send.tis, receive.td) = (Some(tis.clone()), Some(domain.clone()));
+    let sq = Sq::create(&process, &cq, &send)?;
+    let rq = Rq::create(&process, &cq, &receive)?;
+    ensure_eq!(sq.object().query()?.tis_num_0(), tis.object().tisn().0, "the TIS of the SQ");
+    let number = rq.tir().query()?.transport_domain();
+    ensure_eq!(number, domain.object().number(), "the transport domain of the RQ");
+    (send.tis, receive.td) = (None, None);
+    failed("a TIS with an SQ", tis.clone().destroy(), "in use")?;
+    failed("a domain with an RQ", domain.clone().destroy(), "in use")?;
+    sq.destroy()?;
+    rq.destroy()?;
+    tis.destroy()?;
+    Ok(domain.destroy()?)
+}
+
+fn what_queues_of_frames_do_not_support_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let cq = polled(&process)?;
+    let good = RqConfig::new(LOG_DEPTH);
+    let list = RqConfig { wq_type: WqType::LinkedList, ..good.clone() };
+    failed("a list", Rq::create(&process, &cq, &list), "LinkedList")?;
+    let padded = RqConfig { end_pad_mode: WqEndPadMode::Align, ..good.clone() };
+    failed("padding", Rq::create(&process, &cq, &padded), "Align")?;
+    let mut wide = good.clone();
+    wide.wq.log_wq_stride = Some(10);
+    failed("WQEs of 1024 bytes", Rq::create(&process, &cq, &wide), "2^9")?;
+    let deep = RqConfig { wq: WqConfig::new(30), ..good };
+    failed("2^30 receives", Rq::create(&process, &cq, &deep), "2^15")?;
+    let mut timed = SqConfig::new(LOG_DEPTH);
+    timed.ext.ts_format = WqTsFormat::RealTime;
+    failed("a clock", Sq::create(&process, &cq, &timed), "RealTime")
+}
+
+fn after_a_fatal_error_queues_of_frames_are_destroyed(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let cq = polled(&process)?;
+    let sq = Sq::create(&process, &cq, &SqConfig::new(LOG_DEPTH))?;
+    let rq = Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?;
+    fatal("the call that ends it", process.call(ends_with(), (200,)))?;
+    fatal("the error state", rq.set_err_state())?;
+    fatal("an SQ", Sq::create(&process, &cq, &SqConfig::new(LOG_DEPTH)))?;
+    fatal("an RQ", Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH)))?;
+    sq.destroy()?;
+    rq.destroy()?;
+    cq.destroy()?;
+    Ok(process.destroy()?)
+}

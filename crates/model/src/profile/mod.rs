@@ -15,7 +15,7 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, LagContext, NicVportContext};
 
@@ -52,11 +52,25 @@ impl Profile {
     /// When there is no such profile, or the file has a mistake; the error says which and where.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
         if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
-            return Self::from_toml(base::builtin(name)?);
+            return Self::builtin(name);
         }
         let text = std::fs::read_to_string(name)
             .map_err(|source| ProfileError::Read { path: name.into(), source })?;
         Self::from_toml(&text)
+    }
+
+    /// One that comes along. Its text is read once: a test makes many models, and reading takes an
+    /// unoptimised program longer than all else that makes one.
+    fn builtin(name: &str) -> Result<Self, ProfileError> {
+        static READ: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
+        let text = base::builtin(name)?;
+        let read = || READ.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(profile) = read().get(name) {
+            return Ok(profile.clone());
+        }
+        let profile = Self::from_toml(text)?;
+        read().insert(name.into(), profile.clone());
+        Ok(profile)
     }
 
     /// A profile from its text.

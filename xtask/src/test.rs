@@ -469,9 +469,8 @@ fn rxe() -> Result<Outcome> {
 /// the runtimes; the flag is one of those that a stable compiler takes only when it is told to.
 fn sanitized(name: &str) -> Result<Command> {
     let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host()?]);
+    // Unoptimised: what runs takes three times as long, and what it takes to compile is far more.
     command
-        // The tests take longer than the compiler, which optimises little.
-        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
         .args(SANITIZED.iter().flat_map(|package| ["--package", package]))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", format!("-Zsanitizer={name}"))
@@ -501,6 +500,8 @@ fn thread_sanitizer() -> Result<Outcome> {
             command
                 .arg("-Zbuild-std")
                 .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
+                // A random case is of one thread, and the address sanitizer tries all of them.
+                .env("PROPTEST_CASES", "16")
                 // A race may not come again: its report names the lines.
                 .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
             counted(command)

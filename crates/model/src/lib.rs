@@ -39,6 +39,8 @@
 //! and no circle of modules has more than three files: a test (`tests/modules.rs`) reads the paths.
 
 mod bell;
+#[cfg(test)]
+mod cases;
 mod clock;
 mod connection;
 pub mod device;

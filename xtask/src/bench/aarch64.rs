@@ -43,6 +43,8 @@ fn compile(sources: &Path) -> Result<PathBuf> {
         ])
         .args(["--target", TARGET, "-Zbuild-std"])
         .args(["--config", "profile.bench.lto=\"off\""])
+        // What of other crates gets into these functions is compiled with them.
+        .args(["--config", "profile.bench.package.\"*\".opt-level=0"])
         // There is no linker for it here, and no need of one.
         .args(["--config", &format!("target.{TARGET}.linker=\"true\"")])
         .args(["--", "--emit", "asm"])

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::{Request, Rig};
+use crate::cases::at_most;
 use crate::hca::objects::{QpState, QueueMemory};
 use crate::memory::HostMemory;
 
@@ -91,7 +92,7 @@ fn a_consumer_index_that_is_nonsense_is_an_overrun_at_worst() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(at_most(300))]
 
     #[test]
     fn a_ring_of_random_bytes_ends_in_completions_and_nothing_worse(

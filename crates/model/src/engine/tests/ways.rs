@@ -6,6 +6,7 @@ use verbless_prm::QueryQCounterOut;
 use verbless_prm::hot::{DataSegment, opcode};
 
 use super::rig::*;
+use crate::cases::at_most;
 use crate::engine;
 use crate::engine::transport::types::{RC, UC};
 use crate::hca::objects::{Access, QCounter, QpState};
@@ -213,7 +214,7 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(at_most(64))]
 
     #[test]
     fn both_ways_leave_the_same(

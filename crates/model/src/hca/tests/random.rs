@@ -8,6 +8,7 @@ use verbless_prm::{
 };
 
 use super::rig::{Rig, User};
+use crate::cases::at_most;
 use crate::hca::Refusal;
 use crate::profile::Link;
 
@@ -150,11 +151,7 @@ fn send(rig: &mut Rig, user: User, command: &Command) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 400,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..at_most(400) })]
 
     #[test]
     fn random_commands_never_panic_and_leave_nothing_that_teardown_does_not_take(

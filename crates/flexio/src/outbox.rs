@@ -36,6 +36,11 @@ impl Outbox {
             return Err(Error::Failed(why.into()));
         }
         let uar = config.uar.clone().unwrap_or_else(|| process.uar());
+        if uar.extended_id().is_some() {
+            let why = "doorbells of queues of another device context are not supported: the host \
+                       rings for them";
+            return Err(Error::Failed(why.into()));
+        }
         let object = process
             .device()
             .create_dpa_outbox(process.object(), uar.page())

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use verbless_command::{RqAttr, RqObject, RqWqes, SelfLoopback, TirObject};
+use verbless_command::{Device, RqAttr, RqObject, RqWqes, SelfLoopback, TirObject};
 
 use crate::cq::CqHandle;
 use crate::error::Error;
 use crate::process::Process;
 use crate::transport::TransportDomain;
-use crate::wq::{Places, WqConfig, WqEndPadMode, WqType};
+use crate::wq::{Places, WqConfig, WqEndPadMode, WqType, cross};
 
 /// log2 of the bytes of a data segment.
 const LOG_SEGMENT: u8 = 4;
@@ -65,8 +65,33 @@ impl Rq {
         cq: impl Into<CqHandle>,
         config: &RqConfig,
     ) -> Result<Self, Error> {
+        Self::make(process, process.device(), cq.into(), config)
+    }
+
+    /// The same on another device context than the process's (`flexio_rq_create_cross_dev`): with
+    /// ring and record in memory of the host that is registered there, which the program reaches by
+    /// a window, and with a protection domain, a UAR ([`Uar::extend`](crate::Uar::extend)) and a CQ
+    /// of that context.
+    ///
+    /// # Errors
+    /// The context is the process's; what is of another one; as [`Rq::create`].
+    pub fn create_cross_dev(
+        process: &Process,
+        device: &Device,
+        cq: impl Into<CqHandle>,
+        config: &RqConfig,
+    ) -> Result<Self, Error> {
+        cross(process, device, &config.wq)?;
+        Self::make(process, device, cq.into(), config)
+    }
+
+    fn make(
+        process: &Process,
+        device: &Device,
+        cq: CqHandle,
+        config: &RqConfig,
+    ) -> Result<Self, Error> {
         process.alive()?;
-        let device = process.device();
         if config.wq_type != WqType::Cyclic || config.end_pad_mode != WqEndPadMode::None {
             let (kind, pad) = (config.wq_type, config.end_pad_mode);
             return Err(Error::Failed(format!(
@@ -84,7 +109,7 @@ impl Rq {
         let log_stride = config.wq.log_wq_stride.unwrap_or(LOG_SEGMENT);
         let places = config.wq.places(process, log_stride)?;
         let object = device.create_rq(RqAttr {
-            cq: cq.into().0,
+            cq: cq.0,
             wqes: RqWqes::Own {
                 pd: config.wq.pd(process).clone(),
                 ring: places.ring.for_command(),

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use verbless_command::{SqAttr, SqObject};
+use verbless_command::{Device, SqAttr, SqObject};
+use verbless_queue::Domain;
 
 use crate::cq::CqHandle;
 use crate::error::Error;
 use crate::process::Process;
 use crate::transport::{SqTis, TransportDomain};
-use crate::wq::{Places, WqConfig, WqTsFormat};
+use crate::wq::{Places, WqConfig, WqTsFormat, cross};
 
 /// log2 of the bytes of a WQEBB.
 const LOG_WQEBB: u8 = 6;
@@ -71,6 +72,33 @@ impl Sq {
         cq: impl Into<CqHandle>,
         config: &SqConfig,
     ) -> Result<Self, Error> {
+        Self::make(process, process.device(), process.domain(), cq.into(), config)
+    }
+
+    /// The same on another device context than the process's (`flexio_sq_create_cross_dev`): with
+    /// ring and record in memory of the host that is registered there, which the program reaches by
+    /// a window, and with a protection domain, a UAR ([`Uar::extend`](crate::Uar::extend)) and a CQ
+    /// of that context. The host rings for it; outboxes do not reach it.
+    ///
+    /// # Errors
+    /// The context is the process's; what is of another one; as [`Sq::create`].
+    pub fn create_cross_dev(
+        process: &Process,
+        device: &Device,
+        cq: impl Into<CqHandle>,
+        config: &SqConfig,
+    ) -> Result<Self, Error> {
+        cross(process, device, &config.wq)?;
+        Self::make(process, device, &Domain::new(device)?, cq.into(), config)
+    }
+
+    fn make(
+        process: &Process,
+        device: &Device,
+        domain: &Domain,
+        cq: CqHandle,
+        config: &SqConfig,
+    ) -> Result<Self, Error> {
         process.alive()?;
         if config.ext.ts_format != WqTsFormat::Default {
             let format = config.ext.ts_format;
@@ -78,7 +106,6 @@ impl Sq {
                 "the clock {format:?} of a send queue is not supported: Default is"
             )));
         }
-        let device = process.device();
         let tis = match &config.tis {
             Some(tis) => {
                 tis.on(device)?;
@@ -86,12 +113,12 @@ impl Sq {
             }
             None => SqTis::create(device, &TransportDomain::create(device)?)?,
         };
-        let (min_inline, inline) = process.domain().least_header()?;
+        let (min_inline, inline) = domain.least_header()?;
         let places = config.wq.places(process, LOG_WQEBB)?;
         let object = device.create_sq(SqAttr {
             pd: config.wq.pd(process).clone(),
             uar: config.wq.uar.clone().unwrap_or_else(|| process.uar()).page().clone(),
-            cq: cq.into().0,
+            cq: cq.0,
             tis: Some(Arc::clone(tis.object())),
             ring: places.ring.for_command(),
             record: places.record.for_command(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use verbless_command::Device;
 use verbless_devx::UarKind;
 
 use crate::error::Error;
@@ -29,6 +30,28 @@ impl Uar {
     /// One of a page that there is (`flexio_uar_create` of 2022).
     pub fn of(process: &Process, page: Arc<verbless_devx::Uar>) -> Self {
         Self { page, process: process.clone() }
+    }
+
+    /// One of another device context, by which queues of that context are rung
+    /// (`flexio_uar_extend`). The host rings it: outboxes of the process do not reach another
+    /// context.
+    ///
+    /// # Errors
+    /// The context is the process's; the device has no UAR left.
+    pub fn extend(&self, device: &Device) -> Result<Self, Error> {
+        if device.is(self.process.device()) {
+            let why = "a UAR is extended to another device context than the process's, which this \
+                       is";
+            return Err(Error::Failed(why.into()));
+        }
+        let page = Arc::new(device.uar_alloc(UarKind::NonCached)?);
+        Ok(Self::of(&self.process, page))
+    }
+
+    /// The number of one that [`Uar::extend`] has made, by which queues of that context name it
+    /// (`flexio_uar_get_extended_id`); `None` of one of the process's own context.
+    pub fn extended_id(&self) -> Option<u32> {
+        (!self.page.context().is(self.process.device())).then(|| self.id())
     }
 
     /// Its number, by which queues name it (`flexio_uar_get_id`).

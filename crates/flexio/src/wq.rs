@@ -1,9 +1,10 @@
 //! What work queues have in common: where they are, and the numbers of the C library.
 
+use verbless_command::Device;
 use verbless_devx::Pd;
 
 use crate::error::Error;
-use crate::memory::QueueMemory;
+use crate::memory::{MemoryKind, QueueMemory};
 use crate::process::Process;
 use crate::uar::Uar;
 
@@ -113,6 +114,32 @@ impl WqConfig {
         };
         Ok(Places { ring, record })
     }
+}
+
+/// That a queue is made of another device context than the process's, as functions for such say.
+pub(crate) fn cross(process: &Process, device: &Device, wq: &WqConfig) -> Result<(), Error> {
+    if device.is(process.device()) {
+        let why = "a queue of another device context was asked for on the process's own: make it \
+                   with `create`";
+        return Err(Error::Failed(why.into()));
+    }
+    let host = |place: &Option<QueueMemory>| {
+        place.as_ref().is_some_and(|place| place.kind() == MemoryKind::Host)
+    };
+    let own = |context: &verbless_devx::Context| context.is(device);
+    if !host(&wq.ring) || !host(&wq.record) {
+        let why = "ring and record of a queue of another device context are memory of the host \
+                   that is registered there: a process's heap is its own context's alone";
+        return Err(Error::Failed(why.into()));
+    }
+    if !wq.pd.as_ref().is_some_and(|pd| own(pd.context()))
+        || !wq.uar.as_ref().is_some_and(|uar| own(uar.page().context()))
+    {
+        let why = "a queue of another device context needs a protection domain and a UAR of that \
+                   context (Uar::extend)";
+        return Err(Error::Failed(why.into()));
+    }
+    Ok(())
 }
 
 /// Where a queue is.

@@ -2,16 +2,19 @@
 
 use verbless_command::KeyAccess;
 use verbless_flexio::{
-    Cq, CqConfig, CqElement, Mkey, MkeyConfig, Process, Rq, RqConfig, Sq, SqConfig, SqTis,
-    TransportDomain, WqConfig, WqEndPadMode, WqTsFormat, WqType,
+    Cq, CqConfig, CqElement, Mkey, MkeyConfig, Outbox, OutboxConfig, Process, QueueMemory, Rq,
+    RqConfig, Sq, SqConfig, SqTis, TransportDomain, WqConfig, WqEndPadMode, WqTsFormat, WqType,
 };
-use verbless_flexio_dev::Segment;
+use verbless_flexio_dev::segment::CompletionMode;
+use verbless_flexio_dev::{Request, Segment};
 use verbless_prm::{RqState, SqState};
+use verbless_queue::{CqConfig as HostCqConfig, Domain};
 
 use super::rig::{Rig, ends_with};
 use super::{failed, fatal};
 use crate::case::cases;
 use crate::need::{ETHERNET, cap};
+use crate::raw::{self, Shared};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
@@ -23,6 +26,7 @@ cases!(
     queues_of_frames_keep_what_they_are_made_of,
     what_queues_of_frames_do_not_support_is_refused,
     after_a_fatal_error_queues_of_frames_are_destroyed,
+    queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own [Need::Peer],
 );
 
 const LOG_DEPTH: u8 = 3;
@@ -131,4 +135,51 @@ fn after_a_fatal_error_queues_of_frames_are_destroyed(lab: &Lab) -> Result<(), S
     rq.destroy()?;
     cq.destroy()?;
     Ok(process.destroy()?)
+}
+
+fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let other = lab.other_device()?;
+    let own = process.device();
+    failed("a UAR of the own context", process.uar().extend(own), "another device context")?;
+    let uar = process.uar().extend(&other)?;
+    ensure_eq!(uar.extended_id(), Some(uar.id()), "the number of an extended UAR");
+    ensure_eq!(process.uar().extended_id(), None, "that of the process's");
+    let config = OutboxConfig { uar: Some(uar.clone()), ..OutboxConfig::default() };
+    failed("an outbox for it", Outbox::create(&process, &config), "not supported")?;
+
+    let domain = Domain::new(&other)?;
+    let mut cq = domain.completion_queue(&HostCqConfig::new(16))?;
+    let memory = Shared::new(&other, 8192)?;
+    let place = |at| Some(QueueMemory::host(memory.umem.clone(), at));
+    let mut send = SqConfig::new(LOG_DEPTH);
+    let near = Sq::create_cross_dev(&process, own, &cq, &send);
+    failed("an SQ on the own context", near, "process's own")?;
+    let heap = Sq::create_cross_dev(&process, &other, &cq, &send);
+    failed("an SQ in the heap", heap, "memory of the host")?;
+    (send.wq.ring, send.wq.record) = (place(0), place(4096));
+    let foreign = Sq::create_cross_dev(&process, &other, &cq, &send);
+    failed("an SQ without a UAR of its own", foreign, "Uar::extend")?;
+    (send.wq.uar, send.wq.pd) = (Some(uar.clone()), Some(domain.pd().clone()));
+    let sq = Sq::create_cross_dev(&process, &other, &cq, &send)?;
+    // The host posts to it: that the device takes it shows where it is.
+    let nop = Segment::ctrl(0, sq.number(), CompletionMode::Always, Request::Nop);
+    memory.memory.write_at(0, nop.as_bytes())?;
+    memory.memory.write_at(4096 + 4, &1_u32.to_be_bytes())?;
+    let [a, b, c, d, e, f, g, h, ..] = *nop.as_bytes();
+    raw::ring(uar.page(), u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+    let cqe = until("its completion", || cq.poll())?;
+    ensure_eq!(cqe.qpn().0, sq.number(), "whose completion it is");
+
+    let mut receive = RqConfig::new(LOG_DEPTH);
+    let near = Rq::create_cross_dev(&process, own, &cq, &receive);
+    failed("an RQ on the own context", near, "process's own")?;
+    (receive.wq.ring, receive.wq.record) = (place(4096 + 1024), place(4096 + 64));
+    (receive.wq.uar, receive.wq.pd) = (Some(uar), Some(domain.pd().clone()));
+    let rq = Rq::create_cross_dev(&process, &other, &cq, &receive)?;
+    ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
+    rq.destroy()?;
+    Ok(sq.destroy()?)
 }

@@ -29,10 +29,12 @@ pub(super) mod object {
     pub(crate) const AH: u16 = 6;
     pub(crate) const MR: u16 = 7;
     pub(crate) const MW: u16 = 8;
+    pub(crate) const FLOW: u16 = 9;
     pub(crate) const ASYNC_EVENT: u16 = 16;
     pub(crate) const DEVX: u16 = DRIVER;
     pub(crate) const DEVX_OBJ: u16 = DRIVER + 1;
     pub(crate) const DEVX_UMEM: u16 = DRIVER + 2;
+    pub(crate) const FLOW_MATCHER: u16 = DRIVER + 3;
     pub(crate) const DEVX_ASYNC_CMD_FD: u16 = DRIVER + 4;
     pub(crate) const DEVX_ASYNC_EVENT_FD: u16 = DRIVER + 5;
     pub(crate) const UAR: u16 = DRIVER + 8;
@@ -124,6 +126,17 @@ pub(super) mod attr {
     pub(crate) const UMEM_OUT_ID: u16 = DRIVER + 4;
     pub(crate) const UMEM_PGSZ_BITMAP: u16 = DRIVER + 5;
     pub(crate) const UMEM_DMABUF_FD: u16 = DRIVER + 6;
+    pub(crate) const MATCHER_MASK: u16 = DRIVER + 1;
+    pub(crate) const MATCHER_FLOW_TYPE: u16 = DRIVER + 2;
+    pub(crate) const MATCHER_CRITERIA: u16 = DRIVER + 3;
+    pub(crate) const MATCHER_FLOW_FLAGS: u16 = DRIVER + 4;
+    pub(crate) const MATCHER_FT_TYPE: u16 = DRIVER + 5;
+    pub(crate) const FLOW_MATCH_VALUE: u16 = DRIVER + 1;
+    pub(crate) const FLOW_DEST_QP: u16 = DRIVER + 2;
+    pub(crate) const FLOW_DEST_DEVX: u16 = DRIVER + 3;
+    pub(crate) const FLOW_MATCHER: u16 = DRIVER + 4;
+    pub(crate) const FLOW_TAG: u16 = DRIVER + 6;
+    pub(crate) const FLOW_FLAGS: u16 = DRIVER + 9;
     pub(crate) const UAR_TYPE: u16 = DRIVER + 1;
     pub(crate) const UAR_MMAP_OFFSET: u16 = DRIVER + 2;
     pub(crate) const UAR_MMAP_LENGTH: u16 = DRIVER + 3;
@@ -192,6 +205,8 @@ pub(super) enum Call {
     CommandFdAlloc,
     EventFdAlloc,
     UarAlloc,
+    FlowMatcherCreate,
+    FlowCreate,
     /// The attribute with access `Destroy` says it all.
     Destroy,
 }
@@ -253,6 +268,13 @@ const UHW_IN: AttrSpec = optional(
     Kind::In { min: 0, len: u16::MAX, zero_tail: false, copied: false },
 );
 const UHW_OUT: AttrSpec = optional("uhw_out", attr::UHW_OUT, room(0));
+
+/// Bytes of a mask of packets at most, of which the device knows the first.
+const MATCH_PARAM: u16 = 640;
+/// A mask of packets, or values under one.
+const fn match_param(copied: bool) -> Kind {
+    Kind::In { min: 1, len: MATCH_PARAM, zero_tail: false, copied }
+}
 
 /// The smallest command header: opcode, uid, op_mod and eight bytes.
 const HEADER: u16 = 16;
@@ -383,6 +405,50 @@ pub(super) static METHODS: &[MethodSpec] = &[
         id: 0,
         call: Call::Destroy,
         attrs: &[spec("handle", attr::MW_HANDLE, handle(object::MW, Access::Destroy))],
+    },
+    MethodSpec {
+        name: "FLOW_MATCHER_CREATE",
+        object: object::FLOW_MATCHER,
+        id: DRIVER,
+        call: Call::FlowMatcherCreate,
+        attrs: &[
+            spec("handle", attr::FIRST, handle(object::FLOW_MATCHER, Access::New)),
+            spec("match_mask", attr::MATCHER_MASK, match_param(false)),
+            // The priority of rules of the first kind; there are no others.
+            spec("flow_type", attr::MATCHER_FLOW_TYPE, value(2)),
+            spec("match_criteria", attr::MATCHER_CRITERIA, value(1)),
+            optional("flow_flags", attr::MATCHER_FLOW_FLAGS, FLAGS),
+            optional("ft_type", attr::MATCHER_FT_TYPE, NUMBER),
+        ],
+    },
+    MethodSpec {
+        name: "FLOW_MATCHER_DESTROY",
+        object: object::FLOW_MATCHER,
+        id: DRIVER + 1,
+        call: Call::Destroy,
+        attrs: &[spec("handle", attr::FIRST, handle(object::FLOW_MATCHER, Access::Destroy))],
+    },
+    MethodSpec {
+        name: "CREATE_FLOW",
+        object: object::FLOW,
+        id: DRIVER,
+        call: Call::FlowCreate,
+        attrs: &[
+            spec("handle", attr::FIRST, handle(object::FLOW, Access::New)),
+            spec("match_value", attr::FLOW_MATCH_VALUE, match_param(true)),
+            optional("dest_qp", attr::FLOW_DEST_QP, handle(object::QP, Access::Read)),
+            optional("dest_devx", attr::FLOW_DEST_DEVX, handle(object::DEVX_OBJ, Access::Read)),
+            spec("matcher", attr::FLOW_MATCHER, handle(object::FLOW_MATCHER, Access::Read)),
+            optional("tag", attr::FLOW_TAG, value(4)),
+            optional("flags", attr::FLOW_FLAGS, FLAGS),
+        ],
+    },
+    MethodSpec {
+        name: "DESTROY_FLOW",
+        object: object::FLOW,
+        id: DRIVER + 1,
+        call: Call::Destroy,
+        attrs: &[spec("handle", attr::FIRST, handle(object::FLOW, Access::Destroy))],
     },
     MethodSpec {
         name: "CQ_CREATE",

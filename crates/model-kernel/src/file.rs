@@ -290,7 +290,8 @@ impl File {
         let mut listener = None;
         match &entry.object {
             &Object::Pd { pdn } => self.kernel.free(Opcode::DEALLOC_PD, uid, pdn)?,
-            Object::Ah => {}
+            Object::Ah | Object::FlowMatcher(_) => {}
+            &Object::Flow(flow) => self.kernel.flows.remove(&*self.kernel.function, flow)?,
             Object::Mr(mr) => self.kernel.exec(&mr.destroy, &mut [0; 16])?,
             Object::Mw { destroy } => self.kernel.exec(destroy, &mut [0; 16])?,
             Object::Cq(cq) => {
@@ -468,6 +469,8 @@ impl Method<'_> {
             Call::ObjAsyncQuery => self.obj_async_query().map(nothing),
             Call::UmemReg => self.umem_reg().map(alone),
             Call::UarAlloc => self.uar_alloc().map(alone),
+            Call::FlowMatcherCreate => self.flow_matcher_create().map(alone),
+            Call::FlowCreate => self.create_flow().map(|(flow, uses)| Made::Object(flow, uses)),
             Call::AsyncEventAlloc => self.async_event_alloc(),
             Call::CommandFdAlloc => self.command_fd_alloc(),
             Call::EventFdAlloc => self.event_fd_alloc(),

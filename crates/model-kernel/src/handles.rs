@@ -12,6 +12,7 @@ use super::client::Client;
 use super::clock::ClockPage;
 use super::pinned::Pinned;
 use super::rules::ObjectId;
+use super::steering::{Flow, FlowMatcher};
 use super::subscriptions::EventChannel;
 use super::verbs::objects::{Cq, Mr, Srq, VerbsQp};
 use crate::numbers::Numbers;
@@ -36,6 +37,8 @@ pub(super) enum Object {
         destroy: Vec<u8>,
         _pinned: Pinned,
     },
+    FlowMatcher(FlowMatcher),
+    Flow(Flow),
     Uar {
         page: u32,
         /// Page number within the file at which it is mapped.
@@ -63,6 +66,8 @@ impl Object {
             Self::Srq(_) => object::SRQ,
             Self::Devx(_) => object::DEVX_OBJ,
             Self::Umem { .. } => object::DEVX_UMEM,
+            Self::FlowMatcher(_) => object::FLOW_MATCHER,
+            Self::Flow(_) => object::FLOW,
             Self::Uar { .. } => object::UAR,
         }
     }

@@ -22,6 +22,7 @@ use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
 use super::reach::{Function, command, exec, run};
+use super::steering::Flows;
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
 use verbless_model::memory::Interrupts;
@@ -68,6 +69,8 @@ pub(super) struct Kernel {
     pub clock: Clock,
     /// Who hears of the objects that verbs made.
     pub listeners: Listeners,
+    /// Rules that steer what the port receives.
+    pub flows: Flows,
     /// The device has the atomics of InfiniBand.
     pub atomics: bool,
     /// The low byte of the last memory key.
@@ -141,6 +144,7 @@ impl Kernel {
             subscriptions: Subscriptions::default(),
             clock: Clock::default(),
             listeners: Listeners::default(),
+            flows: Flows::default(),
             atomics: caps.atomic() && capabilities(device, 3).is_ok_and(|page| atomics(&page)),
             key_variant: AtomicU8::new(0),
             uar: None,

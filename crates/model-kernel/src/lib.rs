@@ -56,6 +56,7 @@ mod eventfds;
 mod events;
 mod faults;
 mod file;
+mod flow;
 mod function;
 #[cfg(fuzzing)]
 mod fuzz;
@@ -72,6 +73,7 @@ mod reach;
 mod refusal_log;
 mod refused;
 mod rules;
+mod steering;
 mod subscriptions;
 mod topology;
 mod uar;

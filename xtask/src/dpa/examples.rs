@@ -13,6 +13,9 @@ use crate::{Result, workspace_root};
 
 const PROGRAMS: &str = "crates/flexio/programs";
 
+/// Those that take two devices on one Ethernet.
+const ON_ETHERNET: &[&str] = &["packets"];
+
 /// Their names.
 pub(crate) fn names() -> Result<Vec<String>> {
     let mut names = Vec::new();
@@ -41,7 +44,11 @@ pub(super) fn run() -> Result<Outcome> {
     for (name, program) in names.iter().zip(&programs) {
         let host = hosts.join(name);
         let mut under = Command::new(&model);
-        under.args(["run", "--profile", "bluefield3", "--"]).arg(&host).arg(program).arg("mlx5_0");
+        under.args(["run", "--profile", "bluefield3"]);
+        if ON_ETHERNET.contains(&name.as_str()) {
+            under.args(["--link", "ethernet", "--devices", "2"]);
+        }
+        under.arg("--").arg(&host).arg(program).arg("mlx5_0");
         let mut here = Command::new(&host);
         here.arg(program);
         for (place, command) in [("in process", here), ("under run", under)] {

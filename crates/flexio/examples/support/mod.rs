@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use verbless::model::{InProcess, Model, Profile};
+use verbless::model::{InProcess, Link, Model, Profile};
 use verbless::{Backend, Device, Kernel};
 use verbless_flexio::App;
 
@@ -12,7 +12,15 @@ pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Erro
 ///
 /// The arguments are `PROGRAM [DEVICE]`: the program's ELF file, and the name of a device, without
 /// which the example has a model in this process.
+#[allow(dead_code, reason = "some examples have two devices")]
 pub(crate) fn main(example: impl FnOnce(&Device, &App) -> Result) -> ExitCode {
+    main_with(open, example)
+}
+
+fn main_with<D>(
+    open: impl FnOnce(Option<&str>) -> Result<D>,
+    example: impl FnOnce(&D, &App) -> Result,
+) -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (program, device) = (arguments.next(), arguments.next());
     let outcome = match program {
@@ -31,6 +39,31 @@ pub(crate) fn main(example: impl FnOnce(&Device, &App) -> Result) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The same with two devices on one Ethernet, of which the second is the arguments' third, or the
+/// first one that is not the first.
+#[allow(dead_code, reason = "most examples have one device")]
+pub(crate) fn main_of_two(example: impl FnOnce(&Device, &Device, &App) -> Result) -> ExitCode {
+    main_with(open_two, |(device, other), app| example(device, other, app))
+}
+
+fn open_two(name: Option<&str>) -> Result<(Device, Device)> {
+    let Some(name) = name else {
+        let card = Profile::load("bluefield3")?.with_link(Link::Ethernet);
+        let model = Model::builder().device(card.clone()).device(card).build();
+        let backend = InProcess::of(&model);
+        let first = Device::open(&backend, &backend.find("mlx5_0")?)?;
+        return Ok((first, Device::open(&backend, &backend.find("mlx5_1")?)?));
+    };
+    let kernel = Kernel::new();
+    let peer = std::env::args().nth(3);
+    let other = kernel.enumerate()?.into_iter().find(|info| match &peer {
+        Some(peer) => info.name == *peer,
+        None => info.name != name,
+    });
+    let other = other.ok_or("this machine has no second mlx5 device")?;
+    Ok((open(Some(name))?, Device::open(&kernel, &other)?))
 }
 
 fn open(name: Option<&str>) -> Result<Device> {

@@ -1,14 +1,19 @@
-//! Queues of Ethernet frames of FlexIO's host library.
+//! Queues of Ethernet frames of FlexIO's host library, and a program that sends frames back to the
+//! function that they came from.
 
-use verbless_command::KeyAccess;
+use verbless_command::{Device, FlowAttr, KeyAccess};
 use verbless_flexio::{
-    Cq, CqConfig, CqElement, Mkey, MkeyConfig, Outbox, OutboxConfig, Process, QueueMemory, Rq,
-    RqConfig, Sq, SqConfig, SqTis, TransportDomain, WqConfig, WqEndPadMode, WqTsFormat, WqType,
+    Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler, Mkey, MkeyConfig, Outbox,
+    OutboxConfig, Process, QueueMemory, Rq, RqConfig, Sq, SqConfig, SqTis, TransportDomain,
+    WqConfig, WqEndPadMode, WqTsFormat, WqType,
 };
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment};
 use verbless_prm::{RqState, SqState};
-use verbless_queue::{CqConfig as HostCqConfig, Domain};
+use verbless_queue::wr::Frame;
+use verbless_queue::{
+    CqConfig as HostCqConfig, Domain, RqConfig as HostRqConfig, SqConfig as HostSqConfig,
+};
 
 use super::rig::{Rig, ends_with};
 use super::{failed, fatal};
@@ -19,19 +24,23 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "dpa_frames",
-    "FlexIO's queues of Ethernet frames.",
+    "FlexIO's queues of Ethernet frames: their objects, and a program that sends frames back.",
     needs [Need::ModelDevice, cap!(apu), Need::DpaProgram, ETHERNET]:
     queues_of_frames_are_ready_when_they_are_made,
     a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed,
     queues_of_frames_keep_what_they_are_made_of,
     what_queues_of_frames_do_not_support_is_refused,
     after_a_fatal_error_queues_of_frames_are_destroyed,
+    a_program_sends_frames_back_with_their_addresses_swapped [Need::Peer, Need::NetRaw],
     queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own [Need::Peer],
 );
 
 const LOG_DEPTH: u8 = 3;
+const DEPTH: usize = 1 << LOG_DEPTH;
 /// Bytes that there are for a frame.
 const BYTES: usize = 2048;
+/// An EtherType that is free for experiments.
+const ETHERTYPE: u16 = 0x88b5;
 
 fn polled(process: &Process) -> Result<Cq, Stop> {
     Ok(Cq::create(process, &CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 }))?)
@@ -182,4 +191,100 @@ fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
     ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
     rq.destroy()?;
     Ok(sq.destroy()?)
+}
+
+fn mac(device: &Device) -> Result<[u8; 6], Stop> {
+    let context = device.query_nic_vport_context()?;
+    let address = context.permanent_address();
+    let [.., a, b] = u32::from(address.mac_addr_47_32()).to_be_bytes();
+    let [c, d, e, f] = address.mac_addr_31_0().to_be_bytes();
+    Ok([a, b, c, d, e, f])
+}
+
+/// Frame `n` between these addresses, of 60 to 1514 bytes.
+fn frame(n: usize, to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
+    let length = 60 + n * 97 % 1455;
+    let payload = (0..length - 14).map(|at| (n * 13 + at * 5 + at / 256) as u8);
+    to.into_iter().chain(from).chain(ETHERTYPE.to_be_bytes()).chain(payload).collect()
+}
+
+/// The program's side: its queues, and the handler that stands on them.
+struct Reflector {
+    rq: Rq,
+    _sq: Sq,
+    _key: Mkey,
+    _setup: verbless_flexio::Buffer,
+}
+
+fn reflector(rig: &Rig) -> Result<Reflector, Stop> {
+    let process = &rig.process;
+    let config = EventHandlerConfig {
+        outbox: Some(rig.outbox()?),
+        ..EventHandlerConfig::new(Handler::named("reflects"))
+    };
+    let handler = EventHandler::create(process, &config)?;
+    let cq = Cq::create(process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
+    let rq = Rq::create(process, &cq, &RqConfig::new(LOG_DEPTH))?;
+    let sq = Sq::create(process, &polled(process)?, &SqConfig::new(LOG_DEPTH))?;
+    let memory = process.alloc((2 * DEPTH * BYTES) as u64)?;
+    let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
+    for slot in 0..DEPTH as u64 {
+        let into = memory.address() + slot * BYTES as u64;
+        let segment = Segment::data(BYTES as u32, key.id(), into);
+        process.write(rq.ring_address() + 16 * slot, segment.as_bytes())?;
+    }
+    process.write(rq.record_address(), &(DEPTH as u32).to_be_bytes())?;
+    let addresses = [
+        cq.ring_address(),
+        cq.record_address(),
+        rq.record_address(),
+        sq.record_address(),
+        sq.ring_address(),
+        memory.address(),
+        memory.address() + (DEPTH * BYTES) as u64,
+    ];
+    let numbers = [cq.number(), sq.number(), key.id(), LOG_DEPTH.into(), BYTES as u32, 0, 0, 0];
+    let addresses = addresses.iter().flat_map(|word| word.to_le_bytes());
+    let numbers = numbers.iter().flat_map(|number: &u32| number.to_le_bytes());
+    let setup = process.alloc_from(&addresses.chain(numbers).collect::<Vec<_>>())?;
+    handler.run(setup.address())?;
+    Ok(Reflector { rq, _sq: sq, _key: key, _setup: setup })
+}
+
+fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result<(), Stop> {
+    const FRAMES: usize = 50;
+    let rig = Rig::new(lab)?;
+    let device = rig.process.device();
+    let other = lab.other_device()?;
+    let (here, there) = (mac(device)?, mac(&other)?);
+    let reflector = reflector(&rig)?;
+    let rule =
+        device.create_flow_rule(&FlowAttr::to(here).ethertype(ETHERTYPE), reflector.rq.tir())?;
+
+    let domain = Domain::new(&other)?;
+    let mut send_cq = domain.completion_queue(&HostCqConfig::new(64))?;
+    let mut receive_cq = domain.completion_queue(&HostCqConfig::new(64))?;
+    let mut sender = domain.sq(&HostSqConfig::new(64), &send_cq)?;
+    let mut receiver = domain.rq(&HostRqConfig::new(1), &receive_cq)?;
+    let back = receiver.steer(&FlowAttr::to(there).ethertype(ETHERTYPE))?;
+    let region = domain.region(2 * BYTES, KeyAccess::LOCAL)?;
+    for n in 0..FRAMES {
+        receiver.post(region.sge(0, BYTES)?, 0)?;
+        let bytes = frame(n, here, there);
+        region.write_at(BYTES, &bytes)?;
+        let rest = region.sge(BYTES + 18, bytes.len() - 18)?;
+        sender.post(&Frame::new(&bytes[..18], rest).signaled(), 0)?;
+        until("the frame was sent", || sender.poll(&mut send_cq))??;
+        let arrived = until("the frame comes back", || receiver.poll(&mut receive_cq))??;
+        let expected = frame(n, there, here);
+        ensure_eq!(arrived.byte_len() as usize, expected.len(), "the length of a frame");
+        let mut seen = vec![0; expected.len()];
+        region.read_at(0, &mut seen)?;
+        ensure!(seen == expected, "frame {n} with its addresses swapped");
+    }
+    failed("an RQ with a rule", reflector.rq.destroy(), "in use")?;
+    // Its objects go with the rule.
+    rule.destroy()?;
+    back.destroy()?;
+    Ok(())
 }

@@ -3,13 +3,17 @@
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use verbless_prm::hot::CqRecordConsumer;
+use verbless_prm::hot::{CqRecordConsumer, EqeCqn, EqeOwner, OpOwn, cqe_opcode};
 pub use verbless_prm::{Cqe, CqeError, Eqe, EqeCompletion, EventType};
 
 /// Bytes of a CQE or an EQE.
 pub const BYTES: usize = 64;
 /// A slot of a ring, which the device writes while the program reads.
 type Slot = [AtomicU64; BYTES / 8];
+/// The word of a slot that ends with the owner bit.
+const LAST: usize = BYTES / 8 - 1;
+/// Where in that word of an EQE is which CQ it tells of.
+const CQN: usize = Eqe::EVENT_DATA_AT + EqeCqn::AT - 8 * LAST;
 
 /// A ring of CQEs or EQEs in memory, and how far the program is with it.
 ///
@@ -47,36 +51,46 @@ impl<'a, Entry> Ring<'a, Entry> {
         self.consumer
     }
 
-    /// The bytes of the next entry, if it is new.
-    fn next(&mut self, is_new: impl FnOnce(u64, bool) -> bool) -> Option<[u8; BYTES]> {
+    /// Takes the next entry, if its last byte says in this phase that it is new: its slot, and the
+    /// last of its words.
+    fn next(&mut self, is_new: impl FnOnce(u8, bool) -> bool) -> Option<(&'a Slot, [u8; 8])> {
         let index = self.consumer & (self.slots.len() as u32 - 1);
         let slot = &self.slots[index as usize];
         let phase = self.consumer >> self.log_entries & 1 == 1;
-        let last = slot[7].load(Ordering::Relaxed);
-        if !is_new(last, phase) {
+        let last = slot[LAST].load(Ordering::Relaxed).to_ne_bytes();
+        if !is_new(last[7], phase) {
             return None;
         }
         // The rest is as the device wrote it before the owner bit.
         fence(Ordering::Acquire);
-        let mut bytes = [0; BYTES];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(slot) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
         self.consumer = self.consumer.wrapping_add(1);
-        Some(bytes)
+        Some((slot, last))
     }
+}
+
+/// All of an entry.
+fn bytes(slot: &Slot) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(slot) {
+        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    bytes
+}
+
+/// Whether an EQE with this last byte is new.
+fn is_new_eqe(last: u8, phase: bool) -> bool {
+    EqeOwner::from_bits(last).owner() == phase
 }
 
 impl CqRing<'_> {
     /// Takes the next CQE, if there is one. Its slot is the device's again after
     /// [`set_record`](Self::set_record).
     pub fn poll(&mut self) -> Option<Cqe> {
-        const INVALID: u8 = 0xf;
-        let bytes = self.next(|word, phase| {
-            let op_own = word.to_ne_bytes()[7];
-            op_own >> 4 != INVALID && (op_own & 1 == 1) == phase
+        let (slot, _) = self.next(|last, phase| {
+            let op_own = OpOwn::from_bits(last);
+            op_own.opcode() != cqe_opcode::INVALID && op_own.owner() == phase
         })?;
-        Cqe::from_prefix(&bytes).copied()
+        Cqe::from_prefix(&bytes(slot)).copied()
     }
 
     /// Gives the slots of all CQEs that were taken back to the device; `record` is the first word
@@ -91,8 +105,15 @@ impl EqRing<'_> {
     /// Takes the next EQE, if there is one. Its slot is the device's again after
     /// [`update_eq`](crate::outbox::Outbox::update_eq).
     pub fn poll(&mut self) -> Option<Eqe> {
-        let bytes = self.next(|word, phase| (word.to_ne_bytes()[7] & 1 == 1) == phase)?;
-        Eqe::from_prefix(&bytes).copied()
+        let (slot, _) = self.next(is_new_eqe)?;
+        Eqe::from_prefix(&bytes(slot)).copied()
+    }
+
+    /// The same of an EQ that gets completions only: which CQ the EQE tells of, by one load.
+    pub fn poll_cqn(&mut self) -> Option<u32> {
+        let (_, last) = self.next(is_new_eqe)?;
+        let (_, cqn) = last.split_at(CQN);
+        cqn.first_chunk().map(|cqn| EqeCqn::from_be_bytes(*cqn).cqn())
     }
 }
 
@@ -229,6 +250,21 @@ mod tests {
             (EventType(0), 0x12_3456, false)
         );
         assert!(ring.poll().is_none());
+    }
+
+    #[test]
+    fn the_cq_of_an_eqe_is_taken_alone_in_each_round_once() {
+        let words = words::<16>();
+        let mut ring = EqRing::new(&words, 0).unwrap();
+        for number in 0..6_u8 {
+            let mut bytes = [0; BYTES];
+            bytes[0x38..0x3c].copy_from_slice(&[0xff, 0x12, 0x34, number]);
+            bytes[0x3f] = number >> 1 & 1;
+            assert_eq!(ring.poll_cqn(), None, "before {number}");
+            write(&words, usize::from(number & 1), &bytes);
+            assert_eq!(ring.poll_cqn(), Some(0x12_3400 | u32::from(number)));
+            assert_eq!(ring.consumer(), u32::from(number) + 1);
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@
 
 use core::sync::atomic::Ordering;
 
-use verbless_prm::hot::{CqRecordConsumer, CtrlFlags, CtrlSegment, CtrlWord, opcode};
+use verbless_prm::hot::{
+    CqRecordConsumer, CqeSyndromes, CtrlFlags, CtrlSegment, CtrlWord, OpOwn, cqe_opcode, opcode,
+};
 
 use super::control::{Carrier, Control, HOST_SLOTS_AT};
 use super::entry::NUMBER_AT;
@@ -18,12 +20,6 @@ use crate::status::Failed;
 
 /// Bytes of a WQEBB and of a CQE.
 const BLOCK: u64 = 64;
-/// Opcode of a CQE that the device has not written.
-const INVALID: u8 = 0xf;
-/// Opcode of the error CQE of a requester.
-const ERROR: u8 = 0xd;
-/// Where the syndrome of an error CQE is.
-const SYNDROME_AT: u64 = 0x37;
 /// Segments of a datagram's WQE: control, three of address, data.
 const DATAGRAM_SEGMENTS: u8 = 5;
 
@@ -138,17 +134,19 @@ impl Control {
         loop {
             let within = consumer & ((1 << self.setup.log_cqes) - 1);
             let cqe = self.setup.cqes + BLOCK * u64::from(within);
-            let op_own = mmio::read64(cqe + BLOCK - 8).to_ne_bytes()[7];
+            let op_own = OpOwn::from_bits(mmio::read64(cqe + BLOCK - 8).to_ne_bytes()[7]);
             let round = consumer >> self.setup.log_cqes & 1 == 1;
-            if op_own >> 4 == INVALID || (op_own & 1 == 1) != round {
+            if op_own.opcode() == cqe_opcode::INVALID || op_own.owner() != round {
                 break;
             }
             // The rest is as the device wrote it before the owner bit.
             mmio::in_order();
             consumer = consumer.wrapping_add(1);
-            if op_own >> 4 == ERROR {
+            if op_own.opcode() == cqe_opcode::REQUESTER_ERROR {
                 // What was not sent stays, for the host to read.
-                self.broken.store(mmio::read8(cqe + SYNDROME_AT).into(), Ordering::Relaxed);
+                let word = mmio::read32(cqe + CqeSyndromes::AT as u64);
+                let syndrome = CqeSyndromes::from_be(word).syndrome();
+                self.broken.store(syndrome.into(), Ordering::Relaxed);
                 continue;
             }
             let completed = self.completed.load(Ordering::Relaxed);

@@ -1,10 +1,11 @@
 //! The module `hot`: what the data path uses of the structures and enums that are marked `hot`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::super::description::{Content, Description, Field, Structure, Word};
 use super::super::names::{method_name, type_name, unsigned};
-use super::{doc, literal};
+use super::{doc, gate, literal};
 
 /// The text of `hot.rs`.
 pub(super) fn module(description: &Description) -> String {
@@ -18,8 +19,13 @@ pub(super) fn module(description: &Description) -> String {
                    use crate::macros::prelude::*;\n\n"
         .to_owned();
     let hot = || description.structures.iter().filter(|structure| structure.hot);
-    let names: Vec<String> = hot().map(|structure| type_name(&structure.name)).collect();
-    let _ = writeln!(out, "pub use super::{{{}}};", names.join(", "));
+    let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for structure in hot() {
+        names.entry(gate(&structure.file)).or_default().push(type_name(&structure.name));
+    }
+    for (gate, names) in names {
+        let _ = writeln!(out, "{gate}pub use super::{{{}}};", names.join(", "));
+    }
     out.push_str("pub use crate::wqe::{OCTOWORD, WQEBB};\n");
     for e in &description.enums {
         let Some(module) = &e.hot else { continue };
@@ -49,7 +55,7 @@ fn packed_word(out: &mut String, structure: &Structure, word: &Word) {
     let about = format!("The word at {at:#x} of `{}`.", structure.name);
     let fields: Vec<&Field> = word.fields(structure).collect();
     let overlay = fields.iter().any(|field| field.overlay);
-    out.push_str("\nword! {\n");
+    let _ = writeln!(out, "\n{}word! {{", gate(&structure.file));
     doc(out, "    ", &about, &word.name);
     let packs = if overlay { "" } else { " packs" };
     let _ = writeln!(out, "    {name}({repr}) at {at:#x}{packs} {{");
@@ -76,7 +82,8 @@ fn offsets(out: &mut String, description: &Description, structure: &Structure) {
     if fields.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\nimpl {} {{", type_name(&structure.name));
+    let (gate, name) = (gate(&structure.file), type_name(&structure.name));
+    let _ = writeln!(out, "\n{gate}impl {name} {{");
     for field in fields {
         doc(out, "    ", &format!("Where `{}` is, in bytes.", field.name), &field.name);
         let upper = field.name.to_uppercase();
@@ -113,7 +120,8 @@ fn constructor(out: &mut String, description: &Description, structure: &Structur
             words.push(word);
         }
     }
-    let _ = writeln!(out, "\nnew! {{\n    {} {{", type_name(&structure.name));
+    let (gate, name) = (gate(&structure.file), type_name(&structure.name));
+    let _ = writeln!(out, "\n{gate}new! {{\n    {name} {{");
     for (name, of, at, packed) in words {
         let kind = if packed { "packed" } else { "plain" };
         let _ = writeln!(out, "        {}: {kind}({of}, {at:#x});", method_name(&name));

@@ -11,6 +11,8 @@ pub use super::{
     DatagramSegment, EthSegment, InlineHeader, MaskedAtomicSegment, MmoSegment, QpDoorbellRecord,
     RaddrSegment, SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment, WaitDataSegment,
 };
+#[cfg(feature = "kernel")]
+pub use super::{Eqe, EqeCompletion};
 pub use crate::wqe::{OCTOWORD, WQEBB};
 
 /// Values of `cqe_opcode`: Kind of a CQE.
@@ -392,6 +394,49 @@ word! {
 impl CqeError {
     /// Where `byte_cnt` is, in bytes.
     pub const BYTE_CNT_AT: usize = 0x2c;
+}
+
+#[cfg(feature = "kernel")]
+word! {
+    /// The word at 0x0 of `eqe`.
+    EqeHead(u32) at 0x0 packs {
+        /// Kind of the event.
+        event_type with_event_type: bits(u8, 16, 8);
+        /// Sub type, by kind.
+        event_sub_type with_event_sub_type: bits(u8, 0, 8);
+    }
+}
+
+#[cfg(feature = "kernel")]
+word! {
+    /// The word at 0x3f of `eqe`.
+    EqeOwner(u8) at 0x3f packs {
+        /// Ownership phase: the EQE is new when this equals the low bit of the consumer index's
+        /// wrap count.
+        owner with_owner: flag(0);
+    }
+}
+
+#[cfg(feature = "kernel")]
+impl Eqe {
+    /// Where `event_data` is, in bytes.
+    pub const EVENT_DATA_AT: usize = 0x20;
+}
+
+#[cfg(feature = "kernel")]
+word! {
+    /// The word at 0x18 of `eqe_completion`.
+    EqeCqn(u32) at 0x18 packs {
+        /// CQ that got a completion.
+        cqn with_cqn: bits(u32, 0, 24);
+    }
+}
+
+#[cfg(feature = "kernel")]
+new! {
+    EqeCompletion {
+        eqe_cqn: packed(EqeCqn, 0x18);
+    }
 }
 
 word! {

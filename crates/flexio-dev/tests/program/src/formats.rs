@@ -178,6 +178,9 @@ fn entries(fold: &mut Fold, seed: u8) {
         fold.number(of.owner());
         fold.number(of.event_type().0);
     }
+    if let Some(cqn) = EqRing::new(&words, 0).and_then(|mut ring| ring.poll_cqn()) {
+        fold.number(cqn);
+    }
     fold.number(Cqe::from_prefix(&bytes).is_some());
     bytes[63] = 5 << 4 | 3 << 2;
     CompressedCqe::prepare(&mut bytes, seed);

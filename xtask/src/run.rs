@@ -134,7 +134,7 @@ pub(crate) fn process() -> Result<Outcome> {
         &model,
         &["--topology", "--side", "dpu"],
         "example representors: the one of a host's VF, by its PCI address",
-        &format!("{} -r fb0b:0b:00.4", representors.display()),
+        &format!("{} -r 0b:00.4", representors.display()),
     );
     Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
 }
@@ -163,11 +163,12 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
         checks.run(model, &options, &format!("example sync_event {flags}, host first"), &script);
     }
     // The device and the representor by name, and by PCI address.
-    for (d, r) in [("mlx5_0", "pf0hpf"), ("fb0b:03:00.0", "fb0b:0b:00.0")] {
+    for (d, r) in [("mlx5_0", "pf0hpf"), ("fb0b:03:00.0", "fb0b:0b:00.0"), ("03:00.1", "0b:00.4")] {
         let (listen, connect) = meeting();
         let there = format!("'{dpu}' -d {d} -r {r} -l 60 {listen}");
         let options = ["--profile", "bluefield3", "--topology", "--dpu", &there];
-        let script = format!("'{host}' -d mlx5_0 -l 20 {connect}");
+        let own = if r == "0b:00.4" { r } else { "mlx5_0" };
+        let script = format!("'{host}' -d {own} -l 20 {connect}");
         checks.run(model, &options, &format!("example sync_event -d {d} -r {r}"), &script);
     }
     let (host, dpu) = (path("dma_copy_host")?, path("dma_copy_dpu")?);

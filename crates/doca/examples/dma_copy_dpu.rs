@@ -17,9 +17,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use verbless_doca::dma::Dma;
-use verbless_doca::{
-    AccessFlags, BufPool, Dev, DevInfoRep, DevRep, Event, Inventory, Memory, Mmap, Retrieve, WorkQ,
-};
+use verbless_doca::{AccessFlags, BufPool, Dev, Event, Inventory, Memory, Mmap, Retrieve, WorkQ};
 
 use copying::Copying;
 use support::{Channel, Common, Meeting, Result};
@@ -54,7 +52,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result {
     let dev = options.common.open()?;
-    let _rep = options.representor.as_deref().map(|name| open_rep(&dev, name)).transpose()?;
+    let _rep = support::representor(&dev, options.representor.as_deref())?;
     let mut channel = options.meeting.meet()?;
     let done = copy(options, &dev, &mut channel);
     let told = match &done {
@@ -121,18 +119,6 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
     common.say(50, &format!("{length} bytes are in {}", out.display()));
     workq.remove(&dma)?;
     Ok(())
-}
-
-/// Opens the representor of the host's device.
-fn open_rep(dev: &Dev, name: &str) -> Result<DevRep> {
-    let reps = DevInfoRep::list(dev)?;
-    let Some(rep) = support::named(&reps, name) else {
-        let known: Vec<_> = reps.iter().map(DevInfoRep::interface_name).collect();
-        return Err(
-            format!("{name} is none of {dev:?}'s representors: {}", known.join(", ")).into()
-        );
-    };
-    Ok(rep.open()?)
 }
 
 fn create(path: &Path) -> Result<File> {

@@ -43,7 +43,7 @@ fn run(options: &Options) -> Result {
             let vuid = rep.vuid().unwrap_or("no VUID");
             println!("  {} {:?} {address} {vuid}", rep.interface_name(), rep.function_type());
         }
-        if let Some(rep) = wanted.and_then(|name| support::named(&reps, name)) {
+        if let Some(Ok(rep)) = wanted.map(|name| DevInfoRep::find(&dev, name)) {
             println!("  opened {:?}", rep.open()?);
             wanted = None;
         }

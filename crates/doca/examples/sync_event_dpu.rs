@@ -10,8 +10,8 @@ mod sync_event;
 use std::process::ExitCode;
 
 use clap::Parser;
+use verbless_doca::Dev;
 use verbless_doca::sync_event::SyncEvent;
-use verbless_doca::{Dev, DevInfoRep, DevRep};
 
 use support::{Channel, Common, Meeting, Result};
 use sync_event::{DPU_SIGNAL, HOST_SIGNAL, Handle, Options};
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 fn run(flags: &Flags) -> Result {
     let dev = flags.common.open()?;
-    let _rep = flags.representor.as_deref().map(|name| open_rep(&dev, name)).transpose()?;
+    let _rep = support::representor(&dev, flags.representor.as_deref())?;
     SyncEvent::create_from_export_supported(&dev)?;
     let mut channel = flags.meeting.meet()?;
     let done = interact(flags, &dev, &mut channel);
@@ -60,16 +60,4 @@ fn interact(Flags { common, options, .. }: &Flags, dev: &Dev, channel: &mut Chan
     event.signal(DPU_SIGNAL, options)?;
     common.say(50, &format!("the DPU signals {DPU_SIGNAL}"));
     event.destroy()
-}
-
-/// Opens the representor of the host's device.
-fn open_rep(dev: &Dev, name: &str) -> Result<DevRep> {
-    let reps = DevInfoRep::list(dev)?;
-    let Some(rep) = support::named(&reps, name) else {
-        let known: Vec<_> = reps.iter().map(DevInfoRep::interface_name).collect();
-        return Err(
-            format!("{name} is none of {dev:?}'s representors: {}", known.join(", ")).into()
-        );
-    };
-    Ok(rep.open()?)
 }

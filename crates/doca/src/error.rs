@@ -113,6 +113,19 @@ impl ErrorKind {
 ///
 /// Its text says what was attempted and what to do. To make one on the path of jobs allocates
 /// nothing.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// use verbless_doca::{DevInfo, ErrorKind};
+///
+/// # fn main() {
+/// # let backend = doc::backend();
+/// let error = DevInfo::find_in(&backend, "mlx5_9").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
+/// assert_eq!((error.kind().name(), error.kind().number()), ("DOCA_ERROR_NOT_FOUND", 16));
+/// eprintln!("{error}; in general: {}", error.kind().advice());
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,

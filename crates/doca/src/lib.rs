@@ -48,7 +48,7 @@
 //! | here: [`Error`], [`ErrorKind`], [`Refused`] | `doca_error.h` | what went wrong, what to do |
 //! | here: [`AccessFlags`], [`UserData`], [`PciFuncType`] | `doca_types.h` | generic types |
 //! | [`device`] | `doca_dev.h` | devices and representors: lists, properties, open ones |
-//! | [`Dev::open_from_pd`], [`Dev::open_from_context`] | | the RDMA bridge: rdma-core's devices |
+//! | [`device::bridge`] | | the RDMA bridge: rdma-core's devices, protection domains and keys |
 //! | [`memory`] | `doca_mmap.h` | memory maps, exports |
 //! | [`buffer`] | `doca_buf.h`, `doca_buf_inventory.h` and their kin | buffers, inventories |
 //! | [`context`] | `doca_ctx.h` | work queues, jobs, events |

@@ -7,6 +7,16 @@ use verbless_queue::access::{KeyAccess, RemoteAccess};
 
 /// What a program attaches to a job and gets back with its completion (`union doca_data`): a
 /// number, or a pointer as one.
+///
+/// ```
+/// use verbless_doca::UserData;
+///
+/// let mine = Box::new(5_u32);
+/// let data = UserData::from(&raw const *mine);
+/// // … which comes back in an event:
+/// assert_eq!(data.as_ptr::<u32>().cast_const(), &raw const *mine);
+/// assert_eq!(UserData::from(7).0, 7);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UserData(pub u64);
 
@@ -47,6 +57,14 @@ impl UserData {
 /// | [`RDMA_ATOMIC`](Self::RDMA_ATOMIC) | 3 | a peer use atomics |
 /// | [`DPU_READ_ONLY`](Self::DPU_READ_ONLY) | 4 | the DPU read |
 /// | [`DPU_READ_WRITE`](Self::DPU_READ_WRITE) | 5 | the DPU read and write |
+///
+/// ```
+/// use verbless_doca::AccessFlags;
+///
+/// let access = AccessFlags::LOCAL_READ_WRITE | AccessFlags::DPU_READ_ONLY;
+/// assert!(access.is_dpu() && !access.is_rdma());
+/// assert_eq!(access.bits(), 0b01_0001);
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct AccessFlags(u32);
 
@@ -229,6 +247,21 @@ impl std::str::FromStr for PciAddress {
     }
 }
 
+impl PciAddress {
+    /// What `text`, from which this was read, means among the addresses that there are: if it names
+    /// no domain, that of the only ones that are like it, else 0.
+    pub(crate) fn in_domain_of(self, text: &str, there: impl Iterator<Item = Self>) -> Self {
+        if text.matches(':').count() > 1 {
+            return self;
+        }
+        let mut alike = there.filter(|it| Self { domain: self.domain, ..*it } == self);
+        match alike.next() {
+            Some(first) if alike.all(|it| it == first) => first,
+            _ => self,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,5 +302,23 @@ mod tests {
         for bad in ["", "0b", "0b:00", "0b:20.0", "0b:00.8", "1:2:3:4.5", "0b:00.", "zz:00.0"] {
             assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
         }
+    }
+    #[test]
+    fn an_address_without_a_domain_is_of_the_only_one_that_has_it_or_of_0() {
+        let there = |domains: &[u32]| {
+            let other = PciAddress { domain: 7, bus: 1, device: 0, function: 0 };
+            let alike = |&domain| PciAddress { domain, bus: 0xb, device: 0, function: 2 };
+            let all: Vec<_> = domains.iter().map(alike).chain([other]).collect();
+            let domain = |text: &str| {
+                let address: PciAddress = text.parse().unwrap();
+                address.in_domain_of(text, all.iter().copied()).domain
+            };
+            (domain("0b:00.2"), domain("0000:0b:00.2"), domain("5:0b:00.2"))
+        };
+        assert_eq!(there(&[0]), (0, 0, 5));
+        assert_eq!(there(&[0xfb0b]), (0xfb0b, 0, 5));
+        assert_eq!(there(&[0xfb0b, 0xfb0b]), (0xfb0b, 0, 5), "a function and its sub-functions");
+        assert_eq!(there(&[0xfb0b, 1]), (0, 0, 5));
+        assert_eq!(there(&[]), (0, 0, 5));
     }
 }

@@ -98,6 +98,24 @@ fn a_representor_has_the_address_and_the_vuid_of_the_function_that_it_stands_for
 }
 
 #[test]
+fn a_representor_is_found_by_the_address_of_its_function_or_the_name_of_its_interface() {
+    let card = card();
+    let dev = pf(&card.dpu, "03:00.0");
+    for (by, name) in [("0b:00.3", "pf0vf1"), ("0000:0b:00.0", "pf0hpf"), ("pf0sf0", "pf0sf0")] {
+        assert_eq!(DevInfoRep::find(&dev, by).unwrap().interface_name(), name);
+    }
+    // That of the other PF, and those of nobody.
+    for by in ["0b:00.1", "0001:0b:00.0", "pf1vf0", "", "0b:00"] {
+        let refused = DevInfoRep::find(&dev, by).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotFound);
+        assert!(refused.to_string().contains("pf0hpf, pf0vf0, pf0vf1, pf0sf0"), "{refused}");
+    }
+    let host = pf(&card.host, "0b:00.0");
+    let refused = DevInfoRep::find(&host, "0b:00.0").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotSupported);
+}
+
+#[test]
 fn maps_of_every_host_function_are_imported_by_the_pf_that_represents_it() {
     let card = card();
     let mut imported = 0;

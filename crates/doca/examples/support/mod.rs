@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use verbless_doca::{Dev, DevInfo, DevInfoRep, PciAddress};
+use verbless_doca::{Dev, DevInfo, DevInfoRep, DevRep};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -28,7 +28,7 @@ pub(crate) struct Common {
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Meeting {
-    /// Wait for the other side at this TCP address (127.0.0.1:18600).
+    /// Wait for the other side at this TCP address (127.0.0.1:18600), for as long as it takes.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
     /// Connect to the other side at this TCP address; tries for 30 s.
@@ -61,13 +61,9 @@ impl Common {
     }
 }
 
-/// The representor of this PCI address or name.
-pub(crate) fn named<'a>(reps: &'a [DevInfoRep], name: &str) -> Option<&'a DevInfoRep> {
-    let address: Option<PciAddress> = name.parse().ok();
-    reps.iter().find(|rep| match address {
-        Some(address) => rep.pci_address().ok() == Some(address),
-        None => rep.interface_name() == name,
-    })
+/// Opens the representor of this PCI address or name, if one is named.
+pub(crate) fn representor(dev: &Dev, name: Option<&str>) -> Result<Option<DevRep>> {
+    Ok(name.map(|name| DevInfoRep::find(dev, name)?.open()).transpose()?)
 }
 
 /// The other side, over a TCP connection that carries messages: four bytes of length in network

@@ -6,6 +6,42 @@
 //! | `ibv_context` | a device | [`Dev::open_from_context`] | [`Dev::device`] |
 //! | `ibv_pd` | [`Dev`] | [`Dev::open_from_pd`] | [`Dev::domain`] |
 //! | `ibv_mr` | [`Buf`](crate::Buf) | | [`Buf::mkey`](crate::Buf::mkey) |
+//!
+//! A queue pair of the program's own, beside DOCA's objects in one protection domain:
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! use verbless_command::{Device, KeyAccess};
+//! use verbless_doca::{Dev, DevInfo};
+//! use verbless_queue::wr::Write;
+//! use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Sge};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let backend = doc::backend();
+//! let info = DevInfo::find_in(&backend, "mlx5_0")?;
+//! let domain = Domain::new(&Device::open(&*backend, info.device_info())?)?;
+//! let dev = Dev::open_from_pd(&info, &domain)?;
+//!
+//! # let buffer = doc::data(&dev, b"by a request");
+//! // A buffer of a map of `dev`, in a request of the program's own.
+//! let local = Sge::new(buffer.data(), buffer.data_len() as u32, buffer.mkey(&dev)?);
+//! let region = domain.region(4096, KeyAccess::ALL)?;
+//! let mut cq = domain.completion_queue(&CqConfig::new(16))?;
+//! let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
+//! domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+//! qp.post(&Write::new(local, region.remote(0, buffer.data_len() as usize)?).signaled(), 1)?;
+//! let done = loop {
+//!     if let Some(done) = qp.poll(&mut cq) {
+//!         break done?;
+//!     }
+//! };
+//! assert_eq!(done.cookie, 1);
+//! # let mut bytes = [0; 12];
+//! # region.read_at(0, &mut bytes)?;
+//! # assert_eq!(&bytes, b"by a request");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::os::fd::OwnedFd;
 

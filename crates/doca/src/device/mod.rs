@@ -20,7 +20,7 @@
 //! # }
 //! ```
 
-mod bridge;
+pub mod bridge;
 pub(crate) mod capability;
 mod open;
 mod rep;
@@ -79,7 +79,7 @@ impl DevInfo {
     }
 
     /// The device of this machine with this PCI address (`08:00.0`, `0000:08:00.0`) or name
-    /// (`mlx5_0`).
+    /// (`mlx5_0`). An address without a domain is of domain 0, or of the only domain that has it.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], with a list of what there is.
@@ -93,7 +93,11 @@ impl DevInfo {
     /// As [`DevInfo::find`].
     pub fn find_in(backend: &Arc<dyn Backend>, name: &str) -> Result<Self> {
         let name = match name.parse::<PciAddress>() {
-            Ok(address) => address.to_string(),
+            Ok(address) => {
+                let there = backend.enumerate().unwrap_or_default();
+                let there = there.iter().filter_map(|info| info.pci_address.as_ref()?.parse().ok());
+                address.in_domain_of(name, there).to_string()
+            }
             Err(_) => name.to_owned(),
         };
         let info = backend.find(&name)?;

@@ -1,25 +1,4 @@
 //! Representors (section 3.2 of 2.2; 4.3 and 4.4 of 1.3, which calls them remote devices).
-//!
-//! A DPU has a representor for each function of its host and for each of its own sub-functions, at
-//! the PF that manages the switch they are behind. A [`DevInfoRep`] is listed and asked, a
-//! [`DevRep`] is an open one. The host's device and its representor have the same PCI address and
-//! the same VUID:
-//!
-//! ```
-//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-//! use verbless_doca::{DevInfo, DevInfoRep, PciAddress};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let [_, dpu] = doc::sides();
-//! let dev = DevInfo::find_in(&dpu, "03:00.0")?.open()?;
-//! let wanted: PciAddress = "0b:00.2".parse()?;
-//! let reps = DevInfoRep::list(&dev)?;
-//! let info = reps.iter().find(|rep| rep.pci_address().ok() == Some(wanted));
-//! let rep = info.ok_or("no such function of the host")?.open()?;
-//! assert_eq!(rep.info().interface_name(), "pf0vf0");
-//! # Ok(())
-//! # }
-//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,6 +12,28 @@ use crate::types::{PciAddress, PciFuncType};
 /// What was known of a representor when it was listed (`struct doca_devinfo_rep`, and
 /// `struct doca_devinfo_remote` of 1.3). It outlives the device that it was listed by. Clones are
 /// the same.
+///
+/// A DPU has a representor for each function of its host and for each of its own sub-functions, at
+/// the PF that manages the switch they are behind. The host's device and its representor have the
+/// same PCI address and the same VUID:
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// use verbless_doca::{DevInfo, DevInfoRep, PciAddress};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let [_, dpu] = doc::sides();
+/// let dev = DevInfo::find_in(&dpu, "03:00.0")?.open()?;
+/// let wanted: PciAddress = "0b:00.2".parse()?;
+/// let reps = DevInfoRep::list(&dev)?;
+/// let info = reps.iter().find(|rep| rep.pci_address().ok() == Some(wanted));
+/// let rep = info.ok_or("no such function of the host")?.open()?;
+/// assert_eq!(rep.info().interface_name(), "pf0vf0");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`DevInfoRep::find`] is this in one call.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DevInfoRep(Arc<ListedRep>);
 
@@ -63,6 +64,29 @@ impl DevInfoRep {
         }
         let new = |info| Self(Arc::new(ListedRep { by: by.clone(), info }));
         Ok(listed.into_iter().map(new).collect())
+    }
+
+    /// The representor at `dev` of the function with this PCI address (`0b:00.2`, `0000:0b:00.2`;
+    /// as in [`DevInfo::find`]), or whose interface has this name (`pf0vf0`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], with a list of what there is; as [`DevInfoRep::list`].
+    pub fn find(dev: &Dev, name: &str) -> Result<Self> {
+        let all = Self::list(dev)?;
+        let at = |rep: &Self| rep.pci_address().ok();
+        let address = name.parse().ok();
+        let address =
+            address.map(|it: PciAddress| it.in_domain_of(name, all.iter().filter_map(at)));
+        let found = all.iter().find(|rep| match address {
+            Some(_) => at(rep) == address,
+            None => rep.interface_name() == name,
+        });
+        found.cloned().ok_or_else(|| {
+            let known: Vec<_> = all.iter().map(Self::interface_name).collect();
+            let known = known.join(", ");
+            let text = format!("{name} is none of {dev:?}'s representors, which are: {known}");
+            Error::new(ErrorKind::NotFound, text)
+        })
     }
 
     /// Opens it (`doca_dev_remote_open`).

@@ -72,6 +72,10 @@ impl CopyQueue {
 
     /// Posts several, the last of which tells of all: each with its cookie, and whether it is that
     /// one. On an error the device knows of none of them.
+    ///
+    /// Copies are made in any order, but completed in that of their requests. UCX relies on it as
+    /// well: `uct_rc_mlx5_txqp_process_tx_cqe` ends all up to the one that a CQE names, those of
+    /// `gga_mlx5.c` too.
     pub(super) fn copy_all(
         &mut self,
         copies: impl Iterator<Item = Result<((Sge, Sge), u64, bool)>>,

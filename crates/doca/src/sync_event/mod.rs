@@ -154,6 +154,12 @@ impl SyncEvent {
     /// Waits until the value is greater than `threshold`, and looks all the time
     /// (`doca_sync_event_wait_gt`). Any threshold will do; above `u64::MAX` there is nothing.
     ///
+    /// It waits for good. At the DPU it fails when the host's program ends; at the host, whose
+    /// memory has the value, nothing tells that the DPU's is gone. Who gives up after a time looks
+    /// by [`SyncEvent::get`], or submits [a job](SyncEventCtx::wait_gt), for which
+    /// [`WorkQ::retrieve_within`](crate::WorkQ::retrieve_within) waits so long, and
+    /// [`WorkQ::abort`](crate::WorkQ::abort) ends it.
+    ///
     /// # Errors
     /// As [`SyncEvent::get`].
     pub fn wait_gt(&self, threshold: u64) -> Result<()> {

@@ -122,7 +122,8 @@ declared {
 
     /// Copies memory to memory within the device, on a queue pair that was made for it
     /// (`QpConfig::memory_copies` of verbless-queue). Such requests are not ordered among each
-    /// other, nor with what else the queue pair does, but by a [`Fence::Strong`].
+    /// other, nor with what else the queue pair does, but by a [`Fence::Strong`]; their completions
+    /// are (UCX: `src/uct/ib/mlx5/gga/gga_mlx5.c`).
     MemoryCopy = "memory copy" {
         completes: MemoryCopy, op_mod: 1, class: MemoryCopy, needs: Dma;
         /// Copies what is in `from` to `to`, which has the same length: 1 byte to 2 GiB less one,

@@ -5,9 +5,10 @@
 //! own (`prm/dpa`), so that every function that makes something takes a [`ModelToken`].
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use verbless_devx::{Error, ModelToken, Pd, Uar};
+use verbless_devx::{Error, EventChannel, ModelToken, Pd, Uar};
 use verbless_prm as prm;
 pub use verbless_prm::DpaThreadState;
 use verbless_prm::{DpaAffinity, DpaFault, GeneralObjectType, Structure};
@@ -197,6 +198,8 @@ pub struct DpaProcessInfo {
     pub instructions: u64,
     /// The run that ended it, once its status says so.
     pub crash: Option<DpaCrash>,
+    /// What names it to a debugger of its user's; 0: it may not be debugged.
+    pub udbg_token: u64,
 }
 
 /// The run that ended a process.
@@ -427,6 +430,27 @@ impl DpaProcess {
         UserMemory::on_device(self.heap_umem, self.heap_address, length, self.clone())
     }
 
+    /// The function at this address runs in the process when an error ends it, before
+    /// [`query`](Self::query) says so: with the status as its argument, and with outbox, windows
+    /// and metadata of the run that made the error. Nothing else runs in the process then. What it
+    /// returns, and an error of its own, changes nothing.
+    ///
+    /// # Errors
+    /// The process has had a thread, or has ended.
+    pub fn set_error_handler(&self, address: u64) -> Result<(), Error> {
+        let mut context = prm::DpaProcess::default();
+        context.set_error_handler(address);
+        self.object.modify(context.as_bytes())
+    }
+
+    /// Has its end signal an eventfd, for as long as the channel lives.
+    ///
+    /// # Errors
+    /// EINVAL: the file is no eventfd.
+    pub fn signal_end(&self, channel: &EventChannel, eventfd: BorrowedFd<'_>) -> Result<(), Error> {
+        self.object.signal_changes(channel, eventfd)
+    }
+
     /// Destroys it, and ends whatever runs in it.
     ///
     /// # Errors
@@ -446,7 +470,8 @@ impl DpaProcess {
             address: context.fault_address(),
             registers: std::array::from_fn(|index| context.registers(index)),
         });
-        Ok(DpaProcessInfo { status, instructions: context.instructions(), crash })
+        let (instructions, udbg_token) = (context.instructions(), context.udbg_token());
+        Ok(DpaProcessInfo { status, instructions, crash, udbg_token })
     }
 }
 

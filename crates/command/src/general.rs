@@ -4,11 +4,13 @@
 //! The layout of an object follows its header and depends on its type; this layer carries it, the
 //! layers above describe it.
 
-use verbless_devx::Error;
+use std::os::fd::BorrowedFd;
+
+use verbless_devx::{Error, EventChannel};
 use verbless_prm as prm;
 use verbless_prm::{
-    CreateGeneralObjectIn, CreateGeneralObjectOut, GeneralObjectType, ModifyGeneralObjectIn,
-    ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
+    CreateGeneralObjectIn, CreateGeneralObjectOut, EventType, GeneralObjectType,
+    ModifyGeneralObjectIn, ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
 };
 
 use crate::device::Device;
@@ -81,6 +83,20 @@ impl GeneralObject {
         head.set_obj_type(self.kind).set_obj_id(self.id);
         let mut output = ModifyGeneralObjectOut::zeroed();
         self.owned.object().modify(&[head.as_bytes(), body].concat(), output.as_bytes_mut())
+    }
+
+    /// Has the device's events that the object has changed signal an eventfd, for as long as the
+    /// channel lives.
+    ///
+    /// # Errors
+    /// EINVAL: the device lets users hear of no such event, or the file is no eventfd.
+    pub fn signal_changes(
+        &self,
+        channel: &EventChannel,
+        eventfd: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        let events = [u16::from(EventType::OBJECT_CHANGE.0)];
+        channel.subscribe_eventfd(Some(self.owned.object()), &events, eventfd)
     }
 
     /// DESTROY_GENERAL_OBJECT.

@@ -72,6 +72,16 @@ impl App {
         self.program.symbol(name).map(|symbol| symbol.address)
     }
 
+    /// The function that has the instruction at an address in its processes, and how many bytes
+    /// behind its begin that is.
+    pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
+        let functions = self.program.symbols().filter(|(_, symbol)| symbol.function);
+        let before = functions.filter(|(_, symbol)| symbol.address <= address);
+        let (name, symbol) = before.max_by_key(|(_, symbol)| symbol.address)?;
+        let offset = address - symbol.address;
+        (symbol.length == 0 || offset < symbol.length).then_some((name, offset))
+    }
+
     /// The signatures of its functions with `#[rpc]`, and the names of its event handlers.
     pub fn entry_points(&self) -> impl Iterator<Item = &str> {
         self.program.symbols().filter_map(|(name, _)| name.strip_prefix(SIGNATURES))

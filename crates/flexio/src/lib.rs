@@ -29,6 +29,7 @@
 //! | what programs print | [`stream`] | [`MsgStream::create`] |
 //! | what programs trace | [`tracer`] | [`Tracer::init`] |
 //! | errors, and the numbers that C has for them | [`error`] | [`Error::status`] |
+//! | what a fatal error leaves | [`fatal`] | [`Process::error_fd`], [`Process::core_dump`] |
 //! | what the library tells | [`log`] | [`set_log_level`](log::set_log_level) |
 //!
 //! An object is made by `create` from the process and a plain struct of what can be chosen. It
@@ -37,8 +38,8 @@
 //!
 //! # What ends a process
 //! A fault, the watchdog or the program itself ends a process. From then on, everything that needs
-//! it running answers [`Error::Fatal`] with its status; the status itself
-//! ([`Process::status`]) can be asked, and everything can be destroyed.
+//! it running answers [`Error::Fatal`] with its status. The status itself, crash data and a core
+//! dump are there ([`fatal`]), streams can be flushed, and everything can be destroyed.
 //!
 //! # What can time out
 //! Each waits for [`ProcessConfig::timeout`], and the process goes on after it:
@@ -71,6 +72,7 @@ mod copy;
 pub mod cq;
 pub mod error;
 pub mod event_handler;
+pub mod fatal;
 pub mod function;
 mod heap;
 pub mod log;

@@ -15,6 +15,7 @@ use verbless_queue::{Domain, Memory};
 use crate::app::App;
 use crate::copy::Copier;
 use crate::error::Error;
+use crate::fatal::End;
 use crate::function::{Arguments, Function, Word};
 use crate::heap::Heap;
 use crate::stream::numbers::Streams;
@@ -61,7 +62,8 @@ pub struct Process {
 
 #[derive(Debug)]
 struct ProcessShared {
-    // In the order in which they are dropped: what uses the heap, then the process.
+    // In the order in which they are dropped: what uses the heap and the process, then the process.
+    end: End,
     copier: Mutex<Option<Copier>>,
     heap_memory: Arc<UserMemory>,
     heap: Mutex<Heap>,
@@ -121,6 +123,7 @@ impl Process {
         let heap = Heap::new(object.heap_address(), object.heap_bytes().into());
         Ok(Self {
             shared: Arc::new(ProcessShared {
+                end: End::default(),
                 copier: Mutex::new(None),
                 heap_memory: Arc::new(object.heap()),
                 heap: Mutex::new(heap),
@@ -151,8 +154,8 @@ impl Process {
             )
         };
         let shared = Arc::into_inner(self.shared).ok_or_else(in_use)?;
-        let ProcessShared { copier, heap_memory, object, .. } = shared;
-        drop((copier, heap_memory));
+        let ProcessShared { end, copier, heap_memory, object, .. } = shared;
+        drop((end, copier, heap_memory));
         Arc::into_inner(object).ok_or_else(in_use)?.destroy()?;
         Ok(())
     }
@@ -204,7 +207,7 @@ impl Process {
         &self.shared.heap_memory
     }
 
-    /// Its status, and how it ended if it did.
+    /// Its status, and how it ended if it did (`flexio_err_status_get`).
     ///
     /// # Errors
     /// The device does not answer.
@@ -282,6 +285,11 @@ impl Process {
 
     pub(crate) fn heap(&self) -> MutexGuard<'_, Heap> {
         lock(&self.shared.heap)
+    }
+
+    /// What the host knows of its end.
+    pub(crate) fn end(&self) -> &End {
+        &self.shared.end
     }
 
     /// How long a call or a copy may take.

@@ -176,6 +176,16 @@ fn gdb_hears_of_a_fault_before_it_ends_the_process() -> Result {
 }
 
 #[test]
+fn a_process_that_may_be_debugged_has_a_token_of_its_own() -> Result {
+    let Some(rig) = Rig::new(None)? else { return Ok(()) };
+    let other =
+        Process::create(&rig.device, &App::new("other", &file())?, &ProcessConfig::default())?;
+    let tokens = [rig.process.udbg_token()?, other.udbg_token()?];
+    assert!(!tokens.contains(&0) && tokens[0] != tokens[1], "{tokens:x?}");
+    Ok(())
+}
+
+#[test]
 fn gdb_ends_a_process() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::COUNT, [1 << 40, 1])?;

@@ -37,6 +37,11 @@ impl State {
 }
 
 impl Dpa {
+    /// There is a place for debuggers from now on.
+    pub(crate) fn debug_serve(&self) {
+        self.state().debugging.served = true;
+    }
+
     /// From now on, the next run that begins (at this address) waits for
     /// [`debug_begin`](Self::debug_begin).
     pub(crate) fn debug_want(&self, entry: Option<u64>) {
@@ -138,7 +143,7 @@ impl Dpa {
     }
 
     /// The debugger ends the process of a run.
-    pub(crate) fn debug_kill(&self, turn: &Turn) {
+    pub(crate) fn debug_kill(&self, turn: &mut Turn) {
         let mut state = self.state();
         state.crash(turn, DpaFault::BREAKPOINT.0, 0);
         self.announce(&state);

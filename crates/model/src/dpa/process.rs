@@ -26,6 +26,20 @@ pub(crate) struct Process {
     /// Which stacks and contexts are in use.
     pub(super) slots: Vec<bool>,
     pub(super) state: ProcessState,
+    /// It has, or had, a thread.
+    pub(super) had_thread: bool,
+    /// What runs in it before an error ends it.
+    pub(super) error_handler: Option<ErrorHandler>,
+    /// Its error handler runs: how it ends when that is over.
+    pub(super) ending: Option<(u8, Crash)>,
+}
+
+/// What runs in a process before an error ends it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ErrorHandler {
+    pub entry: u64,
+    /// The stack and context that are kept for it.
+    pub slot: usize,
 }
 
 /// How a process is.
@@ -91,12 +105,20 @@ impl Process {
             windows: BTreeMap::new(),
             slots: vec![false; context::MOST_RUNNERS],
             state: ProcessState::default(),
+            had_thread: false,
+            error_handler: None,
+            ending: None,
         })
     }
 
     /// A stack and a context that are not in use.
     pub(super) fn free_slot(&self) -> Option<usize> {
         self.slots.iter().position(|used| !used)
+    }
+
+    /// Nothing new begins in it: it has ended, or is about to.
+    pub(super) fn ends(&self) -> bool {
+        self.state.status != 0 || self.ending.is_some()
     }
 
     /// It has ended, for this reason.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use verbless_riscv::{AddressSpace, Hart, Registers};
 
 use super::context::{self, NO_ID};
-use super::process::Process;
+use super::process::{ErrorHandler, Process};
 
 /// A thread or a call, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +87,8 @@ pub(super) struct Runner {
     pub resumes: bool,
     /// What the hart had executed when the run began.
     pub began: u64,
+    /// Its run is the error handler of its process.
+    pub handles: bool,
     pub shown: Shown,
 }
 
@@ -116,6 +118,7 @@ impl Runner {
             again: false,
             resumes: false,
             began: 0,
+            handles: false,
             shown: Shown::default(),
         }
     }
@@ -129,15 +132,36 @@ impl Runner {
         if std::mem::take(&mut self.resumes) {
             return;
         }
-        let Start { entry, arguments, metadata, outbox, windows, .. } = self.start;
-        context::write(&process.contexts, self.slot, outbox, windows, metadata);
-        let mut registers = Registers { pc: entry, ..Registers::default() };
-        registers.x[1] = context::RETURN;
-        registers.x[2] = context::stack_top(self.slot);
-        registers.x[4] = context::address(self.slot);
-        registers.x[10..18].copy_from_slice(&arguments);
-        hart.set_registers(&registers);
+        hart.set_registers(&at_entry(&self.start, self.slot, process));
     }
+
+    /// Makes the run, whose hart this is, that of the error handler: with the outbox, windows and
+    /// metadata of the run that ends the process, on a stack of its own.
+    pub(super) fn handle(
+        &mut self,
+        process: &Process,
+        handler: ErrorHandler,
+        status: u8,
+        hart: &mut Hart,
+    ) {
+        (self.handles, self.slot, self.began) = (true, handler.slot, hart.instructions());
+        let mut arguments = [0; 8];
+        arguments[0] = status.into();
+        let start = Start { entry: handler.entry, arguments, ..self.start };
+        hart.set_registers(&at_entry(&start, self.slot, process));
+    }
+}
+
+/// What a run has in its registers when it starts; its context is written.
+fn at_entry(start: &Start, slot: usize, process: &Process) -> Registers {
+    let Start { entry, arguments, metadata, outbox, windows, .. } = *start;
+    context::write(&process.contexts, slot, outbox, windows, metadata);
+    let mut registers = Registers { pc: entry, ..Registers::default() };
+    registers.x[1] = context::RETURN;
+    registers.x[2] = context::stack_top(slot);
+    registers.x[4] = context::address(slot);
+    registers.x[10..18].copy_from_slice(&arguments);
+    registers
 }
 
 fn hart(space: &Arc<AddressSpace>) -> Box<Hart> {
@@ -148,6 +172,8 @@ fn hart(space: &Arc<AddressSpace>) -> Box<Hart> {
 #[cfg(feature = "gdb")]
 #[derive(Debug, Default)]
 pub(super) struct Debugging {
+    /// There is a place for debuggers.
+    pub served: bool,
     /// The next run that begins, or the next that begins there.
     pub wanted: Option<Option<u64>>,
     /// The runner whose runs it has, with its serial number.

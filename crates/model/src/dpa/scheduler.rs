@@ -10,13 +10,17 @@ use verbless_riscv::{Program, Ram};
 use super::context::{self, MOST_CONFIGS};
 use super::coredump;
 use super::partitions::Sharing;
-use super::process::{Process, ProcessState};
+use super::process::{ErrorHandler, Process, ProcessState};
 use super::registers::{Outbox, Window};
 use super::runner::{Runner, RunnerId, RunnerState, Shown, Start};
 use super::state::State;
 use super::turns::Waker;
 use super::units::Units;
 use crate::profile::DpaNumbers;
+
+/// What the tokens of processes for debuggers begin with.
+#[cfg(feature = "gdb")]
+const DEBUG_TOKEN: u64 = u64::from_be_bytes(*b"udbg\0\0\0\0");
 
 /// How large a DPA is.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +67,8 @@ pub(crate) enum Refused {
     NoConfig,
     /// The function is in no partition of execution units.
     NoPartition,
+    /// The process has had a thread.
+    HadThread,
 }
 
 /// The DPA of a function.
@@ -171,6 +177,38 @@ impl Dpa {
         self.settled().processes.get(&number).map(|process| process.state)
     }
 
+    /// What runs in a process before an error ends it.
+    pub(crate) fn set_error_handler(&self, process: u32, entry: u64) -> Result<(), Refused> {
+        let mut state = self.state();
+        let process = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
+        if process.ends() {
+            return Err(Refused::NoProcess);
+        }
+        if process.had_thread {
+            return Err(Refused::HadThread);
+        }
+        let kept = process.error_handler.map(|handler| handler.slot);
+        let slot = kept.or_else(|| process.free_slot()).ok_or(Refused::Full)?;
+        process.slots[slot] = true;
+        process.error_handler = Some(ErrorHandler { entry, slot });
+        Ok(())
+    }
+
+    /// The processes that have ended since this was asked last.
+    pub(crate) fn take_ended(&self) -> Vec<u32> {
+        std::mem::take(&mut self.state().ended)
+    }
+
+    /// What names a process to a debugger; 0: there is no place for debuggers.
+    pub(crate) fn debug_token(&self, process: u32) -> u64 {
+        #[cfg(feature = "gdb")]
+        if self.state().debugging.served {
+            return DEBUG_TOKEN | u64::from(process);
+        }
+        let _ = process;
+        0
+    }
+
     /// Gives a process an outbox; what it knows it by.
     pub(crate) fn add_outbox(&self, process: u32, uar_page: u32) -> Result<u16, Refused> {
         let mut state = self.state();
@@ -238,7 +276,7 @@ impl Dpa {
         if !windows || !has(start.outbox, room.outboxes.contains_key(&start.outbox)) {
             return Err(Refused::NoConfig);
         }
-        if room.state.status != 0 {
+        if room.ends() {
             return Err(Refused::NoProcess);
         }
         let slot = room.free_slot().ok_or(Refused::Full)?;
@@ -246,6 +284,7 @@ impl Dpa {
             return Err(Refused::NoUnit);
         }
         room.slots[slot] = true;
+        room.had_thread |= matches!(id, RunnerId::Thread(_));
         state.runners.insert(id, Runner::new(serial, process, slot, start));
         if matches!(id, RunnerId::Call(_)) {
             state.wake(id);
@@ -259,7 +298,7 @@ impl Dpa {
         let mut state = self.state();
         let state = &mut *state;
         let runner = state.runners.get_mut(&RunnerId::Thread(thread)).ok_or(Refused::NoProcess)?;
-        if state.processes.get(&runner.process).is_none_or(|it| it.state.status != 0) {
+        if state.processes.get(&runner.process).is_none_or(Process::ends) {
             return Err(Refused::NoProcess);
         }
         runner.start.arguments[0] = argument;
@@ -293,7 +332,8 @@ impl Dpa {
     }
 
     pub(super) fn announce(&self, state: &State) {
-        if !state.ready.is_empty() || state.card.lock().owes() {
+        let news = !state.ready.is_empty() || !state.ended.is_empty();
+        if news || state.card.lock().owes() {
             self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake();
         }
     }

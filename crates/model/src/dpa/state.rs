@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) halted: bool,
     /// Bytes of all processes.
     pub(super) bytes: u64,
+    /// Processes that have ended, of which nobody has been told.
+    pub(super) ended: Vec<u32>,
     #[cfg(feature = "gdb")]
     pub(super) debugging: super::runner::Debugging,
     /// Harts that somebody lets go on, by the serial number of their runner.
@@ -62,6 +64,7 @@ impl State {
             serials: 0,
             halted: false,
             bytes: 0,
+            ended: Vec::new(),
             #[cfg(feature = "gdb")]
             debugging: Default::default(),
             out: BTreeMap::new(),
@@ -120,7 +123,8 @@ impl State {
     pub(super) fn is_too_long(&self, turn: &Turn) -> bool {
         let Some(process) = self.of_turn(turn) else { return false };
         let (runner, process) = (&self.runners[&turn.id], &self.processes[&process]);
-        !runner.start.polling && turn.hart.instructions() - runner.began > process.watchdog
+        (!runner.start.polling || runner.handles)
+            && turn.hart.instructions() - runner.began > process.watchdog
     }
 
     pub(super) fn wake(&mut self, id: RunnerId) {
@@ -203,7 +207,11 @@ impl State {
         self.stop(runner.serial);
         self.release(id);
         self.card.lock().sharing.unbind(runner.start.affinity);
-        if let Some(process) = self.processes.get_mut(&runner.process) {
+        if runner.handles {
+            self.end_process(runner.process);
+        }
+        // A core dump has the stacks that were in use when the process ended.
+        if let Some(process) = self.processes.get_mut(&runner.process).filter(|it| !it.ends()) {
             process.slots[runner.slot] = false;
         }
     }
@@ -211,6 +219,9 @@ impl State {
     /// A run is over; its hart goes back to it.
     pub(super) fn end_run(&mut self, turn: &mut Turn, end: End) -> Next {
         let is_call = matches!(turn.id, RunnerId::Call(_));
+        if self.runners.get(&turn.id).is_some_and(|runner| runner.handles) {
+            return self.crash(turn, DpaFault::FINISHED.0, 0);
+        }
         if is_call && !matches!(end, End::Return(_)) {
             // A call has a result; only threads have a next run.
             return self.crash(turn, DpaFault::SYSTEM_CALL.0, 0);
@@ -259,19 +270,53 @@ impl State {
         serials.into_iter().for_each(|serial| self.stop(serial));
     }
 
-    /// The run ends its process, and all that runs in it.
-    pub(super) fn crash(&mut self, turn: &Turn, status: u8, address: u64) -> Next {
+    /// The run ends its process, and all that runs in it. Of an error, the process's error handler
+    /// hears first: the run goes on as that.
+    pub(super) fn crash(&mut self, turn: &mut Turn, status: u8, address: u64) -> Next {
         let Some(number) = self.of_turn(turn) else { return Next::Over };
-        let registers = turn.hart.registers();
-        let crash = Crash { runner: turn.id, address, registers };
-        let took = self.runners.get(&turn.id).map_or(0, |it| turn.hart.instructions() - it.began);
-        if let Some(process) = self.processes.get_mut(&number) {
-            process.state.instructions += took;
-            process.end(status, crash);
+        let crash = Crash { runner: turn.id, address, registers: turn.hart.registers() };
+        let Some(runner) = self.runners.get_mut(&turn.id) else { return Next::Over };
+        let Some(process) = self.processes.get_mut(&number) else { return Next::Over };
+        process.state.instructions += turn.hart.instructions() - runner.began;
+        if process.ending.is_none() {
+            process.ending = Some((status, crash));
+            let handler = process.error_handler.filter(|_| status != DpaFault::FINISHED.0);
+            if let Some(handler) = handler {
+                runner.handle(process, handler, status, &mut turn.hart);
+                self.stop_others(number, turn.id);
+                self.collect();
+                return Next::Goes;
+            }
         }
-        let all: Vec<_> =
-            self.runners.iter().filter(|(_, it)| it.process == number).map(|(&id, _)| id).collect();
-        for id in all {
+        self.end_process(number);
+        Next::Over
+    }
+
+    /// Whatever else runs in a process stops for good, while its error handler runs.
+    fn stop_others(&mut self, process: u32, handler: RunnerId) {
+        let others =
+            self.runners.iter().filter(|(id, it)| it.process == process && **id != handler);
+        for id in others.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.release(id);
+            if let Some(runner) = self.runners.get_mut(&id) {
+                runner.hart = None;
+                if runner.state != RunnerState::Finished {
+                    // It ends with the process: until then, a call has no result.
+                    runner.state = RunnerState::Waiting;
+                }
+                let serial = runner.serial;
+                self.stop(serial);
+            }
+        }
+    }
+
+    /// A process ends as it is about to, and all that runs in it.
+    fn end_process(&mut self, number: u32) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Some((status, crash)) = process.ending.take() else { return };
+        process.end(status, crash);
+        let runners = self.runners.iter().filter(|(_, runner)| runner.process == number);
+        for id in runners.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.release(id);
             if let Some(runner) = self.runners.get_mut(&id) {
                 runner.state = RunnerState::Finished;
@@ -280,8 +325,8 @@ impl State {
                 self.stop(serial);
             }
         }
+        self.ended.push(number);
         self.collect();
-        Next::Over
     }
 
     /// The outbox by which a run asked.

@@ -160,9 +160,9 @@ impl Dpa {
                 turn.hart.complete(0);
             }
             Given::Refused => {
-                state.crash(turn, DpaFault::WINDOW.0, turn.asked);
+                let next = state.crash(turn, DpaFault::WINDOW.0, turn.asked);
                 self.announce(state);
-                return false;
+                return matches!(next, Next::Goes);
             }
         }
         true

@@ -32,7 +32,10 @@ pub(crate) fn spawn(
     }
     // A model that goes is seen in time.
     listener.set_nonblocking(true)?;
-    dpas.iter().for_each(|(_, dpa)| dpa.debug_want(entry));
+    for (_, dpa) in &dpas {
+        dpa.debug_serve();
+        dpa.debug_want(entry);
+    }
     let shared = Arc::downgrade(shared);
     let serve = move || {
         while shared.strong_count() > 0 {
@@ -115,9 +118,9 @@ impl<'a> Program<'a> {
 
     /// The debugger is gone; with `kill` it has asked for the end of the process.
     fn leave(self, kill: bool) {
-        let Some(Held { dpa, turn, over, .. }) = self.holds else { return };
+        let Some(Held { dpa, mut turn, over, .. }) = self.holds else { return };
         if kill {
-            dpa.debug_kill(&turn);
+            dpa.debug_kill(&mut turn);
         }
         dpa.debug_leave(turn, over);
     }

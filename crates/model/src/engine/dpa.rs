@@ -8,6 +8,8 @@
 use std::num::NonZero;
 use std::sync::{Arc, Weak};
 
+use verbless_prm::GeneralObjectType;
+
 use super::cqe::Completion;
 use super::doorbell;
 use super::function::Function;
@@ -45,6 +47,13 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
         let mut worked = false;
         for at in 0..dpas.len() {
             let (id, dpa) = &dpas[(first + at) % dpas.len()];
+            let ended = dpa.take_ended();
+            if !ended.is_empty() {
+                let Some(shared) = shared.upgrade() else { return };
+                shared
+                    .with_function(*id, |world| tell_ended(&mut world.functions[*id], dpa, &ended));
+                worked = true;
+            }
             let Some(turn) = dpa.turn() else { continue };
             worked = true;
             let mut asked = dpa.run(turn);
@@ -72,13 +81,26 @@ pub(super) fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &A
 /// Gives one run of a function that is at hand a turn; false: none waits for one.
 pub(super) fn step(world: &mut World, id: usize) -> bool {
     let Some(dpa) = world.functions[id].hca.dpa.clone() else { return false };
-    let Some(turn) = dpa.turn() else { return false };
+    let ended = dpa.take_ended();
+    tell_ended(&mut world.functions[id], &dpa, &ended);
+    let Some(turn) = dpa.turn() else { return !ended.is_empty() };
     let mut asked = dpa.run(turn);
     while let Some((turn, ask)) = asked {
         let given = serve(world, id, &turn, &ask);
         asked = dpa.answer(turn, &ask, given);
     }
     true
+}
+
+/// Tells software of processes that have ended: each makes an event.
+fn tell_ended(function: &mut Function, dpa: &Dpa, ended: &[u32]) {
+    for &number in ended {
+        // Its number may be another's meanwhile.
+        let there = dpa.process(number).is_some_and(|state| state.status != 0);
+        if there && !function.hca.fatal {
+            function.events().object(GeneralObjectType::DPA_PROCESS, number);
+        }
+    }
 }
 
 /// Does what a run of function `id` asks of the device.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use verbless_prm::hot::event_type;
 use verbless_prm::{
-    CqErrorSyndrome, Eqe, EqeCompletion, EqeCqError, EqePortState, EqeQpSrq, EqeQueueType,
-    EventType, PortChangeSubtype,
+    CqErrorSyndrome, Eqe, EqeCompletion, EqeCqError, EqeObjectChange, EqePortState, EqeQpSrq,
+    EqeQueueType, EventType, GeneralObjectType, PortChangeSubtype,
 };
 
 use crate::dpa::Dpa;
@@ -107,6 +107,13 @@ impl Events<'_> {
     fn queue(&mut self, kind: u8, queue_type: EqeQueueType, number: u32) {
         let data = *EqeQpSrq::zeroed().set_type(queue_type).set_qpn_rqn_sqn(number).as_bytes();
         self.post(kind, 0, data);
+    }
+
+    /// A general object has changed.
+    pub(super) fn object(&mut self, kind: GeneralObjectType, number: u32) {
+        let mut data = EqeObjectChange::zeroed();
+        data.set_obj_type(kind).set_obj_id(number);
+        self.post(event_type::OBJECT_CHANGE, 0, *data.as_bytes());
     }
 
     /// A CQ takes no more CQEs.

@@ -564,6 +564,7 @@ macro_rules! kinds {
                 commands: {
                     user CreateGeneralObjectIn of DPA_PROCESS => dpa::create_process;
                     user QueryGeneralObjectIn of DPA_PROCESS => dpa::query_process;
+                    user ModifyGeneralObjectIn of DPA_PROCESS => dpa::modify_process;
                     user DestroyGeneralObjectIn of DPA_PROCESS => dpa::destroy_process;
                 }
             }

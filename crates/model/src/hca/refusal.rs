@@ -262,6 +262,8 @@ refusals! {
     DpaModifySelect = 0xde, BAD_PARAM, "modify_field_select names a field that is not there.";
     DpaTooManyGroups = 0xdd, NO_RES,
         "There are as many groups of execution units, or partitions, as may be.";
+    DpaHasThreads = 0xdf, BAD_RES_STATE,
+        "The process has had a thread: its error handler is set before the first one.";
     DpaEntry = 0xcf, BAD_PARAM, "The address of the handler or function is 0 or odd.";
 
     WrongLink = 0xa0, BAD_PARAM, "The command is not for the link layer of the ports.";

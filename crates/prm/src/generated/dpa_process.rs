@@ -46,7 +46,7 @@ structure! {
     /// Source: model.
     DpaProcess, DpaProcessLayout, 0x180 bytes = "dpa_process" {
         sources: ["model"];
-        reserved: [(352, 23), (576, 12), (608, 160), (2816, 256)];
+        reserved: [(352, 23), (576, 12), (608, 32), (2816, 256)];
         /// UMEM that holds the ELF file; it is read by CREATE and not used afterwards. `0x00`
         bin_umem_id set_bin_umem_id: number(u32, 0, 32);
         /// Bytes of heap, rounded up to 4 KiB. `0x04`
@@ -77,6 +77,13 @@ structure! {
         fault_address set_fault_address: number(u64, 512, 64);
         /// Number of the thread or call whose run ended the process (read only). `0x48.19:0`
         fault_runner set_fault_runner: number(u32, 588, 20);
+        /// Address of the function that runs in the process when an error ends it, before its
+        /// status says so; 0: none. MODIFY sets it, as long as the process has had no thread.
+        /// `0x50, 8 bytes`
+        error_handler set_error_handler: number(u64, 640, 64);
+        /// What names the process to a debugger of its user's; 0: it may not be debugged (read
+        /// only). `0x58, 8 bytes`
+        udbg_token set_udbg_token: number(u64, 704, 64);
         /// x0 to x31 of that run when it was stopped (read only). `0x60, 256 bytes`
         registers set_registers: number(u64, 768, 64) [32];
     }

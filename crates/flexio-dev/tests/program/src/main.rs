@@ -143,6 +143,27 @@ fn panics(index: usize) -> u8 {
     [1, 2, 3][index]
 }
 
+// What runs before an error ends the process.
+
+#[event_handler]
+fn on_error(status: u64) {
+    msg_err!(Stream::DEFAULT, "it ends with {status}");
+}
+
+#[event_handler]
+fn on_error_fails(status: u64) -> Next {
+    msg_err!(Stream::DEFAULT, "it ends with {status}");
+    system::error(201)
+}
+
+#[event_handler]
+fn on_error_spins(status: u64) {
+    msg_err!(Stream::DEFAULT, "it ends with {status}");
+    loop {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A handler that finishes by itself when it has run so often; each end both by value and by call.
 #[event_handler]
 fn runs(least: u64) -> Next {

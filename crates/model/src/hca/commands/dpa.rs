@@ -64,6 +64,7 @@ impl Call<'_> {
             Refused::NoUnit => Refusal::DpaUnit,
             Refused::NoConfig => Refusal::DpaConfig,
             Refused::NoPartition => Refusal::DpaPartitionless,
+            Refused::HadThread => Refusal::DpaHasThreads,
         }
     }
 }
@@ -92,6 +93,9 @@ pub(super) fn create_process(
 ) -> Outcome {
     let dpa = call.dpa()?;
     let context: DpaProcess = call.context(input)?;
+    if context.error_handler() != 0 {
+        return Err(Refusal::Unsupported);
+    }
     let umem = call.find(kind::Umem, context.bin_umem_id())?;
     let length = context.bin_bytes();
     let file = umem.memory.slice(context.bin_umem_offset(), length);
@@ -146,6 +150,7 @@ pub(super) fn query_process(
     let state = call.dpa()?.process(number).ok_or(Refusal::NoSuchDpaProcess)?;
     context.set_status(state.status);
     context.set_instructions(state.instructions);
+    context.set_udbg_token(call.dpa()?.debug_token(number));
     if let Some(crash) = &state.crash {
         let (in_call, runner) = match crash.runner {
             RunnerId::Thread(number) => (false, number),
@@ -161,6 +166,27 @@ pub(super) fn query_process(
     }
     output.set_obj_id(number);
     call.show(&context)
+}
+
+/// MODIFY_GENERAL_OBJECT of a process: what runs in it before an error ends it.
+pub(super) fn modify_process(
+    call: &mut Call<'_>,
+    input: &ModifyGeneralObjectIn,
+    _: &mut ModifyGeneralObjectOut,
+) -> Outcome {
+    let number = input.obj_id();
+    let mut given: DpaProcess = call.body()?;
+    let handler = entry(given.error_handler())?;
+    given.set_error_handler(0);
+    if given.as_bytes() != DpaProcess::default().as_bytes() {
+        return Err(Refusal::Unsupported);
+    }
+    call.find(kind::DpaProcess, number)?;
+    let set = call.dpa()?.set_error_handler(number, handler);
+    set.map_err(|refused| call.refused(refused))?;
+    call.change(kind::DpaProcess, number, |process| {
+        process.context.set_error_handler(handler);
+    })
 }
 
 /// DESTROY_GENERAL_OBJECT of a process, which ends whatever it does.

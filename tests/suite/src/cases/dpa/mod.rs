@@ -5,7 +5,7 @@ pub(super) mod events;
 pub(super) mod partitions;
 mod program;
 pub(super) mod programs;
-mod rig;
+pub(super) mod rig;
 
 use std::time::{Duration, Instant};
 

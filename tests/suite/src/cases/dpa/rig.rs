@@ -419,15 +419,15 @@ impl Sender {
 }
 
 /// A core file, as far as the cases look at it.
-pub(super) struct Core<'a> {
+pub(in crate::cases) struct Core<'a> {
     /// pc, then x1 to x31.
-    pub(super) registers: [u64; 32],
+    pub(in crate::cases) registers: [u64; 32],
     /// Address and bytes of each part of memory.
     memory: Vec<(u64, &'a [u8])>,
 }
 
 impl<'a> Core<'a> {
-    pub(super) fn parse(file: &'a [u8]) -> Result<Self, Stop> {
+    pub(in crate::cases) fn parse(file: &'a [u8]) -> Result<Self, Stop> {
         let broken = || Stop::fail("the core file is broken");
         let word = |at: usize| {
             let bytes = file.get(at..at + 8)?.first_chunk()?;
@@ -456,7 +456,7 @@ impl<'a> Core<'a> {
     }
 
     /// The word at an address of the process.
-    pub(super) fn word(&self, address: u64) -> Result<u64, Stop> {
+    pub(in crate::cases) fn word(&self, address: u64) -> Result<u64, Stop> {
         let found = self.memory.iter().find_map(|(base, bytes)| {
             let at = address.checked_sub(*base)? as usize;
             Some(u64::from_le_bytes(*bytes.get(at..at + 8)?.first_chunk()?))

@@ -45,7 +45,7 @@ const TRANSPORTS: [Transport; 4] = [Transport::Rc, Transport::Window, Transport:
 pub(super) struct Seen(Arc<Mutex<Vec<Message>>>);
 
 impl Seen {
-    fn output(&self) -> Output {
+    pub(super) fn output(&self) -> Output {
         let seen = self.0.clone();
         Output::messages(move |message| seen.lock().expect("no panic").push(message.clone()))
     }
@@ -54,7 +54,7 @@ impl Seen {
         self.0.lock().expect("no panic").clone()
     }
 
-    fn texts(&self) -> Vec<String> {
+    pub(super) fn texts(&self) -> Vec<String> {
         self.all().into_iter().map(|message| message.text).collect()
     }
 

@@ -1,0 +1,226 @@
+//! What a fatal error leaves: its status, a file that polls, crash data, a core dump; and what runs
+//! in the process before it ends.
+//!
+//! ```ignore
+//! process.set_error_handler(&program::ON_ERROR)?;
+//! let ended = process.error_fd()?; // for select, poll or epoll
+//! // ...
+//! if process.error_status()? != 0 {
+//!     process.crash_data(None)?;
+//!     process.core_dump(None)?;
+//!     process.display_error(&mut std::io::stderr())?;
+//! }
+//! ```
+//!
+//! All of it works after the process has ended, when everything else answers
+//! [`Error::Fatal`](crate::Error::Fatal).
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use verbless_command::{DpaProcess, DpaProcessInfo, ErrorKind};
+use verbless_devx::EventChannel;
+use verbless_queue::Memory;
+
+use crate::error::Error;
+use crate::function::Handler;
+use crate::process::Process;
+
+/// What the host knows of its process's end.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    signal: OnceLock<Signal>,
+    displayed: AtomicBool,
+}
+
+/// An eventfd that the device's event signals.
+#[derive(Debug)]
+struct Signal {
+    // The subscription goes before the file.
+    _channel: EventChannel,
+    file: EventFd,
+}
+
+impl Signal {
+    fn new(process: &DpaProcess, channel: EventChannel) -> Result<Self, Error> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let file = EventFd::from_value_and_flags(0, flags).map_err(failed("making an eventfd"))?;
+        process.signal_end(&channel, file.as_fd())?;
+        Ok(Self { _channel: channel, file })
+    }
+}
+
+fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Error {
+    move |error| Error::Failed(format!("{what}: {error}"))
+}
+
+/// Where a name does not begin with a slash and cannot be made here, it is made there.
+const ELSEWHERE: &str = "/tmp";
+/// Room for a core dump at first, beside that of the heap.
+const ROOM: u64 = 1 << 20;
+
+impl Process {
+    /// Has an event handler of the program run in the process when an error ends it, before
+    /// anything says that it has ended (`flexio_process_error_handler_set`). Its argument is the
+    /// status; outbox, windows and metadata are those of the run that made the error. Nothing else
+    /// runs in the process by then; what the handler writes to message streams and through windows
+    /// reaches the host. It does not run when the process finishes without an error.
+    ///
+    /// 3.2.0 takes a handle, which is a constant of [`embed!`](crate::embed); 2022 took a name:
+    /// [`Handler::named`].
+    ///
+    /// # Errors
+    /// The program has no such event handler; an event handler was made for the process before;
+    /// the process has ended.
+    pub fn set_error_handler(&self, handler: &Handler) -> Result<(), Error> {
+        let address = self.app().address_of_handler(handler)?;
+        self.object().set_error_handler(address).map_err(|error| match self.fatal_or(error) {
+            Error::Device(error) if error.kind() == ErrorKind::Command => Error::Failed(format!(
+                "{} did not become the error handler, which is set before the first event handler \
+                 is made: {error}",
+                handler.name()
+            )),
+            other => other,
+        })
+    }
+
+    /// Whether an error that nothing mends has ended the process: the number of its status, 0 if
+    /// none has (`flexio_err_status`). [`display_error`](Self::display_error) alone makes it 0
+    /// again; [`status`](Self::status) tells of the end for good.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn error_status(&self) -> Result<u8, Error> {
+        let status = self.status()?.status.0;
+        Ok(if self.end().displayed.load(Ordering::Relaxed) { 0 } else { status })
+    }
+
+    /// Writes how the process has ended, and its registers, if it has (`flexio_err_display`, which
+    /// writes to stderr). [`error_status`](Self::error_status) is 0 from then on, and
+    /// [`error_fd`](Self::error_fd) has nothing to read.
+    ///
+    /// # Errors
+    /// The device does not answer; the text cannot be written.
+    pub fn display_error(&self, to: &mut impl Write) -> Result<(), Error> {
+        let info = self.status()?;
+        if info.status.runs() {
+            return Ok(());
+        }
+        to.write_all(self.report(&info).as_bytes()).map_err(failed("writing an error"))?;
+        self.end().displayed.store(true, Ordering::Relaxed);
+        if let Some(signal) = self.end().signal.get() {
+            // EAGAIN: it was read, or the event is on its way.
+            let _ = signal.file.read();
+        }
+        Ok(())
+    }
+
+    /// A file that has something to read once the process has ended, for select, poll and epoll
+    /// (`flexio_err_handler_fd`). It is an eventfd: whoever reads its 8 bytes has heard of it. It
+    /// lives as long as the process.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EMFILE, of too many files.
+    pub fn error_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        let signal = &self.end().signal;
+        if signal.get().is_none() {
+            let made = Signal::new(self.object(), self.device().event_channel(true)?)?;
+            // Of an end before this, no event comes any more.
+            if !self.status()?.status.runs() {
+                made.file.write(1).map_err(failed("writing to an eventfd"))?;
+            }
+            // If two ask at a time, one is enough.
+            let _ = signal.set(made);
+        }
+        Ok(signal.get().ok_or_else(|| Error::Failed("no eventfd".into()))?.file.as_fd())
+    }
+
+    /// Writes how the process has ended to stderr and to a file: status, place in the program,
+    /// registers (`flexio_crash_data`). The file is named by the device's number N of the process:
+    /// `flexio_dev.N.crash`, or `path` with `.N.crash` behind it; unless that begins with a slash,
+    /// it is in the current directory, or if it cannot be made there, in `/tmp`. Returns where.
+    ///
+    /// # Errors
+    /// The process has not ended; the file cannot be written.
+    pub fn crash_data(&self, path: Option<&Path>) -> Result<PathBuf, Error> {
+        let info = self.status()?;
+        if info.status.runs() {
+            return Err(Error::Failed(format!(
+                "process {} of {} has not ended: there is no crash data",
+                self.object().id(),
+                self.app().name()
+            )));
+        }
+        let text = self.report(&info);
+        eprint!("{text}");
+        self.save(path, "crash", text.as_bytes())
+    }
+
+    /// Writes a core dump of the process, for gdb and readelf (`flexio_coredump_create`): an ELF
+    /// file of its memory, without windows, and the registers of the run that ended it. It is
+    /// named as that of [`crash_data`](Self::crash_data), with `core` for `crash`. Returns where.
+    ///
+    /// # Errors
+    /// There is no memory for it; the file cannot be written.
+    pub fn core_dump(&self, path: Option<&Path>) -> Result<PathBuf, Error> {
+        let mut room = self.app().elf().len() as u64 + self.heap_info().size + ROOM;
+        loop {
+            let memory = Memory::allocate(usize::try_from(room).map_err(failed("a core dump"))?)?;
+            let registered = memory.register(self.device())?;
+            let length = self.device().dump_dpa_core(self.object(), &registered, 0)?;
+            if length > room {
+                room = length;
+                continue;
+            }
+            let mut file = vec![0; length as usize];
+            memory.read_at(0, &mut file).map_err(verbless_command::Error::from)?;
+            return self.save(path, "core", &file);
+        }
+    }
+
+    /// What names the process to a debugger of its user's; 0: it may not be debugged
+    /// (`flexio_process_udbg_token_get`). The model allows it where it serves a debugger:
+    /// `verbless-model run --gdb`, `Model::debug_programs`.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn udbg_token(&self) -> Result<u64, Error> {
+        Ok(self.status()?.udbg_token)
+    }
+
+    /// How it ended, in words.
+    fn report(&self, info: &DpaProcessInfo) -> String {
+        let mut text = format!("process {} of {}: {info}\n", self.object().id(), self.app().name());
+        if let Some(crash) = &info.crash
+            && let Some((function, offset)) = self.app().function_at(crash.pc)
+        {
+            let _ = writeln!(text, "pc is {offset:#x} bytes behind the begin of {function}");
+        }
+        text
+    }
+
+    fn save(&self, path: Option<&Path>, kind: &str, bytes: &[u8]) -> Result<PathBuf, Error> {
+        let mut name = path.unwrap_or(Path::new("flexio_dev")).as_os_str().to_owned();
+        name.push(format!(".{}.{kind}", self.object().id()));
+        let (path, file) = create(PathBuf::from(name))?;
+        let written = { file }.write_all(bytes);
+        written.map_err(failed(&format!("writing {}", path.display())))?;
+        Ok(path)
+    }
+}
+
+/// A new file of this name, here or elsewhere.
+fn create(path: PathBuf) -> Result<(PathBuf, File), Error> {
+    let make = |path: PathBuf| -> io::Result<_> { Ok((path.clone(), File::create(&path)?)) };
+    let made = match make(path.clone()) {
+        Err(_) if path.is_relative() => make(Path::new(ELSEWHERE).join(&path)),
+        made => made,
+    };
+    made.map_err(failed(&format!("making {}", path.display())))
+}

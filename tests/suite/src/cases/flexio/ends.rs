@@ -1,0 +1,233 @@
+//! What a fatal error leaves: its status, a file that polls, what the error handler has said, crash
+//! data, a core dump.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use verbless_command::DpaStatus;
+use verbless_flexio::stream::{MsgStream, SyncMode};
+use verbless_flexio::{Error, Function, Handler, MsgStreamConfig, Process};
+use verbless_prm::DpaFault;
+
+use super::super::dpa::rig::Core;
+use super::rig::{Rig, add, ends_with};
+use super::streams::Seen;
+use super::{failed, fatal};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq};
+
+cases!(
+    "flexio_ends",
+    "What a fatal error leaves: status, a file that polls, crash data, a core dump.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    the_error_status_is_reset_by_its_display_alone,
+    a_file_polls_once_its_process_has_ended,
+    the_error_handler_runs_before_its_process_ends,
+    an_error_handler_that_fails_leaves_the_first_error,
+    the_error_handler_is_set_before_the_first_event_handler,
+    crash_data_and_a_core_dump_are_there_after_a_fatal_error,
+    a_process_without_a_debugger_has_no_token_for_one,
+);
+
+fn the_error_status_is_reset_by_its_display_alone(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let mut text = Vec::new();
+    ensure_eq!(process.error_status()?, 0, "the status of a process that runs");
+    process.display_error(&mut text)?;
+    ensure!(text.is_empty(), "a process that runs has an error to display");
+    fatal("the call that ends it", process.call(ends_with(), (200,)))?;
+    for _ in 0..2 {
+        ensure_eq!(process.error_status()?, 200, "the status, however often it is asked");
+        ensure_eq!(process.status()?.status, DpaStatus(200), "the status that stays");
+    }
+    process.display_error(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let lines = ["of shown: it ended itself with error 200", "in call ", "x0 0000000000000000"];
+    for line in lines {
+        ensure!(text.contains(line), "{line:?} is not in what is displayed:\n{text}");
+    }
+    ensure_eq!(process.error_status()?, 0, "the status once it was displayed");
+    ensure_eq!(process.status()?.status, DpaStatus(200), "the status that stays");
+    fatal("a call", process.call(add(), (1, 2)))?;
+    Ok(process.destroy()?)
+}
+
+/// Which of the files has something to read, if one has within so many milliseconds.
+fn readable(epoll: &Epoll, milliseconds: u16) -> Result<Option<u64>, Stop> {
+    let mut events = [EpollEvent::empty(); 2];
+    let count = epoll.wait(&mut events, milliseconds).map_err(std::io::Error::from)?;
+    ensure!(count < 2, "two files have something to read");
+    Ok((count == 1).then(|| events[0].data()))
+}
+
+fn watch(epoll: &Epoll, file: BorrowedFd<'_>, number: u64) -> Result<(), Stop> {
+    let event = EpollEvent::new(EpollFlags::EPOLLIN, number);
+    Ok(epoll.add(file, event).map_err(std::io::Error::from)?)
+}
+
+fn a_file_polls_once_its_process_has_ended(lab: &Lab) -> Result<(), Stop> {
+    const PATIENCE: u16 = 10_000;
+    let rigs = [Rig::new(lab)?, Rig::new(lab)?];
+    let epoll = Epoll::new(EpollCreateFlags::empty()).map_err(std::io::Error::from)?;
+    for (number, rig) in (0..).zip(&rigs) {
+        watch(&epoll, rig.process.error_fd()?, number)?;
+    }
+    quiet("a file of a process that runs", || readable(&epoll, 0).transpose())?;
+    fatal("the call", rigs[1].process.call(ends_with(), (200,)))?;
+    ensure_eq!(readable(&epoll, PATIENCE)?, Some(1), "the file of the process that has ended");
+    ensure_eq!(rigs[1].process.error_status()?, 200, "its status");
+    rigs[1].process.display_error(&mut std::io::sink())?;
+    quiet("the file after its display", || readable(&epoll, 0).transpose())?;
+    ensure_eq!(rigs[0].process.call(add(), (40, 2))?, 42, "the other process goes on");
+    // A file that is asked for afterwards says so at once.
+    let [rig, _] = rigs;
+    epoll.delete(rig.process.error_fd()?).map_err(std::io::Error::from)?;
+    let late = Rig::new(lab)?.process;
+    fatal("the call", late.call(ends_with(), (200,)))?;
+    watch(&epoll, late.error_fd()?, 7)?;
+    ensure_eq!(readable(&epoll, 0)?, Some(7), "a file of a process that had ended");
+    Ok(())
+}
+
+/// The messages of a process with an error handler that an error ends, in order, and its status.
+fn messages(
+    process: &Process,
+    handler: &Handler,
+    end: impl FnOnce() -> Result<(), Stop>,
+) -> Result<Vec<String>, Stop> {
+    process.set_error_handler(handler)?;
+    let seen = Seen::default();
+    let config =
+        MsgStreamConfig { sync_mode: SyncMode::Async, ..MsgStreamConfig::default_stream() };
+    let stream = MsgStream::create(process, &config, seen.output())?;
+    end()?;
+    stream.flush()?;
+    stream.destroy()?;
+    Ok(seen.texts())
+}
+
+/// Reads through a window that is not there; the status that the process has then.
+fn fault(process: &Process) -> Result<DpaStatus, Stop> {
+    let peek = Function::<(u16, u32, u64), u64>::named("peek");
+    match process.call(peek, (77, 0xabcd, 0)) {
+        Err(Error::Fatal(status)) if (1..64).contains(&status.0) => Ok(status),
+        other => Err(Stop::fail(format!("an access to nowhere: {other:?}"))),
+    }
+}
+
+fn the_error_handler_runs_before_its_process_ends(lab: &Lab) -> Result<(), Stop> {
+    let handler = Handler::named("on_error");
+    let process = Rig::new(lab)?.process;
+    let said =
+        messages(&process, &handler, || fatal("the call", process.call(ends_with(), (200,))))?;
+    ensure_eq!(said, ["it ends with 200"], "what the error handler says");
+    ensure_eq!(process.status()?.status, DpaStatus(200), "the status");
+    process.destroy()?;
+
+    let process = Rig::new(lab)?.process;
+    let mut status = DpaStatus(0);
+    let said = messages(&process, &handler, || {
+        status = fault(&process)?;
+        Ok(())
+    })?;
+    ensure_eq!(said, [format!("it ends with {}", status.0)], "what it says of a fault");
+    let crash = process.status()?.crash.ok_or_else(|| Stop::fail("no crash"))?;
+    let at = process.app().function_at(crash.pc).map(|(name, _)| name.to_owned());
+    ensure!(at.as_deref() != Some("on_error"), "the crash is the handler's, not the fault's");
+    process.destroy()?;
+
+    let process = Rig::new(lab)?.process;
+    let said = messages(&process, &handler, || {
+        match process.call(Function::<(), ()>::named("finishes"), ()) {
+            Err(Error::Fatal(DpaStatus(status))) if status == DpaFault::FINISHED.0 => Ok(()),
+            other => Err(Stop::fail(format!("a call that finishes its process: {other:?}"))),
+        }
+    })?;
+    ensure!(said.is_empty(), "the error handler ran without an error: {said:?}");
+    Ok(process.destroy()?)
+}
+
+fn an_error_handler_that_fails_leaves_the_first_error(lab: &Lab) -> Result<(), Stop> {
+    for handler in ["on_error_fails", "on_error_spins"] {
+        let config = verbless_flexio::ProcessConfig { watchdog: 10_000_000, ..<_>::default() };
+        let process = Rig::with(lab, &config)?.process;
+        let said = messages(&process, &Handler::named(handler), || {
+            fatal("the call", process.call(ends_with(), (200,)))
+        })?;
+        ensure_eq!(said, ["it ends with 200"], "what {handler} says");
+        ensure_eq!(process.status()?.status, DpaStatus(200), "the status with {handler}");
+        process.destroy()?;
+    }
+    Ok(())
+}
+
+fn the_error_handler_is_set_before_the_first_event_handler(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    let process = &rig.process;
+    failed("no such handler", process.set_error_handler(&Handler::named("missing")), "missing")?;
+    failed("an RPC", process.set_error_handler(&Handler::named("add")), "event handler add")?;
+    // A later one takes the place of the first; calls do not count.
+    process.set_error_handler(&Handler::named("on_error_fails"))?;
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "a call");
+    process.set_error_handler(&Handler::named("on_error"))?;
+    let handler = rig.handler("drain")?;
+    let late = || process.set_error_handler(&Handler::named("on_error"));
+    failed("one behind the first event handler", late(), "before the first event handler")?;
+    handler.destroy()?;
+    failed("one when that is gone", late(), "before the first event handler")?;
+    fatal("the call", process.call(ends_with(), (200,)))?;
+    fatal("one after the end", late())
+}
+
+/// A directory of its own, which goes with its contents.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self, Stop> {
+        let path = std::env::temp_dir().join(format!("verbless-ends-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn crash_data_and_a_core_dump_are_there_after_a_fatal_error(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let directory = Directory::new()?;
+    let path = directory.0.join("ended");
+    failed("crash data of a process that runs", process.crash_data(Some(&path)), "not ended")?;
+    let buffer = process.alloc_from(&0x1122_3344_5566_7788_u64.to_le_bytes())?;
+    let status = fault(&process)?;
+    let number = process.object().id();
+    let text = process.crash_data(Some(&path))?;
+    ensure_eq!(text, path.with_extension(format!("{number}.crash")), "where crash data is");
+    let text = std::fs::read_to_string(text)?;
+    ensure!(text.contains(&status.to_string()) && text.contains("x31 "), "crash data:\n{text}");
+    let dump = process.core_dump(Some(&path))?;
+    ensure_eq!(dump, path.with_extension(format!("{number}.core")), "where the core dump is");
+    let file = std::fs::read(dump)?;
+    let core = Core::parse(&file)?;
+    let crash = process.status()?.crash.ok_or_else(|| Stop::fail("no crash"))?;
+    ensure_eq!(core.registers[0], crash.pc, "pc");
+    ensure_eq!(core.registers[1..], crash.registers[1..], "registers");
+    ensure_eq!(core.word(buffer.address())?, 0x1122_3344_5566_7788, "a word of its heap");
+    // The stack of the call is there, though the call is gone.
+    core.word(crash.registers[2] & !7)?;
+    let nowhere = process.core_dump(Some(Path::new("/dev/null/here")));
+    failed("a core dump into nothing", nowhere, "/dev/null/here")?;
+    drop(buffer);
+    Ok(process.destroy()?)
+}
+
+fn a_process_without_a_debugger_has_no_token_for_one(lab: &Lab) -> Result<(), Stop> {
+    ensure_eq!(Rig::new(lab)?.process.udbg_token()?, 0, "the token");
+    Ok(())
+}

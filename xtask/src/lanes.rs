@@ -108,6 +108,7 @@ impl Drop for Taken<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
@@ -124,7 +125,7 @@ mod tests {
                 seen.lock().unwrap()[one].extend(others);
             }
             drop(now);
-            std::thread::sleep(Duration::from_millis(150));
+            std::thread::sleep(Duration::from_millis(50));
             running.lock().unwrap().retain(|&other| other != index);
             index
         });
@@ -132,14 +133,39 @@ mod tests {
         seen.into_inner().unwrap()
     }
 
+    /// Begins the next step that may run; its index.
+    fn begin(state: &mut State) -> Option<usize> {
+        let (index, place) = state.next().and_then(|at| state.steps.remove(at))?;
+        state.busy.push(place);
+        Some(index)
+    }
+
     #[test]
     fn steps_of_one_place_follow_each_other_and_others_run_beside_them() {
-        let places =
-            [Resource::Debug, Resource::Debug, Resource::Guest, Resource::Own, Resource::Own];
-        let beside = beside(&places);
-        assert!(!beside[0].contains(&1), "{beside:?}");
-        assert_eq!(beside[0].first(), Some(&2), "the first that may run: {beside:?}");
-        assert!(beside.iter().all(|others| !others.is_empty()), "{beside:?}");
+        use Resource::{Debug, Guest, Own};
+        let steps = [Debug, Debug, Guest, Own, Own].into_iter().enumerate().collect();
+        let mut state = State { steps, busy: Vec::new() };
+        // The first that may run, which is not the second of a place in use.
+        let begun: Vec<_> = std::iter::from_fn(|| begin(&mut state)).collect();
+        assert_eq!(begun, [0, 2, 3, 4]);
+        state.busy.retain(|place| *place != Debug);
+        assert_eq!(begin(&mut state), Some(1));
+
+        let beside = beside(&[Debug; 3]);
+        assert!(beside.iter().all(Vec::is_empty), "{beside:?}");
+    }
+
+    #[test]
+    fn two_steps_run_at_a_time() {
+        let running = AtomicUsize::new(0);
+        let met = run(&[Resource::Own; 2], |_| {
+            running.fetch_add(1, Ordering::Relaxed);
+            // Each stays until both have begun.
+            let waits = (0..6000).take_while(|_| running.load(Ordering::Relaxed) < 2);
+            waits.for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+            running.load(Ordering::Relaxed) == 2
+        });
+        assert_eq!(met, [true; 2]);
     }
 
     #[test]

@@ -15,8 +15,15 @@ use crate::Result;
 
 /// The crates that the conformance suite is about. A command's encoding is for the tests of its own
 /// crate: the suite uses few of them, and none in every form.
-const OF_THE_SUITE: [&str; 5] =
-    ["verbless-ring", "verbless-queue", "verbless-devx", "verbless-model", "verbless-model-kernel"];
+const OF_THE_SUITE: [&str; 7] = [
+    "verbless-ring",
+    "verbless-queue",
+    "verbless-devx",
+    "verbless-doca",
+    "verbless-flexio",
+    "verbless-model",
+    "verbless-model-kernel",
+];
 const SUITE: &str = "verbless-conformance";
 /// The least that tests may take before they count as hung; else so many times what they take
 /// without a mutant.

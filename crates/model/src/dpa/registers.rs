@@ -233,3 +233,6 @@ impl Outbox {
         Asked::Device(Ask::Ring { outbox: id, uar_page: self.uar_page, doorbell })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Loads and stores of a program, as the registers take them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use verbless_riscv::{AddressSpace, PAGE, Ram, Transfer};
+
+use super::outbox::{
+    BUFFER, BUSY, CC_DB, CC_DB_MSB, CQ_DB, EMU_CAP, EMU_CAP_TRIGGER, EQ_DB_NO_REARM, EQ_DB_REARM,
+    ERROR, RXC_RD, RXT_DB, SW_RESERVE, SXD_DB, UCTL,
+};
+use super::{Ask, Asked, Doorbell, Outbox, Window, errno};
+use crate::dpa::context::{OUTBOXES, WINDOW_CONFIGS, WINDOWS};
+use crate::dpa::process::{Process, ProcessState};
+
+const UAR_PAGE: u32 = 0x77;
+const OUTBOX: u64 = OUTBOXES + 3 * PAGE;
+
+/// A process with outbox 3 and window 5, and nothing else.
+fn process() -> Process {
+    Process {
+        space: Arc::new(AddressSpace::new([]).unwrap()),
+        contexts: Ram::new(PAGE),
+        bytes: 0,
+        watchdog: 1,
+        outboxes: [(3, Outbox::new(UAR_PAGE))].into(),
+        windows: BTreeMap::from([(5, Window { pd: 9, mkey: 0x1200 })]),
+        slots: Vec::new(),
+        state: ProcessState::default(),
+        had_thread: false,
+        error_handler: None,
+        ending: None,
+    }
+}
+
+/// What came of it, in a form that can be compared.
+#[derive(Debug, PartialEq)]
+enum Came {
+    Value(u64),
+    Errno(u32),
+    Device(Ask),
+    Fault,
+}
+
+fn transfer(process: &mut Process, address: u64, size: u64, store: Option<u64>) -> Came {
+    match process.transfer(&Transfer { address, size, store }) {
+        Asked::Done(value) => Came::Value(value),
+        Asked::Errno(errno) => Came::Errno(errno),
+        Asked::Device(ask) => Came::Device(ask),
+        Asked::Nothing => Came::Fault,
+    }
+}
+
+fn load(process: &mut Process, address: u64, size: u64) -> Came {
+    transfer(process, address, size, None)
+}
+
+fn store(process: &mut Process, address: u64, size: u64, value: u64) -> Came {
+    transfer(process, address, size, Some(value))
+}
+
+fn ring(doorbell: Doorbell) -> Came {
+    Came::Device(Ask::Ring { outbox: 3, uar_page: UAR_PAGE, doorbell })
+}
+
+#[test]
+fn an_address_in_a_window_asks_for_memory_by_its_key_and_one_in_no_window_is_a_fault() {
+    let mut process = process();
+    let at = |window: u64, address: u64| WINDOWS | window << 48 | address;
+    let reach = |mkey, address, size, store| {
+        Came::Device(Ask::Reach { window: 5, pd: 9, mkey, address, size, store })
+    };
+    let far = 0xffff_ffff_fff8;
+    assert_eq!(load(&mut process, at(5, far), 8), reach(0x1200, far, 8, None));
+    assert_eq!(store(&mut process, at(5, 0), 2, 0xab), reach(0x1200, 0, 2, Some(0xab)));
+    for window in [0, 4, 6, 255] {
+        assert_eq!(load(&mut process, at(window, far), 8), Came::Fault, "window {window}");
+    }
+}
+
+#[test]
+fn the_configuration_of_a_window_is_its_key_in_a_word_of_32_bits() {
+    let mut process = process();
+    let config = WINDOW_CONFIGS + 5 * 64;
+    assert_eq!(load(&mut process, config, 4), Came::Value(0x1200));
+    assert_eq!(store(&mut process, config, 4, 0x3400), Came::Value(0));
+    assert_eq!(load(&mut process, config, 4), Came::Value(0x3400));
+    let through = load(&mut process, WINDOWS | 5 << 48, 1);
+    assert!(matches!(through, Came::Device(Ask::Reach { mkey: 0x3400, .. })), "{through:?}");
+    for (address, size) in [(config, 8), (config, 2), (config + 4, 4), (config + 64, 4)] {
+        assert_eq!(load(&mut process, address, size), Came::Fault, "{size} at {address:#x}");
+        assert_eq!(store(&mut process, address, size, 1), Came::Fault);
+    }
+    assert_eq!(process.windows[&5].mkey, 0x3400);
+}
+
+#[test]
+fn each_doorbell_takes_its_numbers_from_the_bits_of_one_store() {
+    const VALUE: u64 = 0xfedc_ba98_7654_3210;
+    let doorbells = [
+        (CQ_DB, Doorbell::ArmCq { cqn: 0x54_3210, consumer: 0xdc_ba98 }),
+        (SXD_DB, Doorbell::Send { number: 0xdc_ba98, index: 0x3210 }),
+        (RXT_DB, Doorbell::Trigger { cqn: 0x54_3210 }),
+        (EQ_DB_REARM, Doorbell::UpdateEq { eqn: 0x54_3210, consumer: 0x2dc_ba98, arm: true }),
+        (EQ_DB_NO_REARM, Doorbell::UpdateEq { eqn: 0x54_3210, consumer: 0x2dc_ba98, arm: false }),
+        (EMU_CAP, Doorbell::Emulated { cqn: 0x54_3210, number: 0x2dc_ba98, arm: true }),
+        (EMU_CAP_TRIGGER, Doorbell::Emulated { cqn: 0x54_3210, number: 0x2dc_ba98, arm: false }),
+        (RXC_RD, Doorbell::ReadEmulated { number: 0x195_0c84 }),
+        (CC_DB, Doorbell::Other(CC_DB)),
+        (CC_DB_MSB, Doorbell::Other(CC_DB_MSB)),
+    ];
+    for (register, doorbell) in doorbells {
+        let mut process = process();
+        assert_eq!(store(&mut process, OUTBOX + register, 8, VALUE), ring(doorbell));
+        assert_eq!(store(&mut process, OUTBOX + register, 4, VALUE), Came::Fault, "{register:#x}");
+        assert_eq!(load(&mut process, OUTBOX + register, 8), Came::Fault, "{register:#x}");
+    }
+}
+
+#[test]
+fn a_doorbell_whose_outbox_was_not_asked_before_is_lost_and_the_next_look_says_so() {
+    let mut process = process();
+    let (uctl, doorbell) = (OUTBOX + UCTL, OUTBOX + RXT_DB);
+    let rung = || ring(Doorbell::Trigger { cqn: 1 });
+    assert_eq!(load(&mut process, uctl, 8), Came::Value(0));
+    assert_eq!(store(&mut process, doorbell, 8, 1), rung());
+    assert_eq!(store(&mut process, doorbell, 8, 1), Came::Errno(errno::BUSY));
+    assert_eq!(load(&mut process, uctl, 4), Came::Value(BUSY | ERROR));
+    assert_eq!(load(&mut process, uctl, 4), Came::Value(ERROR), "it stays until the next doorbell");
+    assert_eq!(store(&mut process, doorbell, 8, 1), rung());
+    assert_eq!(load(&mut process, uctl, 8), Came::Value(BUSY));
+    assert_eq!(load(&mut process, uctl, 8), Came::Value(0));
+}
+
+#[test]
+fn an_outbox_keeps_a_word_for_software_and_what_a_doorbell_has_read() {
+    let mut process = process();
+    let (kept, buffer) = (OUTBOX + SW_RESERVE, OUTBOX + BUFFER);
+    assert_eq!(store(&mut process, kept, 8, 0x1234_5678_9abc_def0), Came::Value(0));
+    assert_eq!(load(&mut process, kept, 8), Came::Value(0x1234_5678_9abc_def0));
+    assert_eq!(load(&mut process, kept, 4), Came::Fault);
+    process.outboxes.get_mut(&3).unwrap().set_buffer(0x99);
+    assert_eq!(load(&mut process, buffer, 4), Came::Value(0x99));
+    assert_eq!(load(&mut process, buffer, 8), Came::Value(0x99));
+    assert_eq!(load(&mut process, buffer, 2), Came::Fault);
+    assert_eq!(store(&mut process, buffer, 8, 1), Came::Fault);
+    assert_eq!(store(&mut process, OUTBOX + UCTL, 8, 1), Came::Fault);
+    for of_others in [OUTBOX - PAGE, OUTBOX + PAGE] {
+        assert_eq!(load(&mut process, of_others + UCTL, 8), Came::Fault);
+    }
+}
+
+#[test]
+fn a_process_has_what_it_asked_by_as_long_as_it_is_the_same() {
+    let mut process = process();
+    let ask = |uar_page| Ask::Ring { outbox: 3, uar_page, doorbell: Doorbell::Other(0) };
+    let reach = |window, pd| Ask::Reach { window, pd, mkey: 0, address: 0, size: 1, store: None };
+    assert!(process.has(&ask(UAR_PAGE)) && !process.has(&ask(UAR_PAGE + 1)));
+    assert!(process.has(&reach(5, 9)) && !process.has(&reach(5, 8)) && !process.has(&reach(6, 9)));
+    process.outboxes.clear();
+    assert!(!process.has(&ask(UAR_PAGE)));
+}

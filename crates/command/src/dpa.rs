@@ -1,5 +1,4 @@
-//! The DPA: processes from ELF files, threads that CQ events start, calls of functions, outboxes,
-//! windows, core dumps.
+//! The DPA: processes from ELF files, threads that CQ events start, calls of functions, core dumps.
 //!
 //! What hardware's commands look like is published nowhere. These layouts are the software model's
 //! own (`prm/dpa`), so that every function that makes something takes a [`ModelToken`].
@@ -8,7 +7,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use verbless_devx::{Error, EventChannel, ModelToken, Pd, Uar};
+use verbless_devx::{Error, EventChannel, ModelToken};
 use verbless_prm as prm;
 pub use verbless_prm::DpaThreadState;
 use verbless_prm::{DpaAffinity, DpaFault, GeneralObjectType, Structure};
@@ -16,6 +15,7 @@ use verbless_prm::{DpaAffinity, DpaFault, GeneralObjectType, Structure};
 use crate::device::Device;
 use crate::general::GeneralObject;
 use crate::memory::UserMemory;
+use crate::reach::{DpaOutbox, DpaWindow};
 
 /// No outbox or window.
 const NONE: u16 = 0xffff;
@@ -42,6 +42,7 @@ pub struct DpaProcess {
     heap_address: u64,
     heap_bytes: u32,
     heap_umem: u32,
+    serial: u64,
 }
 
 /// The execution units on which something may run.
@@ -235,22 +236,6 @@ impl fmt::Display for DpaProcessInfo {
     }
 }
 
-/// A page of doorbells for the threads of a process.
-#[derive(Debug)]
-pub struct DpaOutbox {
-    object: GeneralObject,
-    id: u16,
-    _parents: (Arc<DpaProcess>, Arc<Uar>),
-}
-
-/// A window of a process to memory that keys of a protection domain lead to.
-#[derive(Debug)]
-pub struct DpaWindow {
-    object: GeneralObject,
-    id: u16,
-    _parents: (Arc<DpaProcess>, Pd),
-}
-
 impl Device {
     /// Makes a process.
     ///
@@ -275,6 +260,7 @@ impl Device {
             heap_address: shown.heap_address(),
             heap_bytes: shown.heap_bytes(),
             heap_umem: shown.device_umem_id(),
+            serial: shown.serial(),
         }))
     }
 
@@ -339,38 +325,6 @@ impl Device {
         Ok(DpaCall { object, _parents: (process.clone(), entry.clone()) })
     }
 
-    /// Makes an outbox, by which a process rings for queues that name this UAR page.
-    ///
-    /// # Errors
-    /// The process has ended, or has as many as it may.
-    pub fn create_dpa_outbox(
-        &self,
-        process: &Arc<DpaProcess>,
-        uar: &Arc<Uar>,
-    ) -> Result<Arc<DpaOutbox>, Error> {
-        let mut context = prm::DpaOutbox::default();
-        context.set_process_id(process.id()).set_uar_page(uar.page_id());
-        let object = make(self, GeneralObjectType::DPA_OUTBOX, &context)?;
-        let id = query::<prm::DpaOutbox>(&object)?.config_id();
-        Ok(Arc::new(DpaOutbox { object, id, _parents: (process.clone(), uar.clone()) }))
-    }
-
-    /// Makes a window. The process says which key it leads to; the key must be of this domain.
-    ///
-    /// # Errors
-    /// The process has ended, or has as many as it may.
-    pub fn create_dpa_window(
-        &self,
-        process: &Arc<DpaProcess>,
-        pd: &Pd,
-    ) -> Result<Arc<DpaWindow>, Error> {
-        let mut context = prm::DpaWindow::default();
-        context.set_process_id(process.id()).set_pd(pd.pdn());
-        let object = make(self, GeneralObjectType::DPA_WINDOW, &context)?;
-        let id = query::<prm::DpaWindow>(&object)?.config_id();
-        Ok(Arc::new(DpaWindow { object, id, _parents: (process.clone(), pd.clone()) }))
-    }
-
     /// Writes a core dump of a process, an ELF file, into registered memory from byte `offset` on,
     /// and says how many bytes it has. If that is more than the memory has, nothing was written.
     pub fn dump_dpa_core(
@@ -411,6 +365,11 @@ impl DpaProcess {
     /// Its number.
     pub fn id(&self) -> u32 {
         self.object.id()
+    }
+
+    /// Tells it from every process that its function has or had.
+    pub fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Address of the heap's first byte, as the process sees it.
@@ -524,36 +483,6 @@ impl DpaCall {
     }
 
     /// Ends it, whatever it does.
-    pub fn destroy(self) -> Result<(), Error> {
-        self.object.destroy()
-    }
-}
-
-impl DpaOutbox {
-    /// What the process knows it by.
-    pub fn id(&self) -> u16 {
-        self.id
-    }
-
-    /// Destroys it.
-    ///
-    /// # Errors
-    /// A thread or call begins with it.
-    pub fn destroy(self) -> Result<(), Error> {
-        self.object.destroy()
-    }
-}
-
-impl DpaWindow {
-    /// What the process knows it by.
-    pub fn id(&self) -> u16 {
-        self.id
-    }
-
-    /// Destroys it.
-    ///
-    /// # Errors
-    /// A thread or call begins with it.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }

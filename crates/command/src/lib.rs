@@ -24,6 +24,7 @@ mod owned;
 mod path;
 mod qp;
 mod query;
+mod reach;
 mod rmp;
 mod rq;
 mod send;
@@ -35,8 +36,8 @@ pub use caps::{CapMode, CapPage, Caps};
 pub use cq::{CqAttr, CqElement, CqObject, CqOptions, Moderation};
 pub use device::Device;
 pub use dpa::{
-    Affinity, DpaCall, DpaCallState, DpaCrash, DpaEntry, DpaOutbox, DpaProcess, DpaProcessAttr,
-    DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState, DpaWindow,
+    Affinity, DpaCall, DpaCallState, DpaCrash, DpaEntry, DpaProcess, DpaProcessAttr,
+    DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState,
 };
 pub use dpa_units::{DpaCaps, DpaGroup, DpaPartition, DpaPartitionAttr};
 pub use emulated::{
@@ -49,6 +50,7 @@ pub use mkey::{KeyMemory, Klm, MkeyAttr, MkeyObject, check_access};
 pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
 pub use qp::{DatagramAttr, InitAttr, Mtu, QpAttr, QpObject, RtrAttr, RtsAttr, RtsChange};
 pub use query::Adapter;
+pub use reach::{DpaOutbox, DpaUarExtension, DpaWindow};
 pub use rmp::{RmpAttr, RmpObject};
 pub use rq::{RqAttr, RqObject, RqWqes};
 pub use sq::{SqAttr, SqObject};

@@ -7,6 +7,7 @@
 
 use crate::context::ThreadContext;
 use crate::mmio;
+use crate::status::Failed;
 
 /// Numbers of the system calls; `docs/dpa.md` has what they do.
 mod number {
@@ -19,20 +20,36 @@ mod number {
     pub(super) const ACTIVATE: u64 = 7;
     pub(super) const YIELD: u64 = 8;
     pub(super) const YIELD_AND_RETRIGGER: u64 = 9;
+    pub(super) const EXTEND: u64 = 10;
+    pub(super) const RING: u64 = 11;
 }
 
-/// Makes a system call that comes back. What the system reads of the process's memory, and what it
+/// Makes a system call that comes back, and gives what it answers. What the system reads of the process's memory, and what it
 /// writes there, is the thread context's.
 #[inline(always)]
-fn call(number: u64, argument: u64) {
-    // SAFETY: the system changes a0 and nothing else that the compiler knows; not marked `nomem`,
-    // so that the context is written before and read after it.
+fn call_with(number: u64, arguments: [u64; 3]) -> u64 {
+    let [argument, second, third] = arguments;
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
-    unsafe {
-        core::arch::asm!("ecall", in("a7") number, inout("a0") argument => _, options(nostack));
+    {
+        let answer;
+        // SAFETY: the system changes a0 and nothing else that the compiler knows; not marked
+        // `nomem`, so that the context is written before and read after it.
+        unsafe {
+            core::arch::asm!("ecall", in("a7") number, inout("a0") argument => answer,
+                in("a1") second, in("a2") third, options(nostack));
+        }
+        answer
     }
     #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
-    unreachable!("system call {number} with {argument}: this is compiled for documentation only");
+    unreachable!(
+        "system call {number} with {argument}, {second}, {third}: this is compiled for \
+         documentation only"
+    );
+}
+
+#[inline(always)]
+fn call(number: u64, argument: u64) {
+    call_with(number, [argument, 0, 0]);
 }
 
 /// Makes a system call that does not.
@@ -167,6 +184,35 @@ pub fn pause() {
 pub fn activate(number: u32) {
     mmio::in_order();
     call(number::ACTIVATE, number.into());
+}
+
+/// That a doorbell or an outbox was refused, as a system call answers.
+fn checked(answer: u64) -> Result<(), Failed> {
+    if answer == 0 { Ok(()) } else { Err(Failed) }
+}
+
+/// The outbox of the thread's context rings from now on for the queues of the extended UAR that the
+/// host knows as `device` (`flexio_uar_get_extended_id`), or with `None` for its own again
+/// (`flexio_dev_outbox_config_uar_extension`). That stays so for whoever uses the outbox, also in
+/// later runs.
+///
+/// # Errors
+/// The thread has no outbox. That there is no such extension shows when it rings, in
+/// [`errno`](ThreadContext::errno).
+pub fn extend_outbox(device: Option<u32>) -> Result<(), Failed> {
+    mmio::in_order();
+    checked(call_with(number::EXTEND, [device.unwrap_or(u32::MAX).into(), 0, 0]))
+}
+
+/// QP or SQ `number` of the extended UAR `device` has WQEs up to the WQEBB index `pi`
+/// (`flexio_dev_cross_device_ring_db`). No outbox is needed.
+///
+/// # Errors
+/// The process has no such extension, or that reaches no such queue; then
+/// [`errno`](ThreadContext::errno) says so, too.
+pub fn ring_device(device: u32, number: u32, pi: u16) -> Result<(), Failed> {
+    mmio::before_doorbell();
+    checked(call_with(number::RING, [device.into(), number.into(), pi.into()]))
 }
 
 /// Ends the run here: the next event goes on behind this call, with stack and registers as they are

@@ -12,7 +12,9 @@ use crate::uar::Uar;
 #[derive(Debug, Clone, Default)]
 pub struct OutboxConfig {
     /// The UAR whose queues it rings for; without one, the process's. Newer versions of the C
-    /// library ignore what is given here and take the process's.
+    /// library ignore what is given here and take the process's. One that was extended
+    /// ([`Uar::extend`]) is what the other context of 2022 was; programs may change to another
+    /// extension and to the process's own queues.
     pub uar: Option<Uar>,
     /// Doorbells of congestion control, which the model does not have: `true` is refused.
     pub congestion_control: bool,
@@ -29,22 +31,31 @@ impl Outbox {
     /// Makes one (`flexio_outbox_create`).
     ///
     /// # Errors
-    /// The process has ended, or has as many as it may; congestion control is wanted.
+    /// The process has ended, or has as many as it may; the UAR is of another
+    /// context and was not extended to this process; congestion control is wanted.
     pub fn create(process: &Process, config: &OutboxConfig) -> Result<Self, Error> {
         if config.congestion_control {
             let why = "doorbells of congestion control (en_pcc) are not supported";
             return Err(Error::Failed(why.into()));
         }
         let uar = config.uar.clone().unwrap_or_else(|| process.uar());
-        if uar.extended_id().is_some() {
-            let why = "doorbells of queues of another device context are not supported: the host \
-                       rings for them";
-            return Err(Error::Failed(why.into()));
-        }
-        let object = process
-            .device()
-            .create_dpa_outbox(process.object(), uar.page())
-            .map_err(|error| process.fatal_or(error))?;
+        let (device, owner) = (process.device(), process.object());
+        let object = match uar.extension() {
+            Some(extension) => {
+                if !Arc::ptr_eq(uar.process().object(), owner) {
+                    let why = "the outbox's UAR was extended to another process";
+                    return Err(Error::Failed(why.into()));
+                }
+                device.create_extended_dpa_outbox(owner, process.uar().page(), extension)
+            }
+            None if !uar.page().context().is(device) => {
+                let why = "the outbox's UAR is of another device context, and was not extended to \
+                           the process (Uar::extend)";
+                return Err(Error::Failed(why.into()));
+            }
+            None => device.create_dpa_outbox(owner, uar.page()),
+        };
+        let object = object.map_err(|error| process.fatal_or(error))?;
         Ok(Self { object, uar })
     }
 

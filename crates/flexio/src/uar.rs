@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use verbless_command::Device;
+use verbless_command::{Device, DpaUarExtension};
 use verbless_devx::UarKind;
 
 use crate::error::Error;
@@ -12,6 +12,8 @@ use crate::process::Process;
 /// that name the same.
 #[derive(Debug, Clone)]
 pub struct Uar {
+    // What lets the process ring goes before the page.
+    extension: Option<Arc<DpaUarExtension>>,
     page: Arc<verbless_devx::Uar>,
     process: Process,
 }
@@ -29,29 +31,42 @@ impl Uar {
 
     /// One of a page that there is (`flexio_uar_create` of 2022).
     pub fn of(process: &Process, page: Arc<verbless_devx::Uar>) -> Self {
-        Self { page, process: process.clone() }
+        Self { extension: None, page, process: process.clone() }
     }
 
-    /// One of another device context, by which queues of that context are rung
-    /// (`flexio_uar_extend`). The host rings it: outboxes of the process do not reach another
-    /// context.
+    /// One of another device context, whose queues the process rings for then
+    /// (`flexio_uar_extend`): of another function of the card, or of the same one opened a second
+    /// time. Queues of that context name the new UAR by [`Uar::id`], programs by
+    /// [`Uar::extended_id`]; an outbox may begin with it
+    /// ([`OutboxConfig::uar`](crate::OutboxConfig::uar)).
     ///
     /// # Errors
-    /// The context is the process's; the device has no UAR left.
+    /// The context is the process's; the device is not of the same card, or the process's function
+    /// does not reach it, as one of the host does not reach the DPU's; it has no UAR left.
     pub fn extend(&self, device: &Device) -> Result<Self, Error> {
         if device.is(self.process.device()) {
             let why = "a UAR is extended to another device context than the process's, which this \
                        is";
             return Err(Error::Failed(why.into()));
         }
+        let token = device.as_model().ok_or_else(|| {
+            Error::Failed("a UAR is extended to devices of verbless's model only".into())
+        })?;
         let page = Arc::new(device.uar_alloc(UarKind::NonCached)?);
-        Ok(Self::of(&self.process, page))
+        let (owner, process) = (self.process.device(), self.process.object());
+        let extension = device.create_dpa_uar_extension(&token, &page, owner, process)?;
+        crate::log::debug!("extended to UAR {:#x}: {:#x}", page.page_id(), extension.device_id());
+        Ok(Self { extension: Some(Arc::new(extension)), ..Self::of(&self.process, page) })
     }
 
-    /// The number of one that [`Uar::extend`] has made, by which queues of that context name it
-    /// (`flexio_uar_get_extended_id`); `None` of one of the process's own context.
+    /// What programs of the process name one by that [`Uar::extend`] has made
+    /// (`flexio_uar_get_extended_id`, a `flexio_uar_device_id`); `None` of any other.
     pub fn extended_id(&self) -> Option<u32> {
-        (!self.page.context().is(self.process.device())).then(|| self.id())
+        self.extension.as_ref().map(|extension| extension.device_id())
+    }
+
+    pub(crate) const fn extension(&self) -> Option<&Arc<DpaUarExtension>> {
+        self.extension.as_ref()
     }
 
     /// Its number, by which queues name it (`flexio_uar_get_id`).

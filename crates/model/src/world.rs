@@ -241,6 +241,16 @@ fn tell_neighbours(functions: &mut [Function], card: &[usize]) {
         let named = reaches.map(|&other| (functions[other].hca.caps.general().vhca_id(), other));
         functions[id].hca.neighbours = named.collect();
     }
+    let with_dpa = card.iter().map(|&id| &functions[id].hca).filter(|hca| hca.dpa.is_some());
+    let reaching: Vec<(u16, usize)> = with_dpa
+        .flat_map(|hca| {
+            let by = hca.caps.general().vhca_id();
+            hca.neighbours.values().map(move |&other| (by, other))
+        })
+        .collect();
+    for (by, other) in reaching {
+        functions[other].hca.reached_by.insert(by);
+    }
 }
 
 /// Lets the functions of a card share the execution units of its DPA. PFs are in the default

@@ -92,7 +92,7 @@ pub(crate) fn shown() -> Result<PathBuf> {
 const EMBEDDED: &str = "crates/flexio/tests/embedded";
 
 /// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`,
-/// with `dpa_frames` on Ethernet; and the host.
+/// with `dpa_frames` and `flexio_cross_device` on Ethernet; and the host.
 fn programs() -> Result<Vec<Command>> {
     let (program, suite) = (shown()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {
@@ -107,7 +107,8 @@ fn programs() -> Result<Vec<Command>> {
     under.args(["run", "--profile", "bluefield3", "--"]).arg(&suite);
     chosen(&mut under);
     let frames = |command: &mut Command| {
-        command.args(["--filter", "dpa_frames", "--dpa-program"]).arg(&program);
+        let filters = ["--filter", "dpa_frames", "--filter", "flexio_cross"];
+        command.args(filters).arg("--dpa-program").arg(&program);
     };
     let mut frames_here = Command::new(&suite);
     let device = ["--device", "model", "--profile", "bluefield3", "--link", "ethernet"];

@@ -9,6 +9,7 @@ pub use crate::system::{
     reschedule as thread_reschedule, retrigger as thread_retrigger, yield_and_retrigger,
     yield_until_event as r#yield,
 };
+use crate::system::{extend_outbox, ring_device};
 use crate::word::Address;
 
 /// The thread's context.
@@ -34,6 +35,23 @@ pub fn outbox_config(id: u16) -> Result<(), Failed> {
 /// The same without the check.
 pub fn outbox_config_fast(id: u16) {
     get_thread_ctx().set_outbox_unchecked(id);
+}
+
+/// Rings by the thread's outbox for the queues of an extended UAR from now on.
+///
+/// # Errors
+/// The thread has no outbox.
+pub fn outbox_config_uar_extension(device: u32) -> Result<(), Failed> {
+    extend_outbox(Some(device))
+}
+
+/// QP or SQ `number` of an extended UAR has WQEs up to the WQEBB index `pi`, of which the queue
+/// counts 16 bits.
+///
+/// # Errors
+/// The process has no such extension, or that reaches no such queue.
+pub fn cross_device_ring_db(device: u32, number: u32, pi: u32) -> Result<(), Failed> {
+    ring_device(device, number, pi as u16)
 }
 
 /// Takes a window, and the memory key that it leads by.

@@ -44,6 +44,13 @@ pub fn outbox_config_fast(context: &ThreadContext, id: u16) {
     context.set_outbox_unchecked(id);
 }
 
+/// See [`calls::outbox_config_uar_extension`](super::outbox_config_uar_extension). The context is
+/// the thread's own, whatever is given.
+#[cfg(any(doc, all(target_arch = "riscv64", target_os = "none")))]
+pub fn outbox_config_uar_extension(_: &ThreadContext, device: u32) -> Status {
+    crate::system::extend_outbox(Some(device)).into()
+}
+
 /// See [`calls::window_config`](super::window_config).
 pub fn window_config(context: &ThreadContext, id: u16, mkey: u32) -> Status {
     context.set_window(PRIMARY, id, mkey).into()

@@ -41,6 +41,8 @@ pub(super) const RETURN_CODE: [u32; 2] = [0x0000_0893, 0x0000_0073];
 
 /// The version of the outbox page's layout that contexts show.
 const VERSION: u32 = 9;
+/// Offset of default_outbox_config_id.
+const OUTBOX: usize = 0x04;
 /// Offset of os_errno.
 const ERRNO: u64 = 0x28;
 
@@ -49,7 +51,7 @@ pub(super) fn write(contexts: &Ram, slot: usize, outbox: u16, windows: [u16; 2],
     let mut bytes = [0; 64];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0x00, &VERSION.to_le_bytes());
-    put(0x04, &outbox.to_le_bytes());
+    put(OUTBOX, &outbox.to_le_bytes());
     put(0x06, &windows[0].to_le_bytes());
     // The page of this outbox; without one, an address behind all of them.
     put(0x08, &(OUTBOXES + u64::from(outbox) * PAGE).to_le_bytes());
@@ -59,6 +61,13 @@ pub(super) fn write(contexts: &Ram, slot: usize, outbox: u16, windows: [u16; 2],
     put(0x2e, &windows[1].to_le_bytes());
     put(0x30, &[WINDOW_MSBS, LOG_WINDOW, LOG_WINDOWS]);
     contexts.write(slot as u64 * PAGE, &bytes);
+}
+
+/// The outbox that it names, which its run may have changed.
+pub(super) fn outbox(contexts: &Ram, slot: usize) -> u16 {
+    let mut id = [0; 2];
+    contexts.read(slot as u64 * PAGE + OUTBOX as u64, &mut id);
+    u16::from_le_bytes(id)
 }
 
 /// Where that context is.

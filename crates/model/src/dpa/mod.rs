@@ -30,7 +30,7 @@ pub(crate) use context::HEAP;
 #[cfg(feature = "gdb")]
 pub(crate) use debug::{Debugged, NextRun};
 pub(crate) use partitions::{Changes, Group, MOST_MEMBERS, Partition, Rights, Sharing, Unshared};
-pub(crate) use registers::{Ask, Doorbell, Given};
+pub(crate) use registers::{Ask, Doorbell, Given, Queues};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
 pub(crate) use scheduler::{Dpa, Numbers, Refused};
 pub(crate) use turns::{Turn, Waker};

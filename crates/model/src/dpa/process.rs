@@ -15,6 +15,8 @@ use super::runner::RunnerId;
 
 /// A process.
 pub(crate) struct Process {
+    /// No other of the function has had the same.
+    pub(super) serial: u64,
     pub(super) space: Arc<AddressSpace>,
     pub(super) contexts: Ram,
     /// Bytes of memory that it takes.
@@ -64,7 +66,12 @@ pub(crate) struct Crash {
 
 impl Process {
     /// A process of a program, with its heap.
-    pub(super) fn new(program: &Program, heap: &Ram, watchdog: u64) -> Result<Self, MapError> {
+    pub(super) fn new(
+        serial: u64,
+        program: &Program,
+        heap: &Ram,
+        watchdog: u64,
+    ) -> Result<Self, MapError> {
         let stacks = Ram::new(context::MOST_RUNNERS as u64 * context::STACK);
         let contexts = Ram::new(context::MOST_RUNNERS as u64 * PAGE);
         let back = Ram::new(PAGE);
@@ -97,6 +104,7 @@ impl Process {
             _ => 0,
         });
         Ok(Self {
+            serial,
             bytes: bytes.sum(),
             space: Arc::new(space),
             contexts,

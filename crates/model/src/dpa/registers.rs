@@ -40,11 +40,22 @@ pub(super) mod errno {
     pub(crate) const NO_QUEUE: u32 = 2;
 }
 
+/// The queues that an outbox rings for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Queues {
+    /// Those of its function that name this UAR page.
+    Page(u32),
+    /// Those of a function that has extended a UAR to this process.
+    Extension { device_id: u32, process: u64 },
+}
+
 /// An outbox of a process.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Outbox {
-    /// The UAR page whose queues it rings.
-    pub uar_page: u32,
+    /// Its own UAR page.
+    uar_page: u32,
+    /// What it rings for now.
+    queues: Queues,
     busy: bool,
     error: bool,
     /// BUFFER: what a doorbell has read.
@@ -55,7 +66,16 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(uar_page: u32) -> Self {
-        Self { uar_page, ..Self::default() }
+        let queues = Queues::Page(uar_page);
+        Self { uar_page, queues, busy: false, error: false, buffer: 0, kept: 0 }
+    }
+
+    /// Rings for the queues of an extension of a UAR from now on, or for its own again.
+    pub(super) fn extend(&mut self, process: u64, device_id: Option<u32>) {
+        self.queues = match device_id {
+            Some(device_id) => Queues::Extension { device_id, process },
+            None => Queues::Page(self.uar_page),
+        };
     }
 
     pub(super) fn fail(&mut self) {
@@ -97,19 +117,13 @@ pub(crate) enum Doorbell {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     Ring {
-        outbox: u16,
-        uar_page: u32,
+        /// `None`: by a system call.
+        outbox: Option<u16>,
+        queues: Queues,
         doorbell: Doorbell,
     },
     /// Memory through a window; a store has its bytes in the low bits.
-    Reach {
-        window: u16,
-        pd: u32,
-        mkey: u32,
-        address: u64,
-        size: u64,
-        store: Option<u64>,
-    },
+    Reach { window: u16, pd: u32, mkey: u32, address: u64, size: u64, store: Option<u64> },
 }
 
 /// What becomes of a load or store of the environment's.
@@ -141,9 +155,10 @@ impl super::process::Process {
     /// Whether it still has what it asked by.
     pub(super) fn has(&self, ask: &Ask) -> bool {
         match *ask {
-            Ask::Ring { outbox, uar_page, .. } => {
-                self.outboxes.get(&outbox).is_some_and(|it| it.uar_page == uar_page)
+            Ask::Ring { outbox: Some(outbox), queues, .. } => {
+                self.outboxes.get(&outbox).is_some_and(|it| it.queues == queues)
             }
+            Ask::Ring { outbox: None, .. } => true,
             Ask::Reach { window, pd, .. } => {
                 self.windows.get(&window).is_some_and(|it| it.pd == pd)
             }
@@ -230,7 +245,7 @@ impl Outbox {
             return Asked::Errno(errno::BUSY);
         }
         (self.busy, self.error) = (true, false);
-        Asked::Device(Ask::Ring { outbox: id, uar_page: self.uar_page, doorbell })
+        Asked::Device(Ask::Ring { outbox: Some(id), queues: self.queues, doorbell })
     }
 }
 

@@ -123,14 +123,15 @@ impl Dpa {
         self.stopped.notify_all();
     }
 
-    /// Makes process `number` of an ELF file; gives its heap. A watchdog of 0 is the device's.
+    /// Makes process `number` of an ELF file; gives its heap and its serial number. A watchdog of 0
+    /// is the device's.
     pub(crate) fn create(
         &self,
         number: u32,
         file: &[u8],
         heap: u64,
         watchdog: u64,
-    ) -> Result<Ram, Refused> {
+    ) -> Result<(Ram, u64), Refused> {
         let program = Program::parse(file).map_err(|error| Refused::Program(error.to_string()))?;
         let size: u64 = program.segments.iter().map(|it| it.length).sum();
         if size.checked_add(heap).is_none_or(|bytes| bytes > self.numbers.memory) {
@@ -141,7 +142,8 @@ impl Dpa {
             0 => self.numbers.watchdog,
             own => own.min(self.numbers.watchdog),
         };
-        let process = Process::new(&program, &heap, watchdog)
+        let serial = self.state().next_serial();
+        let process = Process::new(serial, &program, &heap, watchdog)
             .map_err(|error| Refused::Program(format!("{error}: link it elsewhere")))?;
         let mut state = self.state();
         if state.bytes + process.bytes > self.numbers.memory {
@@ -152,7 +154,7 @@ impl Dpa {
         }
         state.bytes += process.bytes;
         state.processes.insert(number, process);
-        Ok(heap)
+        Ok((heap, serial))
     }
 
     /// Ends a process, and with it all that runs in it.
@@ -209,13 +211,21 @@ impl Dpa {
         0
     }
 
-    /// Gives a process an outbox; what it knows it by.
-    pub(crate) fn add_outbox(&self, process: u32, uar_page: u32) -> Result<u16, Refused> {
+    /// Gives a process an outbox, which begins with an extension of a UAR if it is given one; what
+    /// it knows it by.
+    pub(crate) fn add_outbox(
+        &self,
+        process: u32,
+        uar_page: u32,
+        device_id: Option<u32>,
+    ) -> Result<u16, Refused> {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
         let free = (0..MOST_CONFIGS).find(|id| !process.outboxes.contains_key(id));
         let id = free.ok_or(Refused::Full)?;
-        process.outboxes.insert(id, Outbox::new(uar_page));
+        let mut outbox = Outbox::new(uar_page);
+        outbox.extend(process.serial, device_id);
+        process.outboxes.insert(id, outbox);
         Ok(id)
     }
 
@@ -267,8 +277,7 @@ impl Dpa {
     /// Takes a thread or a call in. A call begins at once.
     pub(crate) fn add(&self, id: RunnerId, process: u32, start: Start) -> Result<(), Refused> {
         let mut state = self.state();
-        state.serials += 1;
-        let serial = state.serials;
+        let serial = state.next_serial();
         let (card, vhca_id) = (state.card.clone(), state.vhca_id);
         let room = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
         let has = |id: u16, there: bool| id == context::NO_ID || there;

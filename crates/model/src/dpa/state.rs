@@ -71,6 +71,12 @@ impl State {
         }
     }
 
+    /// A number that no process or runner of this function has had.
+    pub(super) fn next_serial(&mut self) -> u64 {
+        self.serials += 1;
+        self.serials
+    }
+
     /// A debugger has this runner, or is to have its run.
     #[cfg(feature = "gdb")]
     pub(super) fn is_kept(&self, id: RunnerId) -> bool {
@@ -329,9 +335,21 @@ impl State {
         self.collect();
     }
 
+    /// The outbox that a run's context names rings for the queues of an extension of a UAR from now
+    /// on, or for its own again; whether there is such an outbox.
+    pub(super) fn extend(&mut self, turn: &Turn, device_id: Option<u32>) -> bool {
+        let Some(number) = self.of_turn(turn) else { return false };
+        let slot = self.runners[&turn.id].slot;
+        let Some(process) = self.processes.get_mut(&number) else { return false };
+        let outbox = context::outbox(&process.contexts, slot);
+        let Some(outbox) = process.outboxes.get_mut(&outbox) else { return false };
+        outbox.extend(process.serial, device_id);
+        true
+    }
+
     /// The outbox by which a run asked.
     fn outbox(&mut self, turn: &Turn, ask: &Ask) -> Option<&mut Outbox> {
-        let Ask::Ring { outbox, .. } = ask else { return None };
+        let Ask::Ring { outbox: Some(outbox), .. } = ask else { return None };
         let process = self.of_turn(turn)?;
         self.processes.get_mut(&process)?.outboxes.get_mut(outbox)
     }

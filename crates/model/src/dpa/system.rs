@@ -14,6 +14,11 @@ pub(super) enum SystemCall {
     Pause,
     /// A thread of the process is to run.
     Activate(u64),
+    /// The outbox of the thread context rings for the queues of an extension of a UAR from now on,
+    /// or for its own again.
+    Extend(Option<u32>),
+    /// A send queue of such an extension has WQEs up to this WQEBB index.
+    Ring { device_id: u32, number: u32, index: u16 },
 }
 
 /// How a run ends.
@@ -33,7 +38,13 @@ pub(super) enum End {
     YieldAndRetrigger,
 }
 
-const A0: usize = 10;
+/// Stands for no extension of a UAR.
+const NO_DEVICE: u32 = u32::MAX;
+
+/// The register of the first argument, and of the answer.
+pub(super) const A0: usize = 10;
+const A1: usize = 11;
+const A2: usize = 12;
 const A7: usize = 17;
 
 /// The system call that a hart has come to.
@@ -53,6 +64,13 @@ pub(super) fn decode(hart: &Hart) -> SystemCall {
         7 => SystemCall::Activate(argument),
         8 => SystemCall::End(End::Yield),
         9 => SystemCall::End(End::YieldAndRetrigger),
+        // Numbers of 32 bits are sign-extended in registers, or not, as a compiler likes.
+        10 => SystemCall::Extend(Some(argument as u32).filter(|&id| id != NO_DEVICE)),
+        11 => SystemCall::Ring {
+            device_id: argument as u32,
+            number: hart.x(A1) as u32,
+            index: hart.x(A2) as u16,
+        },
         _ => SystemCall::Exit(DpaFault::SYSTEM_CALL.0),
     }
 }

@@ -6,11 +6,11 @@ use verbless_prm::DpaFault;
 use verbless_riscv::{Exit, Hart};
 
 use super::process::status_of;
-use super::registers::{Ask, Asked, Given, errno};
+use super::registers::{Ask, Asked, Doorbell, Given, Queues, errno};
 use super::runner::RunnerId;
 use super::scheduler::Dpa;
 use super::state::State;
-use super::system::{self, End, SystemCall};
+use super::system::{self, A0, End, SystemCall};
 
 /// Instructions that a run executes before another may: a fraction of a millisecond.
 const TURN: u64 = 100_000;
@@ -149,7 +149,9 @@ impl Dpa {
         if state.of_turn(turn).is_none() {
             return false;
         }
+        let called = matches!(ask, Ask::Ring { outbox: None, .. });
         match given {
+            Given::Value(_) if called => turn.hart.set_x(A0, 0),
             Given::Value(value) => turn.hart.complete(value),
             Given::Buffer(value) => {
                 state.buffer(turn, ask, value);
@@ -157,7 +159,10 @@ impl Dpa {
             }
             Given::NoQueue => {
                 state.errno(turn, ask, errno::NO_QUEUE);
-                turn.hart.complete(0);
+                match called {
+                    true => turn.hart.set_x(A0, errno::NO_QUEUE.into()),
+                    false => turn.hart.complete(0),
+                }
             }
             Given::Refused => {
                 let next = state.crash(turn, DpaFault::WINDOW.0, turn.asked);
@@ -211,6 +216,25 @@ impl Dpa {
                         state.set_errno(turn, errno::NO_THREAD);
                     }
                     Next::Goes
+                }
+                SystemCall::Extend(device_id) => {
+                    turn.hart.skip();
+                    let errno = match state.extend(turn, device_id) {
+                        true => 0,
+                        false => errno::NO_QUEUE,
+                    };
+                    turn.hart.set_x(A0, errno.into());
+                    if errno != 0 {
+                        state.set_errno(turn, errno);
+                    }
+                    Next::Goes
+                }
+                SystemCall::Ring { device_id, number, index } => {
+                    turn.hart.skip();
+                    let process = state.processes[&process].serial;
+                    let queues = Queues::Extension { device_id, process };
+                    let doorbell = Doorbell::Send { number, index };
+                    Next::Asks(Ask::Ring { outbox: None, queues, doorbell })
                 }
             },
             Exit::Ebreak => state.crash(turn, DpaFault::BREAKPOINT.0, 0),

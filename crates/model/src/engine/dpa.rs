@@ -14,7 +14,7 @@ use super::cqe::Completion;
 use super::doorbell;
 use super::function::Function;
 use super::keys::{Need, Range, Sge, User, VISITS};
-use crate::dpa::{Ask, Doorbell, Dpa, Given, Turn, Waker};
+use crate::dpa::{Ask, Doorbell, Dpa, Given, Queues, Turn, Waker};
 use crate::shared::SharedWorld;
 use crate::world::World;
 
@@ -71,7 +71,9 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
 
 pub(super) fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &Ask) -> Given {
     let alone = shared.with_function(id, |world| {
-        let given = world.have_owners(id).then(|| serve(world, id, turn, ask));
+        let at_hand = world.have_owners(id)
+            && extended(&world.functions[id], ask).is_none_or(|other| world.have(other));
+        let given = at_hand.then(|| serve(world, id, turn, ask));
         world.wanted = None;
         given
     });
@@ -115,8 +117,18 @@ fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
         };
     }
     match *ask {
-        Ask::Ring { uar_page, doorbell, .. } => {
-            let rung = ring(&mut world.functions[id], uar_page, doorbell, now);
+        Ask::Ring { queues, doorbell, .. } => {
+            let rung = match queues {
+                Queues::Page(page) => ring(&mut world.functions[id], page, doorbell, now),
+                Queues::Extension { device_id, process } => {
+                    let by = (world.functions[id].hca.caps.general().vhca_id(), process);
+                    extended(&world.functions[id], ask).and_then(|other| {
+                        let other = &mut world.functions[other];
+                        let page = extended_page(other, device_id, by)?;
+                        ring(other, page, doorbell, now)
+                    })
+                }
+            };
             rung.unwrap_or(Given::NoQueue)
         }
         Ask::Reach { pd, mkey, address, size, store, .. } => {
@@ -125,6 +137,22 @@ fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
             reach(world, id, pd, range, need, store).map_or(Given::Refused, Given::Value)
         }
     }
+}
+
+/// The function whose queues a run rings for by the extension of a UAR, of those that its own one
+/// reaches.
+fn extended(function: &Function, ask: &Ask) -> Option<usize> {
+    let Ask::Ring { queues: Queues::Extension { device_id, .. }, .. } = ask else { return None };
+    function.hca.neighbours.get(&((device_id >> 16) as u16)).copied()
+}
+
+/// The UAR page that a function has extended to a process of another, which is known by vhca_id and
+/// serial number.
+fn extended_page(function: &Function, device_id: u32, by: (u16, u64)) -> Option<u32> {
+    let number = device_id & 0xffff;
+    let context = &function.hca.objects.uar_extensions.get(&number)?.context;
+    let allowed = (context.vhca_id(), context.process_serial()) == by;
+    (allowed && !function.hca.fatal).then(|| context.uar_page())
 }
 
 /// Rings for a queue that names the outbox's UAR page; `None`: there is none.

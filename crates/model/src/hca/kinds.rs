@@ -500,6 +500,28 @@ macro_rules! kinds {
                     user DestroyGeneralObjectIn of DPA_OUTBOX => dpa::destroy_outbox;
                 }
             }
+            /// UAR pages whose queues the DPA of another function rings for.
+            uar_extensions: UarExtension(u32) => objects::UarExtension {
+                numbers: [uar_extension: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.uar_extension,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| to(Kind::Uar, it.context.uar_page()),
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchUarExtension,
+                    in_use: [],
+                    gone: [],
+                },
+                commands: {
+                    user CreateGeneralObjectIn of DPA_UAR_EXTENSION => extension::create;
+                    user QueryGeneralObjectIn of DPA_UAR_EXTENSION => extension::query;
+                    user DestroyGeneralObjectIn of DPA_UAR_EXTENSION =>
+                        |call, input, _| call.destroy(kind::UarExtension, input.obj_id());
+                }
+            }
             /// Windows of the DPA to memory.
             dpa_windows: DpaWindow(u32) => objects::DpaWindow {
                 numbers: [dpa_window: |profile| profile.first_dpa_object()..HALF],

@@ -9,8 +9,9 @@ use verbless_prm::{
     DpaEmulatedDevice as DpaEmulatedDeviceContext,
     DpaEmulatedDoorbell as DpaEmulatedDoorbellContext, DpaEq as DpaEqContext,
     DpaOutbox as DpaOutboxContext, DpaProcess as DpaProcessContext, DpaThread as DpaThreadContext,
-    DpaWindow as DpaWindowContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut,
-    RmpContext, RqContext, RqState, SqContext, SqState, TirContext, TisContext, XrcSrqContext,
+    DpaUarExtension as UarExtensionContext, DpaWindow as DpaWindowContext, EqContext, HcaCap,
+    MkeyContext, QpContext, QueryQCounterOut, RmpContext, RqContext, RqState, SqContext, SqState,
+    TirContext, TisContext, XrcSrqContext,
 };
 
 use crate::hca::budget::List;
@@ -95,6 +96,13 @@ pub(crate) struct DpaCall {
 pub(crate) struct DpaOutbox {
     pub uid: Uid,
     pub context: DpaOutboxContext,
+}
+
+/// A UAR page whose queues a process of another function's DPA may ring for.
+#[derive(Debug)]
+pub(crate) struct UarExtension {
+    pub uid: Uid,
+    pub context: UarExtensionContext,
 }
 
 /// A window of the DPA.

@@ -1,6 +1,6 @@
 //! One function (vhca) of a modelled device: what it holds, and how far it has come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use verbless_prm::RoceAddrLayout;
@@ -107,6 +107,8 @@ pub(crate) struct Hca {
     /// The functions of its card that it may reach, itself among them: their numbers in the model
     /// by their vhca_id.
     pub neighbours: BTreeMap<u16, usize>,
+    /// Those that reach this one and have a DPA, by vhca_id.
+    pub reached_by: BTreeSet<u16>,
     /// Functions that aliases and crossing keys of this one lead to, with how many of them do.
     pub leads_to: BTreeMap<usize, u32>,
     /// Objects that were opened to other functions so far.
@@ -175,6 +177,7 @@ impl Hca {
             faults: Countdowns::default(),
             ioctl_faults: Countdowns::default(),
             neighbours: BTreeMap::new(),
+            reached_by: BTreeSet::new(),
             leads_to: BTreeMap::new(),
             offers: 0,
             answer: None,

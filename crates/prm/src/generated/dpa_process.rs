@@ -46,7 +46,7 @@ structure! {
     /// Source: model.
     DpaProcess, DpaProcessLayout, 0x180 bytes = "dpa_process" {
         sources: ["model"];
-        reserved: [(352, 23), (576, 12), (608, 32), (2816, 256)];
+        reserved: [(352, 23), (576, 12), (608, 32), (2880, 192)];
         /// UMEM that holds the ELF file; it is read by CREATE and not used afterwards. `0x00`
         bin_umem_id set_bin_umem_id: number(u32, 0, 32);
         /// Bytes of heap, rounded up to 4 KiB. `0x04`
@@ -86,6 +86,9 @@ structure! {
         udbg_token set_udbg_token: number(u64, 704, 64);
         /// x0 to x31 of that run when it was stopped (read only). `0x60, 256 bytes`
         registers set_registers: number(u64, 768, 64) [32];
+        /// Tells it from every process that its function has or had: by this functions of the card
+        /// name it in UAR extensions (read only). `0x160, 8 bytes`
+        serial set_serial: number(u64, 2816, 64);
     }
 }
 

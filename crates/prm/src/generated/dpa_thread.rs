@@ -120,13 +120,37 @@ structure! {
     /// Source: model.
     DpaOutbox, DpaOutboxLayout, 0x10 bytes = "dpa_outbox" {
         sources: ["model"];
-        reserved: [(32, 8), (64, 16), (96, 32)];
+        reserved: [(33, 7), (64, 16)];
         /// Number of the process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
+        /// It begins with the queues of a UAR extension, and not with those of uar_page. `0x04.31`
+        extended set_extended: flag(32);
         /// UAR page whose queues it may ring. `0x04.23:0`
         uar_page set_uar_page: number(u32, 40, 24);
         /// What the process knows it by (read only). `0x08.15:0`
         config_id set_config_id: number(u16, 80, 16);
+        /// That extension's number for programs, if extended. `0x0c`
+        device_id set_device_id: number(u32, 96, 32);
+    }
+}
+
+structure! {
+    /// Lets a process of another function of the card, or of another context, ring for the queues
+    /// that name a UAR page here: follows the head of CREATE_GENERAL_OBJECT and the output of
+    /// QUERY_GENERAL_OBJECT.
+    ///
+    /// Source: model.
+    DpaUarExtension, DpaUarExtensionLayout, 0x18 bytes = "dpa_uar_extension" {
+        sources: ["model"];
+        reserved: [(0, 8), (32, 16), (160, 32)];
+        /// UAR page here whose queues it may ring. `0x00.23:0`
+        uar_page set_uar_page: number(u32, 8, 24);
+        /// The function of the process, which reaches this one. `0x04.15:0`
+        vhca_id set_vhca_id: number(u16, 48, 16);
+        /// Serial number of the process there. `0x08, 8 bytes`
+        process_serial set_process_serial: number(u64, 64, 64);
+        /// What programs name it by: the function in the upper half (read only). `0x10`
+        device_id set_device_id: number(u32, 128, 32);
     }
 }
 

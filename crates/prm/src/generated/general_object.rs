@@ -81,6 +81,8 @@ enumeration! {
         DPA_EMULATED_DEVICE = 0x7d07,
         /// A doorbell of such a device that makes CQEs (dpa_emulated_doorbell).
         DPA_EMULATED_DOORBELL = 0x7d08,
+        /// A UAR page whose queues the DPA of another function rings (dpa_uar_extension).
+        DPA_UAR_EXTENSION = 0x7d09,
         /// Memory key.
         MKEY = 0xff01,
         /// A queue pair, made by CREATE_QP; here it is the type that events name.
@@ -116,7 +118,7 @@ enumeration! {
         CQ = 0xff10,
         /// Another function's flow table, seen through an alias object.
         FLOW_TABLE_ALIAS = 0xff15,
-    } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05, 0x7d06, 0x7d07, 0x7d08]
+    } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05, 0x7d06, 0x7d07, 0x7d08, 0x7d09]
 }
 
 /// Creates a general object; its own fields follow the head.

@@ -333,6 +333,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "dpa")]
     DpaThread::INFO,
     #[cfg(feature = "dpa")]
+    DpaUarExtension::INFO,
+    #[cfg(feature = "dpa")]
     DpaWindow::INFO,
     #[cfg(feature = "queues")]
     DrainDctIn::INFO,

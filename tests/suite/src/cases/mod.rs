@@ -72,6 +72,7 @@ static OF_QUEUES: &[&Group] = &[
     &dpa::programs::GROUP,
     &flexio::GROUP,
     &flexio::cmdq::GROUP,
+    &flexio::cross::GROUP,
     &flexio::ends::GROUP,
     &flexio::frames::GROUP,
     &flexio::objects::GROUP,

@@ -503,6 +503,54 @@ fn post_write(
     }
 }
 
+// UARs of other contexts that were extended to the process.
+
+/// Triggers a CQ by the thread's outbox, which rings for the queues of an extended UAR from now on;
+/// errno then. By both ways of asking.
+#[rpc]
+fn trigger_across(device: u32, cqn: u32, by_context: bool) -> u64 {
+    let context = ThreadContext::current();
+    let extended = match by_context {
+        true => with_context::outbox_config_uar_extension(context, device),
+        false => calls::outbox_config_uar_extension(device).into(),
+    };
+    if extended == Status::Failed {
+        return u64::MAX;
+    }
+    errno_of_trigger(cqn)
+}
+
+/// Triggers a CQ by the thread's outbox as it is, or once it rings for its own queues again.
+#[rpc]
+fn trigger_here(cqn: u32, again: bool) -> u64 {
+    if again && system::extend_outbox(None).is_err() {
+        return u64::MAX;
+    }
+    errno_of_trigger(cqn)
+}
+
+fn errno_of_trigger(cqn: u32) -> u64 {
+    let context = ThreadContext::current();
+    calls::zcqe_gen(cqn);
+    context.outbox().control();
+    context.take_errno().into()
+}
+
+/// Posts a NOP to a send queue of another context, at WQEBB `pi` of its ring in the host's memory,
+/// and rings for it: status and errno.
+#[rpc]
+fn post_across(device: u32, number: u32, mkey: u32, ring: u64, pi: u16) -> u64 {
+    let context = ThreadContext::current();
+    let Ok(window) = context.window(PRIMARY) else { return u64::MAX };
+    window.set_mkey(mkey);
+    let wqe = Segment::ctrl(pi, number, CompletionMode::Always, Request::Nop);
+    if window.copy_to_host(ring + 64 * u64::from(pi), wqe.as_bytes()).is_err() {
+        return u64::MAX;
+    }
+    let rung = calls::cross_device_ring_db(device, number, u32::from(pi) + 1);
+    code(rung) << 32 | u64::from(context.take_errno())
+}
+
 // Frames.
 
 /// What [`reflects`] stands on: written by the host, in the heap.

@@ -9,7 +9,7 @@ use super::outbox::{
     BUFFER, BUSY, CC_DB, CC_DB_MSB, CQ_DB, EMU_CAP, EMU_CAP_TRIGGER, EQ_DB_NO_REARM, EQ_DB_REARM,
     ERROR, RXC_RD, RXT_DB, SW_RESERVE, SXD_DB, UCTL,
 };
-use super::{Ask, Asked, Doorbell, Outbox, Window, errno};
+use super::{Ask, Asked, Doorbell, Outbox, Queues, Window, errno};
 use crate::dpa::context::{OUTBOXES, WINDOW_CONFIGS, WINDOWS};
 use crate::dpa::process::{Process, ProcessState};
 
@@ -19,6 +19,7 @@ const OUTBOX: u64 = OUTBOXES + 3 * PAGE;
 /// A process with outbox 3 and window 5, and nothing else.
 fn process() -> Process {
     Process {
+        serial: 1,
         space: Arc::new(AddressSpace::new([]).unwrap()),
         contexts: Ram::new(PAGE),
         bytes: 0,
@@ -60,7 +61,11 @@ fn store(process: &mut Process, address: u64, size: u64, value: u64) -> Came {
 }
 
 fn ring(doorbell: Doorbell) -> Came {
-    Came::Device(Ask::Ring { outbox: 3, uar_page: UAR_PAGE, doorbell })
+    ring_for(Queues::Page(UAR_PAGE), doorbell)
+}
+
+fn ring_for(queues: Queues, doorbell: Doorbell) -> Came {
+    Came::Device(Ask::Ring { outbox: Some(3), queues, doorbell })
 }
 
 #[test]
@@ -153,10 +158,31 @@ fn an_outbox_keeps_a_word_for_software_and_what_a_doorbell_has_read() {
 #[test]
 fn a_process_has_what_it_asked_by_as_long_as_it_is_the_same() {
     let mut process = process();
-    let ask = |uar_page| Ask::Ring { outbox: 3, uar_page, doorbell: Doorbell::Other(0) };
+    let doorbell = Doorbell::Other(0);
+    let ask = |uar_page| Ask::Ring { outbox: Some(3), queues: Queues::Page(uar_page), doorbell };
     let reach = |window, pd| Ask::Reach { window, pd, mkey: 0, address: 0, size: 1, store: None };
     assert!(process.has(&ask(UAR_PAGE)) && !process.has(&ask(UAR_PAGE + 1)));
     assert!(process.has(&reach(5, 9)) && !process.has(&reach(5, 8)) && !process.has(&reach(6, 9)));
+    let extension = Queues::Extension { device_id: 7, process: 1 };
+    process.outboxes.get_mut(&3).unwrap().extend(1, Some(7));
+    assert!(!process.has(&ask(UAR_PAGE)), "the outbox rings for others");
+    assert!(process.has(&Ask::Ring { outbox: Some(3), queues: extension, doorbell }));
     process.outboxes.clear();
     assert!(!process.has(&ask(UAR_PAGE)));
+    assert!(process.has(&Ask::Ring { outbox: None, queues: extension, doorbell }), "by a call");
+}
+
+#[test]
+fn an_outbox_rings_for_an_extended_uar_until_it_rings_for_its_own_page_again() {
+    let mut process = process();
+    let trigger = Doorbell::Trigger { cqn: 5 };
+    let mut rings = |device_id| {
+        process.outboxes.get_mut(&3).unwrap().extend(1, device_id);
+        let came = store(&mut process, OUTBOX + RXT_DB, 8, 5);
+        assert_eq!(load(&mut process, OUTBOX + UCTL, 8), Came::Value(BUSY));
+        came
+    };
+    let extension = Queues::Extension { device_id: 0x1_0002, process: 1 };
+    assert_eq!(rings(Some(0x1_0002)), ring_for(extension, trigger));
+    assert_eq!(rings(None), ring(trigger));
 }

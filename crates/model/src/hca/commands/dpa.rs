@@ -110,7 +110,7 @@ pub(super) fn create_process(
     let heap_bytes = u64::from(context.heap_bytes()).next_multiple_of(PAGE);
     call.check_count(call.hca().objects.umems.len(), call.hca().caps.general().log_max_umem())?;
     let number = call.hca().numbers.dpa_process.lowest().ok_or(Refusal::NoNumber)?;
-    let heap = dpa
+    let (heap, serial) = dpa
         .create(number, &bytes, heap_bytes, context.watchdog())
         .map_err(|refused| call.refused(refused))?;
     let address = call.hca().heaps.add(number as u16, heap);
@@ -131,7 +131,7 @@ pub(super) fn create_process(
         call.hca().heaps.remove(number as u16);
     })?;
     call.change(kind::DpaProcess, process, |process| {
-        process.context.set_heap_address(dpa::HEAP);
+        process.context.set_heap_address(dpa::HEAP).set_serial(serial);
         process.context.set_device_umem_id(umem);
         process.context.set_heap_bytes(heap_bytes as u32);
     })?;
@@ -353,8 +353,12 @@ pub(super) fn create_outbox(
     let mut context: DpaOutbox = call.context(input)?;
     call.find(kind::DpaProcess, context.process_id())?;
     call.find(kind::Uar, context.uar_page())?;
+    let device_id = context.extended().then(|| context.device_id());
+    if device_id.is_none() && context.device_id() != 0 {
+        return Err(Refusal::Reserved);
+    }
     let id = dpa
-        .add_outbox(context.process_id(), context.uar_page())
+        .add_outbox(context.process_id(), context.uar_page(), device_id)
         .map_err(|refused| call.refused(refused))?;
     context.set_config_id(id);
     let made = call.make(kind::DpaOutbox, objects::DpaOutbox { uid: call.uid, context });

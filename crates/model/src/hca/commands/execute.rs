@@ -7,8 +7,8 @@ use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
 use super::call::{Call, Outcome};
 use super::{
-    alias, capability, counter, cq, domain, dpa, emulated, eq, flow_table, lifecycle, mad, mkey,
-    multicast, pages, qp, query,
+    alias, capability, counter, cq, domain, dpa, emulated, eq, extension, flow_table, lifecycle,
+    mad, mkey, multicast, pages, qp, query,
 };
 use super::{register, rq, sq, srq, transition, transport, uctx, umem, units, vport};
 use crate::hca::kinds::kinds;

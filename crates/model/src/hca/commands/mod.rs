@@ -10,6 +10,7 @@ mod dpa;
 mod emulated;
 mod eq;
 mod execute;
+mod extension;
 mod flow_table;
 mod lifecycle;
 mod mad;

@@ -1,8 +1,9 @@
-//! Keys that are opened to other functions, and aliases: what each command refuses.
+//! Keys that are opened to other functions, aliases, and UARs that are extended to processes of
+//! others: what each command refuses.
 
 use verbless_prm::{
-    AllowOtherVhcaAccessIn, CreateGeneralObjectIn, DestroyGeneralObjectIn, DestroyMkeyIn,
-    GeneralObjectType,
+    AllowOtherVhcaAccessIn, CreateGeneralObjectIn, DeallocUarIn, DestroyGeneralObjectIn,
+    DestroyMkeyIn, DpaUarExtension, GeneralObjectType, QueryGeneralObjectIn,
 };
 
 use super::rig::Rig;
@@ -100,4 +101,36 @@ fn a_device_that_cannot_share_keys_says_so() {
     let mkey = rig.mkey(user, |_| {}).unwrap();
     assert_eq!(rig.offer(user.uid, mkey, SECRET), Err(Refusal::NotToBeShared));
     assert_eq!(rig.alias(user, (1, mkey), SECRET), Err(Refusal::Unsupported));
+}
+
+#[test]
+fn a_uar_is_extended_by_whoever_has_it_to_functions_that_have_a_dpa_and_reach_it() {
+    let mut rig = Rig::up(LINK);
+    let (mine, other) = (rig.user(), rig.user());
+    let kind = GeneralObjectType::DPA_UAR_EXTENSION;
+    let mut wanted = DpaUarExtension::default();
+    wanted.set_uar_page(mine.uar).set_vhca_id(1).set_process_serial(7).set_device_id(9);
+    let extend = |rig: &mut Rig, uid, wanted: &DpaUarExtension| rig.general(uid, kind, wanted);
+    assert_eq!(extend(&mut rig, other.uid, &wanted), Err(Refusal::NoSuchUar), "another's page");
+    for vhca_id in [0, 2, 0xffff] {
+        let away = *wanted.clone().set_vhca_id(vhca_id);
+        assert_eq!(extend(&mut rig, mine.uid, &away), Err(Refusal::UarExtensionTo));
+    }
+    let number = extend(&mut rig, mine.uid, &wanted).unwrap();
+    let mut query = |uid| {
+        let (output, _) = rig.call::<QueryGeneralObjectIn>(uid, kind.0, &[], 64, |input| {
+            input.set_obj_id(number);
+        })?;
+        Ok(output.obj_id())
+    };
+    assert_eq!((query(mine.uid), query(other.uid)), (Ok(number), Err(Refusal::NoSuchUarExtension)));
+    let extension = &rig.world.functions[0].hca.objects.uar_extensions[&number].context;
+    assert_eq!(extension.device_id(), 1 << 16 | number, "the device's to say");
+    let free = |rig: &mut Rig| {
+        let freed = rig.send::<DeallocUarIn>(mine.uid, |input| {
+            input.set_uar(mine.uar);
+        });
+        freed.err()
+    };
+    assert_eq!(free(&mut rig), Some(Refusal::UarInUse));
 }

@@ -156,6 +156,9 @@ fn on_the_dpa(rig: &mut Rig, user: User) {
     let mut outbox = prm::DpaOutbox::default();
     outbox.set_process_id(process).set_uar_page(user.uar);
     rig.general(user.uid, GeneralObjectType::DPA_OUTBOX, &outbox).unwrap();
+    let mut extension = prm::DpaUarExtension::default();
+    extension.set_uar_page(user.uar).set_vhca_id(1);
+    rig.general(user.uid, GeneralObjectType::DPA_UAR_EXTENSION, &extension).unwrap();
     let mut window = prm::DpaWindow::default();
     window.set_process_id(process).set_pd(user.pd);
     rig.general(user.uid, GeneralObjectType::DPA_WINDOW, &window).unwrap();

@@ -3,9 +3,9 @@
 
 use verbless_command::{Device, FlowAttr, KeyAccess};
 use verbless_flexio::{
-    Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler, Mkey, MkeyConfig, Outbox,
-    OutboxConfig, Process, QueueMemory, Rq, RqConfig, Sq, SqConfig, SqTis, TransportDomain,
-    WqConfig, WqEndPadMode, WqTsFormat, WqType,
+    Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler, Mkey, MkeyConfig, Process,
+    ProcessConfig, QueueMemory, Rq, RqConfig, Sq, SqConfig, SqTis, TransportDomain, WqConfig,
+    WqEndPadMode, WqTsFormat, WqType,
 };
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment};
@@ -32,7 +32,7 @@ cases!(
     what_queues_of_frames_do_not_support_is_refused,
     after_a_fatal_error_queues_of_frames_are_destroyed,
     a_program_sends_frames_back_with_their_addresses_swapped [Need::Peer, Need::NetRaw],
-    queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own [Need::Peer],
+    queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own,
 );
 
 const LOG_DEPTH: u8 = 3;
@@ -149,16 +149,10 @@ fn after_a_fatal_error_queues_of_frames_are_destroyed(lab: &Lab) -> Result<(), S
 fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
     lab: &Lab,
 ) -> Result<(), Stop> {
-    let Rig { process } = Rig::new(lab)?;
-    let other = lab.other_device()?;
-    let own = process.device();
-    failed("a UAR of the own context", process.uar().extend(own), "another device context")?;
+    let (other, own) = lab.owner_and_user()?;
+    let Rig { process } = Rig::on(&own, &ProcessConfig::default())?;
     let uar = process.uar().extend(&other)?;
-    ensure_eq!(uar.extended_id(), Some(uar.id()), "the number of an extended UAR");
-    ensure_eq!(process.uar().extended_id(), None, "that of the process's");
-    let config = OutboxConfig { uar: Some(uar.clone()), ..OutboxConfig::default() };
-    failed("an outbox for it", Outbox::create(&process, &config), "not supported")?;
-
+    let own = process.device();
     let domain = Domain::new(&other)?;
     let mut cq = domain.completion_queue(&HostCqConfig::new(16))?;
     let memory = Shared::new(&other, 8192)?;

@@ -2,6 +2,7 @@
 //! left of them after a fatal error.
 
 pub(super) mod cmdq;
+pub(super) mod cross;
 pub(super) mod ends;
 pub(super) mod frames;
 pub(super) mod objects;

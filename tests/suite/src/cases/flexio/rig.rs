@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use verbless_command::KeyAccess;
+use verbless_command::{Device, KeyAccess};
 use verbless_flexio::{
     App, Error, EventHandler, EventHandlerConfig, Function, Handler, Outbox, OutboxConfig, Process,
     ProcessConfig,
@@ -28,9 +28,11 @@ impl Rig {
     }
 
     pub(super) fn with(lab: &Lab, config: &ProcessConfig) -> Result<Self, Stop> {
-        let device = lab.device()?;
-        let process = Process::create(&device, &app()?, config)?;
-        Ok(Self { process })
+        Self::on(&lab.device()?, config)
+    }
+
+    pub(super) fn on(device: &Device, config: &ProcessConfig) -> Result<Self, Stop> {
+        Ok(Self { process: Process::create(device, &app()?, config)? })
     }
 
     /// Memory of the host in the process's protection domain.

@@ -1,0 +1,175 @@
+//! What programs of the DPA reach the device by: outboxes, windows, and UARs that are extended to
+//! processes of another function, or of another context.
+//!
+//! Hardware's commands for them are published nowhere. As with processes ([`Device::as_model`]),
+//! these layouts are the software model's own.
+
+use std::sync::Arc;
+
+use verbless_devx::{Error, ModelToken, Pd, Uar};
+use verbless_prm as prm;
+use verbless_prm::GeneralObjectType;
+
+use crate::device::Device;
+use crate::dpa::{DpaProcess, make, query};
+use crate::general::GeneralObject;
+
+/// A page of doorbells for the threads of a process.
+#[derive(Debug)]
+pub struct DpaOutbox {
+    object: GeneralObject,
+    id: u16,
+    _parents: (Arc<DpaProcess>, Arc<Uar>, Option<Arc<DpaUarExtension>>),
+}
+
+/// A window of a process to memory that keys of a protection domain lead to.
+#[derive(Debug)]
+pub struct DpaWindow {
+    object: GeneralObject,
+    id: u16,
+    _parents: (Arc<DpaProcess>, Pd),
+}
+
+/// A UAR page of a device whose queues a process rings for that is another function's, or of
+/// another context. Dropped, it lets nobody ring any more.
+#[derive(Debug)]
+pub struct DpaUarExtension {
+    object: GeneralObject,
+    device_id: u32,
+    // The page goes after what names it.
+    uar: Arc<Uar>,
+}
+
+impl Device {
+    /// Makes an outbox, by which a process rings for queues that name this UAR page.
+    ///
+    /// # Errors
+    /// The process has ended, or has as many as it may.
+    pub fn create_dpa_outbox(
+        &self,
+        process: &Arc<DpaProcess>,
+        uar: &Arc<Uar>,
+    ) -> Result<Arc<DpaOutbox>, Error> {
+        self.dpa_outbox(process, uar, None)
+    }
+
+    /// The same, which begins with the queues of another function's, or another context's, to which
+    /// the process was let by an extension. A program may have it ring for those of `uar` then.
+    ///
+    /// # Errors
+    /// As [`create_dpa_outbox`](Self::create_dpa_outbox).
+    pub fn create_extended_dpa_outbox(
+        &self,
+        process: &Arc<DpaProcess>,
+        uar: &Arc<Uar>,
+        extension: &Arc<DpaUarExtension>,
+    ) -> Result<Arc<DpaOutbox>, Error> {
+        self.dpa_outbox(process, uar, Some(extension))
+    }
+
+    fn dpa_outbox(
+        &self,
+        process: &Arc<DpaProcess>,
+        uar: &Arc<Uar>,
+        extension: Option<&Arc<DpaUarExtension>>,
+    ) -> Result<Arc<DpaOutbox>, Error> {
+        let mut context = prm::DpaOutbox::default();
+        context.set_process_id(process.id()).set_uar_page(uar.page_id());
+        if let Some(extension) = extension {
+            context.set_extended(true).set_device_id(extension.device_id());
+        }
+        let object = make(self, GeneralObjectType::DPA_OUTBOX, &context)?;
+        let id = query::<prm::DpaOutbox>(&object)?.config_id();
+        let parents = (process.clone(), uar.clone(), extension.cloned());
+        Ok(Arc::new(DpaOutbox { object, id, _parents: parents }))
+    }
+
+    /// Makes a window. The process says which key it leads to; the key must be of this domain.
+    ///
+    /// # Errors
+    /// The process has ended, or has as many as it may.
+    pub fn create_dpa_window(
+        &self,
+        process: &Arc<DpaProcess>,
+        pd: &Pd,
+    ) -> Result<Arc<DpaWindow>, Error> {
+        let mut context = prm::DpaWindow::default();
+        context.set_process_id(process.id()).set_pd(pd.pdn());
+        let object = make(self, GeneralObjectType::DPA_WINDOW, &context)?;
+        let id = query::<prm::DpaWindow>(&object)?.config_id();
+        Ok(Arc::new(DpaWindow { object, id, _parents: (process.clone(), pd.clone()) }))
+    }
+
+    /// Extends a UAR page of this device to a process of `owner`'s DPA. Both are functions of one
+    /// card, and `owner` reaches this one: a DPU's functions reach those of its side and the
+    /// host's, the host's reach their own side.
+    ///
+    /// # Errors
+    /// They are not; the page is of another context.
+    pub fn create_dpa_uar_extension(
+        &self,
+        _: &ModelToken,
+        uar: &Arc<Uar>,
+        owner: &Device,
+        process: &DpaProcess,
+    ) -> Result<DpaUarExtension, Error> {
+        let mut context = prm::DpaUarExtension::default();
+        context
+            .set_uar_page(uar.page_id())
+            .set_vhca_id(owner.vhca_id())
+            .set_process_serial(process.serial());
+        let object = make(self, GeneralObjectType::DPA_UAR_EXTENSION, &context)?;
+        let device_id = query::<prm::DpaUarExtension>(&object)?.device_id();
+        Ok(DpaUarExtension { object, device_id, uar: uar.clone() })
+    }
+}
+
+impl DpaOutbox {
+    /// What the process knows it by.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// A thread or call begins with it.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+}
+
+impl DpaWindow {
+    /// What the process knows it by.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// A thread or call begins with it.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+}
+
+impl DpaUarExtension {
+    /// What programs name it by.
+    pub const fn device_id(&self) -> u32 {
+        self.device_id
+    }
+
+    /// The page.
+    pub const fn uar(&self) -> &Arc<Uar> {
+        &self.uar
+    }
+
+    /// Destroys it: who rings by it from then on rings for no queue.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+}

@@ -1,0 +1,49 @@
+//! UAR pages that a function extends to a process of another function of its card: programs of that
+//! process ring for the queues that name such a page. The commands are the model's own (`prm/dpa`).
+//!
+//! Whoever has the queues says whose process may ring, by the serial number that no other process
+//! of that function has; so the process need not be looked up, and what is extended to one that is
+//! gone is of no use to anybody.
+
+use verbless_prm::{
+    CreateGeneralObjectIn, CreateGeneralObjectOut, DpaUarExtension, QueryGeneralObjectIn,
+    QueryGeneralObjectOut,
+};
+
+use super::call::{Call, Outcome};
+use crate::hca::objects;
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
+
+/// CREATE_GENERAL_OBJECT.
+pub(super) fn create(
+    call: &mut Call<'_>,
+    input: &CreateGeneralObjectIn,
+    output: &mut CreateGeneralObjectOut,
+) -> Outcome {
+    let mut context: DpaUarExtension = call.context(input)?;
+    call.find(kind::Uar, context.uar_page())?;
+    if !call.hca().reached_by.contains(&context.vhca_id()) {
+        return Err(Refusal::UarExtensionTo);
+    }
+    context.set_device_id(0);
+    let own = call.hca().caps.general().vhca_id();
+    let made = call.make(kind::UarExtension, objects::UarExtension { uid: call.uid, context });
+    let number = made?;
+    call.change(kind::UarExtension, number, |extension| {
+        extension.context.set_device_id(u32::from(own) << 16 | number);
+    })?;
+    output.set_obj_id(number);
+    Ok(())
+}
+
+/// QUERY_GENERAL_OBJECT.
+pub(super) fn query(
+    call: &mut Call<'_>,
+    input: &QueryGeneralObjectIn,
+    output: &mut QueryGeneralObjectOut,
+) -> Outcome {
+    let context = call.find(kind::UarExtension, input.obj_id())?.context;
+    output.set_obj_id(input.obj_id());
+    call.show(&context)
+}

@@ -1,0 +1,251 @@
+//! UARs that are extended to other device contexts, whose queues a program rings for: those of
+//! another function of the card, or of the same one opened a second time.
+
+use std::sync::Arc;
+
+use verbless_command::{CqAttr, CqElement, CqObject, Device, Eqn, KeyAccess};
+use verbless_devx::Uar as Page;
+use verbless_flexio::{
+    Error, Function, Outbox, OutboxConfig, ProcessConfig, QueueMemory, RpcAttr, Sq, SqConfig, Uar,
+    Window,
+};
+use verbless_queue::{CqConfig as HostCqConfig, Domain};
+
+use super::failed;
+use super::rig::Rig;
+use crate::case::cases;
+use crate::need::{ETHERNET, cap};
+use crate::raw::{Shared, region_owned_by};
+use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
+
+cases!(
+    "flexio_cross_device",
+    "UARs that are extended to other device contexts, and programs that ring for the queues there.",
+    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    a_uar_is_extended_to_another_context_and_refuses_the_process_s_own,
+    a_uar_is_extended_to_functions_that_the_process_s_one_reaches_and_to_no_others [Need::Peer],
+    a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_again,
+    an_outbox_may_begin_with_an_extended_uar,
+    a_program_posts_to_a_send_queue_of_another_context [ETHERNET],
+    who_has_no_extension_rings_for_nothing,
+);
+
+const LOG_CQES: u8 = 3;
+/// What errno says of a doorbell that reaches no queue.
+const NO_QUEUE: u64 = 2;
+/// A CQE that the device has not written.
+const UNWRITTEN: u8 = 0xf0;
+
+/// A process, and another context with a UAR that is extended to it.
+struct Cross {
+    uar: Uar,
+    other: Device,
+    rig: Rig,
+}
+
+impl Cross {
+    fn new(lab: &Lab) -> Result<Self, Stop> {
+        let (other, own) = lab.owner_and_user()?;
+        let rig = Rig::on(&own, &ProcessConfig::default())?;
+        let uar = rig.process.uar().extend(&other)?;
+        Ok(Self { uar, other, rig })
+    }
+
+    fn device_id(&self) -> Result<u32, Stop> {
+        self.uar.extended_id().ok_or_else(|| Stop::fail("an extended UAR has no number"))
+    }
+}
+
+/// A CQ of a device that names a page, with memory of the host.
+struct Cq {
+    object: CqObject,
+    ring: Shared,
+}
+
+impl Cq {
+    fn new(device: &Device, uar: &Arc<Page>) -> Result<Self, Stop> {
+        let ring = Shared::new(device, 8192)?;
+        ring.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
+        let place = |at| verbless_command::QueueMemory::new(ring.umem.clone(), at);
+        let object = device.create_cq(CqAttr {
+            uar: uar.clone(),
+            ring: place(0),
+            record: place(4096),
+            log_cqes: LOG_CQES,
+            wide: false,
+            element: CqElement::Eq(Eqn(device.query_eqn(0)?)),
+            ignore_overrun: false,
+        })?;
+        Ok(Self { object, ring })
+    }
+
+    fn number(&self) -> u32 {
+        self.object.cqn().0
+    }
+
+    /// CQEs that were written: a doorbell's was when the call that rang has returned.
+    fn written(&self) -> Result<usize, Stop> {
+        let mut bytes = [0; 64 << LOG_CQES];
+        self.ring.memory.read_at(0, &mut bytes)?;
+        Ok(bytes.chunks(64).filter(|cqe| cqe[63] != UNWRITTEN).count())
+    }
+}
+
+fn trigger_across() -> Function<(u32, u32, bool), u64> {
+    Function::named("trigger_across")
+}
+
+fn trigger_here() -> Function<(u32, bool), u64> {
+    Function::named("trigger_here")
+}
+
+/// Calls of a thread that begins with this outbox.
+fn by(outbox: Outbox) -> RpcAttr {
+    RpcAttr { outbox: Some(outbox), ..RpcAttr::default() }
+}
+
+fn a_uar_is_extended_to_another_context_and_refuses_the_process_s_own(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let Cross { uar, other, rig } = Cross::new(lab)?;
+    let process = &rig.process;
+    let own = process.device();
+    failed("a UAR of the own context", process.uar().extend(own), "another device context")?;
+    ensure_eq!(process.uar().extended_id(), None, "the extended number of the process's UAR");
+    ensure_eq!(Uar::create(process)?.extended_id(), None, "that of one of its own context");
+    let id = uar.extended_id();
+    ensure!(id.is_some_and(|id| id != u32::MAX), "the number of an extended UAR: {id:x?}");
+    let second = process.uar().extend(&other)?;
+    ensure!(second.extended_id() != id, "two extensions have one number");
+    ensure!(uar.page().context().is(&other), "the page is not the other context's");
+    Ok(())
+}
+
+fn a_uar_is_extended_to_functions_that_the_process_s_one_reaches_and_to_no_others(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let rig = Rig::on(&lab.device()?, &ProcessConfig::default())?;
+    let same_card = lab.other_info().system_image_guid == lab.info().system_image_guid;
+    match rig.process.uar().extend(&lab.other_device()?) {
+        Ok(uar) => ensure!(same_card, "{:x?} is on another card", uar.extended_id()),
+        // Of one card, functions of the DPU's side reach those of the host's, and not the other
+        // way.
+        Err(Error::Device(error)) => {
+            ensure!(error.to_string().contains("BAD_PARAM"), "the reason: {error}");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+fn a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_again(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let cross = Cross::new(lab)?;
+    let (process, device_id) = (&cross.rig.process, cross.device_id()?);
+    let far = Cq::new(&cross.other, cross.uar.page())?;
+    let near = Cq::new(process.device(), process.uar().page())?;
+    let attr = by(cross.rig.outbox()?);
+    for round in 1..=2 {
+        let arguments = (device_id, far.number(), round == 2);
+        let errno = process.call_with_attr(&attr, trigger_across(), arguments)?;
+        ensure_eq!(errno, 0, "errno of a doorbell for the other context");
+        ensure_eq!(far.written()?, 2 * round - 1, "CQEs of the other context");
+        // That is the outbox's, and not the call's.
+        let errno = process.call_with_attr(&attr, trigger_here(), (far.number(), false))?;
+        ensure_eq!((errno, far.written()?), (0, 2 * round), "errno, and CQEs there");
+        let errno = process.call_with_attr(&attr, trigger_here(), (near.number(), true))?;
+        ensure_eq!((errno, near.written()?), (0, round), "errno, and CQEs here");
+    }
+    ensure_eq!(far.written()?, 4, "CQEs of the other context in the end");
+    // A page that no extension is of, also one of the same context.
+    let away = Arc::new(cross.other.uar_alloc(verbless_devx::UarKind::NonCached)?);
+    let away = Cq::new(&cross.other, &away)?;
+    let errno =
+        process.call_with_attr(&attr, trigger_across(), (device_id, away.number(), false))?;
+    ensure_eq!((errno, away.written()?), (NO_QUEUE, 0), "errno, and CQEs of another page");
+    Ok(())
+}
+
+fn an_outbox_may_begin_with_an_extended_uar(lab: &Lab) -> Result<(), Stop> {
+    let cross = Cross::new(lab)?;
+    let process = &cross.rig.process;
+    let config = OutboxConfig { uar: Some(cross.uar.clone()), ..OutboxConfig::default() };
+    let outbox = Outbox::create(process, &config)?;
+    ensure_eq!(outbox.uar().extended_id(), cross.uar.extended_id(), "its UAR");
+    let (far, near) = (
+        Cq::new(&cross.other, cross.uar.page())?,
+        Cq::new(process.device(), process.uar().page())?,
+    );
+    let attr = by(outbox);
+    for (cq, again) in [(&far, false), (&near, true), (&near, false)] {
+        let before = cq.written()?;
+        let errno = process.call_with_attr(&attr, trigger_here(), (cq.number(), again))?;
+        ensure_eq!((errno, cq.written()?), (0, before + 1), "errno, and CQEs");
+    }
+    let stranger = Rig::on(process.device(), &ProcessConfig::default())?;
+    failed("another's UAR", Outbox::create(&stranger.process, &config), "another process")
+}
+
+fn a_program_posts_to_a_send_queue_of_another_context(lab: &Lab) -> Result<(), Stop> {
+    const LOG_DEPTH: u8 = 3;
+    let cross = Cross::new(lab)?;
+    let (process, device_id) = (&cross.rig.process, cross.device_id()?);
+    let domain = Domain::new(&cross.other)?;
+    let mut cq = domain.completion_queue(&HostCqConfig::new(16))?;
+    let shared = Shared::new(&cross.other, 8192)?;
+    let place = |at| Some(QueueMemory::host(shared.umem.clone(), at));
+    let mut config = SqConfig::new(LOG_DEPTH);
+    (config.wq.ring, config.wq.record) = (place(0), place(4096));
+    (config.wq.uar, config.wq.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
+    let sq = Sq::create_cross_dev(process, &cross.other, &cq, &config)?;
+
+    // The program reaches the ring by a key of its own context.
+    let memory = shared.memory.clone();
+    let key = region_owned_by(process.domain(), &memory, memory.clone(), KeyAccess::ALL)?;
+    let window = Window::create(process, process.pd())?;
+    let attr = RpcAttr { windows: [Some(window), None], ..RpcAttr::default() };
+    let post = |number: u32, pi: u16| {
+        let function = Function::<(u32, u32, u32, u64, u16), u64>::named("post_across");
+        let arguments = (device_id, number, key.lkey().0, key.address(), pi);
+        process.call_with_attr(&attr, function, arguments)
+    };
+    for pi in 0..5 {
+        ensure_eq!(post(sq.number(), pi)?, 0, "status and errno");
+        let cqe = until("its completion", || cq.poll())?;
+        ensure_eq!(cqe.qpn().0, sq.number(), "whose completion it is");
+    }
+    ensure_eq!(post(sq.number() + 1, 5)?, 1 << 32 | NO_QUEUE, "of a queue that is not there");
+    Ok(sq.destroy()?)
+}
+
+fn who_has_no_extension_rings_for_nothing(lab: &Lab) -> Result<(), Stop> {
+    let cross = Cross::new(lab)?;
+    let (process, device_id) = (&cross.rig.process, cross.device_id()?);
+    let far = Cq::new(&cross.other, cross.uar.page())?;
+    let attr = by(cross.rig.outbox()?);
+    let rings = |process: &verbless_flexio::Process, attr: &RpcAttr, device: u32| {
+        process.call_with_attr(attr, trigger_across(), (device, far.number(), false))
+    };
+    // A number of nothing, of a function that is not there, of a process that has its own.
+    for number in [0, device_id + 1, device_id ^ 0x8000_0000, u32::MAX] {
+        ensure_eq!(rings(process, &attr, number)?, NO_QUEUE, "errno of extension {number:#x}");
+    }
+    let stranger = Rig::on(process.device(), &ProcessConfig::default())?;
+    let strange = by(stranger.outbox()?);
+    ensure_eq!(rings(&stranger.process, &strange, device_id)?, NO_QUEUE, "errno of another's");
+    ensure_eq!(far.written()?, 0, "CQEs so far");
+    ensure_eq!(rings(process, &attr, device_id)?, 0, "errno of whom it was extended to");
+    ensure_eq!(far.written()?, 1, "CQEs");
+    // A thread without an outbox has none to extend.
+    let none = RpcAttr::default();
+    ensure_eq!(rings(process, &none, device_id)?, u64::MAX, "without an outbox");
+    // Without the extension the doorbells end, though the page and the CQ are there.
+    let Cross { uar, rig, .. } = cross;
+    let page = uar.page().clone();
+    drop(uar);
+    ensure_eq!(rings(&rig.process, &attr, device_id)?, NO_QUEUE, "errno when it has gone");
+    ensure_eq!(far.written()?, 1, "CQEs in the end");
+    drop(page);
+    Ok(())
+}

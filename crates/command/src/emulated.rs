@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use verbless_devx::{Error, ModelToken, Uar};
+use verbless_devx::{Context, Error, ModelToken, Uar};
 use verbless_prm as prm;
 use verbless_prm::GeneralObjectType;
 
@@ -27,6 +27,17 @@ pub struct DpaEqAttr {
     pub uar: Arc<Uar>,
     /// The emulated device and its vector that the first entry raises after the EQ was armed.
     pub raises: Option<(Arc<EmulatedDevice>, u16)>,
+    /// Every entry raises it, and nobody arms the EQ.
+    pub always_armed: bool,
+    /// Entries that nobody has taken are overwritten; else events are lost when it is full.
+    pub ignore_overrun: bool,
+}
+
+impl DpaEqAttr {
+    /// Of 2^`log_entries` entries in `ring`; it raises nothing.
+    pub const fn new(ring: QueueMemory, log_entries: u8, uar: Arc<Uar>) -> Self {
+        Self { ring, log_entries, uar, raises: None, always_armed: false, ignore_overrun: false }
+    }
 }
 
 /// An event queue of the DPA, which CQs name ([`CqElement::DpaEq`](crate::CqElement::DpaEq)). Its
@@ -53,6 +64,8 @@ pub struct DpaEqInfo {
 #[derive(Debug)]
 pub struct EmulatedDevice {
     object: GeneralObject,
+    queues: u16,
+    vectors: u16,
 }
 
 /// A doorbell of an emulated device that makes CQEs of zeros, one each time that a program has
@@ -80,13 +93,16 @@ impl Device {
     /// Makes an event queue of the DPA.
     ///
     /// # Errors
-    /// The memory is too short for the entries, or the emulated device has no such vector.
+    /// The memory is too short for the entries; the emulated device has no such vector; it is
+    /// always armed and raises none.
     pub fn create_dpa_eq(&self, _: &ModelToken, attr: DpaEqAttr) -> Result<DpaEq, Error> {
         let mut context = prm::DpaEq::default();
         context
             .set_umem_id(attr.ring.umem().id())
             .set_umem_offset(attr.ring.offset())
             .set_log_eq_size(attr.log_entries)
+            .set_always_armed(attr.always_armed)
+            .set_overrun(attr.ignore_overrun)
             .set_uar_page(attr.uar.page_id());
         if let Some((device, vector)) = &attr.raises {
             context.set_device_valid(true).set_device_id(device.id()).set_vector(*vector);
@@ -108,7 +124,7 @@ impl Device {
         let mut context = prm::DpaEmulatedDevice::default();
         context.set_queues(queues).set_vectors(vectors);
         let object = make(self, GeneralObjectType::DPA_EMULATED_DEVICE, &context)?;
-        Ok(Arc::new(EmulatedDevice { object }))
+        Ok(Arc::new(EmulatedDevice { object, queues, vectors }))
     }
 
     /// Has the doorbell of a queue of an emulated device make CQEs.
@@ -164,6 +180,29 @@ impl EmulatedDevice {
         self.object.id()
     }
 
+    /// The context that it was made in.
+    pub fn context(&self) -> &Context {
+        self.object.context()
+    }
+
+    /// How many queues it has, each with a doorbell.
+    pub const fn queues(&self) -> u16 {
+        self.queues
+    }
+
+    /// How many MSI-X vectors it has.
+    pub const fn vectors(&self) -> u16 {
+        self.vectors
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// Event queues or doorbells are still of it.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
+    }
+
     /// Does what the host of such a device does: writes a word to the doorbell of a queue.
     ///
     /// # Errors
@@ -185,6 +224,14 @@ impl EmulatedDoorbell {
     /// Its number: the emulation context of outboxes.
     pub fn id(&self) -> u32 {
         self.object.id()
+    }
+
+    /// Destroys it: nobody hears of the doorbell any more.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.object.destroy()
     }
 
     /// How it is.

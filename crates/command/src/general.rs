@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use verbless_devx::{Error, EventChannel};
+use verbless_devx::{Context, Error, EventChannel};
 use verbless_prm as prm;
 use verbless_prm::{
     CreateGeneralObjectIn, CreateGeneralObjectOut, EventType, GeneralObjectType,
@@ -65,6 +65,11 @@ impl GeneralObject {
     /// Its type.
     pub fn kind(&self) -> GeneralObjectType {
         self.kind
+    }
+
+    /// The context that it was made in.
+    pub fn context(&self) -> &Context {
+        self.owned.object().context()
     }
 
     /// QUERY_GENERAL_OBJECT: `bytes` of the object's own layout.

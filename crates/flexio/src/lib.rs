@@ -25,6 +25,7 @@
 //! | completion queues | [`cq`] | [`Cq::create`] |
 //! | queue pairs | [`qp`] | [`Qp::create`] |
 //! | queues of Ethernet frames | [`sq`], [`rq`], [`transport`] | [`Sq::create`], [`Rq::create`] |
+//! | PCI devices that programs emulate | [`emulation`] | [`MsixMap::create`](emulation::MsixMap::create) |
 //! | receives that queue pairs share | [`rmp`] | [`Rmp::create`] |
 //! | what programs print | [`stream`] | [`MsgStream::create`] |
 //! | what programs trace | [`tracer`] | [`Tracer::init`] |
@@ -70,6 +71,7 @@ pub mod chapter {}
 pub mod cmdq;
 mod copy;
 pub mod cq;
+pub mod emulation;
 pub mod error;
 pub mod event_handler;
 pub mod fatal;
@@ -79,6 +81,7 @@ pub mod log;
 #[cfg(doc)]
 pub mod mapping {
     #![doc = include_str!("../../../docs/mapping/flexio.md")]
+    use super::emulation::{self, DoorbellToCq, Msix, MsixMap};
     use super::log;
     use super::memory::MEMORY_BLOCK;
     use super::stream::{self, SyncMode, Transport};

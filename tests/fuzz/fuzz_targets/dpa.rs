@@ -258,10 +258,8 @@ impl Host {
         let (calls, cqs, threads) = (Vec::new(), Vec::new(), Vec::new());
         let emulated = device.create_emulated_device(&token, QUEUES, 1).expect("it has a queue");
         let attr = DpaEqAttr {
-            ring: QueueMemory::new(Arc::new(process.heap()), 8192),
-            log_entries: 1,
-            uar: uar.clone(),
             raises: Some((emulated.clone(), 0)),
+            ..DpaEqAttr::new(QueueMemory::new(Arc::new(process.heap()), 8192), 1, uar.clone())
         };
         let eq = device.create_dpa_eq(&token, attr).expect("the heap has room for it");
         let doorbells = Vec::new();

@@ -68,7 +68,10 @@ impl Events<'_> {
         let data = *EqeCompletion::zeroed().set_cqn(cqn).as_bytes();
         match self.dpa_eqs.get_mut(&eqn) {
             Some(eq) => {
-                if write(eqn, &mut eq.ring, self.memory, event_type::COMPLETION, 0, data) {
+                let before = eq.ring.producer;
+                let armed = write(eqn, &mut eq.ring, self.memory, event_type::COMPLETION, 0, data);
+                let written = eq.ring.producer != before;
+                if armed || (written && eq.context.always_armed()) {
                     raise(self.devices, eq);
                 }
             }

@@ -10,7 +10,7 @@ structure! {
     /// Source: model.
     DpaEq, DpaEqLayout, 0x28 bytes = "dpa_eq" {
         sources: ["model"];
-        reserved: [(34, 1), (96, 32), (192, 16), (224, 6), (256, 6), (288, 32)];
+        reserved: [(97, 31), (192, 16), (224, 6), (256, 6), (288, 32)];
         /// UMEM that holds the entries: the host's, or the heap of a process. `0x00`
         umem_id set_umem_id: number(u32, 0, 32);
         /// The next entry raises the vector (read only). `0x04.31`
@@ -18,12 +18,17 @@ structure! {
         /// An entry that is written while the EQ is armed raises a vector of an emulated device.
         /// `0x04.30`
         device_valid set_device_valid: flag(33);
+        /// Every entry raises the vector, whether or not the EQ is armed. `0x04.29`
+        always_armed set_always_armed: flag(34);
         /// log2 of the number of entries. `0x04.28:24`
         log_eq_size set_log_eq_size: number(u8, 35, 5);
         /// UAR page of the outboxes that may update it. `0x04.23:0`
         uar_page set_uar_page: number(u32, 40, 24);
         /// The emulated device, if device_valid. `0x08`
         device_id set_device_id: number(u32, 64, 32);
+        /// Entries that nobody has taken are overwritten; else events are lost when it is full.
+        /// `0x0c.31`
+        overrun set_overrun: flag(96);
         /// Where in that UMEM the entries begin, in bytes. `0x10, 8 bytes`
         umem_offset set_umem_offset: number(u64, 128, 64);
         /// Which of its vectors, if device_valid. `0x18.15:0`

@@ -73,6 +73,7 @@ static OF_QUEUES: &[&Group] = &[
     &flexio::GROUP,
     &flexio::cmdq::GROUP,
     &flexio::cross::GROUP,
+    &flexio::emulation::GROUP,
     &flexio::ends::GROUP,
     &flexio::frames::GROUP,
     &flexio::objects::GROUP,

@@ -38,7 +38,9 @@ pub(super) fn create_eq(
                 return Err(Refusal::EmulatedDeviceParts);
             }
         }
-        false if (context.device_id(), context.vector()) != (0, 0) => {
+        false
+            if (context.device_id(), context.vector(), context.always_armed()) != (0, 0, false) =>
+        {
             return Err(Refusal::Reserved);
         }
         false => {}
@@ -53,7 +55,7 @@ pub(super) fn create_eq(
     let ring = EventRing {
         memory,
         log_size: context.log_eq_size().into(),
-        overrun_ignore: false,
+        overrun_ignore: context.overrun(),
         counter: COUNTER,
         producer: 0,
         consumer: 0,

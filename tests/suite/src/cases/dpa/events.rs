@@ -58,10 +58,8 @@ impl Rig {
 
     fn of(dpa: Dpa, ring: QueueMemory, raises: Option<&Arc<EmulatedDevice>>) -> Result<Self, Stop> {
         let attr = DpaEqAttr {
-            ring,
-            log_entries: LOG_ENTRIES,
-            uar: dpa.rig.uar.clone(),
             raises: raises.map(|device| (device.clone(), 1)),
+            ..DpaEqAttr::new(ring, LOG_ENTRIES, dpa.rig.uar.clone())
         };
         let eq = dpa.device().create_dpa_eq(&dpa.rig.token, attr)?;
         let cq = dpa.cq(CqElement::DpaEq(eq.id()))?;
@@ -243,11 +241,12 @@ fn doorbells_for_what_another_page_has_do_nothing(lab: &Lab) -> Result<(), Stop>
     device.ring(0, 5)?;
     let number = u64::from(doorbell.id());
     let away = Dpa::of(dpa.rig.with_another_page()?, 0)?;
-    let attr = |log_entries| DpaEqAttr {
-        ring: QueueMemory::new(dpa.rig.host.umem.clone(), 0),
-        log_entries,
-        uar: dpa.rig.uar.clone(),
-        raises: None,
+    let attr = |log_entries| {
+        DpaEqAttr::new(
+            QueueMemory::new(dpa.rig.host.umem.clone(), 0),
+            log_entries,
+            dpa.rig.uar.clone(),
+        )
     };
     let eq = dpa.device().create_dpa_eq(&dpa.rig.token, attr(LOG_ENTRIES))?;
     let all = [
@@ -303,10 +302,12 @@ fn what_an_emulated_device_does_not_have_is_refused(lab: &Lab) -> Result<(), Sto
     listen(2)?;
     let eq = |vector, log_entries| {
         let attr = DpaEqAttr {
-            ring: QueueMemory::new(dpa.rig.host.umem.clone(), 0),
-            log_entries,
-            uar: dpa.rig.uar.clone(),
             raises: Some((device.clone(), vector)),
+            ..DpaEqAttr::new(
+                QueueMemory::new(dpa.rig.host.umem.clone(), 0),
+                log_entries,
+                dpa.rig.uar.clone(),
+            )
         };
         dpa.device().create_dpa_eq(&dpa.rig.token, attr).map(drop)
     };

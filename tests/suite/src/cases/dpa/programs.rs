@@ -604,10 +604,12 @@ fn a_program_takes_events_and_sends_msi_x(lab: &Lab) -> Result<(), Stop> {
         dpa.store(EQ_AT + 64 * entry + 56, 1 << 56)?;
     }
     let attr = DpaEqAttr {
-        ring: QueueMemory::new(Arc::new(dpa.process.heap()), EQ_AT),
-        log_entries: LOG_ENTRIES,
-        uar: dpa.rig.uar.clone(),
         raises: Some((device.clone(), 2)),
+        ..DpaEqAttr::new(
+            QueueMemory::new(Arc::new(dpa.process.heap()), EQ_AT),
+            LOG_ENTRIES,
+            dpa.rig.uar.clone(),
+        )
     };
     let eq = dpa.rig.device.create_dpa_eq(&dpa.rig.token, attr)?;
     let cq = dpa.cq(CqElement::DpaEq(eq.id()))?;

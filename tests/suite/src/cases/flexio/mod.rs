@@ -3,6 +3,7 @@
 
 pub(super) mod cmdq;
 pub(super) mod cross;
+pub(super) mod emulation;
 pub(super) mod ends;
 pub(super) mod frames;
 pub(super) mod objects;

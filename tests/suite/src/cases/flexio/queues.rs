@@ -286,7 +286,7 @@ fn a_cq_for_msix_raises_a_vector_of_the_emulated_device(lab: &Lab) -> Result<(),
         ring.fill(1)?;
         let ring = QueueMemory::dpa(&ring).for_command();
         let uar = process.uar().page().clone();
-        let attr = DpaEqAttr { ring, log_entries: 6, uar, raises };
+        let attr = DpaEqAttr { raises, ..DpaEqAttr::new(ring, 6, uar) };
         Ok(Arc::new(device.create_dpa_eq(process.token(), attr)?))
     };
     let mute = eq(None)?;

@@ -1,0 +1,276 @@
+//! PCI devices that programs on the DPA emulate: their queues' doorbells, which make CQEs, and
+//! their MSI-X vectors, which programs raise. The API of 2022 has this; 3.2.0 has no successor.
+//!
+//! A device itself is not FlexIO's to make. Here [`EmulatedDevice`] is verbless's model's, which
+//! has no host for it: what that would do is [`EmulatedDevice::ring`], what it would see is
+//! [`EmulatedDevice::raised`].
+
+use std::sync::Arc;
+
+pub use verbless_command::EmulatedDevice;
+use verbless_command::{Device, DpaEq, DpaEqAttr, EmulatedDoorbell, EmulatedDoorbellInfo};
+
+use crate::cq::{Cq, CqConfig, CqElement};
+use crate::error::Error;
+use crate::memory::QueueMemory;
+use crate::process::Process;
+use crate::uar::Uar;
+
+/// Vectors that one [`MsixMap`] has at most (`FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS`, for which no value
+/// is published: it is verbless's own).
+pub const MAX_EQ_TO_MSIX_MAP_PAIRS: u16 = 64;
+
+/// log2 of the entries of an event queue that a map has.
+const LOG_ENTRIES: u8 = 6;
+/// log2 of the CQEs of an MSI-X's CQ, which nobody reads.
+const LOG_CQES: u8 = 3;
+/// Bytes of an entry.
+const EQE: u64 = 64;
+/// An entry that is the device's to write.
+const OF_DEVICE: u8 = 0xff;
+
+/// Makes an emulated device with so many queues, and so many MSI-X vectors (64 at most).
+///
+/// # Errors
+/// The process has ended; no queue, or too many vectors.
+pub fn create_device(
+    process: &Process,
+    queues: u16,
+    vectors: u16,
+) -> Result<Arc<EmulatedDevice>, Error> {
+    process.alive()?;
+    Ok(process.device().create_emulated_device(process.token(), queues, vectors)?)
+}
+
+/// That a device is of the process's context, as what is made of it.
+fn of_process(process: &Process, device: &EmulatedDevice) -> Result<(), Error> {
+    match device.context().is(process.device()) {
+        true => process.alive(),
+        false => Err(Error::Failed(
+            "the emulated device is of another device context than the process".into(),
+        )),
+    }
+}
+
+/// A doorbell of an emulated device that makes CQEs (`flexio_emu_db_to_cq_ctx`).
+///
+/// A program arms it by its number before each CQE (`db_ctx_arm`), may make one without a doorbell
+/// (`db_ctx_force_trigger`), and reads what was written to it (`read_db_value`).
+#[derive(Debug)]
+pub struct DoorbellToCq {
+    object: EmulatedDoorbell,
+    cq: Cq,
+}
+
+impl DoorbellToCq {
+    /// Has the doorbell of a queue make CQEs of zeros on `cq` (`flexio_emu_db_to_cq_map`).
+    ///
+    /// # Errors
+    /// The process has ended; the device has no such queue, or somebody has its doorbell; the
+    /// device is of another context than the CQ.
+    pub fn map(device: &Arc<EmulatedDevice>, queue: u16, cq: &Cq) -> Result<Self, Error> {
+        let process = cq.process();
+        of_process(process, device)?;
+        let object = process.device().create_emulated_doorbell(device, queue, cq.object())?;
+        crate::log::debug!("doorbell {queue} of {:#x} makes CQEs on {}", device.id(), cq.cqn());
+        Ok(Self { object, cq: cq.clone() })
+    }
+
+    /// What programs know it by (`flexio_emu_db_to_cq_ctx_get_id`, which the document of 2022 only
+    /// refers to).
+    pub fn id(&self) -> u32 {
+        self.object.id()
+    }
+
+    /// Its CQ.
+    pub const fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// How it is.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn query(&self) -> Result<EmulatedDoorbellInfo, Error> {
+        Ok(self.object.query()?)
+    }
+
+    /// Nobody hears of the doorbell any more (`flexio_emu_db_to_cq_unmap`); dropping it does the
+    /// same.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn unmap(self) -> Result<(), Error> {
+        Ok(self.object.destroy()?)
+    }
+}
+
+/// An event queue of the DPA, of which every entry raises a vector of an emulated device.
+#[derive(Debug)]
+struct MsixEq {
+    eq: Arc<DpaEq>,
+    ring: u64,
+}
+
+/// Which event queue raises which vector of an emulated device (`flexio_emu_device_msix_map`).
+#[derive(Debug)]
+pub struct MsixMap {
+    // By vector.
+    eqs: Vec<Arc<MsixEq>>,
+    process: Process,
+    device: Arc<EmulatedDevice>,
+}
+
+impl MsixMap {
+    /// The event queues of a device's first `max_msix` vectors, or of as many as it has
+    /// (`flexio_emulated_device_msix_map_create`). They are in the heap, with 64 entries each that
+    /// are overwritten if nobody takes them.
+    ///
+    /// # Errors
+    /// The process has ended; no vector is asked for, or more than [`MAX_EQ_TO_MSIX_MAP_PAIRS`];
+    /// the device is of another context; the heap has no room.
+    pub fn create(
+        process: &Process,
+        device: &Arc<EmulatedDevice>,
+        max_msix: u16,
+    ) -> Result<Self, Error> {
+        of_process(process, device)?;
+        if max_msix == 0 || max_msix > MAX_EQ_TO_MSIX_MAP_PAIRS {
+            return Err(Error::Failed(format!(
+                "a map of {max_msix} vectors: 1 to {MAX_EQ_TO_MSIX_MAP_PAIRS} \
+                 (FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS) are possible"
+            )));
+        }
+        let eqs = (0..max_msix.min(device.vectors())).map(|vector| {
+            let ring = process.alloc(EQE << LOG_ENTRIES)?;
+            ring.fill(OF_DEVICE)?;
+            let (memory, ring) = (QueueMemory::dpa(&ring).for_command(), ring.address());
+            let attr = DpaEqAttr {
+                raises: Some((device.clone(), vector)),
+                always_armed: true,
+                ignore_overrun: true,
+                ..DpaEqAttr::new(memory, LOG_ENTRIES, process.uar().page().clone())
+            };
+            let eq = process.device().create_dpa_eq(process.token(), attr);
+            let eq = Arc::new(eq.map_err(|error| process.fatal_or(error))?);
+            Ok(Arc::new(MsixEq { eq, ring }))
+        });
+        let eqs = eqs.collect::<Result<_, Error>>()?;
+        Ok(Self { eqs, process: process.clone(), device: device.clone() })
+    }
+
+    /// The pairs: an event queue's number, and the vector that it raises.
+    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (u32, u16)> {
+        self.eqs.iter().enumerate().map(|(vector, it)| (it.eq.id(), vector as u16))
+    }
+
+    /// The emulated device.
+    pub const fn device(&self) -> &Arc<EmulatedDevice> {
+        &self.device
+    }
+
+    /// Frees it, and says whether that worked (`flexio_emulated_device_msix_map_free`); dropping it
+    /// and what was made of it does the same.
+    ///
+    /// # Errors
+    /// An [`Msix`] was made of it that is there still; the device's refusal.
+    pub fn free(self) -> Result<(), Error> {
+        let in_use = || Error::Failed("the map is in use: destroy its MSI-X first".into());
+        let eqs = self.eqs.into_iter().map(|it| Arc::into_inner(it).ok_or_else(in_use));
+        for it in eqs.collect::<Result<Vec<_>, _>>()? {
+            Arc::into_inner(it.eq).ok_or_else(in_use)?.destroy()?;
+        }
+        Ok(())
+    }
+}
+
+/// How an MSI-X of an emulated device is made: the arguments of
+/// `flexio_emulated_device_msix_create`.
+#[derive(Debug, Clone, Default)]
+pub struct MsixConfig {
+    /// The vector (`msix_id`).
+    pub vector: u16,
+    /// The program uses the event queue itself (`direct_mode`), with CQs of its own; else there is
+    /// a CQ by which it sends.
+    pub direct: bool,
+    /// The UAR of the outboxes that send by that CQ (`target_uar_id`); without one, the process's.
+    pub uar: Option<Uar>,
+    /// The device context of that CQ (`target_ibv_ctx`): the process's, which is the default.
+    pub target: Option<Device>,
+}
+
+/// A vector of an emulated device that a program raises (`flexio_msix`).
+#[derive(Debug)]
+pub struct Msix {
+    // The CQ goes before the event queue that it names.
+    cq: Option<Cq>,
+    eq: Arc<MsixEq>,
+    vector: u16,
+}
+
+impl Msix {
+    /// Makes one of a vector of `map` (`flexio_emulated_device_msix_create`).
+    ///
+    /// # Errors
+    /// The process has ended; the map has no such vector; a UAR in direct mode, which has no CQ;
+    /// the target is another context than the process's, whose CQs do not reach the event queue;
+    /// the heap has no room.
+    pub fn create(map: &MsixMap, config: &MsixConfig) -> Result<Self, Error> {
+        let process = &map.process;
+        process.alive()?;
+        let vector = config.vector;
+        let eq = map.eqs.get(usize::from(vector)).cloned().ok_or_else(|| {
+            Error::Failed(format!("vector {vector} of a map of {}", map.eqs.len()))
+        })?;
+        if config.target.as_ref().is_some_and(|target| !target.is(process.device())) {
+            let why = "MSI-X by a CQ of another device context is not supported: the event queue \
+                       is known to CQs of the process's context alone";
+            return Err(Error::Failed(why.into()));
+        }
+        if config.direct {
+            if config.uar.is_some() {
+                let why = "a UAR is for the CQ of an MSI-X, which has none in direct mode";
+                return Err(Error::Failed(why.into()));
+            }
+            return Ok(Self { cq: None, eq, vector });
+        }
+        let element = CqElement::DpaMsixEmulated(eq.eq.clone());
+        let config = CqConfig {
+            uar: config.uar.clone(),
+            // Nobody reads it.
+            always_armed: true,
+            overrun_ignore: true,
+            ..CqConfig::new(LOG_CQES, element)
+        };
+        Ok(Self { cq: Some(Cq::create(process, &config)?), eq, vector })
+    }
+
+    /// The vector.
+    pub const fn vector(&self) -> u16 {
+        self.vector
+    }
+
+    /// The CQ by which a program sends (`flexio_dev_msix_send`); none in direct mode.
+    pub const fn cq(&self) -> Option<&Cq> {
+        self.cq.as_ref()
+    }
+
+    /// The event queue, for CQs of a program in direct mode.
+    pub fn eq(&self) -> &Arc<DpaEq> {
+        &self.eq.eq
+    }
+
+    /// Where its 64 entries are, as the program sees them.
+    pub fn eq_address(&self) -> u64 {
+        self.eq.ring
+    }
+
+    /// Destroys it, and says whether that worked (`flexio_emulated_device_msix_destroy`); dropping
+    /// it does the same.
+    ///
+    /// # Errors
+    /// Somebody keeps its CQ; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.cq.map_or(Ok(()), Cq::destroy)
+    }
+}

@@ -7,6 +7,9 @@ use verbless_riscv::Program;
 use crate::error::Error;
 use crate::function::{Arguments, Function, Handler, Word};
 
+/// Bytes that the names of programs and of their functions have at most (`FLEXIO_MAX_NAME_LEN`).
+pub const MAX_NAME_LEN: usize = 256;
+
 /// A program for a DPA, as a linker has written it (`flexio_app`).
 #[derive(Debug, Clone)]
 pub struct App {
@@ -43,6 +46,22 @@ impl Embedded {
     }
 }
 
+/// What is known of a function or event handler of a program (`flexio_func_get_register_info`).
+///
+/// There are no routines that pack arguments or take them out of a buffer, and no such buffer:
+/// arguments are words in registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionInfo<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its name with the types of its arguments and result; the name alone of an event handler.
+    pub signature: &'a str,
+    /// Whether events start it, and not calls.
+    pub event_handler: bool,
+    /// Its address in the program's processes.
+    pub address: u64,
+}
+
 /// What precedes the signatures of entry points in a program's symbols.
 const SIGNATURES: &str = "dpa:";
 
@@ -50,11 +69,15 @@ impl App {
     /// A program of an ELF file (`flexio_app_create`).
     ///
     /// # Errors
-    /// The file is no static ELF file for RV64IMAC; the error says what is wrong with it.
+    /// The file is no static ELF file for RV64IMAC; the error says what is wrong with it. The name,
+    /// or that of a function, has more than [`MAX_NAME_LEN`] bytes.
     pub fn new(name: &str, file: &[u8]) -> Result<Self, Error> {
+        check_name("a program", name)?;
         let program = Program::parse(file)
             .map_err(|error| Error::Failed(format!("{name} is no program for a DPA: {error}")))?;
-        Ok(Self { name: name.into(), file: file.into(), program: Arc::new(program) })
+        let app = Self { name: name.into(), file: file.into(), program: Arc::new(program) };
+        app.entry_points().try_for_each(|it| check_name("a function", name_of(it)))?;
+        Ok(app)
     }
 
     /// Its name (`flexio_app_get_name`).
@@ -70,6 +93,32 @@ impl App {
     /// Address of a function or an object in its processes.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         self.program.symbol(name).map(|symbol| symbol.address)
+    }
+
+    /// What its file has of an object (`flexio_app_extract_symbol`): a `static` with
+    /// `#[unsafe(no_mangle)]`. Zeros that the file leaves out are there, too. Empty if the file
+    /// does not say how long it is; `None` if there is no such symbol.
+    pub fn symbol_data(&self, name: &str) -> Option<Vec<u8>> {
+        let symbol = self.program.symbol(name)?;
+        let end = symbol.address.checked_add(symbol.length)?;
+        let mut segments = self.program.segments.iter();
+        let segment = segments
+            .find(|it| it.address <= symbol.address && end <= it.address.wrapping_add(it.length))?;
+        let mut data = vec![0; symbol.length as usize];
+        let from = (symbol.address - segment.address) as usize;
+        let there = segment.bytes.get(from..).unwrap_or_default();
+        let count = there.len().min(data.len());
+        data[..count].copy_from_slice(&there[..count]);
+        Some(data)
+    }
+
+    /// What is known of a function with `#[rpc]`, or of an event handler
+    /// (`flexio_func_get_register_info`); `None` if the program has none of this name.
+    pub fn function_info(&self, name: &str) -> Option<FunctionInfo<'_>> {
+        let signature = self.entry_points().find(|it| name_of(it) == name)?;
+        let symbol = self.program.symbol(name).filter(|symbol| symbol.function)?;
+        let (name, event_handler) = (name_of(signature), !signature.contains('('));
+        Some(FunctionInfo { name, signature, event_handler, address: symbol.address })
     }
 
     /// The function that has the instruction at an address in its processes, and how many bytes
@@ -137,4 +186,20 @@ impl App {
         };
         Err(Error::Failed(format!("{} has no {signature}: {instead}", self.name)))
     }
+}
+
+/// The name in a signature.
+fn name_of(signature: &str) -> &str {
+    signature.split('(').next().unwrap_or(signature)
+}
+
+fn check_name(of: &str, name: &str) -> Result<(), Error> {
+    let length = name.len();
+    if length <= MAX_NAME_LEN {
+        return Ok(());
+    }
+    let begin: String = name.chars().take(20).collect();
+    Err(Error::Failed(format!(
+        "the name of {of}, {begin}..., has {length} bytes, of {MAX_NAME_LEN} at most"
+    )))
 }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! All of it works after the process has ended, when everything else answers
-//! [`Error::Fatal`](crate::Error::Fatal).
+//! [`Error::Fatal`].
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -14,6 +14,7 @@
 //! | what | module | begin with |
 //! |---|---|---|
 //! | programs, their functions and symbols | [`app`], [`function`] | [`embed!`], [`App`] |
+//! | programs to choose from, by model of hardware | [`apps`], [`hw_model`] | [`Apps`] |
 //! | processes and calls | [`process`] | [`Process::create`], [`Process::call`] |
 //! | calls in the background | [`cmdq`] | [`Cmdq::create`], [`Cmdq::task_add`] |
 //! | calls with attributes | [`rpc`] | [`Process::call_with_attr`] |
@@ -31,6 +32,8 @@
 //! | what programs trace | [`tracer`] | [`Tracer::init`] |
 //! | errors, and the numbers that C has for them | [`error`] | [`Error::status`] |
 //! | what a fatal error leaves | [`fatal`] | [`Process::error_fd`], [`Process::core_dump`] |
+//! | execution units that a file names | [`resources`] | [`Resources::new`] |
+//! | the version that a host is written for | [`version`] | [`set_version`](version::set_version) |
 //! | what the library tells | [`log`] | [`set_log_level`](log::set_log_level) |
 //!
 //! An object is made by `create` from the process and a plain struct of what can be chosen. It
@@ -64,6 +67,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod apps;
 mod channel;
 #[cfg(doc)]
 #[doc = include_str!("../../../docs/flexio.md")]
@@ -77,16 +81,20 @@ pub mod event_handler;
 pub mod fatal;
 pub mod function;
 mod heap;
+pub mod hw_model;
 pub mod log;
 #[cfg(doc)]
 pub mod mapping {
     #![doc = include_str!("../../../docs/mapping/flexio.md")]
+    use super::app::MAX_NAME_LEN;
     use super::emulation::{self, DoorbellToCq, Msix, MsixMap};
     use super::log;
     use super::memory::MEMORY_BLOCK;
-    use super::stream::{self, SyncMode, Transport};
+    use super::resources;
+    use super::stream::{self, SyncMode, Transport, old, report};
     use super::tracer::trace_file::TraceFile;
     use super::tracer::{self, OutputMode, Record, TracerTransport};
+    use super::version::{Version, set_version};
     use super::*;
 }
 pub mod memory;
@@ -94,6 +102,7 @@ pub mod mkey;
 pub mod outbox;
 pub mod process;
 pub mod qp;
+pub mod resources;
 pub mod rmp;
 pub mod rpc;
 pub mod rq;
@@ -102,21 +111,25 @@ pub mod stream;
 pub mod tracer;
 pub mod transport;
 pub mod uar;
+pub mod version;
 pub mod window;
 pub mod wq;
 
 pub use app::{App, Embedded};
+pub use apps::{AppSelect, Apps};
 pub use cmdq::{Cmdq, CmdqConfig, CmdqState};
 pub use cq::{Cq, CqConfig, CqElement, CqHandle, CqModeration, CqPeriodMode};
 pub use error::{Error, Status};
 pub use event_handler::{EventHandler, EventHandlerConfig};
 pub use function::{Arguments, Function, Handler, Word};
 pub use heap::HeapInfo;
+pub use hw_model::HwModel;
 pub use memory::{Buffer, Destination, MemoryKind, QueueMemory, Source};
 pub use mkey::{Mkey, MkeyConfig};
 pub use outbox::{Outbox, OutboxConfig};
 pub use process::{Process, ProcessConfig};
 pub use qp::{Qp, QpAttr, QpAttrMask, QpConfig, QpReceive, QpState, QpTransport};
+pub use resources::Resources;
 pub use rmp::Rmp;
 pub use rpc::RpcAttr;
 pub use rq::{Rq, RqConfig};

@@ -165,6 +165,13 @@ impl Process {
         &self.shared.app
     }
 
+    /// What the program's file has of an object, as [`App::symbol_data`] says
+    /// (`flexio_process_extract_symbol`). What the process has made of it is in its memory, at
+    /// [`App::symbol`].
+    pub fn symbol_data(&self, name: &str) -> Option<Vec<u8>> {
+        self.app().symbol_data(name)
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.shared.name

@@ -35,7 +35,9 @@
 
 mod config;
 pub(crate) mod numbers;
+pub mod old;
 mod output;
+pub mod report;
 mod sink;
 mod template;
 mod text;
@@ -122,8 +124,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 impl MsgStream {
-    /// Makes a stream, and its reading thread (`flexio_msg_stream_create`; `flexio_log_dev_init`
-    /// and `flexio_print_init` for the default one).
+    /// Makes a stream, and its reading thread (`flexio_msg_stream_create`).
     ///
     /// # Errors
     /// Another default stream is there, or [`MAX_STREAMS`]; the configuration, for the reason that
@@ -243,9 +244,8 @@ impl MsgStream {
     }
 
     /// Takes all messages that were written before and gives them to the output
-    /// (`flexio_msg_stream_flush`; `flexio_log_dev_flush` and `flexio_print_flush` of the default
-    /// stream). In the C library this does nothing in synchronous modes; here it waits until the
-    /// messages are there. Works after a fatal error, too.
+    /// (`flexio_msg_stream_flush`). In the C library this does nothing in synchronous modes; here
+    /// it waits until the messages are there. Works after a fatal error, too.
     ///
     /// # Errors
     /// The device or the output failed; the call took too long.
@@ -270,9 +270,8 @@ impl MsgStream {
     }
 
     /// Destroys it: takes what the program has written so far, ends the reading thread, and has the
-    /// program forget the stream (`flexio_msg_stream_destroy`; `flexio_log_dev_destroy` and
-    /// `flexio_print_destroy` of the default one). Messages that come later go nowhere. Dropping it
-    /// does the same without a word.
+    /// program forget the stream (`flexio_msg_stream_destroy`). Messages that come later go
+    /// nowhere. Dropping it does the same without a word.
     ///
     /// # Errors
     /// What was written could not be taken; threads of the program do not leave the stream, whose

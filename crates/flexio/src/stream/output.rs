@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::report::MsgBinReport;
 use super::text::Message;
 
 /// Where the messages of a stream go: what the C library takes a `FILE` for.
@@ -14,6 +15,7 @@ pub struct Output(Kind);
 
 enum Kind {
     Lines(Box<dyn Write + Send>),
+    Reports(Box<dyn Write + Send>),
     Messages(Box<dyn FnMut(&Message) + Send>),
 }
 
@@ -38,6 +40,11 @@ impl Output {
         Self::lines(io::stdout())
     }
 
+    /// A [`MsgBinReport`] of each message, flushed, for a tool that reads them back.
+    pub fn binary(to: impl Write + Send + 'static) -> Self {
+        Self(Kind::Reports(Box::new(to)))
+    }
+
     /// Each message as it is, to a function. It must not use the stream that it is for.
     pub fn messages(to: impl FnMut(&Message) + Send + 'static) -> Self {
         Self(Kind::Messages(Box::new(to)))
@@ -48,6 +55,10 @@ impl Output {
             Kind::Messages(to) => {
                 to(message);
                 Ok(())
+            }
+            Kind::Reports(to) => {
+                to.write_all(&MsgBinReport(message.clone()).to_bytes())?;
+                to.flush()
             }
             Kind::Lines(to) => {
                 let mut line = String::with_capacity(message.text.len() + 1);
@@ -70,6 +81,7 @@ impl fmt::Debug for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
             Kind::Lines(_) => "Output::lines",
+            Kind::Reports(_) => "Output::binary",
             Kind::Messages(_) => "Output::messages",
         })
     }

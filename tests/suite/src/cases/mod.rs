@@ -71,6 +71,7 @@ static OF_QUEUES: &[&Group] = &[
     &dpa::partitions::GROUP,
     &dpa::programs::GROUP,
     &flexio::GROUP,
+    &flexio::apps::GROUP,
     &flexio::cmdq::GROUP,
     &flexio::cross::GROUP,
     &flexio::emulation::GROUP,

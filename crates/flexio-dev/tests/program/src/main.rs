@@ -41,6 +41,18 @@ fn widths(a: i8, b: u16, c: bool, d: i32, e: u64, f: i64, g: usize, h: u8) -> i6
         + i64::from(h)
 }
 
+/// What the host reads in the program's file: bytes that are there, and zeros that are not.
+#[unsafe(no_mangle)]
+static SHOWN_BYTES: [u8; 7] = *b"a file\0";
+#[unsafe(no_mangle)]
+static SHOWN_ZEROS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// Bytes of both, which it takes one of.
+#[rpc]
+fn shown(index: usize) -> u64 {
+    SHOWN_ZEROS[index % 3].fetch_add(SHOWN_BYTES[index % 7].into(), Ordering::Relaxed)
+}
+
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static LOCK: SpinLock = SpinLock::new();
 

@@ -1,6 +1,7 @@
 //! FlexIO's host library with a compiled program: processes, memory, event handlers, and what is
 //! left of them after a fatal error.
 
+pub(super) mod apps;
 pub(super) mod cmdq;
 pub(super) mod cross;
 pub(super) mod emulation;

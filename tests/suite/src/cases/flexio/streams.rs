@@ -5,7 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use verbless_command::DpaStatus;
-use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport};
+use verbless_flexio::stream::report::MsgBinReport;
+use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport, old};
 use verbless_flexio::{Error, Function, MsgStreamConfig, Process};
 use verbless_prm::DpaFault;
 
@@ -36,6 +37,8 @@ cases!(
     an_output_that_fails_is_told_once,
     records_become_text_by_the_host_s_formats,
     a_record_of_no_format_is_counted,
+    the_old_names_make_the_default_stream,
+    reports_of_messages_are_read_back,
 );
 
 const TRANSPORTS: [Transport; 4] = [Transport::Rc, Transport::Window, Transport::Uc, Transport::Ud];
@@ -434,5 +437,70 @@ fn a_record_of_no_format_is_counted(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(seen.texts(), ["zero", "1", "1 2"], "records of known formats");
     ensure_eq!(stream.lost()?, Lost { damaged: 4, ..Lost::default() }, "the others");
     ensure_eq!(process.call(says_to(), (stream.id(), 1, 0))?, 0, "text to a stream of records");
+    Ok(())
+}
+
+#[allow(deprecated, reason = "it is about them")]
+fn the_old_names_make_the_default_stream(lab: &Lab) -> Result<(), Stop> {
+    let rigs = [Rig::new(lab)?, Rig::new(lab)?];
+    let process = &rigs[0].process;
+    let seen = Seen::default();
+    for is_async in [false, true] {
+        let init = |bytes| old::print_init(process, &process.uar(), bytes, seen.output(), is_async);
+        failed("a buffer of 1 KiB", init(1 << 10), "from 2048")?;
+        let stream = init(4 << 10)?;
+        ensure_eq!(stream.id(), 0, "the number of the stream");
+        process.call(says(), (5,))?;
+        if is_async {
+            quiet("messages came before the flush", || seen.count(4))?;
+        }
+        old::print_flush(&stream)?;
+        let expected = ["number 5", "and 0x5", "a line"].repeat(1 + usize::from(is_async));
+        ensure_eq!(seen.texts(), expected, "what was printed (async: {is_async})");
+        old::print_destroy(stream)?;
+    }
+    let other = rigs[1].process.uar();
+    let wrong = old::print_init(process, &other, 4 << 10, seen.output(), false);
+    failed("the UAR of another process", wrong, "of another process")?;
+    let extra = old::log_dev_init(process, &MsgStreamConfig::new("extra"), seen.output());
+    failed("another stream than the default one", extra, "not the default stream")?;
+    let config = MsgStreamConfig::default_stream();
+    let stream = old::log_dev_init(process, &config, seen.output())?;
+    process.call(says(), (6,))?;
+    old::log_dev_flush(&stream)?;
+    ensure_eq!(seen.texts()[6..], ["number 6", "and 0x6", "a line"], "what was logged");
+    Ok(old::log_dev_destroy(stream)?)
+}
+
+/// A file in memory.
+#[derive(Clone, Default)]
+struct Bytes(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Bytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn reports_of_messages_are_read_back(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let file = Bytes::default();
+    let config = MsgStreamConfig::default_stream();
+    let stream = MsgStream::create(&process, &config, Output::binary(file.clone()))?;
+    process.call(says(), (9,))?;
+    stream.destroy()?;
+    let bytes = file.0.lock().expect("no panic").clone();
+    let (mut from, mut read) = (&bytes[..], Vec::new());
+    while let Some(MsgBinReport(message)) = MsgBinReport::read(&mut from)? {
+        ensure_eq!(message.thread, 0, "the thread of a call");
+        read.push((message.level, message.text));
+    }
+    let texts = ["number 9", "and 0x9", "a line"].map(String::from);
+    let levels = [Level::Info, Level::Error, Level::Info].map(Some);
+    ensure_eq!(read, levels.into_iter().zip(texts).collect::<Vec<_>>(), "what is read back");
     Ok(())
 }

@@ -1,0 +1,239 @@
+//! Which execution units a program may have, as a file says that whoever runs the machine has
+//! written.
+//!
+//! FlexIO's file is YAML that a tool of NVIDIA's writes, and its keys are not published. This one
+//! is verbless's own, of version [`VERSION`], in a small part of YAML:
+//!
+//! ```
+//! use verbless_flexio::Resources;
+//!
+//! let file = b"\
+//! version: 1
+//! resources:
+//!   storage:                 # the key
+//!     app_name: packets
+//!     eu_groups: [1]
+//!     eus: [16, 17, 18]
+//!   telemetry:
+//!     app_name: \"counters\"
+//!     eus:
+//!       - 20
+//!       - 21
+//! ";
+//! let resources = Resources::new("telemetry", file)?;
+//! assert_eq!(resources.app_name(), "counters");
+//! assert_eq!((resources.eu_groups(), resources.eus()), (&[][..], &[20, 21][..]));
+//! # Ok::<(), verbless_flexio::Error>(())
+//! ```
+//!
+//! | key | |
+//! |---|---|
+//! | `version` | 1; it comes first |
+//! | `resources` | a mapping of keys to what follows |
+//! | `app_name` | the program's name, up to 256 bytes; each key has one |
+//! | `eu_groups` | numbers of groups of execution units; none if it is not there |
+//! | `eus` | numbers of execution units; none if it is not there |
+//!
+//! Mappings, lists of numbers in either form, comments, and names plain or in double quotes without
+//! escapes are understood. All else of YAML is refused, with the line where it stands: tabs,
+//! anchors, tags, several documents, other keys, keys and numbers that come twice.
+
+mod yaml;
+
+use crate::app::MAX_NAME_LEN;
+use crate::error::Error;
+
+use yaml::{Fault, Node, Value};
+
+/// The version of the format.
+pub const VERSION: u16 = 1;
+/// Bytes that a file has at most.
+pub const MOST_BYTES: usize = 1 << 20;
+
+/// What a program may have (`flexio_resource`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resources {
+    app_name: String,
+    eu_groups: Vec<u16>,
+    eus: Vec<u16>,
+}
+
+impl Resources {
+    /// What a file says of a key (`flexio_resources_create`). Dropping it destroys it
+    /// (`flexio_resources_destroy`). The whole file must be right, whatever the key is.
+    ///
+    /// # Errors
+    /// The file is wrong, in the line that the error says, or it does not have the key.
+    pub fn new(key: &str, file: &[u8]) -> Result<Self, Error> {
+        let all = read(file).map_err(|Fault { line, why }| {
+            Error::Failed(format!("resources, line {line}: {why}"))
+        })?;
+        let mut keys: Vec<_> = all.iter().map(|(key, _)| key.clone()).collect();
+        let found = all.into_iter().find_map(|(name, it)| (name == key).then_some(it));
+        found.ok_or_else(|| {
+            keys.truncate(20);
+            Error::Failed(format!("the resources have no {key:?}: they have {}", keys.join(", ")))
+        })
+    }
+
+    /// The program's name (`flexio_resources_get_app_name`).
+    pub fn app_name(&self) -> &str {
+        &self.app_name
+    }
+
+    /// Its groups of execution units, for [`Affinity::Group`](crate::Affinity::Group)
+    /// (`flexio_resources_get_eugs`, `flexio_resources_get_eugs_num`).
+    pub fn eu_groups(&self) -> &[u16] {
+        &self.eu_groups
+    }
+
+    /// Its execution units, for [`Affinity::Strict`](crate::Affinity::Strict)
+    /// (`flexio_resources_get_eus`, `flexio_resources_get_eus_num`).
+    pub fn eus(&self) -> &[u16] {
+        &self.eus
+    }
+}
+
+/// Everything that a file has.
+fn read(file: &[u8]) -> Result<Vec<(String, Resources)>, Fault> {
+    if file.len() > MOST_BYTES {
+        return Err(Fault::new(1, format!("it has {} bytes, of {MOST_BYTES} at most", file.len())));
+    }
+    let text = std::str::from_utf8(file).map_err(|error| {
+        let before = &file[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        Fault::new(line, "a byte that is no UTF-8")
+    })?;
+    let mut entries = yaml::parse(text)?.into_iter();
+    match entries.next() {
+        Some(Node { key, value: Value::Scalar(version), line }) if key == "version" => {
+            if version != VERSION.to_string() {
+                let why = format!("version {version:?}; this reads version {VERSION}");
+                return Err(Fault::new(line, why));
+            }
+        }
+        other => {
+            let line = other.map_or(1, |node| node.line);
+            return Err(Fault::new(line, format!("`version: {VERSION}` comes first")));
+        }
+    }
+    let resources = match entries.next() {
+        Some(Node { key, value: Value::Mapping(keys), .. }) if key == "resources" => keys,
+        Some(node) => return Err(Fault::new(node.line, "`resources:` and its keys come second")),
+        None => return Err(Fault::new(text.lines().count().max(1), "there is no `resources:`")),
+    };
+    if let Some(node) = entries.next() {
+        return Err(Fault::new(node.line, format!("no such key here: {}", node.key)));
+    }
+    resources.into_iter().map(one).collect()
+}
+
+fn one(node: Node) -> Result<(String, Resources), Fault> {
+    let Value::Mapping(fields) = node.value else {
+        return Err(Fault::new(node.line, format!("{} has no app_name", node.key)));
+    };
+    let (mut app_name, mut eu_groups, mut eus) = (None, Vec::new(), Vec::new());
+    for Node { key, value, line } in fields {
+        match (&key[..], value) {
+            ("app_name", Value::Scalar(name)) if name.len() <= MAX_NAME_LEN => {
+                app_name = Some(name);
+            }
+            ("app_name", Value::Scalar(name)) => {
+                let why = format!("a name of {} bytes, of {MAX_NAME_LEN} at most", name.len());
+                return Err(Fault::new(line, why));
+            }
+            ("eu_groups", Value::List(items)) => eu_groups = numbers(&items)?,
+            ("eus", Value::List(items)) => eus = numbers(&items)?,
+            ("app_name", _) => return Err(Fault::new(line, "app_name is a name")),
+            ("eu_groups" | "eus", _) => {
+                return Err(Fault::new(line, format!("{key} is a list of numbers")));
+            }
+            _ => return Err(Fault::new(line, format!("no such key here: {key}"))),
+        }
+    }
+    let app_name =
+        app_name.ok_or_else(|| Fault::new(node.line, format!("{} has no app_name", node.key)))?;
+    Ok((node.key, Resources { app_name, eu_groups, eus }))
+}
+
+fn numbers(items: &[(String, usize)]) -> Result<Vec<u16>, Fault> {
+    let mut all = Vec::new();
+    for (item, line) in items {
+        // What `parse` takes besides: a plus sign.
+        let digits = item.bytes().all(|byte| byte.is_ascii_digit());
+        let number = item.parse().ok().filter(|_| digits);
+        let number = number.ok_or_else(|| {
+            Fault::new(*line, format!("{item:?} is no number of a unit or group: 0 to 65535"))
+        })?;
+        if all.contains(&number) {
+            return Err(Fault::new(*line, format!("{number} comes twice")));
+        }
+        all.push(number);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(file: &str) -> (usize, String) {
+        let Fault { line, why } = read(file.as_bytes()).expect_err(file);
+        (line, why)
+    }
+
+    #[test]
+    fn hostile_resources_are_refused_where_they_are_wrong() {
+        let of = |text: &str| format!("version: 1\nresources:\n  a:\n    app_name: b\n{text}");
+        let long = format!("    app_name: {}\n", "x".repeat(MAX_NAME_LEN + 1));
+        for (text, line, why) in [
+            ("    app_name: c\n", 5, "comes twice"),
+            ("    eus: 5\n", 5, "list of numbers"),
+            ("    eus: [5, 5]\n", 5, "5 comes twice"),
+            ("    eus:\n      - 5\n      - 65536\n", 7, "\"65536\" is no number"),
+            ("    eus: [-1]\n", 5, "\"-1\" is no number"),
+            ("    eus: [+1]\n", 5, "\"+1\" is no number"),
+            ("    eus: [0x10]\n", 5, "no number"),
+            ("    threads: [1]\n", 5, "no such key here: threads"),
+            ("  c:\n", 5, "has no app_name"),
+            ("  a:\n    app_name: d\n", 5, "a comes twice"),
+            ("other: 1\n", 5, "no such key here: other"),
+            (&long[1..], 5, "stands under nothing"),
+        ] {
+            let (found, said) = fault(&of(text));
+            assert!(found == line && said.contains(why), "{text:?}: {found}: {said}");
+        }
+        let name = format!("version: 1\nresources:\n  a:\n{long}");
+        assert_eq!(fault(&name), (4, "a name of 257 bytes, of 256 at most".into()));
+        for (file, line, why) in [
+            ("", 1, "comes first"),
+            ("resources:\n", 1, "comes first"),
+            ("version: 2\n", 1, "this reads version 1"),
+            ("version: 1.0\n", 1, "this reads version 1"),
+            ("version: 1\n\n# no more\n", 3, "no `resources:`"),
+            ("version: 1\nresources: [1]\n", 2, "come second"),
+        ] {
+            let (found, said) = fault(file);
+            assert!(found == line && said.contains(why), "{file:?}: {found}: {said}");
+        }
+        let bytes = [b"version: 1\n# \xff\n".as_slice(), &vec![b'#'; MOST_BYTES]];
+        for (bytes, line) in bytes.into_iter().zip([2, 1]) {
+            assert_eq!(read(bytes).unwrap_err().line, line);
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_file_is_taken_for_the_whole() {
+        let whole = "version: 1\nresources:\n  a:\n    app_name: \"b\"\n    eus: [1, 2]\n";
+        assert_eq!(Resources::new("a", whole.as_bytes()).unwrap().eus(), [1, 2]);
+        for end in 0..whole.len() {
+            // The file is text: what is cut in a number or a name is another one.
+            if let Ok(resources) = Resources::new("a", &whole.as_bytes()[..end]) {
+                assert!(["\"b\"", "\n", " ", "]"].iter().any(|it| whole[..end].ends_with(it)));
+                assert_eq!(resources.app_name(), "b");
+            }
+        }
+        let error = Resources::new("c", whole.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("no \"c\": they have a"), "{error}");
+    }
+}

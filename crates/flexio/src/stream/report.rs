@@ -1,0 +1,198 @@
+//! Messages in a file, for tools of the host's: what a stream with [`Output::binary`] writes.
+//!
+//! | a report, little-endian | |
+//! |---|---|
+//! | 0x00 | `vbmsg` and a zero |
+//! | 0x06 | version: 1 (2 bytes) |
+//! | 0x08 | the message's number in its stream (8 bytes) |
+//! | 0x10 | number of the thread that wrote it (4 bytes) |
+//! | 0x14 | its level: 0 to 5, 255 without one (1 byte), and three zeros |
+//! | 0x18 | bytes of its text (4 bytes), and four zeros |
+//! | 0x20 | the text, in UTF-8 |
+//!
+//! FlexIO names a struct for it and none of its fields; this is verbless's own.
+//!
+//! [`Output::binary`]: super::Output::binary
+
+use std::fmt;
+use std::io::{self, Read};
+
+use verbless_flexio_dev::Level;
+
+use super::config::MOST_BUFFER;
+use super::text::Message;
+
+/// The version of the format.
+pub const VERSION: u16 = 1;
+/// Bytes in front of the text.
+pub const HEAD_BYTES: usize = 32;
+const MAGIC: [u8; 6] = *b"vbmsg\0";
+const NO_LEVEL: u8 = 0xff;
+/// Bytes of a text at most: U+FFFD takes three bytes for one of the program's.
+const MOST_TEXT: u32 = 3 * MOST_BUFFER;
+
+/// A message as bytes (`msg_bin_report`).
+///
+/// ```
+/// use verbless_flexio::stream::report::MsgBinReport;
+/// use verbless_flexio::stream::{Level, Message};
+///
+/// let message =
+///     Message { number: 5, level: Some(Level::Info), thread: 2, text: "five".into() };
+/// let bytes = MsgBinReport(message.clone()).to_bytes();
+/// assert_eq!(MsgBinReport::read(&mut &bytes[..])?, Some(MsgBinReport(message)));
+/// # Ok::<(), verbless_flexio::stream::report::ReportError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MsgBinReport(pub Message);
+
+/// What is wrong with a report.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// It cannot be read.
+    Io(io::Error),
+    /// It does not begin as a report does.
+    NoReport,
+    /// It has this version.
+    Version(u16),
+    /// It ends within a report.
+    Cut,
+    /// A field has a value that it cannot have; this one.
+    Field(&'static str),
+}
+
+impl fmt::Display for ReportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::NoReport => f.write_str("it is no report of a message (Output::binary)"),
+            Self::Version(version) => {
+                write!(f, "it has version {version}; this reads version {VERSION}")
+            }
+            Self::Cut => f.write_str("it ends within a report"),
+            Self::Field(field) => write!(f, "a report's {field} has a value that it cannot have"),
+        }
+    }
+}
+
+impl std::error::Error for ReportError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl MsgBinReport {
+    /// Its bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Message { number, level, thread, text } = &self.0;
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + text.len());
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(number.to_le_bytes());
+        bytes.extend(thread.to_le_bytes());
+        bytes.extend([level.map_or(NO_LEVEL, |level| level as u8), 0, 0, 0]);
+        bytes.extend((text.len() as u32).to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(text.as_bytes());
+        bytes
+    }
+
+    /// Reads the next report, whoever wrote it; `None` at the end.
+    ///
+    /// # Errors
+    /// What comes is no whole report of this version.
+    pub fn read(from: &mut impl Read) -> Result<Option<Self>, ReportError> {
+        let mut head = Vec::new();
+        from.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(ReportError::Io)?;
+        if head.is_empty() {
+            return Ok(None);
+        }
+        if !head.starts_with(&MAGIC[..head.len().min(MAGIC.len())]) {
+            return Err(ReportError::NoReport);
+        }
+        let head: [u8; HEAD_BYTES] = head.try_into().map_err(|_| ReportError::Cut)?;
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let version = u16::from_le_bytes([head[6], head[7]]);
+        if version != VERSION {
+            return Err(ReportError::Version(version));
+        }
+        let level = match head[0x14] {
+            NO_LEVEL => None,
+            number => Some(Level::from_number(number).ok_or(ReportError::Field("level"))?),
+        };
+        if word(0x14) >> 8 != 0 || word(0x1c) != 0 {
+            return Err(ReportError::Field("reserved part"));
+        }
+        let length = word(0x18);
+        if length > MOST_TEXT {
+            return Err(ReportError::Field("length"));
+        }
+        let mut text = Vec::new();
+        from.by_ref().take(length.into()).read_to_end(&mut text).map_err(ReportError::Io)?;
+        if text.len() < length as usize {
+            return Err(ReportError::Cut);
+        }
+        let text = String::from_utf8(text).map_err(|_| ReportError::Field("text"))?;
+        let number = u64::from(word(0x08)) | u64::from(word(0x0c)) << 32;
+        Ok(Some(Self(Message { number, level, thread: word(0x10), text })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> MsgBinReport {
+        let level = Some(Level::Warn);
+        MsgBinReport(Message { number: 1 << 40 | 7, level, thread: 9, text: "h\u{e9}re".into() })
+    }
+
+    #[test]
+    fn a_report_has_its_fields_where_the_table_says() {
+        let bytes = report().to_bytes();
+        let mut expected = b"vbmsg\0\x01\0\x07\0\0\0\0\x01\0\0\x09\0\0\0".to_vec();
+        expected.extend([Level::Warn as u8, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend("h\u{e9}re".as_bytes());
+        assert_eq!(bytes, expected);
+        let mut two = [bytes.clone(), bytes].concat();
+        two[bytes_of_level(1)] = NO_LEVEL;
+        let mut from = &two[..];
+        assert_eq!(MsgBinReport::read(&mut from).unwrap(), Some(report()));
+        let second = MsgBinReport::read(&mut from).unwrap().unwrap();
+        assert_eq!(second.0.level, None);
+        assert_eq!(MsgBinReport::read(&mut from).unwrap(), None);
+    }
+
+    /// Where the level of report `index` of [`report`]s is.
+    fn bytes_of_level(index: usize) -> usize {
+        index * report().to_bytes().len() + 0x14
+    }
+
+    #[test]
+    fn a_report_that_is_not_whole_or_another_is_refused() {
+        let whole = report().to_bytes();
+        for length in 1..whole.len() {
+            let read = MsgBinReport::read(&mut &whole[..length]);
+            assert!(matches!(read, Err(ReportError::Cut)), "{length} bytes: {read:?}");
+        }
+        for (at, value, why) in [
+            (0, b'x', "no report"),
+            (6, 2, "version 2"),
+            (0x14, 9, "level"),
+            (0x15, 1, "reserved"),
+            (0x1f, 1, "reserved"),
+            (0x1b, 0xff, "length"),
+            (0x21, 0xff, "text"),
+        ] {
+            let mut bytes = whole.clone();
+            bytes[at] = value;
+            let error = MsgBinReport::read(&mut &bytes[..]).unwrap_err().to_string();
+            assert!(error.contains(why), "{at:#x}: {error}");
+        }
+    }
+}

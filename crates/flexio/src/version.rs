@@ -1,0 +1,78 @@
+//! Which version of FlexIO a host is written for.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use crate::error::Error;
+
+/// A version (`FLEXIO_VER`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// The version whose host header the fields of this library's structs come from
+    /// (`FLEXIO_CURRENT_VERSION`): FlexIO's own numbers count years and releases.
+    pub const CURRENT: Self = Self::new(25, 1, 0);
+
+    /// Major, minor and sub-minor number.
+    pub const fn new(major: u8, minor: u8, sub_minor: u16) -> Self {
+        Self((major as u64) << 24 | (minor as u64) << 16 | sub_minor as u64)
+    }
+
+    /// The number that C has for it.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<u64> for Version {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(number) = self;
+        write!(f, "{}.{}.{}", number >> 24, number >> 16 & 0xff, number & 0xffff)
+    }
+}
+
+static VERSION: OnceLock<Version> = OnceLock::new();
+
+/// Says which version this host is written for, once (`flexio_version_set`); the same one may be
+/// said again. What 2022's version and 3.2.0's do differently, this library has side by side, so
+/// that nothing else depends on it.
+///
+/// # Errors
+/// Another version was set before; it is above [`Version::CURRENT`].
+pub fn set_version(version: Version) -> Result<(), Error> {
+    if version > Version::CURRENT {
+        let current = Version::CURRENT;
+        return Err(Error::Failed(format!(
+            "version {version} is above {current}, the current one"
+        )));
+    }
+    match *VERSION.get_or_init(|| version) {
+        set if set == version => Ok(()),
+        set => Err(Error::Failed(format!("version {version} after {set}: it is set once"))),
+    }
+}
+
+/// Which version was set; without, the current one.
+pub fn version() -> Version {
+    VERSION.get().copied().unwrap_or(Version::CURRENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_the_number_that_c_has_for_it() {
+        assert_eq!(Version::new(25, 1, 0).number(), 0x1901_0000);
+        assert_eq!(Version::from(0xffff_ffff).to_string(), "255.255.65535");
+        assert!(Version::new(24, 255, 0xffff) < Version::CURRENT);
+        assert!(Version::from(u64::MAX) > Version::CURRENT);
+    }
+}

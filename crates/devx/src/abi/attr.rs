@@ -209,7 +209,8 @@ attributes! {
         HANDLE = 0x1000,
         /// `MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK`, in: the beginning of a `fte_match_param`.
         MATCH_MASK = 0x1001,
-        /// `MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE`, an element of [`flow_matcher_type`].
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE`, an element of
+        /// [`flow_matcher_type`](crate::abi::attr::flow_matcher_type).
         FLOW_TYPE = 0x1002,
         /// `MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA`, in, u8: which parts of the mask count.
         MATCH_CRITERIA = 0x1003,

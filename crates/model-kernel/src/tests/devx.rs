@@ -6,6 +6,7 @@ use nix::errno::Errno;
 
 use super::support::{Device, FIRST, Fixture, Request, command};
 use crate::mailbox::Field;
+use crate::rules;
 
 fn other(fixture: &Fixture, input: &[u8]) -> Result<(), Errno> {
     let mut output = [0; 16];
@@ -252,6 +253,24 @@ fn the_kernel_builds_the_command_that_destroys() {
             _ => assert_eq!(sent[4..8], [0; 4]),
         }
         assert_eq!(fixture.close(), 0);
+    }
+}
+
+#[test]
+fn numbers_have_24_bits_but_for_objects_whose_commands_have_room_for_32() {
+    let mut output = [0; 16];
+    output[8..12].copy_from_slice(&[0x81, 2, 3, 4]);
+    for (opcode, number) in [
+        (Opcode::CREATE_QP, 0x02_0304),
+        (Opcode::ALLOC_PD, 0x02_0304),
+        (Opcode::CREATE_GENERAL_OBJECT, 0x8102_0304),
+        (Opcode::ALLOC_FLOW_COUNTER, 0x8102_0304),
+        (Opcode::ALLOC_MODIFY_HEADER_CONTEXT, 0x8102_0304),
+    ] {
+        let input = command(opcode.0, 0x99, 0x110);
+        let created = rules::created_object(&input, &output).expect("it makes something");
+        assert_eq!(created.id.number, number, "{opcode:?}");
+        assert_eq!(rules::destroyed_number(&created.destroy), Some(number), "{opcode:?}");
     }
 }
 

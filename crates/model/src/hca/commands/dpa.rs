@@ -483,3 +483,6 @@ pub(super) fn query_core_dump(
     output.set_obj_id(input.obj_id());
     call.show(&context)
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,3 +209,30 @@ fn mask(units: &BTreeSet<u16>) -> [u32; MASK_WORDS] {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_names_units_by_its_bits_from_the_first_element_on() {
+        let mut words = [0; MASK_WORDS];
+        (words[0], words[1], words[31]) = (1 << 31 | 1, 1, 1 << 31);
+        let named = units(|index| words[index]);
+        assert_eq!(named, [0, 31, 32, 1023].into());
+        assert_eq!(mask(&named), words);
+        assert_eq!(units(|_| 0), BTreeSet::new());
+        assert_eq!(units(|_| u32::MAX).len(), 1024);
+    }
+
+    #[test]
+    fn only_fields_that_a_command_changes_may_be_selected() {
+        let of_two = |select| selected(select, [1, 4]).map_err(|Refused(refusal)| refusal);
+        assert_eq!(of_two(0), Ok([false, false]));
+        assert_eq!(of_two(1), Ok([true, false]));
+        assert_eq!(of_two(5), Ok([true, true]));
+        for select in [2, 3, 8 | 5, 1 << 31] {
+            assert_eq!(of_two(select), Err(Refusal::DpaModifySelect), "{select:#x}");
+        }
+    }
+}

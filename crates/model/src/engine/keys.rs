@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::hca::objects::{Alias, Interleaved, Klm, Limits, Mkey, Translation};
-use crate::memory::Space;
+use crate::memory::{Space, Spaces};
 
 /// A stretch of memory that a message comes from or goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,15 @@ impl Sge {
             }
         }
     }
+}
+
+/// Whether some of it is memory of a program that is no more.
+#[cold]
+pub(crate) fn are_gone(spaces: &Spaces, sges: &[Sge]) -> bool {
+    sges.iter().any(|sge| match *sge {
+        Sge::Memory { space, address, .. } => spaces.get(space).is_gone(address),
+        Sge::Inline { .. } | Sge::Null { .. } => false,
+    })
 }
 
 /// What an access needs the key to allow.

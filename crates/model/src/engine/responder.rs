@@ -121,6 +121,16 @@ impl QueuePair<'_> {
         pages.chain([self.qp.record]).any(|address| self.context.memory.is_gone(address))
     }
 
+    /// Why memory that a peer named was not there. That of a program that is no more is refused as
+    /// its keys will be in a moment: pinned memory, of which this has none, stays until they go. It
+    /// may be another program than that of the QP, which then answers: its key is an alias.
+    pub(super) fn of_remote(&self, nak: Nak, remote: &[Sge]) -> Nak {
+        match nak {
+            Nak::Operation if keys::are_gone(self.context.spaces, remote) => Nak::Access,
+            other => other,
+        }
+    }
+
     /// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. With
     /// the first part the whole range is checked, before any byte moves.
     fn remote(&self, message: &Whole<'_>, need: Need, scratch: &mut Scratch) -> Result<(), Nak> {
@@ -164,6 +174,11 @@ impl QueuePair<'_> {
         )
     }
 
+    /// The payload of a WRITE.
+    fn payload_written(&self, scratch: &Scratch) -> Result<(), Nak> {
+        self.payload(scratch).map_err(|nak| self.of_remote(nak, &scratch.remote))
+    }
+
     /// Copies the message's payload into `Scratch::remote`.
     fn payload(&self, scratch: &Scratch) -> Result<(), Nak> {
         let Scratch { local, wqe, remote, .. } = scratch;
@@ -199,7 +214,7 @@ impl QueuePair<'_> {
         let part = message.part;
         self.remote(message, Need::RemoteWrite, scratch)?;
         if !part.ends() {
-            self.payload(scratch)?;
+            self.payload_written(scratch)?;
             let Work { rkey: key, remote_address: address, .. } = *message.work;
             let into = Target::Range { key, address, length: part.whole };
             let bytes = part.at + part.length;
@@ -207,10 +222,10 @@ impl QueuePair<'_> {
             return Ok(());
         }
         match message.work.operation.responder_cqe {
-            None => self.payload(scratch)?,
+            None => self.payload_written(scratch)?,
             Some(opcode) => {
                 let index = self.next_receive(None)?;
-                self.payload(scratch)?;
+                self.payload_written(scratch)?;
                 self.received(message, index, opcode, None)?;
             }
         }
@@ -225,7 +240,9 @@ impl QueuePair<'_> {
             return Err(Nak::InvalidRequest);
         }
         self.remote(message, Need::Atomic, scratch)?;
-        self.exchange_word(message.work.operation.action, message.work.operands, scratch)
+        let Work { operation, operands, .. } = *message.work;
+        self.exchange_word(operation.action, operands, scratch)
+            .map_err(|nak| self.of_remote(nak, &scratch.remote))
     }
 
     /// Carries out an atomic on the word in `Scratch::remote`; gives what was there.

@@ -186,7 +186,7 @@ impl QueuePair<'_> {
         let emitted = self.emit(&out, false, |into| transfer::gather(spaces, remote, &[], into));
         if emitted.is_err() {
             self.qp.runtime.connection().arriving.answers.clear();
-            self.fail_responder(psn, Nak::Operation);
+            self.fail_responder(psn, self.of_remote(Nak::Operation, &scratch.remote));
             return false;
         }
         if let Some(Answer::Read { sent, .. }) =

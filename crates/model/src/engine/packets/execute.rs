@@ -163,7 +163,7 @@ impl QueuePair<'_> {
             let address = start.wrapping_add(at);
             self.range(key, address, length, Need::RemoteWrite, scratch)?;
             transfer::scatter(self.context.spaces, &scratch.remote, payload)
-                .map_err(|_| Nak::Operation)?;
+                .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
             self.data_arrived(QueueSide::Responder, &scratch.remote);
         }
         if !opcode.place.ends() {

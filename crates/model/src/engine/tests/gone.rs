@@ -1,5 +1,6 @@
 //! A program that is no more: its memory is none, but its queues are still there for a moment.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +14,10 @@ use crate::memory::{Fault, HostMemory};
 /// ACK timeout code 14.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 
-/// Memory that is not there, because its program is `gone` or because there never was any.
+/// Memory that is not there, because its program is no more or because there never was any.
 struct Nothing {
-    gone: bool,
+    /// Addresses of the former.
+    gone: Range<u64>,
 }
 
 impl Nothing {
@@ -49,20 +51,34 @@ impl HostMemory for Nothing {
     fn direct(&self, _: u64, _: u64) -> Option<NonNull<u8>> {
         None
     }
-    fn is_gone(&self, _: u64) -> bool {
-        self.gone
+    fn is_gone(&self, address: u64) -> bool {
+        self.gone.contains(&address)
     }
+}
+
+/// Whose program is no more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    Nobody,
+    /// That of the memory that the key leads to, and not that of the queue pair.
+    Owner,
+    Everybody,
 }
 
 /// What a request's sender hears when the memory of the other side is not there, and after how many
 /// timeouts.
-fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: bool) -> (Entry, u32) {
+fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Entry, u32) {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (local, lkey) = rig.region(0, 64);
     let (remote, length) = (rig.alloc(64), 64);
     let rkey = rig.mkey(1, remote, length, ALL);
     rig.receive(&mut b, &[DataSegment::new(64, rkey, remote)]);
+    let gone = match gone {
+        Gone::Nobody => 0..0,
+        Gone::Owner => remote..remote + length,
+        Gone::Everybody => 0..u64::MAX,
+    };
     rig.set_memory(1, Arc::new(Nothing { gone }));
     rig.post(&mut a, request(remote, rkey, DataSegment::new(8, lkey, local)));
     for timeouts in 0..16 {
@@ -97,7 +113,7 @@ const REQUESTS: [Make; 5] = [
 #[test]
 fn of_a_program_that_is_no_more_its_peer_notices_only_silence() {
     for request in REQUESTS {
-        let (entry, timeouts) = heard(request, true);
+        let (entry, timeouts) = heard(request, Gone::Everybody);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::TRANSPORT_RETRY_EXCEEDED, 3));
     }
 }
@@ -105,7 +121,21 @@ fn of_a_program_that_is_no_more_its_peer_notices_only_silence() {
 #[test]
 fn memory_that_was_never_there_is_the_responders_trouble() {
     for request in REQUESTS {
-        let (entry, timeouts) = heard(request, false);
+        let (entry, timeouts) = heard(request, Gone::Nobody);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_OPERATION, 0));
+    }
+}
+
+#[test]
+fn memory_of_another_program_that_is_no_more_is_refused_as_its_keys_will_be() {
+    let [send, write, write_imm, read, add] = REQUESTS;
+    for request in [write, read, add] {
+        let (entry, timeouts) = heard(request, Gone::Owner);
+        assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_ACCESS, 0));
+    }
+    // Not so what the queue pair's own program has for messages, of which nothing is there either.
+    for request in [send, write_imm] {
+        let (entry, _) = heard(request, Gone::Owner);
+        assert_eq!(entry.syndrome(), cqe_syndrome::REMOTE_OPERATION);
     }
 }

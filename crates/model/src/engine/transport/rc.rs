@@ -102,12 +102,17 @@ impl Carrier<'_> {
             }
             Ok(_) => Ok(Turn::Again),
             Err(End::Target) => Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION))),
-            Err(End::Source) => self.peer_failed(peer, placed),
+            Err(End::Source) => self.peer_failed(peer, placed, scratch),
         }
     }
 
     /// The peer's memory could not be read for a response: if its program is no more, it is silent.
-    fn peer_failed(&mut self, peer: Option<QpId>, placed: &Placed) -> Result<Turn, Missing> {
+    fn peer_failed(
+        &mut self,
+        peer: Option<QpId>,
+        placed: &Placed,
+        scratch: &Scratch,
+    ) -> Result<Turn, Missing> {
         let now = self.world.clock.now;
         let world = &mut *self.world;
         if let Some((peer, number)) = peer {
@@ -117,7 +122,12 @@ impl Carrier<'_> {
                 return Ok(self.pair()?.unanswered());
             }
         }
-        Ok(self.pair()?.finish(placed, Err(cqe_syndrome::REMOTE_OPERATION)))
+        let mut pair = self.pair()?;
+        let syndrome = match pair.of_remote(Nak::Operation, &scratch.remote) {
+            Nak::Access => cqe_syndrome::REMOTE_ACCESS,
+            _ => cqe_syndrome::REMOTE_OPERATION,
+        };
+        Ok(pair.finish(placed, Err(syndrome)))
     }
 }
 

@@ -86,6 +86,9 @@
 //! Chains, and the first job of a buffer with a device that is not the first of its map, are looked
 //! through whole.
 
+// Whoever copies an example is told of nothing that was forgotten.
+#![doc(test(attr(deny(unused_must_use))))]
+
 #[cfg(any(doc, doctest))]
 #[doc = include_str!("../../../docs/doca.md")]
 pub mod chapter {}

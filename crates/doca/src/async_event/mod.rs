@@ -55,7 +55,6 @@ pub struct AsyncEvents {
 
 /// A context of external events that is being configured.
 #[derive(Clone, Debug)]
-#[must_use = "a context exists when it is started"]
 pub struct AsyncEventsBuilder {
     dev: Dev,
     user_data: UserData,
@@ -63,6 +62,7 @@ pub struct AsyncEventsBuilder {
 
 impl AsyncEventsBuilder {
     /// What comes with each event.
+    #[must_use = "a context exists when it is started"]
     pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
         Self { user_data: user_data.into(), ..self }
     }
@@ -79,6 +79,7 @@ impl AsyncEventsBuilder {
 
 impl AsyncEvents {
     /// A context on `dev`, to be configured.
+    #[must_use = "a context exists when it is started"]
     pub fn builder(dev: &Dev) -> AsyncEventsBuilder {
         AsyncEventsBuilder { dev: dev.clone(), user_data: UserData::default() }
     }

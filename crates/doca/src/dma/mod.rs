@@ -61,7 +61,6 @@ pub struct Dma {
 
 /// A DMA context that is being configured.
 #[derive(Clone, Debug)]
-#[must_use = "a context exists when it is started"]
 pub struct DmaBuilder {
     dev: Dev,
 }
@@ -79,6 +78,7 @@ impl DmaBuilder {
 
 impl Dma {
     /// A context on `dev`, to be configured.
+    #[must_use = "a context exists when it is started"]
     pub fn builder(dev: &Dev) -> DmaBuilder {
         DmaBuilder { dev: dev.clone() }
     }

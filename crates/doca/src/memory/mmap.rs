@@ -42,7 +42,6 @@ pub struct Mmap {
 
 /// A memory map that is being configured.
 #[derive(Clone, Debug, Default)]
-#[must_use = "a map exists when it is started"]
 pub struct MmapBuilder {
     memory: Option<Memory>,
     access: AccessFlags,
@@ -52,17 +51,20 @@ pub struct MmapBuilder {
 impl MmapBuilder {
     /// The memory of the map (`doca_mmap_set_memrange`): allocated for it, or the program's own, as
     /// [the module](crate::memory) shows.
+    #[must_use = "a map exists when it is started"]
     pub fn memrange(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
     }
 
     /// Who may do what (`doca_mmap_set_permissions`); devices of this side read if this is not
     /// called.
+    #[must_use = "a map exists when it is started"]
     pub fn permissions(self, access: AccessFlags) -> Self {
         Self { access, ..self }
     }
 
     /// Lets a device use the memory (`doca_mmap_dev_add`). Adding it twice adds it once.
+    #[must_use = "a map exists when it is started"]
     pub fn add_dev(mut self, dev: &Dev) -> Self {
         if !self.devices.contains(dev) {
             self.devices.push(dev.clone());
@@ -93,6 +95,7 @@ impl MmapBuilder {
 
 impl Mmap {
     /// A map to configure (`doca_mmap_create`).
+    #[must_use = "a map exists when it is started"]
     pub fn builder() -> MmapBuilder {
         MmapBuilder::default()
     }

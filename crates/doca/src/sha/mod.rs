@@ -59,7 +59,6 @@ pub struct Sha {
 
 /// A SHA context that is being configured.
 #[derive(Clone, Debug)]
-#[must_use = "a context exists when it is started"]
 pub struct ShaBuilder {
     dev: Dev,
 }
@@ -76,6 +75,7 @@ impl ShaBuilder {
 
 impl Sha {
     /// A context on `dev`, to be configured.
+    #[must_use = "a context exists when it is started"]
     pub fn builder(dev: &Dev) -> ShaBuilder {
         ShaBuilder { dev: dev.clone() }
     }

@@ -1,15 +1,23 @@
 //! What a fatal error leaves: its status, a file that polls, crash data, a core dump; and what runs
 //! in the process before it ends.
 //!
-//! ```ignore
-//! process.set_error_handler(&program::ON_ERROR)?;
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! use verbless_flexio::Handler;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! process.set_error_handler(&Handler::named("handler"))?;
 //! let ended = process.error_fd()?; // for select, poll or epoll
-//! // ...
+//! # let _ = ended;
+//! // Now and then, and when that has something to read:
 //! if process.error_status()? != 0 {
 //!     process.crash_data(None)?;
 //!     process.core_dump(None)?;
 //!     process.display_error(&mut std::io::stderr())?;
 //! }
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! All of it works after the process has ended, when everything else answers

@@ -74,6 +74,12 @@ pub enum Need {
     /// The device identifies itself as the model, in this process or behind a kernel: what the case
     /// expects is known of the model only.
     ModelDevice,
+    /// The driver may make objects of the DPA: on the model alone, as the layouts of hardware's are
+    /// not published.
+    DpaLayouts,
+    /// The case may change more than objects of its own: the device is the model, or the run was
+    /// told so.
+    Destructive,
     /// The device has BlueFlame registers, and the kernel maps them write-combined.
     BlueFlame,
     /// The device gives the number of a queue pair that is gone to one of the next 64.
@@ -139,6 +145,11 @@ impl fmt::Display for Need {
             Self::Representors => f.write_str("representors (CONFIG_MLX5_ESWITCH, CONFIG_MLX5_SF)"),
             Self::Model => f.write_str("the model in this process"),
             Self::ModelDevice => f.write_str("a device of the model"),
+            Self::DpaLayouts => f.write_str(
+                "layouts of the DPA's objects, which are published of no hardware: a device of the \
+                 model",
+            ),
+            Self::Destructive => f.write_str("leave to change the card (--destructive)"),
             Self::BlueFlame => f.write_str("BlueFlame registers mapped write-combined"),
             Self::NumberReuse => f.write_str("numbers of queue pairs that are used again soon"),
             Self::Memlock(bytes) => write!(f, "{} MiB of memory that may be pinned", bytes >> 20),
@@ -174,6 +185,8 @@ pub(crate) struct Facts {
     lossless: bool,
     net_raw: bool,
     two_processes: bool,
+    /// The run may change more than objects of its own.
+    destructive: bool,
 }
 
 impl Facts {
@@ -222,7 +235,13 @@ impl Facts {
             lossless,
             net_raw: privilege(CAP_NET_RAW),
             two_processes,
+            destructive: false,
         })
+    }
+
+    /// Whether cases may change more than objects of their own.
+    pub(crate) fn with_destructive(self, destructive: bool) -> Self {
+        Self { destructive, ..self }
     }
 
     /// A host and its DPU are there, if not in this process.
@@ -246,7 +265,8 @@ impl Facts {
             Need::Loopback => self.loopback,
             Need::Representors => self.representors,
             Need::Model => self.model,
-            Need::ModelDevice => self.model_device,
+            Need::ModelDevice | Need::DpaLayouts => self.model_device,
+            Need::Destructive => self.model_device || self.destructive,
             Need::BlueFlame => self.blue_flame,
             Need::NumberReuse => self.number_reuse,
             Need::Memlock(bytes) => self.pinnable.is_none_or(|limit| bytes <= limit),
@@ -287,4 +307,34 @@ pub(crate) fn privilege(number: u32) -> bool {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     effective.is_some_and(|bits| bits >> number & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    /// What cases of a group need, each as a skip says it.
+    fn needs_of(group: impl Fn(&str) -> bool) -> Vec<(String, Vec<String>)> {
+        let needs = |case: &crate::Case| case.needs.iter().map(ToString::to_string).collect();
+        let cases = crate::cases().filter(|case| group(case.group));
+        cases.map(|case| (case.id(), needs(case))).collect()
+    }
+
+    #[test]
+    fn on_hardware_cases_of_flexio_are_skipped_with_the_reason() {
+        let flexio = needs_of(|group| group.starts_with("flexio"));
+        assert!(flexio.len() > 90, "{} cases", flexio.len());
+        for (case, needs) in flexio {
+            let reason = needs.first().expect("a need");
+            assert!(reason.contains("published of no hardware"), "{case}: {reason}");
+        }
+    }
+
+    #[test]
+    fn on_hardware_what_is_public_of_the_dpa_runs_and_changes_nothing_without_leave() {
+        let changes = |needs: &[String]| needs.iter().any(|it| it.contains("--destructive"));
+        let public = needs_of(|group| group == "dpa_registers");
+        let model = |needs: &[String]| needs.iter().any(|it| it.contains("model"));
+        assert!(!public.iter().any(|(_, needs)| model(needs)), "{public:?}");
+        let changing: Vec<_> = public.iter().filter(|(_, it)| changes(it)).collect();
+        assert!(changing.len() == 1 && changing[0].0.contains("made"), "{changing:?}");
+    }
 }

@@ -70,6 +70,7 @@ static OF_QUEUES: &[&Group] = &[
     &dpa::events::GROUP,
     &dpa::partitions::GROUP,
     &dpa::programs::GROUP,
+    &dpa::registers::GROUP,
     &flexio::GROUP,
     &flexio::apps::GROUP,
     &flexio::cmdq::GROUP,

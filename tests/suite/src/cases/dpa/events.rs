@@ -19,7 +19,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 cases!(
     "dpa_events",
     "Event queues of the DPA, devices that it emulates, their doorbells and vectors.",
-    needs [Need::ModelDevice, cap!(apu)]:
+    needs [Need::DpaLayouts, cap!(apu)]:
     a_cqe_makes_an_entry_of_an_eq_in_the_heap,
     an_eq_in_memory_of_the_host_gets_entries_too,
     an_eq_that_nobody_reads_is_full_and_goes_on_when_somebody_does,

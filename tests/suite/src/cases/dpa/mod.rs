@@ -5,6 +5,7 @@ pub(super) mod events;
 pub(super) mod partitions;
 mod program;
 pub(super) mod programs;
+pub(super) mod registers;
 pub(super) mod rig;
 
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use crate::{Lab, Need, Pair, Stop, TIMEOUT, ensure, ensure_eq, pattern, until};
 cases!(
     "dpa",
     "Programs on the DPA: processes, calls, threads, outboxes, windows, faults.",
-    needs [Need::ModelDevice, cap!(apu)]:
+    needs [Need::DpaLayouts, cap!(apu)]:
     a_function_is_called_with_eight_words_and_returns_one,
     many_calls_run_at_the_same_time_and_each_has_its_result,
     processes_have_memory_of_their_own,

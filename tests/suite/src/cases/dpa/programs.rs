@@ -27,7 +27,7 @@ use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, pattern, until};
 cases!(
     "dpa_programs",
     "Compiled programs on the DPA: the device API, as a program for it has it.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     functions_are_called_by_name_with_arguments_of_every_width,
     formats_are_the_same_on_the_dpa_and_its_host,
     calls_that_share_a_lock_lose_no_update,

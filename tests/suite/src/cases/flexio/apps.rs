@@ -17,7 +17,7 @@ use crate::{Lab, Need, Stop, ensure_eq, until};
 cases!(
     "flexio_apps",
     "FlexIO's apps: by name and model of hardware, symbols, functions, resources, versions.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     an_app_is_chosen_by_name_and_hardware_model,
     a_name_has_256_bytes_at_most,
     the_data_of_a_symbol_is_that_of_the_program_s_file,

@@ -14,7 +14,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 cases!(
     "flexio_cmdq",
     "FlexIO's command queues: tasks in the background, states, room, ends.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     a_thousand_tasks_run_on_workers_of_any_number,
     a_pending_queue_runs_its_tasks_once_it_is_running,
     a_full_queue_that_does_not_run_refuses_a_task,

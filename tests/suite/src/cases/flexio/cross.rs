@@ -21,7 +21,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 cases!(
     "flexio_cross_device",
     "UARs that are extended to other device contexts, and programs that ring for the queues there.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     a_uar_is_extended_to_another_context_and_refuses_the_process_s_own,
     a_uar_is_extended_to_functions_that_the_process_s_one_reaches_and_to_no_others [Need::Peer],
     a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_again,

@@ -21,7 +21,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 cases!(
     "flexio_emulation",
     "FlexIO's emulated devices: doorbells that make CQEs, and MSI-X.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     a_doorbell_of_an_emulated_device_makes_cqes_until_it_is_unmapped,
     a_map_has_an_event_queue_for_each_vector_and_no_more_than_there_are,
     a_program_sends_msix_to_the_host_of_an_emulated_device,

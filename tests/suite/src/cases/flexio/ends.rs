@@ -22,7 +22,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 cases!(
     "flexio_ends",
     "What a fatal error leaves: status, a file that polls, crash data, a core dump.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     the_error_status_is_reset_by_its_display_alone,
     a_file_polls_once_its_process_has_ended,
     the_error_handler_runs_before_its_process_ends,

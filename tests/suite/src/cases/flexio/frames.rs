@@ -25,7 +25,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 cases!(
     "dpa_frames",
     "FlexIO's queues of Ethernet frames: their objects, and a program that sends frames back.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram, ETHERNET]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram, ETHERNET]:
     queues_of_frames_are_ready_when_they_are_made,
     a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed,
     queues_of_frames_keep_what_they_are_made_of,

@@ -30,7 +30,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern, until};
 cases!(
     "flexio",
     "FlexIO's host library: processes, memory, event handlers, and what a fatal error leaves.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     a_process_is_destroyed_when_nothing_of_it_is_left,
     a_process_shares_the_protection_domain_that_it_is_given,
     calls_have_the_types_of_their_functions,

@@ -12,7 +12,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 cases!(
     "flexio_objects",
     "FlexIO's objects: what they are made with, and what they tell of themselves.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     an_app_has_its_name_its_file_and_its_symbols,
     an_event_handler_begins_with_the_outbox_and_the_windows_that_it_is_given,
     an_event_handler_runs_on_the_units_that_it_asks_for,

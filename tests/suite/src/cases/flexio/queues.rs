@@ -26,7 +26,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern, until};
 cases!(
     "flexio_queues",
     "FlexIO's queues: completion queues and their elements, queue pairs, states, fatal errors.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     a_new_cq_starts_its_handler_at_the_first_cqe_unless_it_is_made_without_arming,
     an_always_armed_cq_starts_its_handler_at_each_cqe,
     a_collapsed_cq_has_its_newest_cqe_in_the_first_entry,

@@ -20,7 +20,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 cases!(
     "flexio_streams",
     "FlexIO's message streams: every transport and mode, levels, losses, fatal errors.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     messages_of_any_length_arrive_in_order_by_each_transport,
     messages_come_at_once_in_the_mode_batch,
     messages_of_several_threads_arrive_whole_by_each_transport,

@@ -23,7 +23,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 cases!(
     "flexio_tracer",
     "FlexIO's tracer: files, callbacks, transports, limits, lossless runs, the FIFO.",
-    needs [Need::ModelDevice, cap!(apu), Need::DpaProgram]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     reports_are_read_back_from_a_file_by_every_transport,
     a_file_of_lines_has_a_line_for_each_report,
     a_callback_takes_reports_batch_by_batch,

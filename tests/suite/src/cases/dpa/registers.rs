@@ -1,0 +1,81 @@
+//! What is public of a DPA, and works on hardware, too: registers that users reach.
+
+use verbless_command::{Device, DpaCaps, DpaPartitionAttr};
+use verbless_devx::ErrorKind;
+
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq};
+
+cases!(
+    "dpa_registers",
+    "Registers of the DPA that users reach: its numbers, partitions of its execution units.",
+    needs [cap!(apu), cap!(access_register_user)]:
+    the_numbers_of_the_dpa_are_read,
+    a_partition_is_read_or_refused_by_the_device,
+    a_partition_is_made_changed_and_destroyed_by_who_may [Need::Destructive],
+);
+
+fn caps(device: &Device) -> Result<DpaCaps, Stop> {
+    let caps = device.dpa_caps()?;
+    ensure!((1..=1024).contains(&caps.units), "execution units: {caps:?}");
+    Ok(caps)
+}
+
+fn the_numbers_of_the_dpa_are_read(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let caps = caps(&device)?;
+    ensure!(caps.units_per_group <= caps.units, "units of a group: {caps:?}");
+    ensure_eq!(device.dpa_caps()?, caps, "the numbers, read again");
+    Ok(())
+}
+
+fn a_partition_is_read_or_refused_by_the_device(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let caps = caps(&device)?;
+    for id in [0, u16::MAX] {
+        match device.dpa_partition(id).query() {
+            Ok(attr) => {
+                ensure!(id == 0, "a partition {id} of {caps:?}: {attr:?}");
+                let most = attr.units.iter().max().copied().unwrap_or(0);
+                ensure!(most < caps.units, "unit {most} in a partition, of {caps:?}");
+            }
+            // A function reads the partitions that it is in, or manages.
+            Err(error) => ensure_eq!(error.kind(), ErrorKind::Command, "partition {id}: {error}"),
+        }
+    }
+    Ok(())
+}
+
+fn a_partition_is_made_changed_and_destroyed_by_who_may(lab: &Lab) -> Result<(), Stop> {
+    let (first, second) = lab.owner_and_user()?;
+    let mut refusals = Vec::new();
+    for device in [first, second] {
+        let caps = caps(&device)?;
+        ensure!(caps.units > 1, "one unit alone: {caps:?}");
+        let of = |unit| DpaPartitionAttr {
+            units: vec![unit],
+            functions: vec![device.vhca_id()],
+            groups: 0,
+        };
+        let partition = match device.create_dpa_partition(&of(caps.units - 1)) {
+            Ok(partition) => partition,
+            // Only the function that manages the card's units makes partitions.
+            Err(error) => {
+                ensure_eq!(error.kind(), ErrorKind::Command, "a partition: {error}");
+                refusals.push(error.to_string());
+                continue;
+            }
+        };
+        let looked = partition.query();
+        let changed = partition.set_units(&[caps.units - 2]).and_then(|()| partition.query());
+        // Whatever came of that, the card is as it was before.
+        partition.destroy()?;
+        ensure_eq!(looked?, of(caps.units - 1), "the partition");
+        ensure_eq!(changed?, of(caps.units - 2), "the partition with another unit");
+        ensure!(partition.query().is_err(), "a partition that is gone is read");
+        return Ok(());
+    }
+    ensure!(lab.model().is_err(), "none of two functions of the model may: {refusals:?}");
+    Ok(())
+}

@@ -37,12 +37,13 @@ pub const fn first_argument(operation: u64, level: u32) -> u64 {
     operation | (level as u64 & 0xffff) << 16
 }
 
-struct Place {
+/// Where the host attaches a stream.
+struct StreamSlot {
     control: AtomicPtr<Control>,
     users: AtomicU32,
 }
 
-impl Place {
+impl StreamSlot {
     const fn new() -> Self {
         Self { control: AtomicPtr::new(null_mut()), users: AtomicU32::new(0) }
     }
@@ -59,10 +60,10 @@ impl Place {
     }
 }
 
-static STREAMS: [Place; MAX_STREAMS] = [const { Place::new() }; MAX_STREAMS];
-static THE_TRACER: Place = Place::new();
+static STREAMS: [StreamSlot; MAX_STREAMS] = [const { StreamSlot::new() }; MAX_STREAMS];
+static THE_TRACER: StreamSlot = StreamSlot::new();
 
-fn place(number: u64) -> Option<&'static Place> {
+fn slot_of(number: u64) -> Option<&'static StreamSlot> {
     if number == TRACER {
         return Some(&THE_TRACER);
     }
@@ -71,7 +72,7 @@ fn place(number: u64) -> Option<&'static Place> {
 
 /// Does something with stream `number` or the [`TRACER`], if the host has attached it.
 pub(crate) fn with<R>(number: u64, what: impl FnOnce(&Control) -> R) -> Option<R> {
-    place(number)?.with(what)
+    slot_of(number)?.with(what)
 }
 
 /// Does for the host what [`operation`] has; [`FAILED`] if there is no such stream, or its layout
@@ -82,7 +83,7 @@ pub(crate) fn with<R>(number: u64, what: impl FnOnce(&Control) -> R) -> Option<R
 /// of the process that nothing else uses; all of it stays until the stream was detached and had no
 /// more users.
 pub unsafe fn manage(context: &ThreadContext, first: u64, number: u64, address: u64) -> u64 {
-    let Some(place) = place(number) else { return FAILED };
+    let Some(slot) = slot_of(number) else { return FAILED };
     let level = (first >> 16) as u32 & 0xffff;
     match first & 0xff {
         operation::ATTACH => {
@@ -99,19 +100,19 @@ pub unsafe fn manage(context: &ThreadContext, first: u64, number: u64, address: 
                 context.window_at(block.setup.window).set_mkey(block.setup.key);
             }
             block.level.store(level, Ordering::SeqCst);
-            place.control.store(control, Ordering::SeqCst);
+            slot.control.store(control, Ordering::SeqCst);
             0
         }
         operation::DETACH => {
-            place.control.store(null_mut(), Ordering::SeqCst);
-            place.users.load(Ordering::SeqCst).into()
+            slot.control.store(null_mut(), Ordering::SeqCst);
+            slot.users.load(Ordering::SeqCst).into()
         }
         operation::LEVEL => {
-            let set = place.with(|control| control.level.store(level, Ordering::SeqCst));
+            let set = slot.with(|control| control.level.store(level, Ordering::SeqCst));
             set.map_or(FAILED, |()| 0)
         }
         operation::FLUSH => {
-            let flushed = place.with(|control| {
+            let flushed = slot.with(|control| {
                 control.hand_over(context, 1);
                 control.carried.load(Ordering::SeqCst)
             });

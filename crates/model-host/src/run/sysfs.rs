@@ -79,7 +79,7 @@ pub(super) struct Shown {
     /// From port 1 on.
     pub ports: Vec<PortState>,
     /// Where its files are.
-    place: Place,
+    paths: DevicePaths,
     /// What represents other functions on its switch.
     representors: Vec<RepresentorInfo>,
     /// Entries of each port's GID table, and of its P_Key table.
@@ -90,7 +90,7 @@ pub(super) struct Shown {
 
 /// Where the files of a device are.
 #[derive(Debug)]
-struct Place {
+struct DevicePaths {
     /// The PCI function: its bus, and its address.
     root: String,
     slot: String,
@@ -99,7 +99,7 @@ struct Place {
     on_card: FunctionPlace,
 }
 
-impl Place {
+impl DevicePaths {
     /// That of the device of this number, which chooses an address for one that has none.
     fn new(number: usize, on_card: FunctionPlace) -> Self {
         let address = match &on_card.address {
@@ -155,9 +155,9 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
             counters.extend(RETRANSMISSION_COUNTERS);
         }
         let (flags, gids) = (device_flags(&caps), device.gid_table_length());
-        let place = Place::new(number, device.on_card());
+        let paths = DevicePaths::new(number, device.on_card());
         let representors = backend.represented(device.number());
-        Shown { info, flags, ports, place, representors, gids, pkeys, counters }
+        Shown { info, flags, ports, paths, representors, gids, pkeys, counters }
     };
     infos.into_iter().zip(backend.shown()).enumerate().map(shown).collect()
 }
@@ -197,7 +197,7 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
     }
     to.file("sys/class/infiniband_verbs/abi_version", "6")?;
     for (number, device) in devices.iter().enumerate() {
-        match device.place.sub {
+        match device.paths.sub {
             Some(_) => sub_function(&to, device)?,
             None => pci_function(&to, device)?,
         }
@@ -210,23 +210,23 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
 
 /// What is said of a sub-function, an auxiliary device below its PCI function.
 fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
-    let place = &device.place;
-    let at = format!("sys/devices/{}", place.device());
+    let paths = &device.paths;
+    let at = format!("sys/devices/{}", paths.device());
     to.link(
         &format!("{at}/driver"),
-        &format!("{}bus/auxiliary/drivers/mlx5_core.sf", place.up(0)),
+        &format!("{}bus/auxiliary/drivers/mlx5_core.sf", paths.up(0)),
     )?;
-    to.link(&format!("{at}/subsystem"), &format!("{}bus/auxiliary", place.up(0)))?;
-    to.file(&format!("{at}/sfnum"), &place.on_card.number.unwrap_or_default().to_string())?;
+    to.link(&format!("{at}/subsystem"), &format!("{}bus/auxiliary", paths.up(0)))?;
+    to.file(&format!("{at}/sfnum"), &paths.on_card.number.unwrap_or_default().to_string())?;
     to.file(&format!("{at}/modalias"), "auxiliary:mlx5_core.sf")?;
     to.file(&format!("{at}/uevent"), "DRIVER=mlx5_core.sf\nMODALIAS=auxiliary:mlx5_core.sf")
 }
 
 /// A VF and its PF lead to each other.
 fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
-    let of = |role| devices.iter().map(|it| &it.place).filter(move |it| it.on_card.role == role);
+    let of = |role| devices.iter().map(|it| &it.paths).filter(move |it| it.on_card.role == role);
     for own in of(Role::Vf) {
-        let is_parent = |it: &&Place| it.on_card.pf == own.on_card.pf && it.root == own.root;
+        let is_parent = |it: &&DevicePaths| it.on_card.pf == own.on_card.pf && it.root == own.root;
         let Some(parent) = of(Role::Pf).find(is_parent) else { continue };
         let number = own.on_card.number.unwrap_or_default();
         let [own_at, parent_at] = [own, parent].map(|it| format!("sys/devices/{}", it.function()));
@@ -240,12 +240,12 @@ fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
 /// nothing. Below `represents` is what Linux does not tell.
 fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     let Some(first) = device.representors.first() else { return Ok(()) };
-    let net = format!("sys/devices/{}/net", device.place.function());
-    let uplink = format!("p{}", device.place.on_card.pf);
+    let net = format!("sys/devices/{}/net", device.paths.function());
+    let uplink = format!("p{}", device.paths.on_card.pf);
     let netdev = |name: &str, port: &str, switch: &str| {
         to.file(&format!("{net}/{name}/phys_port_name"), port)?;
         to.file(&format!("{net}/{name}/phys_switch_id"), switch)?;
-        to.link(&format!("{net}/{name}/device"), &format!("../../../{}", device.place.slot))
+        to.link(&format!("{net}/{name}/device"), &format!("../../../{}", device.paths.slot))
     };
     netdev(&uplink, &uplink, &first.switch_id)?;
     for it in &device.representors {
@@ -271,8 +271,8 @@ fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 
 /// What is said of the PCI function.
 fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
-    let (pci, slot) = (format!("sys/devices/{}", device.place.function()), &device.place.slot);
-    let link = format!("../../../devices/{}", device.place.function());
+    let (pci, slot) = (format!("sys/devices/{}", device.paths.function()), &device.paths.slot);
+    let link = format!("../../../devices/{}", device.paths.function());
     to.link(&format!("sys/bus/pci/devices/{slot}"), &link)?;
     to.link(&format!("{pci}/driver"), "../../../bus/pci/drivers/mlx5_core")?;
     to.link(&format!("{pci}/subsystem"), "../../../bus/pci")?;
@@ -313,9 +313,9 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 
 /// What is said of the RDMA device and its ports.
 fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
-    let (place, info) = (&device.place, &device.info);
+    let (paths, info) = (&device.paths, &device.info);
     let name = &info.name;
-    let rdma = format!("sys/devices/{}/infiniband/{name}", place.device());
+    let rdma = format!("sys/devices/{}/infiniband/{name}", paths.device());
     for (at, text) in [
         ("node_type", "1: CA".into()),
         ("fw_ver", info.firmware.clone()),
@@ -329,11 +329,11 @@ fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     ] {
         to.file(&format!("{rdma}/{at}"), &text)?;
     }
-    to.link(&format!("{rdma}/device"), &format!("../../../{}", place.leaf()))?;
-    to.link(&format!("{rdma}/subsystem"), &format!("{}class/infiniband", place.up(2)))?;
+    to.link(&format!("{rdma}/device"), &format!("../../../{}", paths.leaf()))?;
+    to.link(&format!("{rdma}/subsystem"), &format!("{}class/infiniband", paths.up(2)))?;
     to.link(
         &format!("sys/class/infiniband/{name}"),
-        &format!("../../devices/{}/infiniband/{name}", place.device()),
+        &format!("../../devices/{}/infiniband/{name}", paths.device()),
     )?;
     for (number, port) in (1..).zip(&device.ports) {
         port_files(to, &format!("{rdma}/ports/{number}"), device, port)?;
@@ -384,18 +384,18 @@ fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> i
 
 /// What is said of the device as verbs reach it.
 fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
-    let (place, node) = (&device.place, &device.info.node);
-    let verbs = format!("sys/devices/{}/infiniband_verbs/{node}", place.device());
+    let (paths, node) = (&device.paths, &device.info.node);
+    let verbs = format!("sys/devices/{}/infiniband_verbs/{node}", paths.device());
     to.file(&format!("{verbs}/ibdev"), &device.info.name)?;
     to.file(&format!("{verbs}/dev"), &format!("{MAJOR}:{minor}"))?;
     to.file(&format!("{verbs}/abi_version"), "1")?;
     let event = format!("MAJOR={MAJOR}\nMINOR={minor}\nDEVNAME=infiniband/{node}\nDEVMODE=0666");
     to.file(&format!("{verbs}/uevent"), &event)?;
-    to.link(&format!("{verbs}/device"), &format!("../../../{}", place.leaf()))?;
-    to.link(&format!("{verbs}/subsystem"), &format!("{}class/infiniband_verbs", place.up(2)))?;
+    to.link(&format!("{verbs}/device"), &format!("../../../{}", paths.leaf()))?;
+    to.link(&format!("{verbs}/subsystem"), &format!("{}class/infiniband_verbs", paths.up(2)))?;
     to.link(
         &format!("sys/class/infiniband_verbs/{node}"),
-        &format!("../../devices/{}/infiniband_verbs/{node}", place.device()),
+        &format!("../../devices/{}/infiniband_verbs/{node}", paths.device()),
     )?;
     fs::write(to.0.join(format!("dev/infiniband/{node}")), "")
 }

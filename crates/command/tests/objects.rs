@@ -11,7 +11,7 @@ use verbless_command::{
     RtsChange, ServiceType,
 };
 use verbless_model::Link;
-use verbless_prm::{CqeSize, QpState};
+use verbless_prm::{CqPeriodMode, CqeSize, QpState};
 
 use support::{cq_attr, on, pool, qp, qp_attr, registration, with};
 
@@ -46,6 +46,13 @@ fn moderation_is_set_as_it_was_given_and_refused_past_its_field() {
         cq.set_moderation(Moderation { period, count }).expect("it fits");
         let context = cq.query().expect("its context");
         assert_eq!((context.cq_period(), context.cq_max_count()), (period, count));
+    }
+    for (cqe, mode) in [(true, CqPeriodMode::START_FROM_CQE), (false, CqPeriodMode::START_FROM_EQE)]
+    {
+        cq.set_moderation_from(Moderation { period: 7, count: 9 }, cqe).expect("it fits");
+        let context = cq.query().expect("its context");
+        assert_eq!((context.cq_period(), context.cq_max_count()), (7, 9));
+        assert_eq!(context.cq_period_mode(), mode);
     }
     let refused = cq.set_moderation(Moderation { period: 0x1000, count: 1 });
     let error = refused.expect_err("4096 µs do not fit");

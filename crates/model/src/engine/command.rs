@@ -176,3 +176,33 @@ pub(crate) fn set_port(world: &mut World, id: usize, port: u8, up: bool) {
         None => tracing::error!(port, "the device has no such port"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use verbless_prm::{
+        AliasContext, CreateGeneralObjectIn, CreateMkeyIn, GeneralObjectType, QueryGeneralObjectIn,
+    };
+
+    use super::concerns_others;
+
+    #[test]
+    fn the_making_of_an_alias_concerns_others_and_nothing_else_does() {
+        let alias = |object, is_alias, context: usize| {
+            let mut head = CreateGeneralObjectIn::new();
+            head.set_obj_type(object).set_alias_object(is_alias);
+            let mut input = head.as_bytes().to_vec();
+            input.resize(input.len() + context, 0);
+            concerns_others(&input)
+        };
+        let whole = AliasContext::BYTES;
+        assert!(alias(GeneralObjectType::MKEY, true, whole));
+        assert!(!alias(GeneralObjectType::MKEY, false, whole), "a key of its own");
+        assert!(!alias(GeneralObjectType::DPA_PROCESS, true, whole), "of another object");
+        assert!(!alias(GeneralObjectType::MKEY, true, whole - 1), "it is cut");
+        let mut query = QueryGeneralObjectIn::new().as_bytes().to_vec();
+        query.resize(1024, 0xff);
+        assert!(!concerns_others(&query));
+        assert!(!concerns_others(CreateMkeyIn::new().as_bytes()));
+        assert!(!concerns_others(&[]));
+    }
+}

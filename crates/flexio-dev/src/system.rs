@@ -24,8 +24,8 @@ mod number {
     pub(super) const RING: u64 = 11;
 }
 
-/// Makes a system call that comes back, and gives what it answers. What the system reads of the process's memory, and what it
-/// writes there, is the thread context's.
+/// Makes a system call that comes back, and gives what it answers. What the system reads of the
+/// process's memory, and what it writes there, is the thread context's.
 #[inline(always)]
 fn call_with(number: u64, arguments: [u64; 3]) -> u64 {
     let [argument, second, third] = arguments;

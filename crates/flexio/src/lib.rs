@@ -26,7 +26,7 @@
 //! | completion queues | [`cq`] | [`Cq::create`] |
 //! | queue pairs | [`qp`] | [`Qp::create`] |
 //! | queues of Ethernet frames | [`sq`], [`rq`], [`transport`] | [`Sq::create`], [`Rq::create`] |
-//! | PCI devices that programs emulate | [`emulation`] | [`MsixMap::create`](emulation::MsixMap::create) |
+//! | PCI devices that programs emulate | [`emulation`] | [`emulation::MsixMap::create`] |
 //! | receives that queue pairs share | [`rmp`] | [`Rmp::create`] |
 //! | what programs print | [`stream`] | [`MsgStream::create`] |
 //! | what programs trace | [`tracer`] | [`Tracer::init`] |

@@ -8,18 +8,16 @@ use super::abi::attr;
 use super::client::Capability;
 use super::file::Method;
 use super::handles::Object;
-use super::steering::FlowMatcher;
+use super::steering::{FlowMatcher, Rule};
 
-/// Priorities that rules may have (`MLX5_IB_FLOW_LAST_PRIO`).
-const LAST_PRIORITY: u16 = 14;
+/// The last priority that rules may have (`MLX5_IB_FLOW_LAST_PRIO`).
+const LAST_PRIORITY: u16 = 15;
 /// NIC_RX among the types of tables (`mlx5_ib_uapi_flow_table_type`), and as many as there are.
 const NIC_RX: u64 = 0;
 const TABLE_TYPES: u64 = 5;
 /// Flags of CREATE_FLOW.
 const DEFAULT_MISS: u32 = 1;
 const DROP: u32 = 2;
-/// The tag of a rule that says none (`MLX5_FS_DEFAULT_FLOW_TAG`).
-const NO_TAG: u32 = 0;
 
 /// What a client wrote as mask or value: as much of it as the device knows.
 fn match_param(bytes: &[u8]) -> Result<Box<FteMatchParam>, Errno> {
@@ -78,11 +76,11 @@ impl Method<'_> {
         let tag = match self.attrs.has(attr::FLOW_TAG) {
             true => {
                 let bytes = self.attrs.bytes(attr::FLOW_TAG)?;
-                u32::from_ne_bytes(*bytes.first_chunk().ok_or(Errno::EINVAL)?)
+                Some(u32::from_ne_bytes(*bytes.first_chunk().ok_or(Errno::EINVAL)?))
             }
-            false => NO_TAG,
+            false => None,
         };
-        if tag >> 24 != 0 {
+        if tag.is_some_and(|tag| tag >> 24 != 0) {
             return Err(Errno::EINVAL);
         }
         if matcher.priority > LAST_PRIORITY {
@@ -92,7 +90,8 @@ impl Method<'_> {
             return Err(Errno::EINVAL);
         }
         let kernel = &self.file.kernel;
-        let flow = kernel.flows.add(&*kernel.function, &matcher, &value, tag, destination)?;
+        let rule = Rule { value, tag, to: destination };
+        let flow = kernel.flows.add(&*kernel.function, &matcher, rule)?;
         Ok((Object::Flow(flow), vec![handle]))
     }
 

@@ -1,6 +1,10 @@
-//! The kernel's flow tables, of what the port receives: one for each priority that has rules, of
-//! which the first is the root and each leads its misses to the next; in a table a group for each
-//! mask.
+//! The kernel's flow tables, of what the port receives: one for each rank that has rules, of which
+//! the first is the root and each leads its misses to the next; in a table groups for each mask,
+//! and in a group an entry for each value, which leads everywhere that rules of this value lead.
+//!
+//! Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/fs_core.c` (`add_rule_fg`,
+//! `check_conflicting_ftes`, `check_valid_spec`), `drivers/infiniband/hw/mlx5/fs.c`
+//! (`raw_fs_is_multicast`).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,15 +13,22 @@ use nix::errno::Errno;
 use verbless_prm::{
     CreateFlowGroupIn, CreateFlowTableIn, DeleteFlowTableEntryIn, DestroyFlowGroupIn,
     DestroyFlowTableIn, FlowContextAction, FlowDestination, FlowTableContext, FteMatchParam,
-    ModifyFlowTableField, ModifyFlowTableIn, SetFlowTableEntryIn, SetFlowTableRootIn,
-    TableMissAction,
+    MatchCriteriaEnable, ModifyFlowTableField, ModifyFlowTableIn, SetFlowTableEntryIn,
+    SetFlowTableRootIn, SetFteModifyEnable, TableMissAction,
 };
 
 use super::reach::{Function, command, exec};
 
-/// log2 of the entries of a table, and of those of a group.
-const LOG_TABLE: u8 = 10;
+/// log2 of the entries of a table (`MLX5_FS_MAX_ENTRIES`), and of those of a group.
+const LOG_TABLE: u8 = 16;
 const LOG_GROUP: u8 = 5;
+
+/// The rank of rules for frames to groups of receivers alone, whatever their priority: behind all
+/// others (`MLX5_IB_FLOW_MCAST_PRIO`). That of others is their priority.
+const MULTICAST_RANK: u16 = 16;
+
+/// The tag of an entry whose first rule says none (`MLX5_FS_DEFAULT_FLOW_TAG`).
+const NO_TAG: u32 = 0;
 
 /// What a matcher compares.
 #[derive(Debug, Clone)]
@@ -27,18 +38,29 @@ pub(super) struct FlowMatcher {
     pub priority: u16,
 }
 
+/// What a rule of a matcher says.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub value: Box<FteMatchParam>,
+    /// `None`: it does not care.
+    pub tag: Option<u32>,
+    /// `None`: the frames are dropped.
+    pub to: Option<FlowDestination>,
+}
+
 /// Where a rule is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flow {
-    priority: u16,
+    rank: u16,
     index: u32,
+    to: Option<FlowDestination>,
 }
 
 /// The rules of a device.
 #[derive(Debug, Default)]
 pub(super) struct Flows(Mutex<BTreeMap<u16, Table>>);
 
-/// The rules of a priority.
+/// The rules of a rank.
 #[derive(Debug)]
 struct Table {
     id: u32,
@@ -51,8 +73,35 @@ struct Group {
     id: u32,
     mask: Box<FteMatchParam>,
     enable: u8,
-    /// Bit per entry.
-    used: u32,
+    /// By index in the table.
+    entries: BTreeMap<u32, Entry>,
+}
+
+/// What the device has for the rules of a value.
+#[derive(Debug)]
+struct Entry {
+    value: Box<FteMatchParam>,
+    tag: u32,
+    /// Where each of the rules leads.
+    rules: Vec<Option<FlowDestination>>,
+}
+
+impl FlowMatcher {
+    /// Among which rules one of this matcher is.
+    fn rank(&self, value: &FteMatchParam) -> u16 {
+        const OUTER: u8 = MatchCriteriaEnable::OUTER_HEADERS.0;
+        let group = |headers: &FteMatchParam| headers.outer_headers().dmac_47_16() >> 24 & 1 != 0;
+        match self.enable & OUTER != 0 && group(&self.mask) && group(value) {
+            true => MULTICAST_RANK,
+            false => self.priority,
+        }
+    }
+
+    /// Whether a value has no bit outside the mask.
+    fn covers(&self, value: &FteMatchParam) -> bool {
+        let bits = value.as_bytes().iter().zip(self.mask.as_bytes());
+        bits.into_iter().all(|(value, mask)| value & !mask == 0)
+    }
 }
 
 impl Flows {
@@ -61,49 +110,50 @@ impl Flows {
         &self,
         function: &dyn Function,
         matcher: &FlowMatcher,
-        value: &FteMatchParam,
-        tag: u32,
-        to: Option<FlowDestination>,
+        rule: Rule,
     ) -> Result<Flow, Errno> {
-        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let priority = matcher.priority;
-        add_table(function, &mut tables, priority)?;
-        let table = tables.get_mut(&priority).ok_or(Errno::EINVAL)?;
-        let added = table.add(function, matcher, value, tag, to);
-        if added.is_err() {
-            remove_if_empty(function, &mut tables, priority);
+        if !matcher.covers(&rule.value) {
+            return Err(Errno::EINVAL);
         }
-        added.map(|index| Flow { priority, index })
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (rank, to) = (matcher.rank(&rule.value), rule.to);
+        add_table(function, &mut tables, rank)?;
+        let table = tables.get_mut(&rank).ok_or(Errno::EINVAL)?;
+        let added = table.add(function, matcher, rule);
+        if added.is_err() {
+            remove_if_empty(function, &mut tables, rank);
+        }
+        added.map(|index| Flow { rank, index, to })
     }
 
     /// Takes a rule away.
     pub(super) fn remove(&self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(table) = tables.get_mut(&flow.priority) {
-            table.remove(function, flow.index)?;
+        if let Some(table) = tables.get_mut(&flow.rank) {
+            table.remove(function, flow)?;
         }
-        remove_if_empty(function, &mut tables, flow.priority);
+        remove_if_empty(function, &mut tables, flow.rank);
         Ok(())
     }
 }
 
-/// Sees to it that there is a table for a priority.
+/// Sees to it that there is a table for a rank.
 fn add_table(
     function: &dyn Function,
     tables: &mut BTreeMap<u16, Table>,
-    priority: u16,
+    rank: u16,
 ) -> Result<(), Errno> {
-    if tables.contains_key(&priority) {
+    if tables.contains_key(&rank) {
         return Ok(());
     }
     let mut input = CreateFlowTableIn::new();
     let context = input.flow_table_context_mut();
-    context.set_level(priority as u8 + 1).set_log_size(LOG_TABLE);
-    set_miss(context, tables.range(priority..).next().map(|(_, next)| next.id));
+    context.set_level(rank as u8 + 1).set_log_size(LOG_TABLE);
+    set_miss(context, tables.range(rank..).next().map(|(_, next)| next.id));
     let id = command(function, &input)?.table_id();
-    tables.insert(priority, Table { id, groups: BTreeMap::new() });
-    lead_to(function, tables, priority, Some(id)).inspect_err(|_| {
-        remove_if_empty(function, tables, priority);
+    tables.insert(rank, Table { id, groups: BTreeMap::new() });
+    lead_to(function, tables, rank, Some(id)).inspect_err(|_| {
+        remove_if_empty(function, tables, rank);
     })
 }
 
@@ -113,15 +163,15 @@ fn set_miss(context: &mut FlowTableContext, next: Option<u32>) {
     }
 }
 
-/// Lets whatever is before a priority lead to a table, or, with none, nowhere: the misses of the
+/// Lets whatever is before a rank lead to a table, or, with none, nowhere: the misses of the
 /// table before it, or the root.
 fn lead_to(
     function: &dyn Function,
     tables: &BTreeMap<u16, Table>,
-    priority: u16,
+    rank: u16,
     to: Option<u32>,
 ) -> Result<(), Errno> {
-    if let Some((_, before)) = tables.range(..priority).next_back() {
+    if let Some((_, before)) = tables.range(..rank).next_back() {
         let mut input = ModifyFlowTableIn::new();
         input.set_table_id(before.id);
         input.set_modify_field_select(ModifyFlowTableField::MISS_TABLE_ID.0);
@@ -129,7 +179,7 @@ fn lead_to(
         return command(function, &input).map(|_| ());
     }
     let mut input = SetFlowTableRootIn::new();
-    match to.or(tables.get(&priority).map(|table| table.id)) {
+    match to.or(tables.get(&rank).map(|table| table.id)) {
         Some(id) => input.set_table_id(id),
         None => return Ok(()),
     };
@@ -140,59 +190,106 @@ fn lead_to(
 }
 
 /// A table without rules goes.
-fn remove_if_empty(function: &dyn Function, tables: &mut BTreeMap<u16, Table>, priority: u16) {
-    let Some(table) = tables.get(&priority).filter(|table| table.groups.is_empty()) else { return };
-    let next = tables.range(priority + 1..).next().map(|(_, next)| next.id);
+fn remove_if_empty(function: &dyn Function, tables: &mut BTreeMap<u16, Table>, rank: u16) {
+    let Some(table) = tables.get(&rank).filter(|table| table.groups.is_empty()) else { return };
+    let next = tables.range(rank + 1..).next().map(|(_, next)| next.id);
     let mut input = DestroyFlowTableIn::new();
     input.set_table_id(table.id);
-    let gone = lead_to(function, tables, priority, next).and_then(|()| command(function, &input));
+    let gone = lead_to(function, tables, rank, next).and_then(|()| command(function, &input));
     if let Err(errno) = gone {
-        tracing::warn!(priority, %errno, "an empty flow table stays");
+        tracing::warn!(rank, %errno, "an empty flow table stays");
         return;
     }
-    tables.remove(&priority);
+    tables.remove(&rank);
+}
+
+impl Entry {
+    /// Where it leads, each once.
+    fn destinations(&self) -> Vec<u8> {
+        let mut all: Vec<_> = self.rules.iter().flatten().map(|to| *to.as_bytes()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.concat()
+    }
+
+    /// Whether a rule can be of this entry as well: it does the same with a frame, and asks for no
+    /// other tag.
+    fn takes(&self, rule: &Rule) -> bool {
+        let drops = self.rules.iter().all(Option::is_none);
+        drops == rule.to.is_none() && rule.tag.is_none_or(|tag| tag == self.tag)
+    }
+
+    /// Enters it at a place, anew or with a changed list of destinations.
+    fn enter(
+        &self,
+        function: &dyn Function,
+        (table, group, index): (u32, u32, u32),
+        changed: bool,
+    ) -> Result<(), Errno> {
+        let list = self.destinations();
+        let mut input = SetFlowTableEntryIn::new();
+        input.set_table_id(table).set_flow_index(index);
+        if changed {
+            input.set_op_mod(SetFlowTableEntryIn::MODIFY);
+            input.set_modify_enable_mask(SetFteModifyEnable::DESTINATION_LIST.0);
+        }
+        let context = input.flow_context_mut();
+        context.set_group_id(group).set_flow_tag(self.tag);
+        *context.match_value_mut() = *self.value;
+        let action = match list.is_empty() {
+            true => FlowContextAction::DROP,
+            false => FlowContextAction::FWD_DEST,
+        };
+        let count = list.len() / FlowDestination::BYTES;
+        context.set_action(action.0).set_destination_list_size(count as u32);
+        exec(function, &[&input.as_bytes()[..], &list].concat(), &mut [0; 16])
+    }
 }
 
 impl Table {
-    /// Writes an entry; its index.
+    /// Makes an entry for a rule, or adds the rule to the one that there is for its value; its
+    /// index.
     fn add(
         &mut self,
         function: &dyn Function,
         matcher: &FlowMatcher,
-        value: &FteMatchParam,
-        tag: u32,
-        to: Option<FlowDestination>,
+        rule: Rule,
     ) -> Result<u32, Errno> {
+        let id = self.id;
+        for group in self.groups.values_mut().filter(|group| group.is_of(matcher)) {
+            let same =
+                |(_, entry): &(&u32, &mut Entry)| entry.value.as_bytes() == rule.value.as_bytes();
+            let Some((&index, entry)) = group.entries.iter_mut().find(same) else { continue };
+            if !entry.takes(&rule) {
+                return Err(Errno::EEXIST);
+            }
+            let before = entry.destinations();
+            entry.rules.push(rule.to);
+            if entry.destinations() != before
+                && let Err(refused) = entry.enter(function, (id, group.id, index), true)
+            {
+                entry.rules.pop();
+                return Err(refused);
+            }
+            return Ok(index);
+        }
         let place = self.place(function, matcher)?;
         let group = self.groups.get_mut(&place).ok_or(Errno::EINVAL)?;
-        let slot = group.used.trailing_ones();
-        let index = (place << LOG_GROUP) + slot;
-        let mut input = SetFlowTableEntryIn::new();
-        input.set_table_id(self.id).set_flow_index(index);
-        let context = input.flow_context_mut();
-        context.set_group_id(group.id).set_flow_tag(tag);
-        *context.match_value_mut() = *value;
-        let action = match to {
-            Some(_) => FlowContextAction::FWD_DEST,
-            None => FlowContextAction::DROP,
-        };
-        context.set_action(action.0).set_destination_list_size(to.is_some().into());
-        let list = to.map(|to| *to.as_bytes()).unwrap_or_default();
-        let list = if to.is_some() { &list[..] } else { &[] };
-        let written = exec(function, &[input.as_bytes(), list].concat(), &mut [0; 16]);
-        match written {
-            Ok(()) => group.used |= 1 << slot,
+        let mut free = range(place).filter(|index| !group.entries.contains_key(index));
+        let index = free.next().ok_or(Errno::ENOSPC)?;
+        let tag = rule.tag.unwrap_or(NO_TAG);
+        let entry = Entry { value: rule.value, tag, rules: vec![rule.to] };
+        let entered = entry.enter(function, (id, group.id, index), false);
+        match entered {
+            Ok(()) => drop(group.entries.insert(index, entry)),
             Err(_) => self.drop_if_empty(function, place),
         }
-        written.map(|()| index)
+        entered.map(|()| index)
     }
 
     /// The range of a group for a matcher that has room, which is made if there is none.
     fn place(&mut self, function: &dyn Function, matcher: &FlowMatcher) -> Result<u32, Errno> {
-        let fits = |group: &Group| {
-            let same = group.mask.as_bytes() == matcher.mask.as_bytes();
-            same && group.enable == matcher.enable && group.used != u32::MAX
-        };
+        let fits = |group: &Group| group.is_of(matcher) && group.entries.len() < 1 << LOG_GROUP;
         if let Some((&place, _)) = self.groups.iter().find(|(_, group)| fits(group)) {
             return Ok(place);
         }
@@ -200,31 +297,52 @@ impl Table {
         let mut free = places.into_iter().filter(|place| !self.groups.contains_key(place));
         let place = free.next().ok_or(Errno::ENOSPC)?;
         let mut input = CreateFlowGroupIn::new();
-        input.set_table_id(self.id).set_start_flow_index(place << LOG_GROUP);
-        input.set_end_flow_index(((place + 1) << LOG_GROUP) - 1);
+        let range = range(place);
+        input.set_table_id(self.id).set_start_flow_index(range.start);
+        input.set_end_flow_index(range.end - 1);
         input.set_match_criteria_enable(matcher.enable);
         *input.match_criteria_mut() = *matcher.mask;
         let id = command(function, &input)?.group_id();
         let (mask, enable) = (matcher.mask.clone(), matcher.enable);
-        self.groups.insert(place, Group { id, mask, enable, used: 0 });
+        self.groups.insert(place, Group { id, mask, enable, entries: BTreeMap::new() });
         Ok(place)
     }
 
-    /// Removes an entry, and its group with the last one.
-    fn remove(&mut self, function: &dyn Function, index: u32) -> Result<(), Errno> {
-        let mut input = DeleteFlowTableEntryIn::new();
-        input.set_table_id(self.id).set_flow_index(index);
-        command(function, &input)?;
-        let place = index >> LOG_GROUP;
-        if let Some(group) = self.groups.get_mut(&place) {
-            group.used &= !(1 << (index & ((1 << LOG_GROUP) - 1)));
+    /// Takes a rule out of its entry, the entry with its last rule, and the group with its last
+    /// entry.
+    fn remove(&mut self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
+        let (id, index, place) = (self.id, flow.index, flow.index >> LOG_GROUP);
+        let Some(group) = self.groups.get_mut(&place) else { return Ok(()) };
+        let Some(entry) = group.entries.get_mut(&index) else { return Ok(()) };
+        let is_it = |to: &Option<FlowDestination>| {
+            to.map(|to| *to.as_bytes()) == flow.to.map(|to| *to.as_bytes())
+        };
+        let Some(at) = entry.rules.iter().position(is_it) else { return Ok(()) };
+        let before = entry.destinations();
+        let rule = entry.rules.remove(at);
+        let removed = if entry.rules.is_empty() {
+            let mut input = DeleteFlowTableEntryIn::new();
+            input.set_table_id(id).set_flow_index(index);
+            command(function, &input).map(|_| ())
+        } else if entry.destinations() != before {
+            entry.enter(function, (id, group.id, index), true)
+        } else {
+            Ok(())
+        };
+        if removed.is_err() {
+            entry.rules.insert(at, rule);
+            return removed;
+        }
+        if entry.rules.is_empty() {
+            group.entries.remove(&index);
         }
         self.drop_if_empty(function, place);
         Ok(())
     }
 
     fn drop_if_empty(&mut self, function: &dyn Function, place: u32) {
-        let Some(group) = self.groups.get(&place).filter(|group| group.used == 0) else { return };
+        let empty = |group: &&Group| group.entries.is_empty();
+        let Some(group) = self.groups.get(&place).filter(empty) else { return };
         let mut input = DestroyFlowGroupIn::new();
         input.set_table_id(self.id).set_group_id(group.id);
         match command(function, &input) {
@@ -232,4 +350,15 @@ impl Table {
             Err(errno) => tracing::warn!(place, %errno, "an empty flow group stays"),
         }
     }
+}
+
+impl Group {
+    fn is_of(&self, matcher: &FlowMatcher) -> bool {
+        self.mask.as_bytes() == matcher.mask.as_bytes() && self.enable == matcher.enable
+    }
+}
+
+/// The indexes of the group at a place.
+fn range(place: u32) -> std::ops::Range<u32> {
+    place << LOG_GROUP..(place + 1) << LOG_GROUP
 }

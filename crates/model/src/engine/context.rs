@@ -15,7 +15,7 @@ use verbless_prm::ServiceType;
 use crate::functions::{Functions, Others};
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
-use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Rq, Sq, Srq};
+use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Rq, Sq, Srq, Tis};
 use crate::memory::{HostMemory, Space, Spaces};
 
 /// Everything of a function but its QPs, SQs and RQs.
@@ -27,6 +27,7 @@ pub(super) struct Context<'a> {
     pub others: Others<'a>,
     pub srqs: &'a mut BTreeMap<u32, Srq>,
     pub counters: &'a mut BTreeMap<u8, QCounter>,
+    pub tises: &'a BTreeMap<u32, Tis>,
     pub events: Events<'a>,
     pub limits: &'a Limits,
     pub caps: &'a Capabilities,
@@ -168,6 +169,7 @@ impl Function {
             others,
             srqs: &mut objects.srqs,
             counters: &mut objects.counters,
+            tises: &objects.tises,
             events,
             limits: &objects.limits,
             caps: &hca.caps,

@@ -1,9 +1,9 @@
-//! Q counters: what happens to QPs, counted in the set that each one names.
+//! Q counters: what happens to QPs and RQs, counted in the set that each one names.
 
 use verbless_prm::QueryQCounterOut;
 use verbless_prm::hot::cqe_syndrome;
 
-use super::context::QueuePair;
+use super::context::{Context, QueuePair};
 
 macro_rules! counts {
     ($($name:ident $get:ident $set:ident;)*) => {
@@ -57,17 +57,22 @@ counts! {
     CqOverrun cq_overflow set_cq_overflow;
 }
 
-impl QueuePair<'_> {
-    /// Counts what happened to the QP, in the set that it names. Set 0 is everybody's, and nobody
-    /// reads it.
-    pub(super) fn count(&mut self, what: Count) {
-        let counters = &mut self.context.counters;
-        if counters.is_empty() {
+impl Context<'_> {
+    /// Counts in a set. Set 0 is everybody's, and nobody reads it.
+    pub(super) fn count(&mut self, set: u8, what: Count) {
+        if self.counters.is_empty() {
             return;
         }
-        if let Some(counter) = counters.get_mut(&self.qp.context.counter_set_id()) {
+        if let Some(counter) = self.counters.get_mut(&set) {
             what.add(&mut counter.values);
         }
+    }
+}
+
+impl QueuePair<'_> {
+    /// Counts what happened to the QP, in the set that it names.
+    pub(super) fn count(&mut self, what: Count) {
+        self.context.count(self.qp.context.counter_set_id(), what);
     }
 
     /// Counts an error CQE of a request.

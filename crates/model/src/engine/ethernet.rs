@@ -28,6 +28,8 @@ use crate::wire::{EtherType, Ethernet, Vlan};
 const SHORTEST: usize = 60;
 /// Bytes of the longest.
 const LONGEST: u64 = 10_240;
+/// Bytes of the check sequence, which a port's MTU counts.
+const CHECK: usize = 4;
 /// Where the headers that a WQE holds begin: in the last two bytes of its Ethernet segment.
 const HEADERS: usize = CtrlSegment::BYTES + EthSegment::BYTES - 2;
 
@@ -38,13 +40,16 @@ impl StandaloneSq<'_> {
         let Scratch { wqe, local, .. } = scratch;
         let ethernet = wqe.get(CtrlSegment::BYTES..).and_then(EthSegment::from_prefix);
         let ethernet = ethernet.ok_or(MALFORMED)?;
-        let wire = self.sq.context.tis_lst_sz() != 0;
+        let tis = (self.sq.context.tis_lst_sz() != 0).then(|| self.sq.context.tis_num_0());
+        let domain = tis.and_then(|tis| self.context.tises.get(&tis));
+        let domain = domain.map(|tis| tis.context.transport_domain());
         // Neither checksums nor segmentation nor VLAN tags are what the device offers to add.
         let offloads = ethernet.as_bytes()[..8] != [0; 8] || ethernet.insert_vlan();
-        if !wire || offloads || self.context.addresses.link != Link::Ethernet {
-            tracing::info!(self.sqn, wire, offloads, "an SQ cannot send such frames");
+        let ethernet_port = self.context.addresses.link == Link::Ethernet;
+        let Some(domain) = domain.filter(|_| !offloads && ethernet_port) else {
+            tracing::info!(self.sqn, ?tis, offloads, "an SQ cannot send such frames");
             return Err(MALFORMED);
-        }
+        };
         let inline = usize::from(ethernet.inline_hdr_sz());
         let data = HEADERS + 2 + inline.saturating_sub(2).next_multiple_of(16);
         if data > wqe.len() {
@@ -89,7 +94,7 @@ impl StandaloneSq<'_> {
         let state = &mut *self.context.state;
         state.moved_bytes += total as u64;
         let (spaces, mut gathered) = (self.context.spaces, Ok(()));
-        let frame = state.buffers.plain(total.max(SHORTEST), |into| {
+        let frame = state.buffers.plain(total.max(SHORTEST), domain, |into| {
             let (bytes, fill) = into.split_at_mut(total);
             gathered = transfer::gather(spaces, local, wqe, bytes);
             fill.fill(0);
@@ -121,14 +126,26 @@ pub(super) fn arrive(
     now: u64,
     scratch: &mut Scratch,
 ) {
-    let Ok(frame) = Parsed::of(delivery.frame.bytes()) else { return };
+    let bytes = delivery.frame.bytes();
+    let Ok(frame) = Parsed::of(bytes) else { return };
+    let (group, hca) = (frame.header.destination.is_group(), &function.hca);
+    // The port is on the way of what others send.
+    if !delivery.own && bytes.len() + CHECK > hca.port_mtu() {
+        tracing::debug!(length = bytes.len(), "a port drops a frame that is longer than its MTU");
+        return;
+    }
+    if delivery.own && hca.blocks_own(group) {
+        return;
+    }
+    let domain = delivery.frame.domain().filter(|_| delivery.own);
     let mut ways = Vec::new();
-    let Objects { flow_tables, flow_root, tirs, .. } = &function.hca.objects;
+    let Objects { flow_tables, flow_root, tirs, .. } = &hca.objects;
     steer(flow_tables, *flow_root, &frame.key(), |tirn, tag| {
         let Some(tir) = tirs.get(&tirn) else { return };
-        // Bit 0 keeps its own function's frames to one receiver away, bit 1 those to many.
-        let kind = if frame.header.destination.is_group() { 2 } else { 1 };
-        if !delivery.own || tir.context.self_lb_block() & kind == 0 {
+        // Bit 0 keeps its domain's own frames to one receiver away, bit 1 those to many.
+        let kind = if group { 2 } else { 1 };
+        let own = domain == Some(tir.context.transport_domain());
+        if !own || tir.context.self_lb_block() & kind == 0 {
             ways.push((tir.context.inline_rqn(), tag));
         }
     });

@@ -4,6 +4,7 @@ use verbless_prm::RqState;
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::context::StandaloneRq;
+use super::counters::Count;
 use super::cq::Overrun;
 use super::cqe::Completion;
 use super::ethernet::Parsed;
@@ -17,7 +18,11 @@ use crate::hca::objects::Rq;
 
 impl StandaloneRq<'_> {
     /// Takes a frame that a rule with this tag led here. Without a receive WQE, or where the queue
-    /// is not ready, it is lost.
+    /// is not ready, it is lost. One that is longer than its WQE has room for uses the WQE up for
+    /// an error CQE, and the queue goes on.
+    ///
+    /// Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/en/health.h`
+    /// (`cqe_syndrome_needs_recover`).
     pub(super) fn take(&mut self, frame: &Parsed<'_>, tag: u32, scratch: &mut Scratch) {
         if self.rq.state != RqState::RDY {
             return;
@@ -26,7 +31,8 @@ impl StandaloneRq<'_> {
             Some(Ok(index)) => index,
             None => {
                 tracing::debug!(self.rqn, "a frame finds no receive");
-                return;
+                let counter = self.rq.context.counter_set_id();
+                return self.context.count(counter, Count::OutOfBuffer);
             }
             Some(Err(())) => return self.catastrophe(),
         };
@@ -53,9 +59,13 @@ impl StandaloneRq<'_> {
                 tracing::info!(self.rqn, index, syndrome, "a frame has no place in a receive");
                 let kind = cqe_opcode::RESPONDER_ERROR;
                 let error = Completion::error(self.rq, self.rqn, kind, 0, index, syndrome);
-                // The RQ is about to be in error: that its CQ overruns, an event of the CQ tells.
-                let _ = self.complete(error);
-                return self.enter_error();
+                // Who sends too long a frame cannot stop an RQ by it.
+                if syndrome != cqe_syndrome::LOCAL_LENGTH {
+                    // It is about to be in error: that its CQ overruns, an event of the CQ tells.
+                    let _ = self.complete(error);
+                    return self.enter_error();
+                }
+                error
             }
         };
         if self.complete(completion).is_err() {

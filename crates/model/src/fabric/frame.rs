@@ -16,6 +16,8 @@ use crate::wire::{self, Extensions, Headers, Malformed, Opcode, Packet, Route};
 pub(crate) struct Frame {
     link: Link,
     sealed: bool,
+    /// The transport domain that it was sent in, if it is of an SQ.
+    domain: Option<u32>,
     length: usize,
     /// At least `length` bytes; what is behind them is of an earlier frame.
     buffer: Vec<u8>,
@@ -24,6 +26,12 @@ pub(crate) struct Frame {
 impl Frame {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.length]
+    }
+
+    /// The transport domain that it was sent in, of a frame of an SQ. It means something to the
+    /// function that sent it alone.
+    pub(crate) fn domain(&self) -> Option<u32> {
+        self.domain
     }
 
     /// To write the frame, before it is sent.
@@ -111,7 +119,7 @@ impl Buffers {
         if buffer.len() < length {
             buffer.resize(length.max(USUAL), 0);
         }
-        Frame { link, sealed, length, buffer }
+        Frame { link, sealed, domain: None, length, buffer }
     }
 
     /// An unsealed packet: its headers, a payload of so many bytes, which `fill` writes, and the
@@ -136,9 +144,16 @@ impl Buffers {
         frame
     }
 
-    /// An Ethernet frame of so many bytes, which `fill` writes, and which has no check of its own.
-    pub(crate) fn plain(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Frame {
+    /// An Ethernet frame of so many bytes, which `fill` writes, and which has no check of its own;
+    /// sent in a transport domain.
+    pub(crate) fn plain(
+        &mut self,
+        length: usize,
+        domain: u32,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Frame {
         let mut frame = self.frame(Link::Ethernet, length, true);
+        frame.domain = Some(domain);
         fill(frame.bytes_mut());
         frame
     }
@@ -153,6 +168,7 @@ impl Buffers {
     /// The same frame once more.
     pub(crate) fn copy(&mut self, of: &Frame) -> Frame {
         let mut frame = self.frame(of.link, of.length, of.sealed);
+        frame.domain = of.domain;
         frame.bytes_mut().copy_from_slice(of.bytes());
         frame
     }

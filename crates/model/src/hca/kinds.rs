@@ -185,6 +185,7 @@ macro_rules! kinds {
                     refers: |rq, to| {
                         rq.pd.iter().for_each(|&pd| to(Kind::Pd, pd));
                         to(Kind::Cq, rq.context.cqn());
+                        to(Kind::Counter, rq.context.counter_set_id().into());
                         rq.srq.iter().for_each(|&srq| to(Kind::Srq, srq));
                         rq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
                     },

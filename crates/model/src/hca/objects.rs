@@ -667,4 +667,7 @@ impl Limits {
 
 /// A user context; what it holds says that it is its own.
 #[derive(Debug)]
-pub(crate) struct Uctx;
+pub(crate) struct Uctx {
+    /// What it may do beyond others (`uctx_cap`).
+    pub cap: u32,
+}

@@ -197,7 +197,7 @@ refusals! {
 
     NoSuchFlowTable = 0xe0, BAD_RES, "No such flow table for this uid.";
     FlowTableInUse = 0xe1, BAD_RES_STATE,
-        "The flow table has groups, is the root, or another table leads to it.";
+        "The flow table has groups, or another table leads to it.";
     FlowTableSize = 0xe2, LIM, "The flow table is larger than log_max_ft_size.";
     FlowTableLevel = 0xe3, BAD_PARAM,
         "The level is above max_ft_level, or a table leads to one that is not of a higher level.";
@@ -212,6 +212,8 @@ refusals! {
     FlowIndex = 0xea, BAD_PARAM, "The index is not in the flow group of the entry.";
     FlowAction = 0xeb, BAD_PARAM,
         "An entry either drops, allows or forwards, and only one that forwards has destinations.";
+    RawTransmit = 0xef, BAD_PARAM,
+        "The user context may not send raw frames (RAW_TX of uctx_cap): CAP_NET_RAW is needed.";
     FlowDestinations = 0xec, LIM, "The entry has more destinations than log_max_destination.";
 
     NoSuchDpaProcess = 0xc0, BAD_RES, "No such process on the DPA for this uid.";

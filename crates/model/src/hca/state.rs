@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use verbless_prm::RoceAddrLayout;
+use verbless_prm::{MacAddressLayout, PmtuReg, RegisterId, RoceAddrLayout, VportListType};
 
 use crate::dpa::Dpa;
 use crate::fabric::address::Addresses;
@@ -237,15 +237,23 @@ impl Hca {
                     let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
                     u64::from(high) << 32 | u64::from(low)
                 });
-                let mut macs: Vec<Mac> = identity
+                let own = identity
                     .map(|port| port.mac)
                     .into_iter()
                     .chain(roce)
-                    .map(|mac| Mac(mac.to_be_bytes()[2..].try_into().unwrap_or_default()))
-                    .collect();
+                    .map(|mac| Mac(mac.to_be_bytes()[2..].try_into().unwrap_or_default()));
+                // What the driver asked for besides.
+                let vport = self.nic_vport.as_ref();
+                let list = vport.and_then(|vport| vport.lists.get(&VportListType::UC.0));
+                let list = list.map(Vec::as_slice).unwrap_or_default();
+                let listed = list.chunks_exact(MacAddressLayout::BYTES);
+                let listed = listed.map(|entry| Mac(entry[2..].try_into().unwrap_or_default()));
+                let mut macs: Vec<Mac> = own.chain(listed).collect();
                 macs.sort_unstable();
                 macs.dedup();
-                Addresses { macs, ..Addresses::default() }
+                let promiscuous = vport
+                    .is_some_and(|vport| vport.context.promisc_uc() || vport.context.promisc_all());
+                Addresses { macs, promiscuous, ..Addresses::default() }
             }
             Link::Infiniband => Addresses {
                 lid: port.map_or(0, |port| port.lid),
@@ -254,6 +262,21 @@ impl Hca {
                 ..Addresses::default()
             },
         }
+    }
+
+    /// Bytes of the longest frame that a port takes, with its check sequence.
+    pub(crate) fn port_mtu(&self) -> usize {
+        let register = self.profile.registers().get(&RegisterId::PMTU.0);
+        let register = register.and_then(|register| PmtuReg::from_prefix(&register.bytes));
+        register.map_or(usize::MAX, |register| register.oper_mtu().into())
+    }
+
+    /// Whether the vport gets none of its own frames, to one receiver or to many.
+    pub(crate) fn blocks_own(&self, group: bool) -> bool {
+        self.nic_vport.as_ref().is_some_and(|vport| match group {
+            false => vport.context.disable_uc_local_lb(),
+            true => vport.context.disable_mc_local_lb(),
+        })
     }
 
     /// Brings what the data path looks at in line with the capabilities.

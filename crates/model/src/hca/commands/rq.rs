@@ -14,7 +14,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
 /// Fields of the context that CREATE_RQ takes.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     "vsd",
     "mem_rq_type",
     "state",
@@ -22,6 +22,7 @@ const KNOWN: [&str; 9] = [
     "ts_format",
     "user_index",
     "cqn",
+    "counter_set_id",
     "rmpn",
     "wq",
 ];
@@ -56,6 +57,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateRqIn, output: &mut Creat
         return Err(Refusal::RqBegin);
     }
     call.find(kind::Cq, context.cqn())?;
+    call.check_counter(context.counter_set_id())?;
     let mut rq = Rq {
         uid: call.uid,
         state: RqState::RST,
@@ -133,7 +135,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOu
     if select & !known != 0 {
         return Err(Refusal::RqField);
     }
-    // Neither limits nor check sequences nor counters are modelled.
+    // Neither limits nor check sequences are modelled, and a counter stays what it is.
     let chosen = |field: RqModifyField, value: u16| select & field.0 != 0 && value != 0;
     if chosen(RqModifyField::WQ_LWM, new.wq().lwm())
         || chosen(RqModifyField::SCATTER_FCS, new.scatter_fcs().into())

@@ -73,6 +73,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     match context.tis_lst_sz() {
         0 => {}
         1 => {
+            call.check_raw_transmit()?;
             call.find(kind::Tis, context.tis_num_0())?;
         }
         _ => return Err(Refusal::Unsupported),
@@ -101,6 +102,23 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     };
     output.set_sqn(call.make(kind::Sq, sq)?);
     Ok(())
+}
+
+impl Call<'_> {
+    /// Refuses the command of a user context that may not send frames as it likes.
+    ///
+    /// Source: Linux `drivers/infiniband/hw/mlx5/devx.c` (`mlx5_ib_devx_create`), which asks for
+    /// the right for whoever has CAP_NET_RAW. Which command a device refuses is published nowhere.
+    fn check_raw_transmit(&self) -> Outcome {
+        const RAW_TX: u32 = 1;
+        let hca = self.hca();
+        let may = match hca.objects.uctxs.get(&self.uid) {
+            Some(uctx) => uctx.cap & RAW_TX != 0,
+            None => self.uid == 0,
+        };
+        let asked = hca.caps.general().uctx_cap() & RAW_TX != 0;
+        if may || !asked { Ok(()) } else { Err(Refusal::RawTransmit) }
+    }
 }
 
 /// Refuses what the model or the capabilities do not offer.

@@ -21,7 +21,7 @@ pub(super) fn create(
         return Err(Refusal::UctxCapability);
     }
     call.check_count(call.hca().objects.uctxs.len(), general.log_max_uctx())?;
-    output.set_uid(call.make(kind::Uctx, Uctx)?);
+    output.set_uid(call.make(kind::Uctx, Uctx { cap })?);
     Ok(())
 }
 

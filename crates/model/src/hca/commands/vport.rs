@@ -92,7 +92,9 @@ pub(super) fn modify_nic(
     let fixed = fields.affiliation() || fields.node_guid() || fields.port_guid();
     let roce = fields.roce_en() && new.roce_en();
     let offered = general.roce() && call.hca().profile.link() == Link::Ethernet;
-    if fixed || fields.min_inline() || (roce && !offered) {
+    let loopback = fields.disable_uc_local_lb() && !general.disable_local_lb_uc()
+        || fields.disable_mc_local_lb() && !general.disable_local_lb_mc();
+    if fixed || fields.min_inline() || loopback || (roce && !offered) {
         return Err(Refusal::VportField);
     }
     let mut now = call.hca().nic_vport();
@@ -131,7 +133,9 @@ pub(super) fn modify_nic(
     if fields.permanent_address() {
         *now.context.permanent_address_mut() = *new.permanent_address();
     }
-    call.hca_mut().nic_vport = Some(now);
+    let hca = call.hca_mut();
+    hca.nic_vport = Some(now);
+    hca.effects.push(Effect::AddressesChanged);
     Ok(())
 }
 

@@ -162,7 +162,7 @@ fn every_mistake_in_an_rq_is_refused() {
         (context!(set_hairpin(true)), Refusal::Unsupported),
         (context!(set_scatter_fcs(true)), Refusal::Unsupported),
         (context!(set_delay_drop_en(true)), Refusal::Unsupported),
-        (context!(set_counter_set_id(1)), Refusal::Unsupported),
+        (context!(set_counter_set_id(1)), Refusal::NoSuchCounter),
         (context!(set_ts_format(TimestampFormat::REAL_TIME)), Refusal::TimestampFormat),
         (context!(set_cqn(1)), Refusal::NoSuchCq),
         (context!(set_mem_rq_type(prm::MemRqType::RMP)), Refusal::NoSuchSrq),
@@ -278,6 +278,39 @@ fn an_sq_sends_through_one_tis_of_its_owners() {
 }
 
 #[test]
+fn an_sq_with_a_tis_is_for_those_who_may_send_raw_frames() {
+    let mut rig = Rig::up(LINK);
+    let uid = rig.uctx_that_may(2);
+    let user = rig.user_of(uid);
+    let td = rig.td(user);
+    let tis = rig.tis(user, td, |_| {}).unwrap();
+    let with_tis = |rig: &mut Rig| {
+        rig.sq(user, |input| _ = input.ctx_mut().set_tis_lst_sz(1).set_tis_num_0(tis)).map(|_| ())
+    };
+    assert_eq!(with_tis(&mut rig), Err(Refusal::RawTransmit));
+    assert!(rig.sq(user, |_| {}).is_ok(), "one that sends nothing");
+    rig.world.functions[0].hca.caps.general_mut().set_uctx_cap(2);
+    assert_eq!(with_tis(&mut rig), Ok(()), "where the device does not ask for the right");
+}
+
+#[test]
+fn an_rq_counts_in_a_counter_of_its_owner_which_it_holds() {
+    let mut rig = Rig::up(LINK);
+    let (user, other) = (rig.user(), rig.user());
+    let [own, foreign] = [user, other]
+        .map(|user| rig.send::<prm::AllocQCounterIn>(user.uid, |_| {}).unwrap().counter_set_id());
+    let with = |rig: &mut Rig, counter| {
+        rig.rq(user, |input| _ = input.ctx_mut().set_counter_set_id(counter))
+    };
+    assert_eq!(with(&mut rig, foreign), Err(Refusal::NoSuchCounter));
+    with(&mut rig, own).unwrap();
+    let freed = rig.send::<prm::DeallocQCounterIn>(user.uid, |input| {
+        input.set_counter_set_id(own);
+    });
+    assert_eq!(freed.err(), Some(Refusal::CounterInUse));
+}
+
+#[test]
 fn every_mistake_in_a_flow_table_is_refused() {
     let mut rig = Rig::up(LINK);
     let uid = rig.user().uid;
@@ -361,6 +394,7 @@ fn groups_lie_beside_each_other_and_match_what_the_device_says() {
     let cases: &[Edit] = &[
         |input| _ = input.set_match_criteria_enable(MatchCriteriaEnable::MISC_PARAMETERS.0),
         |input| _ = input.set_group_type(1),
+        |input| _ = input.set_match_criteria_enable(0),
         |input| _ = input.match_criteria_mut().outer_headers_mut().set_udp_dport(1),
         |input| _ = input.match_criteria_mut().outer_headers_mut().set_ip_dscp(1),
         |input| _ = input.match_criteria_mut().inner_headers_mut().set_ethertype(1),
@@ -463,7 +497,7 @@ fn an_entry_changes_what_is_selected_and_nothing_else() {
 }
 
 #[test]
-fn the_kernel_alone_says_which_table_is_the_root_and_a_root_stays() {
+fn the_kernel_alone_says_which_table_is_the_root_and_without_it_there_is_none() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let (table, other) = (rig.table(KERNEL, |_| {}).unwrap(), rig.table(KERNEL, |_| {}).unwrap());
@@ -473,11 +507,11 @@ fn the_kernel_alone_says_which_table_is_the_root_and_a_root_stays() {
     let root = |rig: &Rig| rig.world.functions[0].hca.objects.flow_root;
     rig.root(SetFlowTableRootIn::CONNECT, table).unwrap();
     assert_eq!(root(&rig), Some(table));
-    let gone = rig.send::<DestroyFlowTableIn>(KERNEL, |input| _ = input.set_table_id(table));
-    assert_eq!(gone.err(), Some(Refusal::FlowTableInUse));
     rig.root(SetFlowTableRootIn::DISCONNECT, other).unwrap();
     assert_eq!(root(&rig), Some(table), "another one than the root");
     rig.root(SetFlowTableRootIn::DISCONNECT, table).unwrap();
     assert_eq!(root(&rig), None);
+    rig.root(SetFlowTableRootIn::CONNECT, table).unwrap();
     rig.send::<DestroyFlowTableIn>(KERNEL, |input| _ = input.set_table_id(table)).unwrap();
+    assert_eq!(root(&rig), None, "it went with its table");
 }

@@ -136,6 +136,53 @@ fn address_lists_of_a_vport_may_be_as_long_as_their_kinds_limit() {
 }
 
 #[test]
+fn a_vport_takes_the_addresses_that_its_driver_lists_and_all_if_it_is_promiscuous() {
+    let mut rig = Rig::up(Link::Ethernet);
+    let own = rig.world.functions[0].hca.addresses(1).macs;
+    assert_eq!(own.len(), 1);
+    let listed = crate::wire::Mac([2, 1, 2, 3, 4, 5]);
+    let list = [&[0, 0], &listed.0[..]].concat();
+    let set = |rig: &mut Rig, kind, edit: fn(&mut ModifyNicVportContextIn)| {
+        rig.call::<ModifyNicVportContextIn>(0, 0, &list, 0, |input| {
+            input.nic_vport_context_mut().set_allowed_list_type(kind).set_allowed_list_size(1);
+            edit(input);
+        })
+        .map(|_| ())
+    };
+    let addresses = |input: &mut ModifyNicVportContextIn| {
+        input.field_select_mut().set_addresses_list(true);
+    };
+    set(&mut rig, VportListType::MC, addresses).unwrap();
+    assert_eq!(rig.world.functions[0].hca.addresses(1).macs, own, "that is no list of these");
+    set(&mut rig, VportListType::UC, addresses).unwrap();
+    let now = rig.world.functions[0].hca.addresses(1);
+    assert_eq!((now.macs.len(), now.macs.contains(&listed), now.promiscuous), (2, true, false));
+    set(&mut rig, VportListType::UC, |input| {
+        input.field_select_mut().set_promisc(true);
+        input.nic_vport_context_mut().set_promisc_uc(true);
+    })
+    .unwrap();
+    assert!(rig.world.functions[0].hca.addresses(1).promiscuous);
+}
+
+#[test]
+fn a_vport_may_block_its_own_frames_where_the_device_lets_it() {
+    let mut rig = Rig::up(Link::Ethernet);
+    let block = |rig: &mut Rig| {
+        rig.send::<ModifyNicVportContextIn>(0, |input| {
+            input.field_select_mut().set_disable_mc_local_lb(true);
+            input.nic_vport_context_mut().set_disable_mc_local_lb(true);
+        })
+        .map(|_| ())
+    };
+    assert_eq!(block(&mut rig), Err(Refusal::VportField));
+    rig.world.functions[0].hca.caps.general_mut().set_disable_local_lb_mc(true);
+    assert_eq!(block(&mut rig), Ok(()));
+    let hca = &rig.world.functions[0].hca;
+    assert_eq!([false, true].map(|group| hca.blocks_own(group)), [false, true]);
+}
+
+#[test]
 fn each_link_refuses_what_belongs_to_the_other() {
     let mut rig = Rig::up(Link::Ethernet);
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {});

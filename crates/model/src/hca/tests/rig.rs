@@ -259,7 +259,13 @@ impl Rig {
     }
 
     pub(super) fn uctx(&mut self) -> u16 {
-        self.send::<CreateUctxIn>(0, |_| {}).expect("a user context").uid()
+        self.uctx_that_may(1)
+    }
+
+    /// A user context with these capabilities.
+    pub(super) fn uctx_that_may(&mut self, cap: u32) -> u16 {
+        let made = self.send::<CreateUctxIn>(0, |input| _ = input.uctx_mut().set_cap(cap));
+        made.expect("a user context").uid()
     }
 
     /// A UMEM of [`UMEM`] bytes that begins `offset` bytes into its first page.
@@ -289,6 +295,11 @@ impl Rig {
     /// A user context with a PD, a UAR page, a UMEM and a CQ.
     pub(super) fn user(&mut self) -> User {
         let uid = self.uctx();
+        self.user_of(uid)
+    }
+
+    /// The same of a user context.
+    pub(super) fn user_of(&mut self, uid: u16) -> User {
         let pd = self.send::<AllocPdIn>(uid, |_| {}).unwrap().pd();
         let uar = self.send::<AllocUarIn>(uid, |_| {}).unwrap().uar();
         let umem = self.umem(uid, 0, true).unwrap();

@@ -9,6 +9,7 @@ use verbless_prm::{
 use verbless_devx::{Context, Error};
 use verbless_ring::wr::Capability;
 
+use crate::error::refused;
 use crate::send;
 
 /// Which capability page, by the number in QUERY_HCA_CAP's op_mod.
@@ -90,6 +91,24 @@ const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
         TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
         _ => TimestampFormat::FREE_RUNNING,
     }
+}
+
+/// Refuses a clock for the CQEs of a queue whose kind has others.
+pub(crate) fn offered(
+    command: &'static str,
+    format: TimestampFormat,
+    offered: TimestampFormatCap,
+) -> Result<(), Error> {
+    let has = match format {
+        TimestampFormat::FREE_RUNNING => offered != TimestampFormatCap::REAL_TIME,
+        TimestampFormat::REAL_TIME => offered != TimestampFormatCap::FREE_RUNNING,
+        _ => true,
+    };
+    if has {
+        return Ok(());
+    }
+    let what = format!("the device has no clock {format:?} for such queues: it has {offered:?}");
+    Err(refused(command, what))
 }
 
 /// Whether the device has what InfiniBand calls atomics (`get_atomic_caps` of mlx5_ib): both

@@ -8,6 +8,11 @@ pub(crate) fn invalid(attempted: &'static str, what: &'static str) -> Error {
     Error::new(ErrorKind::Input, attempted, what)
 }
 
+/// The same with a value in what is wrong.
+pub(crate) fn refused(attempted: &'static str, what: String) -> Error {
+    Error::new(ErrorKind::Input, attempted, what)
+}
+
 /// A number above what the field, or this device, has room for.
 pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) -> Error {
     Error::new(

@@ -10,6 +10,7 @@
 
 mod alias;
 mod caps;
+mod counter;
 mod cq;
 mod device;
 mod dpa;
@@ -33,6 +34,7 @@ mod transport;
 
 pub use alias::{AccessKey, AliasAttr, AliasKey};
 pub use caps::{CapMode, CapPage, Caps};
+pub use counter::QCounter;
 pub use cq::{CqAttr, CqElement, CqObject, CqOptions, Moderation};
 pub use device::Device;
 pub use dpa::{
@@ -56,6 +58,6 @@ pub use rq::{RqAttr, RqObject, RqWqes};
 pub use sq::{SqAttr, SqObject};
 pub use transport::{SelfLoopback, TirObject, TisAttr, TisObject, TransportDomain};
 pub use verbless_devx::{Error, ErrorKind, Gid, MODEL_PSID, ModelToken, Result};
-pub use verbless_prm::{MiniCqeFormat, ServiceType};
+pub use verbless_prm::{MiniCqeFormat, ServiceType, TimestampFormat};
 pub use verbless_ring::access::{KeyAccess, RemoteAccess};
 pub use verbless_ring::number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey, Rmpn, Rqn, Tirn, Tisn};

@@ -13,8 +13,8 @@ use crate::owned::Owned;
 use crate::send;
 use verbless_ring::number::Rmpn;
 
-/// What a receive memory pool is made of. Its ring is a list: each WQE begins with the index of the
-/// one behind it.
+/// What a receive memory pool is made of. Each of its WQEs begins with the index of the one behind
+/// it, which counts where the pool is a list.
 #[derive(Debug, Clone)]
 pub struct RmpAttr {
     /// Protection domain of the keys in its WQEs.
@@ -27,6 +27,8 @@ pub struct RmpAttr {
     pub log_wqes: u8,
     /// log2 of the bytes of a WQE, 5 (a link and one data segment) to 9.
     pub log_stride: u8,
+    /// The WQEs are used in the order of their places, and not of a list.
+    pub cyclic: bool,
 }
 
 /// A receive memory pool as the device has it; `verbless_queue::Srq` joins it with its ring. Queue
@@ -60,7 +62,7 @@ impl Device {
         context.set_state(RmpState::RDY);
         context
             .wq_mut()
-            .set_wq_type(WqType::LINKED_LIST)
+            .set_wq_type(if attr.cyclic { WqType::CYCLIC } else { WqType::LINKED_LIST })
             .set_pd(attr.pd.pdn())
             .set_log_wq_sz(attr.log_wqes)
             .set_log_wq_stride(attr.log_stride)

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use verbless_devx::{Error, Pd};
 use verbless_prm::{
     CreateRqIn, CreateRqOut, MemRqType, ModifyRqIn, QueryRqIn, QueryRqOut, RqContext, RqState,
-    WqType,
+    TimestampFormat, WqType,
 };
 
+use crate::caps::offered;
+use crate::counter::QCounter;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{fits, invalid, limit};
@@ -30,6 +32,11 @@ pub struct RqAttr {
     pub flush_in_error: bool,
     /// Frames keep their VLAN tag; else it is stripped, and the CQE has it.
     pub keep_vlan: bool,
+    /// The clock of its CQEs: [`Caps::rq_timestamps`](crate::Caps::rq_timestamps) is what every
+    /// device has.
+    pub timestamps: TimestampFormat,
+    /// Where what happens to it is counted, as frames that find no receive (`out_of_buffer`).
+    pub counter: Option<Arc<QCounter>>,
 }
 
 /// Where the WQEs of a receive queue are.
@@ -68,15 +75,19 @@ impl Device {
             return Err(invalid("CREATE_RQ", what));
         }
         fits("CREATE_RQ", "the user index", attr.user_index, 24)?;
+        offered("CREATE_RQ", attr.timestamps, caps.general.rq_ts_format())?;
         let mut input = CreateRqIn::new();
         let context = input.ctx_mut();
         context
             .set_state(RqState::RST)
             .set_flush_in_error_en(attr.flush_in_error)
             .set_vsd(attr.keep_vlan)
-            .set_ts_format(caps.rq_timestamps)
+            .set_ts_format(attr.timestamps)
             .set_user_index(attr.user_index)
             .set_cqn(attr.cq.cqn().0);
+        if let Some(counter) = &attr.counter {
+            context.set_counter_set_id(counter.number());
+        }
         match &attr.wqes {
             RqWqes::Own { pd, ring, record, log_wqes, log_stride } => {
                 let most = caps.general.log_max_wq_sz();

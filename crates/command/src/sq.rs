@@ -5,9 +5,10 @@ use std::sync::Arc;
 use verbless_devx::{Error, Pd, Uar};
 use verbless_prm::{
     CreateSqIn, CreateSqOut, MinWqeInlineMode, ModifySqIn, QuerySqIn, QuerySqOut, SqContext,
-    SqState, WqType,
+    SqState, TimestampFormat, WqType,
 };
 
+use crate::caps::offered;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{fits, invalid, limit};
@@ -46,6 +47,9 @@ pub struct SqAttr {
     pub flush_in_error: bool,
     /// A WQE may hold several frames (ENHANCED_MPSW).
     pub multi_packet: bool,
+    /// The clock of its CQEs: [`Caps::sq_timestamps`](crate::Caps::sq_timestamps) is what every
+    /// device has.
+    pub timestamps: TimestampFormat,
 }
 
 /// A send queue as the device has it.
@@ -74,6 +78,13 @@ impl Device {
             return Err(invalid("CREATE_SQ", what));
         }
         fits("CREATE_SQ", "the user index", attr.user_index, 24)?;
+        offered("CREATE_SQ", attr.timestamps, caps.general.sq_ts_format())?;
+        let several = caps.ethernet.as_ref().is_some_and(|it| it.enhanced_multi_pkt_send_wqe());
+        if attr.multi_packet && !several {
+            let what = "the device takes no WQEs of several frames (capability \
+                        enhanced_multi_pkt_send_wqe)";
+            return Err(invalid("CREATE_SQ", what));
+        }
         let mut input = CreateSqIn::new();
         let context = input.ctx_mut();
         context
@@ -81,7 +92,7 @@ impl Device {
             .set_flush_in_error_en(attr.flush_in_error)
             .set_allow_multi_pkt_send_wqe(attr.multi_packet)
             .set_min_wqe_inline_mode(attr.min_inline)
-            .set_ts_format(caps.sq_timestamps)
+            .set_ts_format(attr.timestamps)
             .set_user_index(attr.user_index)
             .set_cqn(attr.cq.cqn().0);
         match &attr.tis {

@@ -9,7 +9,7 @@ use verbless_command::{
     Device, Error, ErrorKind, RqAttr, RqWqes, SelfLoopback, SqAttr, TisAttr, TisObject,
 };
 use verbless_model::Link;
-use verbless_prm::{MemRqType, MinWqeInlineMode, RqState, SqState, TirDispType};
+use verbless_prm::{MemRqType, MinWqeInlineMode, RqState, SqState, TimestampFormat, TirDispType};
 
 use support::{cq_attr, memory, on, pool, with};
 
@@ -22,8 +22,13 @@ fn rq_attr(device: &Device) -> RqAttr {
         user_index: 0x12_3456,
         flush_in_error: true,
         keep_vlan: false,
+        timestamps: device.caps().rq_timestamps,
+        counter: None,
     }
 }
+
+/// Whoever makes an SQ on it needs no CAP_NET_RAW.
+const FOR_ALL: (&str, &str) = ("uctx_cap = 0x3", "uctx_cap = 0x2");
 
 fn tis(device: &Device, priority: u8) -> Result<TisObject, Error> {
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
@@ -45,6 +50,7 @@ fn sq_attr(device: &Device) -> SqAttr {
         user_index: 0x65_4321,
         flush_in_error: true,
         multi_packet: false,
+        timestamps: device.caps().sq_timestamps,
     }
 }
 
@@ -78,6 +84,45 @@ fn a_receive_queue_is_what_was_asked_for_in_a_ring_of_its_own_and_in_a_pool() {
 }
 
 #[test]
+fn a_receive_queue_counts_in_the_counter_that_it_is_given() {
+    let (_model, device) = on(Link::Ethernet);
+    let counter = Arc::new(device.alloc_q_counter().expect("a counter"));
+    let attr = RqAttr { counter: Some(counter.clone()), ..rq_attr(&device) };
+    let rq = device.create_rq(attr).expect("an RQ");
+    let context = rq.query().expect("its context");
+    assert_eq!(context.counter_set_id(), counter.number());
+    assert_eq!(counter.query().expect("what was counted").out_of_buffer(), 0);
+    rq.destroy().expect("the RQ goes");
+    Arc::into_inner(counter).expect("nobody has it").destroy().expect("the counter goes");
+}
+
+#[test]
+fn a_clock_and_frames_in_common_are_asked_for_only_where_there_are_such() {
+    use TimestampFormat as Clock;
+    for (kept, has, lacks) in [
+        ("FREE_RUNNING", Clock::FREE_RUNNING, Clock::REAL_TIME),
+        ("REAL_TIME", Clock::REAL_TIME, Clock::FREE_RUNNING),
+    ] {
+        let [rqs, sqs] = ["rq", "sq"].map(|kind| {
+            let line = |clock| format!("{kind}_ts_format = \"{clock}\"");
+            (line("FREE_RUNNING"), line(kept))
+        });
+        let (_model, device) = with(&[FOR_ALL, (&rqs.0, &rqs.1), (&sqs.0, &sqs.1)]);
+        for timestamps in [has, Clock::DEFAULT] {
+            let rq = device.create_rq(RqAttr { timestamps, ..rq_attr(&device) }).expect("an RQ");
+            assert_eq!(rq.query().expect("its context").ts_format(), timestamps);
+            let sq = device.create_sq(SqAttr { timestamps, ..sq_attr(&device) }).expect("an SQ");
+            assert_eq!(sq.query().expect("its context").ts_format(), timestamps);
+        }
+        let timestamps = lacks;
+        refused(device.create_rq(RqAttr { timestamps, ..rq_attr(&device) }), "has no clock");
+        refused(device.create_sq(SqAttr { timestamps, ..sq_attr(&device) }), "has no clock");
+        let several = SqAttr { multi_packet: true, ..sq_attr(&device) };
+        refused(device.create_sq(several), "enhanced_multi_pkt_send_wqe");
+    }
+}
+
+#[test]
 fn a_receive_queue_goes_through_its_states() {
     let (_model, device) = on(Link::Ethernet);
     let rq = device.create_rq(rq_attr(&device)).expect("an RQ");
@@ -93,7 +138,7 @@ fn a_receive_queue_goes_through_its_states() {
 
 #[test]
 fn a_send_queue_is_what_was_asked_for_and_goes_through_its_states() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = with(&[FOR_ALL]);
     let attr = sq_attr(&device);
     let sq = device.create_sq(attr.clone()).expect("an SQ");
     let context = sq.query().expect("its context");
@@ -117,7 +162,7 @@ fn a_send_queue_is_what_was_asked_for_and_goes_through_its_states() {
 
 #[test]
 fn queues_past_what_the_device_or_a_field_takes_are_refused_with_the_limit() {
-    let (_model, device) = with(&[("log_max_wq_sz = 15", "log_max_wq_sz = 5")]);
+    let (_model, device) = with(&[FOR_ALL, ("log_max_wq_sz = 15", "log_max_wq_sz = 5")]);
     let own = |log_wqes, log_stride| {
         let RqWqes::Own { pd, ring, record, .. } = rq_attr(&device).wqes else { panic!() };
         let wqes = RqWqes::Own { pd, ring, record, log_wqes, log_stride };
@@ -188,7 +233,7 @@ fn a_device_without_raw_frames_is_told_apart_before_a_command_fails() {
             }
         }
     }
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = with(&[FOR_ALL]);
     let attr = SqAttr { tis: None, ..sq_attr(&device) };
     refused(device.create_sq(attr), "non_wire_sq is 0");
 }

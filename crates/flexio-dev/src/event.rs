@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use verbless_prm::hot::{CqRecordConsumer, EqeCqn, EqeOwner, OpOwn, cqe_opcode};
-pub use verbless_prm::{Cqe, CqeError, Eqe, EqeCompletion, EventType};
+pub use verbless_prm::{Cqe, CqeError, CqeOpcode, Eqe, EqeCompletion, EventType};
 
 /// Bytes of a CQE or an EQE.
 pub const BYTES: usize = 64;

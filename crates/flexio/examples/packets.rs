@@ -59,11 +59,11 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
     };
     let handler = EventHandler::create(&process, &config)?;
     let cq = Cq::create(&process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
-    let mut errors = CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
-    errors.overrun_ignore = true;
-    let errors = Cq::create(&process, &errors)?;
+    // The program polls this one.
+    let sent_cq = CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
+    let sent_cq = Cq::create(&process, &sent_cq)?;
     let rq = Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?;
-    let sq = Sq::create(&process, &errors, &SqConfig::new(LOG_DEPTH))?;
+    let sq = Sq::create(&process, &sent_cq, &SqConfig::new(LOG_DEPTH))?;
     expect("bytes that the device wants inline", sq.inline_bytes(), 0)?;
 
     // Frames arrive in the first half of the program's memory and are sent from the other.
@@ -82,6 +82,8 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
         sq.ring_address(),
         memory.address(),
         memory.address() + (DEPTH * BYTES) as u64,
+        sent_cq.ring_address(),
+        sent_cq.record_address(),
     ];
     let numbers = [cq.number(), sq.number(), key.id(), LOG_DEPTH.into(), BYTES as u32, 0, 0, 0];
     let setup: Vec<u8> = addresses

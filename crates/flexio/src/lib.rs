@@ -130,7 +130,7 @@ pub use outbox::{Outbox, OutboxConfig};
 pub use process::{Process, ProcessConfig};
 pub use qp::{Qp, QpAttr, QpAttrMask, QpConfig, QpReceive, QpState, QpTransport};
 pub use resources::Resources;
-pub use rmp::Rmp;
+pub use rmp::{Rmp, RmpConfig};
 pub use rpc::RpcAttr;
 pub use rq::{Rq, RqConfig};
 pub use sq::{Sq, SqConfig, SqExtAttr};

@@ -7,15 +7,32 @@ use verbless_command::{RmpAttr, RmpObject};
 use crate::error::Error;
 use crate::process::Process;
 use crate::qp::QpReceive;
-use crate::wq::{Places, WqConfig};
+use crate::wq::{Places, WqConfig, WqType};
 
 /// log2 of the bytes of a link and a data segment.
 const LOG_LEAST: u8 = 5;
 
+/// How a receive memory pool is made (`flexio_wq_attr` with the `wq_type` of `flexio_wq_rq_attr`).
+#[derive(Debug, Clone)]
+pub struct RmpConfig {
+    /// What every work queue has.
+    pub wq: WqConfig,
+    /// How its WQEs follow each other.
+    pub wq_type: WqType,
+}
+
+impl RmpConfig {
+    /// 2^`log_wq_depth` WQEs in the heap, each of a link and a data segment, as a list.
+    pub const fn new(log_wq_depth: u8) -> Self {
+        Self { wq: WqConfig::new(log_wq_depth), wq_type: WqType::LinkedList }
+    }
+}
+
 /// A receive memory pool (`flexio_rmp`). Clones are the same one; its queue pairs keep it.
 ///
-/// Its WQEs are a list: each begins with the index of the next one
-/// (`verbless_flexio_dev::Segment::shared_receive`), and the data segments follow.
+/// Each of its WQEs begins with the index of the next one
+/// (`verbless_flexio_dev::Segment::shared_receive`), and the data segments follow. In a ring
+/// ([`WqType::Cyclic`]) that segment is there as well, and says nothing.
 #[derive(Debug, Clone)]
 pub struct Rmp {
     object: Arc<RmpObject>,
@@ -29,16 +46,18 @@ impl Rmp {
     /// # Errors
     /// The process has ended; WQEs of less than 32 or more than 512 bytes; the device has no pools;
     /// the heap has no room.
-    pub fn create(process: &Process, config: &WqConfig) -> Result<Self, Error> {
+    pub fn create(process: &Process, config: &RmpConfig) -> Result<Self, Error> {
         process.alive()?;
-        let log_stride = config.log_wq_stride.unwrap_or(LOG_LEAST);
-        let places = config.places(process, log_stride)?;
+        let RmpConfig { wq, wq_type } = config;
+        let log_stride = wq.log_wq_stride.unwrap_or(LOG_LEAST);
+        let places = wq.places(process, log_stride)?;
         let object = process.device().create_rmp(RmpAttr {
-            pd: config.pd(process).clone(),
+            pd: wq.pd(process).clone(),
             ring: places.ring.for_command(),
             record: places.record.for_command(),
-            log_wqes: config.log_wq_depth,
+            log_wqes: wq.log_wq_depth,
             log_stride,
+            cyclic: *wq_type == WqType::Cyclic,
         });
         let object = object.map_err(|error| process.fatal_or(error))?;
         crate::log::debug!("made RMP {}", object.rmpn().0);

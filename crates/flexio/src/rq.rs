@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use verbless_command::{Device, RqAttr, RqObject, RqWqes, SelfLoopback, TirObject};
+use verbless_command::{Device, QCounter, RqAttr, RqObject, RqWqes, SelfLoopback, TirObject};
 
 use crate::cq::CqHandle;
 use crate::error::Error;
 use crate::process::Process;
 use crate::transport::TransportDomain;
-use crate::wq::{Places, WqConfig, WqEndPadMode, WqType, cross};
+use crate::wq::{Places, WqConfig, WqEndPadMode, WqTsFormat, WqType, cross};
 
 /// log2 of the bytes of a data segment.
 const LOG_SEGMENT: u8 = 4;
@@ -21,7 +21,7 @@ const LOG_SEGMENT: u8 = 4;
 pub struct RqConfig {
     /// What every work queue has.
     pub wq: WqConfig,
-    /// How its WQEs follow each other: lists are not supported.
+    /// How its WQEs follow each other: in a ring. Lists are for pools.
     pub wq_type: WqType,
     /// Whether frames are padded: not supported.
     pub end_pad_mode: WqEndPadMode,
@@ -29,6 +29,10 @@ pub struct RqConfig {
     pub td: Option<TransportDomain>,
     /// Frames keep their VLAN tag.
     pub vlan_strip_disable: bool,
+    /// The clock of its CQEs.
+    pub ts_format: WqTsFormat,
+    /// Where frames are counted that find no receive (ours: the C library has none).
+    pub counter: Option<Arc<QCounter>>,
 }
 
 impl RqConfig {
@@ -40,6 +44,8 @@ impl RqConfig {
             end_pad_mode: WqEndPadMode::None,
             td: None,
             vlan_strip_disable: true,
+            ts_format: WqTsFormat::Default,
+            counter: None,
         }
     }
 }
@@ -120,6 +126,8 @@ impl Rq {
             user_index: config.wq.user_index,
             flush_in_error: true,
             keep_vlan: config.vlan_strip_disable,
+            timestamps: config.ts_format.of_context(),
+            counter: config.counter.clone(),
         });
         let object = Arc::new(object.map_err(|error| process.fatal_or(error))?);
         let loopback = SelfLoopback::default();

@@ -19,7 +19,8 @@ const LOG_WQEBB: u8 = 6;
 pub struct SqConfig {
     /// What every work queue has.
     pub wq: WqConfig,
-    /// A WQE may hold several frames (`allow_multi_pkt_send_wqe`).
+    /// A WQE may hold several frames (`allow_multi_pkt_send_wqe`), where the device takes such
+    /// (capability `enhanced_multi_pkt_send_wqe`).
     pub allow_multi_pkt_send_wqe: bool,
     /// What it sends through; without one it makes one, in a transport domain of its own.
     pub tis: Option<SqTis>,
@@ -66,7 +67,8 @@ impl Sq {
     ///
     /// # Errors
     /// The process has ended; the TIS is of another device context; the device has no queues of
-    /// frames, as where its port is InfiniBand; the heap has no room.
+    /// frames, as where its port is InfiniBand, no such clock, or no WQEs of several frames; the
+    /// heap has no room.
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
@@ -100,12 +102,6 @@ impl Sq {
         config: &SqConfig,
     ) -> Result<Self, Error> {
         process.alive()?;
-        if config.ext.ts_format != WqTsFormat::Default {
-            let format = config.ext.ts_format;
-            return Err(Error::Failed(format!(
-                "the clock {format:?} of a send queue is not supported: Default is"
-            )));
-        }
         let tis = match &config.tis {
             Some(tis) => {
                 tis.on(device)?;
@@ -127,6 +123,7 @@ impl Sq {
             user_index: config.wq.user_index,
             flush_in_error: config.ext.flush_in_error,
             multi_packet: config.allow_multi_pkt_send_wqe,
+            timestamps: config.ext.ts_format.of_context(),
         });
         let object = object.map_err(|error| process.fatal_or(error))?;
         object.to_ready()?;

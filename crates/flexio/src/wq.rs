@@ -1,6 +1,6 @@
 //! What work queues have in common: where they are, and the numbers of the C library.
 
-use verbless_command::Device;
+use verbless_command::{Device, TimestampFormat};
 use verbless_devx::Pd;
 
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::uar::Uar;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum WqType {
-    /// Each names the next one (`FLEXIO_WQ_TYPE_LINKED_LIST`): receive memory pools.
+    /// Each names the next one (`FLEXIO_WQ_TYPE_LINKED_LIST`): receive memory pools alone.
     LinkedList = 0,
     /// In a ring (`FLEXIO_WQ_TYPE_CYCLIC`).
     #[default]
@@ -26,7 +26,7 @@ pub enum WqEndPadMode {
     /// No (`FLEXIO_WQ_END_PAD_NONE`).
     #[default]
     None = 0,
-    /// To the cache line (`FLEXIO_WQ_END_PAD_ALIGN`): not supported.
+    /// To the cache line (`FLEXIO_WQ_END_PAD_ALIGN`): not supported yet.
     Align = 1,
 }
 
@@ -34,13 +34,25 @@ pub enum WqEndPadMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum WqTsFormat {
-    /// The device's counter (`FLEXIO_WQC_TS_FORMAT_FREE_RUNNING_TS`): not supported as a choice.
+    /// The device's counter (`FLEXIO_WQC_TS_FORMAT_FREE_RUNNING_TS`).
     FreeRunning = 0,
     /// The one that the device prefers (`FLEXIO_WQC_TS_FORMAT_DEFAULT_TS`).
     #[default]
     Default = 1,
-    /// The time of day (`FLEXIO_WQC_TS_FORMAT_REAL_TIME_TS`): not supported as a choice.
+    /// The time of day (`FLEXIO_WQC_TS_FORMAT_REAL_TIME_TS`), where the device keeps it
+    /// (capabilities `sq_ts_format` and `rq_ts_format`).
     RealTime = 2,
+}
+
+impl WqTsFormat {
+    /// As contexts have it.
+    pub(crate) const fn of_context(self) -> TimestampFormat {
+        match self {
+            Self::FreeRunning => TimestampFormat::FREE_RUNNING,
+            Self::Default => TimestampFormat::DEFAULT,
+            Self::RealTime => TimestampFormat::REAL_TIME,
+        }
+    }
 }
 
 /// Bytes of a page of the heap.
@@ -60,8 +72,7 @@ pub struct WqConfig {
     /// The protection domain of the keys in its WQEs; without one, the process's.
     pub pd: Option<Pd>,
     /// Where its WQEs are (`wq_ring_qmem`): in the first half of a page of 4096 bytes they begin,
-    /// at a multiple of 64; with none in memory of the heap that is allocated for
-    /// them.
+    /// at a multiple of 64; with none in memory of the heap that is allocated for them.
     pub ring: Option<QueueMemory>,
     /// Where its doorbell record is, 8 bytes of zeros (`wq_dbr_qmem`); the same.
     pub record: Option<QueueMemory>,

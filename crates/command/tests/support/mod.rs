@@ -96,5 +96,5 @@ pub(crate) fn qp(device: &Device, service: ServiceType) -> QpObject {
 pub(crate) fn pool(device: &Device) -> RmpAttr {
     let (ring, record) = memory(device);
     let pd = device.alloc_pd().expect("a protection domain");
-    RmpAttr { pd, ring, record, log_wqes: 4, log_stride: 6 }
+    RmpAttr { pd, ring, record, log_wqes: 4, log_stride: 6, cyclic: false }
 }

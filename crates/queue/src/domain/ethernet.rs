@@ -96,13 +96,15 @@ pub struct RqConfig {
     pub keep_vlan: bool,
     /// Which frames that this domain sends do not come back to the queue.
     pub loopback: SelfLoopback,
+    /// Frames that find no receive are counted ([`Rq::lost`]), which takes a Q counter.
+    pub count_lost: bool,
 }
 
 impl RqConfig {
     /// So many receives of one entry.
     pub const fn new(receives: u32) -> Self {
         let loopback = SelfLoopback { block_unicast: false, block_multicast: false };
-        Self { receives, sges: 1, user_index: 0, keep_vlan: true, loopback }
+        Self { receives, sges: 1, user_index: 0, keep_vlan: true, loopback, count_lost: false }
     }
 }
 
@@ -160,6 +162,7 @@ impl Domain {
             user_index: config.user_index,
             flush_in_error: true,
             multi_packet: false,
+            timestamps: caps.sq_timestamps,
         })?;
         let mut queue = SendQueue::of(SendQueueParts {
             qpn: object.sqn(),
@@ -203,6 +206,10 @@ impl Domain {
         let ring = self.shared.pool.ring(count as usize * stride)?;
         let (record, record_place) = self.shared.pool.record()?;
         let transport_domain = self.transport_domain()?;
+        let counter = match config.count_lost {
+            true => Some(Arc::new(self.device.alloc_q_counter()?)),
+            false => None,
+        };
         let object = self.device.create_rq(RqAttr {
             cq: target.object.clone(),
             wqes: RqWqes::Own {
@@ -215,6 +222,8 @@ impl Domain {
             user_index: config.user_index,
             flush_in_error: true,
             keep_vlan: config.keep_vlan,
+            timestamps: caps.rq_timestamps,
+            counter,
         })?;
         let queue = ReceiveQueue::new(ReceiveQueueParts {
             qpn: Qpn(object.rqn().0),
@@ -339,6 +348,16 @@ impl Rq {
     /// What flow rules lead to.
     pub fn tir(&self) -> &Arc<TirObject> {
         &self.device.side().tir
+    }
+
+    /// QUERY_Q_COUNTER: frames that were led here and found no receive; `None` if nobody counts
+    /// them ([`RqConfig::count_lost`]).
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn lost(&self) -> Result<Option<u32>, Error> {
+        let counter = self.object().attr().counter.as_ref();
+        counter.map(|counter| Ok(counter.query()?.out_of_buffer())).transpose()
     }
 
     /// MODIFY_RQ: RST → RDY. Tells the device again of what was posted before, which it may have

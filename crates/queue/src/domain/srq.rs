@@ -61,6 +61,7 @@ impl Domain {
             record: record_place,
             log_wqes: count.ilog2() as u8,
             log_stride: stride.ilog2() as u8,
+            cyclic: false,
         })?;
         Ok(Srq { queue, object: Arc::new(object) })
     }

@@ -11,6 +11,7 @@ mod failure;
 mod faults;
 mod flexio;
 mod foreign;
+mod frames;
 mod halves;
 mod handshake;
 mod hostile;
@@ -50,6 +51,8 @@ static OF_QUEUES: &[&Group] = &[
     &uc::GROUP,
     &ud::GROUP,
     &srq::GROUP,
+    &frames::GROUP,
+    &frames::RULES,
     &umr::GROUP,
     &copy::GROUP,
     &wait::GROUP,

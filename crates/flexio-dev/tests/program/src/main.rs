@@ -10,7 +10,7 @@ use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use verbless_flexio_dev::calls::{self, with_context};
-use verbless_flexio_dev::event::{CqRing, EqRing, eqe_cqn};
+use verbless_flexio_dev::event::{CqRing, CqeOpcode, EqRing, eqe_cqn};
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::system::Next;
 use verbless_flexio_dev::trace;
@@ -578,16 +578,20 @@ struct Reflect {
     /// Where frames arrive, and where they are sent from.
     received: u64,
     sent: u64,
+    /// The CQ of sent frames: its ring, its record.
+    send_cqes: u64,
+    send_cq_record: u64,
     cqn: u32,
     sqn: u32,
     /// The key to both.
     lkey: u32,
-    /// log2 of the CQEs, of the receives, and of the WQEBBs.
+    /// log2 of the CQEs of either CQ, of the receives, and of the WQEBBs.
     log_depth: u32,
     /// Bytes that there are for a frame, a multiple of 8.
     frame_bytes: u32,
     consumer: AtomicU32,
     posted: AtomicU32,
+    sends: AtomicU32,
 }
 
 fn frame_words(address: u64, count: usize) -> &'static [AtomicU64] {
@@ -617,12 +621,12 @@ fn reflects(setup: u64) {
     let bytes = u64::from(setup.frame_bytes);
     while let Some(cqe) = cqes.poll() {
         let length = cqe.byte_cnt();
-        if u64::from(length) > bytes || length < 14 {
+        if cqe.opcode() != CqeOpcode::RESPONDER_SEND || u64::from(length) > bytes {
             system::error(202);
         }
         let slot = u64::from(cqe.wqe_counter()) & (depth as u64 - 1);
-        let pi = setup.posted.load(Ordering::Relaxed) as u16;
-        let index = u64::from(pi) & (depth as u64 - 1);
+        let posted = wait_for_room(setup, depth);
+        let index = u64::from(posted) & (depth as u64 - 1);
         let count = length.div_ceil(8) as usize;
         let from = frame_words(setup.received + slot * bytes, count);
         let to = frame_words(setup.sent + index * bytes, count);
@@ -636,15 +640,38 @@ fn reflects(setup: u64) {
         // The frame is out of its receive, which is posted again.
         cqes.set_record(word(setup.cq_record));
         record::rq_inc_pi(word(setup.rq_record));
-        send_frame(setup, pi, setup.sent + index * bytes, length);
+        send_frame(setup, posted, setup.sent + index * bytes, length);
     }
     setup.consumer.store(cqes.consumer(), Ordering::Relaxed);
     calls::cq_arm(cqes.consumer(), setup.cqn);
 }
 
-fn send_frame(setup: &Reflect, pi: u16, frame: u64, length: u32) {
+/// Takes what the device has sent until a WQEBB and its frame's place are free; how many frames
+/// were posted so far.
+fn wait_for_room(setup: &Reflect, depth: usize) -> u32 {
+    let consumer = setup.sends.load(Ordering::Relaxed);
+    let Some(mut cqes) = CqRing::new(frame_words(setup.send_cqes, 8 * depth), consumer) else {
+        system::error(203)
+    };
+    let posted = setup.posted.load(Ordering::Relaxed);
+    loop {
+        while let Some(cqe) = cqes.poll() {
+            if cqe.opcode() != CqeOpcode::REQUESTER {
+                system::error(204);
+            }
+        }
+        cqes.set_record(word(setup.send_cq_record));
+        if posted.wrapping_sub(cqes.consumer()) < depth as u32 {
+            setup.sends.store(cqes.consumer(), Ordering::Relaxed);
+            return posted;
+        }
+    }
+}
+
+fn send_frame(setup: &Reflect, posted: u32, frame: u64, length: u32) {
+    let pi = posted as u16;
     let segments = [
-        Segment::ctrl(pi, setup.sqn, CompletionMode::OnError, Request::EthernetSend),
+        Segment::ctrl(pi, setup.sqn, CompletionMode::Always, Request::EthernetSend),
         Segment::eth(0, 0, 0, [0; 2]),
         Segment::data(length, setup.lkey, frame),
     ];
@@ -653,10 +680,10 @@ fn send_frame(setup: &Reflect, pi: u16, frame: u64, length: u32) {
     for (word, bytes) in frame_words(wqe, 6).iter().zip(bytes) {
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
-    let pi = pi.wrapping_add(1);
-    setup.posted.store(pi.into(), Ordering::Relaxed);
-    record::sq_set_pi(word(setup.sq_record + 4), pi);
-    calls::qp_sq_ring_db(pi, setup.sqn);
+    let posted = posted.wrapping_add(1);
+    setup.posted.store(posted, Ordering::Relaxed);
+    record::sq_set_pi(word(setup.sq_record + 4), posted as u16);
+    calls::qp_sq_ring_db(posted as u16, setup.sqn);
 }
 
 // Messages.

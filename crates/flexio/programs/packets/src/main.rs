@@ -7,7 +7,7 @@
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use verbless_flexio_dev::event::CqRing;
+use verbless_flexio_dev::event::{CqRing, CqeOpcode};
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment, calls, event_handler, program, record, system};
 
@@ -26,16 +26,20 @@ struct Setup {
     /// Where frames arrive, and where they are sent from.
     received: u64,
     sent: u64,
+    /// The CQ of sent frames: its ring, its record.
+    send_cqes: u64,
+    send_cq_record: u64,
     cqn: u32,
     sqn: u32,
     /// The key to both.
     lkey: u32,
-    /// log2 of the CQEs, of the receives, and of the WQEBBs.
+    /// log2 of the CQEs of either CQ, of the receives, and of the WQEBBs.
     log_depth: u32,
     /// Bytes that there are for a frame, a multiple of 8.
     frame_bytes: u32,
     consumer: AtomicU32,
     posted: AtomicU32,
+    sends: AtomicU32,
 }
 
 /// Memory of the process that the host has said the address of.
@@ -71,12 +75,12 @@ fn reflects(setup: u64) {
     let bytes = u64::from(setup.frame_bytes);
     while let Some(cqe) = cqes.poll() {
         let length = cqe.byte_cnt();
-        if u64::from(length) > bytes || length < 14 {
+        if cqe.opcode() != CqeOpcode::RESPONDER_SEND || u64::from(length) > bytes {
             system::error(202);
         }
         let slot = u64::from(cqe.wqe_counter()) & (depth as u64 - 1);
-        let pi = setup.posted.load(Ordering::Relaxed) as u16;
-        let index = u64::from(pi) & (depth as u64 - 1);
+        let posted = wait_for_room(setup, depth);
+        let index = u64::from(posted) & (depth as u64 - 1);
         let count = length.div_ceil(8) as usize;
         let from = words(setup.received + slot * bytes, count);
         let to = words(setup.sent + index * bytes, count);
@@ -90,15 +94,38 @@ fn reflects(setup: u64) {
         // The frame is out of its receive, which is posted again.
         cqes.set_record(at(setup.cq_record));
         record::rq_inc_pi(at(setup.rq_record));
-        send(setup, pi, setup.sent + index * bytes, length);
+        send(setup, posted, setup.sent + index * bytes, length);
     }
     setup.consumer.store(cqes.consumer(), Ordering::Relaxed);
     calls::cq_arm(cqes.consumer(), setup.cqn);
 }
 
-fn send(setup: &Setup, pi: u16, frame: u64, length: u32) {
+/// Takes what the device has sent until a WQEBB and its frame's place are free; how many frames
+/// were posted so far.
+fn wait_for_room(setup: &Setup, depth: usize) -> u32 {
+    let consumer = setup.sends.load(Ordering::Relaxed);
+    let Some(mut cqes) = CqRing::new(words(setup.send_cqes, 8 * depth), consumer) else {
+        system::error(203)
+    };
+    let posted = setup.posted.load(Ordering::Relaxed);
+    loop {
+        while let Some(cqe) = cqes.poll() {
+            if cqe.opcode() != CqeOpcode::REQUESTER {
+                system::error(204);
+            }
+        }
+        cqes.set_record(at(setup.send_cq_record));
+        if posted.wrapping_sub(cqes.consumer()) < depth as u32 {
+            setup.sends.store(cqes.consumer(), Ordering::Relaxed);
+            return posted;
+        }
+    }
+}
+
+fn send(setup: &Setup, posted: u32, frame: u64, length: u32) {
+    let pi = posted as u16;
     let segments = [
-        Segment::ctrl(pi, setup.sqn, CompletionMode::OnError, Request::EthernetSend),
+        Segment::ctrl(pi, setup.sqn, CompletionMode::Always, Request::EthernetSend),
         Segment::eth(0, 0, 0, [0; 2]),
         Segment::data(length, setup.lkey, frame),
     ];
@@ -107,8 +134,8 @@ fn send(setup: &Setup, pi: u16, frame: u64, length: u32) {
     for (word, bytes) in words(wqe, 6).iter().zip(bytes) {
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
-    let pi = pi.wrapping_add(1);
-    setup.posted.store(pi.into(), Ordering::Relaxed);
-    record::sq_set_pi(at(setup.sq_record + 4), pi);
-    calls::qp_sq_ring_db(pi, setup.sqn);
+    let posted = posted.wrapping_add(1);
+    setup.posted.store(posted, Ordering::Relaxed);
+    record::sq_set_pi(at(setup.sq_record + 4), posted as u16);
+    calls::qp_sq_ring_db(posted as u16, setup.sqn);
 }

@@ -1,7 +1,9 @@
 //! Queues of Ethernet frames of FlexIO's host library, and a program that sends frames back to the
 //! function that they came from.
 
-use verbless_command::{Device, FlowAttr, KeyAccess};
+use std::sync::Arc;
+
+use verbless_command::{Device, FlowAttr, KeyAccess, QCounter};
 use verbless_flexio::{
     Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler, Mkey, MkeyConfig, Process,
     ProcessConfig, QueueMemory, Rq, RqConfig, Sq, SqConfig, SqTis, TransportDomain, WqConfig,
@@ -9,8 +11,8 @@ use verbless_flexio::{
 };
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment};
-use verbless_prm::{RqState, SqState};
-use verbless_queue::wr::Frame;
+use verbless_prm::{RqState, SqState, TimestampFormat};
+use verbless_queue::wr::{Frame, Inline};
 use verbless_queue::{
     CqConfig as HostCqConfig, Domain, RqConfig as HostRqConfig, SqConfig as HostSqConfig,
 };
@@ -25,13 +27,16 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 cases!(
     "dpa_frames",
     "FlexIO's queues of Ethernet frames: their objects, and a program that sends frames back.",
-    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram, ETHERNET]:
+    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram, ETHERNET, Need::NetRaw]:
     queues_of_frames_are_ready_when_they_are_made,
     a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed,
     queues_of_frames_keep_what_they_are_made_of,
     what_queues_of_frames_do_not_support_is_refused,
+    queues_of_frames_have_the_clock_that_they_are_made_with,
     after_a_fatal_error_queues_of_frames_are_destroyed,
-    a_program_sends_frames_back_with_their_addresses_swapped [Need::Peer, Need::NetRaw],
+    a_program_sends_frames_back_with_their_addresses_swapped [Need::Peer, Need::Lossless],
+    of_a_burst_every_frame_comes_back_or_is_counted_as_lost [Need::Peer, Need::Lossless],
+    frames_that_find_no_receive_are_lost_and_counted [Need::Peer, Need::Lossless],
     queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own,
 );
 
@@ -126,9 +131,30 @@ fn what_queues_of_frames_do_not_support_is_refused(lab: &Lab) -> Result<(), Stop
     failed("WQEs of 1024 bytes", Rq::create(&process, &cq, &wide), "2^9")?;
     let deep = RqConfig { wq: WqConfig::new(30), ..good };
     failed("2^30 receives", Rq::create(&process, &cq, &deep), "2^15")?;
-    let mut timed = SqConfig::new(LOG_DEPTH);
-    timed.ext.ts_format = WqTsFormat::RealTime;
-    failed("a clock", Sq::create(&process, &cq, &timed), "RealTime")
+    let mut several = SqConfig::new(LOG_DEPTH);
+    several.allow_multi_pkt_send_wqe = true;
+    let sq = Sq::create(&process, &cq, &several);
+    failed("WQEs of several frames", sq, "enhanced_multi_pkt_send_wqe")
+}
+
+fn queues_of_frames_have_the_clock_that_they_are_made_with(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let cq = polled(&process)?;
+    let clocks = [
+        (WqTsFormat::FreeRunning, TimestampFormat::FREE_RUNNING),
+        (WqTsFormat::Default, TimestampFormat::DEFAULT),
+    ];
+    let (mut send, mut receive) = (SqConfig::new(LOG_DEPTH), RqConfig::new(LOG_DEPTH));
+    for (wanted, expected) in clocks {
+        (send.ext.ts_format, receive.ts_format) = (wanted, wanted);
+        let (sq, rq) = (Sq::create(&process, &cq, &send)?, Rq::create(&process, &cq, &receive)?);
+        ensure_eq!(sq.object().query()?.ts_format(), expected, "the clock of an SQ");
+        ensure_eq!(rq.object().query()?.ts_format(), expected, "the clock of an RQ");
+    }
+    // The time of day, which the device does not keep.
+    (send.ext.ts_format, receive.ts_format) = (WqTsFormat::RealTime, WqTsFormat::RealTime);
+    failed("an SQ of real time", Sq::create(&process, &cq, &send), "REAL_TIME")?;
+    failed("an RQ of real time", Rq::create(&process, &cq, &receive), "REAL_TIME")
 }
 
 fn after_a_fatal_error_queues_of_frames_are_destroyed(lab: &Lab) -> Result<(), Stop> {
@@ -210,7 +236,7 @@ struct Reflector {
     _setup: verbless_flexio::Buffer,
 }
 
-fn reflector(rig: &Rig) -> Result<Reflector, Stop> {
+fn reflector(rig: &Rig, counter: Option<Arc<QCounter>>) -> Result<Reflector, Stop> {
     let process = &rig.process;
     let config = EventHandlerConfig {
         outbox: Some(rig.outbox()?),
@@ -218,8 +244,9 @@ fn reflector(rig: &Rig) -> Result<Reflector, Stop> {
     };
     let handler = EventHandler::create(process, &config)?;
     let cq = Cq::create(process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
-    let rq = Rq::create(process, &cq, &RqConfig::new(LOG_DEPTH))?;
-    let sq = Sq::create(process, &polled(process)?, &SqConfig::new(LOG_DEPTH))?;
+    let rq = Rq::create(process, &cq, &RqConfig { counter, ..RqConfig::new(LOG_DEPTH) })?;
+    let sent = polled(process)?;
+    let sq = Sq::create(process, &sent, &SqConfig::new(LOG_DEPTH))?;
     let memory = process.alloc((2 * DEPTH * BYTES) as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..DEPTH as u64 {
@@ -236,6 +263,8 @@ fn reflector(rig: &Rig) -> Result<Reflector, Stop> {
         sq.ring_address(),
         memory.address(),
         memory.address() + (DEPTH * BYTES) as u64,
+        sent.ring_address(),
+        sent.record_address(),
     ];
     let numbers = [cq.number(), sq.number(), key.id(), LOG_DEPTH.into(), BYTES as u32, 0, 0, 0];
     let addresses = addresses.iter().flat_map(|word| word.to_le_bytes());
@@ -251,7 +280,7 @@ fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result
     let device = rig.process.device();
     let other = lab.other_device()?;
     let (here, there) = (mac(device)?, mac(&other)?);
-    let reflector = reflector(&rig)?;
+    let reflector = reflector(&rig, None)?;
     let rule =
         device.create_flow_rule(&FlowAttr::to(here).ethertype(ETHERTYPE), reflector.rq.tir())?;
 
@@ -280,5 +309,100 @@ fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result
     // Its objects go with the rule.
     rule.destroy()?;
     back.destroy()?;
+    Ok(())
+}
+
+fn of_a_burst_every_frame_comes_back_or_is_counted_as_lost(lab: &Lab) -> Result<(), Stop> {
+    const FRAMES: usize = 200;
+    let rig = Rig::new(lab)?;
+    let device = rig.process.device();
+    let other = lab.other_device()?;
+    let (here, there) = (mac(device)?, mac(&other)?);
+    let counter = Arc::new(device.alloc_q_counter()?);
+    let reflector = reflector(&rig, Some(counter.clone()))?;
+    let _rule =
+        device.create_flow_rule(&FlowAttr::to(here).ethertype(ETHERTYPE), reflector.rq.tir())?;
+
+    let domain = Domain::new(&other)?;
+    let mut send_cq = domain.completion_queue(&HostCqConfig::new(256))?;
+    let mut receive_cq = domain.completion_queue(&HostCqConfig::new(256))?;
+    let mut sender = domain.sq(&HostSqConfig::new(FRAMES as u32), &send_cq)?;
+    let mut receiver = domain.rq(&HostRqConfig::new(FRAMES as u32), &receive_cq)?;
+    let _back = receiver.steer(&FlowAttr::to(there).ethertype(ETHERTYPE))?;
+    let region = domain.region(2 * FRAMES * BYTES, KeyAccess::LOCAL)?;
+    for n in 0..FRAMES {
+        receiver.post(region.sge(n * BYTES, BYTES)?, n as u64)?;
+        region.write_at((FRAMES + n) * BYTES, &frame(n, here, there))?;
+    }
+    // All of them at once: more than the program's rings hold.
+    let mut batch = sender.batch();
+    for n in 0..FRAMES {
+        let bytes = frame(n, here, there);
+        let rest = region.sge((FRAMES + n) * BYTES + 18, bytes.len() - 18)?;
+        let request = Frame::new(&bytes[..18], rest);
+        match n + 1 == FRAMES {
+            true => batch.post(&request.signaled(), 0)?,
+            false => batch.post(&request, 0)?,
+        };
+    }
+    batch.ring();
+    until("the frames were sent", || sender.poll(&mut send_cq))??;
+    let (mut came, mut last) = (0, None);
+    until("all frames are accounted for", || {
+        while let Some(done) = receiver.poll(&mut receive_cq) {
+            last = Some(done.map(|done| done.cookie as usize));
+            came += 1;
+        }
+        let lost = counter.query().ok()?.out_of_buffer() as usize;
+        (came + lost == FRAMES).then_some(())
+    })?;
+    ensure!(came >= DEPTH, "{came} frames came back, of {DEPTH} receives");
+    ensure!(matches!(last, Some(Ok(at)) if at + 1 == came), "{last:?} behind {came} frames");
+    // They are among those that were sent, in their order.
+    let mut sent = 0..FRAMES;
+    for at in 0..came {
+        let mut seen = vec![0; BYTES];
+        region.read_at(at * BYTES, &mut seen)?;
+        let is_it = |n: &usize| seen.starts_with(&frame(*n, there, here));
+        ensure!(sent.find(is_it).is_some(), "frame {at} that came back is none that was sent");
+    }
+    Ok(())
+}
+
+fn frames_that_find_no_receive_are_lost_and_counted(lab: &Lab) -> Result<(), Stop> {
+    const RESPONDER_SEND: u8 = 2;
+    let Rig { process } = Rig::new(lab)?;
+    let (device, other) = (process.device(), lab.other_device()?);
+    let (here, there) = (mac(device)?, mac(&other)?);
+    let cq = polled(&process)?;
+    let counter = Arc::new(device.alloc_q_counter()?);
+    let config = RqConfig { counter: Some(counter.clone()), ..RqConfig::new(LOG_DEPTH) };
+    let rq = Rq::create(&process, &cq, &config)?;
+    let _rule = device.create_flow_rule(&FlowAttr::to(here), rq.tir())?;
+    let domain = Domain::new(&other)?;
+    let mut send_cq = domain.completion_queue(&HostCqConfig::new(16))?;
+    let mut sender = domain.sq(&HostSqConfig { inline: 64, ..HostSqConfig::new(16) }, &send_cq)?;
+    let mut send = |n| -> Result<(), Stop> {
+        let bytes = frame(n, here, there);
+        sender.post(&Frame::new(&bytes[..18], Inline(&bytes[18..60])).signaled(), 0)?;
+        until("the frame was sent", || sender.poll(&mut send_cq))??;
+        Ok(())
+    };
+    for lost in 1..=3 {
+        send(0)?;
+        let counted = || counter.query().ok().filter(|it| it.out_of_buffer() >= lost);
+        let count = until("a lost frame", counted)?.out_of_buffer();
+        ensure_eq!(count, lost, "frames that were lost");
+    }
+    let memory = process.alloc(BYTES as u64)?;
+    let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
+    let segment = Segment::data(BYTES as u32, key.id(), memory.address());
+    process.write(rq.ring_address(), segment.as_bytes())?;
+    process.write(rq.record_address(), &1_u32.to_be_bytes())?;
+    send(0)?;
+    ensure_eq!(opcode(&process, &cq, 0)?, RESPONDER_SEND, "the opcode of the next frame");
+    let mut seen = vec![0; 60];
+    memory.read_at(0, &mut seen)?;
+    ensure!(seen == frame(0, here, there), "the next frame");
     Ok(())
 }

@@ -7,8 +7,8 @@ use verbless_command::{DpaEqAttr, Gid, KeyAccess, Mtu, RemoteAccess};
 use verbless_flexio::{
     Cq, CqConfig, CqElement, CqModeration, CqPeriodMode, EventHandler, EventHandlerConfig,
     Function, Handler, Mkey, MkeyConfig, Process, Qp, QpAttr, QpAttrMask, QpConfig, QpReceive,
-    QpState, QpTransport, QueueMemory, Rmp, RpcAttr, Rq, RqConfig, Sq, SqConfig, SqTis,
-    TransportDomain, WqConfig,
+    QpState, QpTransport, QueueMemory, Rmp, RmpConfig, RpcAttr, Rq, RqConfig, Sq, SqConfig, SqTis,
+    TransportDomain, WqType,
 };
 use verbless_flexio_dev::Segment;
 use verbless_prm::{CqState, CqStatus, MiniCqeFormat};
@@ -39,6 +39,7 @@ cases!(
     a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own,
     a_program_s_queue_pair_receives_from_a_host_peer,
     a_program_s_queue_pairs_receive_from_one_pool,
+    a_pool_that_is_a_ring_uses_its_receives_in_order,
     transport_domains_and_tiss_are_of_one_device_context,
     a_queue_pair_goes_through_its_states_by_modify,
     a_queue_pair_takes_each_mtu_and_each_right,
@@ -379,18 +380,20 @@ fn a_program_s_queue_pair_receives_from_a_host_peer(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn a_program_s_queue_pairs_receive_from_one_pool(lab: &Lab) -> Result<(), Stop> {
+/// Two queue pairs draw from a pool whose links go on by three places each.
+fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
+    const STEP: usize = 3;
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
-    let pool = Rmp::create(process, &WqConfig::new(3))?;
+    let pool = Rmp::create(process, &RmpConfig { wq_type, ..RmpConfig::new(3) })?;
     let into = process.alloc(8 * 64)?;
     into.fill(0)?;
     let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
-    for slot in 0..8_u64 {
-        let next = Segment::shared_receive((slot as u16 + 1) % 8, 0);
-        let data = Segment::data(64, key.id(), into.address() + 64 * slot);
-        let at = pool.ring_address() + 32 * slot;
+    for slot in 0..8 {
+        let next = Segment::shared_receive(((slot + STEP) % 8) as u16, 0);
+        let data = Segment::data(64, key.id(), into.address() + 64 * slot as u64);
+        let at = pool.ring_address() + 32 * slot as u64;
         process.write(at, &[*next.as_bytes(), *data.as_bytes()].concat())?;
     }
     process.write(pool.record_address(), &6_u32.to_be_bytes())?;
@@ -402,15 +405,26 @@ fn a_program_s_queue_pairs_receive_from_one_pool(lab: &Lab) -> Result<(), Stop> 
         ends.host.post(&Send::new(ends.region.sge(part * 64, 64)?).signaled(), 0)?;
         drain.waits_for(part as u64 + 1)?;
     }
-    let mut back = vec![0; 6 * 64];
-    into.read_at(0, &mut back)?;
-    ensure!(back == bytes, "the bytes that came to the pool");
+    for part in 0..6 {
+        let slot = if wq_type == WqType::Cyclic { part } else { part * STEP % 8 };
+        let mut back = vec![0; 64];
+        into.read_at(slot as u64 * 64, &mut back)?;
+        ensure!(back == bytes[part * 64..][..64], "message {part} in receive {slot}");
+    }
     failed("a pool with queue pairs", pool.clone().destroy(), "in use")?;
     drop(ends);
     pool.destroy()?;
-    let mut narrow = WqConfig::new(3);
-    narrow.log_wq_stride = Some(4);
+    let mut narrow = RmpConfig::new(3);
+    narrow.wq.log_wq_stride = Some(4);
     failed("WQEs without a link", Rmp::create(process, &narrow), "32 to 512")
+}
+
+fn a_program_s_queue_pairs_receive_from_one_pool(lab: &Lab) -> Result<(), Stop> {
+    draw_from_a_pool(lab, WqType::LinkedList)
+}
+
+fn a_pool_that_is_a_ring_uses_its_receives_in_order(lab: &Lab) -> Result<(), Stop> {
+    draw_from_a_pool(lab, WqType::Cyclic)
 }
 
 fn transport_domains_and_tiss_are_of_one_device_context(lab: &Lab) -> Result<(), Stop> {

@@ -1,0 +1,61 @@
+//! Q counters: what happened to the queues that name one.
+
+use std::fmt;
+
+use verbless_devx::Error;
+use verbless_prm::{AllocQCounterIn, AllocQCounterOut, QueryQCounterIn, QueryQCounterOut};
+
+use crate::device::Device;
+use crate::owned::Owned;
+use crate::send;
+
+/// A set of counters. Queues that name it keep it.
+pub struct QCounter {
+    number: u8,
+    owned: Owned<()>,
+}
+
+impl Device {
+    /// ALLOC_Q_COUNTER.
+    ///
+    /// # Errors
+    /// The device has no set left (capability `max_qp_cnt`).
+    pub fn alloc_q_counter(&self) -> Result<QCounter, Error> {
+        let mut output = AllocQCounterOut::zeroed();
+        let object = self.create(&AllocQCounterIn::new(), &mut output)?;
+        Ok(QCounter { number: output.counter_set_id(), owned: Owned::new(object, ()) })
+    }
+}
+
+impl QCounter {
+    /// Its number.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// QUERY_Q_COUNTER: what was counted so far. `out_of_buffer` is of what found no receive.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn query(&self) -> Result<Box<QueryQCounterOut>, Error> {
+        let mut input = QueryQCounterIn::new();
+        input.set_counter_set_id(self.number);
+        let mut output = Box::new(QueryQCounterOut::zeroed());
+        send::query_object(self.owned.object(), &input, &mut *output)?;
+        Ok(output)
+    }
+
+    /// DEALLOC_Q_COUNTER. The device refuses it while a queue names it.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}
+
+impl fmt::Debug for QCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QCounter({})", self.number)
+    }
+}

@@ -1,0 +1,399 @@
+//! Raw Ethernet: frames from send queues to the receive queues that flow rules lead them to.
+
+mod headers;
+mod rig;
+mod rules;
+
+use verbless_command::{KeyAccess, RqAttr, RqWqes};
+use verbless_prm::{RqState, SqState};
+use verbless_queue::frames::{Network, ReceivedFrame, Transport};
+use verbless_queue::wr::{Frame, PostError};
+use verbless_queue::{
+    CompletionError, CqConfig, Domain, FlowAttr, RqConfig, SelfLoopback, Sge, SqConfig, SrqConfig,
+    Status,
+};
+
+use self::headers::a_frame_has_as_many_bytes_inline_as_its_send_queue_asks_for;
+use self::rig::{BYTES, ETHERTYPE, Hosts, Packet, frame};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::{ETHERNET, SRQ};
+use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
+
+cases!(
+    "frames",
+    "Raw Ethernet: frames from send queues to the receive queues that flow rules lead them to.",
+    needs [Need::ModelDevice, ETHERNET, Need::Peer, Need::NetRaw, Need::Lossless]:
+    frames_of_every_length_arrive_whole_and_in_order,
+    a_short_frame_is_filled_up_with_zeros,
+    a_frame_goes_out_of_many_pieces_and_into_many,
+    a_frame_has_as_many_bytes_inline_as_its_send_queue_asks_for,
+    more_frames_than_the_rings_hold_go_through_them,
+    a_frame_that_finds_no_receive_is_lost_and_counted,
+    a_frame_that_is_too_long_for_its_receive_fails_it_and_no_other,
+    a_frame_that_is_longer_than_the_port_s_mtu_is_lost,
+    a_vlan_tag_is_kept_or_stripped_into_the_completion,
+    a_completion_says_which_headers_a_frame_has_and_whether_they_are_sound,
+    a_frame_of_memory_that_is_not_its_own_stops_the_send_queue_until_it_recovers,
+    a_receive_queue_in_error_flushes_and_recovers,
+    queues_go_from_state_to_state_as_they_may,
+    receive_queues_share_the_receives_of_a_pool [SRQ],
+    its_own_frames_come_back_to_a_function_unless_they_are_blocked,
+);
+
+pub(crate) use self::rules::GROUP as RULES;
+
+fn frames_of_every_length_arrive_whole_and_in_order(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there).ethertype(ETHERTYPE).tag(0x00ab_cdef))?;
+    for (n, length) in (60..1519).step_by(7).chain([1518]).enumerate() {
+        let bytes = frame(hosts.there, hosts.here, ETHERTYPE, length, n);
+        hosts.receive(0)?;
+        hosts.send(&bytes)?;
+        let (done, seen) = hosts.arrived()??;
+        ensure_eq!(done.byte_len() as usize, length, "the length of a frame");
+        ensure!(seen == bytes, "frame {n} of {length} bytes");
+        ensure_eq!(done.flow_tag(), 0x00ab_cdef, "the tag of its rule");
+        ensure!(done.l2_ok() && !done.l3_ok() && !done.l4_ok(), "{done:?} of no IP packet");
+        ensure_eq!((done.network(), done.transport(), done.vlan()), (None, None, None), "headers");
+    }
+    Ok(())
+}
+
+fn a_short_frame_is_filled_up_with_zeros(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    for length in [14, 20, 59] {
+        let mut bytes = frame(hosts.there, hosts.here, ETHERTYPE, length, 3);
+        hosts.receive(0)?;
+        hosts.post(&bytes)?;
+        hosts.sent()??;
+        let (done, seen) = hosts.arrived()??;
+        bytes.resize(60, 0);
+        ensure_eq!(done.byte_len(), 60, "the length of a frame of {length} bytes");
+        ensure!(seen == bytes, "the frame of {length} bytes");
+    }
+    Ok(())
+}
+
+fn a_frame_goes_out_of_many_pieces_and_into_many(lab: &Lab) -> Result<(), Stop> {
+    let send = SqConfig { sges: 5, ..SqConfig::new(8) };
+    let receive = RqConfig { sges: 3, ..RqConfig::new(8) };
+    let mut hosts = Hosts::of(lab, &send, &receive)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 1000, 5);
+    let from = &hosts.from.region;
+    from.write_at(0, &bytes)?;
+    let piece = |at, length| from.sge(at, length);
+    let pieces = [piece(18, 1)?, piece(19, 63)?, piece(82, 500)?, piece(582, 417)?, piece(999, 1)?];
+    let into = &hosts.into.region;
+    let places = [into.sge(0, 14)?, into.sge(100, 500)?, into.sge(700, 800)?];
+    hosts.receiver.post(places, 9)?;
+    hosts.sender.post(&Frame::new(&bytes[..18], pieces).signaled(), 0)?;
+    hosts.sent()??;
+    let done = until("a frame", || hosts.receiver.poll(&mut hosts.into.cq))??;
+    ensure_eq!((done.cookie, done.byte_len()), (9, 1000), "cookie and length");
+    let mut seen = vec![0; 1000];
+    let (head, rest) = seen.split_at_mut(14);
+    let (middle, end) = rest.split_at_mut(500);
+    hosts.into.region.read_at(0, head)?;
+    hosts.into.region.read_at(100, middle)?;
+    hosts.into.region.read_at(700, end)?;
+    ensure!(seen == bytes, "the frame");
+    Ok(())
+}
+
+fn more_frames_than_the_rings_hold_go_through_them(lab: &Lab) -> Result<(), Stop> {
+    const DEPTH: u32 = 8;
+    let mut hosts = Hosts::of(lab, &SqConfig::new(DEPTH), &RqConfig::new(DEPTH))?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    let depth = hosts.receiver.free() as usize;
+    (0..depth).try_for_each(|slot| hosts.receive(slot))?;
+    let full = hosts.receiver.post(hosts.into.region.sge(0, 64)?, 0);
+    ensure_eq!(full, Err(PostError::Full), "one receive more");
+    for n in 0..1000 {
+        let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 64 + n % 900, n);
+        hosts.send(&bytes)?;
+        let (done, seen) = hosts.arrived()??;
+        ensure_eq!(done.cookie as usize, n % depth, "the receive of frame {n}");
+        ensure!(seen == bytes, "frame {n}");
+        hosts.receive(n % depth)?;
+    }
+    Ok(())
+}
+
+fn a_frame_that_finds_no_receive_is_lost_and_counted(lab: &Lab) -> Result<(), Stop> {
+    let receive = RqConfig { count_lost: true, ..RqConfig::new(4) };
+    let mut hosts = Hosts::of(lab, &SqConfig::new(8), &receive)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 1);
+    ensure_eq!(hosts.receiver.lost()?, Some(0), "frames that were lost");
+    for lost in 1..=3 {
+        hosts.send(&bytes)?;
+        let counted = || hosts.receiver.lost().ok().flatten().filter(|&count| count >= lost);
+        ensure_eq!(until("a lost frame", counted)?, lost, "frames that were lost");
+    }
+    hosts.receive(1)?;
+    let last = frame(hosts.there, hosts.here, ETHERTYPE, 100, 2);
+    hosts.send(&last)?;
+    let (done, seen) = hosts.arrived()??;
+    ensure!(done.cookie == 1 && seen == last, "the frame behind them");
+    ensure_eq!(hosts.receiver.lost()?, Some(3), "frames that were lost");
+    Ok(())
+}
+
+fn a_frame_that_is_too_long_for_its_receive_fails_it_and_no_other(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    hosts.receiver.post(hosts.into.region.sge(0, 99)?, 7)?;
+    hosts.receive(1)?;
+    hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 100, 1))?;
+    match hosts.arrived()? {
+        Err(CompletionError::Failed(failure)) => {
+            ensure_eq!((failure.status, failure.cookie), (Status::LocalLength, 7), "its error");
+        }
+        other => return Err(Stop::fail(format!("{other:?}, not a length error"))),
+    }
+    ensure_eq!(hosts.receiver.object().query()?.state(), RqState::RDY, "the state of the queue");
+    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 2);
+    hosts.send(&bytes)?;
+    let (done, seen) = hosts.arrived()??;
+    ensure!(done.cookie == 1 && seen == bytes, "the frame behind it");
+    Ok(())
+}
+
+fn a_frame_that_is_longer_than_the_port_s_mtu_is_lost(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    hosts.receive(0)?;
+    // 1500 bytes behind header and tag, and 4 of check sequence: what a port takes by itself.
+    hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 1519, 1))?;
+    quiet("a frame of 1519 bytes", || hosts.receiver.poll(&mut hosts.into.cq))?;
+    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 1518, 2);
+    hosts.send(&bytes)?;
+    ensure!(hosts.arrived()??.1 == bytes, "a frame of 1518 bytes");
+    Ok(())
+}
+
+fn a_vlan_tag_is_kept_or_stripped_into_the_completion(lab: &Lab) -> Result<(), Stop> {
+    const TAG: u16 = 0xb064;
+    for keep_vlan in [true, false] {
+        let receive = RqConfig { keep_vlan, ..RqConfig::new(4) };
+        let mut hosts = Hosts::of(lab, &SqConfig::new(4), &receive)?;
+        let attr = FlowAttr { vlan: Some(0x064), ..FlowAttr::to(hosts.there).ethertype(ETHERTYPE) };
+        let rule = hosts.steer(&attr)?;
+        let plain = frame(hosts.there, hosts.here, ETHERTYPE, 200, 1);
+        let tagged = |tag: u16| {
+            let tag = [[0x81, 0], tag.to_be_bytes()].concat();
+            [&plain[..12], &tag, &plain[12..]].concat()
+        };
+        hosts.receive(0)?;
+        hosts.send(&plain)?;
+        hosts.send(&tagged(TAG + 1))?;
+        quiet("a frame of no VLAN, or another", || hosts.receiver.poll(&mut hosts.into.cq))?;
+        hosts.send(&tagged(TAG))?;
+        let (done, seen) = hosts.arrived()??;
+        match keep_vlan {
+            true => ensure!(done.vlan().is_none() && seen == tagged(TAG), "{done:?}: kept"),
+            false => ensure!(done.vlan() == Some(TAG) && seen == plain, "{done:?}: stripped"),
+        }
+        rule.destroy()?;
+    }
+    Ok(())
+}
+
+fn a_completion_says_which_headers_a_frame_has_and_whether_they_are_sound(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    use Network::{Ipv4, Ipv6};
+    use Transport::{Tcp, Udp};
+    let mut hosts = Hosts::new(lab)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    let (to, from) = (hosts.there, hosts.here);
+    let at = |packet: Packet, byte: usize| {
+        let mut bytes = packet.frame(to, from);
+        bytes[byte] ^= 0x40;
+        bytes
+    };
+    let whole = |packet: Packet| packet.frame(to, from);
+    let says =
+        |done: &ReceivedFrame| ((done.network(), done.l3_ok()), (done.transport(), done.l4_ok()));
+    let (v4, v6) = ((Some(Ipv4), true), (Some(Ipv6), true));
+    let (udp, tcp) = ((Some(Udp), true), (Some(Tcp), true));
+    let rows = [
+        (whole(Packet::udp4()), (v4, udp)),
+        (whole(Packet::tcp4()), (v4, tcp)),
+        (whole(Packet::udp6()), (v6, udp)),
+        // A byte of the payload.
+        (at(Packet::udp4(), 60), (v4, (Some(Udp), false))),
+        (at(Packet::tcp4(), 60), (v4, (Some(Tcp), false))),
+        (at(Packet::udp6(), 70), (v6, (Some(Udp), false))),
+        // The time to live, which the transport's checksum leaves out.
+        (at(Packet::udp4(), 22), ((Some(Ipv4), false), udp)),
+        // Another protocol, and a fragment.
+        (at(Packet::udp4(), 23), ((Some(Ipv4), false), (None, false))),
+        (at(Packet::udp4(), 21), ((Some(Ipv4), false), (None, false))),
+        // A UDP packet over IPv4 that has no checksum.
+        (whole(Packet::udp4().without_checksum()), (v4, udp)),
+    ];
+    for (n, (bytes, expected)) in rows.into_iter().enumerate() {
+        hosts.receive(0)?;
+        hosts.send(&bytes)?;
+        let (done, seen) = hosts.arrived()??;
+        ensure!(seen == bytes, "packet {n}");
+        ensure_eq!(says(&done), expected, "what the completion says of packet {n}");
+        ensure_eq!(done.checksum(), rig::sum(&bytes[14..]), "the sum of packet {n}");
+    }
+    Ok(())
+}
+
+fn a_frame_of_memory_that_is_not_its_own_stops_the_send_queue_until_it_recovers(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 1);
+    hosts.receive(0)?;
+    let good = hosts.from.region.sge(18, 82)?;
+    // One byte too many, and a key of somebody else's.
+    let end = hosts.from.region.len() as u64;
+    let past = Sge { address: good.address - 18 + end - 81, ..good };
+    let foreign = Sge { lkey: hosts.into.region.sge(0, 1)?.lkey, ..good };
+    for bad in [past, foreign] {
+        hosts.sender.post(&Frame::new(&bytes[..18], bad), 1)?;
+        hosts.sender.post(&Frame::new(&bytes[..18], good).signaled(), 2)?;
+        for (status, cookie) in [(Status::LocalProtection, 1), (Status::Flushed, 2)] {
+            crate::failed(hosts.sent()?, status).and_then(|seen| {
+                ensure_eq!(seen, cookie, "the request that failed");
+                Ok(())
+            })?;
+        }
+        ensure_eq!(hosts.sender.object().query()?.state(), SqState::ERR, "the state");
+        hosts.sender.recover()?;
+        ensure_eq!(hosts.sender.object().query()?.state(), SqState::RDY, "the state behind it");
+    }
+    hosts.send(&bytes)?;
+    let (done, seen) = hosts.arrived()??;
+    ensure!(done.cookie == 0 && seen == bytes, "the first frame that was sent");
+    Ok(())
+}
+
+fn a_receive_queue_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> {
+    let receive = RqConfig { count_lost: true, ..RqConfig::new(4) };
+    let mut hosts = Hosts::of(lab, &SqConfig::new(8), &receive)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 1);
+    (0..2).try_for_each(|slot| hosts.receive(slot))?;
+    hosts.receiver.to_error()?;
+    // What is posted from here on is flushed as well.
+    hosts.receive(2)?;
+    for slot in 0..3 {
+        match hosts.arrived()? {
+            Err(CompletionError::Failed(failure)) => {
+                let said = (failure.status, failure.cookie);
+                ensure_eq!(said, (Status::Flushed, slot), "a flushed receive");
+            }
+            other => return Err(Stop::fail(format!("{other:?}, not a flushed receive"))),
+        }
+    }
+    hosts.send(&bytes)?;
+    quiet("a frame in the error state", || hosts.receiver.poll(&mut hosts.into.cq))?;
+    hosts.receiver.recover()?;
+    hosts.receive(3)?;
+    hosts.send(&bytes)?;
+    let (done, seen) = hosts.arrived()??;
+    ensure!(done.cookie == 3 && seen == bytes, "a frame after it");
+    ensure_eq!(hosts.receiver.lost()?, Some(0), "frames for want of a receive");
+    Ok(())
+}
+
+fn queues_go_from_state_to_state_as_they_may(lab: &Lab) -> Result<(), Stop> {
+    let hosts = Hosts::new(lab)?;
+    let (sq, rq) = (hosts.sender.object(), hosts.receiver.object());
+    for from in [SqState::RST, SqState::ERR] {
+        ensure!(sq.modify(from, SqState::RDY).is_err(), "an SQ in RDY that is said to be {from:?}");
+    }
+    for from in [RqState::RST, RqState::ERR] {
+        ensure!(rq.modify(from, RqState::RDY).is_err(), "an RQ in RDY that is said to be {from:?}");
+    }
+    sq.to_error()?;
+    rq.to_error()?;
+    ensure!(sq.modify(SqState::ERR, SqState::RDY).is_err(), "an SQ from ERR to RDY");
+    ensure!(rq.modify(RqState::ERR, RqState::RDY).is_err(), "an RQ from ERR to RDY");
+    sq.to_reset()?;
+    rq.to_reset()?;
+    sq.to_ready()?;
+    Ok(rq.to_ready()?)
+}
+
+fn receive_queues_share_the_receives_of_a_pool(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let (device, domain) = (&hosts.into.device, &hosts.into.domain);
+    let mut pool = domain.srq(&SrqConfig::new(7))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(16))?;
+    let transport = std::sync::Arc::new(device.alloc_transport_domain()?);
+    let mut rules = Vec::new();
+    for user_index in 1..=2_u32 {
+        let rq = device.create_rq(RqAttr {
+            cq: cq.object().clone(),
+            wqes: RqWqes::Pool(pool.object().clone()),
+            user_index,
+            flush_in_error: true,
+            keep_vlan: true,
+            timestamps: device.caps().rq_timestamps,
+            counter: None,
+        })?;
+        rq.to_ready()?;
+        let loopback = SelfLoopback::default();
+        let tir = device.create_tir(transport.clone(), std::sync::Arc::new(rq), loopback)?;
+        let attr = FlowAttr::to(hosts.there).ethertype(ETHERTYPE + user_index as u16);
+        rules.push(device.create_flow_rule(&attr, &std::sync::Arc::new(tir))?);
+    }
+    for slot in 0..4 {
+        pool.post(hosts.into.region.sge(slot * BYTES, BYTES)?, slot as u64)?;
+    }
+    for n in 0..4 {
+        let of = 1 + n % 2;
+        let bytes = frame(hosts.there, hosts.here, ETHERTYPE + of as u16, 70 + n, n);
+        hosts.send(&bytes)?;
+        let cqe = until("a frame of the pool", || cq.poll_frame())?;
+        ensure_eq!(cqe.cqe().user_index() as usize, of, "the queue that it came by");
+        let done = cqe.frame(0).ok_or_else(|| Stop::fail("a CQE of no frame"))?;
+        let cookie = pool.complete(cqe.into_cqe())?.cookie as usize;
+        ensure_eq!(cookie, n, "the receive that it took");
+        ensure_eq!(done.byte_len() as usize, bytes.len(), "its length");
+        let mut seen = vec![0; bytes.len()];
+        hosts.into.region.read_at(cookie * BYTES, &mut seen)?;
+        ensure!(seen == bytes, "frame {n}");
+    }
+    Ok(())
+}
+
+fn its_own_frames_come_back_to_a_function_unless_they_are_blocked(lab: &Lab) -> Result<(), Stop> {
+    const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
+    for (block_unicast, block_multicast) in [(false, true), (true, false)] {
+        let mut hosts = Hosts::new(lab)?;
+        let loopback = SelfLoopback { block_unicast, block_multicast };
+        let config = RqConfig { loopback, ..RqConfig::new(4) };
+        // Receivers beside the sender: in its transport domain, and in another one.
+        let other = Domain::new(&hosts.from.device)?;
+        let mut near_cq = hosts.from.domain.completion_queue(&CqConfig::new(16))?;
+        let mut far_cq = other.completion_queue(&CqConfig::new(16))?;
+        let mut near = hosts.from.domain.rq(&config, &near_cq)?;
+        let mut far = other.rq(&config, &far_cq)?;
+        let region = other.region(BYTES, KeyAccess::LOCAL)?;
+        for (to, blocked) in [(hosts.here, block_unicast), (GROUP_MAC, block_multicast)] {
+            let _rules = [near.steer(&FlowAttr::to(to))?, far.steer(&FlowAttr::to(to))?];
+            near.post(hosts.from.region.sge(BYTES, BYTES)?, 0)?;
+            far.post(region.sge(0, BYTES)?, 0)?;
+            hosts.send(&frame(to, hosts.here, ETHERTYPE, 80, 1))?;
+            let done = until("a frame of another domain", || far.poll(&mut far_cq))??;
+            ensure_eq!(done.byte_len(), 80, "its length");
+            match blocked {
+                true => quiet("a frame of its own domain", || near.poll(&mut near_cq))?,
+                false => _ = until("a frame of its own", || near.poll(&mut near_cq))??,
+            }
+        }
+    }
+    Ok(())
+}

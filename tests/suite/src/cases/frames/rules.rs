@@ -1,0 +1,237 @@
+//! Flow rules: which frame they are for, which comes first, what the kernel and the device refuse.
+
+use std::sync::Arc;
+
+use verbless_command::{FlowAttr, FlowRule};
+use verbless_devx::Errno;
+use verbless_queue::{Error, RqConfig, SqConfig};
+
+use super::rig::{BYTES, ETHERTYPE, Hosts, frame};
+use crate::case::cases;
+use crate::endpoint::quiet;
+use crate::need::ETHERNET;
+use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
+
+cases!(
+    "frame_rules",
+    "Flow rules of raw Ethernet: which frame they are for, which comes first, what is refused.",
+    needs [Need::ModelDevice, ETHERNET, Need::Peer, Need::NetRaw, Need::Lossless]:
+    a_rule_is_for_the_frames_that_it_describes_and_no_others,
+    a_frame_goes_by_the_first_priority_that_matches,
+    rules_for_groups_come_behind_all_others,
+    rules_that_say_the_same_bring_a_frame_to_each_queue,
+    a_rule_that_disagrees_with_one_of_its_value_is_refused,
+    the_kernel_refuses_rules_that_cannot_be,
+    what_a_rule_leads_to_stays_until_it_is_gone,
+    many_rules_of_many_kinds_each_lead_their_own_way,
+);
+
+fn errno<T>(what: &str, done: Result<T, Error>, expected: Errno) -> Result<(), Stop> {
+    match done {
+        Ok(_) => Err(Stop::fail(format!("{what} worked"))),
+        Err(error) => {
+            ensure_eq!(error.errno(), Some(expected), "the errno of {what} ({error})");
+            Ok(())
+        }
+    }
+}
+
+/// How many frames of these the receiver gets, and their tags.
+fn tags(hosts: &mut Hosts, frames: &[Vec<u8>]) -> Result<Vec<u32>, Stop> {
+    let mut tags = Vec::new();
+    for bytes in frames {
+        hosts.receive(0)?;
+        hosts.send(bytes)?;
+        let (done, seen) = hosts.arrived()??;
+        ensure!(&seen == bytes, "the frame");
+        tags.push(done.flow_tag());
+    }
+    Ok(tags)
+}
+
+fn a_rule_is_for_the_frames_that_it_describes_and_no_others(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let attr =
+        FlowAttr { source: Some(hosts.here), ..FlowAttr::to(hosts.there).ethertype(ETHERTYPE) };
+    let rule = hosts.steer(&attr)?;
+    let mut elsewhere = hosts.here;
+    elsewhere[5] ^= 1;
+    let (here, there) = (hosts.here, hosts.there);
+    let good = frame(there, here, ETHERTYPE, 64, 1);
+    hosts.receive(0)?;
+    for other in [
+        frame(there, here, ETHERTYPE + 1, 64, 2),
+        frame(there, elsewhere, ETHERTYPE, 64, 3),
+        frame([0xff; 6], here, ETHERTYPE, 64, 4),
+        frame([2, 0, 0, 0, 0, 0x77], here, ETHERTYPE, 64, 5),
+    ] {
+        hosts.send(&other)?;
+    }
+    quiet("a frame of another kind", || hosts.receiver.poll(&mut hosts.into.cq))?;
+    hosts.send(&good)?;
+    ensure!(hosts.arrived()??.1 == good, "the frame that it describes");
+    rule.destroy()?;
+    hosts.receive(0)?;
+    hosts.send(&good)?;
+    quiet("a frame without a rule", || hosts.receiver.poll(&mut hosts.into.cq))
+}
+
+fn a_frame_goes_by_the_first_priority_that_matches(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let (here, there) = (hosts.here, hosts.there);
+    let rule = |hosts: &Hosts, attr: FlowAttr, priority, tag| {
+        hosts.steer(&FlowAttr { priority, ..attr }.tag(tag))
+    };
+    let typed = FlowAttr { ethertype: Some(ETHERTYPE), ..FlowAttr::default() };
+    let frames = [frame(there, here, ETHERTYPE, 64, 1), frame(there, here, ETHERTYPE + 1, 64, 2)];
+    // Made neither in the order of their priorities nor against it.
+    let by_type = rule(&hosts, typed, 7, 0x70)?;
+    let last = rule(&hosts, FlowAttr::to(there), 15, 0xf0)?;
+    ensure_eq!(tags(&mut hosts, &frames)?, [0x70, 0xf0], "tags with two rules");
+    let first = rule(&hosts, FlowAttr::to(there), 0, 0x10)?;
+    ensure_eq!(tags(&mut hosts, &frames)?, [0x10, 0x10], "tags with one before them");
+    by_type.destroy()?;
+    first.destroy()?;
+    ensure_eq!(tags(&mut hosts, &frames)?, [0xf0, 0xf0], "tags with the last one");
+    Ok(last.destroy()?)
+}
+
+fn rules_for_groups_come_behind_all_others(lab: &Lab) -> Result<(), Stop> {
+    const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 0, 0, 7];
+    let mut hosts = Hosts::new(lab)?;
+    let _group = hosts.steer(&FlowAttr { priority: 0, ..FlowAttr::to(GROUP_MAC) }.tag(1))?;
+    let frames = [frame(GROUP_MAC, hosts.here, ETHERTYPE, 64, 1)];
+    ensure_eq!(tags(&mut hosts, &frames)?, [1], "the tag by its own rule");
+    let typed = FlowAttr { ethertype: Some(ETHERTYPE), priority: 15, ..FlowAttr::default() };
+    let _typed = hosts.steer(&typed.tag(2))?;
+    ensure_eq!(tags(&mut hosts, &frames)?, [2], "the tag by a rule of a later priority");
+    Ok(())
+}
+
+fn rules_that_say_the_same_bring_a_frame_to_each_queue(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let attr = FlowAttr::to(hosts.there).ethertype(ETHERTYPE).tag(5);
+    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 1);
+    let mut cq = hosts.into.domain.completion_queue(&verbless_queue::CqConfig::new(16))?;
+    let mut second = hosts.into.domain.rq(&RqConfig::new(4), &cq)?;
+    let region = &hosts.into.region;
+    for (to_first, to_second) in [(true, false), (true, true), (false, true)] {
+        let _first = to_first.then(|| hosts.steer(&attr)).transpose()?;
+        let rules = to_second.then(|| Ok::<_, Stop>([second.steer(&attr)?, second.steer(&attr)?]));
+        let rules = rules.transpose()?;
+        // Of two rules that are the same, one more is gone.
+        let _second = rules.map(|[one, other]| one.destroy().map(|()| other)).transpose()?;
+        hosts.receiver.post(region.sge(0, BYTES)?, 0)?;
+        second.post(region.sge(BYTES, BYTES)?, 1)?;
+        let payload = hosts.from.region.sge(0, bytes.len() - 18)?;
+        hosts.from.region.write_at(0, &bytes[18..])?;
+        hosts.sender.post(&verbless_queue::wr::Frame::new(&bytes[..18], payload).signaled(), 0)?;
+        until("the frame was sent", || hosts.sender.poll(&mut hosts.from.cq))??;
+        let queues = [
+            ("the first", to_first, &mut hosts.receiver, &mut hosts.into.cq),
+            ("the second", to_second, &mut second, &mut cq),
+        ];
+        for (which, leads, receiver, cq) in queues {
+            match leads {
+                true => {
+                    let done = until("the frame", || receiver.poll(cq))??;
+                    ensure_eq!(done.flow_tag(), 5, "the tag at {which} queue");
+                }
+                false => quiet("a frame without a rule", || receiver.poll(cq))?,
+            }
+        }
+        hosts.receiver.recover()?;
+        second.recover()?;
+    }
+    Ok(())
+}
+
+fn a_rule_that_disagrees_with_one_of_its_value_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let hosts = Hosts::new(lab)?;
+    let attr = FlowAttr::to(hosts.there).ethertype(ETHERTYPE);
+    let _rule = hosts.steer(&attr.tag(5))?;
+    let other = hosts.receiver.steer(&attr.tag(6));
+    errno("a rule of another tag", other, Errno::EEXIST)?;
+    // One without a tag goes along, and so does one of another priority.
+    let _same = hosts.steer(&attr)?;
+    let _later = hosts.steer(&FlowAttr { priority: 1, ..attr }.tag(6))?;
+    Ok(())
+}
+
+fn the_kernel_refuses_rules_that_cannot_be(lab: &Lab) -> Result<(), Stop> {
+    const OUTER: u8 = 1;
+    let hosts = Hosts::new(lab)?;
+    let device = &hosts.into.device;
+    let to = FlowAttr::to(hosts.there);
+    let late = hosts.receiver.steer(&FlowAttr { priority: 16, ..to });
+    errno("a rule of priority 16", late, Errno::ENOMEM)?;
+    let rule = |mask: &[u8], value: &[u8], criteria| {
+        let matcher = Arc::new(device.create_flow_matcher(mask, criteria, 3)?);
+        matcher.create_rule(value, hosts.receiver.tir().object(), None)
+    };
+    // EtherType in bytes 6 and 7, and a bit of it that the mask leaves out.
+    let (mut mask, mut value) = ([0; 0x40], [0; 0x40]);
+    mask[6..8].copy_from_slice(&[0xff, 0xf0]);
+    value[6..8].copy_from_slice(&[0x88, 0xb5]);
+    errno("a value outside its mask", rule(&mask, &value, OUTER), Errno::EINVAL)?;
+    value[7] = 0xb0;
+    drop(rule(&mask, &value, OUTER)?);
+    // What the device refuses: the source port of a UDP packet is none of its fields.
+    let (mut mask, mut value) = ([0; 0x40], [0; 0x40]);
+    mask[0x1c..0x1e].fill(0xff);
+    value[0x1c] = 1;
+    ensure!(rule(&mask, &value, OUTER).is_err(), "a field that the device cannot match");
+    Ok(())
+}
+
+fn what_a_rule_leads_to_stays_until_it_is_gone(lab: &Lab) -> Result<(), Stop> {
+    let Hosts { receiver, there, into, .. } = Hosts::of(lab, &SqConfig::new(4), &RqConfig::new(4))?;
+    let rule = receiver.steer(&FlowAttr::to(there))?;
+    let tir = receiver.tir().clone();
+    let number = tir.tirn().0;
+    ensure!(receiver.destroy().is_err(), "a queue with a rule was destroyed");
+    ensure_eq!(tir.query()?.inline_rqn(), tir.rq().rqn().0, "where TIR {number} leads");
+    rule.destroy()?;
+    Arc::into_inner(tir).ok_or_else(|| Stop::fail("the TIR is held"))?.destroy()?;
+    drop(into);
+    Ok(())
+}
+
+fn many_rules_of_many_kinds_each_lead_their_own_way(lab: &Lab) -> Result<(), Stop> {
+    const RULES: u16 = 100;
+    let mut hosts = Hosts::new(lab)?;
+    let (here, there) = (hosts.here, hosts.there);
+    let of = |n: u16| {
+        let ethertype = ETHERTYPE + n;
+        let attr = match n % 3 {
+            0 => FlowAttr::to(there),
+            1 => FlowAttr { source: Some(here), ..FlowAttr::default() },
+            _ => FlowAttr::default(),
+        };
+        FlowAttr { priority: n % 4, ..attr.ethertype(ethertype) }.tag(u32::from(n) + 1)
+    };
+    let mut rules: Vec<Option<FlowRule>> = Vec::new();
+    for n in 0..RULES {
+        rules.push(Some(hosts.steer(&of(n))?));
+    }
+    let frame = |n: u16| frame(there, here, ETHERTYPE + n, 64, n.into());
+    for n in (0..RULES).step_by(7) {
+        ensure_eq!(tags(&mut hosts, &[frame(n)])?, [u32::from(n) + 1], "the tag of rule {n}");
+    }
+    // Every second one goes, and comes back.
+    for n in (0..RULES).step_by(2) {
+        rules[usize::from(n)] = None;
+    }
+    hosts.receive(0)?;
+    hosts.send(&frame(14))?;
+    quiet("a frame without a rule", || hosts.receiver.poll(&mut hosts.into.cq))?;
+    hosts.send(&frame(21))?;
+    ensure_eq!(hosts.arrived()??.0.flow_tag(), 22, "the tag of a rule that stayed");
+    for n in (0..RULES).step_by(2) {
+        rules[usize::from(n)] = Some(hosts.steer(&of(n))?);
+    }
+    for n in (0..RULES).step_by(9) {
+        ensure_eq!(tags(&mut hosts, &[frame(n)])?, [u32::from(n) + 1], "the tag of rule {n}");
+    }
+    Ok(())
+}

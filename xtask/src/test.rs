@@ -76,6 +76,7 @@ const STEPS: &[Step] = &[
     },
     Step { name: "instruction counts", place: Resource::Release, run: bench },
     Step { name: "VM: hwtest", place: Resource::Guest, run: hwtest_in_a_vm },
+    Step { name: "VM: frames", place: Resource::Guest, run: frames_in_a_vm },
     Step { name: "VM: process", place: Resource::Guest, run: process_in_a_vm },
     Step {
         name: "VM: rdma-core",
@@ -428,18 +429,30 @@ fn in_a_vm(other: &str, options: &[&str]) -> Result<Outcome> {
     counted(xtask(&[&guest[..], &["--model", &model], options].concat()))
 }
 
-/// The suite on a real kernel, with the program for the DPA where one can be compiled.
+/// The suite on a real kernel.
 fn hwtest_in_a_vm() -> Result<Outcome> {
+    suite_in_a_vm(&[], &["--expect", "vm"])
+}
+
+/// Its cases of raw Ethernet, whose flow rules a real kernel enters. Without a network interface,
+/// which is not modelled, its ports count as DOWN, so that the second one is named.
+fn frames_in_a_vm() -> Result<Outcome> {
+    let choice = ["--peer", "mlx5_1", "--filter", "frame", "--expect", "vm frames"];
+    suite_in_a_vm(&["--link", "ethernet"], &choice)
+}
+
+/// The suite in a guest, with the program for the DPA where one can be compiled.
+fn suite_in_a_vm(guest: &[&str], choice: &[&str]) -> Result<Outcome> {
     let hwtest = crate::run::program("hwtest")?.display().to_string();
-    let hwtest = ["--", &hwtest, "--device", "mlx5_0", "--expect", "vm"];
+    let hwtest = [&["--", &hwtest, "--device", "mlx5_0"], choice].concat();
     if let Err(error) = std_sources() {
         println!("the standard library's sources: {error}: no program for the DPA is compiled");
-        return in_a_vm("bluefield3", &hwtest);
+        return in_a_vm("bluefield3", &[guest, &hwtest].concat());
     }
     let program = crate::dpa::shown()?.display().to_string();
     let options = ["--carry", &program];
     let there = ["--dpa-program", "/program/program.elf"];
-    in_a_vm("bluefield3", &[&options[..], &hwtest, &there].concat())
+    in_a_vm("bluefield3", &[guest, &options, &hwtest, &there].concat())
 }
 
 /// The cases of two programs on a real kernel.

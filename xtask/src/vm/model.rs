@@ -22,7 +22,8 @@ pub(crate) struct Shape {
     #[arg(long = "profile", value_name = "P")]
     pub(crate) profiles: Vec<String>,
     /// What the ports are connected to. Over Ethernet, Linux wants a network interface for every
-    /// port, which is not modelled yet.
+    /// port, which is not modelled yet: without one ports are DOWN and have no GIDs, but raw frames
+    /// and flow rules work.
     #[arg(long, value_name = "LINK", default_value = "infiniband")]
     #[arg(value_parser = ["infiniband", "ethernet"])]
     pub(crate) link: String,

@@ -31,11 +31,13 @@ fn guide(device: &Device, app: &App) -> Result {
     let default = MsgStreamConfig::default_stream();
     let stream = MsgStream::create(&process, &default, Output::stdout())?;
 
+    // The call and the handler run at the same time: each rings by an outbox of its own.
     let outbox = Outbox::create(&process, &OutboxConfig::default())?;
+    let handlers = Outbox::create(&process, &OutboxConfig::default())?;
     let handler = EventHandler::create(
         &process,
         &EventHandlerConfig {
-            outbox: Some(outbox.clone()),
+            outbox: Some(handlers.clone()),
             ..EventHandlerConfig::new(Handler::named("on_event"))
         },
     )?;
@@ -69,6 +71,7 @@ fn guide(device: &Device, app: &App) -> Result {
     handler.destroy()?;
     work.free()?;
     outbox.destroy()?;
+    handlers.destroy()?;
     stream.destroy()?;
     process.destroy()?;
 

@@ -367,7 +367,7 @@ impl DpaProcess {
         self.object.id()
     }
 
-    /// Tells it from every process that its function has or had.
+    /// Tells it from every process of any function that is or was.
     pub fn serial(&self) -> u64 {
         self.serial
     }

@@ -241,10 +241,11 @@ fn tell_neighbours(functions: &mut [Function], card: &[usize]) {
         let named = reaches.map(|&other| (functions[other].hca.caps.general().vhca_id(), other));
         functions[id].hca.neighbours = named.collect();
     }
-    let with_dpa = card.iter().map(|&id| &functions[id].hca).filter(|hca| hca.dpa.is_some());
-    let reaching: Vec<(u16, usize)> = with_dpa
-        .flat_map(|hca| {
-            let by = hca.caps.general().vhca_id();
+    let with_dpa = card.iter().filter(|&&id| functions[id].hca.dpa.is_some());
+    let reaching: Vec<_> = with_dpa
+        .flat_map(|&id| {
+            let hca = &functions[id].hca;
+            let by = (hca.caps.general().vhca_id(), id);
             hca.neighbours.values().map(move |&other| (by, other))
         })
         .collect();
@@ -270,9 +271,9 @@ fn share_units(functions: &[Function], card: &[usize]) {
         sharing.join(hca.caps.general().vhca_id(), Rights { by_default: is_pf, manages });
     }
     let Some(units) = sharing.map(Units::new) else { return };
-    for hca in on_card() {
+    for (hca, &id) in on_card().zip(card) {
         if let Some(dpa) = &hca.dpa {
-            dpa.share(&units, hca.caps.general().vhca_id());
+            dpa.share(&units, hca.caps.general().vhca_id(), id);
         }
     }
 }

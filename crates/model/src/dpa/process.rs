@@ -15,7 +15,7 @@ use super::runner::RunnerId;
 
 /// A process.
 pub(crate) struct Process {
-    /// No other of the function has had the same.
+    /// No other of the model has had the same.
     pub(super) serial: u64,
     pub(super) space: Arc<AddressSpace>,
     pub(super) contexts: Ram,

@@ -87,10 +87,11 @@ impl Dpa {
         Self { numbers, state, stopped: Condvar::new(), waker: Mutex::default() }
     }
 
-    /// It shares these units, as the function with this vhca_id. Nothing runs yet.
-    pub(crate) fn share(&self, units: &Arc<Units>, vhca_id: u16) {
+    /// It shares these units, as the function with this vhca_id and this number in the model.
+    /// Nothing runs yet.
+    pub(crate) fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {
         let mut state = self.state();
-        (state.card, state.vhca_id) = (units.clone(), vhca_id);
+        (state.card, state.vhca_id, state.function) = (units.clone(), vhca_id, function);
     }
 
     /// The units that it shares, and the vhca_id by which its function is known to them.
@@ -142,7 +143,7 @@ impl Dpa {
             0 => self.numbers.watchdog,
             own => own.min(self.numbers.watchdog),
         };
-        let serial = self.state().next_serial();
+        let serial = self.state().next_process_serial();
         let process = Process::new(serial, &program, &heap, watchdog)
             .map_err(|error| Refused::Program(format!("{error}: link it elsewhere")))?;
         let mut state = self.state();

@@ -15,11 +15,21 @@ use super::system::End;
 use super::turns::{Next, Turn};
 use super::units::{Ticket, Units};
 
+/// Bits of a process's serial number that count; those above are the function's number.
+const SERIAL_BITS: u32 = 40;
+
+/// The number in the model of the function that a process is of, by its serial number.
+pub(crate) fn function_of(serial: u64) -> usize {
+    (serial >> SERIAL_BITS) as usize
+}
+
 pub(super) struct State {
     /// The units, which it shares with the other functions of its card, ...
     pub(super) card: Arc<Units>,
     /// ... to which it is this function.
     pub(super) vhca_id: u16,
+    /// The number of the function in the model.
+    pub(super) function: usize,
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) runners: BTreeMap<RunnerId, Runner>,
     /// Runners that wait for a unit.
@@ -56,6 +66,7 @@ impl State {
         Self {
             card: Units::new(sharing),
             vhca_id: ALONE,
+            function: 0,
             processes: BTreeMap::new(),
             runners: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -75,6 +86,11 @@ impl State {
     pub(super) fn next_serial(&mut self) -> u64 {
         self.serials += 1;
         self.serials
+    }
+
+    /// A number that no process of any function has had: [`function_of`] says which it is of.
+    pub(super) fn next_process_serial(&mut self) -> u64 {
+        (self.function as u64) << SERIAL_BITS | self.next_serial()
     }
 
     /// A debugger has this runner, or is to have its run.

@@ -227,7 +227,7 @@ refusals! {
         "Threads or calls still begin with the outbox or window: destroy them first.";
     NoSuchUarExtension = 0xed, BAD_RES, "No such UAR extension for this uid.";
     UarExtensionTo = 0xee, BAD_PARAM,
-        "No function of the card with this vhca_id has a DPA and reaches this one.";
+        "The process is of no function of the card that has this vhca_id and reaches this one.";
     NoSuchDpaWindow = 0xc6, BAD_RES, "No such window of the DPA for this uid.";
     NoSuchDpaCall = 0xc7, BAD_RES, "No such call on the DPA for this uid.";
     NoSuchDpaCoreDump = 0xc8, BAD_RES, "No such core dump for this uid.";

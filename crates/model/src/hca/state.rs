@@ -107,8 +107,8 @@ pub(crate) struct Hca {
     /// The functions of its card that it may reach, itself among them: their numbers in the model
     /// by their vhca_id.
     pub neighbours: BTreeMap<u16, usize>,
-    /// Those that reach this one and have a DPA, by vhca_id.
-    pub reached_by: BTreeSet<u16>,
+    /// Those of its card that reach this one and have a DPA: vhca_id, and number in the model.
+    pub reached_by: BTreeSet<(u16, usize)>,
     /// Functions that aliases and crossing keys of this one lead to, with how many of them do.
     pub leads_to: BTreeMap<usize, u32>,
     /// Objects that were opened to other functions so far.

@@ -86,8 +86,8 @@ structure! {
         udbg_token set_udbg_token: number(u64, 704, 64);
         /// x0 to x31 of that run when it was stopped (read only). `0x60, 256 bytes`
         registers set_registers: number(u64, 768, 64) [32];
-        /// Tells it from every process that its function has or had: by this functions of the card
-        /// name it in UAR extensions (read only). `0x160, 8 bytes`
+        /// Tells it from every process of any function that is or was: by this functions of the
+        /// card name it in UAR extensions (read only). `0x160, 8 bytes`
         serial set_serial: number(u64, 2816, 64);
     }
 }

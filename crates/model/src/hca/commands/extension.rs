@@ -2,7 +2,7 @@
 //! process ring for the queues that name such a page. The commands are the model's own (`prm/dpa`).
 //!
 //! Whoever has the queues says whose process may ring, by the serial number that no other process
-//! of that function has; so the process need not be looked up, and what is extended to one that is
+//! has; so the process need not be looked up, and what is extended to one that is
 //! gone is of no use to anybody.
 
 use verbless_prm::{
@@ -11,6 +11,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use crate::dpa::function_of;
 use crate::hca::objects;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
@@ -23,7 +24,9 @@ pub(super) fn create(
 ) -> Outcome {
     let mut context: DpaUarExtension = call.context(input)?;
     call.find(kind::Uar, context.uar_page())?;
-    if !call.hca().reached_by.contains(&context.vhca_id()) {
+    // Functions of other cards may have the same vhca_id.
+    let owner = (context.vhca_id(), function_of(context.process_serial()));
+    if !call.hca().reached_by.contains(&owner) {
         return Err(Refusal::UarExtensionTo);
     }
     context.set_device_id(0);

@@ -116,6 +116,9 @@ fn a_uar_is_extended_by_whoever_has_it_to_functions_that_have_a_dpa_and_reach_it
         let away = *wanted.clone().set_vhca_id(vhca_id);
         assert_eq!(extend(&mut rig, mine.uid, &away), Err(Refusal::UarExtensionTo));
     }
+    let elsewhere = *wanted.clone().set_process_serial(1 << 40 | 7);
+    let refused = extend(&mut rig, mine.uid, &elsewhere);
+    assert_eq!(refused, Err(Refusal::UarExtensionTo), "the same vhca_id of another card");
     let number = extend(&mut rig, mine.uid, &wanted).unwrap();
     let mut query = |uid| {
         let (output, _) = rig.call::<QueryGeneralObjectIn>(uid, kind.0, &[], 64, |input| {

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -186,6 +187,40 @@ fn a_process_that_may_be_debugged_has_a_token_of_its_own() -> Result {
 }
 
 #[test]
+fn gdb_hears_of_a_second_fault_too_when_it_goes_on_elsewhere_behind_the_first() -> Result {
+    let Some(rig) = Rig::new(None)? else { return Ok(()) };
+    let call = rig.begin(function::FAULT, [0, 0])?;
+    let elsewhere = format!("set $pc = {:#x}", function::FAULT_ELSEWHERE);
+    let commands = ["continue", &elsewhere, "continue", "print/x $pc", "continue"];
+    let said = rig.gdb(&commands).join().expect("gdb");
+    in_order(&said, &["SIGSEGV", "SIGSEGV", "$1 = 0x40000068", "exited with code 04"]);
+    assert_eq!(end_of(&call)?, DpaCallState::ProcessEnded(DpaStatus(4)));
+    let crash = rig.object().query()?.crash.ok_or("no crash report")?;
+    assert_eq!((crash.pc, crash.address), (function::FAULT_ELSEWHERE, 16));
+    Ok(())
+}
+
+#[test]
+fn gdb_ends_a_process_between_two_runs_of_a_thread() -> Result {
+    let Some(rig) = Rig::new(Some(function::HANDLER))? else { return Ok(()) };
+    let thread = rig.thread()?;
+    let call = rig.begin(function::ACTIVATE, [thread.id().into(), 0])?;
+    assert!(matches!(end_of(&call)?, DpaCallState::Returned(_)));
+    // As gdb asks, to continue; interrupted when the run is over, to kill.
+    let mut gdb = std::net::TcpStream::connect(("127.0.0.1", rig.port))?;
+    gdb.write_all(b"$vCont;c#a8")?;
+    until(|| {
+        let info = thread.query()?;
+        Ok((info.state == DpaThreadState::IDLE && info.runs == 1).then_some(()))
+    })?;
+    gdb.write_all(b"\x03$k#6b")?;
+    let ended = || Ok(Some(rig.object().query()?.status).filter(|status| !status.runs()));
+    assert_eq!(until(ended)?, DpaStatus(7));
+    assert_eq!(thread.query()?.runs, 1);
+    Ok(())
+}
+
+#[test]
 fn gdb_ends_a_process() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::COUNT, [1 << 40, 1])?;
@@ -199,9 +234,12 @@ fn gdb_ends_a_process() -> Result {
 fn a_host_takes_away_what_a_debugger_has_without_waiting_for_it() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::COUNT, [1 << 40, 1])?;
-    let gdb = rig.gdb(&["stepi", "shell sleep 3", "continue"]);
+    let stepped = std::env::temp_dir().join(format!("verbless-stepped-{}", rig.port));
+    let sleep = format!("shell touch {}; sleep 3", stepped.display());
+    let gdb = rig.gdb(&["stepi", &sleep, "continue"]);
+    until(|| Ok(stepped.exists().then_some(())))?;
+    std::fs::remove_file(&stepped)?;
     // The debugger has made a step, and gdb sleeps.
-    std::thread::sleep(Duration::from_secs(1));
     let began = Instant::now();
     call.destroy()?;
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());

@@ -14,6 +14,8 @@ pub(crate) mod function {
     pub(crate) const ACTIVATE: u64 = CODE + 0x40;
     /// Loads from address 8.
     pub(crate) const FAULT: u64 = CODE + 0x60;
+    /// Loads from address 16.
+    pub(crate) const FAULT_ELSEWHERE: u64 = CODE + 0x68;
 }
 
 const INSTRUCTIONS: [u32; 32] = {
@@ -34,6 +36,8 @@ const INSTRUCTIONS: [u32; 32] = {
     all[18] = 0x0000_8067; // ret
     all[24] = 0x0080_3503; // ld   a0, 8(zero)
     all[25] = 0x0000_8067; // ret
+    all[26] = 0x0100_3503; // ld   a0, 16(zero)
+    all[27] = 0x0000_8067; // ret
     all
 };
 

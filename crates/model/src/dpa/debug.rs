@@ -142,10 +142,14 @@ impl Dpa {
         }
     }
 
-    /// The debugger ends the process of a run.
+    /// The debugger ends the process of a run, also one that is over.
     pub(crate) fn debug_kill(&self, turn: &mut Turn) {
         let mut state = self.state();
-        state.crash(turn, DpaFault::BREAKPOINT.0, 0);
+        match state.of_turn(turn) {
+            Some(_) => _ = state.crash(turn, DpaFault::BREAKPOINT.0, 0),
+            None if state.is_held(turn) => state.kill(turn.id, DpaFault::BREAKPOINT.0),
+            None => {}
+        }
         self.announce(&state);
     }
 }

@@ -34,5 +34,5 @@ pub(crate) use registers::{Ask, Doorbell, Given, Queues};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
 pub(crate) use scheduler::{Dpa, Numbers, Refused};
 pub(crate) use state::function_of;
-pub(crate) use turns::{Turn, Waker};
+pub(crate) use turns::{Soon, Turn, Waker};
 pub(crate) use units::Units;

@@ -332,6 +332,19 @@ impl State {
         }
     }
 
+    /// Ends the process of a runner between two of its runs.
+    #[cfg(feature = "gdb")]
+    pub(super) fn kill(&mut self, id: RunnerId, status: u8) {
+        let Some(runner) = self.runners.get(&id).filter(|_| !self.halted) else { return };
+        let (number, hart) = (runner.process, runner.hart.as_deref());
+        let registers = hart.map_or_else(Default::default, Hart::registers);
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        if process.state.status == 0 {
+            process.ending.get_or_insert((status, Crash { runner: id, address: 0, registers }));
+            self.end_process(number);
+        }
+    }
+
     /// A process ends as it is about to, and all that runs in it.
     fn end_process(&mut self, number: u32) {
         let Some(process) = self.processes.get_mut(&number) else { return };

@@ -75,6 +75,20 @@ impl Turn {
     }
 }
 
+/// Instructions within which a run that has got its answer asks again, if it copies through a
+/// window word by word.
+const SOON: u64 = 32;
+
+/// What a run does right after an answer.
+pub(crate) enum Soon {
+    /// It asks again.
+    Asks(Turn, Ask),
+    /// It goes on by itself: [`Dpa::run`].
+    Goes(Turn),
+    /// The turn is over.
+    Over,
+}
+
 /// How a turn goes on.
 pub(super) enum Next {
     Goes,
@@ -102,20 +116,29 @@ impl Dpa {
     /// Lets a run go on in its turn, until the turn is over or asks for the device.
     pub(crate) fn run(&self, mut turn: Turn) -> Option<(Turn, Ask)> {
         loop {
-            let before = turn.hart.instructions();
-            let exit = turn.hart.run(turn.left);
-            // An exit costs, too, so that whoever only makes exits comes to an end.
-            let spent = turn.hart.instructions() - before;
-            turn.left = turn.left.saturating_sub(spent.max(1));
-            match self.after(&mut turn, exit) {
-                Next::Goes if turn.left > 0 => {}
-                Next::Goes => {
-                    self.put_back(turn);
-                    return None;
-                }
-                Next::Asks(ask) => return Some((turn, ask)),
-                Next::Over => return None,
+            match self.run_for(turn, u64::MAX) {
+                Soon::Asks(turn, ask) => return Some((turn, ask)),
+                Soon::Goes(same) => turn = same,
+                Soon::Over => return None,
             }
+        }
+    }
+
+    /// The same, for so many instructions at most.
+    fn run_for(&self, mut turn: Turn, instructions: u64) -> Soon {
+        let before = turn.hart.instructions();
+        let exit = turn.hart.run(turn.left.min(instructions));
+        // An exit costs, too, so that whoever only makes exits comes to an end.
+        let spent = turn.hart.instructions() - before;
+        turn.left = turn.left.saturating_sub(spent.max(1));
+        match self.after(&mut turn, exit) {
+            Next::Goes if turn.left > 0 => Soon::Goes(turn),
+            Next::Goes => {
+                self.put_back(turn);
+                Soon::Over
+            }
+            Next::Asks(ask) => Soon::Asks(turn, ask),
+            Next::Over => Soon::Over,
         }
     }
 
@@ -128,14 +151,25 @@ impl Dpa {
     }
 
     /// Goes on after the device's answer.
-    pub(crate) fn answer(&self, mut turn: Turn, ask: &Ask, given: Given) -> Option<(Turn, Ask)> {
+    pub(crate) fn answer(&self, turn: Turn, ask: &Ask, given: Given) -> Option<(Turn, Ask)> {
+        self.run(self.answered(turn, ask, given)?)
+    }
+
+    /// The same for a few instructions, which whoever has the function can wait for.
+    pub(crate) fn answer_soon(&self, turn: Turn, ask: &Ask, given: Given) -> Soon {
+        match self.answered(turn, ask, given) {
+            Some(turn) => self.run_for(turn, SOON),
+            None => Soon::Over,
+        }
+    }
+
+    fn answered(&self, mut turn: Turn, ask: &Ask, given: Given) -> Option<Turn> {
         let mut state = self.state();
         if !self.take_answer(&mut state, &mut turn, ask, given) {
             return None;
         }
         state.goes_out(&turn);
-        drop(state);
-        self.run(turn)
+        Some(turn)
     }
 
     /// Takes the device's answer; false: the run is no more.

@@ -87,8 +87,8 @@ struct Program<'a> {
     /// Nothing before a run has begun.
     holds: Option<Held<'a>>,
     breakpoints: Vec<u64>,
-    /// The debugger knows why it stopped.
-    told: bool,
+    /// The debugger knows why it stopped at this address.
+    told: Option<u64>,
     /// What it sees as long as there is no run.
     nothing: Hart,
 }
@@ -97,7 +97,7 @@ impl<'a> Program<'a> {
     fn new(dpas: &'a [(usize, Arc<Dpa>)], shared: &'a Weak<SharedWorld>) -> Self {
         let empty = AddressSpace::new([]).expect("nothing overlaps in it");
         let nothing = Hart::new(Arc::new(empty));
-        Self { dpas, shared, holds: None, breakpoints: Vec::new(), told: false, nothing }
+        Self { dpas, shared, holds: None, breakpoints: Vec::new(), told: None, nothing }
     }
 
     /// Takes the run that waits for a debugger, if one does.
@@ -113,7 +113,7 @@ impl<'a> Program<'a> {
     fn hold(&mut self, id: usize, dpa: &'a Dpa, mut turn: Turn) {
         turn.hart().remove_breakpoints();
         self.breakpoints.iter().for_each(|&address| turn.hart().add_breakpoint(address));
-        (self.holds, self.told) = (Some(Held { id, dpa, turn, over: false }), false);
+        (self.holds, self.told) = (Some(Held { id, dpa, turn, over: false }), None);
     }
 
     /// The debugger is gone; with `kill` it has asked for the end of the process.
@@ -127,8 +127,11 @@ impl<'a> Program<'a> {
 
     /// Lets the run go on.
     fn execute(&mut self, instructions: u64) -> Ran {
-        let told = std::mem::take(&mut self.told);
+        let told = self.told.take();
         let Some(Held { id, dpa, turn, over }) = &mut self.holds else { return Ran::Waits };
+        // It has been told of that one instruction, if it did not go elsewhere from there.
+        let told = told == Some(turn.hart().pc());
+        let instructions = if told { 1 } else { instructions };
         let mut next = dpa.debug_run(turn, instructions, told);
         if let Debugged::Asks(ask) = &next {
             let Some(shared) = self.shared.upgrade() else { return Ran::Exited(0) };
@@ -138,7 +141,7 @@ impl<'a> Program<'a> {
         match next {
             Debugged::Goes | Debugged::Asks(_) => Ran::GoesOn,
             Debugged::Stopped(exit) => {
-                self.told = exit != Exit::Breakpoint;
+                self.told = (exit != Exit::Breakpoint).then(|| turn.hart().pc());
                 Ran::Stopped(exit)
             }
             Debugged::Over => {

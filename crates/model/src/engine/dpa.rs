@@ -14,12 +14,15 @@ use super::cqe::Completion;
 use super::doorbell;
 use super::function::Function;
 use super::keys::{Need, Range, Sge, User, VISITS};
-use crate::dpa::{Ask, Doorbell, Dpa, Given, Queues, Turn, Waker};
+use crate::dpa::{Ask, Doorbell, Dpa, Given, Queues, Soon, Turn, Waker};
 use crate::shared::SharedWorld;
 use crate::world::World;
 
 /// Threads that give turns, at most.
 const MOST_THREADS: usize = 4;
+
+/// Accesses through windows that a run makes before others can have the function.
+const MOST_ACCESSES: usize = 128;
 
 /// Starts the threads that give turns, if any function has a DPA.
 pub(super) fn spawn(shared: &Arc<SharedWorld>) {
@@ -59,14 +62,73 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
             let mut asked = dpa.run(turn);
             while let Some((turn, ask)) = asked {
                 let Some(shared) = shared.upgrade() else { return };
-                let given = serve_shared(&shared, *id, &turn, &ask);
-                asked = dpa.answer(turn, &ask, given);
+                asked = answer_shared(&shared, *id, dpa, turn, ask);
             }
         }
         if !worked && !waker.wait(seen) || shared.strong_count() == 0 {
             return;
         }
     }
+}
+
+/// What came of a run that had asked for the device.
+enum Served {
+    /// This answer.
+    Given(Turn, Ask, Given),
+    /// It has been answered, and asks for this.
+    Asks(Turn, Ask),
+    /// It has been answered, and goes on.
+    Goes(Turn),
+    /// It has been answered, and its turn is over.
+    Over,
+}
+
+/// Does what a run asks of the device, and lets it go on. One that copies through a window asks
+/// again within a few instructions, word by word: for a while the function stays at hand for that.
+fn answer_shared(
+    shared: &SharedWorld,
+    id: usize,
+    dpa: &Dpa,
+    turn: Turn,
+    ask: Ask,
+) -> Option<(Turn, Ask)> {
+    if !matches!(ask, Ask::Reach { .. }) {
+        let given = serve_shared(shared, id, &turn, &ask);
+        return dpa.answer(turn, &ask, given);
+    }
+    let served = shared.with_function(id, |world| match world.have_owners(id) {
+        true => Ok(reach_all(world, id, dpa, turn, ask)),
+        false => {
+            world.wanted = None;
+            Err((turn, ask))
+        }
+    });
+    let served = served.unwrap_or_else(|(turn, ask)| {
+        let given = shared.with(|world| serve(world, id, &turn, &ask));
+        Served::Given(turn, ask, given)
+    });
+    match served {
+        Served::Given(turn, ask, given) => dpa.answer(turn, &ask, given),
+        Served::Asks(turn, ask) => Some((turn, ask)),
+        Served::Goes(turn) => dpa.run(turn),
+        Served::Over => None,
+    }
+}
+
+/// Does what a run asks through windows, as often as it asks again soon.
+fn reach_all(world: &mut World, id: usize, dpa: &Dpa, mut turn: Turn, mut ask: Ask) -> Served {
+    for _ in 0..MOST_ACCESSES {
+        let given = serve(world, id, &turn, &ask);
+        match dpa.answer_soon(turn, &ask, given) {
+            Soon::Asks(same, next) => (turn, ask) = (same, next),
+            Soon::Goes(turn) => return Served::Goes(turn),
+            Soon::Over => return Served::Over,
+        }
+        if !matches!(ask, Ask::Reach { .. }) {
+            break;
+        }
+    }
+    Served::Asks(turn, ask)
 }
 
 pub(super) fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &Ask) -> Given {

@@ -123,6 +123,11 @@ pub(super) fn ring_device(
     let device = call.find(kind::EmulatedDevice, number)?.context;
     let given: DpaEmulatedDevice = call.body()?;
     let (queue, value) = (given.doorbell_queue(), given.doorbell());
+    let mut only = DpaEmulatedDevice::default();
+    only.set_doorbell_queue(queue).set_doorbell(value);
+    if given.as_bytes() != only.as_bytes() {
+        return Err(Refusal::Unsupported);
+    }
     if queue >= device.queues() {
         return Err(Refusal::EmulatedDeviceParts);
     }

@@ -7,6 +7,7 @@ use verbless_command::{
     CqElement, CqObject, DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, QueueMemory,
 };
 use verbless_devx::{Error, ErrorKind};
+use verbless_prm::{DpaEmulatedDevice, GeneralObjectType};
 
 use super::program::{
     BUFFER, CQ_DB, EMU_CAP, EMU_CAP_TRIGGER, EQ_DB_NO_REARM, EQ_DB_REARM, RXC_RD, RXT_DB,
@@ -294,6 +295,12 @@ fn what_an_emulated_device_does_not_have_is_refused(lab: &Lab) -> Result<(), Sto
     make(1, 64)?;
     make(u16::MAX, 0)?;
     refused("the doorbell of queue 4 of 4", device.ring(4, 0))?;
+    let kind = GeneralObjectType::DPA_EMULATED_DEVICE;
+    let mut context = DpaEmulatedDevice::default();
+    context.set_queues(1);
+    let bare = dpa.device().create_general_object(kind, context.as_bytes())?;
+    bare.modify(DpaEmulatedDevice::default().as_bytes())?;
+    refused("to change what it is made of", bare.modify(context.as_bytes()))?;
     let listen = |queue| dpa.device().create_emulated_doorbell(&device, queue, &drain.cq);
     refused("to listen to queue 4 of 4", listen(4).map(drop))?;
     let first = listen(2)?;

@@ -118,7 +118,7 @@ impl AsyncWorkQ {
     ///
     /// # Errors
     /// As there.
-    pub fn remove<C: crate::Context + ?Sized>(&self, context: &C) -> Result<()> {
+    pub fn remove<C: crate::context::Removable + ?Sized>(&self, context: &C) -> Result<()> {
         self.lock().workq.remove(context)
     }
 

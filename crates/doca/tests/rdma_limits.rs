@@ -175,9 +175,71 @@ fn a_message_has_as_many_bytes_as_the_device_takes_and_no_more() {
     a.workq.submit(a.rdma().send(Some(chain(&a, 16, PIECE, 0, true)))).unwrap();
     assert_eq!(a.done().local.unwrap().chain_data_len(), 16 * PIECE);
     assert_eq!(b.done().local.unwrap().chain_data_len(), 16 * PIECE);
-    // A receive has no message yet: no more than one has counts for it, either.
-    let more = b.workq.submit(b.rdma().receive(Some(chain(&b, 16, PIECE, 1, false))));
-    assert_eq!(kind(more), ErrorKind::InvalidValue);
+}
+
+#[test]
+fn a_read_or_write_has_as_many_bytes_as_a_message() {
+    const PIECE: u64 = 1 << 20;
+    let devs = changed("log_max_msg = 30", "log_max_msg = 20");
+    let [mut a, mut b] = with_chains(&devs, 2 * PIECE as usize);
+    b.workq.submit(b.rdma().receive(None)).unwrap();
+    for more in [0, 1] {
+        let local = || Some(chain(&a, 1, PIECE, more, true));
+        let remote = || a.remote(0, PIECE + more);
+        let jobs = [
+            a.rdma().write(local(), remote()),
+            a.rdma().write_imm(local(), remote(), 1),
+            a.rdma().read(local(), remote()),
+        ];
+        for job in jobs {
+            match a.workq.submit(job) {
+                Ok(()) => {
+                    assert_eq!(more, 0);
+                    a.done();
+                }
+                Err(refused) => {
+                    assert_eq!((more, refused.error.kind()), (1, ErrorKind::InvalidValue));
+                    assert!(refused.error.to_string().contains("max_message_size"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_receive_may_have_more_room_than_any_message_needs() {
+    const PIECE: u64 = 1 << 20;
+    // Of the device's longest message, and of the longest that there is.
+    for (to, pieces) in [("log_max_msg = 20", 1), ("log_max_msg = 24", 16)] {
+        let devs = changed("log_max_msg = 30", to);
+        let [mut a, mut b] = with_chains(&devs, PIECE as usize);
+        let room = chain(&b, pieces + 2, PIECE, 1, false);
+        b.workq.submit(b.rdma().receive(Some(room))).unwrap();
+        a.workq.submit(a.rdma().send(Some(chain(&a, pieces, PIECE, 0, true)))).unwrap();
+        a.done();
+        let done = b.done().local.unwrap();
+        let lengths: Vec<u64> = done.datarooms().map(|(_, length)| length).collect();
+        let (filled, empty) = lengths.split_at(pieces as usize);
+        assert!(filled.iter().all(|&length| length == PIECE), "{lengths:?}");
+        assert_eq!(empty, [0, 0, 0]);
+        // The same buffers once more, whose reach is known now.
+        b.workq.submit(b.rdma().receive(b.room(0, PIECE))).unwrap();
+        a.workq.submit(a.rdma().send(a.data(0, 5))).unwrap();
+        a.done();
+        assert_eq!(b.done().local.unwrap().data_len(), 5);
+    }
+}
+
+#[test]
+fn a_receive_may_have_more_than_two_gibibytes() {
+    const PIECE: u64 = 128 << 20;
+    let devs = changed("log_max_msg = 30", "log_max_msg = 31");
+    let [mut a, mut b] = with_chains(&devs, PIECE as usize);
+    let bytes = a.fill(0, 100, 1);
+    b.workq.submit(b.rdma().receive(Some(chain(&b, 17, PIECE, 1, false)))).unwrap();
+    a.workq.submit(a.rdma().send(a.data(0, 100))).unwrap();
+    a.done();
+    assert_eq!(b.done().local.unwrap().chain_to_vec().unwrap(), bytes);
 }
 
 #[test]

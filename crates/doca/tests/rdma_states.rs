@@ -163,6 +163,48 @@ fn a_work_queue_keeps_none_of_many_instances_that_come_and_go() {
 }
 
 #[test]
+fn a_stopped_instance_leaves_its_work_queue_and_goes_to_another() {
+    // With a completion queue of its own, and with the work queue's.
+    for brought in [true, false] {
+        let [dev, far] = support::rdma::devices("bluefield3");
+        let peer = Rdma::builder(&far).start().unwrap();
+        let rdma = Rdma::builder(&dev).start().unwrap();
+        let [mut first, mut second, mut peers] = [(); 3].map(|()| WorkQ::new(8).unwrap());
+        peers.add(&peer).unwrap();
+        if brought {
+            rdma.export().unwrap();
+        }
+        first.add(&rdma).unwrap();
+        rdma.connect(peer.export().unwrap()).unwrap();
+        first.submit(rdma.receive(None)).unwrap();
+
+        let stopped = rdma.stop().unwrap();
+        assert_eq!(kind(first.remove(&stopped)), ErrorKind::InUse, "a job is not retrieved");
+        while first.in_flight() > 0 {
+            assert!(first.retrieve_within(support::rdma::MINUTE).is_err());
+        }
+        assert_eq!(kind(second.remove(&stopped)), ErrorKind::NotFound);
+        first.remove(&stopped).unwrap();
+        assert_eq!(kind(first.remove(&stopped)), ErrorKind::NotFound);
+        // Nothing is left of the completion queue that it had there: larger queues have room.
+        let rdma = stopped.recv_queue_size(256).start().unwrap();
+        assert_eq!(kind(first.submit(rdma.receive(None))), ErrorKind::BadState);
+        second.add(&rdma).unwrap();
+        first.destroy().unwrap();
+        let peer = peer.stop().unwrap().start().unwrap();
+        rdma.connect(peer.export().unwrap()).unwrap();
+        peer.connect(rdma.export().unwrap()).unwrap();
+        second.submit(rdma.receive(None)).unwrap();
+        peers.submit(peer.send(None)).unwrap();
+        for workq in [&mut second, &mut peers] {
+            workq.retrieve_within(support::rdma::MINUTE).unwrap().expect("a minute is enough");
+        }
+    }
+    let fresh = Rdma::builder(&support::dev());
+    assert_eq!(kind(WorkQ::new(1).unwrap().remove(&fresh)), ErrorKind::NotFound);
+}
+
+#[test]
 fn a_connection_that_fails_half_way_gives_its_receives_back() {
     let (model, backend) = support::disturbable("bluefield3");
     let devices = support::rdma::opened(&backend);

@@ -5,7 +5,7 @@ pub(crate) mod sealed {
 
     use verbless_queue::Cq;
 
-    use crate::context::core::Core;
+    use crate::context::core::{Core, CtxId};
     use crate::context::engine::Place;
     use crate::context::engines::AnyEngine;
     use crate::error::Result;
@@ -21,6 +21,18 @@ pub(crate) mod sealed {
 
         /// What runs the jobs of one work queue.
         fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine>;
+    }
+
+    /// What may be on a work queue.
+    pub trait Member {
+        /// Its number there; `None` if it never was on one.
+        fn member(&self) -> Option<CtxId>;
+    }
+
+    impl<C: Sealed + ?Sized> Member for C {
+        fn member(&self) -> Option<CtxId> {
+            Some(self.core().id())
+        }
     }
 }
 
@@ -38,6 +50,12 @@ pub trait Context: sealed::Sealed {
         self.core().workqs()
     }
 }
+
+/// What a work queue can be taken from: any [`Context`], and an instance of RDMA that was stopped
+/// while it was on one ([`RdmaBuilder`](crate::rdma::RdmaBuilder)).
+pub trait Removable: sealed::Member {}
+
+impl<C: Context + ?Sized> Removable for C {}
 
 #[cfg(test)]
 mod tests {

@@ -66,7 +66,7 @@ pub use event::{Event, Retrieve};
 pub use failure::{JobError, JobType};
 pub use job::Job;
 pub(crate) use job::sealed as job_sealed;
-pub use library::Context;
 pub(crate) use library::sealed;
+pub use library::{Context, Removable};
 pub use wait::Events;
 pub use workq::{WorkQ, WorkQBuilder};

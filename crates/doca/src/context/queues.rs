@@ -188,12 +188,8 @@ impl Queues {
     }
 
     /// Takes down the queues of a context, unless jobs for it are in flight.
-    pub(super) fn remove<C: Context + ?Sized>(
-        &mut self,
-        context: &C,
-        handle: &Handle,
-    ) -> Result<()> {
-        let (place, added) = self.find(context)?;
+    pub(super) fn remove(&mut self, id: CtxId, handle: &Handle) -> Result<()> {
+        let (place, added) = self.find(id)?;
         match added.engine.in_flight() {
             0 => {
                 self.take_out(place, Some(handle));
@@ -241,12 +237,9 @@ impl Queues {
         self.leave_if_unused(side as usize, handle);
     }
 
-    fn find<C: Context + ?Sized>(&mut self, context: &C) -> Result<(u32, &mut Added)> {
-        let place = self.place_of(context.core().id());
-        let found = place.and_then(|place| Some((place, self.at(place)?)));
-        found.ok_or_else(|| {
-            Error::plain(ErrorKind::NotFound, "the work queue is not on this context")
-        })
+    fn find(&mut self, id: CtxId) -> Result<(u32, &mut Added)> {
+        let place = self.place_of(id);
+        place.and_then(|place| Some((place, self.at(place)?))).ok_or_else(is_not_on_it)
     }
 
     /// Whether it is on a context.
@@ -256,7 +249,7 @@ impl Queues {
 
     /// Ends what is in flight for a context.
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
-        let place = self.find(context)?.0;
+        let place = self.find(context.core().id())?.0;
         let Self { near, far, sides, software, .. } = self;
         let added = at_place(near, far, place).expect("it was found");
         added.engine.abort(sides.get(added.side as usize).expect("a context is there"))?;
@@ -442,6 +435,11 @@ impl Queues {
     pub(super) fn clear_events(&self) -> Result<()> {
         self.sides.iter().try_for_each(Side::clear)
     }
+}
+
+#[cold]
+pub(super) fn is_not_on_it() -> Error {
+    Error::plain(ErrorKind::NotFound, "the work queue is not on this context")
 }
 
 fn at_place<'q>(

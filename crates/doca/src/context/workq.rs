@@ -8,8 +8,8 @@ use super::engine::Engine;
 use super::event::{Done, Event, Owner, Retrieve, Settled, Tag};
 use super::handle::Handle;
 use super::job::Job;
-use super::library::Context;
-use super::queues::{Plain, Queues};
+use super::library::{Context, Removable};
+use super::queues::{Plain, Queues, is_not_on_it};
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
 use crate::graph::plan::Graph;
@@ -178,25 +178,27 @@ impl WorkQ {
             && let Err(error) = self.arm()
         {
             // Its jobs would wake nobody.
-            self.queues.remove(context, &self.handle)?;
+            self.queues.remove(context.core().id(), &self.handle)?;
             return Err(error);
         }
         Ok(())
     }
 
-    /// Takes it from a context (`doca_ctx_workq_rm`). One that was dropped cannot be named, and
-    /// need not be: when its jobs have been retrieved, it is in the way of nothing.
+    /// Takes it from a context, or from an instance of RDMA that was stopped on it
+    /// (`doca_ctx_workq_rm`). One that was dropped cannot be named, and need not be: when its jobs
+    /// have been retrieved, it is in the way of nothing.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while jobs for it are in
     /// flight: retrieve them, [`abort`](WorkQ::abort) them first if they should end at once.
-    pub fn remove<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
-        if self.runs.need(context.core().id()) {
+    pub fn remove<C: Removable + ?Sized>(&mut self, context: &C) -> Result<()> {
+        let id = context.member().ok_or_else(is_not_on_it)?;
+        if self.runs.need(id) {
             let text =
                 "an instance of a graph in flight has jobs for the context: retrieve it first";
             return Err(Error::plain(ErrorKind::InUse, text));
         }
-        self.queues.remove(context, &self.handle)
+        self.queues.remove(id, &self.handle)
     }
 
     /// Ends what is in flight for a context: each of its jobs is retrieved once, as done if it was,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::instance::Instance;
 use super::properties::{Mtu, Properties, TransportType};
 use super::{Owned, Rdma};
-use crate::context::core::Core;
+use crate::context::core::{Core, CtxId};
+use crate::context::{Removable, sealed};
 use crate::device::Dev;
 use crate::error::{Refused, Result};
 use crate::types::AccessFlags;
@@ -86,7 +87,8 @@ impl RdmaBuilder {
         &self.properties
     }
 
-    /// Starts it (`doca_ctx_start`): it is in INIT. One that was stopped stays on its work queue.
+    /// Starts it (`doca_ctx_start`): it is in INIT. One that was stopped stays on its work queue,
+    /// unless it was [removed](crate::WorkQ::remove) from it meanwhile.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] for a property that the device, its port or the completion queue
@@ -117,6 +119,14 @@ impl RdmaBuilder {
         }
     }
 }
+
+impl sealed::Member for RdmaBuilder {
+    fn member(&self) -> Option<CtxId> {
+        self.stopped.as_ref().map(|(core, _)| core.id())
+    }
+}
+
+impl Removable for RdmaBuilder {}
 
 impl fmt::Debug for RdmaBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 
 use super::job::{Operation, RdmaJob};
-use super::properties::MAX_SGES;
+use super::properties::{MAX_SGES, MOST_BYTES};
 use crate::buffer::{Buf, Link};
 use crate::context::failure::JobType;
 use crate::device::Dev;
@@ -22,11 +22,22 @@ const fn invalid(text: &'static str) -> Error {
 pub(super) struct Sges {
     list: [Sge; MAX_SGES],
     count: usize,
+    /// Bytes of the buffers; the entries have [`MOST_BYTES`] of them.
+    bytes: u64,
 }
 
 impl Sges {
     pub(super) fn as_slice(&self) -> &[Sge] {
         &self.list[..self.count]
+    }
+
+    const NONE: Self = Self { list: [Sge::new(0, 0, Lkey(0)); MAX_SGES], count: 0, bytes: 0 };
+
+    /// Adds a buffer.
+    fn add(&mut self, address: u64, length: u64, lkey: Lkey) -> Result<()> {
+        let named = length.min(MOST_BYTES.saturating_sub(self.bytes));
+        self.bytes = self.bytes.saturating_add(length);
+        self.push(address, named, lkey)
     }
 
     fn push(&mut self, address: u64, length: u64, lkey: Lkey) -> Result<()> {
@@ -101,8 +112,10 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, 
             too_long: "the chain has more buffers than a job takes: send_buf_chain_len",
         },
     };
-    let (sges, bytes) = gather(local, dev, &rule)?;
-    if bytes > limits.longest {
+    let sges = gather(local, dev, &rule)?;
+    let bytes = sges.bytes;
+    // A receive may have more room than the longest message needs.
+    if bytes > limits.longest && job.operation != Operation::Receive {
         let text = "the job has more bytes than a message may have: max_message_size, or 2 GiB";
         return Err(invalid(text));
     }
@@ -152,10 +165,9 @@ struct Rule {
     too_long: &'static str,
 }
 
-/// The memory of this side, and its bytes.
-fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &Rule) -> Result<(Sges, u64)> {
-    let mut sges = Sges { list: [Sge::new(0, 0, Lkey(0)); MAX_SGES], count: 0 };
-    let mut bytes = 0u64;
+/// The memory of this side.
+fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &Rule) -> Result<Sges> {
+    let mut sges = Sges::NONE;
     for (number, link) in buffer.iter().flat_map(|buffer| buffer.chain()).enumerate() {
         if number as u32 == rule.most {
             return Err(invalid(rule.too_long));
@@ -165,11 +177,9 @@ fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &Rule) -> Result<(Sges, u64)> {
             Part::Data => link.data(),
             Part::Rest => link.rest(),
         };
-        bytes = bytes.saturating_add(length);
-        // More than a message is refused below.
-        sges.push(address, length.min(1 << 31), lkey)?;
+        sges.add(address, length, lkey)?;
     }
-    Ok((sges, bytes))
+    Ok(sges)
 }
 
 /// The key of local memory, if a job may have it.
@@ -219,6 +229,26 @@ pub(super) fn remember(job: &RdmaJob, dev: &Dev) {
         let chunk = buffer.first().chunk();
         if let Some(key) = chunk.key(dev) {
             buffer.remember(chunk.reach_by(key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entries_of_a_chain_name_two_gibibytes_and_are_no_more_than_its_buffers_but_one_alone() {
+        const LONG: u64 = 3 << 30;
+        for lengths in [&[LONG][..], &[60, LONG, LONG], &[LONG, 60], &[0, LONG, 1], &[1 << 31]] {
+            let mut sges = Sges::NONE;
+            for &length in lengths {
+                sges.add(0x1000, length, Lkey(7)).unwrap();
+            }
+            let named: u64 = sges.as_slice().iter().map(|sge| u64::from(sge.length)).sum();
+            assert_eq!(named, MOST_BYTES, "{lengths:?}");
+            assert_eq!(sges.bytes, lengths.iter().sum::<u64>());
+            assert!(sges.as_slice().len() <= lengths.len().max(2), "{lengths:?}");
         }
     }
 }

@@ -132,9 +132,9 @@ impl RdmaEngine {
                 break;
             }
         }
-        let known_to = |taken| if taken && self.limits.longest >= LONG { device } else { NOBODY };
+        let known_to = |taken| if taken { device } else { NOBODY };
         let connected = word.state() == RdmaState::Connected;
-        self.sends_to = known_to(connected);
+        self.sends_to = known_to(connected && self.limits.longest >= LONG);
         self.receives_to = known_to(connected || word.state() == RdmaState::Init);
         self.known = word;
         match word.state() {

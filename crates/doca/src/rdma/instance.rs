@@ -228,8 +228,8 @@ impl Instance {
         Ok(live.descriptor)
     }
 
-    pub(super) fn connect(&self, bytes: &[u8]) -> Result<()> {
-        let mut inner = self.inner();
+    /// Whether it can be connected to a peer with this descriptor.
+    fn may_connect(&self, inner: &Inner, peer: &Fields) -> Result<()> {
         let refuse = |text| Err(Error::plain(ErrorKind::BadState, text));
         match self.word().state() {
             RdmaState::Init => {}
@@ -243,19 +243,36 @@ impl Instance {
                 );
             }
         }
-        let peer = parse(bytes)?;
         if inner.seen.contains(&peer.nonce) {
             let text = "the instance was connected by this descriptor before: have the peer stop, \
                         start, and export again";
             return Err(Error::plain(ErrorKind::InvalidValue, text));
         }
+        Ok(())
+    }
+
+    pub(super) fn connect(&self, bytes: &[u8]) -> Result<()> {
+        let peer = parse(bytes)?;
+        let mut inner = self.inner();
+        self.may_connect(&inner, &peer)?;
         let options = inner.properties.options();
+        let control = self.live(&mut inner)?.control.clone();
+        drop(inner);
+        // The kernel may ask the network for the peer, and wait for an answer. Who exports, aborts
+        // or removes the instance meanwhile does not wait for it.
         let domain = self.dev.domain();
-        let live = self.live(&mut inner)?;
-        if let Err(error) = live.control.connect(domain, &peer.address, &options) {
-            if !live.control.is_in_init().unwrap_or(false) {
+        let way = control.way_to(domain, &peer.address, &options)?;
+        let mut inner = self.inner();
+        self.may_connect(&inner, &peer)?;
+        if !inner.live.as_ref().is_some_and(|live| live.control.is(&control)) {
+            let text = "the instance was taken from its work queue while the way to the peer was \
+                        looked for: exchange new descriptors";
+            return Err(Error::plain(ErrorKind::BadState, text));
+        }
+        if let Err(error) = control.connect_by(domain, &way) {
+            if !control.is_in_init().unwrap_or(false) {
                 // It is half way: what is posted comes back, and the peer reaches it no more.
-                let _refused = live.control.to_error();
+                let _refused = control.to_error();
                 self.set_state(RdmaState::Error);
             }
             return Err(error.into());
@@ -271,10 +288,9 @@ impl Instance {
         let moved =
             self.word.compare_exchange(init.0, connected.0, Ordering::AcqRel, Ordering::Acquire);
         if moved.is_err() {
-            return refuse(
-                "the connection failed while it was made, by what the peer sent: stop the \
-                 instance, start it again, and exchange new descriptors",
-            );
+            let text = "the connection failed while it was made, by what the peer sent: stop the \
+                        instance, start it again, and exchange new descriptors";
+            return Err(Error::plain(ErrorKind::BadState, text));
         }
         Ok(())
     }

@@ -71,6 +71,42 @@
 //! again, and exchange new descriptors; the work queue stays with it, and so do its properties. The
 //! other side does the same. A descriptor from before leads nowhere.
 //!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # use verbless_doca::{Error, WorkQ};
+//! use verbless_doca::Retrieve;
+//! use verbless_doca::rdma::{Rdma, RdmaBuilder};
+//!
+//! /// Ends the connection: all that is in flight comes back, done or failed.
+//! fn end(rdma: Rdma, workq: &mut WorkQ) -> Result<RdmaBuilder, Error> {
+//!     let stopped = rdma.stop()?;
+//!     while workq.in_flight() > 0 {
+//!         match workq.retrieve_within(None) {
+//!             Ok(_) | Err(Retrieve::IoFailed(_)) => {} // drops the event, and its buffers
+//!             Err(why) => return Err(why.into()),
+//!         }
+//!     }
+//!     Ok(stopped)
+//! }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dev = doc::dev();
+//! # let mut workq = WorkQ::new(16)?;
+//! # let rdma = Rdma::builder(&dev).start()?;
+//! # workq.add(&rdma)?;
+//! # workq.submit(rdma.receive(None))?;
+//! let rdma = end(rdma, &mut workq)?.start()?; // in INIT: to be exported and connected
+//! # workq.submit(rdma.receive(None))?;
+//! let stopped = end(rdma, &mut workq)?;
+//! workq.remove(&stopped)?; // or for good
+//! # workq.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Who has nothing in flight but receives does not learn that the peer is gone: nothing on the wire
+//! tells it. Have the connection by which the descriptors came tell, or send now and then: an empty
+//! message needs no buffer, and fails with [`ErrorKind::TimeOut`] when nobody answers.
+//!
 //! # Work queues
 //! An instance takes one work queue. A work queue takes many instances, whose completions on one
 //! device come in one completion queue. Only an instance that is exported or connected before it is

@@ -230,9 +230,12 @@ pub(super) fn max_message_size(dev: &Dev) -> u64 {
     1 << dev.caps().log_max_message
 }
 
-/// Bytes of a job at most.
+/// Bytes of a message at most, whatever the device takes.
+pub(super) const MOST_BYTES: u64 = 1 << 31;
+
+/// Bytes of a job at most, but for the room of a receive.
 pub(super) fn longest(dev: &Dev) -> u64 {
-    max_message_size(dev).min(1 << 31)
+    max_message_size(dev).min(MOST_BYTES)
 }
 
 pub(super) fn transport_type_supported(_: &Dev, transport_type: TransportType) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Devices of the model in this process.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod held;
 pub(crate) mod rdma;
 
 use std::sync::Arc;

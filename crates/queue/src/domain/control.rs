@@ -24,7 +24,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
-use verbless_command::Error;
+use verbless_command::{Error, Mtu, Path};
 use verbless_prm::QpState;
 
 use super::connect::ConnectOptions;
@@ -51,6 +51,15 @@ pub struct QpQueues<S: Service = Rc> {
 #[derive(Clone)]
 pub struct QpControl {
     device: DeviceSide,
+}
+
+/// The way from a queue pair to a peer, as [`QpControl::way_to`] found it.
+#[derive(Debug)]
+pub struct Way {
+    peer: PeerAddress,
+    options: ConnectOptions,
+    path: Path,
+    mtu: Mtu,
 }
 
 impl<S: Service> Qp<S> {
@@ -118,8 +127,32 @@ impl QpControl {
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<(), Error> {
+        self.connect_by(domain, &self.way_to(domain, peer, options)?)
+    }
+
+    /// Finds the way to `peer`. The kernel may ask the network for it and wait for an answer; no
+    /// lock is held meanwhile.
+    ///
+    /// # Errors
+    /// The way was not found. Nothing has changed.
+    pub fn way_to(
+        &self,
+        domain: &Domain,
+        peer: &PeerAddress,
+        options: &ConnectOptions,
+    ) -> Result<Way, Error> {
+        let (path, mtu) = domain.way(self.qpn(), peer, options)?;
+        Ok(Way { peer: *peer, options: *options, path, mtu })
+    }
+
+    /// [`QpControl::connect`] by a way that is found.
+    ///
+    /// # Errors
+    /// The device's refusal. Nothing has changed if it refused RTR.
+    pub fn connect_by(&self, domain: &Domain, way: &Way) -> Result<(), Error> {
         let mut device = self.device.lock();
-        let steps = domain.steps(device.object(), peer, options)?;
+        let (peer, options) = (&way.peer, &way.options);
+        let steps = domain.steps_over(device.object(), way.path, way.mtu, peer, options);
         device.object_mut().to_rtr(&steps.rtr)?;
         device.object_mut().to_rts(&steps.rts)
     }
@@ -130,6 +163,11 @@ impl QpControl {
     /// The device's refusal.
     pub fn to_error(&self) -> Result<(), Error> {
         self.device.lock().object_mut().to_error()
+    }
+
+    /// Whether it is of the same queue pair.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.device.0, &other.device.0)
     }
 
     /// Whether it is in INIT, where [`QpControl::connect`] takes it from.

@@ -7,7 +7,8 @@
 use verbless_command::{Error, Gid, Path, ServiceType};
 use verbless_devx::LinkLayer;
 
-use super::connect::{ConnectOptions, path_mtu};
+use super::connect::ConnectOptions;
+use super::path::path_mtu;
 use super::peer::PeerAddress;
 use super::protection::Domain;
 use super::queues::Qp;

@@ -40,6 +40,7 @@ mod key;
 mod loopback;
 mod on_device;
 mod pages;
+mod path;
 mod peer;
 mod pool;
 mod protection;
@@ -50,7 +51,7 @@ mod transitions;
 
 pub use builder::DomainBuilder;
 pub use connect::ConnectOptions;
-pub use control::{QpControl, QpQueues};
+pub use control::{QpControl, QpQueues, Way};
 pub use datagram::DatagramOptions;
 pub use ethernet::{Rq, RqConfig, Sq, SqConfig};
 pub use foreign::{ImportedRegion, SharedRegion};

@@ -4,7 +4,7 @@ use verbless_doca::rdma::{Rdma, RdmaOpcode, RdmaState};
 use verbless_doca::{AccessFlags, ErrorKind, JobType};
 
 use super::pair::{End, connect, connected, ends, rights, works};
-use super::{refusal, refused_job};
+use super::{map, refusal, refused_job};
 use crate::case::cases;
 use crate::need::ATOMICS;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
@@ -20,6 +20,7 @@ cases!(
     atomics_change_the_word_and_yield_what_it_was [ATOMICS],
     chains_are_gathered_and_scattered,
     a_receive_counts_from_its_datas_begin_to_its_end,
+    a_receive_has_more_room_than_the_longest_message_needs,
     lengths_of_the_other_sides_buffers_are_ignored,
     what_a_job_may_not_have_is_refused_and_changes_nothing,
     receives_are_taken_before_the_connection_and_nothing_else,
@@ -222,6 +223,33 @@ fn a_receive_counts_from_its_datas_begin_to_its_end(lab: &Lab) -> Result<(), Sto
     let came = b.done()?.local.ok_or_else(|| Stop::fail("the receive's buffer"))?;
     ensure_eq!((came.data(), came.data_len()), (b.map.address() + 1050, 150), "its data");
     ensure!(came.to_vec()? == pattern(4, 150), "other bytes arrived");
+    Ok(())
+}
+
+fn a_receive_has_more_room_than_the_longest_message_needs(lab: &Lab) -> Result<(), Stop> {
+    let all = rights(lab)?;
+    let dev = super::open(lab, lab.other_info())?;
+    let longest = Rdma::max_message_size(&dev)?.min(2 << 30);
+    let count = Rdma::max_recv_buf_chain_len(&dev)?;
+    let mut both = ends(lab, all, all, |builder| builder.recv_buf_chain_len(count))?;
+    connect(&both)?;
+    let [a, b] = &mut both;
+    // The same memory again and again.
+    let length = longest / u64::from(count) + 1;
+    let memory = map(&b.dev, length as usize, AccessFlags::LOCAL_READ_WRITE)?;
+    let piece = || b.inventory.buf_by_addr(&memory, memory.address(), length);
+    let mut room = piece()?;
+    for _ in 1..count {
+        room.link(piece()?).map_err(|refused| refused.error)?;
+    }
+    let job = b.rdma()?.receive(Some(room));
+    b.submit(job)?;
+    a.fill(0, &pattern(4, 700))?;
+    let job = a.rdma()?.send(a.data(0, 700)?);
+    a.perform(job)?;
+    let room = b.done()?.local.ok_or_else(|| Stop::fail("the receive's buffers"))?;
+    ensure_eq!(room.chain_len(), count as usize, "buffers");
+    ensure!(room.chain_to_vec()? == pattern(4, 700), "other bytes arrived");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Permissions, states and recovery of DOCA RDMA.
 
 use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaJob, RdmaState, TransportType};
-use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve};
+use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve, WorkQ};
 
 use super::pair::{End, RIGHTS, connect, connected, ends, rights, works};
 use super::{map, refusal, refused_job};
@@ -19,6 +19,7 @@ cases!(
     a_message_longer_than_its_receive_fails_on_both_sides,
     a_send_without_a_receive_fails_when_it_was_tried_as_often_as_set,
     a_stopped_instance_gives_each_job_back_and_connects_again,
+    a_stopped_instance_is_removed_and_goes_to_another_work_queue,
     an_old_descriptor_leads_nowhere,
     an_altered_descriptor_is_refused,
     an_instance_that_is_connected_before_it_has_a_work_queue_works,
@@ -232,6 +233,25 @@ fn a_stopped_instance_gives_each_job_back_and_connects_again(lab: &Lab) -> Resul
         works(&mut both)?;
     }
     Ok(())
+}
+
+fn a_stopped_instance_is_removed_and_goes_to_another_work_queue(lab: &Lab) -> Result<(), Stop> {
+    let mut both = connected(lab)?;
+    let [a, b] = &mut both;
+    let job = a.rdma()?.receive(a.room(1000, 64)?);
+    a.submit(job)?;
+    let rdma = a.rdma.take().ok_or_else(|| Stop::fail("the instance is stopped"))?;
+    let stopped = rdma.stop().map_err(|refused| refused.error)?;
+    ensure_eq!(refusal(a.workq.remove(&stopped))?, ErrorKind::InUse, "with a job in flight");
+    flushed(a, 1)?;
+    a.workq.remove(&stopped)?;
+    ensure_eq!(refusal(a.workq.remove(&stopped))?, ErrorKind::NotFound, "once more");
+    a.rdma = Some(stopped.start().map_err(|refused| refused.error)?);
+    a.workq = WorkQ::new(8)?;
+    a.workq.add(a.rdma.as_ref().ok_or_else(|| Stop::fail("no instance"))?)?;
+    b.restart()?;
+    connect(&both)?;
+    works(&mut both)
 }
 
 fn an_old_descriptor_leads_nowhere(lab: &Lab) -> Result<(), Stop> {

@@ -1,0 +1,143 @@
+//! Connecting: the kernel looks for the peer, and may take its time, or not find it.
+
+mod support;
+
+use verbless_doca::rdma::RdmaState;
+use verbless_doca::{ErrorKind, WorkQ};
+use verbless_model::Ioctl;
+
+use support::held::Hold;
+use support::rdma::{End, all, connect, ends_of, kind, opened};
+
+const PROFILE: &str = "bluefield3 on Ethernet";
+const ETIMEDOUT: i32 = 110;
+
+#[test]
+fn a_peer_that_is_not_found_leaves_everything_as_it_was() {
+    let (model, backend) = support::disturbable(PROFILE);
+    let mut ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
+    let [a, b] = &mut ends;
+    a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(5)).unwrap();
+    let (ours, theirs) = (a.rdma().export().unwrap(), b.rdma().export().unwrap());
+    let before = model.counts(0);
+    for _ in 0..3 {
+        model.fail_ioctl(0, Ioctl::named("CREATE_AH").unwrap(), 1, ETIMEDOUT);
+        let error = a.rdma().connect(theirs).unwrap_err();
+        assert!(error.to_string().contains("nobody answered"), "{error}");
+        assert_eq!(a.rdma().state(), RdmaState::Init);
+        assert_eq!(a.rdma().export().unwrap(), ours);
+        assert_eq!(kind(a.workq.submit(a.rdma().send(None))), ErrorKind::NotConnected);
+        assert_eq!((model.counts(0), a.workq.in_flight()), (before, 1));
+    }
+    // Nothing of it counts as used, and the receive is where it was.
+    a.rdma().connect(theirs).unwrap();
+    b.rdma().connect(ours).unwrap();
+    let bytes = b.fill(0, 64, 1);
+    b.workq.submit(b.rdma().send(b.data(0, 64))).unwrap();
+    let done = a.done();
+    assert_eq!((done.user_data.0, done.local.unwrap().to_vec().unwrap()), (5, bytes));
+    b.done();
+}
+
+/// Two ends that are not connected, and what holds a thread that connects.
+fn held() -> (Hold, [End; 2]) {
+    let (hold, backend) = Hold::of(support::disturbable(PROFILE).1);
+    let ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
+    for end in &ends {
+        end.rdma().export().unwrap();
+    }
+    (hold, ends)
+}
+
+#[test]
+fn nobody_waits_for_an_instance_whose_peer_is_looked_for() {
+    let (hold, mut ends) = held();
+    let theirs = ends[1].rdma().export().unwrap();
+    let [a, _] = &mut ends;
+    let End { workq, rdma: Some(rdma), map, inventory, .. } = a else { panic!("it is started") };
+    let room = inventory.buf_by_addr(map, map.address(), 64).unwrap();
+    let connected = hold.during(
+        || rdma.connect(theirs),
+        || {
+            assert_eq!(rdma.state(), RdmaState::Init);
+            rdma.export().unwrap();
+            workq.submit(rdma.receive(Some(room))).unwrap();
+        },
+    );
+    connected.unwrap();
+    let ours = ends[0].rdma().export().unwrap();
+    ends[1].rdma().connect(ours).unwrap();
+    let [a, b] = &mut ends;
+    b.workq.submit(b.rdma().send(b.data(0, 8))).unwrap();
+    a.done();
+    b.done();
+}
+
+#[test]
+fn an_instance_that_is_given_up_while_its_peer_is_looked_for_is_not_connected() {
+    for removed in [false, true] {
+        let (hold, mut ends) = held();
+        let theirs = ends[1].rdma().export().unwrap();
+        let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };
+        let refused = hold.during(
+            || rdma.connect(theirs),
+            || match removed {
+                true => workq.remove(rdma).unwrap(),
+                false => workq.abort(rdma).unwrap(),
+            },
+        );
+        assert_eq!(kind(refused), ErrorKind::BadState);
+        assert_eq!(rdma.state(), RdmaState::Error);
+        if removed {
+            workq.add(rdma).unwrap_err();
+        }
+        ends.iter_mut().for_each(End::restart);
+        if removed {
+            let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else { panic!("as above") };
+            workq.add(rdma).unwrap();
+        }
+        connect(&ends);
+        let [a, b] = &mut ends;
+        b.workq.submit(b.rdma().receive(None)).unwrap();
+        a.workq.submit(a.rdma().send(None)).unwrap();
+        a.done();
+        b.done();
+    }
+}
+
+#[test]
+fn an_instance_that_changed_its_work_queue_while_its_peer_was_looked_for_is_not_connected() {
+    let (hold, backend) = Hold::of(support::disturbable(PROFILE).1);
+    let mut ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
+    let theirs = ends[1].rdma().export().unwrap();
+    let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };
+    let mut other = WorkQ::new(4).unwrap();
+    // It was not exported, so that nobody knows the queue pair that goes with the work queue.
+    let refused = hold.during(
+        || rdma.connect(theirs),
+        || {
+            workq.remove(rdma).unwrap();
+            other.add(rdma).unwrap();
+        },
+    );
+    assert_eq!(kind(refused), ErrorKind::BadState);
+    assert_eq!(rdma.state(), RdmaState::Init);
+    rdma.connect(theirs).unwrap();
+}
+
+#[test]
+fn of_two_threads_that_connect_an_instance_one_does() {
+    let (hold, mut ends) = held();
+    let theirs = ends[1].rdma().export().unwrap();
+    let End { rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };
+    let ours = rdma.export().unwrap();
+    let refused = hold.during(|| rdma.connect(ours), || rdma.connect(theirs).unwrap());
+    assert_eq!(kind(refused), ErrorKind::BadState);
+    assert_eq!(rdma.state(), RdmaState::Connected);
+    ends[1].rdma().connect(ours).unwrap();
+    let [a, b] = &mut ends;
+    b.workq.submit(b.rdma().receive(None)).unwrap();
+    a.workq.submit(a.rdma().send(None)).unwrap();
+    a.done();
+    b.done();
+}

@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use verbless_devx::Backend;
+use verbless_doca::context::Retrieve;
 use verbless_doca::rdma::{Rdma, RdmaDone, RdmaJob};
 use verbless_doca::{
     AccessFlags, Buf, Dev, DevInfo, Event, Inventory, Memory, Mmap, UserData, WorkQ,
@@ -82,13 +83,13 @@ macro_rules! operations {
             #[inline(never)]
             fn measured_pair(workq: &mut WorkQ, rdma: &Rdma) {
                 for number in 0..ROUND as u64 {
-                    let retrieved = workq.progress_retrieve();
-                    let Ok(Event::Rdma(RdmaDone { user_data, local, remote, .. })) = retrieved
-                    else {
-                        unexpected();
+                    let bufs = match workq.progress_retrieve() {
+                        Ok(Event::Rdma(RdmaDone { user_data, local, remote, .. })) => {
+                            in_order(user_data, number);
+                            (local, remote)
+                        }
+                        other => unexpected(other),
                     };
-                    in_order(user_data, number);
-                    let bufs = (local, remote);
                     if let Err(refused) = workq.submit(job(rdma, bufs).user_data(number)) {
                         panic!("there is room: {refused}");
                     }
@@ -175,8 +176,8 @@ fn in_order(user_data: UserData, number: u64) {
 
 #[cold]
 #[inline(never)]
-fn unexpected() -> ! {
-    panic!("the model is idle, and no job failed")
+fn unexpected(other: std::result::Result<Event, Retrieve>) -> ! {
+    panic!("the model is idle, and no job failed: {other:?}")
 }
 
 /// It is the same for all operations, and a linker would make one function of eight.

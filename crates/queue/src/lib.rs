@@ -71,7 +71,7 @@ pub use verbless_ring::{
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, CqCleaner, Cqe, RequestId};
-pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
+pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe, ReceiveCqe};
 pub use domain::{
     ConnectOptions, Cq, CqConfig, CqTarget, DatagramOptions, Domain, DomainBuilder, ImportedRegion,
     IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues, ReceiveHalf, Rq,

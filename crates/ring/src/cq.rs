@@ -185,6 +185,12 @@ impl CompletionQueue {
         self.look().is_not_ours()
     }
 
+    /// Whether receives of shared receive queues complete here.
+    #[inline(always)]
+    pub(crate) fn claims_receives(&self) -> bool {
+        self.claims.load(Ordering::Relaxed)
+    }
+
     /// Looks at the next entry.
     #[inline(always)]
     pub(crate) fn look(&self) -> Look<'_> {
@@ -248,7 +254,7 @@ impl CompletionQueue {
     fn read_other(&mut self) -> Cqe {
         let look = self.look();
         let mut cqe = Cqe::read(&look);
-        if cqe.is_receive() && self.claims.load(Ordering::Relaxed) {
+        if cqe.is_receive() && self.claims_receives() {
             cqe.request.opcode_qpn = U32::from_bytes(look.claim().to_ne_bytes());
         }
         match cqe.opcode() {

@@ -19,12 +19,14 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use verbless_prm::hot::CqeUserIndex;
+use core::marker::PhantomData;
 
-use crate::completion::{Completion, CompletionError, Malformed, malformed};
+use verbless_prm::hot::{CqeUserIndex, cqe_opcode};
+
+use crate::completion::{Completion, CompletionError, Malformed, Operation, malformed};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::qp::{QueuePair, ReceiveQueue, ReceiveSide, SendQueue};
-use crate::ring::{LayoutError, Look};
+use crate::ring::{LayoutError, Look, RETIRED};
 use crate::service::Service;
 use crate::shared::SharedReceiveQueue;
 use crate::types::Qpn;
@@ -69,7 +71,67 @@ impl PlainCqe<'_> {
     }
 }
 
+/// A receive's good CQE without data of its own, of a queue pair that has receives of its own.
+pub struct ReceiveCqe<'r> {
+    request: RequestId,
+    operation: Operation,
+    outcome: Outcome,
+    look: PhantomData<Look<'r>>,
+}
+
+impl ReceiveCqe<'_> {
+    /// Which receive it is of.
+    #[inline(always)]
+    pub fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// The user index that its queue was created with, 24 bits.
+    #[inline(always)]
+    pub fn user_index(&self) -> u32 {
+        CqeUserIndex::from_bits(self.outcome.user_index.get()).srqn_uidx()
+    }
+
+    /// What the peer has sent.
+    #[inline(always)]
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// Bytes that came, or that were written.
+    #[inline(always)]
+    pub fn byte_len(&self) -> u32 {
+        self.outcome.byte_count.get()
+    }
+
+    /// The peer's immediate, if one came.
+    #[inline(always)]
+    pub fn immediate(&self) -> Option<u32> {
+        let has = matches!(self.operation, Operation::ReceiveImm | Operation::ReceiveWriteImm);
+        has.then(|| self.outcome.immediate.get())
+    }
+}
+
 impl CompletionQueue {
+    /// The next CQE if it is a receive's good one, as [`CompletionQueue::peek_plain`] of sends.
+    /// `None` also where receives of shared receive queues complete.
+    #[inline(always)]
+    pub fn peek_receive(&self) -> Option<ReceiveCqe<'_>> {
+        let look = self.look();
+        let operation = match look.plain_opcode() {
+            cqe_opcode::RESPONDER_SEND => Operation::Receive,
+            cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm,
+            cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm,
+            _ => return None,
+        };
+        let request = RequestId::read(&look);
+        if request.opcode_qpn.get() == RETIRED || self.claims_receives() {
+            return None;
+        }
+        let outcome = Outcome::read(&look);
+        Some(ReceiveCqe { request, operation, outcome, look: PhantomData })
+    }
+
     /// The next CQE if it is a requester's good one without data, to be looked at: it stays in the
     /// queue until [`CompletionQueue::pass`]. `None` also if there is another CQE or none.
     #[inline(always)]
@@ -78,9 +140,9 @@ impl CompletionQueue {
         look.is_plain_request().then(|| PlainCqe { request: RequestId::read(&look), look })
     }
 
-    /// Steps over the CQE that was [peeked](CompletionQueue::peek_plain) at: its queue has
-    /// [settled](SendQueue::settle) it. Not without one: what the device writes there next would be
-    /// passed over.
+    /// Steps over the CQE that was [peeked](CompletionQueue::peek_plain) at: its queue has settled
+    /// it, a [request](SendQueue::settle) or a [receive](QueuePair::settle_receive). Not without
+    /// one: what the device writes there next would be passed over.
     #[inline(always)]
     pub fn pass(&mut self) {
         self.step();
@@ -95,6 +157,15 @@ impl<S: Service> SendQueue<S> {
     #[inline(always)]
     pub fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
         self.succeed_with(request, cookie)
+    }
+}
+
+impl<S: Service> QueuePair<S> {
+    /// Whether the CQE says that the receive of this cookie, the oldest, is done; then frees its
+    /// slot. Else nothing has changed.
+    #[inline(always)]
+    pub fn settle_receive(&mut self, request: RequestId, cookie: u64) -> bool {
+        self.receive.settle(request, cookie)
     }
 }
 

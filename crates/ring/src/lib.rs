@@ -52,7 +52,7 @@ pub mod wr;
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, CqCleaner, Cqe, RequestId};
-pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
+pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe, ReceiveCqe};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 pub use service::{Eth, Rc, Uc, Ud};

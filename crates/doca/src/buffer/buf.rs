@@ -160,14 +160,14 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
-    /// All from the dataroom's begin on, if it is known to be memory of a peer of this device; the
-    /// key is the remote one.
+    /// All from the dataroom's begin on, if it is known to be memory of a peer of the device that
+    /// these [readers](Reach::reader_of_peer) are; the key is the remote one.
     #[inline(always)]
-    pub(crate) fn rest_of_peer(&self, device: u64) -> Option<Room> {
+    pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<Room> {
         let element = self.element();
         let Reach { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
-        (reader == device | Reach::PEER).then_some(Room { address, length, lkey })
+        (reader == peers).then_some(Room { address, length, lkey })
     }
 
     /// The datarooms become the first `length` bytes of what is from their begins on, in order.

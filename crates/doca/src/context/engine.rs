@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use verbless_queue::{Cqe, PlainCqe, RequestId};
+use verbless_queue::{Cqe, ReceiveCqe, RequestId};
 
 use super::event::{Done, Settled, Tag};
 use super::side::Side;
@@ -33,15 +33,15 @@ pub trait Engine: Send {
     /// Here stands what is open code in programs: no more than what most jobs need, and no call
     /// that yields the job.
     #[inline(always)]
-    fn succeed(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
-        let _ = cqe;
+    fn succeed(&mut self, request: RequestId) -> Option<Done> {
+        let _ = request;
         None
     }
 
-    /// The same for engines that the way of most programs has no room for: the event is written
-    /// where it is needed, and whose it is comes back.
-    fn settle(&mut self, request: RequestId, into: &mut Settled) -> Option<Tag> {
-        let _ = (request, into);
+    /// The same of a receive's good CQE: the event is written where it is needed, and whose it is
+    /// comes back.
+    fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
+        let _ = (cqe, into);
         None
     }
 

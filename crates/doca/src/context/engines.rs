@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use verbless_queue::{Cqe, PlainCqe, RequestId};
+use verbless_queue::{Cqe, ReceiveCqe, RequestId};
 
 use super::engine::Engine;
 use super::event::{Done, Settled, Tag};
@@ -71,17 +71,16 @@ macro_rules! engines {
 
         impl Engine for AnyEngine {
             #[inline(always)]
-            fn succeed(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+            fn succeed(&mut self, request: RequestId) -> Option<Done> {
                 match self {
-                    $(Self::$name(engine) => engine.succeed(cqe),)*
+                    $(Self::$name(engine) => engine.succeed(request),)*
                     Self::None => None,
                 }
             }
 
-            #[inline(never)]
-            fn settle(&mut self, request: RequestId, into: &mut Settled) -> Option<Tag> {
+            fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
                 match self {
-                    $(Self::$name(engine) => engine.settle(request, into),)*
+                    $(Self::$name(engine) => engine.receive(cqe, into),)*
                     Self::None => None,
                 }
             }

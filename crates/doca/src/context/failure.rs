@@ -1,10 +1,11 @@
 //! What sorts of jobs there are, and why they fail.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::num::NonZeroU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use verbless_queue::Status;
 use verbless_queue::completion::Failure;
+use verbless_queue::{Qpn, Status, WqeIndex};
 
 use crate::error::{Error, ErrorKind};
 
@@ -50,14 +51,17 @@ pub enum JobType {
 
 /// Why a job failed.
 ///
-/// It is `Copy`: events that had something to drop would cost each job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// It is `Copy`, and of two words: events that had something to drop, or were longer, would cost
+/// each job.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobError {
-    kind: ErrorKind,
-    cause: Cause,
+    /// The number of its kind, and above it what is known of it, a [`Cause`] by its number.
+    head: NonZeroU64,
+    /// The rest of a failure.
+    rest: u64,
 }
 
-/// What is known of it.
+/// What is known of a job's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Unknown,
@@ -66,57 +70,150 @@ enum Cause {
     Told(&'static str),
 }
 
+/// Where in the words of a [`JobError`] its parts are: the bits above which each is.
+mod at {
+    // Of the head.
+    pub(super) const CAUSE: u32 = 8;
+    pub(super) const STATUS: u32 = 16;
+    pub(super) const OTHER: u32 = 24;
+    pub(super) const VENDOR: u32 = 32;
+    pub(super) const INDEX: u32 = 40;
+    pub(super) const RECEIVE: u32 = 56;
+    /// Of the rest; the number of the queue pair is below.
+    pub(super) const USER: u32 = 32;
+}
+
+const DEVICE: u64 = 1;
+const TOLD: u64 = 2;
+
+/// The statuses of failures, by the numbers that stand for them here; [`Status::Other`] is behind.
+const STATUSES: [Status; 13] = [
+    Status::LocalLength,
+    Status::LocalQpOperation,
+    Status::LocalProtection,
+    Status::Flushed,
+    Status::MemoryWindowBind,
+    Status::BadResponse,
+    Status::LocalAccess,
+    Status::RemoteInvalidRequest,
+    Status::RemoteAccess,
+    Status::RemoteOperation,
+    Status::TransportRetryExceeded,
+    Status::RnrRetryExceeded,
+    Status::RemoteAborted,
+];
+
 /// Texts that are kept at most; there is one for each way in which contexts gave up.
 const TEXTS: usize = 256;
 
-/// Keeps a text for good, once; `None` if there are too many.
-fn keep(text: String) -> Option<&'static str> {
-    static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(same) = kept.iter().find(|kept| **kept == text) {
-        return Some(same);
+static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+fn kept() -> MutexGuard<'static, Vec<&'static str>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a text for good, once, and says where; `None` if there are too many.
+fn keep(text: String) -> Option<usize> {
+    let mut kept = kept();
+    if let Some(at) = kept.iter().position(|kept| **kept == text) {
+        return Some(at);
     }
     (kept.len() < TEXTS).then(|| {
         kept.push(text.leak());
-        kept[kept.len() - 1]
+        kept.len() - 1
     })
 }
 
 impl JobError {
     pub(crate) const fn new(kind: ErrorKind) -> Self {
-        Self { kind, cause: Cause::Unknown }
+        Self::of_words(kind, 0, 0)
+    }
+
+    /// The bits of `cause` do not reach those of the kind.
+    const fn of_words(kind: ErrorKind, cause: u64, rest: u64) -> Self {
+        let head = match NonZeroU64::new(cause | kind.number() as u64) {
+            Some(head) => head,
+            // No kind has the number 0.
+            None => NonZeroU64::MIN,
+        };
+        Self { head, rest }
+    }
+
+    fn of_failure(kind: ErrorKind, failure: &Failure) -> Self {
+        let (status, other) = match failure.status {
+            Status::Other(other) => (STATUSES.len(), other),
+            known => (STATUSES.iter().position(|it| *it == known).unwrap_or(0), 0),
+        };
+        let head = DEVICE << at::CAUSE
+            | (status as u64) << at::STATUS
+            | u64::from(other) << at::OTHER
+            | u64::from(failure.vendor_syndrome) << at::VENDOR
+            | u64::from(failure.wqe_index.0) << at::INDEX
+            | u64::from(failure.receive) << at::RECEIVE;
+        let rest = u64::from(failure.qpn.0) | u64::from(failure.user_index) << at::USER;
+        Self::of_words(kind, head, rest)
     }
 
     /// Of a job that the device was to have, when this kept it from there.
     pub(crate) fn told(error: &Error) -> Self {
-        let cause = keep(error.to_string()).map_or(Cause::Unknown, Cause::Told);
-        Self { kind: error.kind(), cause }
+        match keep(error.to_string()) {
+            Some(text) => Self::of_words(error.kind(), TOLD << at::CAUSE, text as u64),
+            None => Self::new(error.kind()),
+        }
     }
 
     /// The same failure, where one knows better what sort it is.
     pub(crate) const fn of_kind(self, kind: ErrorKind) -> Self {
-        Self { kind, ..self }
+        Self::of_words(kind, self.head.get() & !0xff, self.rest)
     }
 
     /// DOCA's value: what sort of failure it was.
     pub const fn kind(&self) -> ErrorKind {
-        self.kind
+        let number = self.head.get() as u8 as usize;
+        ErrorKind::ALL[number - 1]
     }
 
-    /// What the device said, if it was the device.
-    pub const fn cause(&self) -> Option<Failure> {
-        match self.cause {
+    fn what(&self) -> Cause {
+        let part = |above: u32| self.head.get() >> above;
+        match u64::from(part(at::CAUSE) as u8) {
+            DEVICE => {
+                let status = STATUSES.get(usize::from(part(at::STATUS) as u8)).copied();
+                Cause::Device(Failure {
+                    cookie: 0,
+                    status: status.unwrap_or(Status::Other(part(at::OTHER) as u8)),
+                    vendor_syndrome: part(at::VENDOR) as u8,
+                    wqe_index: WqeIndex(part(at::INDEX) as u16),
+                    receive: part(at::RECEIVE) != 0,
+                    qpn: Qpn(self.rest as u32),
+                    user_index: (self.rest >> at::USER) as u32,
+                })
+            }
+            TOLD => kept().get(self.rest as usize).copied().map_or(Cause::Unknown, Cause::Told),
+            _ => Cause::Unknown,
+        }
+    }
+
+    /// What the device said, if it was the device. Its cookie is 0: the event says which job it
+    /// was.
+    pub fn cause(&self) -> Option<Failure> {
+        match self.what() {
             Cause::Device(failure) => Some(failure),
             _ => None,
         }
     }
 
     /// What kept the context from its work, if that ended the job.
-    pub(crate) const fn why(&self) -> Option<&'static str> {
-        match self.cause {
+    pub(crate) fn why(&self) -> Option<&'static str> {
+        match self.what() {
             Cause::Told(why) => Some(why),
             _ => None,
         }
+    }
+}
+
+impl fmt::Debug for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobError").field("kind", &self.kind()).field("cause", &self.what()).finish()
     }
 }
 
@@ -133,14 +230,14 @@ impl From<Failure> for JobError {
             Status::RemoteAborted => ErrorKind::ConnectionAborted,
             _ => ErrorKind::IoFailed,
         };
-        Self { kind, cause: Cause::Device(failure) }
+        Self::of_failure(kind, &failure)
     }
 }
 
 impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the job failed: {}", self.kind.name())?;
-        match &self.cause {
+        write!(f, "the job failed: {}", self.kind().name())?;
+        match &self.what() {
             Cause::Unknown => Ok(()),
             Cause::Device(failure) => {
                 write!(f, ": {failure}")?;
@@ -158,3 +255,40 @@ impl fmt::Display for JobError {
 }
 
 impl std::error::Error for JobError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_it_was_made_of() {
+        let others = [0, 0xff].map(Status::Other);
+        for (number, status) in STATUSES.into_iter().chain(others).enumerate() {
+            let failure = Failure {
+                cookie: 0,
+                status,
+                vendor_syndrome: number as u8 | 0x80,
+                wqe_index: WqeIndex(0xffff - number as u16),
+                receive: number % 2 == 1,
+                qpn: Qpn(0xff_fffe),
+                user_index: 0xff_fffd,
+            };
+            let error = JobError::from(Failure { cookie: 7, ..failure });
+            assert_eq!(error.cause(), Some(failure));
+            for &kind in ErrorKind::ALL {
+                let other = error.of_kind(kind);
+                assert_eq!((other.kind(), other.cause(), other.why()), (kind, Some(failure), None));
+            }
+            assert!(format!("{error}").contains(&failure.to_string()), "{error}");
+        }
+        for &kind in ErrorKind::ALL {
+            let plain = JobError::new(kind);
+            assert_eq!((plain.kind(), plain.cause(), plain.why()), (kind, None, None));
+            let error = Error::new(kind, format!("number {}", kind.number()));
+            let told = JobError::told(&error);
+            let text = error.to_string();
+            assert_eq!((told.kind(), told.cause(), told.why()), (kind, None, Some(&*text)));
+        }
+        assert_eq!(size_of::<std::result::Result<(), JobError>>(), 16);
+    }
+}

@@ -42,12 +42,22 @@ pub(crate) struct Queues {
     sides: Sides,
 }
 
-/// A completion of a job that went well.
-pub(super) enum Plain {
-    /// The job.
-    Here(Done),
-    /// Of which request, and at which place its context is.
-    There(usize, RequestId),
+/// A completion of a request that went well. Who gets a job of it calls [`Peeked::pass`].
+pub(super) struct Peeked<'q> {
+    pub(super) request: RequestId,
+    /// What may know the request.
+    pub(super) engine: &'q mut AnyEngine,
+    side: &'q mut Side,
+    left: &'q mut u32,
+}
+
+impl Peeked<'_> {
+    /// It has ended a job.
+    #[inline(always)]
+    pub(super) fn pass(self) {
+        self.side.cq.pass();
+        *self.left += 1;
+    }
 }
 
 /// A context that the work queue was added to, or a place of one.
@@ -329,36 +339,27 @@ impl Queues {
         Err(Refused::new(Error::plain(ErrorKind::Again, text), job))
     }
 
-    /// A job that went well, if there is one device, whose next completion is one of such; or what
-    /// [`Queues::settle`] knows of it. Were events of all engines made here, each would be put
-    /// together in memory and moved from there. `None`: [`Queues::poll`] tells.
+    /// The next completion, if there is one device, and it is of a request that went well.
     #[inline(always)]
-    pub(super) fn poll_plain(&mut self) -> Option<Plain> {
+    pub(super) fn peek(&mut self) -> Option<Peeked<'_>> {
         let Self { near, sides, left, .. } = self;
-        let side = sides.only.as_mut()?;
+        let side = &mut **sides.only.as_mut()?;
         let cqe = side.cq.peek_plain()?;
         // That of a far context is none that the near one in this place knows.
         let at = cqe.user_index() as usize % NEAR;
-        let AnyEngine::Dma(engine) = &mut near[at].engine else {
-            return Some(Plain::There(at, cqe.request()));
-        };
-        let done = engine.succeed(&cqe)?;
-        side.cq.pass();
-        *left += 1;
-        Some(Plain::Here(done))
+        let request = cqe.request();
+        Some(Peeked { request, engine: &mut near[at].engine, left, side })
     }
 
-    /// Whose the completion is that [`Queues::poll_plain`] told of: its event is written to `into`.
-    #[inline(always)]
-    pub(super) fn settle(
-        &mut self,
-        at: usize,
-        request: RequestId,
-        into: &mut Settled,
-    ) -> Option<Tag> {
-        let tag = self.near[at % NEAR].engine.settle(request, into)?;
-        self.sides.only.as_mut()?.cq.pass();
-        self.left += 1;
+    /// The same of a receive that went well: its event is written to `into`.
+    fn poll_receive(&mut self, into: &mut Settled) -> Option<Tag> {
+        let Self { near, sides, left, .. } = self;
+        let side = sides.only.as_mut()?;
+        let cqe = side.cq.peek_receive()?;
+        let at = cqe.user_index() as usize % NEAR;
+        let tag = near[at].engine.receive(&cqe, into)?;
+        side.cq.pass();
+        *left += 1;
         Some(tag)
     }
 
@@ -368,6 +369,9 @@ impl Queues {
     /// A completion that cannot be.
     #[inline(never)]
     pub(super) fn poll(&mut self, into: &mut Settled) -> Result<Option<Tag>> {
+        if let Some(tag) = self.poll_receive(into) {
+            return Ok(Some(tag));
+        }
         let count = self.sides.places();
         let Self { near, far, sides, software, .. } = self;
         for step in 0..count {

@@ -5,11 +5,12 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::engine::Engine;
+use super::engines::AnyEngine;
 use super::event::{Done, Event, Owner, Retrieve, Settled, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::{Context, Removable};
-use super::queues::{Plain, Queues, is_not_on_it};
+use super::queues::{Queues, is_not_on_it};
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
 use crate::graph::plan::Graph;
@@ -319,16 +320,29 @@ impl WorkQ {
     /// end the event of the instance, which is `Ok` even if a node failed.
     #[inline(always)]
     pub fn progress_retrieve(&mut self) -> std::result::Result<Event, Retrieve> {
-        let plain = if self.mixed { None } else { self.queues.poll_plain() };
-        let mut other = None;
-        let settled = match plain {
-            Some(Plain::Here(done)) => return Ok(done.event),
-            Some(Plain::There(at, request)) => self.queues.settle(at, request, &mut other),
-            None => None,
-        };
-        if settled.is_none() {
-            self.progress_retrieve_other(&mut other);
+        // Each engine has its own way out: were the events of all put together in one place, they
+        // would be made in memory and moved from there.
+        if !self.mixed
+            && let Some(peeked) = self.queues.peek()
+        {
+            match &mut *peeked.engine {
+                AnyEngine::Dma(engine) => {
+                    if let Some(done) = engine.succeed(peeked.request) {
+                        peeked.pass();
+                        return Ok(done.event);
+                    }
+                }
+                AnyEngine::Rdma(engine) => {
+                    if let Some(done) = engine.succeed(peeked.request) {
+                        peeked.pass();
+                        return Ok(done.event);
+                    }
+                }
+                _ => {}
+            }
         }
+        let mut other = None;
+        self.progress_retrieve_other(&mut other);
         other.unwrap_or_else(|| Err(Retrieve::Again))
     }
 
@@ -369,17 +383,12 @@ impl WorkQ {
         if let Some(done) = self.software_in_turn() {
             return self.of_graphs(done);
         }
-        let mut other = None;
-        let done = match self.queues.poll_plain() {
-            Some(Plain::Here(done)) => done,
-            Some(Plain::There(at, request)) => {
-                match (self.queues.settle(at, request, &mut other), other) {
-                    (Some(tag), Some(Ok(event))) => Done { tag, event },
-                    _ => return self.progress_others(),
-                }
-            }
-            None => return self.progress_others(),
-        };
+        let plain = self.queues.peek().and_then(|peeked| {
+            let done = peeked.engine.succeed(peeked.request)?;
+            peeked.pass();
+            Some(done)
+        });
+        let Some(done) = plain else { return self.progress_others() };
         if self.runs.in_flight() == 0 { Ok(done) } else { self.of_graphs(done) }
     }
 

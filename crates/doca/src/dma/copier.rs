@@ -9,7 +9,7 @@
 use std::mem;
 
 use verbless_queue::completion::Failure;
-use verbless_queue::{CompletionError, Cqe, Lkey, PlainCqe, Sge, Status};
+use verbless_queue::{CompletionError, Cqe, Lkey, RequestId, Sge, Status};
 
 use super::done::MemcpyDone;
 use super::job::Memcpy;
@@ -472,9 +472,9 @@ impl Engine for Copier {
     const WORKS: bool = false;
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: &PlainCqe<'_>) -> Option<Done> {
+    fn succeed(&mut self, request: RequestId) -> Option<Done> {
         // Only that of a simple job has nothing but its number in the cookie.
-        if !self.queue.settle(cqe, self.first.into()) {
+        if !self.queue.settle(request, self.first.into()) {
             return None;
         }
         self.take_first().map(|job| done(job, Ok(())))

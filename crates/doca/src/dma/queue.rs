@@ -3,8 +3,8 @@
 use verbless_queue::access::KeyAccess;
 use verbless_queue::wr::{MemoryCopy, Nop, PostError, Request, Scratch};
 use verbless_queue::{
-    CompletionError, ConnectOptions, Cqe, ErrorKind as LowerKind, PlainCqe, Qp, QpConfig, Rc,
-    Region, Sge, WqeIndex,
+    CompletionError, ConnectOptions, Cqe, ErrorKind as LowerKind, Qp, QpConfig, Rc, Region,
+    RequestId, Sge, WqeIndex,
 };
 
 use super::pieces::refuse;
@@ -105,8 +105,8 @@ impl CopyQueue {
 
     /// Whether it is the request of this cookie that went well; if not, nothing has changed.
     #[inline(always)]
-    pub(super) fn settle(&mut self, cqe: &PlainCqe<'_>, cookie: u64) -> bool {
-        self.qp.send.settle(cqe.request(), cookie)
+    pub(super) fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
+        self.qp.send.settle(request, cookie)
     }
 
     /// The cookie of a request that is done.

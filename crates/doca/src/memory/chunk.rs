@@ -63,8 +63,8 @@ pub struct Chunk {
 /// tell. It is true as long as a buffer points to the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// The [id](Dev::id) of the device that may read; 0 if none is known. With [`Reach::PEER`], the
-    /// memory is a peer's.
+    /// The [id](Dev::id) of the device that may read; 0 if none is known. Of a peer's memory it is
+    /// [`Reach::reader_of_peer`].
     pub(crate) reader: u64,
     /// That of the device if it may also write; else 0.
     pub(crate) writer: u64,
@@ -76,7 +76,12 @@ impl Reach {
     pub(crate) const UNKNOWN: Self = Self { reader: 0, writer: 0, lkey: Lkey(0) };
 
     /// Above all ids: what the device reaches by requests to its peer.
-    pub(crate) const PEER: u64 = 1 << 63;
+    const PEER: u64 = 1 << 63;
+
+    /// What `reader` is of memory of a peer of this device.
+    pub(crate) const fn reader_of_peer(device: u64) -> u64 {
+        device | Self::PEER
+    }
 }
 
 impl Chunk {
@@ -213,7 +218,7 @@ impl Chunk {
     pub(crate) fn reach_by(&self, key: &DeviceKey) -> Reach {
         let reader = key.dev.id();
         let Some(lkey) = key.lkey else {
-            let of_peer = |Rkey(rkey)| (reader | Reach::PEER, Lkey(rkey));
+            let of_peer = |Rkey(rkey)| (Reach::reader_of_peer(reader), Lkey(rkey));
             let known = key.rkey.map(of_peer);
             return known.map_or(Reach::UNKNOWN, |(reader, lkey)| Reach {
                 reader,

@@ -4,32 +4,18 @@
 //! it needs all registers, and who calls it nothing of what it needs; so it takes and returns what
 //! is passed in registers. All other jobs are looked through in a function of its own.
 
-use std::mem;
-
 use verbless_queue::wr::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
-use verbless_queue::{RemoteAddr, Rkey, Sge};
+use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 
 use super::engine::RdmaEngine;
+use super::instance::Instance;
 use super::job::{Operation, RdmaJob};
 use super::lane::Running;
-use crate::buffer::{Buf, Room};
+use crate::buffer::Buf;
 use crate::context::event::Tag;
 use crate::context::side::SideOf;
 use crate::error::Refused;
 use crate::types::UserData;
-
-/// What a request of a single buffer has as an entry. None whose reach is known is longer than
-/// 2^30 bytes.
-#[inline(always)]
-fn sge(room: Room) -> Sge {
-    Sge::new(room.address, room.length as u32, room.lkey)
-}
-
-/// What a request names the peer's memory by.
-#[inline(always)]
-fn address(room: Room) -> RemoteAddr {
-    RemoteAddr::new(room.address, Rkey(room.lkey.0))
-}
 
 impl RdmaEngine {
     /// Begins a job if its buffers are single, their reach is known, and nothing is against it;
@@ -151,69 +137,77 @@ impl RdmaEngine {
         self.begin_known((local, remote, user_data, tag), Operation::FetchAdd(add))
     }
 
-    /// What all of them do. The job is in its place before it is posted, so that its parts need not
-    /// be kept in registers meanwhile.
+    /// What all of them do. The job is in its place before it is posted, and its keys are read from
+    /// there, so that its parts need not be kept in registers meanwhile.
     #[inline(always)]
     fn begin_known(
         &mut self,
         (local, remote, user_data, tag): (Option<Buf>, Option<Buf>, UserData, Tag),
         operation: Operation,
     ) -> bool {
-        let of_receives = operation == Operation::Receive;
-        let Self { instance, known, sends, receives, queues, sends_to, receives_to, .. } = self;
-        let lane = if of_receives { receives } else { sends };
-        let device = if of_receives { *receives_to } else { *sends_to };
-        let ends = known_ends(local.as_ref(), remote.as_ref(), operation, device);
-        if instance.word() == *known
-            && !lane.is_full()
-            && let Some((here, there)) = ends
-            && let Some(place) = lane.jobs.get_mut((lane.next & lane.mask) as usize)
-        {
-            let number = u64::from(lane.next);
-            let job_type = operation.job_type();
-            // Nothing is there, so that nothing is forgotten.
-            mem::forget(place.take());
-            *place = Some(Running { local, remote, user_data, tag, job_type });
-            lane.next = lane.next.wrapping_add(1);
-            let queue = &mut queues.send;
-            let posted = match operation {
-                Operation::Receive => queues.post_receive(here, number),
-                Operation::Send => queue.post(&Send::new(here).signaled(), number),
-                Operation::SendImm(with) => {
-                    queue.post(&SendImm::new(here, with).signaled(), number)
-                }
-                Operation::Write => queue.post(&Write::new(here, there).signaled(), number),
-                Operation::WriteImm(with) => {
-                    queue.post(&WriteImm::new(here, there, with).signaled(), number)
-                }
-                Operation::Read => queue.post(&Read::new(here, there).signaled(), number),
-                Operation::CompareSwap { compare, swap } => {
-                    queue.post(&CompareSwap::new(here, there, compare, swap).signaled(), number)
-                }
-                Operation::FetchAdd(add) => {
-                    queue.post(&FetchAdd::new(here, there, add).signaled(), number)
-                }
-            };
-            return posted.is_ok() || self.take_out(operation);
+        let ends = known_ends(local.as_ref(), remote.as_ref(), operation, &self.instance);
+        let Some((here, there)) = ends else {
+            self.kept_operation = operation;
+            return self.keep(local, remote, user_data, tag);
+        };
+        let lane = match operation {
+            Operation::Receive => &mut self.receives,
+            _ => &mut self.sends,
+        };
+        let Some(place) = lane.jobs.get_mut((lane.next & lane.mask) as usize) else {
+            self.kept_operation = operation;
+            return self.keep(local, remote, user_data, tag);
+        };
+        let none;
+        (lane.left, none) = lane.left.overflowing_sub(1);
+        if none {
+            lane.left = 0;
+            self.kept_operation = operation;
+            return self.keep(local, remote, user_data, tag);
         }
-        self.keep(local, remote, user_data, tag, operation)
+        let number = u64::from(lane.next);
+        let job_type = operation.job_type();
+        place.put(Running { local, remote, user_data, tag, job_type });
+        lane.next = lane.next.wrapping_add(1);
+        let key = |buffer: &Option<Buf>| buffer.as_ref().map_or(Lkey(0), Buf::lkey);
+        let here = Sge::new(here.0, here.1, key(&place.local));
+        let there = RemoteAddr::new(there, Rkey(key(&place.remote).0));
+        let queue = &mut self.queues.send;
+        let posted = match operation {
+            Operation::Receive => self.queues.post_receive(here, number),
+            Operation::Send => queue.post(&Send::new(here).signaled(), number),
+            Operation::SendImm(with) => queue.post(&SendImm::new(here, with).signaled(), number),
+            Operation::Write => queue.post(&Write::new(here, there).signaled(), number),
+            Operation::WriteImm(with) => {
+                queue.post(&WriteImm::new(here, there, with).signaled(), number)
+            }
+            Operation::Read => queue.post(&Read::new(here, there).signaled(), number),
+            Operation::CompareSwap { compare, swap } => {
+                queue.post(&CompareSwap::new(here, there, compare, swap).signaled(), number)
+            }
+            Operation::FetchAdd(add) => {
+                queue.post(&FetchAdd::new(here, there, add).signaled(), number)
+            }
+        };
+        if posted.is_err() {
+            self.kept_operation = operation;
+            return self.take_out();
+        }
+        true
     }
 
     /// The device's queue did not take the last job: keeps it.
     #[cold]
     #[inline(never)]
-    fn take_out(&mut self, operation: Operation) -> bool {
-        let lane = self.lane(operation == Operation::Receive);
-        lane.next = lane.next.wrapping_sub(1);
-        let place = lane.jobs.get_mut((lane.next & lane.mask) as usize);
-        let Some(Running { local, remote, user_data, tag, .. }) = place.and_then(Option::take)
-        else {
+    fn take_out(&mut self) -> bool {
+        let lane = self.lane(self.kept_operation == Operation::Receive);
+        let Some(Running { local, remote, user_data, tag, .. }) = lane.take_last() else {
             return false;
         };
-        self.keep(local, remote, user_data, tag, operation)
+        self.keep(local, remote, user_data, tag)
     }
 
-    /// Keeps a job that has not begun.
+    /// Keeps a job that has not begun, whose operation is kept.
     #[cold]
     #[inline(never)]
     fn keep(
@@ -222,8 +216,8 @@ impl RdmaEngine {
         remote: Option<Buf>,
         user_data: UserData,
         tag: Tag,
-        operation: Operation,
     ) -> bool {
+        let operation = self.kept_operation;
         self.kept = Some((RdmaJob { ctx: self.ctx, user_data, operation, local, remote }, tag));
         false
     }
@@ -247,34 +241,36 @@ impl RdmaEngine {
     }
 }
 
-/// The memory of a job of single buffers whose reach is known, if it can be done. A job without an
-/// end at the peer has none that is looked at.
+/// Address and bytes of the local memory of a job of single buffers whose reach is known, and the
+/// address at the peer, if the instance takes the job now.
 #[inline(always)]
 fn known_ends(
     local: Option<&Buf>,
     remote: Option<&Buf>,
     operation: Operation,
-    device: u64,
-) -> Option<(Sge, RemoteAddr)> {
+    instance: &Instance,
+) -> Option<((u64, u32), u64)> {
     let local = local?;
     let here = match operation {
-        Operation::Receive => local.rest_writable_by(device)?,
+        Operation::Receive => local.rest_writable_by(instance.receives_to())?,
         Operation::Send | Operation::SendImm(_) | Operation::Write | Operation::WriteImm(_) => {
-            local.readable_by(device)?
+            local.readable_by(instance.sends_to())?
         }
         Operation::Read | Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
-            local.data_writable_by(device)?
+            local.data_writable_by(instance.sends_to())?
         }
     };
+    // None whose reach is known is longer than 2^30 bytes.
+    let known = (here.address, here.length as u32);
     if matches!(operation, Operation::Receive | Operation::Send | Operation::SendImm(_)) {
-        return Some((sge(here), RemoteAddr::new(0, Rkey(0))));
+        return Some((known, 0));
     }
-    let there = remote?.rest_of_peer(device)?;
+    let there = remote?.rest_of_peer(instance.peers_to())?;
     let fits = match operation {
         Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
             here.length == 8 && there.length >= 8 && there.address.is_multiple_of(8)
         }
         _ => here.length <= there.length,
     };
-    fits.then_some((sge(here), address(there)))
+    fits.then_some((known, there.address))
 }

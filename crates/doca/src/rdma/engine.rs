@@ -9,7 +9,8 @@ use std::sync::Arc;
 use verbless_queue::completion::Failure;
 use verbless_queue::wr::{CompareSwap, FetchAdd, PostError, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{
-    Completion, CompletionError, Cqe, ErrorKind as LowerKind, QpQueues, RequestId, Status,
+    CompletionError, Cqe, ErrorKind as LowerKind, Operation as Came, QpQueues, ReceiveCqe,
+    RequestId, Status,
 };
 
 use super::checks::{Limits, check, refuse, remember};
@@ -25,18 +26,12 @@ use crate::context::failure::{JobError, JobType};
 use crate::context::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 
-/// No device, nor the 0 of a buffer that nobody is known to reach.
-const NOBODY: u64 = u64::MAX >> 1;
 /// Bytes of a buffer whose reach is known, at most.
 const LONG: u64 = 1 << 30;
 
 /// The jobs, and the queue pair that does them.
 pub struct RdmaEngine {
-    /// The device's id while jobs that are no receives go to it at once; else [`NOBODY`].
-    pub(super) sends_to: u64,
-    /// The same for receives.
-    pub(super) receives_to: u64,
-    /// What the two are for: another word changes them.
+    /// What the queues are for.
     pub(super) known: Word,
     pub(super) sends: Lane,
     pub(super) receives: Lane,
@@ -46,6 +41,8 @@ pub struct RdmaEngine {
     pub(super) ctx: CtxId,
     /// A job that is to be looked through.
     pub(super) kept: Option<(RdmaJob, Tag)>,
+    /// Its operation, which is kept first: so nothing but what is passed in registers is.
+    pub(super) kept_operation: Operation,
     /// The completion queue's index when the jobs were taken from the device: it flushes nothing.
     pub(super) let_go: Option<u32>,
 }
@@ -56,8 +53,6 @@ impl RdmaEngine {
         let longest = longest(&place.side.dev);
         let read_chain = max_read_buf_chain_len(&place.side.dev);
         let mut this = Self {
-            sends_to: NOBODY,
-            receives_to: NOBODY,
             known,
             sends: Lane::new(0),
             receives: Lane::new(0),
@@ -66,6 +61,7 @@ impl RdmaEngine {
             limits: Limits { send_chain: 0, receive_chain: 0, read_chain, longest },
             ctx: instance.id(),
             kept: None,
+            kept_operation: Operation::Receive,
             let_go: None,
         };
         this.set(&properties);
@@ -132,10 +128,7 @@ impl RdmaEngine {
                 break;
             }
         }
-        let known_to = |taken| if taken { device } else { NOBODY };
-        let connected = word.state() == RdmaState::Connected;
-        self.sends_to = known_to(connected && self.limits.longest >= LONG);
-        self.receives_to = known_to(connected || word.state() == RdmaState::Init);
+        self.instance.open(word, device, self.limits.longest >= LONG);
         self.known = word;
         match word.state() {
             RdmaState::Connected => {
@@ -176,14 +169,20 @@ impl RdmaEngine {
     }
 
     /// The event of a receive.
-    fn received(&mut self, completion: &Completion, into: &mut Settled) -> Option<Tag> {
+    #[inline(always)]
+    fn received(
+        &mut self,
+        operation: Came,
+        bytes: u32,
+        immediate: Option<u32>,
+        into: &mut Settled,
+    ) -> Option<Tag> {
         let Running { mut local, remote, user_data, tag, job_type } = self.receives.take_first()?;
-        let immediate = completion.immediate();
-        let opcode = match completion.operation() {
-            verbless_queue::Operation::ReceiveWriteImm => RdmaOpcode::RecvWriteWithImm,
+        let opcode = match operation {
+            Came::ReceiveWriteImm => RdmaOpcode::RecvWriteWithImm,
             _ => {
                 if let Some(local) = &mut local {
-                    local.fill(completion.byte_len().into());
+                    local.fill(bytes.into());
                 }
                 match immediate {
                     Some(_) => RdmaOpcode::RecvSendWithImm,
@@ -192,9 +191,10 @@ impl RdmaEngine {
             }
         };
         let opcode = Some(opcode);
-        let done =
-            RdmaDone { user_data, job_type, result: Ok(()), opcode, immediate, local, remote };
-        *into = Some(Ok(Event::Rdma(done)));
+        let result = Ok(());
+        let done = RdmaDone { user_data, job_type, result, opcode, immediate, local, remote };
+        // Nothing is there, so that nothing is forgotten.
+        mem::forget(into.replace(Ok(Event::Rdma(done))));
         Some(tag)
     }
 
@@ -209,7 +209,12 @@ impl RdmaEngine {
                     return Err(out_of_order(cookie, first));
                 }
                 return Ok(match receive {
-                    true => self.received(&completion, into),
+                    true => self.received(
+                        completion.operation(),
+                        completion.byte_len(),
+                        completion.immediate(),
+                        into,
+                    ),
                     false => self.sends.take_first().map(|job| done(job, Ok(())).put(into)),
                 });
             }
@@ -242,7 +247,6 @@ impl RdmaEngine {
 
     /// A job failed: the device takes no others, and gives back what it has.
     fn failed(&mut self, failure: Failure) -> Option<Done> {
-        (self.sends_to, self.receives_to) = (NOBODY, NOBODY);
         self.instance.fail(self.known.starts());
         let job = self.lane(failure.receive).take_first()?;
         let why = JobError::from(failure);
@@ -282,14 +286,18 @@ impl Engine for RdmaEngine {
     const PROGRESSES: bool = false;
 
     #[inline(always)]
-    fn settle(&mut self, request: RequestId, into: &mut Settled) -> Option<Tag> {
+    fn succeed(&mut self, request: RequestId) -> Option<Done> {
         if !self.queues.send.settle(request, self.sends.first.into()) {
             return None;
         }
-        let job = self.sends.take_first()?;
-        let tag = job.tag;
-        *into = Some(Ok(done(job, Ok(())).event));
-        Some(tag)
+        self.sends.take_first().map(|job| done(job, Ok(())))
+    }
+
+    fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
+        if !self.queues.settle_receive(cqe.request(), self.receives.first.into()) {
+            return None;
+        }
+        self.received(cqe.operation(), cqe.byte_len(), cqe.immediate(), into)
     }
 
     fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {

@@ -6,7 +6,7 @@
 //! connection, with a completion queue of its own, or when the instance is added to a work queue,
 //! with that one's.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use verbless_command::AccessKey;
@@ -17,6 +17,7 @@ use super::properties::Properties;
 use crate::context::core::{Core, CtxId};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Reach;
 
 /// The state of an instance (`enum doca_rdma_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +58,9 @@ impl Word {
     }
 }
 
+/// No device, nor the 0 of a buffer that nobody is known to reach.
+const NOBODY: u64 = u64::MAX >> 1;
+
 /// Descriptors that an instance remembers having connected by. One from before leads nowhere all
 /// the same: its queue pair is gone.
 const REMEMBERED: usize = 256;
@@ -69,6 +73,14 @@ pub(super) struct Instance {
     id: CtxId,
     /// A [`Word`].
     word: AtomicU32,
+    /// The device's id while its engine gives it jobs at once that are no receives, and nothing but
+    /// their buffers is looked at; else [`NOBODY`]. The engine opens it when it has looked at the
+    /// word, and whoever changes the word closes it.
+    sends_to: AtomicU64,
+    /// The same for receives.
+    receives_to: AtomicU64,
+    /// The same as `sends_to` as memory of peers has it.
+    peers_to: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -115,6 +127,9 @@ impl Instance {
             dev: core.dev().clone(),
             id: core.id(),
             word: AtomicU32::new(Word::new(1, RdmaState::Init).0),
+            sends_to: AtomicU64::new(NOBODY),
+            receives_to: AtomicU64::new(NOBODY),
+            peers_to: AtomicU64::new(NOBODY),
             inner: Mutex::new(inner),
         }
     }
@@ -132,9 +147,51 @@ impl Instance {
         Word(self.word.load(Ordering::Acquire))
     }
 
+    #[inline(always)]
+    pub(super) fn sends_to(&self) -> u64 {
+        self.sends_to.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn receives_to(&self) -> u64 {
+        self.receives_to.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn peers_to(&self) -> u64 {
+        self.peers_to.load(Ordering::Relaxed)
+    }
+
+    /// Lets its jobs go to the device of this id at once, as far as the state of `word` takes them;
+    /// those that are no receives only if `sends`.
+    pub(super) fn open(&self, word: Word, device: u64, sends: bool) {
+        let to = |taken, device| if taken { device } else { NOBODY };
+        let connected = word.state() == RdmaState::Connected;
+        let receives = connected || word.state() == RdmaState::Init;
+        let sends = connected && sends;
+        self.sends_to.store(to(sends, device), Ordering::SeqCst);
+        self.peers_to.store(to(sends, Reach::reader_of_peer(device)), Ordering::SeqCst);
+        self.receives_to.store(to(receives, device), Ordering::SeqCst);
+        // Who changed it since then has closed it before it was opened, or sees it open.
+        if self.word.load(Ordering::SeqCst) != word.0 {
+            self.close();
+        }
+    }
+
+    /// Has each job look at the state; it was changed.
+    fn close(&self) {
+        for to in [&self.sends_to, &self.peers_to, &self.receives_to] {
+            to.store(NOBODY, Ordering::SeqCst);
+        }
+    }
+
+    fn set(&self, word: Word) {
+        self.word.store(word.0, Ordering::SeqCst);
+        self.close();
+    }
+
     fn set_state(&self, state: RdmaState) {
-        let word = Word::new(self.word().starts(), state);
-        self.word.store(word.0, Ordering::Release);
+        self.set(Word::new(self.word().starts(), state));
     }
 
     /// Its jobs of this start do not go on.
@@ -144,7 +201,9 @@ impl Instance {
             let goes_on = matches!(word.state(), RdmaState::Init | RdmaState::Connected);
             (word.starts() == starts && goes_on).then(|| Word::new(starts, RdmaState::Error).0)
         };
-        let _was = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, to_error);
+        if self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, to_error).is_ok() {
+            self.close();
+        }
     }
 
     /// Starts it again after [`Instance::stop`].
@@ -168,7 +227,7 @@ impl Instance {
             self.make(&mut inner)?;
         }
         let starts = self.word().starts().wrapping_add(1) & (u32::MAX >> 2);
-        self.word.store(Word::new(starts, RdmaState::Init).0, Ordering::Release);
+        self.set(Word::new(starts, RdmaState::Init));
         Ok(())
     }
 

@@ -14,9 +14,9 @@ pub(super) struct Lane {
     pub(super) next: u32,
     pub(super) first: u32,
     pub(super) mask: u32,
-    /// Jobs in flight at most.
-    pub(super) most: u32,
-    pub(super) jobs: Box<[Option<Running>]>,
+    /// Jobs that may begin before others have ended.
+    pub(super) left: u32,
+    pub(super) jobs: Box<[JobPlace]>,
 }
 
 /// A job in flight.
@@ -28,11 +28,43 @@ pub(super) struct Running {
     pub(super) job_type: JobType,
 }
 
+/// The place of a job in flight. Its parts are optional, and not all of it: then what it has when
+/// it is empty would be moved, too.
+#[derive(Default)]
+pub(super) struct JobPlace {
+    pub(super) local: Option<Buf>,
+    pub(super) remote: Option<Buf>,
+    user_data: UserData,
+    tag: Tag,
+    /// `None` of an empty place.
+    job_type: Option<JobType>,
+}
+
+impl JobPlace {
+    /// Puts a job into an empty place.
+    #[inline(always)]
+    pub(super) fn put(&mut self, job: Running) {
+        let Running { local, remote, user_data, tag, job_type } = job;
+        // Nothing is there, so that nothing is forgotten.
+        mem::forget((self.local.take(), self.remote.take()));
+        (self.local, self.remote) = (local, remote);
+        (self.user_data, self.tag, self.job_type) = (user_data, tag, Some(job_type));
+    }
+
+    /// Takes the job out.
+    #[inline(always)]
+    fn take(&mut self) -> Option<Running> {
+        let job_type = self.job_type.take()?;
+        let (local, remote) = (self.local.take(), self.remote.take());
+        Some(Running { local, remote, user_data: self.user_data, tag: self.tag, job_type })
+    }
+}
+
 impl Lane {
     pub(super) fn new(most: u32) -> Self {
         let places = most.next_power_of_two();
-        let jobs = (0..places).map(|_| None).collect();
-        Self { next: 0, first: 0, mask: places - 1, most, jobs }
+        let jobs = (0..places).map(|_| JobPlace::default()).collect();
+        Self { next: 0, first: 0, mask: places - 1, left: most, jobs }
     }
 
     #[inline(always)]
@@ -40,19 +72,24 @@ impl Lane {
         self.next.wrapping_sub(self.first)
     }
 
-    #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight() >= self.most
+        self.left == 0
     }
 
-    #[inline(always)]
+    /// Puts a job into the next place; there is room.
     pub(super) fn put(&mut self, job: Running) {
         if let Some(place) = self.jobs.get_mut((self.next & self.mask) as usize) {
-            // Nothing is there, so that nothing is forgotten.
-            mem::forget(place.take());
-            *place = Some(job);
+            place.put(job);
         }
         self.next = self.next.wrapping_add(1);
+        self.left -= 1;
+    }
+
+    /// Takes the last job out, which has not begun.
+    pub(super) fn take_last(&mut self) -> Option<Running> {
+        self.next = self.next.wrapping_sub(1);
+        self.left += 1;
+        self.jobs.get_mut((self.next & self.mask) as usize)?.take()
     }
 
     /// Takes the first job out.
@@ -60,6 +97,7 @@ impl Lane {
     pub(super) fn take_first(&mut self) -> Option<Running> {
         let job = self.jobs.get_mut((self.first & self.mask) as usize)?.take()?;
         self.first = self.first.wrapping_add(1);
+        self.left += 1;
         Some(job)
     }
 }

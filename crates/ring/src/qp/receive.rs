@@ -4,7 +4,7 @@ use verbless_prm::hot::{DataSegment, QpRecordReceive, cqe_format, cqe_opcode};
 use zerocopy::transmute;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
-use crate::cq::Cqe;
+use crate::cq::{Cqe, RequestId};
 use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
@@ -146,6 +146,22 @@ impl ReceiveQueue {
         let cookie = *self.cookies.get(self.consumer);
         self.consumer = self.consumer.wrapping_add(1);
         Some(cookie)
+    }
+
+    /// Whether the CQE is of the oldest receive, and that has this cookie; then its slot is free.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
+        let WqeIndex(index) = request.index();
+        let other = (u32::from(index) ^ self.consumer) & (self.ring.count() - 1);
+        if request.opcode_qpn().qpn() != self.qpn.0
+            || self.consumer == self.producer
+            || other != 0
+            || *self.cookies.get(self.consumer) != cookie
+        {
+            return false;
+        }
+        self.consumer = self.consumer.wrapping_add(1);
+        true
     }
 
     #[inline(always)]

@@ -185,6 +185,13 @@ impl Look<'_> {
         self.difference & 0xfd == cqe_opcode::RESPONDER_SEND << 4
     }
 
+    /// The opcode of a CQE that is ours and has no data of its own; of others a number that is
+    /// none. Only the solicited bit may be set.
+    #[inline(always)]
+    pub(crate) fn plain_opcode(&self) -> u8 {
+        if self.difference & 0x0d == 0 { self.difference >> 4 } else { u8::MAX }
+    }
+
     /// Not written yet.
     #[inline(always)]
     pub(crate) fn is_not_ours(&self) -> bool {

@@ -49,6 +49,11 @@ const FEATURES: &str =
 /// The features of `verbless-prm` that compile a family each.
 const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];
 
+/// Crates that a program depends on without the model: each builds with the features that it asks
+/// for itself, which a build of the workspace does not show.
+const EMBEDDED: [&str; 5] =
+    ["verbless-command", "verbless-queue", "verbless-doca", "verbless-flexio", "verbless"];
+
 /// In the order in which they start, as far as their places allow (see [`lanes`]): what says
 /// soonest that something is wrong comes first, and long steps come before short ones.
 const STEPS: &[Step] = &[
@@ -205,7 +210,10 @@ fn prm_check() -> Result<Outcome> {
         let alone = ["check", "-p", "verbless-prm", "--no-default-features", "--features", feature];
         good += u64::from(cargo(&alone).status()?.success());
     }
-    Ok(Outcome::ran(good, 1 + PRM_FEATURES.len() as u64 - good))
+    for package in EMBEDDED {
+        good += u64::from(cargo(&["check", "-p", package]).status()?.success());
+    }
+    Ok(Outcome::ran(good, 1 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
 }
 
 pub(crate) fn cargo(arguments: &[&str]) -> Command {

@@ -8,9 +8,10 @@ use std::os::fd::BorrowedFd;
 
 use verbless_devx::{Context, Error, EventChannel};
 use verbless_prm as prm;
+use verbless_prm::hot::event_type;
 use verbless_prm::{
-    CreateGeneralObjectIn, CreateGeneralObjectOut, EventType, GeneralObjectType,
-    ModifyGeneralObjectIn, ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
+    CreateGeneralObjectIn, CreateGeneralObjectOut, GeneralObjectType, ModifyGeneralObjectIn,
+    ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
 };
 
 use crate::device::Device;
@@ -100,7 +101,7 @@ impl GeneralObject {
         channel: &EventChannel,
         eventfd: BorrowedFd<'_>,
     ) -> Result<(), Error> {
-        let events = [u16::from(EventType::OBJECT_CHANGE.0)];
+        let events = [u16::from(event_type::OBJECT_CHANGE)];
         channel.subscribe_eventfd(Some(self.owned.object()), &events, eventfd)
     }
 

@@ -289,6 +289,26 @@ impl Status {
             other => Self::Other(other),
         }
     }
+
+    /// The syndrome of an error CQE that means it.
+    pub const fn syndrome(self) -> u8 {
+        match self {
+            Self::LocalLength => cqe_syndrome::LOCAL_LENGTH,
+            Self::LocalQpOperation => cqe_syndrome::LOCAL_QP_OPERATION,
+            Self::LocalProtection => cqe_syndrome::LOCAL_PROTECTION,
+            Self::Flushed => cqe_syndrome::FLUSHED,
+            Self::MemoryWindowBind => cqe_syndrome::MEMORY_WINDOW_BIND,
+            Self::BadResponse => cqe_syndrome::BAD_RESPONSE,
+            Self::LocalAccess => cqe_syndrome::LOCAL_ACCESS,
+            Self::RemoteInvalidRequest => cqe_syndrome::REMOTE_INVALID_REQUEST,
+            Self::RemoteAccess => cqe_syndrome::REMOTE_ACCESS,
+            Self::RemoteOperation => cqe_syndrome::REMOTE_OPERATION,
+            Self::TransportRetryExceeded => cqe_syndrome::TRANSPORT_RETRY_EXCEEDED,
+            Self::RnrRetryExceeded => cqe_syndrome::RNR_RETRY_EXCEEDED,
+            Self::RemoteAborted => cqe_syndrome::REMOTE_ABORTED,
+            Self::Other(syndrome) => syndrome,
+        }
+    }
 }
 
 /// A request that failed, or a CQE that completes nothing here.

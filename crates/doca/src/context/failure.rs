@@ -74,34 +74,16 @@ enum Cause {
 mod at {
     // Of the head.
     pub(super) const CAUSE: u32 = 8;
-    pub(super) const STATUS: u32 = 16;
-    pub(super) const OTHER: u32 = 24;
-    pub(super) const VENDOR: u32 = 32;
-    pub(super) const INDEX: u32 = 40;
-    pub(super) const RECEIVE: u32 = 56;
+    pub(super) const SYNDROME: u32 = 16;
+    pub(super) const VENDOR: u32 = 24;
+    pub(super) const INDEX: u32 = 32;
+    pub(super) const RECEIVE: u32 = 48;
     /// Of the rest; the number of the queue pair is below.
     pub(super) const USER: u32 = 32;
 }
 
 const DEVICE: u64 = 1;
 const TOLD: u64 = 2;
-
-/// The statuses of failures, by the numbers that stand for them here; [`Status::Other`] is behind.
-const STATUSES: [Status; 13] = [
-    Status::LocalLength,
-    Status::LocalQpOperation,
-    Status::LocalProtection,
-    Status::Flushed,
-    Status::MemoryWindowBind,
-    Status::BadResponse,
-    Status::LocalAccess,
-    Status::RemoteInvalidRequest,
-    Status::RemoteAccess,
-    Status::RemoteOperation,
-    Status::TransportRetryExceeded,
-    Status::RnrRetryExceeded,
-    Status::RemoteAborted,
-];
 
 /// Texts that are kept at most; there is one for each way in which contexts gave up.
 const TEXTS: usize = 256;
@@ -140,13 +122,8 @@ impl JobError {
     }
 
     fn of_failure(kind: ErrorKind, failure: &Failure) -> Self {
-        let (status, other) = match failure.status {
-            Status::Other(other) => (STATUSES.len(), other),
-            known => (STATUSES.iter().position(|it| *it == known).unwrap_or(0), 0),
-        };
         let head = DEVICE << at::CAUSE
-            | (status as u64) << at::STATUS
-            | u64::from(other) << at::OTHER
+            | u64::from(failure.status.syndrome()) << at::SYNDROME
             | u64::from(failure.vendor_syndrome) << at::VENDOR
             | u64::from(failure.wqe_index.0) << at::INDEX
             | u64::from(failure.receive) << at::RECEIVE;
@@ -176,18 +153,15 @@ impl JobError {
     fn what(&self) -> Cause {
         let part = |above: u32| self.head.get() >> above;
         match u64::from(part(at::CAUSE) as u8) {
-            DEVICE => {
-                let status = STATUSES.get(usize::from(part(at::STATUS) as u8)).copied();
-                Cause::Device(Failure {
-                    cookie: 0,
-                    status: status.unwrap_or(Status::Other(part(at::OTHER) as u8)),
-                    vendor_syndrome: part(at::VENDOR) as u8,
-                    wqe_index: WqeIndex(part(at::INDEX) as u16),
-                    receive: part(at::RECEIVE) != 0,
-                    qpn: Qpn(self.rest as u32),
-                    user_index: (self.rest >> at::USER) as u32,
-                })
-            }
+            DEVICE => Cause::Device(Failure {
+                cookie: 0,
+                status: Status::from_syndrome(part(at::SYNDROME) as u8),
+                vendor_syndrome: part(at::VENDOR) as u8,
+                wqe_index: WqeIndex(part(at::INDEX) as u16),
+                receive: part(at::RECEIVE) != 0,
+                qpn: Qpn(self.rest as u32),
+                user_index: (self.rest >> at::USER) as u32,
+            }),
             TOLD => kept().get(self.rest as usize).copied().map_or(Cause::Unknown, Cause::Told),
             _ => Cause::Unknown,
         }
@@ -262,14 +236,13 @@ mod tests {
 
     #[test]
     fn an_error_says_what_it_was_made_of() {
-        let others = [0, 0xff].map(Status::Other);
-        for (number, status) in STATUSES.into_iter().chain(others).enumerate() {
+        for syndrome in 0..=u8::MAX {
             let failure = Failure {
                 cookie: 0,
-                status,
-                vendor_syndrome: number as u8 | 0x80,
-                wqe_index: WqeIndex(0xffff - number as u16),
-                receive: number % 2 == 1,
+                status: Status::from_syndrome(syndrome),
+                vendor_syndrome: !syndrome,
+                wqe_index: WqeIndex(0xffff - u16::from(syndrome)),
+                receive: syndrome % 2 == 1,
                 qpn: Qpn(0xff_fffe),
                 user_index: 0xff_fffd,
             };

@@ -73,13 +73,13 @@ pub(super) struct Instance {
     id: CtxId,
     /// A [`Word`].
     word: AtomicU32,
-    /// The device's id while its engine gives it jobs at once that are no receives, and nothing but
-    /// their buffers is looked at; else [`NOBODY`]. The engine opens it when it has looked at the
-    /// word, and whoever changes the word closes it.
+    /// The device's id while the engine posts sends, reads, writes and atomics after a check of
+    /// their buffers alone; else [`NOBODY`]: the engine then reads the state first. The engine
+    /// [opens](Instance::open) it for a state, and whoever ends that state closes it.
     sends_to: AtomicU64,
     /// The same for receives.
     receives_to: AtomicU64,
-    /// The same as `sends_to` as memory of peers has it.
+    /// `sends_to` as [`Reach::reader_of_peer`] has it, for buffers of the peer's memory.
     peers_to: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -178,7 +178,7 @@ impl Instance {
         }
     }
 
-    /// Has each job look at the state; it was changed.
+    /// Has the engine read the state before the next job, as it has changed.
     fn close(&self) {
         for to in [&self.sends_to, &self.peers_to, &self.receives_to] {
             to.store(NOBODY, Ordering::SeqCst);

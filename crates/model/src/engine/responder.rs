@@ -242,7 +242,6 @@ impl QueuePair<'_> {
         self.remote(message, Need::Atomic, scratch)?;
         let Work { operation, operands, .. } = *message.work;
         self.exchange_word(operation.action, operands, scratch)
-            .map_err(|nak| self.of_remote(nak, &scratch.remote))
     }
 
     /// Carries out an atomic on the word in `Scratch::remote`; gives what was there.
@@ -267,7 +266,7 @@ impl QueuePair<'_> {
                     let found = spaces
                         .get(space)
                         .compare_exchange64(address, guess, next(guess))
-                        .map_err(|_| Nak::Operation)?;
+                        .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
                     if found == guess {
                         self.data_arrived(QueueSide::Responder, &scratch.remote);
                         return Ok(found);
@@ -281,10 +280,10 @@ impl QueuePair<'_> {
             _ => {
                 let mut word = [0; 8];
                 transfer::gather(spaces, &scratch.remote, &[], &mut word)
-                    .map_err(|_| Nak::Operation)?;
+                    .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
                 let found = u64::from_ne_bytes(word);
                 transfer::scatter(spaces, &scratch.remote, &next(found).to_ne_bytes())
-                    .map_err(|_| Nak::Operation)?;
+                    .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
                 self.data_arrived(QueueSide::Responder, &scratch.remote);
                 Ok(found)
             }

@@ -91,7 +91,7 @@ const TARGETS: &[Target] = &[
         name: "programs",
         what: "ELF files for the DPA's cores, and whatever instructions they have",
         longest: LONGEST,
-        smoke: false,
+        smoke: true,
     },
     Target {
         name: "dpa",

@@ -16,10 +16,13 @@ pub(crate) mod function {
     pub(crate) const FAULT: u64 = CODE + 0x60;
     /// Loads from address 16.
     pub(crate) const FAULT_ELSEWHERE: u64 = CODE + 0x68;
+    /// Writes key a1 to the window's register at a2, and adds 1 to the word at a0 for good, each
+    /// time with some 60 instructions behind it.
+    pub(crate) const COUNT_FOR_GOOD: u64 = CODE + 0x70;
 }
 
-const INSTRUCTIONS: [u32; 32] = {
-    let mut all = [0; 32];
+const INSTRUCTIONS: [u32; 36] = {
+    let mut all = [0; 36];
     all[0] = 0x0010_0293; // li   t0, 1
     all[1] = 0x01f2_9293; // slli t0, t0, 31
     all[2] = 0x00b2_b02f; // amoadd.d zero, a1, (t0)
@@ -38,6 +41,14 @@ const INSTRUCTIONS: [u32; 32] = {
     all[25] = 0x0000_8067; // ret
     all[26] = 0x0100_3503; // ld   a0, 16(zero)
     all[27] = 0x0000_8067; // ret
+    all[28] = 0x00b6_2023; // sw   a1, 0(a2)
+    all[29] = 0x0005_3303; // ld   t1, 0(a0)
+    all[30] = 0x0013_0313; // addi t1, t1, 1
+    all[31] = 0x0065_3023; // sd   t1, 0(a0)
+    all[32] = 0x01e0_0393; // li   t2, 30
+    all[33] = 0xfff3_8393; // addi t2, t2, -1
+    all[34] = 0xfe03_9ee3; // bnez t2, -4
+    all[35] = 0xfe9f_f06f; // j    -24
     all
 };
 

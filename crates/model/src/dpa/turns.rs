@@ -79,12 +79,19 @@ impl Turn {
 /// window word by word.
 const SOON: u64 = 32;
 
+/// What a run does.
+enum Step {
+    Asks(Turn, Ask),
+    Goes(Turn),
+    Over,
+}
+
 /// What a run does right after an answer.
 pub(crate) enum Soon {
     /// It asks again.
     Asks(Turn, Ask),
-    /// It goes on by itself: [`Dpa::run`].
-    Goes(Turn),
+    /// It would go on by itself, and rests: [`Dpa::resume`].
+    Rests(Turn),
     /// The turn is over.
     Over,
 }
@@ -117,28 +124,28 @@ impl Dpa {
     pub(crate) fn run(&self, mut turn: Turn) -> Option<(Turn, Ask)> {
         loop {
             match self.run_for(turn, u64::MAX) {
-                Soon::Asks(turn, ask) => return Some((turn, ask)),
-                Soon::Goes(same) => turn = same,
-                Soon::Over => return None,
+                Step::Asks(turn, ask) => return Some((turn, ask)),
+                Step::Goes(same) => turn = same,
+                Step::Over => return None,
             }
         }
     }
 
     /// The same, for so many instructions at most.
-    fn run_for(&self, mut turn: Turn, instructions: u64) -> Soon {
+    fn run_for(&self, mut turn: Turn, instructions: u64) -> Step {
         let before = turn.hart.instructions();
         let exit = turn.hart.run(turn.left.min(instructions));
         // An exit costs, too, so that whoever only makes exits comes to an end.
         let spent = turn.hart.instructions() - before;
         turn.left = turn.left.saturating_sub(spent.max(1));
         match self.after(&mut turn, exit) {
-            Next::Goes if turn.left > 0 => Soon::Goes(turn),
+            Next::Goes if turn.left > 0 => Step::Goes(turn),
             Next::Goes => {
                 self.put_back(turn);
-                Soon::Over
+                Step::Over
             }
-            Next::Asks(ask) => Soon::Asks(turn, ask),
-            Next::Over => Soon::Over,
+            Next::Asks(ask) => Step::Asks(turn, ask),
+            Next::Over => Step::Over,
         }
     }
 
@@ -155,12 +162,30 @@ impl Dpa {
         self.run(self.answered(turn, ask, given)?)
     }
 
-    /// The same for a few instructions, which whoever has the function can wait for.
+    /// The same for a few instructions, which whoever has the function can wait for. A run that has
+    /// more to do rests then: it must not count as executing while its function is given back, as
+    /// who takes that next may wait for all that executes.
     pub(crate) fn answer_soon(&self, turn: Turn, ask: &Ask, given: Given) -> Soon {
-        match self.answered(turn, ask, given) {
-            Some(turn) => self.run_for(turn, SOON),
-            None => Soon::Over,
+        let Some(turn) = self.answered(turn, ask, given) else { return Soon::Over };
+        match self.run_for(turn, SOON) {
+            Step::Asks(turn, ask) => Soon::Asks(turn, ask),
+            Step::Over => Soon::Over,
+            Step::Goes(turn) => {
+                if self.state().comes_back(&turn) {
+                    self.has_stopped();
+                }
+                Soon::Rests(turn)
+            }
         }
+    }
+
+    /// Lets a run that rests go on, if it is still there.
+    pub(crate) fn resume(&self, turn: Turn) -> Option<(Turn, Ask)> {
+        let mut state = self.state();
+        state.of_turn(&turn)?;
+        state.goes_out(&turn);
+        drop(state);
+        self.run(turn)
     }
 
     fn answered(&self, mut turn: Turn, ask: &Ask, given: Given) -> Option<Turn> {

@@ -77,8 +77,8 @@ enum Served {
     Given(Turn, Ask, Given),
     /// It has been answered, and asks for this.
     Asks(Turn, Ask),
-    /// It has been answered, and goes on.
-    Goes(Turn),
+    /// It has been answered, and rests until the function is given back.
+    Rests(Turn),
     /// It has been answered, and its turn is over.
     Over,
 }
@@ -110,7 +110,7 @@ fn answer_shared(
     match served {
         Served::Given(turn, ask, given) => dpa.answer(turn, &ask, given),
         Served::Asks(turn, ask) => Some((turn, ask)),
-        Served::Goes(turn) => dpa.run(turn),
+        Served::Rests(turn) => dpa.resume(turn),
         Served::Over => None,
     }
 }
@@ -121,7 +121,7 @@ fn reach_all(world: &mut World, id: usize, dpa: &Dpa, mut turn: Turn, mut ask: A
         let given = serve(world, id, &turn, &ask);
         match dpa.answer_soon(turn, &ask, given) {
             Soon::Asks(same, next) => (turn, ask) = (same, next),
-            Soon::Goes(turn) => return Served::Goes(turn),
+            Soon::Rests(turn) => return Served::Rests(turn),
             Soon::Over => return Served::Over,
         }
         if !matches!(ask, Ask::Reach { .. }) {

@@ -146,6 +146,7 @@ mod tests {
     use verbless_prm::dump::parse_log;
 
     use super::*;
+    use crate::world::World;
     use crate::{Model, Profile};
 
     #[derive(Clone, Default)]
@@ -342,10 +343,16 @@ mod tests {
         };
         let fit = 16 * 1024 * 1024 / size_of::<Request>();
         let push = |count: usize| {
-            let _ = model.shared.work(0, &mut Default::default(), |world| {
+            let mut pushed = |world: &mut World| {
                 (0..count).for_each(|_| world.outbox().request(request));
-            });
+            };
+            // Not while the engine's own thread has the function.
+            while model.shared.work(0, &mut Default::default(), &mut pushed).is_none() {
+                std::thread::yield_now();
+            }
         };
+        // It goes before the watch, which waits for the watcher, also if something fails below.
+        let go = go;
         // The watcher hears the first; until it has, the log may be told of what is lost, and the
         // count begins anew.
         push(1);

@@ -109,9 +109,11 @@ impl Client for Ourselves {
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
-        let maps = fs::read_to_string("/proc/self/maps").map_err(io_errno)?;
-        check_mappings(&maps, address, length, writable)?;
-        verbless_model::memory::probe(address, length, writable).map_err(|_| Errno::EFAULT)
+        pin_mapped(|| {
+            let maps = fs::read_to_string("/proc/self/maps").map_err(io_errno)?;
+            check_mappings(&maps, address, length, writable)?;
+            verbless_model::memory::probe(address, length, writable).map_err(|_| Errno::EFAULT)
+        })
     }
 
     fn dma_address(&self, address: u64) -> u64 {
@@ -175,6 +177,18 @@ pub fn effective_capabilities(status: &str) -> u64 {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0)
+}
+
+/// How often a range is looked at before it counts as one that cannot be pinned.
+const LOOKS: usize = 3;
+
+/// What `look` says of a range that a client wants to pin.
+///
+/// A process's other threads map, split and join mappings while its list is read piece by piece, so
+/// that one reading may miss what is there all the time. EFAULT counts when every reading says so.
+pub fn pin_mapped(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut looks = (1..LOOKS).map(|_| look()).skip_while(|got| *got == Err(Errno::EFAULT));
+    looks.next().unwrap_or_else(|| look())
 }
 
 /// Whether a long-term pin of the range would succeed, by the process's mappings as
@@ -271,6 +285,22 @@ a000-b000 rw-p 00000000 00:00 0";
         for (address, length, writable, expected) in cases {
             let got = check_mappings(MAPS, address, length, writable);
             assert_eq!(got, expected, "{address:#x}+{length:#x} writable={writable}");
+        }
+    }
+
+    #[test]
+    fn a_range_is_refused_when_every_look_at_it_says_so() {
+        let fault = Err(Errno::EFAULT);
+        for (answers, expected, left) in [
+            (vec![Ok(()), fault], Ok(()), 1),
+            (vec![fault, Ok(()), fault], Ok(()), 1),
+            (vec![fault, fault, Ok(()), fault], Ok(()), 1),
+            (vec![fault, fault, fault, Ok(())], fault, 1),
+            (vec![fault, Err(Errno::ESRCH), Ok(())], Err(Errno::ESRCH), 1),
+        ] {
+            let mut answers = answers.into_iter();
+            let got = pin_mapped(|| answers.next().expect("no more looks than needed"));
+            assert_eq!((got, answers.len()), (expected, left));
         }
     }
 

@@ -95,7 +95,8 @@ pub use network::Neighbour;
 pub mod remote {
     pub use crate::abi::DRIVER_ID;
     pub use crate::client::{
-        Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify, numbers,
+        Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
+        numbers, pin_mapped,
     };
     pub use crate::describe::{Described, describe};
     pub use crate::eventfds::Eventfds;

@@ -20,6 +20,7 @@ use super::sys::{self, Gate};
 use verbless_model::memory::{ClientMemory, Reach, dma_address};
 use verbless_model_kernel::remote::{
     Capability, Client, Eventfds, FileId, check_mappings, effective_capabilities, numbers,
+    pin_mapped,
 };
 
 /// A process that opened a device or sent it an ioctl, for as long as it runs one program.
@@ -253,7 +254,7 @@ impl Client for Caller {
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
-        check_mappings(&self.proc_file("maps")?, address, length, writable)
+        pin_mapped(|| check_mappings(&self.proc_file("maps")?, address, length, writable))
     }
 
     fn dma_address(&self, address: u64) -> u64 {

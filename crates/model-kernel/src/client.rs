@@ -188,7 +188,7 @@ const LOOKS: usize = 3;
 /// that one reading may miss what is there all the time. EFAULT counts when every reading says so.
 pub fn pin_mapped(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     let mut looks = (1..LOOKS).map(|_| look()).skip_while(|got| *got == Err(Errno::EFAULT));
-    looks.next().unwrap_or_else(|| look())
+    looks.next().unwrap_or_else(look)
 }
 
 /// Whether a long-term pin of the range would succeed, by the process's mappings as

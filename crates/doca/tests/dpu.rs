@@ -8,8 +8,8 @@ use std::time::Duration;
 use verbless_devx::Backend;
 use verbless_doca::dma::Dma;
 use verbless_doca::{
-    AccessFlags, Dev, DevInfo, DynamicMmap, ErrorKind, Event, Inventory, JobError, Memory, Mmap,
-    Retrieve, WorkQ,
+    AccessFlags, Dev, DevInfo, DynamicMmap, ErrorKind, Event, Extensions, Inventory, JobError,
+    Memory, Mmap, Retrieve, WorkQ,
 };
 use verbless_model::{Model, Profile, Side};
 use verbless_model_kernel::InProcess;
@@ -104,6 +104,28 @@ fn an_export_that_claims_more_rights_than_the_key_has_is_stopped_by_the_device()
     let sum = sha2::Sha256::digest(&forged[..covered]);
     forged[covered..].copy_from_slice(&sum[..8]);
     assert_eq!(kind(Mmap::create_from_export(&forged, &dpu)), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn an_export_that_claims_more_bytes_than_there_are_takes_no_memory_of_whoever_imports_it() {
+    use sha2::Digest;
+    let (host, dpu) = sides();
+    let far = map(&host, 4096, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
+    let mut forged = far.export_rdma(&host).unwrap().as_bytes().to_vec();
+    forged[40..48].copy_from_slice(&(1u64 << 62).to_be_bytes());
+    let covered = forged.len() - 8;
+    let sum = sha2::Sha256::digest(&forged[..covered]);
+    forged[covered..].copy_from_slice(&sum[..8]);
+    let imported = Mmap::create_from_export(&forged, &dpu).unwrap();
+    assert_eq!(imported.len(), 1 << 62);
+    let inventory = Inventory::builder(2).extensions(Extensions::LINKED_LIST).start().unwrap();
+    let near = map(&dpu, 64, AccessFlags::LOCAL_READ_WRITE);
+    let all = inventory.buf_by_data(&imported, imported.address(), imported.len()).unwrap();
+    assert_eq!(kind(all.to_vec()), ErrorKind::NotPermitted);
+    let mut chain = inventory.buf_by_data(&near, near.address(), 64).unwrap();
+    chain.link(all).unwrap();
+    assert_eq!(chain.to_vec().unwrap(), [0; 64]);
+    assert_eq!(kind(chain.chain_to_vec()), ErrorKind::NotPermitted);
 }
 
 #[test]

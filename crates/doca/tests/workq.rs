@@ -9,8 +9,9 @@ use nix::poll::{PollFd, PollFlags, poll};
 use verbless_devx::Backend;
 use verbless_doca::dma::Dma;
 use verbless_doca::graph::Graph;
+use verbless_doca::rdma::Rdma;
 use verbless_doca::sha::{Algorithm, Sha};
-use verbless_doca::sync_event::SyncEvent;
+use verbless_doca::sync_event::{Location, SyncEvent};
 use verbless_doca::{
     AsyncWorkQ, Buf, Dev, DevInfo, Error, ErrorKind, Inventory, JobType, Mmap, Retrieve, WorkQ,
 };
@@ -102,6 +103,60 @@ fn capabilities_are_told_of_a_device_that_nobody_has_opened() {
             assert_eq!(closed.map_err(|it| it.kind()), open.map_err(|it| it.kind()));
         }
     }
+}
+
+#[test]
+fn a_full_work_queue_says_again_to_every_job_whatever_else_is_against_it() {
+    let dev = dev();
+    let memory = plain(&dev, 4096, 8);
+    let [dma, other] = [(); 2].map(|()| Dma::builder(&dev).start().unwrap());
+    let (sha, rdma) = (Sha::builder(&dev).start().unwrap(), Rdma::builder(&dev).start().unwrap());
+    let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu).unwrap();
+    let event = event.subscriber_add_location(Location::Cpu).unwrap().as_ctx().start().unwrap();
+    let mut workq = WorkQ::new(1).unwrap();
+    workq.add(&dma).unwrap();
+    workq.add(&sha).unwrap();
+    workq.add(&event).unwrap();
+    workq.add(&rdma).unwrap();
+    // It is in flight until it is retrieved.
+    let (from, to) = ends(&memory);
+    workq.submit(sha.hash(Algorithm::Sha1, from, to)).unwrap();
+
+    let again = |(from, to): (Buf, Buf), what: &str| {
+        assert_eq!((from.data_len(), to.data_len()), (64, 0), "{what}");
+    };
+    let full = |refused: &Error| assert_eq!(refused.kind(), ErrorKind::Again, "{refused}");
+    for (context, what) in [(&dma, "there is nothing else"), (&other, "it is not on it")] {
+        let (from, to) = ends(&memory);
+        let refused = workq.submit(context.memcpy(from, to)).unwrap_err();
+        full(&refused.error);
+        again(refused.given.into_bufs(), what);
+    }
+    let (from, to) = ends(&memory);
+    let held = from.add_ref().unwrap();
+    let refused = workq.submit(dma.memcpy(from, to)).unwrap_err();
+    full(&refused.error);
+    again(refused.given.into_bufs(), "it has two references");
+    drop(held);
+    let (from, to) = ends(&memory);
+    let refused = workq.submit(sha.update(sha.partial(Algorithm::Sha512), from)).unwrap_err();
+    full(&refused.error);
+    assert_eq!(refused.given.into_bufs().0.data_len(), 64, "half a block");
+    drop(to);
+    full(&workq.submit(event.wait_gt(255)).unwrap_err().error);
+    full(&workq.submit(event.get()).unwrap_err().error);
+    full(&workq.submit(rdma.send(None)).unwrap_err().error);
+    full(&workq.submit(rdma.receive(None)).unwrap_err().error);
+
+    // As it is full no more, each is refused for what it is.
+    assert!(workq.retrieve_within(None).unwrap().is_some());
+    assert_eq!(kind(workq.submit(event.wait_gt(255))), ErrorKind::InvalidValue);
+    assert_eq!(kind(workq.submit(rdma.send(None))), ErrorKind::NotConnected);
+    let (from, to) = ends(&memory);
+    assert_eq!(kind(workq.submit(other.memcpy(from, to))), ErrorKind::BadState);
+    let (from, to) = ends(&memory);
+    workq.submit(dma.memcpy(from, to)).unwrap();
+    assert!(workq.retrieve_within(None).unwrap().is_some(), "refusals took no place");
 }
 
 #[test]

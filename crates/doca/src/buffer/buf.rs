@@ -321,6 +321,8 @@ impl Buf {
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if the memory is not this process's.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
+        // Before there is room for them: the length of an import is its owner's word.
+        crate::memory::bytes_of(self.first().chunk())?;
         let mut bytes = vec![0; self.data_len() as usize];
         self.read_data(0, &mut bytes)?;
         Ok(bytes)
@@ -331,6 +333,7 @@ impl Buf {
     /// # Errors
     /// As [`Buf::to_vec`].
     pub fn chain_to_vec(&self) -> Result<Vec<u8>> {
+        self.chain().try_for_each(|link| crate::memory::bytes_of(link.chunk()).map(drop))?;
         let mut bytes = vec![0; self.chain_data_len() as usize];
         let mut into = &mut bytes[..];
         for link in self.chain() {

@@ -250,7 +250,7 @@ impl SyncEvent {
     /// (`doca_sync_event_get_export_to_dpa_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`]: nothing here drives the DPA.
+    /// [`ErrorKind::NotSupported`]: as in DOCA 2.2, no DPA takes part.
     pub fn export_to_dpa_supported(dev: &impl AsDev) -> Result<()> {
         let _ = dev;
         Err(support::dpa())

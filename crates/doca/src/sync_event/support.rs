@@ -25,9 +25,10 @@ pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
     })
 }
 
-/// A DPA would need its processor, which nothing here drives.
+/// The guides say of a DPA that it cannot yet, and nothing of how it would.
 pub(super) fn dpa() -> Error {
-    let text = "there is no DPA here that could take part in a sync event";
+    let text = "a DPA takes part in no sync event, as in DOCA 2.2: publish and wait on the host or \
+                the DPU";
     Error::plain(ErrorKind::NotSupported, text)
 }
 

@@ -91,7 +91,8 @@ enum Command {
         #[arg(long, value_enum, default_value_t = SideArgument::Host)]
         side: SideArgument,
         /// Also run this shell command, on the DPU side and with an empty standard input. The exit
-        /// code is the program's or, if that is 0, this command's.
+        /// code is the program's or, if that is 0, this command's. If the program fails, the
+        /// command is ended 5 s later by SIGTERM and 10 s later by SIGKILL.
         #[arg(long, value_name = "COMMAND", conflicts_with_all = ["side", "join"])]
         dpu: Option<OsString>,
         /// Gives the network device of a device, by its number from 0, an IP address, which becomes

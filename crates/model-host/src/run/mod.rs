@@ -84,7 +84,7 @@ use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
@@ -120,7 +120,8 @@ pub struct RunOptions {
     pub name: Option<String>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
-    /// A command for a shell that runs on the DPU side meanwhile, with an empty standard input.
+    /// A command for a shell that runs on the DPU side meanwhile, with an empty standard input and
+    /// in a process group of its own. If the program fails, it has some seconds to end.
     pub dpu: Option<OsString>,
     /// Whether and where to tell of what passes.
     pub trace: Trace,
@@ -156,7 +157,8 @@ pub enum Trace {
 }
 
 /// Runs a program with modelled devices, until it and all that was started have ended; gives the
-/// program's own status, or if that is success, the one of the command on the DPU side.
+/// program's own status, or if that is success, the one of the command on the DPU side. That
+/// command is ended if it goes on for long after the program has failed.
 ///
 /// # Errors
 /// The program cannot be started, or its calls cannot be answered.
@@ -198,7 +200,8 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];
     if let Some(text) = options.dpu {
         let mut shell = Command::new("/bin/sh");
-        shell.arg("-c").arg(text).stdin(Stdio::null());
+        // A process group of its own: if it must end, so must all that it started.
+        shell.arg("-c").arg(text).stdin(Stdio::null()).process_group(0);
         commands.push((shell, views.of(Side::Dpu)?));
     }
     let shared = Arc::new(SharedRun::new(&model, memory, printing).map_err(preflight::no_watch)?);
@@ -214,7 +217,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }
-    let programs = Programs::new(&pids, signals);
+    let programs = Programs::new(pids[0], pids.get(1).copied(), signals);
     let mut supervisor = Supervisor::new(shared, programs, views, host)?;
     for (listener, view) in started {
         supervisor.answer(listener, &view)?;
@@ -247,7 +250,7 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     preflight::warn_of_children();
     // The host answers from now on, with an end of the filter of its own.
     let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
-    let mut program = Programs::new(&[child.id()], signals);
+    let mut program = Programs::new(child.id(), None, signals);
     loop {
         let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut waiting = [input(program.signals()), input(joined.as_fd())];

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -87,10 +88,13 @@ impl Wakes {
         let _ = self.0.delete(fd);
     }
 
-    /// Waits for something to do.
-    pub(super) fn wait(&self) -> Result<Vec<Wake>, Errno> {
+    /// Waits for something to do, for so long at most.
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Wake>, Errno> {
         let mut events = [EpollEvent::empty(); 16];
-        match self.0.wait(&mut events, EpollTimeout::NONE) {
+        // A millisecond more, as the rest of one that has begun does not count.
+        let timeout = timeout.map(|it| it + Duration::from_millis(1));
+        let timeout = timeout.and_then(|it| it.try_into().ok()).unwrap_or(EpollTimeout::NONE);
+        match self.0.wait(&mut events, timeout) {
             Ok(ready) => Ok(events[..ready].iter().map(|it| Wake::of_bits(it.data())).collect()),
             Err(Errno::EINTR) => Ok(Vec::new()),
             Err(errno) => Err(errno),
@@ -189,6 +193,6 @@ mod tests {
         let wakes = Wakes::new().expect("an epoll");
         wakes.on_end(ours.as_fd(), Wake::Gone(5)).expect("it is taken");
         drop(theirs);
-        assert_eq!(wakes.wait(), Ok(vec![Wake::Gone(5)]));
+        assert_eq!(wakes.wait(None), Ok(vec![Wake::Gone(5)]));
     }
 }

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
@@ -18,8 +20,8 @@ use super::side::{View, Views};
 use super::sys::{self, Listener};
 use super::{answer, preflight};
 
-/// What is passed on to the program when somebody sends it to us. From a terminal it reaches both
-/// by itself.
+/// What is passed on to the program when somebody sends it to us. From a terminal it reaches it by
+/// itself, and not the command on the DPU side.
 const FORWARDED: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -31,6 +33,10 @@ const FORWARDED: [Signal; 6] = [
 
 /// How long after a filter's end the last close may come.
 const LAST_CLOSE: Duration = Duration::from_secs(2);
+
+/// How long the command on the DPU side may go on once the program has failed, and once it was
+/// told to end: it may wait for the program, which comes no more.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Keeps signals from this thread, and from those that it starts; they come as records instead. The
 /// program is to get the mask that was in force before, which is the second result.
@@ -45,20 +51,41 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
 /// A child that we run, with its status as `wait` gives it, once it has ended.
 struct Child {
     pid: Pid,
+    /// It leads a process group: what it started hears signals, too, after it has ended as well.
+    leads: bool,
     status: Option<i32>,
+}
+
+impl Child {
+    fn new(pid: u32, leads: bool) -> Self {
+        Self { pid: Pid::from_raw(pid as i32), leads, status: None }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // It may be gone.
+        let _ = match self.leads {
+            true => killpg(self.pid, signal),
+            false => kill(self.pid, signal),
+        };
+    }
 }
 
 /// The children that we run: they hear the signals that are sent to us, and our status is one of
 /// theirs.
 pub(super) struct Programs {
+    /// The program, and the command on the DPU side, if there is one.
     children: Vec<Child>,
     signals: SignalFd,
+    /// When the command on the DPU side is to hear which signal, as the program has failed.
+    next: Option<(Instant, Signal)>,
 }
 
 impl Programs {
-    pub(super) fn new(pids: &[u32], signals: SignalFd) -> Self {
-        let child = |&pid| Child { pid: Pid::from_raw(pid as i32), status: None };
-        Self { children: pids.iter().map(child).collect(), signals }
+    /// `dpu`: the command on the DPU side, which leads a process group.
+    pub(super) fn new(program: u32, dpu: Option<u32>, signals: SignalFd) -> Self {
+        let program = Child::new(program, false);
+        let children = [program].into_iter().chain(dpu.map(|pid| Child::new(pid, true)));
+        Self { children: children.collect(), signals, next: None }
     }
 
     /// Readable when a signal came.
@@ -69,7 +96,7 @@ impl Programs {
     /// Ends them, as nobody answers their calls any more.
     pub(super) fn kill(self) {
         for child in self.children.iter().filter(|child| child.status.is_none()) {
-            let _ = kill(child.pid, Signal::SIGKILL);
+            child.signal(Signal::SIGKILL);
         }
         self.wait();
     }
@@ -82,12 +109,34 @@ impl Programs {
                 #[cfg(target_arch = "x86_64")]
                 let _none = super::ptrace::none();
                 while self.reap(libc::WEXITED | libc::WNOHANG) {}
-            } else if record.ssi_code <= 0 {
-                for child in self.children.iter().filter(|child| child.status.is_none()) {
-                    let _ = kill(child.pid, signal);
-                }
+                continue;
             }
+            // From a terminal it reached those of our own process group.
+            let by_itself = |child: &&Child| record.ssi_code > 0 && !child.leads;
+            let left = self.children.iter().filter(|child| child.status.is_none());
+            left.filter(|child| !by_itself(child)).for_each(|child| child.signal(signal));
         }
+    }
+
+    /// Ends the command on the DPU side if it goes on though the program has failed: first it is
+    /// asked to end, then killed. Gives how long it has until then.
+    fn end_after_a_failure(&mut self) -> Option<Duration> {
+        let [program, dpu] = &self.children[..] else { return None };
+        let failure = program.status.filter(|&status| status != 0)?;
+        let now = Instant::now();
+        let (at, signal) = self.next.unwrap_or((now + PATIENCE, Signal::SIGTERM));
+        self.next = Some((at, signal));
+        if now < at {
+            return Some(at - now);
+        }
+        let failure = ExitStatus::from_raw(failure);
+        tracing::error!(
+            "the program failed ({failure}), and the command on the DPU side has not ended since: \
+             it is stopped by {signal}"
+        );
+        dpu.signal(signal);
+        self.next = Some((now + PATIENCE, Signal::SIGKILL));
+        Some(PATIENCE)
     }
 
     /// The status of the first one that did not succeed, once all have ended.
@@ -176,7 +225,8 @@ impl Supervisor {
     /// does.
     pub(super) fn run(mut self) -> Result<i32, Errno> {
         while !self.filters.is_empty() {
-            for wake in self.shared.wakes.wait()? {
+            let timeout = self.programs.end_after_a_failure();
+            for wake in self.shared.wakes.wait(timeout)? {
                 match wake {
                     Wake::Signal => self.programs.hear_signals(),
                     Wake::Close => drop(self.shared.opens()),

@@ -72,6 +72,27 @@ fn a_failure_on_either_side_is_told_and_the_programs_own_goes_first() {
 }
 
 #[test]
+fn a_command_on_the_dpu_side_that_waits_for_a_program_that_failed_is_ended() {
+    let stubborn = std::thread::spawn(|| run(&["--dpu", "trap '' TERM; sleep 300"], "kill -9 $$"));
+    // What the shell waits for is ended, too.
+    let waits = "trap 'echo asked; exit 0' TERM; sleep 300 & wait; echo no";
+    let start = std::time::Instant::now();
+    let output = run(&["--dpu", waits], "exit 3");
+    assert!(start.elapsed().as_secs() < 60, "what it started was waited for");
+    assert_eq!((output.status.code(), &*output.stdout), (Some(3), &b"asked\n"[..]));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("failed (exit status: 3)") && errors.contains("SIGTERM"), "{errors}");
+
+    let output = stubborn.join().expect("no panic");
+    assert_eq!(output.status.code(), Some(128 + 9));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("SIGTERM") && errors.contains("SIGKILL"), "{errors}");
+    // A program that succeeds may leave the DPU's side behind, for as long as it takes.
+    let output = run(&["--dpu", "sleep 7; echo there"], "exit 0");
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"there\n"[..]));
+}
+
+#[test]
 fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");

@@ -163,19 +163,6 @@ impl Copier {
     #[inline(always)]
     pub(super) fn begin_simple(&mut self, job: Memcpy, tag: Tag) -> bool {
         let Memcpy { user_data, source, destination, .. } = job;
-        self.begin_parts(source, destination, user_data, tag)
-    }
-
-    /// It is a function of its own, because it needs all registers, and who calls it nothing of
-    /// what it needs; so it takes and returns what is passed in registers.
-    #[inline(never)]
-    fn begin_parts(
-        &mut self,
-        source: Buf,
-        destination: Buf,
-        user_data: UserData,
-        tag: Tag,
-    ) -> bool {
         let number = self.next;
         let mut job = Running { source, destination, user_data, tag };
         let Some(from) = job.source.readable_by(self.open_to) else { return self.put(job) };

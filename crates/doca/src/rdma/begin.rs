@@ -1,8 +1,8 @@
 //! How jobs begin.
 //!
-//! Most have single buffers whose reach is known. Each operation has a function for them, because
-//! it needs all registers, and who calls it nothing of what it needs; so it takes and returns what
-//! is passed in registers. All other jobs are looked through in a function of its own.
+//! Most have single buffers whose reach is known. These begin where they are submitted, in open
+//! code: what they ask is known there, and of all operations one is left. All other jobs are looked
+//! through in a function of its own.
 
 use verbless_queue::wr::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
@@ -23,121 +23,11 @@ impl RdmaEngine {
     /// completion has room.
     #[inline(always)]
     pub(super) fn begin_simple(&mut self, job: RdmaJob, tag: Tag) -> bool {
-        let RdmaJob { user_data, operation, .. } = job;
-        match operation {
-            Operation::Receive => self.begin_receive(job.local, job.remote, user_data, tag),
-            Operation::Send => self.begin_send(job.local, job.remote, user_data, tag),
-            Operation::SendImm(immediate) => {
-                self.begin_send_imm(job.local, job.remote, user_data, tag, immediate)
-            }
-            Operation::Write => self.begin_write(job.local, job.remote, user_data, tag),
-            Operation::WriteImm(immediate) => {
-                self.begin_write_imm(job.local, job.remote, user_data, tag, immediate)
-            }
-            Operation::Read => self.begin_read(job.local, job.remote, user_data, tag),
-            Operation::CompareSwap { compare, swap } => {
-                self.begin_compare_swap(job.local, job.remote, user_data, tag, (compare, swap))
-            }
-            Operation::FetchAdd(add) => {
-                self.begin_fetch_add(job.local, job.remote, user_data, tag, add)
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn begin_receive(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-    ) -> bool {
-        self.begin_known((local, remote, user_data, tag), Operation::Receive)
-    }
-
-    #[inline(never)]
-    fn begin_send(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-    ) -> bool {
-        self.begin_known((local, remote, user_data, tag), Operation::Send)
-    }
-
-    #[inline(never)]
-    fn begin_send_imm(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-        with: u32,
-    ) -> bool {
-        self.begin_known((local, remote, user_data, tag), Operation::SendImm(with))
-    }
-
-    #[inline(never)]
-    fn begin_write(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-    ) -> bool {
-        self.begin_known((local, remote, user_data, tag), Operation::Write)
-    }
-
-    #[inline(never)]
-    fn begin_write_imm(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-        with: u32,
-    ) -> bool {
-        self.begin_known((local, remote, user_data, tag), Operation::WriteImm(with))
-    }
-
-    #[inline(never)]
-    fn begin_read(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-    ) -> bool {
-        self.begin_known((local, remote, user_data, tag), Operation::Read)
-    }
-
-    #[inline(never)]
-    fn begin_compare_swap(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-        (compare, swap): (u64, u64),
-    ) -> bool {
-        let operation = Operation::CompareSwap { compare, swap };
+        let RdmaJob { user_data, operation, local, remote, .. } = job;
         self.begin_known((local, remote, user_data, tag), operation)
     }
 
-    #[inline(never)]
-    fn begin_fetch_add(
-        &mut self,
-        local: Option<Buf>,
-        remote: Option<Buf>,
-        user_data: UserData,
-        tag: Tag,
-        add: u64,
-    ) -> bool {
-        self.begin_known((local, remote, user_data, tag), Operation::FetchAdd(add))
-    }
-
-    /// What all of them do. The job is in its place before it is posted, and its keys are read from
+    /// Begins it. The job is in its place before it is posted, and its keys are read from
     /// there, so that its parts need not be kept in registers meanwhile.
     #[inline(always)]
     fn begin_known(

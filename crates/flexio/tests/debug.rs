@@ -200,23 +200,48 @@ fn gdb_hears_of_a_second_fault_too_when_it_goes_on_elsewhere_behind_the_first() 
     Ok(())
 }
 
-#[test]
-fn gdb_ends_a_process_between_two_runs_of_a_thread() -> Result {
-    let Some(rig) = Rig::new(Some(function::HANDLER))? else { return Ok(()) };
+/// Kills a process with or without an error handler, in the first run of a thread or behind it;
+/// how it has ended.
+fn killed(handler: bool, stopped: bool) -> Result<Option<(DpaStatus, u64)>> {
+    let Some(rig) = Rig::new(Some(function::HANDLER))? else { return Ok(None) };
+    if handler {
+        rig.object().set_error_handler(function::COUNT)?;
+    }
     let thread = rig.thread()?;
     let call = rig.begin(function::ACTIVATE, [thread.id().into(), 0])?;
     assert!(matches!(end_of(&call)?, DpaCallState::Returned(_)));
-    // As gdb asks, to continue; interrupted when the run is over, to kill.
-    let mut gdb = std::net::TcpStream::connect(("127.0.0.1", rig.port))?;
-    gdb.write_all(b"$vCont;c#a8")?;
-    until(|| {
-        let info = thread.query()?;
-        Ok((info.state == DpaThreadState::IDLE && info.runs == 1).then_some(()))
-    })?;
-    gdb.write_all(b"\x03$k#6b")?;
-    let ended = || Ok(Some(rig.object().query()?.status).filter(|status| !status.runs()));
-    assert_eq!(until(ended)?, DpaStatus(7));
+    // Its connection stays until the process has ended.
+    let mut gdb = None;
+    if stopped {
+        rig.gdb(&["stepi", "kill"]).join().expect("gdb");
+    } else {
+        // As gdb asks, to continue; interrupted when the run is over, to kill.
+        let gdb = gdb.insert(std::net::TcpStream::connect(("127.0.0.1", rig.port))?);
+        gdb.write_all(b"$vCont;c#a8")?;
+        until(|| {
+            let info = thread.query()?;
+            Ok((info.state == DpaThreadState::IDLE && info.runs == 1).then_some(()))
+        })?;
+        gdb.write_all(b"\x03$k#6b")?;
+    }
+    until(|| Ok(Some(rig.object().query()?.status).filter(|status| !status.runs())))?;
     assert_eq!(thread.query()?.runs, 1);
+    let info = rig.object().query()?;
+    assert!(info.crash.is_some(), "no crash report");
+    Ok(Some((info.status, info.instructions)))
+}
+
+#[test]
+fn gdb_ends_a_process_in_a_run_and_between_two_and_its_error_handler_hears_of_neither() -> Result {
+    // Three instructions of the call that starts the thread; one is stepped, or five run and one
+    // precedes the system call that ends the run.
+    for (stopped, instructions) in [(true, 3 + 1), (false, 3 + 5)] {
+        for handler in [false, true] {
+            let Some((status, took)) = killed(handler, stopped)? else { return Ok(()) };
+            let expected = (DpaStatus(7), instructions);
+            assert_eq!((status, took), expected, "stopped: {stopped}, handler: {handler}");
+        }
+    }
     Ok(())
 }
 

@@ -102,10 +102,14 @@ impl Device {
 
     /// Executes a command: the whole input mailbox, and the whole output mailbox.
     pub fn execute(&self, input: &[u8], output: &mut [u8]) {
-        let execute = |world: &mut World| engine::execute(world, self.id, input, output);
-        match engine::concerns_others(input) {
-            true => self.shared.with(execute),
-            false => self.shared.with_function(self.id, execute),
+        let begin = |world: &mut World| engine::begin(world, self.id, input, &mut *output);
+        let mut rest = match engine::concerns_others(input) {
+            true => self.shared.with(begin),
+            false => self.shared.with_function(self.id, begin),
+        };
+        while let Some(part) = rest {
+            let go_on = |world: &mut World| engine::go_on(world, self.id, part, input, output);
+            rest = self.shared.with_function(self.id, go_on);
         }
     }
 

@@ -288,3 +288,28 @@ impl Drop for World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Model, Profile};
+
+    #[test]
+    fn a_function_is_reached_by_those_of_its_card_that_have_a_dpa_and_a_host_s_not_from_a_host() {
+        let card = || Profile::load("bluefield3").expect("it comes along");
+        let without_dpa = Profile::load("connectx6dx").expect("it comes along");
+        let model = Model::builder()
+            .device_with_sides(card())
+            .device(without_dpa)
+            .device_with_sides(card())
+            .stepped()
+            .build();
+        let vhca = |id| model.shared.look(id, |it| it.hca.caps.general().vhca_id());
+        // Each with those that may name it for their processes.
+        let expected: [&[usize]; 5] = [&[0, 1], &[1], &[], &[3, 4], &[4]];
+        for (id, by) in expected.into_iter().enumerate() {
+            let by = by.iter().map(|&by| (vhca(by), by)).collect();
+            let found = model.shared.look(id, |it| it.hca.reached_by.clone());
+            assert_eq!(found, by, "function {id}");
+        }
+    }
+}

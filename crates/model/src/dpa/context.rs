@@ -19,14 +19,14 @@ pub(super) const RETURN: u64 = 0x3_f000_0000;
 /// The outboxes, a page each.
 pub(super) const OUTBOXES: u64 = 0x4_0000_0000;
 /// The configuration of the windows.
-pub(super) const WINDOW_CONFIGS: u64 = 0x5_0000_0000;
+pub(crate) const WINDOW_CONFIGS: u64 = 0x5_0000_0000;
 pub(super) const LOG_WINDOW_CONFIG: u8 = 6;
 /// The windows: the top byte of their addresses, the bits of a window's number and of an address
 /// in it.
 pub(super) const WINDOW_MSBS: u8 = 0x80;
 pub(super) const LOG_WINDOWS: u8 = 8;
 pub(super) const LOG_WINDOW: u8 = 48;
-pub(super) const WINDOWS: u64 = (WINDOW_MSBS as u64) << 56;
+pub(crate) const WINDOWS: u64 = (WINDOW_MSBS as u64) << 56;
 
 /// Outboxes and windows that a process has at most, each.
 pub(super) const MOST_CONFIGS: u16 = 1 << LOG_WINDOWS;

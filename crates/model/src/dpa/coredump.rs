@@ -4,7 +4,9 @@
 //! `arch/riscv/include/uapi/asm/ptrace.h` for NT_PRSTATUS, which debuggers read: pc, then x1 to
 //! x31, from byte 112 of 376.
 
-use verbless_riscv::{Backing, PAGE, Permissions, Region};
+use std::sync::Arc;
+
+use verbless_riscv::{AddressSpace, Backing, PAGE, Permissions, Region};
 
 use super::context;
 use super::process::Process;
@@ -15,35 +17,113 @@ const NT_PRSTATUS: u32 = 1;
 const PRSTATUS: usize = 376;
 const PRSTATUS_REGISTERS: usize = 112;
 
-/// The file; `used` says which stacks and contexts are in use.
-pub(super) fn write(process: &Process, used: &[bool]) -> Vec<u8> {
-    let note = note(process);
-    let regions: Vec<(&Region, Vec<u8>)> = process
-        .space
-        .regions()
-        .iter()
-        .filter(|region| is_interesting(region, used))
-        .map(|region| (region, contents(process, region)))
-        .collect();
-    let headers = regions.len() as u64 + 1;
-    let mut at = HEADER + headers * PROGRAM_HEADER;
-    let mut file = header(headers as u16);
-    program_header(&mut file, 4, 0, at, 0, note.len() as u64, 0, 4);
-    at += note.len() as u64;
-    at = at.next_multiple_of(8);
-    for (region, bytes) in &regions {
-        let Permissions { read, write, execute } = region.permissions;
-        let flags = u32::from(execute) | u32::from(write) << 1 | u32::from(read) << 2;
-        let length = bytes.len() as u64;
-        program_header(&mut file, 1, flags, at, region.base, length, region.length, 1);
-        at += length;
+/// Bytes of memory that are looked at, or copied, at a time.
+pub(crate) const PIECE: usize = 1 << 16;
+
+/// A core file that is read in pieces. Nothing holds the process still meanwhile: of one that runs,
+/// each piece is as it is when it is read.
+pub(crate) struct CoreDump {
+    space: Arc<AddressSpace>,
+    note: Vec<u8>,
+    parts: Vec<Part>,
+    /// Of so many parts it is known how much of them the file has.
+    measured: usize,
+    /// What precedes the memory in the file, once that is known.
+    head: Vec<u8>,
+}
+
+/// A region of memory.
+struct Part {
+    base: u64,
+    length: u64,
+    permissions: Permissions,
+    /// What the file has of it: all but the zeros at its end.
+    in_file: u64,
+}
+
+impl CoreDump {
+    /// That of a process.
+    pub(super) fn new(process: &Process) -> Self {
+        let regions = process.space.regions().iter();
+        let interesting = regions.filter(|region| is_interesting(region, &process.slots));
+        let parts = interesting.map(|region| Part {
+            base: region.base,
+            length: region.length,
+            permissions: region.permissions,
+            in_file: region.length,
+        });
+        Self {
+            space: process.space.clone(),
+            note: note(process),
+            parts: parts.collect(),
+            measured: 0,
+            head: Vec::new(),
+        }
     }
-    file.extend_from_slice(&note);
-    file.resize(file.len().next_multiple_of(8), 0);
-    for (_, bytes) in &regions {
-        file.extend_from_slice(bytes);
+
+    /// Looks at a piece of the memory; once it has looked at all of it, how long the file is.
+    pub(crate) fn measure(&mut self) -> Option<u64> {
+        let mut bytes = [0; PAGE as usize];
+        let mut looked = 0;
+        while let Some(part) = self.parts.get_mut(self.measured) {
+            if looked >= PIECE {
+                return None;
+            }
+            let from = part.in_file.saturating_sub(1) / PAGE * PAGE;
+            let last = &mut bytes[..(part.in_file - from) as usize];
+            self.space.peek(part.base + from, last);
+            looked += last.len();
+            match part.in_file == 0 || last.iter().any(|&byte| byte != 0) {
+                true => self.measured += 1,
+                false => part.in_file = from,
+            }
+        }
+        if self.head.is_empty() {
+            self.head = self.head();
+        }
+        let memory: u64 = self.parts.iter().map(|part| part.in_file).sum();
+        Some(self.head.len() as u64 + memory)
     }
-    file
+
+    /// What precedes the memory in the file.
+    fn head(&self) -> Vec<u8> {
+        let headers = self.parts.len() as u64 + 1;
+        let mut at = HEADER + headers * PROGRAM_HEADER;
+        let mut file = header(headers as u16);
+        program_header(&mut file, 4, 0, at, 0, self.note.len() as u64, 0, 4);
+        at += self.note.len() as u64;
+        at = at.next_multiple_of(8);
+        for part in &self.parts {
+            let Permissions { read, write, execute } = part.permissions;
+            let flags = u32::from(execute) | u32::from(write) << 1 | u32::from(read) << 2;
+            program_header(&mut file, 1, flags, at, part.base, part.in_file, part.length, 1);
+            at += part.in_file;
+        }
+        file.extend_from_slice(&self.note);
+        file.resize(file.len().next_multiple_of(8), 0);
+        file
+    }
+
+    /// Copies the file's bytes from `at` on, all of which must be in it: it has been measured.
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+        let (mut at, mut into) = (at, into);
+        if let Some(head) = self.head.get(at as usize..) {
+            let here = head.len().min(into.len());
+            into[..here].copy_from_slice(&head[..here]);
+            (at, into) = (at + here as u64, &mut into[here..]);
+        }
+        let mut begin = self.head.len() as u64;
+        for part in &self.parts {
+            let end = begin + part.in_file;
+            if (begin..end).contains(&at) {
+                let here = (end - at).min(into.len() as u64);
+                let (now, rest) = into.split_at_mut(here as usize);
+                self.space.peek(part.base + (at - begin), now);
+                (at, into) = (at + here, rest);
+            }
+            begin = end;
+        }
+    }
 }
 
 fn is_interesting(region: &Region, used: &[bool]) -> bool {
@@ -58,15 +138,6 @@ fn is_interesting(region: &Region, used: &[bool]) -> bool {
         }
         false => true,
     }
-}
-
-/// The bytes of a region without the zeros at its end.
-fn contents(process: &Process, region: &Region) -> Vec<u8> {
-    let mut bytes = vec![0; region.length as usize];
-    process.space.peek(region.base, &mut bytes);
-    let pages = bytes.chunks(PAGE as usize).rposition(|page| page.iter().any(|&byte| byte != 0));
-    bytes.truncate(pages.map_or(0, |last| (last + 1) * PAGE as usize));
-    bytes
 }
 
 fn header(program_headers: u16) -> Vec<u8> {

@@ -143,12 +143,10 @@ impl Dpa {
     }
 
     /// The debugger ends the process of a run, also one that is over.
-    pub(crate) fn debug_kill(&self, turn: &mut Turn) {
+    pub(crate) fn debug_kill(&self, turn: &Turn) {
         let mut state = self.state();
-        match state.of_turn(turn) {
-            Some(_) => _ = state.crash(turn, DpaFault::BREAKPOINT.0, 0),
-            None if state.is_held(turn) => state.kill(turn.id, DpaFault::BREAKPOINT.0),
-            None => {}
+        if state.is_held(turn) {
+            state.kill(turn, DpaFault::BREAKPOINT.0);
         }
         self.announce(&state);
     }

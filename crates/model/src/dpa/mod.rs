@@ -27,9 +27,14 @@ mod turns;
 mod units;
 
 pub(crate) use context::HEAP;
+#[cfg(test)]
+pub(crate) use context::{WINDOW_CONFIGS, WINDOWS};
+pub(crate) use coredump::{CoreDump, PIECE};
 #[cfg(feature = "gdb")]
 pub(crate) use debug::{Debugged, NextRun};
-pub(crate) use partitions::{Changes, Group, MOST_MEMBERS, Partition, Rights, Sharing, Unshared};
+pub(crate) use partitions::{
+    Changes, Group, MOST_MEMBERS, Partition, Rights, Sender, Sharing, Unshared,
+};
 pub(crate) use registers::{Ask, Doorbell, Given, Queues};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
 pub(crate) use scheduler::{Dpa, Numbers, Refused};

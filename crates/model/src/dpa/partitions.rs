@@ -27,6 +27,18 @@ pub(crate) enum Unshared {
     Full,
     /// The function may not do that.
     NotManager,
+    /// There is no such group, or it is not the sender's.
+    NoGroup,
+}
+
+/// Who sends a command about groups: a user context of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sender {
+    /// The function, by vhca_id.
+    pub function: u16,
+    pub uid: u16,
+    /// What all contexts of the function have is its to change: it is the kernel.
+    pub kernel: bool,
 }
 
 /// A group of execution units.
@@ -73,7 +85,10 @@ struct Member {
 struct Grouped {
     group: Group,
     partition: u16,
-    maker: u16,
+    /// The function, by vhca_id, and the user context that made it.
+    owner: (u16, u16),
+    /// Its owner is gone: it goes once nothing is bound to it.
+    left: bool,
     /// Threads and calls that are bound to it.
     bound: u32,
 }
@@ -167,18 +182,19 @@ impl Sharing {
     /// A group of a partition, or of the function's own.
     pub(crate) fn group(&self, by: u16, of: Option<u16>, id: u16) -> Result<Group, Unshared> {
         let partition = self.partition_for(by, of)?;
-        let grouped = self.groups.get(&id).filter(|it| it.partition == partition);
-        grouped.map(|it| it.group.clone()).ok_or(Unshared::Absent)
+        let there = |it: &&Grouped| it.partition == partition && !it.left;
+        let grouped = self.groups.get(&id).filter(there);
+        grouped.map(|it| it.group.clone()).ok_or(Unshared::NoGroup)
     }
 
     /// Makes a group, of a partition or the function's own; its number.
     pub(crate) fn add_group(
         &mut self,
-        by: u16,
+        by: Sender,
         of: Option<u16>,
         group: Group,
     ) -> Result<u16, Unshared> {
-        let partition = self.partition_for(by, of)?;
+        let partition = self.partition_for(by.function, of)?;
         let mut numbers = 0..self.most_groups;
         let id = numbers.find(|id| !self.groups.contains_key(id)).ok_or(Unshared::Full)?;
         let most = self.partitions.get(&partition).map_or(self.most_groups, |it| it.groups);
@@ -186,34 +202,36 @@ impl Sharing {
             return Err(Unshared::Full);
         }
         self.check_group(partition, id, &group)?;
-        self.groups.insert(id, Grouped { group, partition, maker: by, bound: 0 });
+        let owner = (by.function, by.uid);
+        self.groups.insert(id, Grouped { group, partition, owner, left: false, bound: 0 });
         Ok(id)
     }
 
-    /// Gives a group other units. Runs that have one of the old ones keep it until they are over.
+    /// Gives a group of the sender's other units. Runs that have one of the old ones keep it until
+    /// they are over.
     pub(crate) fn change_group(
         &mut self,
-        by: u16,
+        by: Sender,
         of: Option<u16>,
         id: u16,
         units: BTreeSet<u16>,
     ) -> Result<(), Unshared> {
-        let group = Group { units, ..self.group(by, of, id)? };
-        self.check_group(self.partition_for(by, of)?, id, &group)?;
+        let group = Group { units, ..self.group_of(by, of, id)? };
+        self.check_group(self.partition_for(by.function, of)?, id, &group)?;
         if let Some(grouped) = self.groups.get_mut(&id) {
             grouped.group = group;
         }
         Ok(())
     }
 
-    /// Takes a group away.
+    /// Takes a group of the sender's away.
     pub(crate) fn remove_group(
         &mut self,
-        by: u16,
+        by: Sender,
         of: Option<u16>,
         id: u16,
     ) -> Result<(), Unshared> {
-        self.group(by, of, id)?;
+        self.group_of(by, of, id)?;
         if self.groups[&id].bound > 0 {
             return Err(Unshared::InUse);
         }
@@ -221,9 +239,13 @@ impl Sharing {
         Ok(())
     }
 
-    /// Takes all groups away that a function has made and nothing is bound to: it starts afresh.
-    pub(crate) fn remove_groups(&mut self, maker: u16) {
-        self.groups.retain(|_, grouped| grouped.maker != maker || grouped.bound > 0);
+    /// Takes the groups away that a user context of a function has made, or without `uid` the
+    /// function: whoever made them is gone. One that something is bound to goes with that.
+    pub(crate) fn remove_groups(&mut self, function: u16, uid: Option<u16>) {
+        self.groups.retain(|_, it| {
+            it.left |= it.owner.0 == function && uid.is_none_or(|uid| it.owner.1 == uid);
+            !it.left || it.bound > 0
+        });
     }
 
     /// A function has a process more; false: it is in no partition, and may not.
@@ -252,7 +274,7 @@ impl Sharing {
             Affinity::Any => home.is_some(),
             Affinity::Unit(unit) => self.of(unit).is_some_and(|of| Some(of) == home),
             Affinity::Group(group) => {
-                self.groups.get(&group).is_some_and(|it| Some(it.partition) == home)
+                self.groups.get(&group).is_some_and(|it| Some(it.partition) == home && !it.left)
             }
         };
         if may && let Some(bound) = self.bound_to(affinity) {
@@ -266,6 +288,7 @@ impl Sharing {
         if let Some(bound) = self.bound_to(affinity) {
             *bound = bound.saturating_sub(1);
         }
+        self.groups.retain(|_, it| !it.left || it.bound > 0);
     }
 
     /// The first unit that a run of a function may have and that is free.
@@ -318,6 +341,14 @@ impl Sharing {
 
     fn groups_of(&self, partition: u16) -> usize {
         self.groups.values().filter(|it| it.partition == partition).count()
+    }
+
+    /// A group that is the sender's to change.
+    fn group_of(&self, by: Sender, of: Option<u16>, id: u16) -> Result<Group, Unshared> {
+        let group = self.group(by.function, of, id)?;
+        let (function, uid) = self.groups[&id].owner;
+        let owns = function == by.function && (uid == by.uid || by.kernel);
+        if owns { Ok(group) } else { Err(Unshared::NoGroup) }
     }
 
     /// The partition that a register names, or the function's own; if the function may use it.

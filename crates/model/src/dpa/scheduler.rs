@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use verbless_riscv::{Program, Ram};
 
 use super::context::{self, MOST_CONFIGS};
-use super::coredump;
+use super::coredump::CoreDump;
 use super::partitions::Sharing;
 use super::process::{ErrorHandler, Process, ProcessState};
 use super::registers::{Outbox, Window};
@@ -134,6 +134,11 @@ impl Dpa {
         watchdog: u64,
     ) -> Result<(Ram, u64), Refused> {
         let program = Program::parse(file).map_err(|error| Refused::Program(error.to_string()))?;
+        if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
+            let why = "it has thread-local variables, and tp is the thread's context here: keep \
+                       them where the storage of the thread's metadata points";
+            return Err(Refused::Program(why.into()));
+        }
         let size: u64 = program.segments.iter().map(|it| it.length).sum();
         if size.checked_add(heap).is_none_or(|bytes| bytes > self.numbers.memory) {
             return Err(Refused::Full);
@@ -348,11 +353,8 @@ impl Dpa {
         }
     }
 
-    /// A core file of a process.
-    pub(crate) fn core_dump(&self, number: u32) -> Option<Vec<u8>> {
-        let state = self.settled();
-        let process = state.processes.get(&number)?;
-        let used = process.slots.clone();
-        Some(coredump::write(process, &used))
+    /// A core file of a process, to be read.
+    pub(crate) fn core_dump(&self, number: u32) -> Option<CoreDump> {
+        self.settled().processes.get(&number).map(CoreDump::new)
     }
 }

@@ -332,15 +332,22 @@ impl State {
         }
     }
 
-    /// Ends the process of a runner between two of its runs.
+    /// Ends the process of a runner at once, in a run that stands still in `turn` or between two of
+    /// its runs. That is no error of the program's: its error handler does not hear of it.
     #[cfg(feature = "gdb")]
-    pub(super) fn kill(&mut self, id: RunnerId, status: u8) {
-        let Some(runner) = self.runners.get(&id).filter(|_| !self.halted) else { return };
-        let (number, hart) = (runner.process, runner.hart.as_deref());
-        let registers = hart.map_or_else(Default::default, Hart::registers);
-        let Some(process) = self.processes.get_mut(&number) else { return };
+    pub(super) fn kill(&mut self, turn: &Turn, status: u8) {
+        let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial);
+        let Some(runner) = runner.filter(|_| !self.halted) else { return };
+        let hart = runner.hart.as_deref().unwrap_or(&turn.hart);
+        let registers = hart.registers();
+        let Some(process) = self.processes.get_mut(&runner.process) else { return };
         if process.state.status == 0 {
-            process.ending.get_or_insert((status, Crash { runner: id, address: 0, registers }));
+            if runner.state == RunnerState::Running {
+                process.state.instructions += hart.instructions() - runner.began;
+            }
+            let crash = Crash { runner: turn.id, address: 0, registers };
+            process.ending.get_or_insert((status, crash));
+            let number = runner.process;
             self.end_process(number);
         }
     }

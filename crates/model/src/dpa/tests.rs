@@ -1,6 +1,6 @@
 //! How the execution units of a card are shared.
 
-use super::partitions::{Changes, DEFAULT, Group, Partition, Rights, Sharing, Unshared};
+use super::partitions::{Changes, DEFAULT, Group, Partition, Rights, Sender, Sharing, Unshared};
 use super::runner::Affinity;
 
 const MANAGER: u16 = 1;
@@ -22,6 +22,11 @@ fn partition(units: impl IntoIterator<Item = u16>, members: &[u16], groups: u16)
 
 fn group(units: impl IntoIterator<Item = u16>) -> Group {
     Group { name: *b"a group of units", units: units.into_iter().collect() }
+}
+
+/// A user context of a function.
+fn context(function: u16, uid: u16) -> Sender {
+    Sender { function, uid, kernel: false }
 }
 
 const FREE: fn(u16) -> bool = |_| true;
@@ -95,11 +100,11 @@ fn nothing_that_runs_loses_its_units() {
     assert_eq!(change(&mut sharing, units(&[0])), Err(Unshared::InUse), "one is bound to it");
     assert_eq!(change(&mut sharing, units(&[1, 2])), Ok(()));
     sharing.unbind(Affinity::Unit(1));
-    let grouped = sharing.add_group(VF, None, group([2])).unwrap();
+    let grouped = sharing.add_group(context(VF, 1), None, group([2])).unwrap();
     assert_eq!(change(&mut sharing, units(&[1])), Err(Unshared::InUse), "a group has it");
     let none = Changes { groups: Some(0), ..Changes::default() };
     assert_eq!(change(&mut sharing, none), Err(Unshared::InUse), "there is a group");
-    sharing.remove_group(VF, None, grouped).unwrap();
+    sharing.remove_group(context(VF, 1), None, grouped).unwrap();
     // The last unit of those who have no partition of their own.
     assert!(sharing.add_process(PF));
     let all: Vec<u16> = (0..8).collect();
@@ -116,25 +121,55 @@ fn nothing_that_runs_loses_its_units() {
 fn groups_are_of_one_partition_and_do_not_overlap() {
     let mut sharing = sharing();
     let id = sharing.add_partition(MANAGER, partition(0..4, &[VF], 1)).unwrap();
-    let of_default = sharing.add_group(PF, None, group([4, 5])).unwrap();
-    assert_eq!(sharing.add_group(PF, None, group([5, 6])), Err(Unshared::Taken));
-    assert_eq!(sharing.add_group(PF, None, group([3, 6])), Err(Unshared::Absent));
-    assert_eq!(sharing.add_group(PF, Some(id), group([1])), Err(Unshared::NotManager));
-    assert_eq!(sharing.add_group(MANAGER, None, group([1])), Err(Unshared::Absent));
-    let its = sharing.add_group(MANAGER, Some(id), group([1])).unwrap();
-    assert_eq!(sharing.add_group(VF, None, group([2])), Err(Unshared::Full), "one of one");
+    let of_default = sharing.add_group(context(PF, 1), None, group([4, 5])).unwrap();
+    assert_eq!(sharing.add_group(context(PF, 1), None, group([5, 6])), Err(Unshared::Taken));
+    assert_eq!(sharing.add_group(context(PF, 1), None, group([3, 6])), Err(Unshared::Absent));
+    assert_eq!(sharing.add_group(context(PF, 1), Some(id), group([1])), Err(Unshared::NotManager));
+    assert_eq!(sharing.add_group(context(MANAGER, 1), None, group([1])), Err(Unshared::Absent));
+    let its = sharing.add_group(context(MANAGER, 1), Some(id), group([1])).unwrap();
+    assert_eq!(
+        sharing.add_group(context(VF, 1), None, group([2])),
+        Err(Unshared::Full),
+        "one of one"
+    );
     assert_eq!(sharing.group(VF, None, its), Ok(group([1])));
-    assert_eq!(sharing.group(VF, None, of_default), Err(Unshared::Absent));
+    assert_eq!(sharing.group(VF, None, of_default), Err(Unshared::NoGroup));
     assert_eq!(sharing.group(VF, Some(DEFAULT), of_default), Err(Unshared::NotManager));
     assert!(sharing.bind(VF, Affinity::Group(its)) && !sharing.bind(PF, Affinity::Group(its)));
-    assert_eq!(sharing.remove_group(VF, None, its), Err(Unshared::InUse));
-    assert_eq!(sharing.change_group(VF, None, its, [0, 2].into()), Ok(()));
+    let manager = context(MANAGER, 1);
+    let of = Some(id);
+    assert_eq!(sharing.remove_group(manager, of, its), Err(Unshared::InUse));
+    assert_eq!(sharing.change_group(manager, of, its, [0, 2].into()), Ok(()));
     assert_eq!(sharing.find(VF, Affinity::Group(its), FREE), Some(0));
-    // What its maker leaves goes once nothing is bound to it.
-    sharing.remove_groups(MANAGER);
-    assert!(sharing.group(VF, None, its).is_ok());
-    sharing.unbind(Affinity::Group(its));
-    sharing.remove_groups(MANAGER);
-    assert_eq!(sharing.group(VF, None, its), Err(Unshared::Absent));
-    assert!(sharing.group(PF, None, of_default).is_ok());
+}
+
+#[test]
+fn a_group_is_changed_by_its_maker_alone_and_goes_with_it_once_nothing_is_bound() {
+    let mut sharing = sharing();
+    let (mine, other, kernel) =
+        (context(PF, 1), context(PF, 2), Sender { kernel: true, ..context(PF, 0) });
+    let [first, second] =
+        [[1], [2]].map(|units| sharing.add_group(mine, None, group(units)).unwrap());
+    let of_other = sharing.add_group(other, None, group([3])).unwrap();
+    let elsewhere = Sender { kernel: true, ..context(MANAGER, 1) };
+    for by in [other, elsewhere] {
+        let changed = sharing.change_group(by, None, first, [4].into());
+        assert_eq!(changed, Err(Unshared::NoGroup), "{by:?}");
+        assert_eq!(sharing.remove_group(by, None, first), Err(Unshared::NoGroup), "{by:?}");
+    }
+    assert_eq!(sharing.group(PF, None, first), Ok(group([1])), "who may use it sees it");
+    assert_eq!(sharing.change_group(kernel, None, first, [4].into()), Ok(()));
+    // What is bound to a group keeps it, and nothing else comes to it.
+    assert!(sharing.bind(PF, Affinity::Group(first)));
+    sharing.remove_groups(PF, Some(1));
+    assert_eq!(sharing.group(PF, None, second), Err(Unshared::NoGroup));
+    assert_eq!(sharing.group(PF, None, first), Err(Unshared::NoGroup));
+    assert_eq!(sharing.find(PF, Affinity::Group(first), FREE), Some(4));
+    assert!(!sharing.bind(PF, Affinity::Group(first)), "a second");
+    assert_eq!(sharing.add_group(other, None, group([4])), Err(Unshared::Taken));
+    sharing.unbind(Affinity::Group(first));
+    assert!(sharing.add_group(other, None, group([4])).is_ok(), "the unit of one that has gone");
+    assert!(sharing.group(PF, None, of_other).is_ok());
+    sharing.remove_groups(PF, None);
+    assert_eq!(sharing.group(PF, None, of_other), Err(Unshared::NoGroup), "a reset");
 }

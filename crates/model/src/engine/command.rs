@@ -8,7 +8,7 @@ use super::faults::QueueKind;
 use super::function::Function;
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
-use crate::hca::{Asked, Effect, Refusal, cq_resized};
+use crate::hca::{Asked, Dumping, Effect, Refusal, cq_resized};
 use crate::runtime::SendRuntime;
 use crate::world::World;
 
@@ -19,7 +19,22 @@ pub(crate) fn concerns_others(input: &[u8]) -> bool {
 
 /// Executes one command of function `id`: the whole inbox, uid stamped by who plays the kernel, and
 /// the whole outbox, which holds the outcome.
+#[cfg(test)]
 pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [u8]) {
+    let mut rest = begin(world, id, input, output);
+    while let Some(dumping) = rest {
+        rest = go_on(world, id, dumping, input, output);
+    }
+}
+
+/// Begins a command; most are executed then. What remains of one is for [`go_on`], before its
+/// sender has the answer, and others may have the function first.
+pub(crate) fn begin(
+    world: &mut World,
+    id: usize,
+    input: &[u8],
+    output: &mut [u8],
+) -> Option<Box<Dumping>> {
     world.clock.tick();
     let now = world.clock.now;
     let answer = Asked::by(input).and_then(|asked| {
@@ -30,15 +45,43 @@ pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [
     function.hca.answer = answer;
     function.hca.execute(input, output);
     function.hca.answer = None;
+    let rest = function.hca.dumping.take();
     if let Err(refusal) = apply_all(function, now) {
         function.hca.refuse(input, output, refusal, None);
     }
     if std::mem::take(&mut function.engine.moved) {
         world.tell_addresses(id);
     }
+    if rest.is_none() {
+        tell(world, id, input, output);
+    }
+    rest
+}
+
+/// Does a part of what remains of a command; what remains then.
+pub(crate) fn go_on(
+    world: &mut World,
+    id: usize,
+    mut dumping: Box<Dumping>,
+    input: &[u8],
+    output: &mut [u8],
+) -> Option<Box<Dumping>> {
+    world.clock.tick();
+    let hca = &mut world.functions[id].hca;
+    match dumping.go_on(hca) {
+        Ok(true) => {}
+        Ok(false) => return Some(dumping),
+        Err(refusal) => hca.refuse(input, output, refusal, None),
+    }
+    tell(world, id, input, output);
+    None
+}
+
+/// Tells who watches commands of one.
+fn tell(world: &World, id: usize, input: &[u8], output: &[u8]) {
     let outbox = world.outbox();
     if outbox.commands.is_watched() {
-        outbox.command(id, now, input, output);
+        outbox.command(id, world.clock.now, input, output);
     }
 }
 

@@ -118,9 +118,9 @@ impl<'a> Program<'a> {
 
     /// The debugger is gone; with `kill` it has asked for the end of the process.
     fn leave(self, kill: bool) {
-        let Some(Held { dpa, mut turn, over, .. }) = self.holds else { return };
+        let Some(Held { dpa, turn, over, .. }) = self.holds else { return };
         if kill {
-            dpa.debug_kill(&mut turn);
+            dpa.debug_kill(&turn);
         }
         dpa.debug_leave(turn, over);
     }

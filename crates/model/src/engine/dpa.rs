@@ -21,8 +21,26 @@ use crate::world::World;
 /// Threads that give turns, at most.
 const MOST_THREADS: usize = 4;
 
-/// Accesses through windows that a run makes before others can have the function.
-const MOST_ACCESSES: usize = 128;
+/// Work that a run has done through windows before others can have the function: so many entries
+/// of indirect keys that its accesses visit, at [`ACCESS`] for each access beside them. The last
+/// access may visit more, [`VISITS`] as a message may.
+pub(super) const HOLD: u32 = 4096;
+/// An access, and the instructions behind it until the next, in entries.
+pub(super) const ACCESS: u32 = 32;
+
+/// The time for which a run has the function, by what is done for it.
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    pub(super) work: u32,
+}
+
+impl Hold {
+    /// It has made an access that visited so many entries; whether it may make another.
+    fn goes_on(&mut self, visited: u32) -> bool {
+        self.work += ACCESS + visited;
+        self.work < HOLD
+    }
+}
 
 /// Starts the threads that give turns, if any function has a DPA.
 pub(super) fn spawn(shared: &Arc<SharedWorld>) {
@@ -72,7 +90,7 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
 }
 
 /// What came of a run that had asked for the device.
-enum Served {
+pub(super) enum Served {
     /// This answer.
     Given(Turn, Ask, Given),
     /// It has been answered, and asks for this.
@@ -97,7 +115,7 @@ fn answer_shared(
         return dpa.answer(turn, &ask, given);
     }
     let served = shared.with_function(id, |world| match world.have_owners(id) {
-        true => Ok(reach_all(world, id, dpa, turn, ask)),
+        true => Ok(reach_all(world, id, dpa, (turn, ask), &mut Hold::default())),
         false => {
             world.wanted = None;
             Err((turn, ask))
@@ -116,19 +134,25 @@ fn answer_shared(
 }
 
 /// Does what a run asks through windows, as often as it asks again soon.
-fn reach_all(world: &mut World, id: usize, dpa: &Dpa, mut turn: Turn, mut ask: Ask) -> Served {
-    for _ in 0..MOST_ACCESSES {
-        let given = serve(world, id, &turn, &ask);
+pub(super) fn reach_all(
+    world: &mut World,
+    id: usize,
+    dpa: &Dpa,
+    (mut turn, mut ask): (Turn, Ask),
+    hold: &mut Hold,
+) -> Served {
+    loop {
+        let mut visits = VISITS;
+        let given = serve_counted(world, id, &turn, &ask, &mut visits);
         match dpa.answer_soon(turn, &ask, given) {
             Soon::Asks(same, next) => (turn, ask) = (same, next),
             Soon::Rests(turn) => return Served::Rests(turn),
             Soon::Over => return Served::Over,
         }
-        if !matches!(ask, Ask::Reach { .. }) {
-            break;
+        if !hold.goes_on(VISITS - visits) || !matches!(ask, Ask::Reach { .. }) {
+            return Served::Asks(turn, ask);
         }
     }
-    Served::Asks(turn, ask)
 }
 
 pub(super) fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &Ask) -> Given {
@@ -169,6 +193,11 @@ fn tell_ended(function: &mut Function, dpa: &Dpa, ended: &[u32]) {
 
 /// Does what a run of function `id` asks of the device.
 fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
+    serve_counted(world, id, turn, ask, &mut { VISITS })
+}
+
+/// The same; `visits` is what is left to it of [`VISITS`].
+fn serve_counted(world: &mut World, id: usize, turn: &Turn, ask: &Ask, visits: &mut u32) -> Given {
     world.clock.tick();
     let now = world.clock.now;
     let lives = world.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn, ask));
@@ -196,7 +225,7 @@ fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
         Ask::Reach { pd, mkey, address, size, store, .. } => {
             let need = if store.is_some() { Need::LocalWrite } else { Need::LocalRead };
             let range = Range { key: mkey, address, length: size };
-            reach(world, id, pd, range, need, store).map_or(Given::Refused, Given::Value)
+            reach(world, id, pd, (range, need), store, visits).map_or(Given::Refused, Given::Value)
         }
     }
 }
@@ -288,15 +317,15 @@ fn reach(
     world: &mut World,
     id: usize,
     pd: u32,
-    range: Range,
-    need: Need,
+    (range, need): (Range, Need),
     store: Option<u64>,
+    visits: &mut u32,
 ) -> Option<u64> {
     let (function, others) = world.functions.split(id);
     let context = function.context_among(world.clock.now, others);
     let user = User { pd, qpn: super::keys::ANY_QP, reserved_lkey: false };
-    let (mut sges, mut visits) = (Vec::new(), VISITS);
-    context.keys().resolve(user, range, need, &mut visits, &mut sges).ok()?;
+    let mut sges = Vec::new();
+    context.keys().resolve(user, range, need, visits, &mut sges).ok()?;
     // Who looks at an aligned word meanwhile sees all of it, old or new: in one piece it is one
     // access, for which 8 bytes must be aligned here as there.
     if let ([Sge::Memory { space, address, .. }], 4) = (&sges[..], range.length)

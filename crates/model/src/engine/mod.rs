@@ -66,7 +66,9 @@ mod work;
 pub(crate) use blueflame::trapped_write;
 #[cfg(test)]
 pub(crate) use command::apply;
-pub(crate) use command::{concerns_others, event, execute, fail_queue, reset, set_port};
+#[cfg(test)]
+pub(crate) use command::execute;
+pub(crate) use command::{begin, concerns_others, event, fail_queue, go_on, reset, set_port};
 pub(crate) use doorbell::mmio_write;
 #[cfg(test)]
 pub(crate) use faults::Strike;

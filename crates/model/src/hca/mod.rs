@@ -4,6 +4,7 @@
 pub(crate) mod budget;
 pub(crate) mod capability;
 mod commands;
+mod dump;
 pub(crate) mod effect;
 mod fault;
 pub(crate) mod flow;
@@ -24,6 +25,7 @@ mod tests;
 mod vport;
 
 pub(crate) use commands::{Asked, cq_resized, reconfigure_key};
+pub(crate) use dump::Dumping;
 pub(crate) use effect::Effect;
 pub(crate) use fault::Countdowns;
 pub use refusal::Refusal;

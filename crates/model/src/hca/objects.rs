@@ -4,6 +4,8 @@
 //! (`hca::registry`); the engine moves queues forward. The PRM context that software wrote is kept
 //! whole beside the values that the data path needs, so that a query gives back every bit.
 
+use std::sync::Arc;
+
 use verbless_prm::{
     CqContext, CqErrorSyndrome, DpaCall as DpaCallContext, DpaCoreDump as DpaCoreDumpContext,
     DpaEmulatedDevice as DpaEmulatedDeviceContext,
@@ -117,6 +119,8 @@ pub(crate) struct DpaWindow {
 pub(crate) struct DpaCoreDump {
     pub uid: Uid,
     pub context: DpaCoreDumpContext,
+    /// By this it is known while it is written; another of its number has another.
+    pub mark: Arc<()>,
 }
 
 /// What a memory key lets its holder do.

@@ -231,6 +231,8 @@ refusals! {
     NoSuchDpaWindow = 0xc6, BAD_RES, "No such window of the DPA for this uid.";
     NoSuchDpaCall = 0xc7, BAD_RES, "No such call on the DPA for this uid.";
     NoSuchDpaCoreDump = 0xc8, BAD_RES, "No such core dump for this uid.";
+    NoSuchDpaGroup = 0xf0, BAD_RES,
+        "No such group of execution units, or not this uid's to change or destroy.";
     NoSuchDpaEq = 0xd1, BAD_RES, "No such event queue of the DPA for this uid.";
     DpaEqInUse = 0xd2, BAD_RES_STATE,
         "CQs still name the event queue of the DPA: destroy them first.";

@@ -9,6 +9,7 @@ use crate::dpa::Dpa;
 use crate::fabric::address::Addresses;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
+use crate::hca::dump::Dumping;
 use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
@@ -117,6 +118,8 @@ pub(crate) struct Hca {
     pub answer: Option<Foreign>,
     /// What the engine is to hear of the command under way.
     pub effects: Vec<Effect>,
+    /// The core dump that the command under way writes.
+    pub dumping: Option<Box<Dumping>>,
 }
 
 impl Hca {
@@ -181,6 +184,7 @@ impl Hca {
             leads_to: BTreeMap::new(),
             offers: 0,
             answer: None,
+            dumping: None,
             effects: Vec::new(),
             caps,
             profile,
@@ -296,7 +300,7 @@ impl Hca {
         self.roce_addresses.fill(RoceAddrLayout::zeroed());
         if let Some(dpa) = &self.dpa {
             let (units, vhca_id) = dpa.shares();
-            units.with(|sharing| sharing.remove_groups(vhca_id));
+            units.with(|sharing| sharing.remove_groups(vhca_id, None));
         }
     }
 

@@ -792,11 +792,18 @@ pub static ACCESS_REGISTER_USER: CommandInfo = CommandInfo {
     op_mods: &[("WRITE", 0), ("READ", 1)],
     states: &[],
     capability: Some("hca_cap.access_register_user"),
-    statuses: &[StatusRule {
-        status: 3,
-        name: "BAD_PARAM",
-        why: "The device has no such register, user contexts may not reach it, or an index or a value in it is not valid.",
-    }],
+    statuses: &[
+        StatusRule {
+            status: 5,
+            name: "BAD_RES",
+            why: "The register names a group of execution units that is not there, or would change or destroy one of another user context.",
+        },
+        StatusRule {
+            status: 3,
+            name: "BAD_PARAM",
+            why: "The device has no such register, user contexts may not reach it, or an index or a value in it is not valid.",
+        },
+    ],
     variants: &[
         Variant {
             field: "register_data",

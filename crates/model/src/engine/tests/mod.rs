@@ -7,6 +7,7 @@ mod copies;
 mod datagrams;
 mod disagreement;
 mod doorbells;
+mod dpa;
 mod foreign;
 mod gone;
 mod hostile;

@@ -14,6 +14,7 @@ use verbless_riscv::PAGE;
 
 use super::call::{Call, Outcome};
 use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start};
+use crate::hca::dump::Dumping;
 use crate::hca::objects::{self, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::{Kind, kind};
@@ -70,7 +71,7 @@ impl Call<'_> {
 }
 
 /// Calls `each` with the pieces of a range of a UMEM: their addresses, and where in the range.
-fn pieces(
+pub(crate) fn pieces(
     memory: &QueueMemory,
     mut each: impl FnMut(u64, std::ops::Range<usize>) -> Outcome,
 ) -> Outcome {
@@ -446,14 +447,14 @@ pub(super) fn destroy_window(
     call.destroy(kind::DpaWindow, input.obj_id())
 }
 
-/// CREATE_GENERAL_OBJECT of a core dump: writes it, if there is room.
+/// CREATE_GENERAL_OBJECT of a core dump: has it written, if there is room ([`Dumping`]).
 pub(super) fn create_core_dump(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
 ) -> Outcome {
     let dpa = call.dpa()?;
-    let mut context: DpaCoreDump = call.context(input)?;
+    let context: DpaCoreDump = call.context(input)?;
     call.find(kind::DpaProcess, context.process_id())?;
     let umem = call.find(kind::Umem, context.umem_id())?;
     if !umem.writable {
@@ -462,14 +463,11 @@ pub(super) fn create_core_dump(
     let room = umem.memory.slice(context.umem_offset(), context.dump_bytes());
     let room = room.ok_or(Refusal::UmemBounds)?;
     let file = dpa.core_dump(context.process_id()).ok_or(Refusal::NoSuchDpaProcess)?;
-    context.set_dump_bytes(file.len() as u64);
-    if let Some(room) = room.slice(0, file.len() as u64) {
-        pieces(&room, |address, part| {
-            call.hca().memory.write(address, &file[part]).map_err(|_| Refusal::UmemPages)
-        })?;
-    }
-    let dump = objects::DpaCoreDump { uid: call.uid, context };
-    output.set_obj_id(call.make(kind::DpaCoreDump, dump)?);
+    let mark = Arc::new(());
+    let dump = objects::DpaCoreDump { uid: call.uid, context, mark: mark.clone() };
+    let number = call.make(kind::DpaCoreDump, dump)?;
+    output.set_obj_id(number);
+    call.hca_mut().dumping = Some(Box::new(Dumping { number, mark, file, room, written: 0 }));
     Ok(())
 }
 

@@ -34,4 +34,5 @@ mod vport;
 
 pub(crate) use alias::Asked;
 pub(crate) use cq::resized as cq_resized;
+pub(super) use dpa::pieces;
 pub(crate) use mkey::reconfigure as reconfigure_key;

@@ -3,6 +3,7 @@
 use verbless_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut};
 
 use super::call::{Call, Outcome};
+use super::units;
 use crate::hca::effect::Effect;
 use crate::hca::objects::Uctx;
 use crate::hca::refusal::Refusal;
@@ -36,6 +37,7 @@ pub(super) fn destroy(
         return Err(Refusal::NoSuchUid);
     }
     call.hca_mut().remove_held(|owner| owner == uid);
+    units::remove_groups(call.hca(), uid);
     call.destroy(kind::Uctx, uid)
 }
 

@@ -10,8 +10,12 @@ use verbless_prm::{
 
 use super::call::{Call, Outcome};
 use super::register::show;
-use crate::dpa::{Changes, Dpa, Group, MOST_MEMBERS, Numbers, Partition, Sharing, Unshared};
+use crate::dpa::{
+    Changes, Dpa, Group, MOST_MEMBERS, Numbers, Partition, Sender, Sharing, Unshared,
+};
+use crate::hca::objects::Uid;
 use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
 
 /// Capabilities of the DPA, in NIC_CAP_EXT.
 const DPA_GROUP: u16 = 1;
@@ -28,6 +32,7 @@ pub(super) fn access_user(
     let id = input.register_id();
     let write = call.op_mod == AccessRegisterUserIn::WRITE;
     let Some(dpa) = call.hca().dpa.clone() else { return Err(absent(call, id)) };
+    let (uid, kernel) = (call.uid, call.owns(0));
     match id {
         RegisterId::NIC_CAP_EXT => access(call, |register: &mut NicCapExtReg| {
             if write {
@@ -36,7 +41,9 @@ pub(super) fn access_user(
             capabilities(&dpa, register)
         }),
         RegisterId::NIC_DPA_EUG => access(call, |register: &mut NicDpaEugReg| {
-            change(&dpa, |by, sharing| group(by, sharing, write, register))
+            change(&dpa, |function, sharing| {
+                group(Sender { function, uid, kernel }, sharing, write, register)
+            })
         }),
         RegisterId::NIC_DPA_EU_PARTITION => access(call, |register: &mut NicDpaEuPartitionReg| {
             change(&dpa, |by, sharing| partition(by, sharing, write, register))
@@ -84,6 +91,14 @@ fn change(dpa: &Dpa, each: impl FnOnce(u16, &mut Sharing) -> Result<(), Refused>
     result.map_err(|Refused(refusal)| refusal)
 }
 
+/// The groups of a user context go with it.
+pub(super) fn remove_groups(hca: &Hca, uid: Uid) {
+    if let Some(dpa) = &hca.dpa {
+        let (units, function) = dpa.shares();
+        units.with(|sharing| sharing.remove_groups(function, Some(uid)));
+    }
+}
+
 /// Why a register does not do what it is to.
 struct Refused(Refusal);
 
@@ -95,13 +110,14 @@ impl From<Unshared> for Refused {
             Unshared::InUse => Refusal::DpaUnitsInUse,
             Unshared::Full => Refusal::DpaTooManyGroups,
             Unshared::NotManager => Refusal::DpaNotManager,
+            Unshared::NoGroup => Refusal::NoSuchDpaGroup,
         })
     }
 }
 
 /// Reads, creates, changes or destroys a group of execution units.
 fn group(
-    by: u16,
+    by: Sender,
     sharing: &mut Sharing,
     write: bool,
     register: &mut NicDpaEugReg,
@@ -109,7 +125,7 @@ fn group(
     let of = register.partition_id_valid().then(|| register.partition_id());
     let id = register.eug_id();
     if !write {
-        let Group { name, units } = sharing.group(by, of, id)?;
+        let Group { name, units } = sharing.group(by.function, of, id)?;
         register.set_eug_name(&name).set_modify_field_select(NicDpaEugModify::MEMBER_MASK.0);
         for (index, word) in mask(&units).into_iter().enumerate() {
             register.set_member_mask(index, word);
@@ -125,10 +141,8 @@ fn group(
         NicDpaOperation::MODIFY => {
             let select = register.modify_field_select();
             let [changes] = selected(select, [NicDpaEugModify::MEMBER_MASK.0])?;
-            match changes {
-                true => sharing.change_group(by, of, id, units)?,
-                false => drop(sharing.group(by, of, id)?),
-            }
+            let same = sharing.group(by.function, of, id)?.units;
+            sharing.change_group(by, of, id, if changes { units } else { same })?;
         }
         NicDpaOperation::DESTROY => sharing.remove_group(by, of, id)?,
         _ => return Err(Refused(Refusal::UnknownOpMod)),

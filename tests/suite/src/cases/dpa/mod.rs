@@ -11,10 +11,13 @@ pub(super) mod rig;
 use std::time::{Duration, Instant};
 
 use verbless_command::{
-    Affinity, DpaCallState, DpaEntry, DpaStatus, DpaThreadState, KeyAccess, MkeyAttr,
+    Affinity, Device, DpaCallState, DpaEntry, DpaStatus, DpaThreadState, KeyAccess, MkeyAttr,
 };
 use verbless_devx::ErrorKind;
-use verbless_prm::DpaFault;
+use verbless_prm::{
+    AccessRegisterUserIn, AccessRegisterUserOut, CommandStatus, DpaFault, NicDpaEugModify,
+    NicDpaEugReg, NicDpaOperation, RegisterId,
+};
 use verbless_queue::wr::{Read, Write};
 use verbless_queue::{CqEvents, Parked, Sge};
 
@@ -57,6 +60,7 @@ cases!(
     a_unit_that_does_not_exist_is_refused,
     a_thread_runs_on_the_unit_that_it_asks_for,
     a_group_of_units_is_shared_by_its_threads_alone,
+    a_group_of_units_is_its_context_s_to_change_and_goes_with_it,
     the_dpa_says_how_large_it_is,
 );
 
@@ -551,6 +555,51 @@ fn a_group_of_units_is_shared_by_its_threads_alone(lab: &Lab) -> Result<(), Stop
     drop((third, two, waits));
     group.destroy()?;
     ensure!(group.units().is_err(), "a group that is gone");
+    Ok(())
+}
+
+/// Writes to the register of groups: what of a group of these units, and the answer's number.
+fn write_group(
+    device: &Device,
+    operation: NicDpaOperation,
+    id: u16,
+    units: &[u16],
+) -> Result<u16, verbless_command::Error> {
+    let mut register = NicDpaEugReg::default();
+    register.set_operation(operation).set_eug_id(id);
+    register.set_modify_field_select(NicDpaEugModify::MEMBER_MASK.0);
+    for unit in units {
+        let at = usize::from(unit / 32);
+        register.set_member_mask(at, register.member_mask(at) | 1 << (unit % 32));
+    }
+    let mut head = AccessRegisterUserIn::new();
+    head.set_op_mod(AccessRegisterUserIn::WRITE).set_register_id(RegisterId::NIC_DPA_EUG);
+    let input = [head.as_bytes().as_slice(), register.as_bytes()].concat();
+    let mut output = vec![0; AccessRegisterUserOut::BYTES + NicDpaEugReg::BYTES];
+    device.devx_other(&input, &mut output)?;
+    let answer = NicDpaEugReg::from_prefix(&output[AccessRegisterUserOut::BYTES..]);
+    Ok(answer.map_or(u16::MAX, NicDpaEugReg::eug_id))
+}
+
+fn a_group_of_units_is_its_context_s_to_change_and_goes_with_it(lab: &Lab) -> Result<(), Stop> {
+    type Operation = NicDpaOperation;
+    let (mine, other) = (lab.device()?, lab.device()?);
+    let id = write_group(&mine, Operation::CREATE, 0, &[60, 61])?;
+    for operation in [Operation::MODIFY, Operation::DESTROY] {
+        let error = write_group(&other, operation, id, &[62]).err();
+        let error = error.ok_or_else(|| Stop::fail(format!("{operation:?} of another's group")))?;
+        ensure_eq!(error.status(), Some(CommandStatus::BAD_RES.0), "{operation:?}: {error}");
+    }
+    write_group(&mine, Operation::MODIFY, id, &[60, 62])?;
+    let error = write_group(&other, Operation::CREATE, 0, &[62]).err();
+    let error = error.ok_or_else(|| Stop::fail("a unit of another's group"))?;
+    ensure_eq!(error.status(), Some(CommandStatus::BAD_PARAM.0), "{error}");
+    // Nobody destroys it, and its context ends.
+    drop(mine);
+    let again = until("the units of a context that is gone", || {
+        Some(write_group(&other, Operation::CREATE, 0, &[60, 62])).filter(Result::is_ok)
+    })??;
+    write_group(&other, Operation::DESTROY, again, &[])?;
     Ok(())
 }
 

@@ -9,6 +9,8 @@ use verbless_flexio::{
     Error, Function, Outbox, OutboxConfig, ProcessConfig, QueueMemory, RpcAttr, Sq, SqConfig, Uar,
     Window,
 };
+use verbless_model::Refusal;
+use verbless_prm::CommandStatus;
 use verbless_queue::{CqConfig as HostCqConfig, Domain};
 
 use super::failed;
@@ -125,13 +127,19 @@ fn a_uar_is_extended_to_functions_that_the_process_s_one_reaches_and_to_no_other
     lab: &Lab,
 ) -> Result<(), Stop> {
     let rig = Rig::on(&lab.device()?, &ProcessConfig::default())?;
-    let same_card = lab.other_info().system_image_guid == lab.info().system_image_guid;
+    let (own, other) = (lab.info(), lab.other_info());
+    // Of one card, functions of the DPU's side reach those of the host's, and not the other way.
+    let reached = own.system_image_guid == other.system_image_guid
+        && (own.embedded_cpu || !other.embedded_cpu);
     match rig.process.uar().extend(&lab.other_device()?) {
-        Ok(uar) => ensure!(same_card, "{:x?} is on another card", uar.extended_id()),
-        // Of one card, functions of the DPU's side reach those of the host's, and not the other
-        // way.
+        Ok(uar) => {
+            ensure!(reached, "{:x?} is extended to who does not reach it", uar.extended_id())
+        }
         Err(Error::Device(error)) => {
-            ensure!(error.to_string().contains("BAD_PARAM"), "the reason: {error}");
+            ensure!(!reached, "a function that is reached: {error}");
+            let answer = (error.status(), error.syndrome().and_then(Refusal::of_syndrome));
+            let expected = (Some(CommandStatus::BAD_PARAM.0), Some(Refusal::UarExtensionTo));
+            ensure_eq!(answer, expected, "{error}");
         }
         Err(error) => return Err(error.into()),
     }

@@ -1,0 +1,130 @@
+//! For how long a run of the DPA has its function.
+
+use std::sync::Arc;
+
+use super::rig::{PD, Rig};
+use crate::dpa::{Ask, Dpa, PIECE, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS, WINDOWS};
+use crate::engine::dpa::{ACCESS, HOLD, Hold, Served, reach_all};
+use crate::hca::objects::{Klm, Translation};
+
+/// Writes key a1 to the window's register at a2 and loads from address a0 for good.
+const PROGRAM: [u32; 3] = [
+    0x00b6_2023, // sw a1, 0(a2)
+    0x0005_3283, // ld t0, 0(a0)
+    0xffdf_f06f, // j  -4
+];
+const CODE: u64 = 0x4000_0000;
+const HEAD: usize = 64 + 56;
+
+/// An ELF file with that program.
+fn file() -> Vec<u8> {
+    let mut file = vec![0; HEAD];
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"\x7fELF\x02\x01\x01");
+    put(16, &[2, 0, 243, 0, 1]);
+    put(32, &64_u64.to_le_bytes());
+    put(52, &[64, 0, 56, 0, 1, 0, 64]);
+    put(64, &[1, 0, 0, 0, 5]);
+    let bytes = size_of_val(&PROGRAM) as u64;
+    for (at, word) in [(72, HEAD as u64), (80, CODE), (96, bytes), (104, bytes), (112, 1)] {
+        put(at, &word.to_le_bytes());
+    }
+    file.extend(PROGRAM.iter().flat_map(|word| word.to_le_bytes()));
+    file
+}
+
+/// A run that loads from an address of a key, again and again, at its first access.
+fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, Ask) {
+    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    dpa.create(1, &file(), 0, 0).expect("a process");
+    let window = dpa.add_window(1, PD).expect("a window");
+    let window = u64::from(window);
+    let mut start = Start { entry: CODE, ..Start::default() };
+    let config = WINDOW_CONFIGS + 64 * window;
+    start.arguments[..3].copy_from_slice(&[WINDOWS | window << 48 | address, key.into(), config]);
+    dpa.add(RunnerId::Call(1), 1, start).expect("a call");
+    let turn = dpa.turn().expect("its turn");
+    let asked = dpa.run(turn);
+    let (turn, ask) = asked.unwrap_or_else(|| panic!("no access: {:x?}", dpa.process(1)));
+    assert!(matches!(ask, Ask::Reach { size: 8, .. }), "{ask:?}");
+    (dpa, turn, ask)
+}
+
+#[test]
+fn a_core_dump_is_read_in_pieces_of_any_size_and_leaves_out_the_zeros_at_a_region_s_end() {
+    const HEAP: u64 = 3 << 20;
+    let rig = Rig::new();
+    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    let (heap, _) = dpa.create(1, &file(), HEAP, 0).expect("a process");
+    let end = (1 << 20) + 100;
+    heap.write(end - 8, b"the last");
+    let mut dump = dpa.core_dump(1).expect("a core dump");
+    let mut looks = 1;
+    let length = loop {
+        match dump.measure() {
+            Some(length) => break length,
+            None => looks += 1,
+        }
+    };
+    // The heap's zeros, and the contexts of 256 threads.
+    assert_eq!(looks, ((2 << 20) + (1 << 20)) / PIECE + 1);
+    let mut whole = vec![0; length as usize];
+    dump.read(0, &mut whole);
+    let mut parts = vec![0; length as usize];
+    for at in (0..length).step_by(1000) {
+        let end = (at + 1000).min(length);
+        dump.read(at, &mut parts[at as usize..end as usize]);
+    }
+    assert!(whole == parts);
+    assert!(whole.starts_with(b"\x7fELF"));
+    let found = whole.windows(8).position(|bytes| bytes == b"the last").expect("the heap");
+    let pages = end.next_multiple_of(4096);
+    assert!(length < pages + (1 << 16), "{length} bytes, {found}");
+    // A program that runs meanwhile is seen as it is then.
+    heap.write(0, b"changed");
+    dump.read(0, &mut parts);
+    assert!(parts.windows(7).any(|bytes| bytes == b"changed"));
+}
+
+#[test]
+fn a_program_with_thread_local_variables_is_refused_in_words() {
+    let rig = Rig::new();
+    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    // A second program header, behind the first one, and the code is where it was.
+    let mut file = file();
+    file.splice(HEAD..HEAD, [0; 56]);
+    file[56] = 2;
+    file[72..80].copy_from_slice(&(HEAD as u64 + 56).to_le_bytes());
+    assert!(dpa.create(1, &file, 0, 0).is_ok_and(|_| true), "of no type");
+    let mut storage = |bytes: u64| {
+        file[HEAD] = 7;
+        file[HEAD + 40..HEAD + 48].copy_from_slice(&bytes.to_le_bytes());
+        dpa.create(2, &file, 0, 0).map(drop)
+    };
+    let refused = storage(8);
+    let Err(Refused::Program(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("thread-local variables") && why.contains("metadata"), "{why}");
+    assert_eq!(storage(0), Ok(()), "none");
+}
+
+#[test]
+fn a_run_has_the_function_for_so_much_work_however_long_the_list_of_its_key_is() {
+    const ENTRIES: u32 = 10_000;
+    for entries in [0, 104, ENTRIES] {
+        let mut rig = Rig::new();
+        let (address, plain) = rig.region(0, u64::from(ENTRIES) + 8);
+        let (_, list) = rig.region(0, 64);
+        let mut klms: Vec<Klm> =
+            (0..entries).map(|_| Klm { key: plain, length: 1, address }).collect();
+        klms.push(Klm { key: plain, length: 8, address });
+        let mkey = rig.mkey_mut(0, list);
+        mkey.translation = Translation::Indirect { entries: klms.into(), log_entry_size: None };
+        (mkey.start, mkey.length) = (0, Some(u64::from(entries) + 8));
+        let (dpa, turn, ask) = loads(&rig, list, entries.into());
+        let mut hold = Hold::default();
+        let served = reach_all(&mut rig.world, 0, &dpa, (turn, ask), &mut hold);
+        assert!(matches!(served, Served::Asks(_, Ask::Reach { .. })), "{entries} entries");
+        let access = ACCESS + entries + 1;
+        assert_eq!(hold.work, HOLD.next_multiple_of(access), "{entries} entries");
+    }
+}

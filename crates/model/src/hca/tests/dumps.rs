@@ -1,0 +1,69 @@
+//! Core dumps of processes of the DPA: what becomes of one whose context ends while it is written,
+//! and of one that cannot be written.
+
+use verbless_prm::{
+    CommandInput, CommandStatus, CreateGeneralObjectIn, DestroyUctxIn, DpaCoreDump, DpaProcess,
+    GeneralObjectType,
+};
+
+use super::rig::{Rig, UMEM, User, program};
+use crate::engine::{begin, go_on};
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+/// A process with a heap of 16 MiB.
+fn process(rig: &mut Rig, user: User) -> u32 {
+    let mut process = DpaProcess::default();
+    process.set_bin_umem_id(user.umem).set_bin_bytes(program().len() as u64);
+    process.set_heap_bytes(16 << 20);
+    rig.general(user.uid, GeneralObjectType::DPA_PROCESS, &process).unwrap()
+}
+
+/// A core dump of it, into the whole UMEM.
+fn dump(process: u32, user: User) -> DpaCoreDump {
+    let mut dump = DpaCoreDump::default();
+    dump.set_process_id(process).set_umem_id(user.umem).set_dump_bytes(UMEM);
+    dump
+}
+
+#[test]
+fn a_context_may_end_while_a_core_dump_of_its_process_is_written() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let context = dump(process(&mut rig, user), user);
+    let mut input = CreateGeneralObjectIn::new();
+    input.set_obj_type(GeneralObjectType::DPA_CORE_DUMP);
+    let mut input = [input.as_bytes().as_slice(), context.as_bytes()].concat();
+    let opcode = <CreateGeneralObjectIn as CommandInput>::INFO.opcode;
+    input[..2].copy_from_slice(&opcode.to_be_bytes());
+    input[2..4].copy_from_slice(&user.uid.to_be_bytes());
+    let mut output = [0xa5; 16];
+    let mut rest = begin(&mut rig.world, 0, &input, &mut output);
+    for _ in 0..16 {
+        let dumping = rest.expect("there is more to look at");
+        rest = go_on(&mut rig.world, 0, dumping, &input, &mut output);
+    }
+    assert_eq!(rig.counts().dpa_core_dumps, 1);
+    rig.send::<DestroyUctxIn>(0, |input| _ = input.set_uid(user.uid)).unwrap();
+    // Another may have the number by now.
+    let other = rig.user();
+    let rest = go_on(&mut rig.world, 0, rest.expect("more"), &input, &mut output);
+    assert!(rest.is_none());
+    assert_eq!(output[0], CommandStatus::BAD_RES.0);
+    assert_eq!(rig.counts().dpa_core_dumps, 0);
+    process(&mut rig, other);
+}
+
+#[test]
+fn a_core_dump_that_cannot_be_written_leaves_nothing() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let context = dump(process(&mut rig, user), user);
+    let kind = GeneralObjectType::DPA_CORE_DUMP;
+    assert_eq!(rig.general(user.uid, kind, &context), Err(Refusal::UmemPages));
+    assert_eq!(rig.counts().dpa_core_dumps, 0);
+    // Without room nothing is written.
+    let short = *context.clone().set_dump_bytes(8);
+    assert!(rig.general(user.uid, kind, &short).is_ok());
+    assert_eq!(rig.counts().dpa_core_dumps, 1);
+}

@@ -1,9 +1,17 @@
 //! The functions that took the thread's context before 24.10, and those of the API of 2022 that
 //! still do, with the status that they return. Those that have no window of their own to name use
 //! the primary one.
+//!
+//! Doorbell records and segments of WQEs never took a context, but in 2022 their functions returned
+//! a status, too: here they do. Nothing of what they are given can be wrong, so that it is always
+//! [`Status::Success`].
+
+use core::sync::atomic::AtomicU32;
 
 use crate::context::{ThreadContext, WindowEntity};
 use crate::message::{Level, Stream};
+use crate::record;
+use crate::segment::{CompletionMode, Request, Segment};
 use crate::status::{Failed, Status};
 use crate::word::Address;
 
@@ -126,4 +134,100 @@ pub fn msix_send(context: &ThreadContext, cqn: u32) -> Status {
 /// See [`Stream::write`], of the default stream.
 pub fn puts(context: &ThreadContext, text: &str) -> usize {
     Stream::DEFAULT.write(context, Level::Info, format_args!("{text}"))
+}
+
+/// See [`record::cq_set_ci`].
+pub fn dbr_cq_set_ci(record: &AtomicU32, ci: u32) -> Status {
+    record::cq_set_ci(record, ci);
+    Status::Success
+}
+
+/// See [`record::rq_inc_pi`].
+pub fn dbr_rq_inc_pi(record: &AtomicU32) -> Status {
+    record::rq_inc_pi(record);
+    Status::Success
+}
+
+/// See [`record::sq_set_pi`]; the record has the low 16 bits of `pi`.
+pub fn dbr_sq_set_pi(record: &AtomicU32, pi: u32) -> Status {
+    record::sq_set_pi(record, pi as u16);
+    Status::Success
+}
+
+/// See [`Segment::atomic`].
+pub fn swqe_seg_atomic_set(segment: &mut Segment, swap_or_add: u64, compare: u64) -> Status {
+    *segment = Segment::atomic(swap_or_add, compare);
+    Status::Success
+}
+
+/// See [`Segment::ctrl`]; the segment has the low 16 bits of `pi`.
+pub fn swqe_seg_ctrl_set(
+    segment: &mut Segment,
+    pi: u32,
+    number: u32,
+    mode: CompletionMode,
+    request: Request,
+) -> Status {
+    *segment = Segment::ctrl(pi as u16, number, mode, request);
+    Status::Success
+}
+
+/// See [`Segment::data`].
+pub fn swqe_seg_data_set(segment: &mut Segment, bytes: u32, lkey: u32, address: u64) -> Status {
+    *segment = Segment::data(bytes, lkey, address);
+    Status::Success
+}
+
+/// See [`Segment::eth`].
+pub fn swqe_seg_eth_set(
+    segment: &mut Segment,
+    flags: u16,
+    mss: u16,
+    header_bytes: u16,
+    header: [u8; 2],
+) -> Status {
+    *segment = Segment::eth(flags, mss, header_bytes, header);
+    Status::Success
+}
+
+/// See [`Segment::rdma`].
+pub fn swqe_seg_rdma_set(segment: &mut Segment, rkey: u32, address: u64) -> Status {
+    *segment = Segment::rdma(rkey, address);
+    Status::Success
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn records_and_segments_are_the_same_with_a_status() {
+        let word = |set: &dyn Fn(&AtomicU32) -> Status| {
+            let record = AtomicU32::new(0xfffe_u32.to_be());
+            assert_eq!(set(&record), Status::Success);
+            record.load(Ordering::Relaxed).to_ne_bytes()
+        };
+        assert_eq!(word(&|record| dbr_cq_set_ci(record, 0xff12_3456)), [0, 0x12, 0x34, 0x56]);
+        assert_eq!(word(&dbr_rq_inc_pi), [0, 0, 0xff, 0xff]);
+        assert_eq!(word(&|record| dbr_sq_set_pi(record, 0x1_789a)), [0, 0, 0x78, 0x9a]);
+        let made = |set: &dyn Fn(&mut Segment) -> Status| {
+            let mut segment = Segment::bytes([0xa5; 16]);
+            assert_eq!(set(&mut segment), Status::Success);
+            segment
+        };
+        let (mode, request) = (CompletionMode::Always, Request::RdmaWrite);
+        let rows = [
+            (made(&|it| swqe_seg_atomic_set(it, 1, 2)), Segment::atomic(1, 2)),
+            (
+                made(&|it| swqe_seg_ctrl_set(it, 0x5_0001, 2, mode, request)),
+                Segment::ctrl(1, 2, mode, request),
+            ),
+            (made(&|it| swqe_seg_data_set(it, 1, 2, 3)), Segment::data(1, 2, 3)),
+            (made(&|it| swqe_seg_eth_set(it, 1, 2, 3, [4, 5])), Segment::eth(1, 2, 3, [4, 5])),
+            (made(&|it| swqe_seg_rdma_set(it, 1, 2)), Segment::rdma(1, 2)),
+        ];
+        rows.iter().for_each(|(made, expected)| assert_eq!(made, expected));
+    }
 }

@@ -4,6 +4,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use verbless_flexio_dev::calls::with_context;
 use verbless_flexio_dev::event::{CompressedCqe, CqRing, Cqe, CqeError, EqRing, Eqe, eqe_cqn};
 use verbless_flexio_dev::message::MAX_STREAMS;
 use verbless_flexio_dev::segment::{
@@ -85,6 +86,18 @@ fn segments(fold: &mut Fold, seed: u64) {
         fold.bytes(segment.as_bytes());
     }
     fold.number(Segment::data(1, 2, seed).data_address());
+    let mut set = Segment::default();
+    let (mode, request) = (CompletionMode::Always, Request::RdmaWrite);
+    for status in [
+        with_context::swqe_seg_ctrl_set(&mut set, number, !number, mode, request),
+        with_context::swqe_seg_eth_set(&mut set, flags, seed as u16, 18, [a, b]),
+        with_context::swqe_seg_rdma_set(&mut set, number, seed),
+        with_context::swqe_seg_data_set(&mut set, number, !number, seed),
+        with_context::swqe_seg_atomic_set(&mut set, seed, !seed),
+    ] {
+        fold.number(status as u8);
+    }
+    fold.bytes(set.as_bytes());
     let mut address = DatagramSegment::zeroed();
     address.set_q_key(number);
     address.set_ext(true);
@@ -116,6 +129,16 @@ fn words(fold: &mut Fold, seed: u32) {
     words[1].store(0xffff_u32.to_be(), Ordering::Relaxed);
     record::rq_inc_pi(&words[1]);
     record::sq_set_pi(&words[2], seed as u16);
+    for word in &words {
+        fold.bytes(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    for status in [
+        with_context::dbr_cq_set_ci(&words[0], !seed),
+        with_context::dbr_rq_inc_pi(&words[1]),
+        with_context::dbr_sq_set_pi(&words[2], !seed),
+    ] {
+        fold.number(status as u8);
+    }
     for word in &words {
         fold.bytes(&word.load(Ordering::Relaxed).to_ne_bytes());
     }

@@ -54,12 +54,7 @@ fn compile(directory: &Path) -> Result<Vec<PathBuf>> {
     if directory.join("Cargo.lock").exists() {
         command.arg("--locked");
     }
-    if !has_target()? {
-        command
-            .args(["-Zbuild-std=core", "-Zbuild-std-features=compiler-builtins-mem"])
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("__CARGO_TESTS_ONLY_SRC_ROOT", std_sources()?);
-    }
+    Core::find()?.add_to(&mut command);
     let output = command.output()?;
     if !output.status.success() {
         return Err(format!("{} does not compile for {TARGET}", directory.display()).into());
@@ -79,17 +74,67 @@ fn flags(script: &Path) -> String {
     ["-C", &script, "-C", "code-model=medium", "-C", "relocation-model=static"].join("\u{1f}")
 }
 
-/// Whether rustup has installed the target.
-fn has_target() -> Result<bool> {
-    let mut rustc = Command::new("rustc");
-    rustc.args(["--print", "target-libdir", "--target", TARGET]);
-    let directory = String::from_utf8(rustc.output()?.stdout)?;
-    Ok(std::fs::read_dir(directory.trim()).is_ok_and(|mut entries| entries.next().is_some()))
+/// Where a program's `core` comes from.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Core {
+    /// The toolchain has it for the target.
+    Installed,
+    /// It is compiled, from these sources.
+    Built(PathBuf),
+}
+
+impl Core {
+    /// The target's, if it is installed; else sources.
+    ///
+    /// # Errors
+    /// There is neither; the error says what to install.
+    pub(crate) fn find() -> Result<Self> {
+        let mut rustc = Command::new("rustc");
+        rustc.args(["--print", "target-libdir", "--target", TARGET]);
+        let libraries = String::from_utf8(rustc.output()?.stdout)?;
+        Self::of(Path::new(libraries.trim()), std_sources)
+    }
+
+    /// The same, where these are the target's libraries, if any.
+    fn of(libraries: &Path, sources: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
+        let is_core = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            (name.starts_with("libcore-") && name.ends_with(".rlib")).then_some(())
+        };
+        let mut entries = std::fs::read_dir(libraries).into_iter().flatten();
+        if entries.any(|entry| is_core(entry).is_some()) {
+            return Ok(Self::Installed);
+        }
+        sources().map(Self::Built).map_err(|error| {
+            let why = format!(
+                "the target {TARGET} is not installed, and there are no sources of the standard \
+                 library to compile core from ({error}): run `rustup target add {TARGET}` or \
+                 `rustup component add rust-src`"
+            );
+            why.into()
+        })
+    }
+
+    /// What cargo is to be told.
+    pub(super) fn add_to(&self, command: &mut Command) {
+        if let Self::Built(sources) = self {
+            command
+                .args(["-Zbuild-std=core", "-Zbuild-std-features=compiler-builtins-mem"])
+                .env("RUSTC_BOOTSTRAP", "1")
+                .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources);
+        }
+    }
 }
 
 /// That a file is a program that a process can be made of; what is in it.
 fn check(file: &[u8]) -> Result<String> {
     let program = Program::parse(file)?;
+    if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
+        let why = "it has thread-local variables, and tp is the thread's context on a DPA: keep \
+                   them where the storage of the thread's metadata points, and link it by \
+                   crates/flexio-dev/dpa.ld";
+        return Err(why.into());
+    }
     let mut report = String::new();
     for segment in &program.segments {
         let end = segment.address + segment.length;
@@ -137,6 +182,50 @@ mod tests {
         let error = build(Path::new("/nowhere")).unwrap_err().to_string();
         assert!(error.contains("not the directory of a crate"), "{error}");
         assert!(check(b"\x7fELF").is_err());
+    }
+
+    #[test]
+    fn core_is_the_target_s_or_compiled_or_the_reason_says_what_to_install() {
+        let libraries = std::env::temp_dir().join(format!("verbless-core-{}", std::process::id()));
+        std::fs::create_dir_all(&libraries).unwrap();
+        let sources = || Ok(PathBuf::from("/sources"));
+        let built = Core::Built("/sources".into());
+        // A target of which something else is there is not installed.
+        std::fs::write(libraries.join("liballoc-1.rlib"), []).unwrap();
+        assert_eq!(Core::of(&libraries, sources).unwrap(), built);
+        assert_eq!(Core::of(Path::new("/nowhere"), sources).unwrap(), built);
+        let neither = Core::of(&libraries, || Err("no network".into())).unwrap_err().to_string();
+        for part in ["no network", "rustup target add riscv64imac", "rust-src"] {
+            assert!(neither.contains(part), "{neither}");
+        }
+        std::fs::write(libraries.join("libcore-1.rlib"), []).unwrap();
+        let unasked = || panic!("sources are fetched in vain");
+        assert_eq!(Core::of(&libraries, unasked).unwrap(), Core::Installed);
+        std::fs::remove_dir_all(&libraries).unwrap();
+        let arguments = |core: Core| {
+            let mut command = Command::new("cargo");
+            core.add_to(&mut command);
+            command.get_args().count()
+        };
+        assert_eq!((arguments(Core::Installed), arguments(built)), (0, 2));
+    }
+
+    #[test]
+    fn a_program_with_thread_local_variables_is_refused_in_words() {
+        let mut file = vec![0; 64 + 2 * 56 + 8];
+        let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, b"\x7fELF\x02\x01\x01");
+        put(16, &[2, 0, 243, 0, 1]);
+        put(32, &64_u64.to_le_bytes());
+        put(52, &[64, 0, 56, 0, 2, 0, 64]);
+        put(64, &[1, 0, 0, 0, 5]);
+        for (at, word) in [(72, 176), (80, CODE.start), (96, 8), (104, 8), (112, 1)] {
+            put(at, &u64::to_le_bytes(word));
+        }
+        put(120, &[7, 0, 0, 0, 4]);
+        put(120 + 40, &[8]);
+        let error = check(&file).unwrap_err().to_string();
+        assert!(error.contains("thread-local variables") && error.contains("metadata"), "{error}");
     }
 
     #[test]

@@ -9,11 +9,11 @@
 mod build;
 pub(crate) mod examples;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::outcome::Outcome;
-use crate::test::{cargo, count, std_sources};
+use crate::test::{cargo, count};
 use crate::{Result, workspace_root};
 
 /// Tasks for the DPA.
@@ -82,6 +82,11 @@ fn closed(outcome: Outcome) -> Result<bool> {
 /// The program that shows the device API, for the cases `dpa_programs` and `flexio` of the suite.
 const SHOWN: &str = "crates/flexio-dev/tests/program";
 
+/// Why no program can be compiled, if none can.
+pub(crate) fn cannot_compile() -> Option<String> {
+    build::Core::find().err().map(|error| error.to_string())
+}
+
 /// Builds it; where it is.
 pub(crate) fn shown() -> Result<PathBuf> {
     let programs = build::build(&workspace_root().join(SHOWN))?;
@@ -131,11 +136,11 @@ pub(crate) fn test() -> Result<Outcome> {
     let own = count(tests)?;
     let mut all = own.outcome();
     if let Outcome::Ran { passed, failed, skips, .. } = &mut all {
-        match std_sources() {
-            Ok(sources) => {
+        match build::Core::find() {
+            Ok(core) => {
                 let mut example = cargo(&["run", "--package", PACKAGE, "--example", "compiled"]);
                 let compiled = count({
-                    example.arg("--").arg(compile(&sources)?);
+                    example.arg("--").arg(compile(&core)?);
                     example
                 })?;
                 *passed += compiled.passed;
@@ -153,27 +158,23 @@ pub(crate) fn test() -> Result<Outcome> {
                     skips.extend(not);
                 }
             }
-            Err(error) => skips.push(crate::outcome::Skip {
-                name: "compiled".into(),
-                reason: format!("the standard library's sources: {error}"),
-            }),
+            Err(error) => skips
+                .push(crate::outcome::Skip { name: "compiled".into(), reason: error.to_string() }),
         }
     }
     Ok(all)
 }
 
 /// Compiles the program for the core; where it is.
-fn compile(sources: &Path) -> Result<PathBuf> {
+fn compile(core: &build::Core) -> Result<PathBuf> {
     let directory = workspace_root().join("target/riscv64imac");
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--locked", "--target", TARGET, "-Zbuild-std=core"])
-        .args(["-Zbuild-std-features=compiler-builtins-mem"])
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["build", "--release", "--locked", "--target", TARGET])
         .current_dir(workspace_root().join(PROGRAM))
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-        .env("CARGO_TARGET_DIR", &directory)
-        .status()?;
-    if !status.success() {
+        .env("CARGO_TARGET_DIR", &directory);
+    core.add_to(&mut command);
+    if !command.status()?.success() {
         return Err(format!("{PROGRAM} does not compile for {TARGET}").into());
     }
     Ok(directory.join(TARGET).join("release/program"))

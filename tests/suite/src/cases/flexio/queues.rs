@@ -491,6 +491,7 @@ fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     let mask = QpAttrMask::default();
+    let active = rig.process.device().query_port(1)?.active_mtu().unwrap_or(256);
     let none = RemoteAccess { read: false, write: false, atomic: false };
     let rights = [
         RemoteAccess { write: true, ..none },
@@ -515,7 +516,12 @@ fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
             false => own_address(&rig.process, &qp, attr)?,
         };
         qp.modify(&QpAttr { next_state: QpState::Init, ..attr }, &mask)?;
-        qp.modify(&QpAttr { next_state: QpState::Rtr, ..attr }, &mask)?;
+        let ready = qp.modify(&QpAttr { next_state: QpState::Rtr, ..attr }, &mask);
+        if 128 << mtu as u32 > active {
+            failed("an MTU above the port's", ready, "BAD_PARAM")?;
+            continue;
+        }
+        ready?;
         let context = qp.object().query()?;
         ensure_eq!(context.mtu().0, mtu as u8, "the MTU");
         let has = (context.rwe(), context.rre(), context.rae());

@@ -1,6 +1,6 @@
 //! Processes of programs: what they are made of, what they own, and calls of their functions.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -78,6 +78,8 @@ struct ProcessShared {
     threads: AtomicU32,
     /// Message streams and tracer.
     streams: Mutex<Streams>,
+    /// Calls that did not return and were ended where they were.
+    taken_away: AtomicU64,
 }
 
 /// Looks at a call before the first pause, and the pause.
@@ -136,6 +138,7 @@ impl Process {
                 timeout: config.timeout,
                 threads: AtomicU32::new(0),
                 streams: Mutex::default(),
+                taken_away: AtomicU64::new(0),
             }),
         })
     }
@@ -264,7 +267,13 @@ impl Process {
         }
         // Dropping a call ends it; here a failure counts.
         call.destroy()?;
+        self.shared.taken_away.fetch_add(1, Ordering::Relaxed);
         Err(Error::Timeout(timeout))
+    }
+
+    /// How many calls were ended where they were.
+    pub(crate) fn taken_away(&self) -> u64 {
+        self.shared.taken_away.load(Ordering::Relaxed)
     }
 
     /// That the process has ended, if that is why a command was refused.

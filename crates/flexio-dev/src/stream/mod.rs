@@ -17,7 +17,8 @@
 //!
 //! A run that is taken away (a call that took too long, a thread that was destroyed) while it
 //! writes an entry, or while it hands entries over, leaves the stream where it was: what comes
-//! behind is lost and counted, until the host makes the stream anew.
+//! behind waits, and is lost and counted when the ring is full, until the host makes the stream
+//! anew. A flush of the host's does that when nothing moves for a second.
 
 mod carrier;
 pub mod control;

@@ -90,6 +90,11 @@ pub(crate) struct Channel {
     attached: bool,
     /// What finds no room any more is not written: nothing is handed over or given back.
     lossless: bool,
+    level: u32,
+    /// What the rings before this one had: entries, and messages that found no room.
+    before: Progress,
+    /// The rings before this one: threads may still write to them.
+    held: Vec<Channel>,
 }
 
 /// What did not come as it should, in entries.
@@ -153,6 +158,9 @@ impl Channel {
             missed: Missed::default(),
             attached: false,
             lossless: false,
+            level: 0,
+            before: Progress::default(),
+            held: Vec::new(),
             config,
         })
     }
@@ -198,12 +206,13 @@ impl Channel {
     /// Has the program find it, with this level.
     pub(crate) fn attach(&mut self, level: u32) -> Result<(), Error> {
         self.manage(operation::ATTACH, level)?;
-        self.attached = true;
+        (self.attached, self.level) = (true, level);
         Ok(())
     }
 
     pub(crate) fn set_level(&mut self, level: u32) -> Result<(), Error> {
         self.manage(operation::LEVEL, level)?;
+        self.level = level;
         self.lossless = level & control::HOLDS != 0;
         Ok(())
     }
@@ -239,6 +248,56 @@ impl Channel {
         Ok(Progress::from_bytes(&bytes))
     }
 
+    /// Messages that found no room, in this ring and those before.
+    pub(crate) fn without_room(&self) -> Result<u64, Error> {
+        Ok(self.before.lost + self.progress()?.lost)
+    }
+
+    /// Whether an entry that was claimed is not written, or not handed over, and stays so: the run
+    /// that was to do it was taken away, and all behind it waits.
+    pub(crate) fn is_held_up(
+        &mut self,
+        deliver: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<bool, Error> {
+        let begun = Instant::now();
+        let mut first = None;
+        loop {
+            let Progress { claimed, written, carried, broken, .. } = self.progress()?;
+            let at = (written, if self.by_host() { self.next } else { carried });
+            if broken != 0 || at.1 >= claimed || *first.get_or_insert(at) != at {
+                return Ok(false);
+            }
+            if begun.elapsed() > LEAVE {
+                return Ok(true);
+            }
+            thread::sleep(PAUSE);
+            match self.by_host() {
+                true => self.receive(deliver)?,
+                false => self.manage(operation::FLUSH, 0)?,
+            };
+        }
+    }
+
+    /// Makes the stream anew, with a ring in which nothing is held up, and delivers what is whole
+    /// in the old one. What threads still write there is lost; its memory stays until the stream is
+    /// detached.
+    pub(crate) fn renew(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
+        let mut fresh = Self::create(&self.process, self.config.clone())?;
+        fresh.lossless = self.lossless;
+        fresh.attach(self.level)?;
+        self.attached = false;
+        let mut old = std::mem::replace(self, fresh);
+        let read = old.receive(deliver).and_then(|_| old.read_all(true, deliver));
+        let Progress { claimed, lost, .. } = old.progress()?;
+        self.before.claimed = old.before.claimed + claimed;
+        self.before.lost = old.before.lost + lost;
+        self.missed = old.missed;
+        self.missed.lost += claimed.saturating_sub(old.next);
+        self.held.append(&mut old.held);
+        self.held.push(old);
+        read.map(drop)
+    }
+
     /// Reads the heap, also after a fatal error.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.process.copying(|copier| copier.read(address, bytes))
@@ -251,7 +310,8 @@ impl Channel {
             return self.read_heap(deliver);
         }
         let mut count = 0;
-        let (next, missed) = (&mut self.next, &mut self.missed);
+        let (next, missed, base) = (&mut self.next, &mut self.missed, self.before.claimed);
+        let deliver = &mut |index, entry: &[u8]| deliver(base + index, entry);
         self.receiver.take(self.config.log_entry_bytes, next, &mut |next, entry| {
             count += u64::from(accept(next, missed, entry, deliver));
         })?;
@@ -310,6 +370,13 @@ impl Channel {
     /// said that it has them, or the process has ended, or its queue pair is broken.
     fn read_heap(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let ended = self.process.alive().is_err();
+        self.read_all(ended, deliver)
+    }
+
+    /// The same; if nothing more is written, also behind one that is not whole.
+    fn read_all(&mut self, ended: bool, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
+        let base = self.before.claimed;
+        let deliver = &mut |index, entry: &[u8]| deliver(base + index, entry);
         let Progress { claimed, .. } = self.progress()?;
         // What the block says is the program's word: no more than the ring has.
         let first = self.next.max(claimed.saturating_sub(self.entries()));
@@ -369,6 +436,10 @@ impl Channel {
                 Ok(0) => return Ok(()),
                 // Nothing of it runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
+                // Those who do not leave are the calls that were ended while they wrote.
+                Ok(users) if begun.elapsed() > LEAVE && users <= self.process.taken_away() => {
+                    return Ok(());
+                }
                 Ok(users) if begun.elapsed() > LEAVE => {
                     break Error::Failed(format!(
                         "{users} threads of the process still write to stream {} after {LEAVE:?}; \
@@ -388,6 +459,7 @@ impl Channel {
     fn leak(&mut self) {
         std::mem::forget((self.control.clone(), self.ring.clone()));
         std::mem::forget((self.sender.take(), self.window.take()));
+        std::mem::forget(std::mem::take(&mut self.held));
     }
 }
 

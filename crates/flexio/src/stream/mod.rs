@@ -113,7 +113,15 @@ impl Reader {
 
     fn flush(&mut self) -> Result<(), Error> {
         let sink = &mut self.sink;
-        self.channel.flush(&mut |number, entry| sink.take(number, entry))
+        let take = &mut |number, entry: &[u8]| sink.take(number, entry);
+        match self.channel.flush(take).and_then(|()| self.channel.is_held_up(take)) {
+            Ok(true) => {
+                self.channel.renew(take)?;
+                self.channel.flush(take)
+            }
+            Ok(false) | Err(Error::Fatal(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -247,6 +255,9 @@ impl MsgStream {
     /// (`flexio_msg_stream_flush`). In the C library this does nothing in synchronous modes; here
     /// it waits until the messages are there. Works after a fatal error, too.
     ///
+    /// A run that was taken away while it wrote holds up what others write behind it. If nothing
+    /// moves for a second, this delivers what is whole and makes the stream anew.
+    ///
     /// # Errors
     /// The device or the output failed; the call took too long.
     pub fn flush(&self) -> Result<(), Error> {
@@ -263,7 +274,7 @@ impl MsgStream {
         let reader = self.shared.reader();
         let missed = reader.channel.missed();
         Ok(Lost {
-            without_room: reader.channel.progress()?.lost,
+            without_room: reader.channel.without_room()?,
             on_the_way: missed.lost,
             damaged: missed.damaged + reader.sink.broken(),
         })

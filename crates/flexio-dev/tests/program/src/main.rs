@@ -723,6 +723,29 @@ fn says_to(stream: u8, times: u64, bytes: usize) -> u64 {
     (0..times).map(|n| u64::from(msg_info!(stream, "{n} {:x>bytes$}", "") > 0)).sum()
 }
 
+/// Never ends while it writes a message.
+struct Endless;
+
+impl core::fmt::Display for Endless {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // The first time its length is found out.
+        if WRITES.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            return f.write_str("x");
+        }
+        loop {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+static WRITES: AtomicU64 = AtomicU64::new(0);
+
+/// A message to a stream that never comes to its end.
+#[rpc]
+fn says_without_end(stream: u8) {
+    msg_info!(Stream::new(stream), "{Endless}");
+}
+
 // Traces.
 
 /// A record of each number of arguments to a stream; how many were written.

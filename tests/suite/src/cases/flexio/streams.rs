@@ -3,11 +3,12 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use verbless_command::DpaStatus;
 use verbless_flexio::stream::report::MsgBinReport;
 use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport, old};
-use verbless_flexio::{Error, Function, MsgStreamConfig, Process};
+use verbless_flexio::{Error, Function, MsgStreamConfig, Process, RpcAttr};
 use verbless_prm::DpaFault;
 
 use super::rig::{Rig, add, ends_with};
@@ -34,6 +35,7 @@ cases!(
     the_last_words_of_a_program_come_after_its_panic,
     a_process_that_has_ended_takes_no_new_stream,
     a_stream_is_destroyed_with_messages_in_flight,
+    a_run_that_was_taken_away_while_it_wrote_holds_up_others_until_the_next_flush,
     an_output_that_fails_is_told_once,
     records_become_text_by_the_host_s_formats,
     a_record_of_no_format_is_counted,
@@ -69,6 +71,11 @@ impl Seen {
 /// Writes numbered messages of so many bytes more to a stream; how many were written.
 fn says_to() -> Function<(u8, u64, usize), u64> {
     Function::named("says_to")
+}
+
+/// Writes a message that has no end to a stream.
+fn says_without_end() -> Function<(u8,), ()> {
+    Function::named("says_without_end")
 }
 
 fn says() -> Function<(u64,), usize> {
@@ -372,6 +379,28 @@ impl io::Write for Full {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn a_run_that_was_taken_away_while_it_wrote_holds_up_others_until_the_next_flush(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    for transport in TRANSPORTS {
+        let process = Rig::new(lab)?.process;
+        let (stream, seen) = stream(&process, |config| config.transport = transport)?;
+        ensure_eq!(process.call(says_to(), (stream.id(), 2, 0))?, 2, "messages before");
+        let attr = RpcAttr { timeout: Some(Duration::from_millis(100)), ..RpcAttr::default() };
+        let endless = process.call_with_attr(&attr, says_without_end(), (stream.id(),));
+        ensure!(matches!(endless, Err(Error::Timeout(_))), "{transport:?}: {endless:?}");
+        ensure_eq!(process.call(says_to(), (stream.id(), 3, 0))?, 3, "messages behind it");
+        stream.flush()?;
+        let expected = [said(2, 0), said(3, 0)].concat();
+        ensure_eq!(seen.texts(), expected, "{transport:?}, what a flush delivers");
+        ensure_eq!(process.call(says_to(), (stream.id(), 1, 0))?, 1, "a message after that");
+        stream.flush()?;
+        ensure_eq!(seen.texts(), [expected, said(1, 0)].concat(), "{transport:?}, in the end");
+        ensure_eq!(stream.lost()?.on_the_way, 1, "{transport:?}, lost");
+    }
+    Ok(())
 }
 
 fn an_output_that_fails_is_told_once(lab: &Lab) -> Result<(), Stop> {

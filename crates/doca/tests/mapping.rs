@@ -79,7 +79,10 @@ fn every_error_of_the_crate_has_its_row() {
 fn every_test_of_the_rules_is_there() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let in_directory = |name| std::fs::read_dir(here.join(name)).unwrap();
-    let files = ["tests", "src/context"].map(in_directory).into_iter().flatten();
+    let files = ["tests", "src/context", "../../tests/misuse/tests"]
+        .map(in_directory)
+        .into_iter()
+        .flatten();
     let files = files.map(|entry| entry.unwrap().path());
     let sources: String = files
         .filter(|path| path.extension().is_some_and(|it| it == "rs"))

@@ -46,6 +46,7 @@ fn shown() -> (BTreeSet<String>, BTreeSet<String>) {
     let suite = functions(here.join("../../tests/suite/src/cases"));
     let mut own = functions(here.join("src"));
     own.extend(functions(here.join("tests")));
+    own.extend(functions(here.join("../../tests/misuse/tests")));
     (suite, own)
 }
 

@@ -1,12 +1,4 @@
-//! Misuse that the types rule out: each program of `misuse/` must not compile, for the reason that
-//! its `.stderr` file has.
-//!
-//! `TRYBUILD=overwrite cargo test -p verbless-doca --test misuse` writes these files anew.
-
-#[test]
-fn misuse_does_not_compile() {
-    trybuild::TestCases::new().compile_fail("tests/misuse/*.rs");
-}
+//! What one thread uses at a time.
 
 /// `Sync` or not, a type has this trait; `Sync`, it has it twice, and the compiler does not know
 /// which is meant. So this file does not compile if one of these types is `Sync`.

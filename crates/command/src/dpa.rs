@@ -487,3 +487,15 @@ impl DpaCall {
         self.object.destroy()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Affinity, DpaAffinity};
+
+    #[test]
+    fn an_affinity_is_sent_with_its_kind_and_the_number_of_its_unit_or_group() {
+        assert_eq!(Affinity::None.raw(), (DpaAffinity::NONE, 0));
+        assert_eq!(Affinity::Strict(5).raw(), (DpaAffinity::STRICT, 5));
+        assert_eq!(Affinity::Group(3).raw(), (DpaAffinity::GROUP, 3));
+    }
+}

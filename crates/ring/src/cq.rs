@@ -4,6 +4,8 @@
 //! queue. So the code that resets or destroys it cleans the completion queues ([`CqCleaner`]): this
 //! marks those CQEs in place, from any thread, and polling skips them.
 
+mod cleaner;
+
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,11 +17,14 @@ use verbless_prm::hot::{
 use zerocopy::big_endian::U32;
 
 use crate::address::Source;
-use crate::returns::SrqReturns;
 use crate::ring::{CqRing, Cursor, LayoutError, Look, RETIRED, Record, RecordMemory, RingMemory};
 use crate::trace::{Event, event};
 use crate::types::{Cqn, Qpn, WqeIndex};
 use crate::uar::{UarPage, barrier};
+
+use cleaner::is_receive;
+
+pub use cleaner::CqCleaner;
 
 /// What a completion queue is built from.
 #[derive(Debug)]
@@ -307,129 +312,6 @@ fn check_number(Cqn(cqn): Cqn) -> Result<(), LayoutError> {
         return Err(LayoutError::new("CQ number", "has more than 24 bits", cqn.into()));
     }
     Ok(())
-}
-
-/// Removes the CQEs of a reset or destroyed queue, while another thread may be polling the
-/// [`CompletionQueue`].
-///
-/// CQEs that were polled already are not affected: complete them first.
-pub struct CqCleaner {
-    ring: CqRing,
-    consumer: Record,
-    /// New CQEs overwrite unread ones: what is behind the producer counts as well.
-    overwrites: bool,
-    claims: Arc<AtomicBool>,
-}
-
-impl CqCleaner {
-    /// Removes every CQE of this queue number that has not been polled.
-    ///
-    /// Call it when the device has taken the queue to RESET, and before the number can be assigned
-    /// to another queue: then all CQEs of the queue are in the ring, and no more follow.
-    pub fn clean(&self, qpn: Qpn) {
-        self.each(qpn, true, |_| ());
-    }
-
-    /// The same for a raw Ethernet send queue (SQ), beside which frames are received: a frame's CQE
-    /// has a flow tag in the number's place, which may be the same.
-    pub fn clean_sends(&self, sqn: Qpn) {
-        self.each(sqn, false, |_| ());
-    }
-
-    /// The same for a raw Ethernet receive queue (RQ): removes the CQEs of receives with this user
-    /// index. Where queue pairs report to the same completion queue, theirs must be others.
-    pub fn clean_frames(&self, user_index: u32) {
-        self.entries(|look| {
-            let request = RequestId::read(look);
-            let [word, _] = look.user_index_and_immediate();
-            let opcode = OpOwn::from_bits(look.op_own()).opcode();
-            let ours = CqeUserIndex::from_be(word).srqn_uidx() == user_index;
-            if ours && is_receive(opcode) && request.opcode_qpn.get() != RETIRED {
-                look.retire_frame(word);
-            }
-        });
-    }
-
-    /// The same for a queue pair on a shared receive queue, which gets back the WQEs of the removed
-    /// receive completions.
-    pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) {
-        self.each(qpn, true, |index| returns.give(index));
-    }
-
-    /// Has receives of shared receive queues complete here from now on.
-    pub fn claim_receives(&self) {
-        self.claims.store(true, Ordering::Relaxed);
-    }
-
-    /// The same of a queue whose new CQEs overwrite unread ones, or not.
-    #[must_use]
-    pub fn overwriting(self, overwrites: bool) -> Self {
-        Self { overwrites, ..self }
-    }
-
-    /// Forgets those of a queue, of receives only if `receives`, and calls `receive` with the WQE
-    /// of each receive among them.
-    fn each(&self, qpn: Qpn, receives: bool, mut receive: impl FnMut(WqeIndex)) {
-        self.entries(|look| {
-            let request = RequestId::read(look);
-            let opcode = OpOwn::from_bits(look.op_own()).opcode();
-            // Where laps mix, a receive that is not ours to poll yet, or any more, has not been
-            // claimed either.
-            if request.opcode_qpn().qpn() == qpn.0
-                && (receives || !is_receive(opcode))
-                && look.retire(u32::from_ne_bytes(request.opcode_qpn.to_bytes()))
-                && opcode != cqe_opcode::INVALID
-                && is_receive(opcode)
-            {
-                receive(request.index());
-            }
-        });
-    }
-
-    /// Looks at each CQE that has not been polled.
-    ///
-    /// CQEs from the consumer index that the device knows of are looked at: some of them may have
-    /// been polled, and it does no harm to mark those. When the index moves meanwhile, the device
-    /// may have written entries anew, so that the first one that is not ours is not the end.
-    fn entries(&self, mut look_at: impl FnMut(&Look<'_>)) {
-        let first = self.consumer.load();
-        let mut moved = self.overwrites;
-        for index in 0..self.ring.entries() {
-            let look = self.ring.look(first.wrapping_add(index));
-            let ours = !look.is_not_ours();
-            if !ours && !moved {
-                moved = self.consumer.load() != first;
-                if !moved {
-                    break;
-                }
-            }
-            if ours || self.overwrites {
-                look_at(&look);
-            }
-        }
-    }
-}
-
-/// Whether a CQE of this opcode is of a receive.
-const fn is_receive(opcode: u8) -> bool {
-    !matches!(opcode, cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR)
-}
-
-impl Clone for CqCleaner {
-    fn clone(&self) -> Self {
-        Self {
-            ring: self.ring.handle(),
-            consumer: self.consumer.clone(),
-            overwrites: self.overwrites,
-            claims: self.claims.clone(),
-        }
-    }
-}
-
-impl core::fmt::Debug for CqCleaner {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "CqCleaner(of {} entries)", self.ring.entries())
-    }
 }
 
 impl core::fmt::Debug for CompletionQueue {

@@ -253,3 +253,20 @@ impl Method<'_> {
         Ok((output.mkey_index(), variant))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{access, is_writable};
+
+    #[test]
+    fn each_right_to_write_by_itself_makes_a_region_writable_and_no_other_does() {
+        let writing =
+            [access::LOCAL_WRITE, access::REMOTE_WRITE, access::REMOTE_ATOMIC, access::MW_BIND];
+        for bit in 0..u32::BITS {
+            let right = 1 << bit;
+            assert_eq!(is_writable(right), writing.contains(&right), "{right:#x}");
+        }
+        assert!(!is_writable(0));
+        assert!(is_writable(access::LOCAL_WRITE | access::REMOTE_READ));
+    }
+}

@@ -18,3 +18,4 @@ mod registry;
 mod rig;
 mod services;
 mod sqs;
+mod transitions;

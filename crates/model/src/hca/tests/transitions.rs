@@ -1,0 +1,570 @@
+//! The transitions of QPs.
+
+use verbless_prm::{
+    AddressPath, AtomicMode, Init2initQpIn, Init2rtrQpIn, OptParamMask, PathMtu, Qp2errIn,
+    Qp2rstIn, QpContext, QueryQpIn, RoceL3Type, RoceVersion, Rst2initQpIn, Rtr2rtsQpIn,
+    Rts2rtsQpIn, ServiceType, SetRoceAddressIn, SqdRtsQpIn, Sqerr2rtsQpIn, TimestampFormat,
+};
+
+use super::rig::{Rig, User};
+use crate::hca::Refusal;
+use crate::hca::objects::{Address, QpState};
+use crate::profile::{Link, Profile};
+
+/// One transition of the mover's QP.
+type Move = fn(&mut Mover) -> Result<(), Refusal>;
+
+/// A QP with commands to move it.
+struct Mover {
+    rig: Rig,
+    user: User,
+    qpn: u32,
+}
+
+macro_rules! moves {
+    ($($name:ident = $input:ident, $start:expr;)*) => {$(
+        fn $name(
+            &mut self,
+            optional: u32,
+            edit: impl FnOnce(&mut QpContext),
+        ) -> Result<(), Refusal> {
+            let qpn = self.qpn;
+            self.rig.send::<$input>(self.user.uid, |input| {
+                input.set_qpn(qpn).set_opt_param_mask(optional);
+                $start(input.qpc_mut());
+                edit(input.qpc_mut());
+            }).map(|_| ())
+        }
+    )*};
+}
+
+impl Mover {
+    fn new(link: Link) -> Self {
+        Self::of(link, ServiceType::RC)
+    }
+
+    fn of(link: Link, service: ServiceType) -> Self {
+        let mut rig = Rig::up(link);
+        let user = rig.user();
+        let made = rig.qp(user, |input| {
+            input.qpc_mut().set_st(service);
+        });
+        let qpn = made.unwrap();
+        Self { rig, user, qpn }
+    }
+
+    moves! {
+        init = Rst2initQpIn, |qpc: &mut QpContext| {
+            qpc.set_pm_state(verbless_prm::PathMigrationState::MIGRATED).set_rwe(true);
+            qpc.primary_address_path_mut().set_vhca_port_num(1);
+        };
+        init_again = Init2initQpIn, |_| {};
+        rtr = Init2rtrQpIn, |qpc: &mut QpContext| {
+            qpc.set_mtu(PathMtu::MTU_1024).set_log_msg_max(30).set_remote_qpn(0x99);
+            qpc.set_next_rcv_psn(0x1234).set_min_rnr_nak(12).set_log_rra_max(2);
+            qpc.primary_address_path_mut().set_vhca_port_num(1).set_rlid(7);
+        };
+        rts = Rtr2rtsQpIn, |qpc: &mut QpContext| {
+            qpc.set_next_send_psn(0x4321).set_retry_count(7).set_rnr_retry(6).set_log_sra_max(3);
+            qpc.primary_address_path_mut().set_ack_timeout(14);
+        };
+        rts_again = Rts2rtsQpIn, |_| {};
+        sqerr = Sqerr2rtsQpIn, |_| {};
+        sqd = SqdRtsQpIn, |_| {};
+    }
+
+    fn error(&mut self) -> Result<(), Refusal> {
+        let qpn = self.qpn;
+        self.rig
+            .send::<Qp2errIn>(self.user.uid, |input| {
+                input.set_qpn(qpn);
+            })
+            .map(|_| ())
+    }
+
+    fn reset(&mut self) -> Result<(), Refusal> {
+        let qpn = self.qpn;
+        self.rig
+            .send::<Qp2rstIn>(self.user.uid, |input| {
+                input.set_qpn(qpn);
+            })
+            .map(|_| ())
+    }
+
+    fn query(&mut self) -> QpContext {
+        let qpn = self.qpn;
+        let query = self.rig.send::<QueryQpIn>(self.user.uid, |input| {
+            input.set_qpn(qpn);
+        });
+        *query.unwrap().qpc()
+    }
+
+    fn state(&self) -> QpState {
+        self.rig.world.functions[0].hca.objects.qps[&self.qpn].state
+    }
+
+    /// Brings a QP in RST to `state`.
+    fn bring(&mut self, state: QpState) {
+        let steps = match state {
+            QpState::Reset => 0,
+            QpState::Init => 1,
+            QpState::Rtr => 2,
+            _ => 3,
+        };
+        let moves: [Move; 3] =
+            [|it| it.init(0, |_| {}), |it| it.rtr(0, |_| {}), |it| it.rts(0, |_| {})];
+        for step in &moves[..steps] {
+            step(self).unwrap();
+        }
+        if state == QpState::Error {
+            self.error().unwrap();
+        }
+        assert_eq!(self.state(), state);
+    }
+}
+
+#[test]
+fn every_transition_starts_from_its_own_state_only() {
+    use QpState::{Error, Init, Reset, Rtr, Rts, SqDrained, SqError};
+    let moves: [(QpState, QpState, Move); 7] = [
+        (Reset, Init, |it| it.init(0, |_| {})),
+        (Init, Init, |it| it.init_again(0, |_| {})),
+        (Init, Rtr, |it| it.rtr(0, |_| {})),
+        (Rtr, Rts, |it| it.rts(0, |_| {})),
+        (Rts, Rts, |it| it.rts_again(0, |_| {})),
+        (SqError, Rts, |it| it.sqerr(0, |_| {})),
+        (SqDrained, Rts, |it| it.sqd(0, |_| {})),
+    ];
+    for start in [Reset, Init, Rtr, Rts, Error] {
+        for (from, to, step) in moves {
+            let mut mover = Mover::new(Link::Infiniband);
+            mover.bring(start);
+            let outcome = step(&mut mover);
+            if start == from {
+                outcome.unwrap();
+                assert_eq!(mover.state(), to);
+            } else {
+                assert_eq!(outcome, Err(Refusal::QpState), "{start:?}, {from:?} to {to:?}");
+                assert_eq!(mover.state(), start);
+            }
+        }
+        let mut mover = Mover::new(Link::Infiniband);
+        mover.bring(start);
+        mover.error().unwrap();
+        assert_eq!(mover.state(), Error);
+        mover.reset().unwrap();
+        assert_eq!(mover.state(), Reset);
+        mover.bring(Rts);
+    }
+}
+
+#[test]
+fn a_transition_takes_its_fields_and_leaves_the_others() {
+    let mut mover = Mover::new(Link::Infiniband);
+    mover
+        .init(0, |qpc| {
+            qpc.set_remote_qpn(0x55);
+        })
+        .unwrap();
+    let context = mover.query();
+    assert_eq!(
+        (context.state(), context.rwe(), context.rre()),
+        (QpState::Init.to_prm(), true, false)
+    );
+    assert_eq!((context.remote_qpn(), context.log_sq_size()), (0, 6));
+    // An option that was not selected is not looked at.
+    mover
+        .init_again(OptParamMask::RRE.0, |qpc| {
+            qpc.set_rre(true).set_rwe(false);
+        })
+        .unwrap();
+    assert!(mover.query().rre() && mover.query().rwe());
+    mover
+        .rtr(OptParamMask::RWE.0, |qpc| {
+            qpc.set_rwe(false).set_rre(false);
+        })
+        .unwrap();
+    let context = mover.query();
+    assert!(context.rre() && !context.rwe());
+    assert_eq!((context.mtu(), context.remote_qpn()), (PathMtu::MTU_1024, 0x99));
+    assert_eq!((context.next_rcv_psn(), context.min_rnr_nak()), (0x1234, 12));
+    assert_eq!(context.primary_address_path().rlid(), 7);
+    mover
+        .rts(OptParamMask::RNR_TIMEOUT.0, |qpc| {
+            qpc.set_min_rnr_nak(3);
+        })
+        .unwrap();
+    let context = mover.query();
+    assert_eq!(
+        (context.next_send_psn(), context.retry_count(), context.rnr_retry()),
+        (0x4321, 7, 6)
+    );
+    assert_eq!((context.min_rnr_nak(), context.primary_address_path().ack_timeout()), (3, 14));
+    let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
+    assert_eq!((qp.requester.psn, qp.responder.psn, qp.remote_qpn), (0x4321, 0x1234, 0x99));
+    assert_eq!((qp.requester.max_rd_atomic, qp.responder.max_dest_rd_atomic), (8, 4));
+    assert_eq!((qp.log_mtu, qp.remote), (10, Some(Address::Lid(7))));
+    assert!(qp.responder.allow_read && !qp.responder.allow_write && !qp.responder.allow_atomic);
+    mover
+        .rts_again(OptParamMask::RWE.0, |qpc| {
+            qpc.set_rwe(true);
+        })
+        .unwrap();
+    assert!(mover.query().rwe());
+}
+
+#[test]
+fn an_option_that_a_transition_does_not_take_is_refused() {
+    let none = |_: &mut QpContext| {};
+    let mut mover = Mover::new(Link::Infiniband);
+    let refused = Err(Refusal::QpOptional);
+    assert_eq!(mover.init(OptParamMask::RWE.0, none), refused);
+    mover.init(0, none).unwrap();
+    assert_eq!(mover.init_again(OptParamMask::RNR_TIMEOUT.0, none), refused);
+    let nowhere = mover.init_again(OptParamMask::PRI_PORT.0, |qpc| {
+        qpc.primary_address_path_mut().set_vhca_port_num(2);
+    });
+    assert_eq!(nowhere, Err(Refusal::PathPort));
+    assert_eq!(mover.rtr(OptParamMask::ACK_TIMEOUT.0, none), refused);
+    assert_eq!(mover.rtr(OptParamMask::ALT_ADDR_PATH.0, none), Err(Refusal::Unsupported));
+    mover.rtr(0, none).unwrap();
+    assert_eq!(mover.rts(OptParamMask::PKEY_INDEX.0, none), refused);
+    assert_eq!(mover.rts(OptParamMask::PM_STATE.0, none), Err(Refusal::QpMigration));
+    mover.rts(0, none).unwrap();
+    assert_eq!(mover.rts_again(OptParamMask::Q_KEY.0, none), refused);
+    assert_eq!(mover.rts_again(0x8000_0000, none), refused);
+}
+
+#[test]
+fn every_mistake_in_a_transition_is_refused() {
+    type Edit = fn(&mut QpContext);
+    let mut mover = Mover::new(Link::Infiniband);
+    let init: &[(Edit, Refusal)] = &[
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_vhca_port_num(0);
+            },
+            Refusal::PathPort,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_vhca_port_num(2);
+            },
+            Refusal::PathPort,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_pkey_index(1);
+            },
+            Refusal::PathPkey,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_pkey_index(128);
+            },
+            Refusal::PathPkey,
+        ),
+        (
+            |qpc| {
+                qpc.set_pm_state(verbless_prm::PathMigrationState::REARM);
+            },
+            Refusal::QpMigration,
+        ),
+        (
+            |qpc| {
+                qpc.set_atomic_mode(AtomicMode::UP_TO_64B);
+            },
+            Refusal::QpAtomicMode,
+        ),
+        (
+            |qpc| {
+                qpc.set_atomic_mode(AtomicMode(15));
+            },
+            Refusal::QpAtomicMode,
+        ),
+        (
+            |qpc| {
+                qpc.set_counter_set_id(9);
+            },
+            Refusal::NoSuchCounter,
+        ),
+    ];
+    for (number, (edit, expected)) in init.iter().enumerate() {
+        assert_eq!(mover.init(0, edit), Err(*expected), "INIT, case {number}");
+    }
+    mover.init(0, |_| {}).unwrap();
+    let rtr: &[(Edit, Refusal)] = &[
+        (
+            |qpc| {
+                qpc.set_mtu(PathMtu(0));
+            },
+            Refusal::QpMtu,
+        ),
+        (
+            |qpc| {
+                qpc.set_mtu(PathMtu(6));
+            },
+            Refusal::QpMtu,
+        ),
+        (
+            |qpc| {
+                qpc.set_mtu(PathMtu::RAW_ETHERNET);
+            },
+            Refusal::QpMtu,
+        ),
+        (
+            |qpc| {
+                qpc.set_log_msg_max(31);
+            },
+            Refusal::QpMessage,
+        ),
+        (
+            |qpc| {
+                qpc.set_log_rra_max(5);
+            },
+            Refusal::QpReads,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_vhca_port_num(0);
+            },
+            Refusal::PathPort,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_rlid(0);
+            },
+            Refusal::PathLid,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_rlid(0xc000);
+            },
+            Refusal::PathLid,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_grh(true).set_src_addr_index(8);
+            },
+            Refusal::PathGid,
+        ),
+    ];
+    for (number, (edit, expected)) in rtr.iter().enumerate() {
+        assert_eq!(mover.rtr(0, edit), Err(*expected), "RTR, case {number}");
+    }
+    let looped = |qpc: &mut QpContext| {
+        qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
+    };
+    assert_eq!(mover.rtr(0, looped), Err(Refusal::PathLoopback), "the profile does not have it");
+    let general = mover.rig.world.functions[0].hca.caps.general_mut();
+    general.set_fl_rc_qp_when_roce_disabled(true);
+    mover.rtr(0, looped).unwrap();
+    assert_eq!(mover.rig.world.functions[0].hca.objects.qps[&mover.qpn].remote, Some(Address::Own));
+    assert_eq!(
+        mover.rts(0, |qpc| {
+            qpc.set_log_sra_max(5);
+        }),
+        Err(Refusal::QpReads)
+    );
+    assert_eq!(mover.state(), QpState::Rtr);
+}
+
+#[test]
+fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
+    let mut mover = Mover::new(Link::Ethernet);
+    mover.init(0, |_| {}).unwrap();
+    let good = |qpc: &mut QpContext| {
+        let path = qpc.primary_address_path_mut();
+        path.set_rlid(0).set_src_addr_index(2).set_rgid_rip(&[9; 16]).set_udp_sport(0xc001);
+        path.set_rmac_47_32(0x0200).set_rmac_31_0(5);
+    };
+    assert_eq!(mover.rtr(0, good), Err(Refusal::PathGid));
+    mover
+        .rig
+        .send::<SetRoceAddressIn>(0, |input| {
+            input.set_roce_address_index(2);
+            let entry = input.roce_address_mut();
+            entry.set_source_l3_address(&[8; 16]).set_roce_l3_type(RoceL3Type::IPV6);
+            entry.set_roce_version(RoceVersion::V2);
+        })
+        .unwrap();
+    let path = |edit: fn(&mut AddressPath)| {
+        move |qpc: &mut QpContext| {
+            good(qpc);
+            edit(qpc.primary_address_path_mut());
+        }
+    };
+    for (edit, expected) in [
+        (
+            (|path| {
+                path.set_src_addr_index(3);
+            }) as fn(&mut AddressPath),
+            Refusal::PathGid,
+        ),
+        (
+            |path| {
+                path.set_src_addr_index(255);
+            },
+            Refusal::PathGid,
+        ),
+        (
+            |path| {
+                path.set_rmac_47_32(0x0100);
+            },
+            Refusal::PathMac,
+        ),
+        (
+            |path| {
+                path.set_rmac_47_32(0).set_rmac_31_0(0);
+            },
+            Refusal::PathMac,
+        ),
+        (
+            |path| {
+                path.set_udp_sport(0);
+            },
+            Refusal::PathUdpPort,
+        ),
+        (
+            |path| {
+                path.set_udp_sport(0xbfff);
+            },
+            Refusal::PathUdpPort,
+        ),
+    ] {
+        assert_eq!(mover.rtr(0, path(edit)), Err(expected));
+    }
+    mover.rtr(0, good).unwrap();
+    let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
+    assert_eq!(qp.remote, Some(Address::Gid([9; 16])));
+}
+
+#[test]
+fn what_loops_back_needs_no_address_but_the_capability_for_whether_roce_is_on() {
+    let looped = |qpc: &mut QpContext| {
+        qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
+    };
+    let refused = Err(Refusal::PathLoopback);
+    // Of the profile, and of one that has it also while RoCE is off, by either page.
+    for (general, page, of_off) in
+        [(false, false, refused), (true, false, Ok(())), (false, true, Ok(()))]
+    {
+        let mut mover = Mover::new(Link::Ethernet);
+        let caps = &mut mover.rig.world.functions[0].hca.caps;
+        caps.general_mut().set_fl_rc_qp_when_roce_disabled(general);
+        caps.roce_mut().set_fl_rc_qp_when_roce_disabled(page);
+        mover.init(0, |_| {}).unwrap();
+        assert!(mover.rig.world.functions[0].hca.roce_address(0).is_err());
+        mover.rtr(0, looped).unwrap();
+        let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
+        assert_eq!(qp.remote, Some(Address::Own));
+        mover.reset().unwrap();
+        let mut off = mover.rig.world.functions[0].hca.nic_vport();
+        off.context.set_roce_en(false);
+        mover.rig.world.functions[0].hca.nic_vport = Some(off);
+        mover.init(0, |_| {}).unwrap();
+        assert_eq!(mover.rtr(0, looped), of_off);
+    }
+    // It is a capability of RC QPs.
+    let mut mover = Mover::of(Link::Ethernet, ServiceType::UC);
+    mover.init(0, |_| {}).unwrap();
+    assert_eq!(mover.rtr(0, looped), refused);
+}
+
+#[test]
+fn a_reset_qp_has_empty_queues() {
+    let mut mover = Mover::new(Link::Infiniband);
+    mover.bring(QpState::Rts);
+    let qp = mover.rig.world.functions[0].hca.objects.qps.get_mut(&mover.qpn).unwrap();
+    (qp.sq.as_mut().unwrap().consumer, qp.sq.as_mut().unwrap().producer) = (5, 6);
+    qp.rq.as_mut().unwrap().consumer = 7;
+    let context = mover.query();
+    assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (5, 6));
+    assert_eq!(context.hw_rq_counter(), 7);
+    mover.reset().unwrap();
+    let context = mover.query();
+    assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (0, 0));
+    assert_eq!((context.hw_rq_counter(), context.next_send_psn()), (0, 0));
+}
+
+#[test]
+fn commands_without_the_context_extension_may_end_before_it() {
+    let mut mover = Mover::new(Link::Infiniband);
+    mover.bring(QpState::Rts);
+    let mut input = [0; 0x110];
+    input[..2].copy_from_slice(&0x505_u16.to_be_bytes());
+    input[2..4].copy_from_slice(&mover.user.uid.to_be_bytes());
+    input[9..12].copy_from_slice(&mover.qpn.to_be_bytes()[1..]);
+    mover.rig.raw(&input, &mut [0; 16]).unwrap();
+    assert_eq!(mover.rig.raw(&input[..0x10f], &mut [0; 16]), Err(Refusal::InputTooShort));
+}
+
+#[test]
+fn a_queue_asks_for_a_clock_that_the_device_has() {
+    use TimestampFormat as T;
+    let real_time = Profile::load("connectx6dx-realtime").expect("it comes along");
+    // On an InfiniBand port mlx5_ib asks for the free-running clock without looking.
+    let elsewhere = real_time.clone().with_link(Link::Infiniband);
+    let free_running = Profile::load("connectx6dx").expect("it comes along");
+    for (profile, lacks) in
+        [(real_time, T::FREE_RUNNING), (elsewhere, T::REAL_TIME), (free_running, T::REAL_TIME)]
+    {
+        let mut rig = Rig::up_of(profile);
+        let user = rig.user();
+        for format in [T::FREE_RUNNING, T::DEFAULT, T::REAL_TIME] {
+            let qp = rig.qp(user, |input| {
+                input.qpc_mut().set_ts_format(format);
+            });
+            let sq = rig.sq(user, |input| {
+                input.ctx_mut().set_ts_format(format);
+            });
+            for made in [qp, sq] {
+                match format == lacks {
+                    true => assert_eq!(made, Err(Refusal::TimestampFormat), "{format:?}"),
+                    false => assert!(made.is_ok(), "{format:?}: {made:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_qp_that_is_migrated_since_its_creation_need_not_say_so_again() {
+    use verbless_prm::PathMigrationState as P;
+    for (state, taken) in [(P::ARMED, true), (P::MIGRATED, true), (P::REARM, false)] {
+        let mut mover = Mover::new(Link::Infiniband);
+        let done = mover.init(0, |qpc| {
+            qpc.set_pm_state(state);
+        });
+        assert_eq!(done.is_ok(), taken, "{state:?}: {done:?}");
+        assert_eq!(mover.query().pm_state(), P::MIGRATED);
+    }
+}
+
+#[test]
+fn a_connection_has_at_most_the_active_mtu_and_a_datagram_qp_says_the_most_that_there_is() {
+    let ethernet = Profile::load("connectx6dx").expect("it comes along");
+    let numbers = ethernet.port().clone();
+    assert_eq!((numbers.active_mtu, numbers.max_mtu), (1024, 4096));
+    let mut mover = Mover::new(Link::Ethernet);
+    mover.init(0, |_| {}).unwrap();
+    let refused = mover.rtr(0, |qpc| {
+        qpc.set_mtu(PathMtu::MTU_2048);
+    });
+    assert_eq!(refused, Err(Refusal::QpMtu));
+
+    let mut rig = Rig::up(Link::Ethernet);
+    let user = rig.user();
+    let qpn = rig
+        .qp(user, |input| {
+            input.qpc_mut().set_st(ServiceType::UD);
+        })
+        .unwrap();
+    let mut mover = Mover { rig, user, qpn };
+    mover.init(0, |_| {}).unwrap();
+    mover
+        .rtr(0, |qpc| {
+            qpc.set_mtu(PathMtu::MTU_4096).set_log_msg_max(12);
+        })
+        .unwrap();
+}

@@ -200,9 +200,10 @@ impl Window {
         }
     }
 
-    /// One of them failed: those behind it do not go out any more.
+    /// One of those before the next failed: nothing behind it goes out any more, while what stands
+    /// before it may have to go out again.
     pub(crate) fn has_failed(&self) -> bool {
-        self.requests.iter().any(|request| matches!(request.decided, Some(Err(_))))
+        self.requests.iter().take(self.next).any(|request| matches!(request.decided, Some(Err(_))))
     }
 
     /// Takes the oldest request out, to flush it.

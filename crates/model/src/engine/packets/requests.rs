@@ -20,6 +20,8 @@ use crate::wire::{Extensions, Message, Opcode, Position};
 /// PSNs that a requester lets go out before it hears of the first.
 const MOST_IN_FLIGHT: u32 = 128;
 const _: () = assert!(MOST_IN_FLIGHT < PSN_MASK / 2);
+/// Packets of a long response that it asks for at once, when it asks again.
+const PACKETS_OF_PART: u32 = 128;
 /// It asks for an acknowledgement at least once in so many packets.
 const PACKETS_PER_REQUEST: u32 = 16;
 
@@ -51,14 +53,20 @@ impl QueuePair<'_> {
             return Attempt::Waits;
         }
         let packet = request.sent;
+        // Had it asked for all of a long response again, the next loss would waste all of that.
+        request.in_parts |= request.responds() && request.reached > 0;
+        // To the peer, each part may be a READ of its own, and one more than it takes.
+        if request.in_parts && packet > request.done {
+            return Attempt::Waits;
+        }
         let at = u64::from(packet) << log_mtu;
         std::mem::swap(&mut scratch.wqe, &mut request.wqe);
         let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
         let (packets, responds) = (request.packets, request.responds());
-        // Had it asked for all of a long response again, the next loss would waste all of that.
-        request.in_parts |= responds && request.reached > 0;
         let now_sent = match (responds, request.in_parts) {
-            (true, true) => packets.min(packet + MOST_IN_FLIGHT),
+            // Parts end at the same places each time: no peer answers what reaches beyond a request
+            // that it knows.
+            (true, true) => packets.min((packet / PACKETS_OF_PART + 1) * PACKETS_OF_PART),
             (true, false) => packets,
             (false, _) => packet + 1,
         };

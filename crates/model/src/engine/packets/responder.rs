@@ -107,6 +107,7 @@ impl QueuePair<'_> {
         let done = match self.fits(packet, opcode) {
             Ok(()) => self.execute(packet, opcode, scratch),
             Err(_) => {
+                self.cut_message();
                 self.qp.responder.psn = advance(psn, 1);
                 return;
             }

@@ -17,6 +17,7 @@ mod messages;
 mod operations;
 mod parts;
 mod protection;
+mod repeats;
 mod resize;
 mod retries;
 mod rig;

@@ -136,7 +136,7 @@ impl QueuePair<'_> {
         let places = if request.in_parts {
             !ends || opcode.place.ends()
         } else {
-            opcode.place.ends() == ends
+            opcode.place.begins() == (place.packet == 0) && opcode.place.ends() == ends
         };
         if payload.len() as u64 != expected || !places {
             self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use verbless_prm::hot::{DataSegment, cqe_opcode, event_type, opcode};
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 use verbless_prm::{Aeth, AethNak, AtomicEth, Bth, BthOpcode, Deth, Lrh, Reth};
 
 use super::rig::{End, Request, Rig};
@@ -138,6 +138,32 @@ fn one_read_or_atomic_more_than_the_responder_allows_at_a_time_is_an_invalid_req
         let executed = atomics.len() - usize::from(refused && atomics.len() > 0);
         let value = u64::from_ne_bytes(rig.bytes(at, 8).try_into().unwrap());
         assert_eq!(value, executed as u64, "{case:?}");
+    }
+}
+
+#[test]
+fn the_first_packet_of_an_answer_must_say_that_it_is_the_first_and_no_other_may() {
+    for opcodes in [
+        [BthOpcode::RC_READ_RESPONSE_MIDDLE].as_slice(),
+        &[BthOpcode::RC_READ_RESPONSE_FIRST, BthOpcode::RC_READ_RESPONSE_FIRST],
+    ] {
+        let mut rig = Rig::new();
+        rig.world.in_packets = true;
+        let (mut a, b) = rig.pair();
+        // Its answers come from elsewhere.
+        rig.qp(&b).state = QpState::Init;
+        let (to, lkey) = rig.region(0, 4096);
+        let (from, rkey) = rig.region(1, 4096);
+        let index = rig.post(&mut a, Request::read(from, rkey).sge(to, 4096, lkey));
+        for (psn, &opcode) in opcodes.iter().enumerate() {
+            rig.none(0, a.send_cq);
+            let mut answer = Foreign::new(opcode, psn as u32);
+            let begins = opcode == BthOpcode::RC_READ_RESPONSE_FIRST;
+            answer.extensions.aeth = begins.then(|| *Aeth::zeroed().set_syndrome(0x1f));
+            answer.send(&mut rig, &b, &a, &[7; 1024]);
+        }
+        let error = (cqe_opcode::REQUESTER_ERROR, index, cqe_syndrome::BAD_RESPONSE);
+        assert_eq!(rig.one(0, a.send_cq).error(), error, "{opcodes:?}");
     }
 }
 

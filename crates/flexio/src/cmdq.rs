@@ -7,12 +7,20 @@
 //! A worker receives its tasks by a queue pair of its own, so that adding one is a message and no
 //! command. `verbless_flexio_dev::program!` puts what a worker does into each program.
 //!
-//! ```ignore
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let Some(process) = compiled()? else { return Ok(()) };
+//! use verbless_flexio::{Cmdq, CmdqConfig, Function};
+//!
 //! let mut queue = Cmdq::create(&process, &CmdqConfig { workers: 4, ..CmdqConfig::default() })?;
 //! for n in 0..1000 {
-//!     queue.task_add(program::square, results.address() + 8 * n)?;
+//!     queue.task_add(Function::<(u64,), u64>::named("increment"), n)?;
 //! }
 //! queue.wait_until_empty()?;
+//! assert!(queue.is_empty()?);
+//! # Ok(())
+//! # }
 //! ```
 
 use std::thread;

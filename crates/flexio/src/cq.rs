@@ -19,7 +19,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use verbless_command::{
-    CqAttr, CqElement as Element, CqObject, CqOptions, Cqn, DpaEq, Eqn, MiniCqeFormat, Moderation,
+    CqAttr, CqElement as Element, CqObject, CqOptions, Cqn, Device, DpaEq, Eqn, MiniCqeFormat,
+    Moderation,
 };
 use verbless_queue::map_uar;
 use verbless_queue::uar::FIRST_ARM;
@@ -29,6 +30,7 @@ use crate::event_handler::EventHandler;
 use crate::memory::{MemoryKind, QueueMemory};
 use crate::process::Process;
 use crate::uar::Uar;
+use crate::wq::cross;
 
 /// Bytes of a CQE.
 const CQE: usize = 64;
@@ -156,13 +158,38 @@ impl Cq {
     /// The process has ended; the event handler is another's; what the device cannot do: the error
     /// names the capability; the heap has no room.
     pub fn create(process: &Process, config: &CqConfig) -> Result<Self, Error> {
+        Self::make(process, process.device(), config)
+    }
+
+    /// The same on another device context than the process's (`flexio_cq_create` with its
+    /// `ibv_ctx`), for queues there: with ring and record in memory of the host that is registered
+    /// there, and a UAR of that context ([`Uar::extend`](crate::Uar::extend)). Its element is
+    /// [`CqElement::NonDpa`], as what hears on the DPA is of the process's context.
+    ///
+    /// # Errors
+    /// The context is the process's; what is of another one; another element; as [`Cq::create`].
+    pub fn create_cross_dev(
+        process: &Process,
+        device: &Device,
+        config: &CqConfig,
+    ) -> Result<Self, Error> {
+        cross(process, device, [&config.ring, &config.record], &config.uar, None)?;
+        if !matches!(config.element, CqElement::NonDpa { .. }) {
+            let why = "a CQ of another device context has no element on the DPA, which would be of \
+                       the process's: CqElement::NonDpa";
+            return Err(Error::Failed(why.into()));
+        }
+        Self::make(process, device, config)
+    }
+
+    fn make(process: &Process, device: &Device, config: &CqConfig) -> Result<Self, Error> {
         process.alive()?;
-        let (element, keeps) = element(process, &config.element)?;
-        if config.log_depth > process.device().caps().log_max_cqes {
+        let (element, keeps) = element(process, device, &config.element)?;
+        if config.log_depth > device.caps().log_max_cqes {
             return Err(Error::Failed(format!(
                 "a CQ of 2^{} CQEs: the device has 2^{} at most",
                 config.log_depth,
-                process.device().caps().log_max_cqes
+                device.caps().log_max_cqes
             )));
         }
         let ring = match &config.ring {
@@ -203,7 +230,7 @@ impl Cq {
             element,
             ignore_overrun: config.overrun_ignore,
         };
-        let object = process.device().create_cq_with(attr, &options);
+        let object = device.create_cq_with(attr, &options);
         let object = object.map_err(|error| process.fatal_or(error))?;
         crate::log::debug!("made CQ {}", object.cqn());
         let cq = Self {
@@ -298,7 +325,11 @@ impl Cq {
 type Kept = Arc<dyn std::any::Any + Send + Sync>;
 
 /// What the command names, and what must outlive the CQ for it.
-fn element(process: &Process, element: &CqElement) -> Result<(Element, Option<Kept>), Error> {
+fn element(
+    process: &Process,
+    device: &Device,
+    element: &CqElement,
+) -> Result<(Element, Option<Kept>), Error> {
     Ok(match element {
         CqElement::Thread(handler) => {
             if handler.process().object().id() != process.object().id() {
@@ -307,9 +338,7 @@ fn element(process: &Process, element: &CqElement) -> Result<(Element, Option<Ke
             }
             (Element::Thread(handler.object_id()), Some(Arc::new(handler.clone())))
         }
-        CqElement::NonDpa { vector } => {
-            (Element::Eq(Eqn(process.device().query_eqn(*vector)?)), None)
-        }
+        CqElement::NonDpa { vector } => (Element::Eq(Eqn(device.query_eqn(*vector)?)), None),
         CqElement::ExtEq(eq) => (Element::DpaEq(eq.id()), Some(eq.clone())),
         CqElement::DpaMsixEmulated(eq) if eq.attr().raises.is_none() => {
             let why = "the event queue raises no vector of an emulated device (DpaEqAttr::raises)";

@@ -4,6 +4,26 @@
 //! A device itself is not FlexIO's to make. Here [`EmulatedDevice`] is verbless's model's, which
 //! has no host for it: what that would do is [`EmulatedDevice::ring`], what it would see is
 //! [`EmulatedDevice::raised`].
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::emulation::{self, DoorbellToCq, Msix, MsixConfig, MsixMap};
+//! use verbless_flexio::{Cq, CqConfig, CqElement};
+//!
+//! let device = emulation::create_device(&process, 2, 4)?;
+//! // The doorbell of its queue 1 makes CQEs here.
+//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let doorbell = DoorbellToCq::map(&device, 1, &cq)?;
+//! // By this CQ a program raises its vector 2.
+//! let map = MsixMap::create(&process, &device, 4)?;
+//! let msix = Msix::create(&map, &MsixConfig { vector: 2, ..MsixConfig::default() })?;
+//! assert!(msix.cq().is_some());
+//! doorbell.unmap()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

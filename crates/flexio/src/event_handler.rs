@@ -1,4 +1,24 @@
 //! Event handlers: threads of a process that events start.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::{EventHandler, EventHandlerConfig, Handler, Outbox, OutboxConfig};
+//!
+//! let config = EventHandlerConfig {
+//!     outbox: Some(Outbox::create(&process, &OutboxConfig::default())?),
+//!     name: "worker".into(),
+//!     ..EventHandlerConfig::new(Handler::named("handler"))
+//! };
+//! let handler = EventHandler::create(&process, &config)?;
+//! // From now on events start it, with this argument.
+//! handler.run(0x1234)?;
+//! assert_eq!(handler.query()?.runs, 0);
+//! handler.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

@@ -50,7 +50,8 @@
 //!
 //! | what | what is left |
 //! |---|---|
-//! | [`Process::call`] and its kin | the call is ended where it was ([`Error::Timeout`]) |
+//! | [`Process::call`], and with attributes | the call is ended where it was ([`Error::Timeout`]) |
+//! | what makes, changes, flushes or ends a stream or tracer | the same, of the call behind it |
 //! | copies and fills | any of the bytes may be copied ([`Error::CopyTimeout`]) |
 //! | [`Cmdq::task_add`] without room | the task is not added ([`Error::QueueTimeout`]) |
 //! | [`Cmdq::wait_until_empty`] without an end | all tasks go on ([`Error::QueueTimeout`]) |

@@ -3,6 +3,25 @@
 //! The host gives out the heap. A [`Buffer`] is freed when the last of its clones is dropped, and a
 //! queue or key that lies in one keeps one. Copies are RDMA WRITEs and READs by a key over the
 //! heap: they are ordered to each other, but to nothing that the process does meanwhile.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::{Destination, Source};
+//!
+//! let buffer = process.alloc_from(b"of the host")?;
+//! let copy = process.alloc_aligned(64, 4096)?;
+//! let (from, to) = (Source::Dpa(buffer.address()), Destination::Dpa(copy.address()));
+//! process.memcpy(from, to, 11)?;
+//! let mut back = [0; 11];
+//! copy.read_at(0, &mut back)?;
+//! assert_eq!(&back, b"of the host");
+//! buffer.free()?;
+//! assert_eq!(process.heap_info().requested, 64);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

@@ -1,4 +1,20 @@
 //! Keys to memory of a process's heap, for queues and peers.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_command::KeyAccess;
+//! use verbless_flexio::{Mkey, MkeyConfig};
+//!
+//! let buffer = process.alloc(4096)?;
+//! let key = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::ALL))?;
+//! // A peer writes by it, at the process's own addresses.
+//! assert_eq!(key.remote().address, buffer.address());
+//! key.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use verbless_command::{KeyAccess, KeyMemory, Lkey, MkeyAttr, MkeyObject, Rkey};
 use verbless_devx::Pd;
@@ -76,6 +92,11 @@ impl Mkey {
     /// Its number (`flexio_mkey_get_id`).
     pub fn id(&self) -> u32 {
         self.object.lkey().0
+    }
+
+    /// The object of the device.
+    pub const fn object(&self) -> &MkeyObject {
+        &self.object
     }
 
     /// For requests of queues of the device.

@@ -1,4 +1,19 @@
 //! Outboxes: the doorbell registers of a process's threads.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::{Outbox, OutboxConfig};
+//!
+//! let outbox = Outbox::create(&process, &OutboxConfig::default())?;
+//! // It rings for queues that name the process's UAR. Threads know it by its number.
+//! assert_eq!(outbox.uar().id(), process.uar().id());
+//! println!("outbox {}", outbox.id());
+//! outbox.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

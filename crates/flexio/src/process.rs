@@ -1,4 +1,23 @@
 //! Processes of programs: what they are made of, what they own, and calls of their functions.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let Some(process) = compiled()? else { return Ok(()) };
+//! use verbless_flexio::{Function, Process, ProcessConfig, RpcAttr};
+//!
+//! let add = || Function::<(u64, u32), u64>::named("add");
+//! assert_eq!(process.call(add(), (40, 2))?, 42);
+//! // The same with attributes.
+//! let attr = RpcAttr { name: "adder".into(), ..RpcAttr::default() };
+//! assert_eq!(process.call_with_attr(&attr, add(), (40, 2))?, 42);
+//! // Another process of the program, with a heap of its own.
+//! let config = ProcessConfig { heap: 2 << 20, ..ProcessConfig::default() };
+//! let other = Process::create(process.device(), process.app(), &config)?;
+//! other.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +48,8 @@ pub struct ProcessConfig {
     pub pd: Option<Pd>,
     /// Its name, for messages.
     pub name: String,
+    /// It may do congestion control (`en_pcc`), which the model does not have: `true` is refused.
+    pub congestion_control: bool,
     /// Bytes of heap, rounded up to 4 KiB.
     pub heap: u32,
     /// Instructions that one run may take; 0: as many as the device allows.
@@ -42,6 +63,7 @@ impl Default for ProcessConfig {
         Self {
             pd: None,
             name: String::new(),
+            congestion_control: false,
             heap: 1 << 20,
             watchdog: 0,
             timeout: Duration::from_secs(10),
@@ -95,7 +117,7 @@ impl Process {
     ///
     /// # Errors
     /// The device is not verbless's model, has no DPA, or has no room left; the protection domain
-    /// is of another context.
+    /// is of another context; congestion control is wanted.
     pub fn create(device: &Device, app: &App, config: &ProcessConfig) -> Result<Self, Error> {
         let token = device.as_model().ok_or_else(|| {
             Error::Failed(
@@ -104,6 +126,10 @@ impl Process {
                     .into(),
             )
         })?;
+        if config.congestion_control {
+            let why = "a process with congestion control (en_pcc) is not supported";
+            return Err(Error::Failed(why.into()));
+        }
         let file = Memory::allocate(app.elf().len())?;
         file.write_at(0, app.elf()).map_err(verbless_command::Error::from)?;
         let attr = DpaProcessAttr {

@@ -27,17 +27,18 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    DatagramAttr, Gid, InitAttr, Mtu, Path, QKey, QpAttr as CommandAttr, QpObject, Qpn,
+    DatagramAttr, Device, Gid, InitAttr, Mtu, Path, QKey, QpAttr as CommandAttr, QpObject, Qpn,
     RemoteAccess, RmpObject, RtrAttr, RtsAttr, RtsChange, ServiceType,
 };
 use verbless_devx::Pd;
-use verbless_queue::{ConnectOptions, PeerAddress};
+use verbless_queue::{ConnectOptions, Domain, PeerAddress};
 
 use crate::cq::CqHandle;
 use crate::error::Error;
 use crate::memory::QueueMemory;
 use crate::process::Process;
 use crate::uar::Uar;
+use crate::wq::cross;
 
 mod route;
 
@@ -250,6 +251,8 @@ pub struct QpAttrMask {
 pub struct Qp {
     object: QpObject,
     process: Process,
+    /// Where its context reaches peers.
+    domain: Domain,
     ring: u64,
     record: u64,
     receive_bytes: u64,
@@ -262,14 +265,35 @@ impl Qp {
     /// The process has ended; another transport than RC, UC and UD; the heap has no room; the
     /// device's refusal.
     pub fn create(process: &Process, config: &QpConfig) -> Result<Self, Error> {
+        Self::make(process, process.domain().clone(), config)
+    }
+
+    /// The same on another device context than the process's (`flexio_qp_create` with its
+    /// `ibv_ctx`): with ring and record in memory of the host that is registered there, which the
+    /// program reaches by a window, and with a protection domain, a UAR
+    /// ([`Uar::extend`](crate::Uar::extend)) and CQs of that context.
+    ///
+    /// # Errors
+    /// The context is the process's; what is of another one; as [`Qp::create`].
+    pub fn create_cross_dev(
+        process: &Process,
+        device: &Device,
+        config: &QpConfig,
+    ) -> Result<Self, Error> {
+        cross(process, device, [&config.ring, &config.record], &config.uar, Some(&config.pd))?;
+        Self::make(process, Domain::new(device)?, config)
+    }
+
+    fn make(process: &Process, domain: Domain, config: &QpConfig) -> Result<Self, Error> {
         process.alive()?;
+        let device = domain.device();
         let service = config.transport.service()?;
         let (log_receive_wqes, shared) = match &config.receive {
             QpReceive::None => (None, None),
             QpReceive::Regular { log_depth } => (Some(*log_depth), None),
             QpReceive::Rmp(pool) => (None, Some(pool.clone())),
         };
-        let most = process.device().caps().log_max_qp_wqebbs;
+        let most = device.caps().log_max_qp_wqebbs;
         if let Some(log) = [config.log_sq_depth, log_receive_wqes].into_iter().flatten().max()
             && log > most
         {
@@ -306,11 +330,12 @@ impl Qp {
             user_index: config.user_index,
             memory_copies: false,
         };
-        let object = process.device().create_qp(attr).map_err(|error| process.fatal_or(error))?;
+        let object = device.create_qp(attr).map_err(|error| process.fatal_or(error))?;
         crate::log::debug!("made QP {}", object.qpn());
         Ok(Self {
             object,
             process: process.clone(),
+            domain,
             ring: ring.address(),
             record: record.address(),
             receive_bytes,
@@ -436,7 +461,7 @@ impl Qp {
     }
 
     fn path(&self, attr: &QpAttr) -> Result<Path, Error> {
-        route::path(self.process.device(), attr)
+        route::path(self.domain.device(), attr)
     }
 
     /// What a peer must know to reach it.
@@ -444,7 +469,7 @@ impl Qp {
     /// # Errors
     /// The port has no address.
     pub fn address(&self, options: &ConnectOptions) -> Result<PeerAddress, Error> {
-        Ok(self.process.domain().address_of(&self.object, options)?)
+        Ok(self.domain.address_of(&self.object, options)?)
     }
 
     /// Connects it with a peer, from RST to RTS: the transitions of [`Qp::modify`], with what the
@@ -454,7 +479,7 @@ impl Qp {
     /// As [`Qp::modify`]; a datagram queue pair; no way to the peer.
     pub fn connect(&mut self, peer: &PeerAddress, options: &ConnectOptions) -> Result<(), Error> {
         self.process.alive()?;
-        let domain = self.process.domain();
+        let domain = &self.domain;
         let own = domain.address_of(&self.object, options)?;
         let path = domain.path(peer, options)?;
         let (port, pkey_index, access) = (options.port, options.pkey_index, options.access);

@@ -1,8 +1,25 @@
 //! Receive memory pools: receives that several queue pairs share.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::{Cq, CqConfig, CqElement, Qp, QpConfig, Rmp, RmpConfig};
+//!
+//! let pool = Rmp::create(&process, &RmpConfig::new(3))?;
+//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let config = QpConfig { receive: (&pool).into(), ..QpConfig::rc(&cq, &cq, 2) };
+//! let (first, second) = (Qp::create(&process, &config)?, Qp::create(&process, &config)?);
+//! # drop(config);
+//! assert!(pool.clone().destroy().is_err(), "its queue pairs keep it");
+//! # drop((first, second));
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 
-use verbless_command::{RmpAttr, RmpObject};
+use verbless_command::{Device, RmpAttr, RmpObject};
 
 use crate::error::Error;
 use crate::process::Process;
@@ -47,11 +64,30 @@ impl Rmp {
     /// The process has ended; WQEs of less than 32 or more than 512 bytes; the device has no pools;
     /// the heap has no room.
     pub fn create(process: &Process, config: &RmpConfig) -> Result<Self, Error> {
+        Self::make(process, process.device(), config)
+    }
+
+    /// The same on another device context than the process's (`flexio_rmp_create` with its
+    /// `ibv_ctx`): with ring and record in memory of the host that is registered there, and with a
+    /// protection domain and a UAR ([`Uar::extend`](crate::Uar::extend)) of that context.
+    ///
+    /// # Errors
+    /// The context is the process's; what is of another one; as [`Rmp::create`].
+    pub fn create_cross_dev(
+        process: &Process,
+        device: &Device,
+        config: &RmpConfig,
+    ) -> Result<Self, Error> {
+        config.wq.cross(process, device)?;
+        Self::make(process, device, config)
+    }
+
+    fn make(process: &Process, device: &Device, config: &RmpConfig) -> Result<Self, Error> {
         process.alive()?;
         let RmpConfig { wq, wq_type } = config;
         let log_stride = wq.log_wq_stride.unwrap_or(LOG_LEAST);
         let places = wq.places(process, log_stride)?;
-        let object = process.device().create_rmp(RmpAttr {
+        let object = device.create_rmp(RmpAttr {
             pd: wq.pd(process).clone(),
             ring: places.ring.for_command(),
             record: places.record.for_command(),

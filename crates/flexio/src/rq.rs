@@ -2,6 +2,24 @@
 //!
 //! Each has a TIR, to which flow rules lead. FlexIO has no functions for rules: the queue layer
 //! makes them, to [`Rq::tir`].
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process_on_ethernet()?;
+//! use verbless_command::FlowAttr;
+//! use verbless_flexio::{Cq, CqConfig, CqElement, Rq, RqConfig};
+//!
+//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let rq = Rq::create(&process, &cq, &RqConfig::new(4))?;
+//! // Frames to this address, of this EtherType, come to it.
+//! let frames = FlowAttr::to([0x02, 0, 0, 0, 0, 1]).ethertype(0x88b5);
+//! let rule = process.device().create_flow_rule(&frames, rq.tir())?;
+//! rule.destroy()?;
+//! rq.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 
@@ -11,7 +29,7 @@ use crate::cq::CqHandle;
 use crate::error::Error;
 use crate::process::Process;
 use crate::transport::TransportDomain;
-use crate::wq::{Places, WqConfig, WqEndPadMode, WqTsFormat, WqType, cross};
+use crate::wq::{Places, WqConfig, WqEndPadMode, WqTsFormat, WqType};
 
 /// log2 of the bytes of a data segment.
 const LOG_SEGMENT: u8 = 4;
@@ -87,7 +105,7 @@ impl Rq {
         cq: impl Into<CqHandle>,
         config: &RqConfig,
     ) -> Result<Self, Error> {
-        cross(process, device, &config.wq)?;
+        config.wq.cross(process, device)?;
         Self::make(process, device, cq.into(), config)
     }
 

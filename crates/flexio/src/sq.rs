@@ -1,4 +1,20 @@
 //! Send queues of Ethernet frames, which programs on the DPA post to.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process_on_ethernet()?;
+//! use verbless_flexio::{Cq, CqConfig, CqElement, Sq, SqConfig, SqTis, TransportDomain};
+//!
+//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let domain = TransportDomain::create(process.device())?;
+//! let tis = SqTis::create(process.device(), &domain)?;
+//! let sq = Sq::create(&process, &cq, &SqConfig { tis: Some(tis), ..SqConfig::new(4) })?;
+//! println!("SQ {}, whose WQEs are at {:#x}", sq.number(), sq.ring_address());
+//! sq.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 
@@ -9,7 +25,7 @@ use crate::cq::CqHandle;
 use crate::error::Error;
 use crate::process::Process;
 use crate::transport::{SqTis, TransportDomain};
-use crate::wq::{Places, WqConfig, WqTsFormat, cross};
+use crate::wq::{Places, WqConfig, WqTsFormat};
 
 /// log2 of the bytes of a WQEBB.
 const LOG_WQEBB: u8 = 6;
@@ -90,7 +106,7 @@ impl Sq {
         cq: impl Into<CqHandle>,
         config: &SqConfig,
     ) -> Result<Self, Error> {
-        cross(process, device, &config.wq)?;
+        config.wq.cross(process, device)?;
         Self::make(process, device, &Domain::new(device)?, cq.into(), config)
     }
 

@@ -1,4 +1,19 @@
 //! Transport domains, and what send queues of frames send through (TIS).
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process_on_ethernet()?;
+//! use verbless_flexio::{SqTis, TransportDomain};
+//!
+//! let domain = TransportDomain::create(process.device())?;
+//! let tis = SqTis::create(process.device(), &domain)?;
+//! assert!(domain.clone().destroy().is_err(), "the TIS keeps it");
+//! tis.destroy()?;
+//! domain.destroy()?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

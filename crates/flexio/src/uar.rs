@@ -1,4 +1,19 @@
 //! UARs: the pages that doorbells go to.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::{Outbox, OutboxConfig, Uar};
+//!
+//! // One beside the process's: only outboxes of it ring for queues that name it.
+//! let uar = Uar::create(&process)?;
+//! let config = OutboxConfig { uar: Some(uar.clone()), ..OutboxConfig::default() };
+//! let outbox = Outbox::create(&process, &config)?;
+//! assert_eq!(outbox.uar().id(), uar.id());
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

@@ -1,4 +1,22 @@
 //! Windows: how a process reaches memory that keys lead to, the host's above all.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let Some(process) = compiled()? else { return Ok(()) };
+//! use verbless_command::KeyAccess;
+//! use verbless_flexio::{Function, Window};
+//!
+//! let window = Window::create(&process, process.pd())?;
+//! let region = process.domain().region(4096, KeyAccess::ALL)?;
+//! region.write_at(8, &77_u64.to_le_bytes())?;
+//! // The program loads the word there through the window.
+//! let peek = Function::<(u16, u32, u64), u64>::named("peek");
+//! let seen = process.call(peek, (window.id(), region.lkey().0, region.address() + 8))?;
+//! assert_eq!(seen, 77);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

@@ -92,6 +92,11 @@ impl WqConfig {
         }
     }
 
+    /// Fails unless it is of another device context than the process's.
+    pub(crate) fn cross(&self, process: &Process, device: &Device) -> Result<(), Error> {
+        cross(process, device, [&self.ring, &self.record], &self.uar, Some(&self.pd))
+    }
+
     /// The protection domain.
     pub(crate) fn pd<'a>(&'a self, process: &'a Process) -> &'a Pd {
         self.pd.as_ref().unwrap_or_else(|| process.pd())
@@ -128,7 +133,15 @@ impl WqConfig {
 }
 
 /// That a queue is made of another device context than the process's, as functions for such say.
-pub(crate) fn cross(process: &Process, device: &Device, wq: &WqConfig) -> Result<(), Error> {
+///
+/// `pd`: `None` of a queue that has none.
+pub(crate) fn cross(
+    process: &Process,
+    device: &Device,
+    places: [&Option<QueueMemory>; 2],
+    uar: &Option<Uar>,
+    pd: Option<&Option<Pd>>,
+) -> Result<(), Error> {
     if device.is(process.device()) {
         let why = "a queue of another device context was asked for on the process's own: make it \
                    with `create`";
@@ -138,14 +151,13 @@ pub(crate) fn cross(process: &Process, device: &Device, wq: &WqConfig) -> Result
         place.as_ref().is_some_and(|place| place.kind() == MemoryKind::Host)
     };
     let own = |context: &verbless_devx::Context| context.is(device);
-    if !host(&wq.ring) || !host(&wq.record) {
+    if !places.into_iter().all(host) {
         let why = "ring and record of a queue of another device context are memory of the host \
                    that is registered there: a process's heap is its own context's alone";
         return Err(Error::Failed(why.into()));
     }
-    if !wq.pd.as_ref().is_some_and(|pd| own(pd.context()))
-        || !wq.uar.as_ref().is_some_and(|uar| own(uar.page().context()))
-    {
+    let domain = |pd: &Option<Pd>| pd.as_ref().is_some_and(|pd| own(pd.context()));
+    if !pd.is_none_or(domain) || !uar.as_ref().is_some_and(|uar| own(uar.page().context())) {
         let why = "a queue of another device context needs a protection domain and a UAR of that \
                    context (Uar::extend)";
         return Err(Error::Failed(why.into()));

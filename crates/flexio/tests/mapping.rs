@@ -33,7 +33,10 @@ fn functions(directory: PathBuf) -> BTreeSet<String> {
             found.extend(functions(path));
         } else if path.extension().is_some_and(|it| it == "rs") {
             let source = std::fs::read_to_string(path).expect("a source is text");
-            let named = source.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
+            let named = source.lines().filter_map(|line| {
+                let line = line.trim_start();
+                line.strip_prefix("pub(super) ").unwrap_or(line).strip_prefix("fn ")
+            });
             found.extend(named.filter_map(|rest| Some(rest.split_once('(')?.0.to_owned())));
         }
     }

@@ -97,7 +97,8 @@ pub(crate) fn shown() -> Result<PathBuf> {
 const EMBEDDED: &str = "crates/flexio/tests/embedded";
 
 /// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`,
-/// with `dpa_frames` and `flexio_cross_device` on Ethernet; and the host.
+/// on an InfiniBand port and, with `dpa_frames`, on an Ethernet one (under `run` there those alone
+/// that need one); the host; and the examples in the documentation of the host library.
 fn programs() -> Result<Vec<Command>> {
     let (program, suite) = (shown()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {
@@ -111,21 +112,23 @@ fn programs() -> Result<Vec<Command>> {
     let mut under = Command::new(crate::run::model()?);
     under.args(["run", "--profile", "bluefield3", "--"]).arg(&suite);
     chosen(&mut under);
-    let frames = |command: &mut Command| {
-        let filters = ["--filter", "dpa_frames", "--filter", "flexio_cross"];
+    let on_ethernet = |command: &mut Command, flexio: &str| {
+        let filters = ["--filter", "dpa_frames", "--filter", flexio];
         command.args(filters).arg("--dpa-program").arg(&program);
     };
-    let mut frames_here = Command::new(&suite);
+    let mut ethernet_here = Command::new(&suite);
     let device = ["--device", "model", "--profile", "bluefield3", "--link", "ethernet"];
-    frames(frames_here.args(device));
-    let mut frames_under = Command::new(crate::run::model()?);
+    on_ethernet(ethernet_here.args(device), "flexio");
+    let mut ethernet_under = Command::new(crate::run::model()?);
     let devices = ["run", "--profile", "bluefield3", "--devices", "2", "--link", "ethernet", "--"];
-    frames(frames_under.args(devices).arg(&suite));
+    on_ethernet(ethernet_under.args(devices).arg(&suite), "flexio_cross");
     let mut embedded = cargo(&["run", "--locked"]);
     embedded
         .current_dir(workspace_root().join(EMBEDDED))
         .env("CARGO_TARGET_DIR", workspace_root().join("target"));
-    Ok(vec![here, under, frames_here, frames_under, embedded])
+    let mut documented = cargo(&["test", "--package", "verbless-flexio", "--doc"]);
+    documented.env("VERBLESS_DPA_PROGRAM", &program);
+    Ok(vec![here, under, ethernet_here, ethernet_under, embedded, documented])
 }
 
 /// All tests of the core and its programs. The step `dpa` of `cargo xtask test`.

@@ -5,11 +5,20 @@
 //! default stream is what `print!` and panics write to; others have the number that
 //! [`MsgStream::id`] says. Every message that a program writes to `Stream::BROADCAST` goes to all.
 //!
-//! ```ignore
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let Some(process) = compiled()? else { return Ok(()) };
+//! use verbless_flexio::stream::Output;
+//! use verbless_flexio::{Function, MsgStream, MsgStreamConfig};
+//!
 //! let config = MsgStreamConfig::default_stream();
 //! let stream = MsgStream::create(&process, &config, Output::stdout())?;
-//! process.call(program::says, (5,))?;
+//! let says = Function::<(u64,), usize>::named("says");
+//! assert!(process.call(says, (5,))? > 0);
 //! stream.flush()?;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # Modes
@@ -213,6 +222,11 @@ impl MsgStream {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// The library's thread that takes its messages, if there is one (`ppthread`).
+    pub fn thread(&self) -> Option<&thread::Thread> {
+        self.thread.as_ref().map(JoinHandle::thread)
     }
 
     /// The numbers of the queue pairs that its messages travel by, the host's and the program's; by

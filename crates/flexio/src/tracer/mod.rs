@@ -1,16 +1,29 @@
 //! The tracer: reports of trace points that a program passes (`tp!`, `verbless_flexio_dev::trace`),
 //! while the host lets it.
 //!
-//! ```ignore
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let Some(process) = compiled()? else { return Ok(()) };
+//! use verbless_flexio::tracer::{OutputMode, TraceFile};
+//! use verbless_flexio::{Function, Tracer};
+//!
+//! let path = std::env::temp_dir().join(format!("documented-{}", std::process::id()));
 //! let mut setup = Tracer::init(&process)?;
-//! setup.set_output_mode(OutputMode::Bin).set_out_filename("/tmp/packets");
+//! setup.set_output_mode(OutputMode::Bin).set_out_filename(path);
 //! let tracer = setup.create()?;
 //! tracer.start()?;
-//! process.call(program::points, (0, 1000))?;
+//! let points = Function::<(u64, u64), u64>::named("points");
+//! process.call(points, (0, 1000))?;
 //! tracer.stop()?;
-//! for report in TraceFile::new(BufReader::new(File::open("/tmp/packets.bin")?))? {
-//!     println!("{:?}", report?);
+//! let path = tracer.file().ok_or("it writes a file")?;
+//! let reports = TraceFile::new(std::io::BufReader::new(std::fs::File::open(path)?))?;
+//! for (n, report) in (0..).zip(reports) {
+//!     assert_eq!(report?.arguments[0], n);
 //! }
+//! # std::fs::remove_file(path)?;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # From init to destroy

@@ -1,5 +1,6 @@
 // What the examples in the documentation begin with: a process on the model's DPA, of a program
-// that is made of instructions here. Its event handler `handler` returns at once.
+// that is made of instructions here. Its event handler `handler` returns at once. Or of a compiled
+// program, where there is one.
 
 fn program() -> Vec<u8> {
     // `ret`, and nothing else.
@@ -45,13 +46,40 @@ fn program() -> Vec<u8> {
     file
 }
 
-fn process() -> Result<verbless_flexio::Process, Box<dyn std::error::Error>> {
-    use verbless::model::{InProcess, Model, Profile};
+type Documented<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// A device of the model's, on a port of its own kind or an Ethernet one.
+fn device(ethernet: bool) -> Documented<verbless::Device> {
+    use verbless::model::{InProcess, Link, Model, Profile};
     use verbless::prelude::*;
+
+    let card = Profile::load("bluefield3")?;
+    let card = if ethernet { card.with_link(Link::Ethernet) } else { card };
+    let backend = InProcess::of(&Model::builder().device(card).build());
+    Ok(Device::open(&backend, &backend.find("mlx5_0")?)?)
+}
+
+fn process() -> Documented<verbless_flexio::Process> {
     use verbless_flexio::{App, Process, ProcessConfig};
 
-    let model = Model::builder().device(Profile::load("bluefield3")?).build();
-    let backend = InProcess::of(&model);
-    let device = Device::open(&backend, &backend.find("mlx5_0")?)?;
-    Ok(Process::create(&device, &App::new("documented", &program())?, &ProcessConfig::default())?)
+    let app = App::new("documented", &program())?;
+    Ok(Process::create(&device(false)?, &app, &ProcessConfig::default())?)
+}
+
+/// The same on an Ethernet port.
+fn process_on_ethernet() -> Documented<verbless_flexio::Process> {
+    use verbless_flexio::{App, Process, ProcessConfig};
+
+    let app = App::new("documented", &program())?;
+    Ok(Process::create(&device(true)?, &app, &ProcessConfig::default())?)
+}
+
+/// A process of the compiled program of the device API's tests, where VERBLESS_DPA_PROGRAM says
+/// that there is one: as in `cargo xtask dpa test`.
+fn compiled() -> Documented<Option<verbless_flexio::Process>> {
+    use verbless_flexio::{App, Process, ProcessConfig};
+
+    let Some(path) = std::env::var_os("VERBLESS_DPA_PROGRAM") else { return Ok(None) };
+    let app = App::new("documented", &std::fs::read(path)?)?;
+    Ok(Some(Process::create(&device(false)?, &app, &ProcessConfig::default())?))
 }

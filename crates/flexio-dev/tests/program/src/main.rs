@@ -5,6 +5,9 @@
 #![no_main]
 
 mod formats;
+// Frames: the device side of the example `packets`.
+#[path = "../../../../flexio/programs/packets/src/reflects.rs"]
+mod reflects;
 
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -561,129 +564,6 @@ fn post_across(device: u32, number: u32, mkey: u32, ring: u64, pi: u16) -> u64 {
     }
     let rung = calls::cross_device_ring_db(device, number, u32::from(pi) + 1);
     code(rung) << 32 | u64::from(context.take_errno())
-}
-
-// Frames.
-
-/// What [`reflects`] stands on: written by the host, in the heap.
-#[repr(C)]
-struct Reflect {
-    /// The CQ of received frames: its ring, its record.
-    cqes: u64,
-    cq_record: u64,
-    /// The records of the receive queue and of the send queue, and the send queue.
-    rq_record: u64,
-    sq_record: u64,
-    send_queue: u64,
-    /// Where frames arrive, and where they are sent from.
-    received: u64,
-    sent: u64,
-    /// The CQ of sent frames: its ring, its record.
-    send_cqes: u64,
-    send_cq_record: u64,
-    cqn: u32,
-    sqn: u32,
-    /// The key to both.
-    lkey: u32,
-    /// log2 of the CQEs of either CQ, of the receives, and of the WQEBBs.
-    log_depth: u32,
-    /// Bytes that there are for a frame, a multiple of 8.
-    frame_bytes: u32,
-    consumer: AtomicU32,
-    posted: AtomicU32,
-    sends: AtomicU32,
-}
-
-fn frame_words(address: u64, count: usize) -> &'static [AtomicU64] {
-    // SAFETY: the host says where they are; nothing else uses them meanwhile.
-    unsafe { core::slice::from_raw_parts(with_exposed_provenance(address as usize), count) }
-}
-
-/// Swaps the addresses with which a frame begins: its first 12 bytes, of which the last 4 are in
-/// the second word.
-fn swap(first: u64, second: u64) -> [u64; 2] {
-    let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
-    let [i, j, k, l, rest @ ..] = second.to_ne_bytes();
-    let [m, n, o, p] = rest;
-    let first = u64::from_ne_bytes([g, h, i, j, k, l, a, b]);
-    [first, u64::from_ne_bytes([c, d, e, f, m, n, o, p])]
-}
-
-/// Sends each frame that has come back to where it came from.
-#[event_handler]
-fn reflects(setup: u64) {
-    let setup: &Reflect = word(setup);
-    let depth = 1_usize << setup.log_depth;
-    let consumer = setup.consumer.load(Ordering::Relaxed);
-    let Some(mut cqes) = CqRing::new(frame_words(setup.cqes, 8 * depth), consumer) else {
-        system::error(201)
-    };
-    let bytes = u64::from(setup.frame_bytes);
-    while let Some(cqe) = cqes.poll() {
-        let length = cqe.byte_cnt();
-        if cqe.opcode() != CqeOpcode::RESPONDER_SEND || u64::from(length) > bytes {
-            system::error(202);
-        }
-        let slot = u64::from(cqe.wqe_counter()) & (depth as u64 - 1);
-        let posted = wait_for_room(setup, depth);
-        let index = u64::from(posted) & (depth as u64 - 1);
-        let count = length.div_ceil(8) as usize;
-        let from = frame_words(setup.received + slot * bytes, count);
-        let to = frame_words(setup.sent + index * bytes, count);
-        for (from, to) in from.iter().zip(to) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        let [first, second] = [0, 1].map(|word: usize| to[word].load(Ordering::Relaxed));
-        for (word, value) in to.iter().zip(swap(first, second)) {
-            word.store(value, Ordering::Relaxed);
-        }
-        // The frame is out of its receive, which is posted again.
-        cqes.set_record(word(setup.cq_record));
-        record::rq_inc_pi(word(setup.rq_record));
-        send_frame(setup, posted, setup.sent + index * bytes, length);
-    }
-    setup.consumer.store(cqes.consumer(), Ordering::Relaxed);
-    calls::cq_arm(cqes.consumer(), setup.cqn);
-}
-
-/// Takes what the device has sent until a WQEBB and its frame's place are free; how many frames
-/// were posted so far.
-fn wait_for_room(setup: &Reflect, depth: usize) -> u32 {
-    let consumer = setup.sends.load(Ordering::Relaxed);
-    let Some(mut cqes) = CqRing::new(frame_words(setup.send_cqes, 8 * depth), consumer) else {
-        system::error(203)
-    };
-    let posted = setup.posted.load(Ordering::Relaxed);
-    loop {
-        while let Some(cqe) = cqes.poll() {
-            if cqe.opcode() != CqeOpcode::REQUESTER {
-                system::error(204);
-            }
-        }
-        cqes.set_record(word(setup.send_cq_record));
-        if posted.wrapping_sub(cqes.consumer()) < depth as u32 {
-            setup.sends.store(cqes.consumer(), Ordering::Relaxed);
-            return posted;
-        }
-    }
-}
-
-fn send_frame(setup: &Reflect, posted: u32, frame: u64, length: u32) {
-    let pi = posted as u16;
-    let segments = [
-        Segment::ctrl(pi, setup.sqn, CompletionMode::Always, Request::EthernetSend),
-        Segment::eth(0, 0, 0, [0; 2]),
-        Segment::data(length, setup.lkey, frame),
-    ];
-    let wqe = setup.send_queue + 64 * (u64::from(pi) & ((1 << setup.log_depth) - 1));
-    let bytes = segments.iter().flat_map(|segment| segment.as_bytes().as_chunks::<8>().0);
-    for (word, bytes) in frame_words(wqe, 6).iter().zip(bytes) {
-        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-    }
-    let posted = posted.wrapping_add(1);
-    setup.posted.store(posted, Ordering::Relaxed);
-    record::sq_set_pi(word(setup.sq_record + 4), posted as u16);
-    calls::qp_sq_ring_db(posted as u16, setup.sqn);
 }
 
 // Messages.

@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use verbless_command::{CqAttr, CqElement, CqObject, Device, Eqn, KeyAccess};
+use verbless_command::{CqAttr, CqElement as Element, CqObject, Device, Eqn, KeyAccess};
 use verbless_devx::Uar as Page;
 use verbless_flexio::{
-    Error, Function, Outbox, OutboxConfig, ProcessConfig, QueueMemory, RpcAttr, Sq, SqConfig, Uar,
-    Window,
+    Cq as FlexioCq, CqConfig, CqElement, Error, Function, Outbox, OutboxConfig, ProcessConfig, Qp,
+    QpConfig, QpState, QueueMemory, Rmp, RmpConfig, RpcAttr, Sq, SqConfig, Uar, Window,
 };
 use verbless_model::Refusal;
 use verbless_prm::CommandStatus;
-use verbless_queue::{CqConfig as HostCqConfig, Domain};
+use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, Domain, QpConfig as HostQpConfig};
 
 use super::failed;
 use super::rig::Rig;
@@ -29,6 +29,8 @@ cases!(
     a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_again,
     an_outbox_may_begin_with_an_extended_uar,
     a_program_posts_to_a_send_queue_of_another_context [ETHERNET],
+    a_program_posts_to_a_queue_pair_of_another_context,
+    a_queue_of_another_context_is_of_nothing_of_the_process_s,
     who_has_no_extension_rings_for_nothing,
 );
 
@@ -75,7 +77,7 @@ impl Cq {
             record: place(4096),
             log_cqes: LOG_CQES,
             wide: false,
-            element: CqElement::Eq(Eqn(device.query_eqn(0)?)),
+            element: Element::Eq(Eqn(device.query_eqn(0)?)),
             ignore_overrun: false,
         })?;
         Ok(Self { object, ring })
@@ -225,6 +227,102 @@ fn a_program_posts_to_a_send_queue_of_another_context(lab: &Lab) -> Result<(), S
     }
     ensure_eq!(post(sq.number() + 1, 5)?, 1 << 32 | NO_QUEUE, "of a queue that is not there");
     Ok(sq.destroy()?)
+}
+
+/// Memory of the other context for a CQ and the ring of a queue, and where that is.
+struct Places(Shared);
+
+impl Places {
+    fn new(device: &Device) -> Result<Self, Stop> {
+        let shared = Shared::new(device, 4 * 4096)?;
+        shared.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
+        Ok(Self(shared))
+    }
+
+    fn at(&self, page: u64) -> Option<QueueMemory> {
+        Some(QueueMemory::host(self.0.umem.clone(), 4096 * page))
+    }
+
+    /// A CQ in its first two pages.
+    fn cq(&self, uar: &Uar) -> CqConfig {
+        let mut config = CqConfig::new(LOG_CQES, CqElement::NonDpa { vector: 0 });
+        (config.ring, config.record) = (self.at(0), self.at(1));
+        config.uar = Some(uar.clone());
+        config
+    }
+}
+
+fn a_program_posts_to_a_queue_pair_of_another_context(lab: &Lab) -> Result<(), Stop> {
+    const LOG_DEPTH: u8 = 3;
+    let cross = Cross::new(lab)?;
+    let (process, device_id) = (&cross.rig.process, cross.device_id()?);
+    let (domain, places) = (Domain::new(&cross.other)?, Places::new(&cross.other)?);
+    let cq = FlexioCq::create_cross_dev(process, &cross.other, &places.cq(&cross.uar))?;
+    let mut config = QpConfig::rc(&cq, &cq, LOG_DEPTH);
+    (config.ring, config.record) = (places.at(2), places.at(3));
+    (config.uar, config.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
+    let mut qp = Qp::create_cross_dev(process, &cross.other, &config)?;
+    // A peer in the same context.
+    let host_cq = domain.completion_queue(&HostCqConfig::new(4))?;
+    let mut host = domain.queue_pair(&HostQpConfig::new(1, 1), &host_cq, &host_cq)?;
+    let options = ConnectOptions::default();
+    let address = domain.address(&host, &options)?;
+    domain.connect(&mut host, &qp.address(&options)?, &options)?;
+    qp.connect(&address, &options)?;
+    ensure_eq!(qp.state()?, QpState::Rts, "the state");
+
+    let memory = places.0.memory.clone();
+    let key = region_owned_by(process.domain(), &memory, memory.clone(), KeyAccess::ALL)?;
+    let window = Window::create(process, process.pd())?;
+    let attr = RpcAttr { windows: [Some(window), None], ..RpcAttr::default() };
+    let ring = key.address() + 2 * 4096;
+    for pi in 0..5_u16 {
+        let function = Function::<(u32, u32, u32, u64, u16), u64>::named("post_across");
+        let arguments = (device_id, qp.number(), key.lkey().0, ring, pi);
+        ensure_eq!(process.call_with_attr(&attr, function, arguments)?, 0, "status and errno");
+        let counter = || {
+            let mut cqe = [0; 64];
+            memory.read_at(64 * usize::from(pi), &mut cqe).ok()?;
+            (cqe[63] != UNWRITTEN).then_some([cqe[60], cqe[61]])
+        };
+        ensure_eq!(until("its completion", counter)?, pi.to_be_bytes(), "whose completion it is");
+    }
+    drop(config);
+    failed("a CQ with a queue pair", cq.clone().destroy(), "in use")?;
+    qp.destroy()?;
+    Ok(cq.destroy()?)
+}
+
+fn a_queue_of_another_context_is_of_nothing_of_the_process_s(lab: &Lab) -> Result<(), Stop> {
+    let cross = Cross::new(lab)?;
+    let (process, other) = (&cross.rig.process, &cross.other);
+    let (domain, places) = (Domain::new(other)?, Places::new(other)?);
+    let good = places.cq(&cross.uar);
+    let cq = |config: &CqConfig| FlexioCq::create_cross_dev(process, other, config);
+    let near = FlexioCq::create_cross_dev(process, process.device(), &good);
+    failed("a CQ on the own context", near, "process's own")?;
+    failed("a CQ in the heap", cq(&CqConfig { ring: None, ..good.clone() }), "memory of the host")?;
+    failed("a CQ without a UAR", cq(&CqConfig { uar: None, ..good.clone() }), "Uar::extend")?;
+    let element = CqElement::Thread(cross.rig.handler("drain")?);
+    let heard = cq(&CqConfig { element, ..good.clone() });
+    failed("a CQ that a thread hears of", heard, "CqElement::NonDpa")?;
+    let far = cq(&good)?;
+    let mut config = QpConfig::rc(&far, &far, 2);
+    (config.ring, config.record) = (places.at(2), places.at(3));
+    config.uar = Some(cross.uar.clone());
+    let qp = |config: &QpConfig| Qp::create_cross_dev(process, other, config);
+    failed("a queue pair without a domain of its own", qp(&config), "protection domain")?;
+    config.pd = Some(process.pd().clone());
+    failed("one with the process's", qp(&config), "protection domain")?;
+    drop(config);
+    let mut config = RmpConfig::new(2);
+    failed("a pool in the heap", Rmp::create_cross_dev(process, other, &config), "of the host")?;
+    (config.wq.ring, config.wq.record) = (places.at(2), places.at(3));
+    (config.wq.uar, config.wq.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
+    let near = Rmp::create_cross_dev(process, process.device(), &config);
+    failed("a pool on the own context", near, "process's own")?;
+    Rmp::create_cross_dev(process, other, &config)?.destroy()?;
+    Ok(far.destroy()?)
 }
 
 fn who_has_no_extension_rings_for_nothing(lab: &Lab) -> Result<(), Stop> {

@@ -73,6 +73,11 @@ fn queues_of_frames_are_ready_when_they_are_made(lab: &Lab) -> Result<(), Stop> 
     ensure_eq!(sq.object().query()?.cqn(), cq.number(), "the CQ of the SQ");
     ensure_eq!(rq.tir().query()?.inline_rqn(), rq.number(), "where the TIR leads");
     ensure!(sq.ring_address() != rq.ring_address(), "two rings at one place");
+    // By a CQ of the host's.
+    let host = process.domain().completion_queue(&HostCqConfig::new(16))?;
+    let by_host = Sq::create(&process, &host, &SqConfig::new(LOG_DEPTH))?;
+    ensure_eq!(by_host.object().query()?.cqn(), host.object().cqn().0, "the host's CQ");
+    by_host.destroy()?;
     failed("a CQ with queues", cq.clone().destroy(), "in use")?;
     sq.destroy()?;
     rq.destroy()?;

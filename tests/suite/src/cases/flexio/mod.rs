@@ -13,7 +13,10 @@ mod rig;
 pub(super) mod streams;
 pub(super) mod tracer;
 
+use std::sync::Arc;
+
 use verbless_command::{DpaStatus, DpaThreadState, KeyAccess};
+use verbless_devx::UarKind;
 use verbless_flexio::memory::MEMORY_BLOCK;
 use verbless_flexio::{
     Buffer, Destination, Error, EventHandler, EventHandlerConfig, Function, Handler, Mkey,
@@ -90,7 +93,8 @@ fn a_process_shares_the_protection_domain_that_it_is_given(lab: &Lab) -> Result<
     let other = Process::create(&device, &rig::app()?, &ProcessConfig::default())?;
     ensure!(other.pd().pdn() != pd.pdn(), "a process without one got that of another");
     ensure!(other.dumem_id() != process.dumem_id(), "two heaps are one UMEM");
-    Ok(())
+    let config = ProcessConfig { congestion_control: true, ..ProcessConfig::default() };
+    failed("congestion control", Process::create(&device, &rig::app()?, &config), "en_pcc")
 }
 
 fn calls_have_the_types_of_their_functions(lab: &Lab) -> Result<(), Stop> {
@@ -204,8 +208,14 @@ fn a_buffer_that_a_key_leads_to_is_not_freed(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!((key.remote().address, key.len()), (buffer.address(), 4096), "what it leads to");
     failed("to free it", buffer.free(), "in use")?;
     ensure_eq!(process.heap_info().requested, 4096, "bytes while the key is there");
+    ensure_eq!(key.object().query()?.pd(), process.pd().pdn(), "its protection domain");
     key.destroy()?;
     ensure_eq!(process.heap_info().requested, 0, "bytes after the key");
+    let pd = process.device().alloc_pd()?;
+    let config = MkeyConfig { pd: Some(pd.clone()), ..MkeyConfig::new(KeyAccess::LOCAL) };
+    let key = Mkey::to_range(&process, process.heap_info().base, 64, &config)?;
+    ensure_eq!(key.object().query()?.pd(), pd.pdn(), "the protection domain that is given");
+    drop(key);
     let range =
         |at, length| Mkey::to_range(&process, at, length, &MkeyConfig::new(KeyAccess::LOCAL));
     let info = process.heap_info();
@@ -305,6 +315,8 @@ fn a_program_reads_and_writes_memory_of_the_host_through_a_window(lab: &Lab) -> 
     let window = Window::create(&rig.process, rig.process.pd())?;
     let region = rig.region(4096)?;
     region.write_at(8, &77_u64.to_le_bytes())?;
+    let other = lab.device()?.alloc_pd()?;
+    failed("a domain of another context", Window::create(&rig.process, &other), "another context")?;
     let peek = Function::<(u16, u32, u64), u64>::named("peek");
     let seen = rig.process.call(peek, (window.id(), region.lkey().0, region.address() + 8))?;
     ensure_eq!(seen, 77, "what the program reads");
@@ -353,6 +365,15 @@ fn outboxes_ring_by_the_process_s_uar_or_one_of_their_own(lab: &Lab) -> Result<(
     ensure_eq!(first.uar().id(), rig.process.uar().id(), "the UAR without a choice");
     ensure_eq!(second.uar().id(), own.id(), "the UAR that was chosen");
     ensure!(first.id() != second.id(), "two outboxes of one number");
+    // Of a page of DevX, as in 2022.
+    let page = Arc::new(rig.process.device().uar_alloc(UarKind::NonCached)?);
+    let config =
+        OutboxConfig { uar: Some(Uar::of(&rig.process, page.clone())), ..OutboxConfig::default() };
+    let third = Outbox::create(&rig.process, &config)?;
+    ensure_eq!(third.uar().id(), page.page_id(), "the UAR of a page that there was");
+    let page = Arc::new(lab.device()?.uar_alloc(UarKind::NonCached)?);
+    let config = OutboxConfig { uar: Some(Uar::of(&rig.process, page)), ..OutboxConfig::default() };
+    failed("a page of another context", Outbox::create(&rig.process, &config), "another device")?;
     let config = OutboxConfig { congestion_control: true, ..OutboxConfig::default() };
     failed("congestion control", Outbox::create(&rig.process, &config), "not supported")
 }

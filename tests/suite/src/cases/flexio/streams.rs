@@ -105,6 +105,8 @@ fn messages_of_any_length_arrive_in_order_by_each_transport(lab: &Lab) -> Result
             (config.transport, config.buffer) = (transport, 64 << 10);
         })?;
         ensure!(stream.id() != 0, "an extra stream has the default one's number");
+        let thread = stream.thread().and_then(|thread| thread.name()).map(str::to_owned);
+        ensure_eq!(thread, Some(format!("dpa stream {}", stream.id())), "who takes messages");
         let mut expected = Vec::new();
         for (times, bytes) in [(3, 0), (40, 10), (5, 230), (4, 1000), (1, 9000)] {
             let written = process.call(says_to(), (stream.id(), times, bytes))?;
@@ -185,6 +187,7 @@ fn a_stream_without_a_thread_is_polled(lab: &Lab) -> Result<(), Stop> {
         let (stream, seen) = stream(&process, |config| {
             (config.transport, config.thread) = (transport, false);
         })?;
+        ensure!(stream.thread().is_none(), "the library takes messages");
         ensure_eq!(stream.poll()?, 0, "messages of none");
         ensure_eq!(process.call(says_to(), (stream.id(), 3, 0))?, 3, "messages written");
         let mut polled = 0;
@@ -483,6 +486,7 @@ fn the_old_names_make_the_default_stream(lab: &Lab) -> Result<(), Stop> {
         if is_async {
             quiet("messages came before the flush", || seen.count(4))?;
         }
+        failed("a process that prints", process.clone().destroy(), "in use")?;
         old::print_flush(&stream)?;
         let expected = ["number 5", "and 0x5", "a line"].repeat(1 + usize::from(is_async));
         ensure_eq!(seen.texts(), expected, "what was printed (async: {is_async})");

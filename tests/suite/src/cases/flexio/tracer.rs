@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use verbless_flexio::tracer::{
-    DEFAULT_BATCH, DEFAULT_DBUF, LEAST_DISK, Lost, OutputMode, REPORT_BYTES, Record, TraceFile,
-    TracerTransport,
+    DEFAULT_BATCH, DEFAULT_DBUF, DEFAULT_DISK, DEFAULT_FIFO, DEFAULT_FILE, DEFAULT_MEMORY,
+    LEAST_DISK, LEAST_MEMORY, Lost, OutputMode, REPORT_BYTES, Record, TraceFile, TracerTransport,
 };
 use verbless_flexio::{Error, Function, Process, ProcessConfig, Tracer, TracerSetup};
 
@@ -27,6 +27,7 @@ cases!(
     reports_are_read_back_from_a_file_by_every_transport,
     a_file_of_lines_has_a_line_for_each_report,
     a_callback_takes_reports_batch_by_batch,
+    a_callback_that_takes_nothing_loses_its_reports_at_the_stop,
     reports_are_kept_in_memory_that_the_user_gives,
     nothing_is_traced_before_a_start_or_after_a_stop_and_a_start_empties_the_file,
     a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full,
@@ -184,6 +185,29 @@ fn a_callback_takes_reports_batch_by_batch(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
+fn a_callback_that_takes_nothing_loses_its_reports_at_the_stop(lab: &Lab) -> Result<(), Stop> {
+    let timeout = std::time::Duration::from_millis(300);
+    let config = ProcessConfig { heap: 2 << 20, timeout, ..ProcessConfig::default() };
+    let Rig { process } = Rig::with(lab, &config)?;
+    let mut setup = Tracer::init(&process)?;
+    setup.set_user_cb(|_| Ok(0));
+    let tracer = setup.create()?;
+    tracer.start()?;
+    ensure_eq!(process.call(points(), (0, 40))?, 40, "reports written");
+    failed("a stop", tracer.stop(), "took none of 40 reports")?;
+    ensure_eq!(tracer.lost()?, Lost { dropped: 40, ..Lost::default() }, "lost");
+    // One that fails loses what it was given, and the stop goes well.
+    tracer.destroy()?;
+    let mut setup = Tracer::init(&process)?;
+    setup.set_user_cb(|_| Err("no room".into()));
+    let tracer = setup.create()?;
+    tracer.start()?;
+    ensure_eq!(process.call(points(), (0, 40))?, 40, "reports written");
+    tracer.stop()?;
+    ensure_eq!(tracer.lost()?.dropped, 40, "reports of a callback that failed");
+    Ok(tracer.destroy()?)
+}
+
 fn reports_are_kept_in_memory_that_the_user_gives(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = rig(lab)?;
     let memory = process.alloc(64 + (2 << 10))?;
@@ -320,8 +344,17 @@ fn a_process_has_one_tracer_at_a_time(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn a_tracer_is_within_its_limits(lab: &Lab) -> Result<(), Stop> {
+    // As DOCA 3.2.0 says.
+    ensure_eq!((DEFAULT_BATCH, LEAST_MEMORY, DEFAULT_MEMORY), (64, 1 << 10, 512 << 10), "limits");
+    ensure_eq!((DEFAULT_DBUF, LEAST_DISK, DEFAULT_DISK), (16 << 10, 1 << 20, 1 << 30), "limits");
+    let names = (DEFAULT_FILE, DEFAULT_FIFO);
+    ensure_eq!(names, ("/tmp/flexio_dtrace", "/tmp/flexio_dtrace_cli.fifo"), "names");
     let Rig { process } = rig(lab)?;
     let init = || Tracer::init(&process);
+    let plain = init()?.create()?;
+    ensure_eq!(plain.file(), Some(Path::new("/tmp/flexio_dtrace.csv")), "the file without a name");
+    ensure!(plain.qp_numbers().is_some(), "the transport without a choice");
+    plain.destroy()?;
     for bytes in [0, 512, 1000, 3 << 10] {
         failed("device memory", init()?.set_dev_mem_limit(bytes).map(drop), "power of two")?;
         failed("host memory", init()?.set_host_mem_limit(bytes).map(drop), "power of two")?;

@@ -1,0 +1,19 @@
+//! What was freed or destroyed, and what is no object.
+
+use verbless_flexio::{Buffer, Error, Mkey};
+
+fn twice(buffer: Buffer) -> Result<(), Error> {
+    buffer.free()?;
+    buffer.free()
+}
+
+fn used(key: Mkey) -> Result<u32, Error> {
+    key.destroy()?;
+    Ok(key.id())
+}
+
+fn nothing() -> Result<(), Error> {
+    Mkey::destroy(None)
+}
+
+fn main() {}

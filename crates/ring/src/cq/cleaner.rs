@@ -11,7 +11,7 @@ use crate::ring::{CqRing, Look, RETIRED, Record};
 use crate::types::{Qpn, WqeIndex};
 
 /// Removes the CQEs of a reset or destroyed queue, while another thread may be polling the
-/// [`CompletionQueue`].
+/// [`CompletionQueue`](super::CompletionQueue).
 ///
 /// CQEs that were polled already are not affected: complete them first.
 pub struct CqCleaner {

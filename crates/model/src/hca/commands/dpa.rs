@@ -71,7 +71,7 @@ impl Call<'_> {
 }
 
 /// Calls `each` with the pieces of a range of a UMEM: their addresses, and where in the range.
-pub(crate) fn pieces(
+pub(super) fn pieces(
     memory: &QueueMemory,
     mut each: impl FnMut(u64, std::ops::Range<usize>) -> Outcome,
 ) -> Outcome {

@@ -7,6 +7,7 @@ mod counter;
 mod cq;
 mod domain;
 mod dpa;
+mod dump;
 mod emulated;
 mod eq;
 mod execute;
@@ -34,5 +35,4 @@ mod vport;
 
 pub(crate) use alias::Asked;
 pub(crate) use cq::resized as cq_resized;
-pub(super) use dpa::pieces;
 pub(crate) use mkey::reconfigure as reconfigure_key;

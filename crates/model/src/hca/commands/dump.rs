@@ -1,0 +1,47 @@
+//! Writing a core dump of a process of the DPA piece by piece, so that others have the function
+//! between two of them. The command is answered when it is whole.
+
+use std::sync::Arc;
+
+use super::dpa::pieces;
+use crate::dpa::PIECE;
+use crate::hca::dump::Dumping;
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
+use crate::hca::state::Hca;
+
+impl Dumping {
+    /// Goes on by a piece; whether it is whole. What is refused is undone.
+    pub(crate) fn go_on(&mut self, hca: &mut Hca) -> Result<bool, Refusal> {
+        let dumps = &hca.objects.dpa_core_dumps;
+        if hca.fatal {
+            return Err(Refusal::DeviceFatal);
+        }
+        if !dumps.get(&self.number).is_some_and(|dump| Arc::ptr_eq(&dump.mark, &self.mark)) {
+            return Err(Refusal::NoSuchDpaCoreDump);
+        }
+        let Some(length) = self.file.measure() else { return Ok(false) };
+        if length <= self.room.length && self.written < length {
+            self.write(hca, length).inspect_err(|_| hca.remove(kind::DpaCoreDump, self.number))?;
+            if self.written < length {
+                return Ok(false);
+            }
+        }
+        hca.objects.change(kind::DpaCoreDump, self.number, |dump| {
+            dump.context.set_dump_bytes(length);
+        });
+        Ok(true)
+    }
+
+    /// Writes the next piece of a file of this length.
+    fn write(&mut self, hca: &Hca, length: u64) -> Result<(), Refusal> {
+        let mut bytes = vec![0; (length - self.written).min(PIECE as u64) as usize];
+        let room = self.room.slice(self.written, bytes.len() as u64);
+        self.file.read(self.written, &mut bytes);
+        pieces(&room.ok_or(Refusal::UmemBounds)?, |address, part| {
+            hca.memory.write(address, &bytes[part]).map_err(|_| Refusal::UmemPages)
+        })?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}

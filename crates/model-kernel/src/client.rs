@@ -182,13 +182,22 @@ pub fn effective_capabilities(status: &str) -> u64 {
 /// How often a range is looked at before it counts as one that cannot be pinned.
 const LOOKS: usize = 3;
 
-/// What `look` says of a range that a client wants to pin.
+/// What `look` says of a range that a client wants to pin; EFAULT counts when every look says so.
 ///
-/// A process's other threads map, split and join mappings while its list is read piece by piece, so
-/// that one reading may miss what is there all the time. EFAULT counts when every reading says so.
+/// A process's other threads map, split and join mappings meanwhile, and its list is read piece by
+/// piece. A range that was mapped all the time was refused once; why is not known, so that it is
+/// logged if it comes again.
 pub fn pin_mapped(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-    let mut looks = (1..LOOKS).map(|_| look()).skip_while(|got| *got == Err(Errno::EFAULT));
-    looks.next().unwrap_or_else(look)
+    for missed in 0..LOOKS - 1 {
+        let seen = look();
+        if seen != Err(Errno::EFAULT) {
+            if missed > 0 {
+                tracing::warn!(missed, ?seen, "a range to pin was not there at the first look");
+            }
+            return seen;
+        }
+    }
+    look()
 }
 
 /// Whether a long-term pin of the range would succeed, by the process's mappings as

@@ -582,7 +582,8 @@ fn a_wait_says_its_word_and_condition_and_an_odd_address_is_refused() {
     assert_eq!(ring[..4], [1, 0, 0, 0x0f], "op_mod, index and opcode");
     assert_eq!(ring[7], 3, "ds");
     let mut segment = [0; 32];
-    segment[3] = 0x14;
+    // Inverted, and CYCLIC_SMALLER: the value is behind the word.
+    segment[3] = 0x15;
     segment[4..8].copy_from_slice(&0x1234_u32.to_be_bytes());
     segment[8..16].copy_from_slice(&0x1_0000_2008_u64.to_be_bytes());
     // Of the value, too, only the bits of the mask.

@@ -21,20 +21,12 @@ impl RdmaEngine {
     /// Begins a job if its buffers are single, their reach is known, and nothing is against it;
     /// else it is kept for [`RdmaEngine::begin_kept`]. The work queue has seen to it that its
     /// completion has room.
+    ///
+    /// The job is in its place before it is posted, and its keys are read from there, so that its
+    /// parts need not be kept in registers meanwhile.
     #[inline(always)]
     pub(super) fn begin_simple(&mut self, job: RdmaJob, tag: Tag) -> bool {
         let RdmaJob { user_data, operation, local, remote, .. } = job;
-        self.begin_known((local, remote, user_data, tag), operation)
-    }
-
-    /// Begins it. The job is in its place before it is posted, and its keys are read from
-    /// there, so that its parts need not be kept in registers meanwhile.
-    #[inline(always)]
-    fn begin_known(
-        &mut self,
-        (local, remote, user_data, tag): (Option<Buf>, Option<Buf>, UserData, Tag),
-        operation: Operation,
-    ) -> bool {
         let ends = known_ends(local.as_ref(), remote.as_ref(), operation, &self.instance);
         let Some((here, there)) = ends else {
             self.kept_operation = operation;

@@ -1,7 +1,9 @@
 //! What a WAIT on data waits for, as its WQE says it.
 //!
 //! Source: DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_wqe_wseg`, MLX5_WAIT_COND_*). The
-//! word in memory, the value and the mask are big-endian. What the low bits of the address ask for
+//! word in memory, the value and the mask are big-endian. The condition says how the value compares
+//! to the word: DPDK (`mlx5_tx.h`) waits with CYCLIC_SMALLER until the clock has passed its value,
+//! where it once used CYCLIC_BIGGER by mistake. What the low bits of the address ask for
 //! when the wait fails is not public: only 0 is taken.
 
 use verbless_prm::hot::CtrlSegment;
@@ -42,10 +44,10 @@ impl Condition {
         let masked = word & self.mask;
         let holds = match self.how {
             WaitCondition::EQUAL => masked == self.value,
-            WaitCondition::BIGGER => masked > self.value,
-            WaitCondition::SMALLER => masked < self.value,
-            WaitCondition::CYCLIC_BIGGER => self.is_ahead(word, self.value),
-            WaitCondition::CYCLIC_SMALLER => self.is_ahead(self.value, word),
+            WaitCondition::BIGGER => self.value > masked,
+            WaitCondition::SMALLER => self.value < masked,
+            WaitCondition::CYCLIC_BIGGER => self.is_ahead(self.value, word),
+            WaitCondition::CYCLIC_SMALLER => self.is_ahead(word, self.value),
             _ => true,
         };
         holds != self.invert
@@ -75,12 +77,12 @@ mod tests {
         let cases: [Case; 8] = [
             (WaitCondition::ALWAYS_TRUE, 7, max, [0, 7], vec![]),
             (WaitCondition::EQUAL, 7, 0xff, [7, 0x107], vec![8, 0]),
-            (WaitCondition::BIGGER, 7, max, [8, max], vec![7, 0]),
-            (WaitCondition::SMALLER, 7, 0xff, [6, 0x106], vec![7, 0xff]),
-            (WaitCondition::CYCLIC_BIGGER, 0xfe, 0xff, [0xff, 0x7d], vec![0xfe, 0x7e, 0xfd]),
-            (WaitCondition::CYCLIC_BIGGER, max, max, [0, 1], vec![max, max - 1]),
-            (WaitCondition::CYCLIC_SMALLER, 1, 0xff, [0, 0xff], vec![1, 2, 0x81]),
-            (WaitCondition::CYCLIC_SMALLER, 0x100, 0xff00, [0xab, 0xffcd], vec![0x1ff, 0x200]),
+            (WaitCondition::SMALLER, 7, max, [8, max], vec![7, 0]),
+            (WaitCondition::BIGGER, 7, 0xff, [6, 0x106], vec![7, 0xff]),
+            (WaitCondition::CYCLIC_SMALLER, 0xfe, 0xff, [0xff, 0x7d], vec![0xfe, 0x7e, 0xfd]),
+            (WaitCondition::CYCLIC_SMALLER, max, max, [0, 1], vec![max, max - 1]),
+            (WaitCondition::CYCLIC_BIGGER, 1, 0xff, [0, 0xff], vec![1, 2, 0x81]),
+            (WaitCondition::CYCLIC_BIGGER, 0x100, 0xff00, [0xab, 0xffcd], vec![0x1ff, 0x200]),
         ];
         for (how, value, mask, holding, failing) in cases {
             let mut it = condition(how, value, mask);

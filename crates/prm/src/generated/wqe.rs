@@ -122,21 +122,22 @@ enumeration! {
 }
 
 enumeration! {
-    /// Condition of a WAIT WQE on data or time.
+    /// Condition of a WAIT WQE on data or time: how its value compares to the word, or the clock.
     ///
-    /// Source: dpdk: mlx5_prm.h MLX5_WAIT_COND_\*.
+    /// Source: dpdk: mlx5_prm.h MLX5_WAIT_COND_\*; dpdk: mlx5_tx.h waits with CYCLIC_SMALLER until
+    /// the clock has passed the value.
     pub struct WaitCondition(pub u8) = "wait_condition", 4 bits {
         /// True at once.
         ALWAYS_TRUE = 0,
-        /// The masked word equals the value.
+        /// The value equals the masked word.
         EQUAL = 1,
-        /// The masked word is larger than the value.
+        /// The value is larger than the masked word.
         BIGGER = 2,
-        /// The masked word is smaller than the value.
+        /// The value is smaller than the masked word.
         SMALLER = 3,
-        /// Larger in wrap-around order.
+        /// The value is ahead of the masked word, in wrap-around order.
         CYCLIC_BIGGER = 4,
-        /// Smaller in wrap-around order.
+        /// The value is behind the masked word, in wrap-around order.
         CYCLIC_SMALLER = 5,
     }
 }

@@ -1,4 +1,5 @@
-//! What a wait for data waits for.
+//! What a wait for data waits for. A WQE says how its value compares to the word, so that the names
+//! are the other way round there.
 
 use verbless_prm::WaitCondition;
 use verbless_prm::hot::WaitOperation;
@@ -25,23 +26,23 @@ impl Until {
 
     /// It is larger than `value`.
     pub const fn above(value: u64) -> Self {
-        Self::new(WaitCondition::BIGGER, value)
+        Self::new(WaitCondition::SMALLER, value)
     }
 
     /// It is smaller than `value`.
     pub const fn below(value: u64) -> Self {
-        Self::new(WaitCondition::SMALLER, value)
+        Self::new(WaitCondition::BIGGER, value)
     }
 
     /// It is ahead of `value`, by less than half the range of the bits that count: for counters
     /// that wrap.
     pub const fn past(value: u64) -> Self {
-        Self::new(WaitCondition::CYCLIC_BIGGER, value)
+        Self::new(WaitCondition::CYCLIC_SMALLER, value)
     }
 
     /// It is behind `value`, by less than half the range of the bits that count.
     pub const fn before(value: u64) -> Self {
-        Self::new(WaitCondition::CYCLIC_SMALLER, value)
+        Self::new(WaitCondition::CYCLIC_BIGGER, value)
     }
 
     /// Only these bits of the word count.

@@ -92,9 +92,14 @@ impl MkeyObject {
     /// it is destroyed. A second secret takes the place of the first.
     ///
     /// # Errors
-    /// The device shares no keys ([`Caps::shares_keys`]).
+    /// The device shares no keys ([`Caps::shares_keys`]); the key is of another context than the
+    /// device.
     pub fn allow(&self, device: &Device, secret: &AccessKey) -> Result<(), Error> {
         let Rkey(key) = self.rkey();
+        if !self.is_of(device) {
+            let what = "the memory key is of another context than the device: share it there";
+            return Err(invalid("ALLOW_OTHER_VHCA_ACCESS", what));
+        }
         device.allow_other_vhca_access(GeneralObjectType::MKEY, key >> 8, &secret.0)
     }
 }
@@ -141,7 +146,7 @@ impl Device {
         match AliasContext::from_prefix(&output[HEAD..]).map_or(0, AliasContext::status) {
             0 => Ok(alias),
             state => Err(Error::new(
-                ErrorKind::Answer,
+                ErrorKind::Command,
                 ATTEMPTED,
                 format!(
                     "the alias is in state {state} and not good (0): does its owner's key still \

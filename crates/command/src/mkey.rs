@@ -103,6 +103,13 @@ const MOST_KLMS: u32 = 65_532;
 /// A key that any queue pair of its protection domain may use.
 const ANY_QP: u32 = 0xff_ffff;
 
+impl MkeyObject {
+    /// Whether it is of the device's context.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        self.owned.object().context().is(device)
+    }
+}
+
 impl Device {
     /// CREATE_MKEY.
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {

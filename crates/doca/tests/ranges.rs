@@ -12,6 +12,7 @@ use verbless_doca::{
 };
 use verbless_model::{Ioctl, Model, Profile};
 use verbless_model_kernel::InProcess;
+use verbless_prm::{CommandStatus, Opcode};
 
 use support::{dev, plain};
 
@@ -85,6 +86,24 @@ fn a_range_that_a_device_cannot_have_is_not_there_and_comes_back_with_its_callba
     assert_eq!(map.ranges().collect::<Vec<_>>(), [range]);
     map.destroy().unwrap();
     assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn the_callback_of_a_range_that_a_device_does_not_let_go_is_not_called() {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let (model, [a, b]) = two();
+    let mut map = started(2, 2);
+    map.dev_add(&a).unwrap();
+    map.dev_add(&b).unwrap();
+    for _ in 0..2 {
+        let free = Box::new(|_, _| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        });
+        map.populate(Memory::allocate(4096).unwrap(), 4096, Some(free)).unwrap();
+    }
+    model.fail_command(1, Opcode::DESTROY_MKEY.0, 1, CommandStatus::BAD_RES_STATE.0, 1);
+    map.destroy().unwrap();
+    assert_eq!(CALLS.load(Ordering::Relaxed), 1, "one of the two may still be written to");
 }
 
 #[test]

@@ -22,8 +22,8 @@
 //! # }
 //! ```
 //!
-//! A job that fails, fails alone: the device's queue stops at it, and those behind it, which the
-//! device then has not begun, are given to it again. What a failed job has written is undefined.
+//! A job that fails, fails alone: the device's queue stops at it, and those behind it, which come
+//! back flushed, are given to it again. What a failed job has written is undefined.
 
 pub(crate) mod copier;
 pub(crate) mod done;

@@ -1,7 +1,6 @@
 //! A memory range of a map, and the keys under which devices reach it.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -17,25 +16,31 @@ use crate::types::AccessFlags;
 /// (`doca_mmap_memrange_free_cb_t`).
 pub type FreeCallback = Box<dyn FnOnce(u64, usize) + Send>;
 
-/// Calls the callback when it is dropped.
-struct Freed {
+/// Calls the callback when it is dropped. It goes with the memory, whose bytes a device that did not
+/// let go of a key may still reach.
+pub(super) struct Freed {
     callback: Mutex<Option<FreeCallback>>,
     address: u64,
     length: usize,
 }
 
-impl Drop for Freed {
-    fn drop(&mut self) {
-        let callback = self.callback.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(callback) = callback {
-            callback(self.address, self.length);
-        }
+impl Freed {
+    pub(super) fn new(memory: &Memory, callback: FreeCallback) -> Self {
+        let (address, length) = (memory.address(), memory.len());
+        Self { callback: Mutex::new(Some(callback)), address, length }
+    }
+
+    /// The callback, which is not called then.
+    pub(super) fn take(&self) -> Option<FreeCallback> {
+        self.callback.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl fmt::Debug for Freed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Freed(..)")
+impl Drop for Freed {
+    fn drop(&mut self) {
+        if let Some(callback) = self.take() {
+            callback(self.address, self.length);
+        }
     }
 }
 
@@ -55,8 +60,6 @@ pub struct Chunk {
     pools: AtomicU64,
     /// Its map is stopped: no buffers are made of it.
     stopped: AtomicBool,
-    /// Dropped last, when nobody reaches the memory any more.
-    freed: Option<Freed>,
 }
 
 /// Which device reaches memory under which key, as far as one needs no more than a comparison to
@@ -96,7 +99,6 @@ impl Chunk {
             buffers: AtomicU64::new(0),
             pools: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
-            freed: None,
         }
     }
 
@@ -139,18 +141,7 @@ impl Chunk {
             buffers: AtomicU64::new(0),
             pools: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
-            freed: None,
         }
-    }
-
-    /// Has `callback` called when the range is gone.
-    pub(crate) fn call_when_freed(&mut self, callback: Option<FreeCallback>) {
-        let (address, length) = (self.address, self.length as usize);
-        self.freed = callback.map(|callback| Freed {
-            callback: Mutex::new(Some(callback)),
-            address,
-            length,
-        });
     }
 
     /// Registers the range on `dev`, which has the keys once they are [added](Chunk::add).

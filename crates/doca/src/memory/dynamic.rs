@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::chunk::{Chunk, FreeCallback};
+use super::chunk::{Chunk, FreeCallback, Freed};
 use super::export::{self, ExportDescriptor};
 use super::mmap::unused;
 use super::{Memory, MemoryMap, not_in_map, sealed};
@@ -273,7 +273,8 @@ impl DynamicMmap {
     /// Adds a range (`doca_mmap_populate`) and registers it with all devices. `page_size` is the
     /// alignment that its first address must have, a power of two. `free` is called when the range
     /// is not used any more: when the map and the last buffer of it are gone, in the thread that
-    /// drops what is left last.
+    /// drops what is left last. It is not called if a device refuses to let the range go, as it may
+    /// still write there.
     ///
     /// The program's own memory is [`Memory::from_raw`]: see [the module](crate::memory).
     ///
@@ -288,13 +289,20 @@ impl DynamicMmap {
         page_size: usize,
         free: Option<FreeCallback>,
     ) -> std::result::Result<(), Refused<NotPopulated>> {
-        match self.registered(memory.clone(), page_size) {
-            Ok((at, mut chunk)) => {
-                chunk.call_when_freed(free);
+        let freed = free.map(|callback| Arc::new(Freed::new(&memory, callback)));
+        let kept = match &freed {
+            Some(freed) => memory.guarded(freed.clone()),
+            None => memory.clone(),
+        };
+        match self.registered(kept, page_size) {
+            Ok((at, chunk)) => {
                 self.chunks.insert(at, Arc::new(chunk));
                 Ok(())
             }
-            Err(error) => Err(Refused::new(error, NotPopulated { memory, free })),
+            Err(error) => {
+                let free = freed.and_then(|freed| freed.take());
+                Err(Refused::new(error, NotPopulated { memory, free }))
+            }
         }
     }
 

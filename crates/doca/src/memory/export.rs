@@ -339,7 +339,7 @@ pub(crate) fn import_event(bytes: &[u8], dev: &Dev, domain: &Domain) -> Result<I
 
 /// The host's memory, as `dev` reaches it.
 fn alias(fields: &Fields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
-    let &Fields { node_guid, system_image_guid, address, length, .. } = fields;
+    let &Fields { system_image_guid, address, length, .. } = fields;
     let Way::Dpu { vhca_id, key, secret } = fields.way else {
         return Err(refuse("the export descriptor is for a peer, and not for the DPU"));
     };
@@ -353,7 +353,7 @@ fn alias(fields: &Fields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> 
         );
         return Err(Error::new(ErrorKind::InvalidValue, text));
     }
-    if here.node_guid == node_guid {
+    if domain.device().vhca_id() == vhca_id {
         let text = "the export is this device's own: the DPU imports what its host exports";
         return Err(Error::plain(ErrorKind::InvalidValue, text));
     }

@@ -29,7 +29,8 @@ impl Domain {
     /// the rights that its own key has. It is theirs to use until it is dropped here.
     ///
     /// # Errors
-    /// The device shares no keys ([`Caps::shares_keys`](verbless_command::Caps::shares_keys)).
+    /// The device shares no keys ([`Caps::shares_keys`](verbless_command::Caps::shares_keys)); the
+    /// region is of another device, or of another opening of this one.
     pub fn share(&self, region: &Region, secret: &AccessKey) -> Result<SharedRegion, Error> {
         let Some(mkey) = region.registration().downcast_ref::<MkeyObject>() else {
             let what = "the region has no key of its own";

@@ -233,6 +233,16 @@ impl SharedWorld {
         resume_unwind(panic)
     }
 
+    /// A program of the DPA could not be executed, which is a mistake of the model's: every device is
+    /// dead from now on.
+    pub(crate) fn fail(&self) {
+        tracing::error!(
+            "the model has failed at executing a program of the DPA, which is a mistake of its \
+             own: every device is dead from now on; start it anew, and report the panic"
+        );
+        self.die().iter().for_each(|interrupts| interrupts.fatal());
+    }
+
     /// Every function dies; who is to hear of it.
     fn die(&self) -> Vec<Arc<dyn Interrupts>> {
         self.common.dead.store(true, Ordering::Release);

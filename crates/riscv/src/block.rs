@@ -66,6 +66,19 @@ impl Blocks {
         self.jumps.fill((0, UNKNOWN));
     }
 
+    /// Forgets all blocks, and gives back the memory that they had.
+    pub(crate) fn release(&mut self) {
+        let breakpoints = std::mem::take(&mut self.breakpoints);
+        *self = Self { breakpoints, ..Self::new() };
+    }
+
+    /// Bytes of memory that blocks have, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.ops.capacity() * size_of::<Op>()
+            + self.blocks.capacity() * size_of::<Block>()
+            + self.by_pc.capacity() * (size_of::<(u64, u32)>() + 1)
+    }
+
     #[inline(always)]
     pub(crate) fn block(&self, index: u32) -> &Block {
         &self.blocks[index as usize]

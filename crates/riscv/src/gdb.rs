@@ -46,6 +46,9 @@ use crate::hart::{Cause, Exit, Hart, Registers, Trap};
 /// Instructions between two looks at what the debugger has sent.
 const QUANTUM: u64 = 100_000;
 
+/// Bytes of a packet at most; the debugger is told, and who sends more is no debugger.
+const MOST_PACKET: usize = 16 << 10;
+
 /// What becomes of a program that left the hart for something that is no debugger's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
@@ -126,7 +129,10 @@ pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Res
     stream.set_nodelay(true)?;
     let mut session = Session { program, step: false, breakpoints: Vec::new() };
     let connection: Stream = Box::new(stream);
-    let ended = GdbStub::new(connection).run_blocking::<Loop<_>>(&mut session);
+    let mut packet = vec![0; MOST_PACKET];
+    let stub = GdbStub::builder(connection).with_packet_buffer(&mut packet).build();
+    let stub = stub.map_err(io::Error::other)?;
+    let ended = stub.run_blocking::<Loop<_>>(&mut session);
     for address in session.breakpoints {
         session.program.remove_breakpoint(address);
     }

@@ -304,6 +304,17 @@ impl Hart {
         self.core.flush();
     }
 
+    /// Bytes of memory that its translated code has, about.
+    pub fn translated(&self) -> usize {
+        self.core.blocks.bytes()
+    }
+
+    /// Forgets what was translated and gives back its memory.
+    pub fn release(&mut self) {
+        self.core.flush();
+        self.core.blocks.release();
+    }
+
     /// What stops this hart from other threads.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use verbless_riscv::elf::MOST_MEMORY;
+use verbless_riscv::elf::{MOST_MEMORY, MOST_NAME, MOST_NAMES};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Program};
 
 const CODE: u64 = 0x4000_0000;
@@ -220,6 +220,67 @@ fn symbols_that_cannot_be_are_refused_in_words() {
     let mut elf = Elf::new();
     elf.long(table(&Elf::new()) + 24 + 8, 0x1234);
     assert!(elf.parse().unwrap().symbol("start").is_none());
+}
+
+/// A file whose `count` functions have names that share one string of `length` bytes: each begins a
+/// byte behind the one before. `local` are those that nobody can name.
+fn of_shared_names(length: usize, count: u32, local: bool) -> Elf {
+    let mut elf = Elf::new();
+    let mut names = vec![b'a'; length + 1];
+    (names[0], names[length]) = (0, 0);
+    let names = elf.add(names);
+    let mut table = Vec::new();
+    for name in 1..=count {
+        table.extend(name.to_le_bytes());
+        table.extend([if local { 2 } else { 0x12 }, 0, 1, 0]);
+        table.extend([CODE, 4].map(u64::to_le_bytes).concat());
+    }
+    let table = elf.add(table);
+    elf.section(1, 2, table, 2);
+    elf.section(2, 3, names, 0);
+    elf
+}
+
+#[test]
+fn names_that_share_the_bytes_of_a_file_are_bounded_together() {
+    let (length, fits) = (MOST_NAME, (MOST_NAMES / MOST_NAME) as u32);
+    assert_eq!(of_shared_names(length, fits, false).parse().unwrap().symbols().count(), 1024);
+    let error = of_shared_names(length, fits + 100, false).parse().unwrap_err();
+    assert!(error.contains("its names have more than"), "{error}");
+    let error = of_shared_names(length + 2, 1, false).parse().unwrap_err();
+    assert!(error.contains("does not end"), "{error}");
+    // Names that nobody asks for are not read: these are of 256 GiB.
+    assert_eq!(of_shared_names(4 << 20, 1 << 16, true).parse().unwrap().symbols().count(), 0);
+}
+
+#[test]
+fn a_program_that_is_only_run_needs_no_names() {
+    let elf = of_shared_names(4 << 20, 1 << 16, false);
+    let program = Program::load(&elf.bytes).unwrap();
+    assert_eq!((program.entry, program.symbols().count()), (Some(CODE), 0));
+    assert_eq!(program.segments, Elf::new().parse().unwrap().segments);
+    // What it lacks is missed all the same.
+    let mut elf = of_shared_names(100, 2, false);
+    let last = elf.bytes.len() - 24;
+    elf.put(last + 6, &[0, 0]);
+    let error = Program::load(&elf.bytes).unwrap_err().to_string();
+    assert!(error.contains("used and defined nowhere"), "{error}");
+}
+
+#[test]
+fn a_second_table_of_symbols_or_attributes_is_refused() {
+    for (kind, what) in [(2, "symbol tables"), (0x7000_0003, "sections of attributes")] {
+        let mut elf = Elf::new();
+        let place = elf.add(vec![0; 24]);
+        // In the place of the table of names, whose own place the symbols then have.
+        elf.section(2, kind, place, 2);
+        let error = elf.parse().unwrap_err();
+        assert!(error.contains(what), "{error}");
+    }
+    let mut elf = Elf::new();
+    let place = elf.add(attributes(&"rv64i2p1_".repeat(1000)));
+    elf.section(3, 0x7000_0003, place, 0);
+    assert!(elf.parse().unwrap_err().contains("over 4096 bytes"));
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(crate) use partitions::{
 pub(crate) use registers::{Ask, Doorbell, Given, Queues};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
 pub(crate) use scheduler::{Dpa, Numbers, Refused};
+#[cfg(test)]
+pub(crate) use state::MOST_TRANSLATED;
 pub(crate) use state::function_of;
 pub(crate) use turns::{Soon, Turn, Waker};
 pub(crate) use units::Units;

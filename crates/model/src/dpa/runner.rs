@@ -80,6 +80,8 @@ pub(super) struct Runner {
     pub start: Start,
     /// `None` before the first run, and while somebody gives it a turn.
     pub hart: Option<Box<Hart>>,
+    /// Bytes of what its hart had translated when it came back last.
+    pub translated: usize,
     pub state: RunnerState,
     /// Another event has come since its run began.
     pub again: bool,
@@ -114,6 +116,7 @@ impl Runner {
             slot,
             start,
             hart: None,
+            translated: 0,
             state: RunnerState::Idle,
             again: false,
             resumes: false,

@@ -133,7 +133,7 @@ impl Dpa {
         heap: u64,
         watchdog: u64,
     ) -> Result<(Ram, u64), Refused> {
-        let program = Program::parse(file).map_err(|error| Refused::Program(error.to_string()))?;
+        let program = Program::load(file).map_err(|error| Refused::Program(error.to_string()))?;
         if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
             let why = "it has thread-local variables, and tp is the thread's context here: keep \
                        them where the storage of the thread's metadata points";
@@ -257,6 +257,12 @@ impl Dpa {
         if let Some(process) = self.state().processes.get_mut(&process) {
             process.windows.remove(&id);
         }
+    }
+
+    /// Bytes of what harts have translated.
+    #[cfg(test)]
+    pub(crate) fn translated(&self) -> usize {
+        self.state().translated
     }
 
     /// How large it is.

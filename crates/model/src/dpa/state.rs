@@ -18,6 +18,10 @@ use super::units::{Ticket, Units};
 /// Bits of a process's serial number that count; those above are the function's number.
 const SERIAL_BITS: u32 = 40;
 
+/// Bytes that translated code may have in the host's memory, beside that of the harts that execute.
+/// A hart that finds no room translates anew in its next turn.
+pub(crate) const MOST_TRANSLATED: usize = 64 << 20;
+
 /// The number in the model of the function that a process is of, by its serial number.
 pub(crate) fn function_of(serial: u64) -> usize {
     (serial >> SERIAL_BITS) as usize
@@ -43,6 +47,9 @@ pub(super) struct State {
     pub(super) halted: bool,
     /// Bytes of all processes.
     pub(super) bytes: u64,
+    /// Bytes of what the harts of all runners have translated, but for what those that execute have
+    /// translated since they began to.
+    pub(super) translated: usize,
     /// Processes that have ended, of which nobody has been told.
     pub(super) ended: Vec<u32>,
     #[cfg(feature = "gdb")]
@@ -75,6 +82,7 @@ impl State {
             serials: 0,
             halted: false,
             bytes: 0,
+            translated: 0,
             ended: Vec::new(),
             #[cfg(feature = "gdb")]
             debugging: Default::default(),
@@ -225,6 +233,7 @@ impl State {
     }
 
     pub(super) fn forget(&mut self, id: RunnerId) {
+        self.release_hart(id);
         let Some(runner) = self.runners.remove(&id) else { return };
         self.stop(runner.serial);
         self.release(id);
@@ -235,6 +244,26 @@ impl State {
         // A core dump has the stacks that were in use when the process ended.
         if let Some(process) = self.processes.get_mut(&runner.process).filter(|it| !it.ends()) {
             process.slots[runner.slot] = false;
+        }
+    }
+
+    /// A hart comes back to its runner, with what it has translated if there is room for that.
+    pub(super) fn keep(&mut self, id: RunnerId, mut hart: Box<Hart>) {
+        self.release_hart(id);
+        let Some(runner) = self.runners.get_mut(&id) else { return };
+        if self.translated + hart.translated() > MOST_TRANSLATED {
+            hart.release();
+        }
+        runner.translated = hart.translated();
+        self.translated += runner.translated;
+        runner.hart = Some(hart);
+    }
+
+    /// A runner lets its hart go.
+    fn release_hart(&mut self, id: RunnerId) {
+        if let Some(runner) = self.runners.get_mut(&id) {
+            runner.hart = None;
+            self.translated -= std::mem::take(&mut runner.translated);
         }
     }
 
@@ -265,9 +294,10 @@ impl State {
             End::Return(_) | End::Reschedule | End::Yield => RunnerState::Idle,
         };
         let waits = runner.state == RunnerState::Waiting;
-        // The next run goes on in this hart, with what it has translated.
+        // The next run goes on in this hart.
         let spare = Box::new(Hart::new(turn.hart.space().clone()));
-        runner.hart = Some(std::mem::replace(&mut turn.hart, spare));
+        let hart = std::mem::replace(&mut turn.hart, spare);
+        self.keep(turn.id, hart);
         if let Some(process) = self.processes.get_mut(&process) {
             process.state.instructions += took;
         }
@@ -320,8 +350,8 @@ impl State {
             self.runners.iter().filter(|(id, it)| it.process == process && **id != handler);
         for id in others.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.release(id);
+            self.release_hart(id);
             if let Some(runner) = self.runners.get_mut(&id) {
-                runner.hart = None;
                 if runner.state != RunnerState::Finished {
                     // It ends with the process: until then, a call has no result.
                     runner.state = RunnerState::Waiting;
@@ -360,9 +390,9 @@ impl State {
         let runners = self.runners.iter().filter(|(_, runner)| runner.process == number);
         for id in runners.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.release(id);
+            self.release_hart(id);
             if let Some(runner) = self.runners.get_mut(&id) {
                 runner.state = RunnerState::Finished;
-                runner.hart = None;
                 let serial = runner.serial;
                 self.stop(serial);
             }

@@ -69,9 +69,23 @@ impl Turn {
     }
 
     /// The hart, for a debugger.
-    #[cfg(feature = "gdb")]
+    #[cfg(any(test, feature = "gdb"))]
     pub(crate) fn hart(&mut self) -> &mut Hart {
         &mut self.hart
+    }
+}
+
+/// A run that executes. If that panics, which is a mistake of the model's, nobody waits for it to
+/// stop.
+struct Failing<'d> {
+    dpa: &'d Dpa,
+    serial: u64,
+}
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.dpa.state().out.remove(&self.serial);
+        self.dpa.has_stopped();
     }
 }
 
@@ -132,7 +146,14 @@ impl Dpa {
     }
 
     /// The same, for so many instructions at most.
-    fn run_for(&self, mut turn: Turn, instructions: u64) -> Step {
+    fn run_for(&self, turn: Turn, instructions: u64) -> Step {
+        let failing = Failing { dpa: self, serial: turn.serial };
+        let step = self.step(turn, instructions);
+        std::mem::forget(failing);
+        step
+    }
+
+    fn step(&self, mut turn: Turn, instructions: u64) -> Step {
         let before = turn.hart.instructions();
         let exit = turn.hart.run(turn.left.min(instructions));
         // An exit costs, too, so that whoever only makes exits comes to an end.
@@ -335,10 +356,8 @@ impl Dpa {
         if state.of_turn(&turn).is_none() {
             return;
         }
-        if let Some(runner) = state.runners.get_mut(&turn.id) {
-            runner.hart = Some(turn.hart);
-            state.ready.push_back(turn.id);
-        }
+        state.keep(turn.id, turn.hart);
+        state.ready.push_back(turn.id);
         self.announce(&state);
     }
 }

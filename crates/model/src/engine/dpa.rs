@@ -6,6 +6,7 @@
 //! stepped mode a turn is a step.
 
 use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
 use verbless_prm::GeneralObjectType;
@@ -77,16 +78,32 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
             }
             let Some(turn) = dpa.turn() else { continue };
             worked = true;
-            let mut asked = dpa.run(turn);
-            while let Some((turn, ask)) = asked {
-                let Some(shared) = shared.upgrade() else { return };
-                asked = answer_shared(&shared, *id, dpa, turn, ask);
+            let given = catch_unwind(AssertUnwindSafe(|| give_turn(*id, dpa, turn, shared)));
+            match given {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(panic) => {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.fail();
+                    }
+                    resume_unwind(panic)
+                }
             }
         }
         if !worked && !waker.wait(seen) || shared.strong_count() == 0 {
             return;
         }
     }
+}
+
+/// Gives a run its turn; false: the model is gone.
+fn give_turn(id: usize, dpa: &Dpa, turn: Turn, shared: &Weak<SharedWorld>) -> bool {
+    let mut asked = dpa.run(turn);
+    while let Some((turn, ask)) = asked {
+        let Some(shared) = shared.upgrade() else { return false };
+        asked = answer_shared(&shared, id, dpa, turn, ask);
+    }
+    true
 }
 
 /// What came of a run that had asked for the device.

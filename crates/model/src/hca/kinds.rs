@@ -555,7 +555,11 @@ macro_rules! kinds {
                     number: |numbers, _| &mut numbers.dpa_core_dump,
                     owner: |it| it.uid,
                     made: [],
-                    refers: |it, to| { to(Kind::DpaProcess, it.context.process_id()) },
+                    refers: |it, to| {
+                        to(Kind::DpaProcess, it.context.process_id());
+                        // It is written while others have the function.
+                        to(Kind::Umem, it.context.umem_id());
+                    },
                     moving: [],
                     doorbell: [],
                     absent: NoSuchDpaCoreDump,

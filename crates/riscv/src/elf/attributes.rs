@@ -3,11 +3,17 @@
 
 use super::{Entry, Result, refused};
 
+/// Bytes of the architecture's name: those of a core with all extensions that there are have fewer.
+const MOST_ARCH: usize = 4096;
+
 /// Whether the core has each extension of the architecture that the attributes name. Attributes of
 /// another vendor, or in another version, are nobody's: they are passed over.
 pub(super) fn check(attributes: &[u8]) -> Result<()> {
     let Some((&b'A', rest)) = attributes.split_first() else { return Ok(()) };
     let Some(arch) = arch(rest) else { return Ok(()) };
+    if arch.len() > MOST_ARCH {
+        return refused(format!("the architecture in its attributes has over {MOST_ARCH} bytes"));
+    }
     let Some(list) = arch.strip_prefix("rv64") else {
         return refused(format!("it is for {arch}: compile it for rv64imac"));
     };

@@ -2,7 +2,7 @@
 //!
 //! A file comes from anywhere, so nothing in it is believed: what is refused is told by
 //! [`ElfError`], with what to do about it, and what is taken is bounded ([`MOST_MEMORY`],
-//! [`MOST_SYMBOLS`]). Only segments, symbols of functions and objects, the template of thread-local
+//! [`MOST_SYMBOLS`], [`MOST_NAMES`]). Only segments, symbols of functions and objects, the template of thread-local
 //! storage and the attribute that names the extensions are read.
 //!
 //! Sources: the System V ABI, chapters 4 and 5, and the RISC-V ELF psABI, version 1.0 ("Object
@@ -23,6 +23,11 @@ pub const MOST_MEMORY: u64 = 256 << 20;
 const MOST_HEADERS: usize = 1024;
 /// Symbols that a file may have.
 pub const MOST_SYMBOLS: usize = 1 << 20;
+/// Bytes that the name of a symbol may have.
+pub const MOST_NAME: usize = 64 << 10;
+/// Bytes that the names of a program's functions and objects may have together. Names may share
+/// bytes of the file.
+pub const MOST_NAMES: usize = 64 << 20;
 /// Where programs may be: below the half of the address space that no pointer of theirs reaches.
 const HIGHEST: u64 = 1 << 47;
 
@@ -121,6 +126,19 @@ impl Program {
     /// It is no static ELF file for RV64IMAC without floating point, it needs an extension that the
     /// core does not have, it contradicts itself, or it is too large.
     pub fn parse(file: &[u8]) -> Result<Self> {
+        Self::read(file, true)
+    }
+
+    /// Reads a file for running it: no [symbol](Self::symbol) is known by its name afterwards, and
+    /// the time that it takes is bounded by the length of the file.
+    ///
+    /// # Errors
+    /// As for [`Program::parse`].
+    pub fn load(file: &[u8]) -> Result<Self> {
+        Self::read(file, false)
+    }
+
+    fn read(file: &[u8], with_names: bool) -> Result<Self> {
         let file = File(file);
         let header = Header::read(file)?;
         let segments = segments(file, &header)?;
@@ -139,7 +157,7 @@ impl Program {
         {
             return refused("the template of thread-local storage is in no segment");
         }
-        let symbols = symbols(file, &header, &segments)?;
+        let symbols = symbols(file, &header, &segments, with_names)?;
         Ok(Self { entry, segments, tls, symbols })
     }
 
@@ -367,40 +385,45 @@ fn tls(file: File<'_>, header: &Header<'_>) -> Result<Option<Tls>> {
     Ok(Some(Tls { address: entry.long(16), initial, length, alignment }))
 }
 
-/// Functions and objects that can be named from outside, and whether the core has what the
-/// attributes say is needed.
+/// Functions and objects that can be named from outside, if `with_names`, and whether the core has
+/// what the attributes say is needed.
 fn symbols(
     file: File<'_>,
     header: &Header<'_>,
     segments: &[Segment],
+    with_names: bool,
 ) -> Result<BTreeMap<String, Symbol>> {
     const SYMBOLS: u32 = 2;
     const ATTRIBUTES: u32 = 0x7000_0003;
-    let mut found = BTreeMap::new();
-    for section in &header.sections {
-        let content = |what| file.bytes(section.long(24), section.long(32), what);
-        match section.word(4) {
-            SYMBOLS => {
-                let names = header.sections.get(section.word(40) as usize);
-                let Some(names) = names else {
-                    return refused("the symbol table names a section that is not there");
-                };
-                let names = file.bytes(names.long(24), names.long(32), "the symbols' names")?;
-                read_symbols(content("the symbol table")?, names, segments, &mut found)?;
-            }
-            ATTRIBUTES => attributes::check(content("the attributes")?)?,
-            _ => {}
-        }
+    let content = |section: &Entry<'_>, what| file.bytes(section.long(24), section.long(32), what);
+    if let Some(section) = only(header, ATTRIBUTES, "sections of attributes")? {
+        attributes::check(content(section, "the attributes")?)?;
     }
-    Ok(found)
+    let Some(section) = only(header, SYMBOLS, "symbol tables")? else {
+        return Ok(BTreeMap::new());
+    };
+    let Some(names) = header.sections.get(section.word(40) as usize) else {
+        return refused("the symbol table names a section that is not there");
+    };
+    let names = content(names, "the symbols' names")?;
+    read_symbols(content(section, "the symbol table")?, names, segments, with_names)
+}
+
+/// The section of a type, of which linkers write one at most.
+fn only<'h, 'f>(header: &'h Header<'f>, kind: u32, what: &str) -> Result<Option<&'h Entry<'f>>> {
+    let mut found = header.sections.iter().filter(|section| section.word(4) == kind);
+    match (found.next(), found.next()) {
+        (first, None) => Ok(first),
+        _ => refused(format!("it has several {what}: link it anew")),
+    }
 }
 
 fn read_symbols(
     table: &[u8],
     names: &[u8],
     segments: &[Segment],
-    found: &mut BTreeMap<String, Symbol>,
-) -> Result<()> {
+    with_names: bool,
+) -> Result<BTreeMap<String, Symbol>> {
     /// Bytes of an entry.
     const SIZE: usize = 24;
     const LOCAL: u8 = 0;
@@ -408,37 +431,53 @@ fn read_symbols(
     if table.len() / SIZE > MOST_SYMBOLS {
         return refused(format!("it has more than {MOST_SYMBOLS} symbols: strip it"));
     }
+    let (mut found, mut kept) = (BTreeMap::new(), 0);
     for entry in table.chunks_exact(SIZE).map(Entry) {
         let (kind, binding) = (entry.0[4] & 0xf, entry.0[4] >> 4);
-        let name = name(names, entry.word(0))?;
-        if name.is_empty() || binding == LOCAL {
+        // Offset 0 of a table of names is the empty one.
+        if binding == LOCAL || entry.word(0) == 0 {
             continue;
         }
         if entry.half(6) == 0 {
             if binding == WEAK {
                 continue;
             }
+            let name: String = name(names, entry.word(0))?.chars().take(200).collect();
             return refused(format!("{name:?} is used and defined nowhere: link what defines it"));
         }
         let (address, length) = (entry.long(8), entry.long(16));
         // 0: no type, as labels of assembly have it; 1: an object; 2: a function.
-        if kind > 2 {
+        if !with_names || kind > 2 {
             continue;
         }
-        let within = segments.iter().find(|it| it.holds(address, length));
+        let behind = segments.partition_point(|segment| segment.address <= address);
+        let within = segments[..behind].last().filter(|segment| segment.holds(address, length));
         // The linker's own are at the end of what they are about, or in nothing.
         let Some(segment) = within else { continue };
+        let name = name(names, entry.word(0))?;
+        if name.is_empty() {
+            continue;
+        }
+        kept += name.len();
+        if kept > MOST_NAMES {
+            return refused(format!("its names have more than {MOST_NAMES} bytes: strip it"));
+        }
         let function = kind != 1 && segment.permissions.execute;
         found.insert(name.to_owned(), Symbol { address, length, function });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// A name of a string table.
 fn name(names: &[u8], at: u32) -> Result<&str> {
-    let name = names.get(at as usize..).and_then(|rest| rest.split(|&byte| byte == 0).next());
-    match name.map(std::str::from_utf8) {
-        Some(Ok(name)) => Ok(name),
-        _ => refused("a symbol's name is outside the table of names, or no UTF-8"),
+    let rest = names.get(at as usize..).unwrap_or_default();
+    let Some(length) = rest.iter().take(MOST_NAME + 1).position(|&byte| byte == 0) else {
+        return refused(format!(
+            "a symbol's name does not end within its table, or within {MOST_NAME} bytes"
+        ));
+    };
+    match std::str::from_utf8(&rest[..length]) {
+        Ok(name) => Ok(name),
+        Err(_) => refused("a symbol's name is no UTF-8"),
     }
 }

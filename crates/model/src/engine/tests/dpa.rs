@@ -1,9 +1,16 @@
 //! For how long a run of the DPA has its function.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use verbless_riscv::{AddressSpace, Device, Region};
 
 use super::rig::{PD, Rig};
-use crate::dpa::{Ask, Dpa, PIECE, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS, WINDOWS};
+use crate::dpa::{
+    Ask, Dpa, MOST_TRANSLATED, PIECE, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS, WINDOWS,
+};
 use crate::engine::dpa::{ACCESS, HOLD, Hold, Served, reach_all};
 use crate::hca::objects::{Klm, Translation};
 
@@ -18,6 +25,12 @@ const HEAD: usize = 64 + 56;
 
 /// An ELF file with that program.
 fn file() -> Vec<u8> {
+    let words = PROGRAM.iter();
+    file_of(&words.flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
+}
+
+/// An ELF file with this code.
+fn file_of(code: &[u8]) -> Vec<u8> {
     let mut file = vec![0; HEAD];
     let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"\x7fELF\x02\x01\x01");
@@ -25,11 +38,11 @@ fn file() -> Vec<u8> {
     put(32, &64_u64.to_le_bytes());
     put(52, &[64, 0, 56, 0, 1, 0, 64]);
     put(64, &[1, 0, 0, 0, 5]);
-    let bytes = size_of_val(&PROGRAM) as u64;
+    let bytes = code.len() as u64;
     for (at, word) in [(72, HEAD as u64), (80, CODE), (96, bytes), (104, bytes), (112, 1)] {
         put(at, &word.to_le_bytes());
     }
-    file.extend(PROGRAM.iter().flat_map(|word| word.to_le_bytes()));
+    file.extend(code);
     file
 }
 
@@ -84,6 +97,72 @@ fn a_core_dump_is_read_in_pieces_of_any_size_and_leaves_out_the_zeros_at_a_regio
     heap.write(0, b"changed");
     dump.read(0, &mut parts);
     assert!(parts.windows(7).any(|bytes| bytes == b"changed"));
+}
+
+/// Memory of a mistake.
+struct Mistake;
+
+impl Device for Mistake {
+    fn load(&self, _: u64, _: u64) -> Result<u64, verbless_riscv::Refused> {
+        panic!("a mistake of the model's")
+    }
+
+    fn store(&self, _: u64, _: u64, _: u64) -> Result<(), verbless_riscv::Refused> {
+        panic!("a mistake of the model's")
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_run_that_panicked() {
+    let rig = Rig::new();
+    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    dpa.create(1, &file(), 0, 0).expect("a process");
+    let start = Start { entry: CODE, ..Start::default() };
+    dpa.add(RunnerId::Call(1), 1, start).expect("a call");
+    let mut turn = dpa.turn().expect("its turn");
+    // Its first access is to address 0.
+    let code = turn.hart().space().region(CODE).expect("the code").clone();
+    let space = AddressSpace::new([code, Region::device(0, 4096, Arc::new(Mistake))]);
+    turn.hart().set_space(Arc::new(space.expect("they lie apart")));
+    let run = catch_unwind(AssertUnwindSafe(|| dpa.run(turn).is_some()));
+    assert!(run.is_err(), "it executed");
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        dpa.halt();
+        tell.send(())
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(()), "it is waited for");
+}
+
+/// Jumps over jumps: each is a block of its own.
+#[test]
+fn what_harts_have_translated_is_bounded_together() {
+    const JUMPS: usize = 1 << 16;
+    let mut code = [0x09, 0xa0].repeat(JUMPS);
+    // Then for good: j -2.
+    code.extend([0xfd, 0xbf]);
+    let rig = Rig::new();
+    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    dpa.create(1, &file_of(&code), 0, 0).expect("a process");
+    let calls = 64;
+    for call in 0..calls {
+        dpa.add(RunnerId::Call(call), 1, Start { entry: CODE, ..Start::default() })
+            .expect("a call");
+    }
+    let mut most = 0;
+    for _ in 0..4 * calls {
+        let turn = dpa.turn().expect("all go on");
+        assert!(dpa.run(turn).is_none(), "it asks for nothing");
+        most = most.max(dpa.translated());
+    }
+    let each = JUMPS * size_of::<[u64; 5]>();
+    assert!(most > each, "{most} bytes: they translate");
+    assert!(most <= MOST_TRANSLATED, "{most} bytes of {MOST_TRANSLATED}");
+    assert!(calls as usize * each > MOST_TRANSLATED, "all together would have more");
+    for call in 0..calls {
+        dpa.take_away(RunnerId::Call(call));
+    }
+    assert_eq!(dpa.translated(), 0);
 }
 
 #[test]

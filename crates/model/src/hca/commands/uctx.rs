@@ -37,13 +37,14 @@ pub(super) fn destroy(
         return Err(Refusal::NoSuchUid);
     }
     call.hca_mut().remove_held(|owner| owner == uid);
-    units::remove_groups(call.hca(), uid);
+    units::remove_groups(call.hca(), Some(uid));
     call.destroy(kind::Uctx, uid)
 }
 
-/// Destroys every object of a function.
+/// Destroys every object of a function, and what its contexts had.
 pub(super) fn destroy_all(hca: &mut Hca) {
     hca.remove_held(|_| true);
+    units::remove_groups(hca, None);
     // There is no need to look for each queue.
     hca.effects.clear();
     hca.effects.push(Effect::AllForgotten);

@@ -91,11 +91,11 @@ fn change(dpa: &Dpa, each: impl FnOnce(u16, &mut Sharing) -> Result<(), Refused>
     result.map_err(|Refused(refusal)| refusal)
 }
 
-/// The groups of a user context go with it.
-pub(super) fn remove_groups(hca: &Hca, uid: Uid) {
+/// The groups of a user context go with it, or those of all.
+pub(crate) fn remove_groups(hca: &Hca, uid: Option<Uid>) {
     if let Some(dpa) = &hca.dpa {
         let (units, function) = dpa.shares();
-        units.with(|sharing| sharing.remove_groups(function, Some(uid)));
+        units.with(|sharing| sharing.remove_groups(function, uid));
     }
 }
 

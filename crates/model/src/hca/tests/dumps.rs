@@ -2,8 +2,8 @@
 //! and of one that cannot be written.
 
 use verbless_prm::{
-    CommandInput, CommandStatus, CreateGeneralObjectIn, DestroyUctxIn, DpaCoreDump, DpaProcess,
-    GeneralObjectType,
+    CommandInput, CommandStatus, CreateGeneralObjectIn, DestroyGeneralObjectIn, DestroyUctxIn,
+    DestroyUmemIn, DpaCoreDump, DpaProcess, GeneralObjectType,
 };
 
 use super::rig::{Rig, UMEM, User, program};
@@ -52,6 +52,24 @@ fn a_context_may_end_while_a_core_dump_of_its_process_is_written() {
     assert_eq!(output[0], CommandStatus::BAD_RES.0);
     assert_eq!(rig.counts().dpa_core_dumps, 0);
     process(&mut rig, other);
+}
+
+#[test]
+fn memory_that_a_core_dump_goes_to_is_there_until_the_dump_is_destroyed() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let process = process(&mut rig, user);
+    let umem = rig.umem(user.uid, 0, true).unwrap();
+    let short = *dump(process, user).set_umem_id(umem).set_dump_bytes(8);
+    let dump = rig.general(user.uid, GeneralObjectType::DPA_CORE_DUMP, &short).unwrap();
+    let destroy_umem = |rig: &mut Rig| {
+        rig.send::<DestroyUmemIn>(user.uid, |input| _ = input.set_umem_id(umem)).map(drop)
+    };
+    assert_eq!(destroy_umem(&mut rig), Err(Refusal::UmemInUse));
+    let kind = GeneralObjectType::DPA_CORE_DUMP.0;
+    rig.call::<DestroyGeneralObjectIn>(user.uid, kind, &[], 0, |input| _ = input.set_obj_id(dump))
+        .unwrap();
+    assert_eq!(destroy_umem(&mut rig), Ok(()));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use verbless_prm::dump::{Dumped, parse_log, write_command};
 use crate::vm::fetch::{self, Kernel, LIBRARIES};
 use crate::vm::program;
 use crate::vm::series::{Selection, Series, Sort};
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// Options of `cargo xtask capture`.
 #[derive(clap::Args, Debug)]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::outcome::Outcome;
 use crate::run::{Checks, both_of, model, on_the_path, target};
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// Programs, and the Debian packages that have them.
 const NEEDED: [(&str, &str); 8] = [

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::Result;
+use crate::workspace::Result;
 
 /// A private apt state for some suites of the Debian archive.
 pub(crate) struct Debian {

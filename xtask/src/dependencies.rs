@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::Result;
+use crate::workspace::Result;
 
 /// Directories of a package whose sources may use its dependencies.
 const SOURCES: [&str; 1] = ["src"];
@@ -66,7 +66,7 @@ fn compiled(package: &str, features: &str) -> Result<BTreeSet<String>> {
     let output = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--no-dedupe"])
         .args(["--package", package, "--features", features, "--format", "{p}"])
-        .current_dir(crate::workspace_root())
+        .current_dir(crate::workspace::workspace_root())
         .output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_dependency_of_the_workspace_has_a_user() {
-        assert_eq!(unused(crate::workspace_root()).unwrap(), Vec::<String>::new());
+        assert_eq!(unused(crate::workspace::workspace_root()).unwrap(), Vec::<String>::new());
     }
 
     /// The kernel's part depends on the device, so this is both.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 const TARGET: &str = "riscv64imac-unknown-none-elf";
 const PROGRAM: &str = "crates/ring/tests/device";

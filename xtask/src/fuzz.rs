@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// How everything that is fuzzed is compiled. libFuzzer sees which edges were taken by counters and
 /// a table of their addresses, and what was compared; the address sanitizer sees the rest.
@@ -214,7 +214,7 @@ fn build(targets: &[&Target]) -> Result<Vec<PathBuf>> {
     if let Some(why) = obstacle() {
         return Err(why.into());
     }
-    let (host, output) = (crate::test::host()?, directory("build"));
+    let (host, output) = (crate::commands::host()?, directory("build"));
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     // With a target named, the flags do not reach build scripts. The sanitizer's is one of those
     // that a stable compiler takes only when it is told to.

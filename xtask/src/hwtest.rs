@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// Options of `cargo xtask hwtest`; `--help` shows those of the program.
 #[derive(clap::Args, Debug)]

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::Result;
+use crate::workspace::Result;
 
 /// Columns of a line, which are characters, of Rust and of Markdown.
 const WIDTH: usize = 100;
@@ -90,6 +90,6 @@ mod tests {
 
     #[test]
     fn no_line_of_the_workspace_is_too_long() {
-        assert_eq!(too_long(crate::workspace_root()).unwrap(), Vec::<String>::new());
+        assert_eq!(too_long(crate::workspace::workspace_root()).unwrap(), Vec::<String>::new());
     }
 }

@@ -3,7 +3,6 @@
 //! A task that needs the driver or the model is a program of its own that this one starts, so that
 //! `cargo xtask prm` builds in seconds and works while the rest of the tree does not compile.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -11,6 +10,7 @@ use clap::Parser;
 mod bench;
 mod capture;
 mod clients;
+mod commands;
 mod debian;
 mod dependencies;
 mod device;
@@ -28,9 +28,7 @@ mod sandbox;
 mod steps;
 mod test;
 mod vm;
-
-/// What a task returns: nothing, or an error that is shown to the user as it is.
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+mod workspace;
 
 /// The project's tasks.
 #[derive(Parser)]
@@ -58,11 +56,6 @@ enum Task {
     /// Records what Linux's mlx5_ib and rdma-core send in a guest, as evidence for the tests that
     /// compare it with ours.
     Capture(capture::Options),
-}
-
-/// The root of the workspace.
-fn workspace_root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 fn main() -> ExitCode {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Result;
+use crate::workspace::Result;
 
 /// The list of skips that are right everywhere, by step, as this program was built with it.
 const LIST: &str = include_str!("../expected-skips.toml");
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn every_expected_skip_names_a_step_and_a_test_or_sandbox_that_exist() {
-        let file = crate::workspace_root().join("crates/model-host/tests/preflight.rs");
+        let file = crate::workspace::workspace_root().join("crates/model-host/tests/preflight.rs");
         let tests = std::fs::read_to_string(file).unwrap();
         for (step, name) in ExpectedSkips::read().unwrap().entries() {
             assert!(crate::test::is_step(step), "there is no step {step:?}");

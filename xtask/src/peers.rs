@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::outcome::Outcome;
 use crate::run::{Checks, model, on_the_path, program, target};
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// Compiles the program on libibverbs; where it lies, or why it cannot be had.
 fn rdma_peer() -> Result<std::result::Result<PathBuf, String>> {

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::debian::Debian;
 use crate::outcome::Outcome;
 use crate::run::model;
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// The release whose tests the list of skips is about.
 const RELEASE: &str = "44.";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::outcome::Outcome;
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// Programs without which there is nothing to run.
 const NEEDED: [&str; 2] = ["ibv_devinfo", "ib_write_bw"];
@@ -111,12 +111,12 @@ pub(crate) fn process() -> Result<Outcome> {
         let mut command = Command::new(&model);
         command.args(["run", "--devices", "2", "--link", link, "--"]).arg(&process);
         command.args(["--device", "mlx5_0", "--expect", "process run"]);
-        let counts = crate::test::count(command)?;
+        let counts = crate::commands::count(command)?;
         (passed, failed) = (passed + counts.passed, failed + counts.failed);
-        let counts = crate::test::count(lossy_process(&model, &process, link))?;
+        let counts = crate::commands::count(lossy_process(&model, &process, link))?;
         (passed, failed) = (passed + counts.passed, failed + counts.failed);
     }
-    let counts = crate::test::count(on_both_sides(&model, &process))?;
+    let counts = crate::commands::count(on_both_sides(&model, &process))?;
     (passed, failed) = (passed + counts.passed, failed + counts.failed);
     let kv = program("examples/kv")?;
     let mut checks = Checks::default();
@@ -241,7 +241,7 @@ fn lossy_process(model: &Path, process: &Path, link: &str) -> Command {
     let script = script.replace("seen", &format!("target/{name}.txt"));
     let mut command = Command::new(model);
     command.args(["run", "--name", &name, "--devices", "2", "--link", link, "--faults", PLAN]);
-    command.args(["--", "sh", "-c", &script]).current_dir(crate::workspace_root());
+    command.args(["--", "sh", "-c", &script]).current_dir(crate::workspace::workspace_root());
     command
 }
 

@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::Result;
 use crate::outcome::{Outcome, Skip};
 use crate::run::{model, on_the_path};
+use crate::workspace::Result;
 
 /// Without it there is no such step.
 const NEEDED: &str = "bwrap";

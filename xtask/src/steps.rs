@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::vm::child::Signals;
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// How a step ended, in its last words.
 #[derive(Debug, PartialEq)]

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::process::Command;
 
 use verbless::model::{InProcess, Model, Profile};
@@ -13,6 +14,11 @@ use support::{file, function};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+/// The test of this thread.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_string()
+}
+
 /// What a program prints; `None`, and why, if this machine does not have it.
 fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     match Command::new(program).args(arguments).output() {
@@ -21,7 +27,9 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
             Some(String::from_utf8_lossy(&text).into_owned())
         }
         Err(error) => {
-            eprintln!("skipped: {program}: {error}");
+            let line = format!("skipped: {}: {program}: {error}\n", test_name());
+            // What `eprintln!` says would be kept back of a test that passes.
+            std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
             None
         }
     }

@@ -159,15 +159,16 @@ fn a_program_that_may_have_few_descriptors_finds_devices_too() {
     let python = "import os, stat\n\
         assert stat.S_ISCHR(os.fstat(os.open('/dev/infiniband/uverbs0', os.O_RDWR)).st_mode)";
     let script = "ulimit -n 64; exec \"$0\" -v run -- python3 -c \"$1\"";
-    if Command::new("python3").arg("--version").output().is_ok() {
-        let output = Command::new("sh").args(["-c", script, BINARY, python]).output();
-        let output = output.expect("it runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let script = script.replace("64", "40");
-        let output = Command::new("sh").args(["-c", &script, BINARY, python]).output();
-        let text = output.expect("it runs").stderr;
-        assert!(String::from_utf8_lossy(&text).contains("ulimit -n"), "what was wrong is said");
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skipped("there is no python3 here");
     }
+    let output = Command::new("sh").args(["-c", script, BINARY, python]).output();
+    let output = output.expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let script = script.replace("64", "40");
+    let output = Command::new("sh").args(["-c", &script, BINARY, python]).output();
+    let text = output.expect("it runs").stderr;
+    assert!(String::from_utf8_lossy(&text).contains("ulimit -n"), "what was wrong is said");
 }
 
 #[test]

@@ -233,8 +233,8 @@ impl SharedWorld {
         resume_unwind(panic)
     }
 
-    /// A program of the DPA could not be executed, which is a mistake of the model's: every device is
-    /// dead from now on.
+    /// A program of the DPA could not be executed, which is a mistake of the model's: every device
+    /// is dead from now on.
     pub(crate) fn fail(&self) {
         tracing::error!(
             "the model has failed at executing a program of the DPA, which is a mistake of its \

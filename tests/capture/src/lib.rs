@@ -17,9 +17,9 @@ pub mod memory;
 pub mod ours;
 pub mod recording;
 pub mod requests;
+mod result;
 pub mod scenario;
 pub mod theirs;
 pub mod verbs;
 
-/// What everything here returns: an error is for people.
-pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub use result::Result;

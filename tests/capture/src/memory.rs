@@ -58,7 +58,7 @@ impl Pages {
         offset: usize,
         length: usize,
         access: KeyAccess,
-    ) -> crate::Result<Region> {
+    ) -> crate::result::Result<Region> {
         if offset.checked_add(length).is_none_or(|end| end > self.len()) {
             return Err("the part passes the end of its pages".into());
         }

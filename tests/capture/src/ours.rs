@@ -13,8 +13,9 @@ use verbless_queue::{Domain, Rc, Uc, Ud};
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
+use crate::result::Result;
 use crate::scenario::{Access, Case, Cq, Mr, QpCase, Route, Srq, Step};
-use crate::{Result, mark, scenario};
+use crate::{mark, scenario};
 
 /// The name of our side in a recording.
 pub const SIDE: &str = "ours";

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use verbless_prm::CommandInfo;
 use verbless_prm::dump::parse_log;
 
-use crate::{Result, mark};
+use crate::mark;
+use crate::result::Result;
 
 /// A command as the device got it and answered it.
 #[derive(Debug, Clone)]

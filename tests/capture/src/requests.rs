@@ -9,8 +9,8 @@ use verbless_prm::{
     Rst2initQpIn, ServiceType,
 };
 
-use crate::Result;
 use crate::memory::Pages;
+use crate::result::Result;
 use crate::verbs::Verbs;
 
 const PAGE: usize = 4096;

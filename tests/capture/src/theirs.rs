@@ -2,9 +2,10 @@
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
+use crate::result::Result;
 use crate::scenario::{Case, Cq, Mr, QpCase, Step};
 use crate::verbs::{AddressHandle, Capabilities, Context, QpAttributes, Verbs, mask};
-use crate::{Result, mark, scenario};
+use crate::{mark, scenario};
 use verbless_prm::ServiceType;
 
 /// The name of their side in a recording.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid;
 use verbless_conformance::Stop;
 
-use crate::On;
+use crate::on::On;
 
 /// The agent may start after the director.
 const START: Duration = Duration::from_secs(20);

@@ -14,10 +14,10 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use verbless_conformance::{Lab, Outcome, Stop, ensure};
 
-use crate::On;
 use crate::case::{By, Case, Side};
 use crate::channel::{Channel, PATIENCE, Said, Told};
 use crate::files::Files;
+use crate::on::On;
 use crate::role::Role;
 
 /// After so long, or a second for each life, a case counts as hung.

@@ -7,26 +7,29 @@
 //!
 //! - `case`: what a case is: its roles, where one of them is killed, and which fault happens when.
 //! - `channel`: what roles and their director say to each other, always with an end to waiting.
-//! - `role`: what a role can do.
+//! - `role`: what a role can do; `alone`: one in a process of its own; `on`: the devices.
 //! - `files`: the device files of a role, which end with it.
 //! - `director`: starts roles, carries messages between them, kills, and judges.
 //! - `cases`: the cases.
 
 mod agent;
+mod alone;
 mod case;
 mod cases;
 mod channel;
 mod director;
 mod files;
+mod on;
 mod role;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use verbless_conformance::{Choice, Lab, Outcome, Row, Run, Stop, unexpected_skips};
+use clap::{Parser, Subcommand};
+use verbless_conformance::{Outcome, Row, Run, Stop, unexpected_skips};
 
 use case::{Case, Side};
+use on::On;
 
 /// Runs cases of two programs on an mlx5 device, or on the model where there is none.
 #[derive(Parser)]
@@ -52,28 +55,6 @@ struct Options {
     role: Option<Task>,
 }
 
-/// What the roles use.
-#[derive(Args, Clone)]
-struct On {
-    /// `auto`, `model`, or the name of the first role's device (mlx5_0).
-    #[arg(long, default_value = "auto", global = true)]
-    device: String,
-    /// The second role's device: `auto`, `none` (the first one's port loops back), or a name.
-    #[arg(long, default_value = "auto", global = true)]
-    peer: String,
-    /// The model's profile.
-    #[arg(long, default_value = "connectx6dx", global = true)]
-    profile: String,
-    /// The model's port type: infiniband or ethernet; the profile's own if not given.
-    #[arg(long, global = true)]
-    link: Option<String>,
-    /// What goes wrong on the model's links: a file as docs/faults.md describes it. In this
-    /// process, a run of all cases fails if something that the file asks for happened to no frame;
-    /// under `verbless-model run --faults FILE` it says only that links lose what cases send.
-    #[arg(long, value_name = "FILE")]
-    faults: Option<PathBuf>,
-}
-
 #[derive(Subcommand)]
 enum Task {
     /// One role of a case; its director is on standard input.
@@ -87,7 +68,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let result = match &options.role {
         Some(Task::Role { case, side, life }) => {
-            role::in_this_process(&options.on, case, *side, *life)
+            alone::in_this_process(&options.on, case, *side, *life)
         }
         Some(Task::Agent { socket }) => agent::run(&options.on, socket),
         None => all(&options),
@@ -99,24 +80,6 @@ fn main() -> ExitCode {
             eprintln!("error: {what}");
             ExitCode::from(2)
         }
-    }
-}
-
-impl On {
-    fn lab(&self) -> Result<Lab, Stop> {
-        let On { device, peer, profile, link, faults } = self.clone();
-        let lab = Lab::open(&Choice {
-            device,
-            peer,
-            profile,
-            link,
-            between: None,
-            packets: false,
-            both_ways: false,
-            faults,
-            destructive: false,
-        })?;
-        Ok(if lab.is_private() { lab } else { lab.with_two_processes() })
     }
 }
 

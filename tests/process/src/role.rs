@@ -2,8 +2,6 @@
 //! killed.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 
 use nix::sys::signal::{Signal, raise};
 use verbless_command::Device;
@@ -12,9 +10,8 @@ use verbless_devx::DeviceInfo;
 use verbless_doca::{Dev, DevInfo};
 
 use crate::case::Side;
-use crate::channel::{Channel, PATIENCE, Said, Told};
+use crate::channel::{Channel, Said, Told};
 use crate::files::Files;
-use crate::{On, cases};
 
 /// What became of waiting for the other role.
 #[derive(Debug, PartialEq, Eq)]
@@ -136,15 +133,4 @@ impl<'a> Role<'a> {
         }
         self.channel.say(&Said::Done(result))
     }
-}
-
-/// Plays a role in this process, whose director is on standard input.
-pub(crate) fn in_this_process(on: &On, name: &str, side: Side, life: u32) -> Result<bool, Stop> {
-    let case = cases::all().into_iter().find(|case| case.name == name);
-    let case = case.ok_or_else(|| Stop::fail(format!("there is no case {name}")))?;
-    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let lab = on.lab()?;
-    let channel = Channel::new(stream, Some(PATIENCE))?;
-    Role::new(&lab, side, life, channel, Files::default()).play(case.act(side))?;
-    Ok(true)
 }

@@ -7,7 +7,7 @@ use verbless::prelude::*;
 use verbless::queue::service::Service;
 use verbless::queue::wr::WorkRequest;
 
-use crate::Result;
+use crate::job::Result;
 
 /// How long a completion may be waited for: longer than all repetitions of a request take.
 const PATIENCE: Duration = Duration::from_secs(20);

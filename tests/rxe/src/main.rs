@@ -13,6 +13,7 @@
 //! - `random`: whether bytes are those that perftest fills its memory with.
 
 mod end;
+mod job;
 mod perftest;
 mod pingpong;
 mod program;
@@ -30,12 +31,11 @@ use verbless::model::{FaultPlan, InProcess, Link, Model, Neighbour, Profile, Tra
 use verbless::prelude::*;
 use verbless::queue::{Rc, Uc};
 
+use job::{Job, Result, Server};
 use program::{Kind, Program};
 
 /// 0.27 s to a timeout: an emulated peer may be silent for half a second.
 const ACK_TIMEOUT: u8 = 16;
-
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Serves rdma-core's pingpongs and perftest's programs, which run on a device outside.
 #[derive(Parser)]
@@ -79,19 +79,6 @@ fn main() -> ExitCode {
         }
     }
 }
-
-/// A program to serve.
-struct Job<'a> {
-    domain: &'a Domain,
-    listener: TcpListener,
-    program: &'a Program,
-    options: ConnectOptions,
-    /// Frames are lost.
-    lossy: bool,
-}
-
-/// What stays when a program has been served.
-type Server = Box<dyn std::any::Any>;
 
 fn serve(options: &Options) -> Result {
     let card = Profile::load("connectx6dx")?.with_link(Link::Ethernet);

@@ -9,10 +9,10 @@ use verbless::prelude::*;
 use verbless::queue::{Rc, Rkey};
 
 use crate::end::{End, peer};
+use crate::job::{Job, Result, Server};
 use crate::program::{Program, Verb};
 use crate::random::departure;
 use crate::stream::{Keys, PingpongPeer, Report, Stream};
-use crate::{Job, Result, Server};
 
 /// Of an atomic.
 const WORD: usize = 8;

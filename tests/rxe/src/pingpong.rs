@@ -8,9 +8,9 @@ use verbless::queue::service::{Connected, Service};
 use verbless::queue::{DatagramOptions, QKey, Ud};
 
 use crate::end::{End, peer};
+use crate::job::{Job, Result, Server};
 use crate::program::{Kind, Program};
 use crate::stream::{PingpongPeer, Stream};
-use crate::{Job, Result, Server};
 
 /// Receives that are posted; the client has one message on its way.
 const RECEIVES: usize = 8;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbless::prelude::PeerAddress;
 
-use crate::Result;
+use crate::job::Result;
 
 /// How long the client may be silent: so long as it sends and receives, and repeats what is lost.
 const PATIENCE: Duration = Duration::from_secs(60);

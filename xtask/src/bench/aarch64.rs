@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::commonest;
-use crate::{Result, workspace_root};
+use super::tally::commonest;
+use crate::workspace::{Result, workspace_root};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 

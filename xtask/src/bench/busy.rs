@@ -4,8 +4,8 @@
 use std::process::Stdio;
 
 use super::speed::{priority, urgent};
-use super::{Tally, number_behind};
-use crate::Result;
+use super::tally::{Tally, number_behind};
+use crate::workspace::Result;
 
 /// A number that the example prints, and its limit.
 struct Row {

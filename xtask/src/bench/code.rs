@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use super::{Tally, commonest};
-use crate::Result;
+use super::tally::{Tally, commonest};
+use crate::workspace::Result;
 
 /// The functions of the benchmark that are an operation each.
 const ROOTS: &[&str] = &[

@@ -6,8 +6,9 @@
 
 use std::path::Path;
 
-use super::{Tally, build, number_behind, speed};
-use crate::Result;
+use super::speed;
+use super::tally::{Tally, build, number_behind};
+use crate::workspace::Result;
 
 /// A copy that must reach this share of `memcpy`'s rate.
 struct Row {

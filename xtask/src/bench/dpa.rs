@@ -4,8 +4,9 @@
 //! The best of several rounds counts, and a row ends once its bound is reached, as in
 //! [`speed`].
 
-use super::{Tally, build, number_behind, speed};
-use crate::Result;
+use super::speed;
+use super::tally::{Tally, build, number_behind};
+use crate::workspace::Result;
 
 /// Millions of instructions a second that each program must reach.
 const BOUND: f64 = 150.0;

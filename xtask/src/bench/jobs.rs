@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Tally, build, number_behind};
-use crate::Result;
+use super::tally::{Tally, build, number_behind};
+use crate::workspace::Result;
 
 /// How many times the instructions of its request a job may take. Where they go is in the crate's
 /// documentation, *Cost*.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::getpid;
 
-use crate::Result;
+use crate::workspace::Result;
 
 /// The best of so many rounds counts.
 const ROUNDS: u32 = 20;

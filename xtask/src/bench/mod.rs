@@ -19,15 +19,15 @@ mod jobs;
 mod kernel_copies;
 mod run;
 mod speed;
+mod tally;
 mod write;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-use serde::Deserialize;
+use tally::{Tally, build, number_behind};
 
-use crate::{Result, workspace_root};
+use crate::workspace::Result;
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args, Debug)]
@@ -228,69 +228,6 @@ rdma-core (recorded): libmlx5 with MLX5_SINGLE_THREADED=1, so no lock either; it
 for each CQE.
 The floor is the least code that leaves the same bytes in ring, record and UAR, without any check.";
 
-/// Checks that passed, failed and could not run.
-#[derive(Default)]
-struct Tally {
-    passed: u32,
-    failed: u32,
-    skipped: u32,
-}
-
-impl Tally {
-    fn count(&mut self, good: bool) {
-        if good { self.passed += 1 } else { self.failed += 1 }
-    }
-
-    /// Prints a check and counts it.
-    fn report(&mut self, name: &str, outcome: std::result::Result<(), String>) {
-        match &outcome {
-            Ok(()) => println!("ok      {name}"),
-            Err(why) => println!("FAILED  {name}: {why}"),
-        }
-        self.count(outcome.is_ok());
-    }
-
-    /// Prints a check that cannot run here, as [`Skip`](crate::outcome::Skip) reads it: a name ends
-    /// where the reason begins.
-    fn skip(&mut self, name: &str, why: &str) {
-        println!("skipped: {}: {why}", name.replace(": ", ", "));
-        self.skipped += 1;
-    }
-}
-
-/// A line of cargo's JSON output, as far as it matters here.
-#[derive(Deserialize)]
-struct Message {
-    executable: Option<PathBuf>,
-    target: Option<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-}
-
-/// Builds the benchmark `name` of a package; returns where it is.
-fn build(package: &str, name: &str) -> Result<PathBuf> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--profile", "bench", "--package", package, "--bench", name])
-        .arg("--message-format=json-render-diagnostics")
-        // Incremental code is another code, with a few instructions more.
-        .env("CARGO_INCREMENTAL", "0")
-        .current_dir(workspace_root())
-        .stderr(Stdio::inherit())
-        .output()?;
-    if !output.status.success() {
-        return Err("the benchmark does not build".into());
-    }
-    String::from_utf8(output.stdout)?
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Message>(line).ok())
-        .filter(|message| message.target.as_ref().is_some_and(|target| target.name == name))
-        .find_map(|message| message.executable)
-        .ok_or_else(|| "cargo built no benchmark".into())
-}
-
 /// Runs a case under callgrind; returns instructions per operation.
 fn measure(program: &Path, operation: &Operation, variant: &str) -> Result<f64> {
     let function = format!("measured_{}{variant}", operation.function);
@@ -313,16 +250,4 @@ fn measure(program: &Path, operation: &Operation, variant: &str) -> Result<f64> 
         return Err(format!("callgrind did not see {function}").into());
     }
     Ok(collected / operations)
-}
-
-/// The register that occurs most often: a function that works on a queue has its address there.
-fn commonest<'a>(registers: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut counts = BTreeMap::<_, usize>::new();
-    registers.for_each(|register| *counts.entry(register).or_default() += 1);
-    counts.into_iter().max_by_key(|&(_, count)| count).map(|(register, _)| register)
-}
-
-/// The number that follows `label`.
-fn number_behind(text: &str, label: &str) -> Option<f64> {
-    text.split_once(label)?.1.split_whitespace().next()?.parse().ok()
 }

@@ -26,9 +26,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
+use super::kernel_copies;
 use super::speed::{self, Row};
-use super::{Tally, kernel_copies};
-use crate::{Result, workspace_root};
+use super::tally::Tally;
+use crate::workspace::{Result, workspace_root};
 
 const RATES: [Row; 2] = [
     Row { name: "run: writes of 8 bytes", label: "8 B:", unit: "operations/s", bound: 400_000.0 },

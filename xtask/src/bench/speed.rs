@@ -8,8 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Tally, number_behind};
-use crate::Result;
+use super::tally::{Tally, number_behind};
+use crate::workspace::Result;
 
 /// Seconds of a round, and rounds at most.
 const SECONDS: &str = "0.3";

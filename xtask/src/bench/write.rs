@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use super::{Tally, number_behind};
-use crate::Result;
+use super::tally::{Tally, number_behind};
+use crate::workspace::Result;
 
 /// A way of a WRITE through the model.
 struct Row {

@@ -5,9 +5,11 @@ use std::process::{Command, Stdio};
 
 use verbless_riscv::Program;
 
-use super::TARGET;
-use crate::test::std_sources;
-use crate::{Result, workspace_root};
+use crate::commands::std_sources;
+use crate::workspace::{Result, workspace_root};
+
+/// What programs for the DPA are compiled for.
+pub(super) const TARGET: &str = "riscv64imac-unknown-none-elf";
 
 /// Where code and constants lie, and where data, as `crates/flexio-dev/dpa.ld` has it.
 const CODE: std::ops::Range<u64> = 0x4000_0000..0x8000_0000;

@@ -7,9 +7,9 @@
 use std::process::Command;
 
 use super::build;
+use crate::commands::lines_of;
 use crate::outcome::{Outcome, Skip};
-use crate::test::lines_of;
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 const PROGRAMS: &str = "crates/flexio/programs";
 

@@ -12,9 +12,11 @@ pub(crate) mod examples;
 use std::path::PathBuf;
 use std::process::Command;
 
+use build::TARGET;
+
+use crate::commands::{cargo, count};
 use crate::outcome::Outcome;
-use crate::test::{cargo, count};
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// Tasks for the DPA.
 #[derive(clap::Subcommand, Debug)]
@@ -44,7 +46,6 @@ pub(crate) enum Task {
 }
 
 const PACKAGE: &str = "verbless-riscv";
-const TARGET: &str = "riscv64imac-unknown-none-elf";
 const PROGRAM: &str = "crates/riscv/tests/program";
 /// Programs of 2000 snippets in each class that are compared with QEMU.
 const ROUNDS: &str = "8";

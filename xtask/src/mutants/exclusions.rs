@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::list::Mutant;
-use crate::Result;
+use crate::workspace::Result;
 
 /// As this program was built with it.
 const LIST: &str = include_str!("../../../tests/mutants.toml");
@@ -71,7 +71,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::super::list::tests::mutant;
     use super::{Exclusions, matches};
-    use crate::workspace_root;
+    use crate::workspace::workspace_root;
 
     #[test]
     fn every_exclusion_names_a_file_that_exists_and_gives_a_reason() {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// How to get what lists the mutants.
 const INSTALL: &str = "cargo install cargo-mutants --locked";

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 use exclusions::Exclusions;
 use trial::{Fate, Tree};
 

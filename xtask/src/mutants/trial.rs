@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::list::Mutant;
-use crate::Result;
+use crate::workspace::Result;
 
 /// The crates that the conformance suite is about. A command's encoding is for the tests of its own
 /// crate: the suite uses few of them, and none in every form.

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::child::{Guarded, Signals};
 use super::console::{Account, Console, is_shown};
 use super::model::Model;
-use crate::Result;
+use crate::workspace::Result;
 
 /// How long a boot may take until `/init`: seconds, normally; more on a machine that does much
 /// else.

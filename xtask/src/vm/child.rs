@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
-use crate::Result;
+use crate::workspace::Result;
 
 /// A process that does not outlive its owner.
 pub(crate) struct Guarded(Child);

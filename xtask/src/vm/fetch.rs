@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::series::{Series, Sort};
 use crate::debian::{Choice, Debian};
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// The folder that keeps what was fetched.
 pub(crate) fn folder() -> PathBuf {

@@ -9,7 +9,7 @@ use super::cpio::Archive;
 use super::fetch::{LIBRARIES, LOADER, in_tree};
 use super::modules::Module;
 use super::program::{Program, libraries_listed};
-use crate::Result;
+use crate::workspace::Result;
 
 /// What `/init` of the guest runs: see there.
 const INIT: &str = include_str!("init.sh");

@@ -22,7 +22,7 @@ use self::model::{Model, Shape};
 use self::program::Program;
 use self::qemu::Machine;
 use self::series::{Selection, Series, Sort};
-use crate::Result;
+use crate::workspace::Result;
 
 mod boot;
 pub(crate) mod child;

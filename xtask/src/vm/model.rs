@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::child::{Guarded, Scratch};
-use crate::Result;
+use crate::workspace::Result;
 
 /// What the model is to be.
 #[derive(clap::Args, Debug, Clone)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::elf;
-use crate::Result;
+use crate::workspace::Result;
 
 /// One module, ready to be loaded.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ mod tests {
     use crate::vm::elf::tests::with_section;
 
     /// The order in which `wanted` are loaded, given what each module depends on.
-    fn order(modules: &[(&str, &str)], wanted: &[&str]) -> crate::Result<Vec<String>> {
+    fn order(modules: &[(&str, &str)], wanted: &[&str]) -> crate::workspace::Result<Vec<String>> {
         let mut load = |name: &str| {
             if name == "built_in" {
                 return Ok(None);

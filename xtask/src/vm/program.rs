@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::elf;
-use crate::{Result, workspace_root};
+use crate::workspace::{Result, workspace_root};
 
 /// The script that runs rdma-core's and perftest's programs: see there.
 const RDMA_CORE: &str = include_str!("rdma_core.sh");

@@ -16,8 +16,8 @@ use crate::types::AccessFlags;
 /// (`doca_mmap_memrange_free_cb_t`).
 pub type FreeCallback = Box<dyn FnOnce(u64, usize) + Send>;
 
-/// Calls the callback when it is dropped. It goes with the memory, whose bytes a device that did not
-/// let go of a key may still reach.
+/// Calls the callback when it is dropped. It goes with the memory, whose bytes a device that did
+/// not let go of a key may still reach.
 pub(super) struct Freed {
     callback: Mutex<Option<FreeCallback>>,
     address: u64,

@@ -168,7 +168,13 @@ mod tests {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
-        let Ok(mut child) = child else { return };
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                let line = format!("skipped: memory::reach: python3: {error}\n");
+                return std::io::stderr().write_all(line.as_bytes()).expect("it is open");
+            }
+        };
         let mut line = String::new();
         let mut output = std::io::BufReader::new(child.stdout.take().expect("piped"));
         std::io::BufRead::read_line(&mut output, &mut line).expect("a line");

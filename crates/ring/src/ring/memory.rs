@@ -94,8 +94,8 @@ impl SharedMemory {
         Ok(Self { base, length, owner: self.owner.clone() })
     }
 
-    /// A handle to the same bytes, with which `guard` lives: it is dropped after what keeps the bytes
-    /// mapped, or lets that go, once this handle and those that come of it are gone.
+    /// A handle to the same bytes, with which `guard` lives: it is dropped after what keeps the
+    /// bytes mapped, or lets that go, once this handle and those that come of it are gone.
     pub fn guarded(&self, guard: impl Any + Send + Sync) -> Self {
         let owner = Arc::new((self.owner.clone(), guard));
         Self { base: self.base, length: self.length, owner }

@@ -59,8 +59,8 @@ impl Capability {
                  page)"
             }
             Self::Dma => {
-                "queue pairs that copy memory (capability `dma_mmo_qp` or `dma_mmo_sq`, and a queue \
-                 pair that was made for it)"
+                "queue pairs that copy memory (capability `dma_mmo_qp` or `dma_mmo_sq`, and a \
+                 queue pair that was made for it)"
             }
         }
     }

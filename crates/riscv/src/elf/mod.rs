@@ -2,8 +2,8 @@
 //!
 //! A file comes from anywhere, so nothing in it is believed: what is refused is told by
 //! [`ElfError`], with what to do about it, and what is taken is bounded ([`MOST_MEMORY`],
-//! [`MOST_SYMBOLS`], [`MOST_NAMES`]). Only segments, symbols of functions and objects, the template of thread-local
-//! storage and the attribute that names the extensions are read.
+//! [`MOST_SYMBOLS`], [`MOST_NAMES`]). Only segments, symbols of functions and objects, the template
+//! of thread-local storage and the attribute that names the extensions are read.
 //!
 //! Sources: the System V ABI, chapters 4 and 5, and the RISC-V ELF psABI, version 1.0 ("Object
 //! Files": `e_flags`, `SHT_RISCV_ATTRIBUTES`).

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 pub use raw::{AddressHandle, Capabilities, QpAttributes, mask};
 use raw::{Functions, Handle};
 
-use crate::Result;
 use crate::memory::Pages;
+use crate::result::Result;
 
 /// The two libraries.
 pub struct Verbs {

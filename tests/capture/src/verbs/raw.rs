@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::Result;
+use crate::result::Result;
 
 /// A pointer to something of the libraries'.
 pub(super) type Handle = *mut c_void;

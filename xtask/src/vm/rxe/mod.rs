@@ -39,8 +39,8 @@ use super::program::{self, Program};
 use super::qemu::{Cable, Machine};
 use super::series::{Series, Sort};
 use super::{Options, verdict};
-use crate::Result;
 use crate::run::on_the_path;
+use crate::workspace::Result;
 #[cfg(test)]
 pub(crate) use rounds::BY_UDP;
 use rounds::{Network, ROUNDS, Round};

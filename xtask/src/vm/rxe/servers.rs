@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::rounds::{GUEST, IPV4_OF_MODEL, Network, Peer, Round};
 use super::tap;
-use crate::Result;
 use crate::vm::child::{Guarded, Scratch};
 use crate::vm::fetch;
 use crate::vm::qemu::Cable;
+use crate::workspace::Result;
 
 /// The model's link: an emulated guest is slow, and what its socket does not take is lost.
 const LINK: &str = "[[link]]\nbandwidth = \"20Mb/s\"\n";

@@ -6,7 +6,7 @@ use verbless_doca::{
 use verbless_queue::wr::Write;
 use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Sge};
 
-use super::{Bench, copied, map, open, refusal, refused_job, submit};
+use super::bench::{Bench, copied, map, open, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::endpoint::until;
 use crate::need::cap;

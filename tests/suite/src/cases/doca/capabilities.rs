@@ -7,7 +7,7 @@ use verbless_doca::{
     AccessFlags, Context, Dev, Error, ErrorKind, Event, JobType, Mmap, Result as DocaResult, WorkQ,
 };
 
-use super::{Bench, copied, event, map, open, refusal, submit};
+use super::bench::{Bench, copied, event, map, open, refusal, submit};
 use crate::case::cases;
 use crate::{Lab, Stop, ensure, ensure_eq};
 

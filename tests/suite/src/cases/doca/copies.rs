@@ -3,7 +3,7 @@
 use verbless_doca::dma::Dma;
 use verbless_doca::{AccessFlags, ErrorKind};
 
-use super::{BYTES, Bench, copied, failed_job, map, open, refusal, refused_job, submit};
+use super::bench::{BYTES, Bench, copied, failed_job, map, open, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
@@ -101,7 +101,7 @@ fn buffers_beyond_the_limits_are_refused_and_come_back(lab: &Lab) -> Result<(), 
     drop(chain.unlink());
     submit(&mut bench.workq, dma.memcpy(chain, into))?;
     copied(&mut bench.workq)?;
-    ensure_eq!(bench.inventory.num_free_elements(), super::BUFFERS, "free buffers");
+    ensure_eq!(bench.inventory.num_free_elements(), super::bench::BUFFERS, "free buffers");
     Ok(())
 }
 

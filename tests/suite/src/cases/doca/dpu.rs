@@ -3,7 +3,7 @@
 use verbless_doca::dma::Dma;
 use verbless_doca::{AccessFlags, Dev, ErrorKind, Mmap};
 
-use super::{Bench, copied, failed_job, map, open, refusal, refused_job, submit};
+use super::bench::{Bench, copied, failed_job, map, open, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
@@ -25,7 +25,7 @@ fn sides(lab: &Lab) -> Result<(Dev, Bench, Dma), Stop> {
     let host = open(lab, lab.info())?;
     let mut bench = Bench::new(lab)?;
     bench.dev = open(lab, lab.other_info())?;
-    bench.map = map(&bench.dev, super::BYTES, AccessFlags::LOCAL_READ_WRITE)?;
+    bench.map = map(&bench.dev, super::bench::BYTES, AccessFlags::LOCAL_READ_WRITE)?;
     let dma = bench.dma()?;
     Ok((host, bench, dma))
 }

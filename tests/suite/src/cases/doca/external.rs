@@ -3,7 +3,7 @@
 use verbless_doca::async_event::{AsyncEvents, Change};
 use verbless_doca::{Event, Retrieve, WorkQ};
 
-use super::{Bench, event, submit};
+use super::bench::{Bench, event, submit};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};

@@ -5,7 +5,7 @@ use verbless_doca::graph::{Graph, GraphDone};
 use verbless_doca::sha::{Algorithm, Sha};
 use verbless_doca::{ErrorKind, Event, JobType};
 
-use super::{Bench, event, refusal};
+use super::bench::{Bench, event, refusal};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};

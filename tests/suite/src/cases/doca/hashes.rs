@@ -3,7 +3,7 @@
 use verbless_doca::sha::{Algorithm, HashDone, Sha};
 use verbless_doca::{ErrorKind, Event};
 
-use super::{Bench, event, open, refusal, submit};
+use super::bench::{Bench, event, open, refusal, submit};
 use crate::case::cases;
 use crate::{Lab, Stop, ensure_eq, pattern};
 

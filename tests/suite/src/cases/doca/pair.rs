@@ -5,7 +5,7 @@ use verbless_doca::{
     AccessFlags, Buf, Dev, ErrorKind, Event, Extensions, Inventory, Mmap, Retrieve, WorkQ,
 };
 
-use super::{map, open};
+use super::bench::{map, open};
 use crate::endpoint::TIMEOUT;
 use crate::{Lab, Stop, ensure};
 
@@ -68,12 +68,12 @@ impl End {
     }
 
     pub(super) fn submit(&mut self, job: RdmaJob) -> Result<(), Stop> {
-        super::submit(&mut self.workq, job)
+        super::bench::submit(&mut self.workq, job)
     }
 
     /// The next event, of a job that is done.
     pub(super) fn done(&mut self) -> Result<RdmaDone, Stop> {
-        match super::event(&mut self.workq)? {
+        match super::bench::event(&mut self.workq)? {
             Event::Rdma(done) => Ok(done),
             other => Err(Stop::fail(format!("no job of RDMA is done, but {other:?}"))),
         }

@@ -3,8 +3,8 @@
 use verbless_doca::rdma::{Rdma, RdmaOpcode, RdmaState};
 use verbless_doca::{AccessFlags, ErrorKind, JobType};
 
+use super::bench::{map, refusal, refused_job};
 use super::pair::{End, connect, connected, ends, rights, works};
-use super::{map, refusal, refused_job};
 use crate::case::cases;
 use crate::need::ATOMICS;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
@@ -228,7 +228,7 @@ fn a_receive_counts_from_its_datas_begin_to_its_end(lab: &Lab) -> Result<(), Sto
 
 fn a_receive_has_more_room_than_the_longest_message_needs(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
-    let dev = super::open(lab, lab.other_info())?;
+    let dev = super::bench::open(lab, lab.other_info())?;
     let longest = Rdma::max_message_size(&dev)?.min(2 << 30);
     let count = Rdma::max_recv_buf_chain_len(&dev)?;
     let mut both = ends(lab, all, all, |builder| builder.recv_buf_chain_len(count))?;
@@ -414,15 +414,15 @@ fn one_work_queue_serves_several_instances(lab: &Lab) -> Result<(), Stop> {
         here.connect(there.export()?)?;
         there.connect(here.export()?)?;
         let room = a.room(number * 512, 512)?;
-        super::submit(&mut a.workq, here.receive(room).user_data(number))?;
+        super::bench::submit(&mut a.workq, here.receive(room).user_data(number))?;
         let mut workq = verbless_doca::WorkQ::new(4)?;
         workq.add(&there)?;
         others.push((here, there, workq));
     }
     for (number, (_, there, workq)) in others.iter_mut().enumerate().rev() {
         b.fill(0, &[number as u8; 512])?;
-        super::submit(workq, there.send(b.data(0, 512)?))?;
-        super::event(workq)?;
+        super::bench::submit(workq, there.send(b.data(0, 512)?))?;
+        super::bench::event(workq)?;
         let came = a.done()?;
         ensure_eq!(came.user_data.0, number as u64, "whose receive it is");
         ensure!(a.bytes(number * 512, 512)? == [number as u8; 512], "other bytes arrived");

@@ -3,8 +3,8 @@
 use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaJob, RdmaState, TransportType};
 use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve, WorkQ};
 
+use super::bench::{map, refusal, refused_job};
 use super::pair::{End, RIGHTS, connect, connected, ends, rights, works};
-use super::{map, refusal, refused_job};
 use crate::case::cases;
 use crate::endpoint::TIMEOUT;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
@@ -333,7 +333,7 @@ fn an_instance_that_is_connected_before_it_has_a_work_queue_works(lab: &Lab) -> 
 }
 
 fn dynamically_connected_instances_are_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let dev = super::open(lab, lab.info())?;
+    let dev = super::bench::open(lab, lab.info())?;
     let kind = refusal(Rdma::transport_type_supported(&dev, TransportType::Dc))?;
     ensure_eq!(kind, ErrorKind::NotSupported, "the query");
     let builder = Rdma::builder(&dev).transport_type(TransportType::Dc);
@@ -342,7 +342,7 @@ fn dynamically_connected_instances_are_not_supported(lab: &Lab) -> Result<(), St
 }
 
 fn instances_can_be_as_large_as_the_device_says_and_no_larger(lab: &Lab) -> Result<(), Stop> {
-    let dev = super::open(lab, lab.info())?;
+    let dev = super::bench::open(lab, lab.info())?;
     let start = |set: &dyn Fn(RdmaBuilder) -> RdmaBuilder| set(Rdma::builder(&dev)).start();
     ensure!(Rdma::max_message_size(&dev)? >= 1 << 20, "the longest message is very short");
     let receives = Rdma::max_recv_queue_size(&dev)?;

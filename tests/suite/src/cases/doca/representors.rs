@@ -2,7 +2,7 @@
 
 use verbless_doca::{Dev, DevInfoRep, ErrorKind, PciFuncType};
 
-use super::{open, refusal};
+use super::bench::{open, refusal};
 use crate::case::cases;
 use crate::{Lab, Need, Stop, ensure, ensure_eq};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use verbless_doca::sync_event::{Location, SyncEvent, SyncEventBuilder, SyncEventCtx};
 use verbless_doca::{Dev, ErrorKind, Event, JobType, Memory, Retrieve, WorkQ};
 
-use super::{Bench, event, failed_job, open, refusal, refused_job, submit};
+use super::bench::{Bench, event, failed_job, open, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::need::{ATOMICS, NO_ATOMICS, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq};

@@ -7,7 +7,7 @@ use verbless_doca::dma::Dma;
 use verbless_doca::sha::{Algorithm, Sha};
 use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
 
-use super::{Bench, copied, event, refusal, refused_job, submit};
+use super::bench::{Bench, copied, event, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};

@@ -73,6 +73,8 @@ pub(crate) enum Missing {
     SendQueue(u32),
     Sq(u32),
     Rq(u32),
+    /// The ring of an RQ that has no pool.
+    ReceiveRing(u32),
     Cq(u32),
     Srq(u32),
     /// This QP is of a type whose messages have no way.
@@ -86,6 +88,9 @@ impl fmt::Display for Missing {
             Self::SendQueue(number) => write!(f, "QP {number:#x} has no send queue"),
             Self::Sq(number) => write!(f, "there is no SQ {number:#x}"),
             Self::Rq(number) => write!(f, "there is no RQ {number:#x}"),
+            Self::ReceiveRing(number) => {
+                write!(f, "RQ {number:#x} has neither receive WQEs of its own nor a pool")
+            }
             Self::Cq(number) => write!(f, "there is no CQ {number:#x}"),
             Self::Srq(number) => write!(f, "there is no SRQ or RMP {number:#x}"),
             Self::Transport(number, st) => {

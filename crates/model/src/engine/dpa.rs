@@ -314,7 +314,10 @@ fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
 
 /// A doorbell of an emulated device was rung, or armed: one that is both makes a CQE.
 pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
-    let Some(doorbell) = function.hca.objects.emulated_doorbells.get_mut(&number) else { return };
+    let Some(doorbell) = function.hca.objects.emulated_doorbells.get_mut(&number) else {
+        tracing::error!(number, "an emulated doorbell that was rung or armed is gone");
+        return;
+    };
     let context = &mut doorbell.context;
     if context.armed() && context.pending() {
         context.set_armed(false).set_pending(false);

@@ -127,7 +127,10 @@ pub(super) fn arrive(
     scratch: &mut Scratch,
 ) {
     let bytes = delivery.frame.bytes();
-    let Ok(frame) = Parsed::of(bytes) else { return };
+    let Ok(frame) = Parsed::of(bytes) else {
+        tracing::debug!(length = bytes.len(), "a port drops a frame without an Ethernet header");
+        return;
+    };
     let (group, hca) = (frame.header.destination.is_group(), &function.hca);
     // The port is on the way of what others send.
     if !delivery.own && bytes.len() + CHECK > hca.port_mtu() {
@@ -141,7 +144,10 @@ pub(super) fn arrive(
     let mut ways = Vec::new();
     let Objects { flow_tables, flow_root, tirs, .. } = &hca.objects;
     steer(flow_tables, *flow_root, &frame.key(), |tirn, tag| {
-        let Some(tir) = tirs.get(&tirn) else { return };
+        let Some(tir) = tirs.get(&tirn) else {
+            tracing::error!(tirn, "a flow rule leads to a TIR that is gone");
+            return;
+        };
         // Bit 0 keeps its domain's own frames to one receiver away, bit 1 those to many.
         let kind = if group { 2 } else { 1 };
         let own = domain == Some(tir.context.transport_domain());

@@ -129,6 +129,7 @@ impl QueuePair<'_> {
         let (opcode, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.qp, self.qpn, opcode, 0, index, flushed);
         self.count_receive_error(flushed);
+        // The QP is in error already: that its CQ overruns, an event of the CQ tells.
         let _ = self.complete(cqn, completion);
     }
 }

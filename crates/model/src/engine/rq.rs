@@ -3,7 +3,7 @@
 use verbless_prm::RqState;
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
-use super::context::StandaloneRq;
+use super::context::{Missing, StandaloneRq};
 use super::counters::Count;
 use super::cq::Overrun;
 use super::cqe::Completion;
@@ -15,6 +15,7 @@ use super::ring::record;
 use super::scratch::Scratch;
 use super::{srq, transfer};
 use crate::hca::objects::Rq;
+use crate::memory::Fault;
 
 impl StandaloneRq<'_> {
     /// Takes a frame that a rule with this tag led here. Without a receive WQE, or where the queue
@@ -28,19 +29,22 @@ impl StandaloneRq<'_> {
             return;
         }
         let index = match self.next(&mut scratch.receive) {
-            Some(Ok(index)) => index,
-            None => {
+            Ok(Some(index)) => index,
+            Ok(None) => {
                 tracing::debug!(self.rqn, "a frame finds no receive");
                 let counter = self.rq.context.counter_set_id();
                 return self.context.count(counter, Count::OutOfBuffer);
             }
-            Some(Err(())) => return self.catastrophe(),
+            Err(why) => return self.stuck(why),
         };
         // Whose tag is stripped finds it in the CQE.
         let strip = !self.rq.context.vsd() && frame.vlan.is_some();
         let Scratch { wqe: bytes, receive, remote, .. } = scratch;
         frame.write(strip, bytes);
-        let pd = self.receive_pd();
+        let pd = match self.receive_pd() {
+            Ok(pd) => pd,
+            Err(missing) => return self.stuck(missing.into()),
+        };
         let user = User { pd, qpn: self.rqn, reserved_lkey: self.rq.context.rlky() };
         let keys = self.context.keys();
         let placed = place(&keys, user, (0, bytes.len() as u64), (receive, remote));
@@ -48,7 +52,9 @@ impl StandaloneRq<'_> {
             transfer::scatter(self.context.spaces, remote, bytes)
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
         });
-        self.use_up(index);
+        if let Err(missing) = self.use_up(index) {
+            return self.stuck(missing.into());
+        }
         let completion = match done {
             Ok(()) => {
                 let now = self.context.ticks();
@@ -74,40 +80,44 @@ impl StandaloneRq<'_> {
     }
 
     /// The PD of the keys in its WQEs: its own, or the pool's.
-    fn receive_pd(&self) -> u32 {
-        let pool = self.rq.srq.and_then(|number| self.context.srqs.get(&number));
-        self.rq.pd.or(pool.map(|pool| pool.pd)).unwrap_or(0)
+    fn receive_pd(&self) -> Result<u32, Missing> {
+        match (self.rq.pd, self.rq.srq) {
+            (Some(pd), _) => Ok(pd),
+            (None, Some(number)) => {
+                self.context.srqs.get(&number).map(|pool| pool.pd).ok_or(Missing::Srq(number))
+            }
+            (None, None) => Err(Missing::ReceiveRing(self.rqn)),
+        }
     }
 
     /// The next receive WQE: its index, and a copy of it. `None`: nothing is posted.
-    fn next(&mut self, wqe: &mut Vec<u8>) -> Option<Result<u16, ()>> {
+    fn next(&self, wqe: &mut Vec<u8>) -> Result<Option<u16>, Stuck> {
         let memory = self.context.memory;
         if let Some(number) = self.rq.srq {
-            let Some(pool) = self.context.srqs.get(&number) else { return Some(Err(())) };
-            return srq::next(memory, pool, Some(wqe)).map_err(drop).transpose();
+            let pool = self.context.srqs.get(&number).ok_or(Missing::Srq(number))?;
+            return Ok(srq::next(memory, pool, Some(wqe))?);
         }
-        let Some(queue) = &self.rq.queue else { return Some(Err(())) };
-        let Ok(posted) = record(memory, self.rq.record) else { return Some(Err(())) };
-        if posted as u16 == queue.consumer {
-            return None;
+        let queue = self.rq.queue.as_ref().ok_or(Missing::ReceiveRing(self.rqn))?;
+        if record(memory, self.rq.record)? as u16 == queue.consumer {
+            return Ok(None);
         }
         let slot = u64::from(queue.consumer) & ((1_u64 << queue.log_size.min(16)) - 1);
         wqe.resize(1 << queue.log_stride.min(srq::LOG_LONGEST_STRIDE), 0);
-        let read = queue.memory.read_wrapping(memory, slot << queue.log_stride, wqe);
-        Some(read.map(|()| queue.consumer).map_err(drop))
+        queue.memory.read_wrapping(memory, slot << queue.log_stride, wqe)?;
+        Ok(Some(queue.consumer))
     }
 
     /// The receive WQE at `index` is used up.
-    fn use_up(&mut self, index: u16) {
+    fn use_up(&mut self, index: u16) -> Result<(), Missing> {
         match (self.rq.srq, &mut self.rq.queue) {
             (Some(number), _) => {
-                if let Some(pool) = self.context.srqs.get_mut(&number) {
-                    srq::used(&mut self.context.events, number, pool);
-                }
+                let pool = self.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
+                srq::used(&mut self.context.events, number, pool);
             }
             (None, Some(queue)) => queue.consumer = index.wrapping_add(1),
-            (None, None) => {}
+            (None, None) => return Err(Missing::ReceiveRing(self.rqn)),
         }
+        Ok(())
     }
 
     fn complete(&mut self, completion: Completion) -> Result<(), Overrun> {
@@ -118,6 +128,19 @@ impl StandaloneRq<'_> {
                 Err(Overrun)
             }
         }
+    }
+
+    /// The RQ cannot take a frame.
+    fn stuck(&mut self, why: Stuck) {
+        match why {
+            Stuck::Missing(missing) => {
+                tracing::error!(self.rqn, %missing, "an RQ cannot receive");
+            }
+            Stuck::Fault(fault) => {
+                tracing::warn!(self.rqn, %fault, "the receives of an RQ cannot be read");
+            }
+        }
+        self.catastrophe();
     }
 
     /// The RQ cannot go on, and says so by an event.
@@ -152,8 +175,27 @@ impl StandaloneRq<'_> {
         queue.consumer = index.wrapping_add(1);
         let (kind, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.rq, self.rqn, kind, 0, index, flushed);
+        // The RQ is in error already: that its CQ overruns, an event of the CQ tells.
         let _ = self.complete(completion);
         Some(())
+    }
+}
+
+/// Why an RQ cannot take a frame though it is ready.
+enum Stuck {
+    Missing(Missing),
+    Fault(Fault),
+}
+
+impl From<Missing> for Stuck {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing)
+    }
+}
+
+impl From<Fault> for Stuck {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
     }
 }
 

@@ -107,6 +107,7 @@ impl StandaloneSq<'_> {
         let (index, wqe_opcode) = self.sq.queue.skip(self.context.memory, record)?;
         let (kind, flushed) = (cqe_opcode::REQUESTER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.sq, self.sqn, kind, wqe_opcode, index, flushed);
+        // The SQ is in error already: that its CQ overruns, an event of the CQ tells.
         let _ = self.complete(completion);
         Some(())
     }

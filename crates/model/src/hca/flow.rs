@@ -112,7 +112,11 @@ pub(crate) fn steer(
 ) {
     let mut next: Vec<u32> = root.into_iter().collect();
     for _ in 0..MOST_TABLES {
-        let Some(table) = next.pop().and_then(|number| tables.get(&number)) else { return };
+        let Some(number) = next.pop() else { return };
+        let Some(table) = tables.get(&number) else {
+            tracing::error!(table = number, "a flow rule leads to a table that is gone");
+            continue;
+        };
         // The first that matches, by the order of indexes.
         let found = table.entries.values().find(|entry| frame.matches(&entry.mask, &entry.value));
         let Some(entry) = found else {
@@ -124,6 +128,34 @@ pub(crate) fn steer(
                 Destination::Tir(tir) => each(tir, entry.context.flow_tag()),
                 Destination::Table(table) => next.push(table),
             }
+        }
+    }
+    if !next.is_empty() {
+        tracing::warn!(left = next.len(), "a frame goes through too many flow tables");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table with one entry, which takes every frame.
+    fn table(to: Vec<Destination>) -> FlowTable {
+        let all = Key([0; KEY]);
+        let context = Box::new(FlowContext::zeroed());
+        let entry = FlowEntry { group: 0, mask: all, value: all, to, context };
+        let (context, groups) = (FlowTableContext::zeroed(), BTreeMap::new());
+        FlowTable { uid: 0, context, groups, entries: BTreeMap::from([(0, entry)]) }
+    }
+
+    #[test]
+    fn a_table_that_is_gone_does_not_keep_a_frame_from_the_other_destinations() {
+        let (gone, there) = (Destination::Table(9), Destination::Table(2));
+        for to in [vec![gone, there], vec![there, gone]] {
+            let tables = BTreeMap::from([(1, table(to)), (2, table(vec![Destination::Tir(5)]))]);
+            let mut found = Vec::new();
+            steer(&tables, Some(1), &Key([0; KEY]), |tirn, _| found.push(tirn));
+            assert_eq!(found, [5]);
         }
     }
 }

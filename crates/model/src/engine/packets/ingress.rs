@@ -78,8 +78,8 @@ pub(in crate::engine) fn arrive(
         }
     }
     let st = qp.qp_type.st;
-    if !lets_in(&mut function.hca, qpn, &packet) {
-        return;
+    if let Err(wrong) = keys_fit(&function.hca, qp, &packet) {
+        return count_wrong_key(&mut function.hca, qpn, wrong);
     }
     match (transport::find(st), function.pair_among(qpn, now, others)) {
         (Some(transport), Ok(mut pair)) => (transport.take)(&mut pair, &packet, opcode, scratch),
@@ -92,28 +92,53 @@ fn addresses(hca: &Hca) -> Addresses<'_> {
     Addresses { link: hca.profile.link(), ports: &hca.ports, roce: &hca.roce_addresses }
 }
 
-/// Whether the keys of a packet are those of the QP that it is for; if not, its port counts it.
-fn lets_in(hca: &mut Hca, qpn: u32, packet: &Packet<'_>) -> bool {
-    let Some(qp) = hca.objects.qps.get(&qpn) else { return true };
+/// A key of a packet that is not that of the QP that it is for.
+#[derive(Debug)]
+struct WrongKey {
+    key: Key,
+    /// The QP's port.
+    port: u8,
+    /// The QP takes messages; what one that takes none drops anyway is no violation.
+    counts: bool,
+}
+
+#[derive(Debug)]
+enum Key {
+    P,
+    Q,
+}
+
+/// Whether the keys of a packet are those of the QP that it is for.
+fn keys_fit(hca: &Hca, qp: &QpObject, packet: &Packet<'_>) -> Result<(), WrongKey> {
     let transport = &packet.headers.transport;
     let sent = transport.bth.partition_key();
     let index = qp.context.primary_address_path().pkey_index();
     let pkey_fits = hca.pkey(index.into()).is_ok_and(|own| agree(own, sent));
     let q_key_fits = transport.extensions.deth.is_none_or(|deth| has_q_key(qp, deth.queue_key()));
-    if pkey_fits && q_key_fits {
-        return true;
-    }
-    tracing::info!(qpn, sent, pkey_fits, q_key_fits, "a packet with a wrong key");
-    let port = usize::from(qp.port);
-    // What a QP that takes no messages drops anyway is no violation.
-    if let Some(port) = port.checked_sub(1).and_then(|at| hca.ports.get_mut(at))
-        && qp.state.receives()
-    {
+    let key = match (pkey_fits, q_key_fits) {
+        (true, true) => return Ok(()),
+        (true, false) => Key::Q,
+        (false, _) => Key::P,
+    };
+    Err(WrongKey { key, port: qp.port, counts: qp.state.receives() })
+}
+
+/// The port counts a packet with a wrong key.
+fn count_wrong_key(hca: &mut Hca, qpn: u32, wrong: WrongKey) {
+    tracing::info!(qpn, ?wrong, "a packet with a wrong key");
+    let port = usize::from(wrong.port).checked_sub(1).and_then(|at| hca.ports.get_mut(at));
+    let Some(port) = port else {
+        tracing::error!(qpn, port = wrong.port, "a QP is bound to a port that does not exist");
+        return;
+    };
+    if wrong.counts {
         let Violations { pkey, qkey } = &mut port.violations;
-        let count = if pkey_fits { qkey } else { pkey };
+        let count = match wrong.key {
+            Key::P => pkey,
+            Key::Q => qkey,
+        };
         *count = count.saturating_add(1);
     }
-    false
 }
 
 /// Whether two members may talk to each other: of one partition, and not both limited ones.
@@ -148,7 +173,11 @@ fn to_group(
         };
         // It does not want to hear what it says to its groups itself.
         let deaf = qp.context.block_lb_mc() && own && source == Some(qpn);
-        if deaf || qp.port != port || !lets_in(&mut function.hca, qpn, packet) {
+        if deaf || qp.port != port {
+            continue;
+        }
+        if let Err(wrong) = keys_fit(&function.hca, qp, packet) {
+            count_wrong_key(&mut function.hca, qpn, wrong);
             continue;
         }
         match function.pair_among(qpn, now, others) {

@@ -12,6 +12,7 @@ mod foreign;
 mod gone;
 mod hostile;
 mod links;
+mod lookups;
 mod lossy;
 mod messages;
 mod operations;

@@ -1,0 +1,161 @@
+//! An object that another names and that is gone: never without a word, and never a guess.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+use verbless_prm::hot::{DataSegment, event_type};
+use verbless_prm::{
+    FlowContext, FlowTableContext, FteMatchSetLyr24, RqContext, RqState, TirContext,
+};
+
+use super::rig::{PD, Rig};
+use crate::engine::ethernet;
+use crate::engine::scratch::Scratch;
+use crate::fabric::{Buffers, Delivery, Vport};
+use crate::hca::Effect;
+use crate::hca::flow::{Destination, FlowEntry, FlowTable, Key};
+use crate::hca::objects::{QueueMemory, ReceiveQueue, Rq, Tir};
+use crate::memory::HostMemory;
+use crate::profile::Link;
+
+const RQN: u32 = 0x700;
+const TIRN: u32 = 0x701;
+const POOL: u32 = 0x702;
+const TABLE: u32 = 0x703;
+
+/// What is logged as an error.
+#[derive(Clone, Default)]
+struct Errors(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Errors {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        struct Text(String);
+        impl Visit for Text {
+            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+                self.0 += &format!("{}={value:?} ", field.name());
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// The errors that are logged meanwhile.
+fn errors(during: impl FnOnce()) -> Vec<String> {
+    let errors = Errors::default();
+    tracing::subscriber::with_default(errors.clone(), during);
+    let logged = errors.0.lock().unwrap();
+    logged.clone()
+}
+
+/// One error, which says all of this.
+#[track_caller]
+fn one_error(logged: &[String], words: &[&str]) {
+    let [error] = logged else { panic!("not one error: {logged:?}") };
+    assert!(words.iter().all(|word| error.contains(word)), "{error:?} does not say {words:?}");
+}
+
+/// An RQ with one receive of its own, to which all frames come, through this table entry.
+fn receiver(rig: &mut Rig, to: Vec<Destination>) -> u32 {
+    let cqn = rig.cq(0, 4);
+    let (ring, record) = (rig.alloc(16 << 2), rig.alloc(8));
+    let (at, lkey) = rig.region(0, 256);
+    rig.fill(ring, DataSegment::new(256, lkey, at).as_bytes());
+    rig.memory().store32(record, 1_u32.to_be()).unwrap();
+    let memory =
+        QueueMemory { pages: [ring].into(), log_page_size: 40, offset: 0, length: 16 << 2 };
+    let queue = ReceiveQueue { memory, log_size: 2, log_stride: 4, cqn, consumer: 0 };
+    let (mut context, mut tir) = (RqContext::zeroed(), TirContext::zeroed());
+    context.set_cqn(cqn).set_vsd(true);
+    tir.set_inline_rqn(RQN);
+    let (uid, umems) = (1, Vec::new());
+    let (state, pd, queue, srq) = (RqState::RDY, Some(PD), Some(queue), None);
+    let rq = Rq { uid, state, pd, record, queue, srq, umems, context };
+    let all = Key::of(&FteMatchSetLyr24::zeroed());
+    let context = Box::new(FlowContext::zeroed());
+    let entry = FlowEntry { group: 0, mask: all, value: all, to, context };
+    let mut table = FlowTable {
+        uid,
+        context: FlowTableContext::zeroed(),
+        groups: Default::default(),
+        entries: Default::default(),
+    };
+    table.entries.insert(0, entry);
+    let objects = &mut rig.world.functions[0].hca.objects;
+    objects.rqs.insert(RQN, rq);
+    objects.tirs.insert(TIRN, Tir { uid, context: tir });
+    objects.flow_tables.insert(TABLE, table);
+    objects.flow_root = Some(TABLE);
+    cqn
+}
+
+/// A frame comes to function 0: the errors that are logged of it.
+fn arrive(rig: &mut Rig) -> Vec<String> {
+    let frame = Buffers::default().of_bytes(Link::Ethernet, &[0; 60]);
+    let delivery = Delivery { to: Vport { function: 0, port: 1 }, own: false, frame };
+    let (function, others) = rig.world.functions.split(0);
+    errors(|| ethernet::arrive(function, others, &delivery, 0, &mut Scratch::default()))
+}
+
+fn rq(rig: &mut Rig) -> &mut Rq {
+    rig.world.functions[0].hca.objects.rqs.get_mut(&RQN).unwrap()
+}
+
+#[test]
+fn a_tir_that_is_gone_is_logged_and_the_rules_other_destinations_get_the_frame() {
+    let mut rig = Rig::new();
+    let to = vec![Destination::Tir(TIRN + 0x10), Destination::Table(9), Destination::Tir(TIRN)];
+    let cqn = receiver(&mut rig, to);
+    let logged = arrive(&mut rig);
+    assert!(rig.poll(0, cqn).is_some(), "the frame is lost");
+    assert!(logged.iter().any(|it| it.contains("a TIR that is gone") && it.contains("1809")));
+    assert!(logged.iter().any(|it| it.contains("a table that is gone") && it.contains("table=9")));
+    assert_eq!(logged.len(), 2, "{logged:?}");
+}
+
+#[test]
+fn an_rq_without_its_pool_or_its_ring_fails_by_an_event_and_says_why() {
+    for (pool, words) in [
+        (Some(POOL), "there is no SRQ or RMP 0x702"),
+        (None, "RQ 0x700 has neither receive WQEs of its own nor a pool"),
+    ] {
+        let mut rig = Rig::new();
+        let cqn = receiver(&mut rig, vec![Destination::Tir(TIRN)]);
+        let rq_of = rq(&mut rig);
+        (rq_of.queue, rq_of.pd, rq_of.srq) = (None, None, pool);
+        one_error(&arrive(&mut rig), &[words, "an RQ cannot receive"]);
+        rig.none(0, cqn);
+        assert_eq!(rq(&mut rig).state, RqState::ERR);
+        assert_eq!(rig.events(0), [event_type::WQ_CATASTROPHIC_ERROR]);
+    }
+}
+
+#[test]
+fn an_rq_without_a_pd_takes_no_other_ones_keys() {
+    let mut rig = Rig::new();
+    let cqn = receiver(&mut rig, vec![Destination::Tir(TIRN)]);
+    rq(&mut rig).pd = None;
+    one_error(&arrive(&mut rig), &["an RQ cannot receive"]);
+    rig.none(0, cqn);
+    assert_eq!(rq(&mut rig).state, RqState::ERR);
+}
+
+#[test]
+fn an_emulated_doorbell_that_is_gone_is_logged() {
+    let mut rig = Rig::new();
+    let logged = errors(|| rig.effect(0, Effect::EmulatedDoorbell(0x77)));
+    one_error(&logged, &["number=119", "is gone"]);
+}

@@ -82,6 +82,7 @@ static OF_QUEUES: &[&Group] = &[
     &flexio::ends::GROUP,
     &flexio::frames::GROUP,
     &flexio::objects::GROUP,
+    &flexio::peers::GROUP,
     &flexio::queues::GROUP,
     &flexio::streams::GROUP,
     &flexio::tracer::GROUP,

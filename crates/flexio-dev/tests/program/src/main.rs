@@ -5,9 +5,14 @@
 #![no_main]
 
 mod formats;
-// Frames: the device side of the example `packets`.
+mod posts;
+// Device sides of examples: frames; RDMA writes of an event handler; arguments and results.
+#[path = "../../../../flexio/programs/rdma/src/answers.rs"]
+mod answers;
 #[path = "../../../../flexio/programs/packets/src/reflects.rs"]
 mod reflects;
+#[path = "../../../../flexio/programs/rpc/src/widths.rs"]
+mod widths;
 
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -484,38 +489,6 @@ fn refused_doorbells(number: u32) -> u64 {
     }
     calls::read_db_value(number);
     refused + u64::from(context.take_errno() == 2)
-}
-
-/// Posts an RDMA WRITE at WQEBB `pi` of a QP whose ring and record are in this process's heap.
-#[rpc]
-fn post_write(
-    ring: u64,
-    qpn: u32,
-    pi: u16,
-    record: u64,
-    from: u64,
-    to: u64,
-    keys: u64,
-    length: u32,
-) {
-    let segments = [
-        Segment::ctrl(pi, qpn, CompletionMode::Always, Request::RdmaWrite),
-        Segment::rdma(keys as u32, to),
-        Segment::data(length, (keys >> 32) as u32, from),
-    ];
-    let bytes = segments.iter().flat_map(|segment| segment.as_bytes().as_chunks::<8>().0);
-    for (at, part) in (ring..).step_by(8).zip(bytes) {
-        word::<AtomicU64>(at).store(u64::from_ne_bytes(*part), Ordering::Relaxed);
-    }
-    // The doorbell alone tells the device, too, of every other one.
-    if pi.is_multiple_of(2) {
-        record::sq_set_pi(word(record), pi.wrapping_add(1));
-    }
-    if pi.is_multiple_of(4) {
-        let _ = with_context::qp_sq_ring_db(ThreadContext::current(), pi.wrapping_add(1), qpn);
-    } else {
-        calls::qp_sq_ring_db(pi.wrapping_add(1), qpn);
-    }
 }
 
 // UARs of other contexts that were extended to the process.

@@ -8,6 +8,7 @@ pub(super) mod emulation;
 pub(super) mod ends;
 pub(super) mod frames;
 pub(super) mod objects;
+pub(super) mod peers;
 pub(super) mod queues;
 mod rig;
 pub(super) mod streams;
@@ -20,9 +21,10 @@ use verbless_devx::UarKind;
 use verbless_flexio::memory::MEMORY_BLOCK;
 use verbless_flexio::{
     Buffer, Destination, Error, EventHandler, EventHandlerConfig, Function, Handler, Mkey,
-    MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig, QueueMemory, Source, Status, Uar,
-    Window,
+    MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig, QueueMemory, RpcAttr, Source, Status,
+    Uar, Window,
 };
+use verbless_prm::DpaFault;
 
 use self::rig::{Rig, add, ends_with};
 use crate::case::cases;
@@ -37,6 +39,7 @@ cases!(
     a_process_is_destroyed_when_nothing_of_it_is_left,
     a_process_shares_the_protection_domain_that_it_is_given,
     calls_have_the_types_of_their_functions,
+    results_of_every_width_are_those_of_the_program,
     a_call_that_takes_too_long_times_out_and_the_process_goes_on,
     bytes_are_copied_between_host_and_heap_in_every_direction,
     a_copy_outside_the_heap_is_refused,
@@ -107,6 +110,29 @@ fn calls_have_the_types_of_their_functions(lab: &Lab) -> Result<(), Stop> {
     process.call(Function::<(), ()>::named("nothing"), ())?;
     let wrong = Function::<(u64,), u64>::named("add");
     failed("a call with other types", process.call(wrong, (1,)), "add(u64,u32)->u64")
+}
+
+fn results_of_every_width_are_those_of_the_program(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    macro_rules! each {
+        ($($name:ident $word:ident)*) => {$({
+            let middle = $word::MAX / 3;
+            for value in [$word::MIN, 0, 1, middle, middle.wrapping_mul(2), $word::MAX] {
+                let next = Function::<($word,), $word>::named(stringify!($name));
+                let expected = value.wrapping_add(1);
+                ensure_eq!(process.call(next, (value,))?, expected, "what follows {value}");
+            }
+        })*};
+    }
+    each! {
+        next_u8 u8 next_u16 u16 next_u32 u32 next_u64 u64 next_usize usize
+        next_i8 i8 next_i16 i16 next_i32 i32 next_i64 i64 next_isize isize
+    }
+    for value in [false, true] {
+        let not = Function::<(bool,), bool>::named("not");
+        ensure_eq!(process.call(not, (value,))?, !value, "what is not {value}");
+    }
+    Ok(())
 }
 
 fn a_call_that_takes_too_long_times_out_and_the_process_goes_on(lab: &Lab) -> Result<(), Stop> {
@@ -314,20 +340,52 @@ fn a_program_reads_and_writes_memory_of_the_host_through_a_window(lab: &Lab) -> 
     let rig = Rig::new(lab)?;
     let window = Window::create(&rig.process, rig.process.pd())?;
     let region = rig.region(4096)?;
-    region.write_at(8, &77_u64.to_le_bytes())?;
+    let mut bytes = pattern(8, 4096);
+    bytes[8..16].copy_from_slice(&77_u64.to_le_bytes());
+    region.write_at(0, &bytes)?;
+    let (key, at) = (region.lkey().0, region.address());
     let other = lab.device()?.alloc_pd()?;
     failed("a domain of another context", Window::create(&rig.process, &other), "another context")?;
-    let peek = Function::<(u16, u32, u64), u64>::named("peek");
-    let seen = rig.process.call(peek, (window.id(), region.lkey().0, region.address() + 8))?;
+    let seen = rig.process.call(peek(), (window.id(), key, at + 8))?;
     ensure_eq!(seen, 77, "what the program reads");
-    // A window that the process does not have ends it when it is used.
-    let peek = Function::<(u16, u32, u64), u64>::named("peek");
-    let outside = rig.process.call(peek, (window.id(), region.lkey().0, region.address() + 4096));
-    match outside {
-        Err(Error::Fatal(status)) => ensure_eq!(status.0, 10, "the status"),
-        other => return Err(Stop::fail(format!("a read past the key: {other:?}"))),
-    }
+    // One word to the host, and bytes of the host's to another place there.
+    let attr = RpcAttr { windows: [Some(window.clone()), None], ..RpcAttr::default() };
+    let poke = Function::<(u32, u64, u64), u64>::named("poke");
+    let word = 0x0102_0304_0506_0708_u64;
+    ensure_eq!(rig.process.call_with_attr(&attr, poke, (key, at + 16, word))?, 0, "status");
+    let copy = Function::<(bool, u32, u64, u64, usize), u64>::named("copy");
+    let arguments = (false, key, at + 101, at + 3001, 333);
+    ensure_eq!(rig.process.call_with_attr(&attr, copy, arguments)?, 0, "status of a copy");
+    bytes[16..24].copy_from_slice(&word.to_le_bytes());
+    bytes.copy_within(101..101 + 333, 3001);
+    let mut host = vec![0; 4096];
+    region.read_at(0, &mut host)?;
+    ensure!(host == bytes, "the host sees other bytes than the program has written");
+    // An access past the end of the key ends the process: a read here, a write in another one.
+    window_fault("a read", rig.process.call(peek(), (window.id(), key, at + 4096)))?;
+    let rig = Rig::new(lab)?;
+    let region = rig.region(4096)?;
+    region.write_at(0, &bytes)?;
+    let window = Window::create(&rig.process, rig.process.pd())?;
+    let attr = RpcAttr { windows: [Some(window), None], ..RpcAttr::default() };
+    let poke = Function::<(u32, u64, u64), u64>::named("poke");
+    let arguments = (region.lkey().0, region.address() + 4096, u64::MAX);
+    window_fault("a write", rig.process.call_with_attr(&attr, poke, arguments))?;
+    region.read_at(0, &mut host)?;
+    ensure!(host == bytes, "a write past the key has changed what the key leads to");
     Ok(())
+}
+
+fn peek() -> Function<(u16, u32, u64), u64> {
+    Function::named("peek")
+}
+
+/// A call that was ended as it left what the key of its window allows.
+fn window_fault(what: &str, outcome: Result<u64, Error>) -> Result<(), Stop> {
+    match outcome {
+        Err(Error::Fatal(DpaStatus(status))) if status == DpaFault::WINDOW.0 => Ok(()),
+        other => Err(Stop::fail(format!("{what} past the key: {other:?}"))),
+    }
 }
 
 fn after_a_fatal_error_everything_that_needs_the_process_says_so(lab: &Lab) -> Result<(), Stop> {

@@ -12,8 +12,11 @@ use verbless_flexio::{
 };
 use verbless_flexio_dev::Segment;
 use verbless_prm::{CqState, CqStatus, MiniCqeFormat};
+use verbless_queue::service::Service;
 use verbless_queue::wr::Send;
-use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, QpConfig as HostQpConfig, Region};
+use verbless_queue::{
+    ConnectOptions, CqConfig as HostCqConfig, PeerAddress, QpConfig as HostQpConfig, Rc, Region,
+};
 
 use super::rig::{Rig, ends_with};
 use super::{failed, fatal};
@@ -50,13 +53,13 @@ cases!(
 );
 
 /// Where the handler `drain` of the program counts.
-struct Drain {
+pub(super) struct Drain {
     memory: verbless_flexio::Buffer,
 }
 
 impl Drain {
     /// A CQ whose CQEs are counted here.
-    fn cq(
+    pub(super) fn cq(
         rig: &Rig,
         log_depth: u8,
         change: impl FnOnce(&mut CqConfig),
@@ -85,7 +88,7 @@ impl Drain {
         Some(u64::from_le_bytes(count))
     }
 
-    fn waits_for(&self, count: u64) -> Result<(), Stop> {
+    pub(super) fn waits_for(&self, count: u64) -> Result<(), Stop> {
         until("so many CQEs", || self.count().filter(|&it| it >= count))?;
         ensure_eq!(self.count(), Some(count), "CQEs that were taken");
         Ok(())
@@ -142,41 +145,56 @@ fn an_always_armed_cq_starts_its_handler_at_each_cqe(lab: &Lab) -> Result<(), St
 }
 
 /// Two ends: a queue pair of a program's, and one of the host's to which it is connected.
-struct Ends {
-    qp: Qp,
-    host: verbless_queue::Qp,
+pub(super) struct Ends<S: Service = Rc> {
+    pub(super) qp: Qp,
+    pub(super) host: verbless_queue::Qp<S>,
     _host_cq: verbless_queue::Cq,
-    region: Region,
+    pub(super) region: Region,
     key: Mkey,
-    from: verbless_flexio::Buffer,
+    pub(super) from: verbless_flexio::Buffer,
     posted: u16,
     log_depth: u8,
 }
 
-const BYTES: usize = 4096;
+/// Bytes at either end.
+pub(super) const BYTES: usize = 4096;
 
 impl Ends {
     fn new(rig: &Rig, cq: &Cq, receive: QpReceive) -> Result<Self, Stop> {
-        let process = &rig.process;
         let log_depth = 3;
-        let mut config = QpConfig::rc(cq, cq, log_depth);
-        config.receive = receive;
-        let mut qp = Qp::create(process, &config)?;
+        let config = QpConfig { receive, ..QpConfig::rc(cq, cq, log_depth) };
+        let options = ConnectOptions::default();
+        let mut ends = Self::apart(rig, &config)?;
+        let domain = rig.process.domain();
+        let address = domain.address(&ends.host, &options)?;
+        domain.connect(&mut ends.host, &ends.qp.address(&options)?, &options)?;
+        ends.qp.connect(&address, &options)?;
+        Ok(ends)
+    }
+}
+
+impl<S: Service> Ends<S> {
+    /// Both in RESET; the program's has a send queue.
+    pub(super) fn apart(rig: &Rig, config: &QpConfig) -> Result<Self, Stop> {
+        let process = &rig.process;
         let domain = process.domain();
         let host_cq = domain.completion_queue(&HostCqConfig::new(16))?;
-        let mut host = domain.queue_pair(&HostQpConfig::new(8, 8), &host_cq, &host_cq)?;
-        let options = ConnectOptions::default();
-        let address = domain.address(&host, &options)?;
-        domain.connect(&mut host, &qp.address(&options)?, &options)?;
-        qp.connect(&address, &options)?;
-        let region = domain.region(BYTES, KeyAccess::ALL)?;
+        let host = domain.queue_pair_of(&HostQpConfig::new(8, 8), &host_cq, &host_cq)?;
         let from = process.alloc(BYTES as u64)?;
-        let key = Mkey::create(&from, &MkeyConfig::new(KeyAccess::LOCAL))?;
-        Ok(Self { qp, host, _host_cq: host_cq, region, key, from, posted: 0, log_depth })
+        Ok(Self {
+            qp: Qp::create(process, config)?,
+            host,
+            _host_cq: host_cq,
+            region: domain.region(BYTES, KeyAccess::ALL)?,
+            key: Mkey::create(&from, &MkeyConfig::new(KeyAccess::LOCAL))?,
+            from,
+            posted: 0,
+            log_depth: config.log_sq_depth.unwrap_or(0),
+        })
     }
 
     /// Has the program write `length` bytes at `at` to the same place of the host's region.
-    fn write(&mut self, rig: &Rig, at: usize, length: u32) -> Result<(), Stop> {
+    pub(super) fn write(&mut self, rig: &Rig, at: usize, length: u32) -> Result<(), Stop> {
         type Arguments = (u64, u32, u16, u64, u64, u64, u64, u32);
         let post = Function::<Arguments, ()>::named("post_write");
         let pi = self.posted;
@@ -241,7 +259,7 @@ fn moderation_is_set_changed_and_queried(lab: &Lab) -> Result<(), Stop> {
     let long = CqModeration { period: 4096, ..changed };
     failed("a period of 13 bits", cq.modify_moderation(long), "4095")?;
     ensure_eq!(cq.query_moderation()?, changed, "the moderation behind a refusal");
-    // Five CQEs are one event, which comes when there are five.
+    // Six CQEs are one event, which comes when there are six.
     let most = CqModeration { max_count: 6, period: 4095, mode: CqPeriodMode::Cqe };
     let (drain, cq, handler) = Drain::cq(&rig, 4, |config| config.moderation = most)?;
     (0..3).try_for_each(|_| trigger(&rig, &cq))?;
@@ -532,16 +550,19 @@ fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
 
 /// The fields of the path to the own port, where loopback cannot be forced.
 fn own_address(process: &Process, qp: &Qp, attr: QpAttr) -> Result<QpAttr, Stop> {
-    let options = ConnectOptions::default();
-    let own = qp.address(&options)?;
-    Ok(match process.domain().path(&own, &options)? {
+    towards(process, &qp.address(&ConnectOptions::default())?, attr)
+}
+
+/// The fields of the path to a peer.
+pub(super) fn towards(process: &Process, peer: &PeerAddress, attr: QpAttr) -> Result<QpAttr, Stop> {
+    Ok(match process.domain().path(peer, &ConnectOptions::default())? {
         verbless_command::Path::Roce { route, destination_mac, .. } => QpAttr {
             rgid: route.dgid,
             gid_table_index: route.sgid_index,
             dest_mac: destination_mac,
             ..attr
         },
-        _ => QpAttr { rlid: own.lid, rgid: Gid(own.gid.0), grh: own.grh_required, ..attr },
+        _ => QpAttr { rlid: peer.lid, rgid: Gid(peer.gid.0), grh: peer.grh_required, ..attr },
     })
 }
 

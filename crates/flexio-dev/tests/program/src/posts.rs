@@ -1,0 +1,97 @@
+//! Requests that RPCs post to queue pairs whose rings and records are in this process's heap.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use verbless_flexio_dev::calls::{self, with_context};
+use verbless_flexio_dev::segment::CompletionMode;
+use verbless_flexio_dev::{Request, Segment, ThreadContext, record, rpc};
+
+use super::word;
+
+/// Stores the segments of a WQE from `wqe` on.
+fn put(wqe: u64, segments: &[Segment]) {
+    let bytes = segments.iter().flat_map(|segment| segment.as_bytes().as_chunks::<8>().0);
+    for (at, part) in (wqe..).step_by(8).zip(bytes) {
+        word::<AtomicU64>(at).store(u64::from_ne_bytes(*part), Ordering::Relaxed);
+    }
+}
+
+/// Posts an RDMA WRITE at WQEBB `pi`.
+#[rpc]
+fn post_write(
+    wqe: u64,
+    qpn: u32,
+    pi: u16,
+    record: u64,
+    from: u64,
+    to: u64,
+    keys: u64,
+    length: u32,
+) {
+    let segments = [
+        Segment::ctrl(pi, qpn, CompletionMode::Always, Request::RdmaWrite),
+        Segment::rdma(keys as u32, to),
+        Segment::data(length, (keys >> 32) as u32, from),
+    ];
+    put(wqe, &segments);
+    // The doorbell alone tells the device, too, of every other one.
+    if pi.is_multiple_of(2) {
+        record::sq_set_pi(word(record), pi.wrapping_add(1));
+    }
+    if pi.is_multiple_of(4) {
+        let _ = with_context::qp_sq_ring_db(ThreadContext::current(), pi.wrapping_add(1), qpn);
+    } else {
+        calls::qp_sq_ring_db(pi.wrapping_add(1), qpn);
+    }
+}
+
+/// Bytes of an address vector, and in it the bit of its extension, without which 16 are enough.
+const ADDRESS_BYTES: usize = 48;
+const EXTENDED: (usize, u8) = (8, 0x80);
+/// Where the control segment has the number of segments.
+const DS: usize = 7;
+
+/// Posts a datagram to whom the address vector at `address` names: WQEBBs that it takes.
+#[rpc]
+fn post_datagram(
+    wqe: u64,
+    qpn: u32,
+    pi: u16,
+    record: u64,
+    address: u64,
+    from: u64,
+    lkey: u32,
+    length: u32,
+) -> u16 {
+    let mut vector = [0; ADDRESS_BYTES];
+    for (at, part) in (address..).step_by(8).zip(vector.as_chunks_mut::<8>().0) {
+        *part = word::<AtomicU64>(at).load(Ordering::Relaxed).to_ne_bytes();
+    }
+    let (control, count) = match vector[EXTENDED.0] & EXTENDED.1 != 0 {
+        true => (with_segments(datagram(pi, qpn), 5), 3),
+        false => (datagram(pi, qpn), 1),
+    };
+    let mut segments = [Segment::default(); 5];
+    segments[0] = control;
+    for (segment, part) in segments[1..=count].iter_mut().zip(vector.as_chunks().0) {
+        *segment = Segment::bytes(*part);
+    }
+    segments[1 + count] = Segment::data(length, lkey, from);
+    let used = &segments[..2 + count];
+    put(wqe, used);
+    let wqebbs = used.len().div_ceil(4) as u16;
+    record::sq_set_pi(word(record), pi.wrapping_add(wqebbs));
+    calls::qp_sq_ring_db(pi.wrapping_add(wqebbs), qpn);
+    wqebbs
+}
+
+fn datagram(pi: u16, qpn: u32) -> Segment {
+    Segment::ctrl(pi, qpn, CompletionMode::Always, Request::DatagramSend)
+}
+
+/// A control segment of a WQE of so many segments: FlexIO's requests have an address of one only.
+fn with_segments(control: Segment, count: u8) -> Segment {
+    let mut bytes = *control.as_bytes();
+    bytes[DS] = count;
+    Segment::bytes(bytes)
+}

@@ -293,7 +293,9 @@ impl Lab {
             let two_processes = self.two_processes;
             let (model, lossless) = (self.model.is_some(), self.choice.faults.is_none());
             Facts::find(&*self.backend, &self.devices, model, lossless, two_processes)
-                .map(|facts| facts.with_destructive(self.destructive()))
+                .map(|facts| {
+                    facts.with_destructive(self.destructive(), &*self.backend, &self.devices)
+                })
                 .map(|facts| if self.dpu_elsewhere { facts.with_sides() } else { facts })
                 .map_err(|Stop(why)| why)
         };

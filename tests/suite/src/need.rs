@@ -4,7 +4,7 @@
 use std::fmt;
 
 use nix::sys::resource::{Resource, getrlimit};
-use verbless_command::{Caps, Device};
+use verbless_command::{Caps, Device, DpaPartitionAttr};
 use verbless_devx::{Backend, DeviceInfo, Errno, GidType, LinkLayer, UarKind};
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
@@ -80,6 +80,9 @@ pub enum Need {
     /// The case may change more than objects of its own: the device is the model, or the run was
     /// told so.
     Destructive,
+    /// One of the devices may make partitions of the DPA's units. On hardware that is tried where
+    /// the run may change the card.
+    DpaPartitions,
     /// The device has BlueFlame registers, and the kernel maps them write-combined.
     BlueFlame,
     /// The device gives the number of a queue pair that is gone to one of the next 64.
@@ -150,6 +153,10 @@ impl fmt::Display for Need {
                  model",
             ),
             Self::Destructive => f.write_str("leave to change the card (--destructive)"),
+            Self::DpaPartitions => f.write_str(
+                "a function that may make partitions of the DPA's units: the card has refused it \
+                 to each that the run has",
+            ),
             Self::BlueFlame => f.write_str("BlueFlame registers mapped write-combined"),
             Self::NumberReuse => f.write_str("numbers of queue pairs that are used again soon"),
             Self::Memlock(bytes) => write!(f, "{} MiB of memory that may be pinned", bytes >> 20),
@@ -187,6 +194,8 @@ pub(crate) struct Facts {
     two_processes: bool,
     /// The run may change more than objects of its own.
     destructive: bool,
+    /// One of the devices may make partitions of the DPA's units, as far as that was tried.
+    dpa_partitions: bool,
 }
 
 impl Facts {
@@ -236,12 +245,21 @@ impl Facts {
             net_raw: privilege(CAP_NET_RAW),
             two_processes,
             destructive: false,
+            dpa_partitions: false,
         })
     }
 
-    /// Whether cases may change more than objects of their own.
-    pub(crate) fn with_destructive(self, destructive: bool) -> Self {
-        Self { destructive, ..self }
+    /// Whether cases may change more than objects of their own. Where they may, it is tried what
+    /// cannot be found out otherwise.
+    pub(crate) fn with_destructive(
+        self,
+        destructive: bool,
+        backend: &dyn Backend,
+        devices: &[DeviceInfo],
+    ) -> Self {
+        let dpa_partitions =
+            destructive && !self.model_device && makes_partitions(backend, devices);
+        Self { destructive, dpa_partitions, ..self }
     }
 
     /// A host and its DPU are there, if not in this process.
@@ -267,6 +285,8 @@ impl Facts {
             Need::Model => self.model,
             Need::ModelDevice | Need::DpaLayouts => self.model_device,
             Need::Destructive => self.model_device || self.destructive,
+            // Whether a case finds one there is what it proves.
+            Need::DpaPartitions => self.model_device || self.dpa_partitions,
             Need::BlueFlame => self.blue_flame,
             Need::NumberReuse => self.number_reuse,
             Need::Memlock(bytes) => self.pinnable.is_none_or(|limit| bytes <= limit),
@@ -295,6 +315,19 @@ fn number_reuse(device: &Device) -> Result<bool, Stop> {
     Ok(false)
 }
 
+/// Whether one of the devices makes a partition of a unit of its DPA, which is destroyed at once.
+fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
+    devices.iter().any(|info| {
+        let made = Device::open(backend, info).and_then(|device| {
+            let units = vec![device.dpa_caps()?.units.saturating_sub(1)];
+            let functions = vec![device.vhca_id()];
+            device.create_dpa_partition(&DpaPartitionAttr { units, functions, groups: 0 })
+        });
+        // One that is made and not destroyed is what the case finds out.
+        made.inspect(|partition| drop(partition.destroy())).is_ok()
+    })
+}
+
 /// Numbers of Linux capabilities.
 pub(crate) const CAP_NET_RAW: u32 = 13;
 pub(crate) const CAP_IPC_LOCK: u32 = 14;
@@ -319,13 +352,45 @@ mod tests {
     }
 
     #[test]
-    fn on_hardware_cases_of_flexio_are_skipped_with_the_reason() {
+    fn on_hardware_cases_of_flexio_are_skipped_with_the_reason_where_they_make_a_process() {
         let flexio = needs_of(|group| group.starts_with("flexio"));
         assert!(flexio.len() > 90, "{} cases", flexio.len());
-        for (case, needs) in flexio {
+        let (library, of_processes): (Vec<_>, Vec<_>) =
+            flexio.into_iter().partition(|(case, _)| case.starts_with("flexio_library::"));
+        for (case, needs) in of_processes {
             let reason = needs.first().expect("a need");
             assert!(reason.contains("published of no hardware"), "{case}: {reason}");
         }
+        for (case, needs) in &library {
+            assert!(!needs.iter().any(|it| it.contains("model")), "{case}: {needs:?}");
+        }
+        let bare = library.iter().filter(|(_, needs)| needs[..] == ["hca_cap.apu"]).count();
+        assert!(bare > 3, "only {bare} cases need neither a program nor a process: {library:?}");
+    }
+
+    #[test]
+    fn who_may_make_partitions_is_found_out_by_making_one() {
+        let choice = crate::Choice {
+            device: "model".into(),
+            peer: "auto".into(),
+            profile: "bluefield3".into(),
+            link: None,
+            between: None,
+            packets: false,
+            both_ways: false,
+            faults: None,
+            destructive: false,
+        };
+        let lab = crate::Lab::open(&choice).expect("a lab");
+        let may = |info: &verbless_devx::DeviceInfo| {
+            super::makes_partitions(lab.backend(), std::slice::from_ref(info))
+        };
+        // The function of the DPU manages the units of the card.
+        assert_eq!([lab.info(), lab.other_info()].map(may), [false, true]);
+        let both = [lab.info().clone(), lab.other_info().clone()];
+        assert!(super::makes_partitions(lab.backend(), &both));
+        // Nothing is left of it.
+        assert!(super::makes_partitions(lab.backend(), &both));
     }
 
     #[test]
@@ -336,5 +401,7 @@ mod tests {
         assert!(!public.iter().any(|(_, needs)| model(needs)), "{public:?}");
         let changing: Vec<_> = public.iter().filter(|(_, it)| changes(it)).collect();
         assert!(changing.len() == 1 && changing[0].0.contains("made"), "{changing:?}");
+        let refused = |needs: &[String]| needs.iter().any(|it| it.contains("refused"));
+        assert!(refused(&changing[0].1), "{changing:?}");
     }
 }

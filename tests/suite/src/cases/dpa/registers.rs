@@ -13,7 +13,7 @@ cases!(
     needs [cap!(apu), cap!(access_register_user)]:
     the_numbers_of_the_dpa_are_read,
     a_partition_is_read_or_refused_by_the_device,
-    a_partition_is_made_changed_and_destroyed_by_who_may [Need::Destructive],
+    a_partition_is_made_changed_and_destroyed_by_who_may [Need::Destructive, Need::DpaPartitions],
 );
 
 fn caps(device: &Device) -> Result<DpaCaps, Stop> {
@@ -80,6 +80,5 @@ fn a_partition_is_made_changed_and_destroyed_by_who_may(lab: &Lab) -> Result<(),
         ensure!(partition.query().is_err(), "a partition that is gone is read");
         return Ok(());
     }
-    ensure!(lab.model().is_err(), "none of two functions of the model may: {refusals:?}");
-    Ok(())
+    Err(Stop::fail(format!("none of two functions may: {refusals:?}")))
 }

@@ -1,12 +1,12 @@
 //! FlexIO's host library with a compiled program: processes, memory, event handlers, and what is
 //! left of them after a fatal error.
 
-pub(super) mod apps;
 pub(super) mod cmdq;
 pub(super) mod cross;
 pub(super) mod emulation;
 pub(super) mod ends;
 pub(super) mod frames;
+pub(super) mod library;
 pub(super) mod objects;
 pub(super) mod peers;
 pub(super) mod queues;

@@ -1,9 +1,11 @@
 //! What the objects of FlexIO's host library are made with, and what they tell of themselves.
 
 use verbless_command::{Affinity, DpaThreadState};
-use verbless_flexio::{EventHandler, EventHandlerConfig, Handler, Process, Window};
+use verbless_flexio::{
+    EventHandler, EventHandlerConfig, Function, Handler, Process, Resources, Window,
+};
 
-use super::rig::{Rig, activate, app};
+use super::rig::{Rig, activate};
 use crate::case::cases;
 use crate::endpoint::quiet;
 use crate::need::cap;
@@ -13,24 +15,12 @@ cases!(
     "flexio_objects",
     "FlexIO's objects: what they are made with, and what they tell of themselves.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    an_app_has_its_name_its_file_and_its_symbols,
     an_event_handler_begins_with_the_outbox_and_the_windows_that_it_is_given,
     an_event_handler_runs_on_the_units_that_it_asks_for,
     an_event_handler_that_polls_is_destroyed_while_it_runs,
+    the_data_of_a_symbol_is_that_of_the_program_s_file,
+    a_thread_runs_on_the_units_that_resources_name,
 );
-
-fn an_app_has_its_name_its_file_and_its_symbols(_: &Lab) -> Result<(), Stop> {
-    let app = app()?;
-    ensure_eq!(app.name(), "shown", "the name");
-    let path = crate::dpa_program().ok_or_else(|| Stop::fail("there is no program"))?;
-    ensure!(app.elf() == std::fs::read(path)?, "the file is another");
-    ensure!(app.symbol("add").is_some_and(|at| at != 0), "no address of a function");
-    ensure_eq!(app.symbol("subtract"), None, "a symbol that the program does not have");
-    for entry in ["add(u64,u32)->u64", "drain"] {
-        ensure!(app.entry_points().any(|it| it == entry), "{entry} is no entry point");
-    }
-    Ok(())
-}
 
 /// A handler that is made so, and runs.
 fn running(process: &Process, config: EventHandlerConfig, at: u64) -> Result<EventHandler, Stop> {
@@ -137,4 +127,43 @@ fn an_event_handler_that_polls_is_destroyed_while_it_runs(lab: &Lab) -> Result<(
     ensure_eq!(polls.object_id(), polls.thread().id(), "the number of the thread's object");
     polls.destroy()?;
     Ok(rig.process.destroy()?)
+}
+
+fn the_data_of_a_symbol_is_that_of_the_program_s_file(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    // What a process makes of its memory is not in the file.
+    let shown = Function::<(usize,), u64>::named("shown");
+    process.call(shown, (0,))?;
+    ensure_eq!(process.call(Function::<(usize,), u64>::named("shown"), (0,))?, 97, "its memory");
+    let bytes = process.symbol_data("SHOWN_BYTES");
+    ensure_eq!(bytes.as_deref(), Some(&b"a file\0"[..]), "bytes");
+    ensure_eq!(process.symbol_data("SHOWN_ZEROS"), Some(vec![0; 24]), "zeros");
+    ensure_eq!(process.symbol_data("missing"), None, "a symbol that is not there");
+    Ok(())
+}
+
+fn a_thread_runs_on_the_units_that_resources_name(lab: &Lab) -> Result<(), Stop> {
+    const FILE: &[u8] = b"version: 1\n\
+        resources:\n\
+        \x20 one:\n\
+        \x20   app_name: shown\n\
+        \x20   eus: [40, 41]\n";
+    let one = Resources::new("one", FILE)?;
+    let rig = Rig::new(lab)?;
+    let at = rig.process.alloc_from(&[0; 48])?;
+    for &unit in one.eus() {
+        let affinity = Affinity::Strict(unit);
+        let config = EventHandlerConfig {
+            affinity,
+            ..EventHandlerConfig::new(Handler::named("begins_with"))
+        };
+        let handler = EventHandler::create(&rig.process, &config)?;
+        handler.run(at.address())?;
+        rig.activate(&handler)?;
+        let info = until("its run", || {
+            handler.query().ok().filter(|it| it.runs == 1 && it.state == DpaThreadState::IDLE)
+        })?;
+        ensure_eq!(info.unit, u32::from(unit), "the unit that it ran on");
+    }
+    Ok(())
 }

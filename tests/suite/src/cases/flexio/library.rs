@@ -1,0 +1,170 @@
+//! What of FlexIO's host library needs no process and is no secret of the card's: programs by name
+//! and model of hardware, what a program's file tells, versions, files of resources, transport
+//! domains. It works on hardware, too.
+
+use verbless_flexio::app::MAX_NAME_LEN;
+use verbless_flexio::version::{Version, set_version, version};
+use verbless_flexio::{App, AppSelect, Apps, HwModel, Resources, SqTis, TransportDomain};
+
+use super::failed;
+use super::rig::app;
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Need, Stop, ensure, ensure_eq};
+
+cases!(
+    "flexio_library",
+    "FlexIO's library without a process: apps, models of hardware, versions, transport domains.",
+    needs [cap!(apu)]:
+    an_app_is_chosen_by_name_and_hardware_model [Need::DpaProgram],
+    a_name_has_256_bytes_at_most [Need::DpaProgram],
+    an_app_has_its_name_its_file_and_its_symbols [Need::DpaProgram],
+    an_app_s_file_tells_the_data_of_its_symbols [Need::DpaProgram],
+    what_is_known_of_a_function_is_told [Need::DpaProgram],
+    the_hardware_model_is_that_of_the_pci_device,
+    a_version_is_set_once,
+    resources_are_those_of_their_name_in_the_file,
+    a_transport_domain_and_its_tiss_are_of_one_device_context,
+);
+
+fn an_app_is_chosen_by_name_and_hardware_model(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let elf = app()?;
+    let (own, other) = match HwModel::of(&device) {
+        HwModel::Cx9 => (HwModel::Cx9, HwModel::Bf3),
+        // A VF does not say which it is.
+        HwModel::NotAvailable => (HwModel::Default, HwModel::Cx9),
+        own => (own, HwModel::Cx9),
+    };
+    // Files that are told apart by a byte behind them.
+    let of = |name: &str, mark: u8| App::new(name, &[elf.elf(), &[mark]].concat());
+    let mark = |app: &App| app.elf().last().copied();
+    let mut apps = Apps::default();
+    for (name, model, number) in [
+        ("worker", HwModel::Default, 0),
+        ("worker", other, 3),
+        ("here", own, 2),
+        ("there", other, 4),
+    ] {
+        apps.register(of(name, number)?, model)?;
+    }
+    let listed: Vec<_> = apps.list().map(|(app, model)| (app.name(), model)).collect();
+    ensure_eq!(listed[2..], [("here", own), ("there", other)], "the list");
+    let on_device = |name| AppSelect { device: Some(&device), ..AppSelect::new(name) };
+    let for_model = |name, hw_model| AppSelect { hw_model, ..AppSelect::new(name) };
+    ensure_eq!(mark(apps.get(&on_device("here"))?), Some(2), "the one for just this model");
+    ensure_eq!(mark(apps.get(&on_device("worker"))?), Some(0), "the one for any model");
+    ensure_eq!(mark(apps.get(&for_model("worker", other))?), Some(3), "of another model");
+    failed("no app", apps.get(&on_device("none")), "no program none")?;
+    failed(
+        "an app of other models",
+        apps.get(&on_device("there")),
+        &format!("there is for {other}"),
+    )?;
+    failed("no device", apps.get(&AppSelect::new("worker")), "no device is given")?;
+    failed("two of one model", apps.register(of("worker", 9)?, other), "already")?;
+    failed("one of no model", apps.register(of("none", 9)?, HwModel::NotAvailable), "no model")
+}
+
+fn a_name_has_256_bytes_at_most(_: &Lab) -> Result<(), Stop> {
+    let elf = app()?;
+    let named = |length| App::new(&"n".repeat(length), elf.elf());
+    ensure_eq!(named(MAX_NAME_LEN)?.name().len(), 256, "the longest name");
+    failed("a longer one", named(MAX_NAME_LEN + 1), "has 257 bytes, of 256 at most")
+}
+
+fn an_app_has_its_name_its_file_and_its_symbols(_: &Lab) -> Result<(), Stop> {
+    let app = app()?;
+    ensure_eq!(app.name(), "shown", "the name");
+    let path = crate::dpa_program().ok_or_else(|| Stop::fail("there is no program"))?;
+    ensure!(app.elf() == std::fs::read(path)?, "the file is another");
+    ensure!(app.symbol("add").is_some_and(|at| at != 0), "no address of a function");
+    ensure_eq!(app.symbol("subtract"), None, "a symbol that the program does not have");
+    for entry in ["add(u64,u32)->u64", "drain"] {
+        ensure!(app.entry_points().any(|it| it == entry), "{entry} is no entry point");
+    }
+    Ok(())
+}
+
+fn what_is_known_of_a_function_is_told(_: &Lab) -> Result<(), Stop> {
+    let app = app()?;
+    for (name, signature, event_handler) in
+        [("add", "add(u64,u32)->u64", false), ("drain", "drain", true)]
+    {
+        let info = app.function_info(name).ok_or_else(|| Stop::fail("it is not known"))?;
+        ensure_eq!((info.name, info.signature), (name, signature), "its name and signature");
+        ensure_eq!(info.event_handler, event_handler, "whether {name} is an event handler");
+        ensure_eq!(Some(info.address), app.symbol(name), "the address of {name}");
+    }
+    // An object is no function.
+    ensure_eq!(app.function_info("SHOWN_BYTES"), None, "a function that is not there");
+    Ok(())
+}
+
+fn the_hardware_model_is_that_of_the_pci_device(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let id = device.info().device_id;
+    // Of the model's profiles with a DPA there is one.
+    if device.adapter().is_model() {
+        ensure_eq!(HwModel::of(&device), HwModel::Bf3, "the model of hardware");
+    }
+    ensure_eq!(HwModel::Bf3 as u16, 2, "its number");
+    let expected = match id {
+        0x1021 => HwModel::Cx7,
+        0xa2dc => HwModel::Bf3,
+        0x1023 => HwModel::Cx8,
+        0x1025 => HwModel::Cx9,
+        _ => HwModel::NotAvailable,
+    };
+    ensure_eq!(HwModel::of(&device), expected, "of PCI device {id:#x}");
+    Ok(())
+}
+
+fn a_version_is_set_once(_: &Lab) -> Result<(), Stop> {
+    let older = Version::new(24, 10, 0);
+    failed("a version to come", set_version(Version::new(25, 1, 1)), "above 25.1.0")?;
+    for _ in 0..2 {
+        set_version(Version::CURRENT)?;
+        failed("another version", set_version(older), "it is set once")?;
+        ensure_eq!(version(), Version::CURRENT, "the version");
+    }
+    Ok(())
+}
+
+fn an_app_s_file_tells_the_data_of_its_symbols(_: &Lab) -> Result<(), Stop> {
+    let app = app()?;
+    ensure_eq!(app.symbol_data("SHOWN_BYTES"), Some(b"a file\0".to_vec()), "bytes");
+    ensure_eq!(app.symbol_data("SHOWN_ZEROS"), Some(vec![0; 24]), "zeros");
+    ensure_eq!(app.symbol_data("missing"), None, "a symbol that is not there");
+    Ok(())
+}
+
+fn resources_are_those_of_their_name_in_the_file(_: &Lab) -> Result<(), Stop> {
+    const FILE: &[u8] = b"version: 1\n\
+        resources:\n\
+        \x20 one:\n\
+        \x20   app_name: shown\n\
+        \x20   eus: [40, 41]\n\
+        \x20 two: # without units\n\
+        \x20   app_name: \"other\"\n\
+        \x20   eu_groups:\n\
+        \x20     - 3\n";
+    let (one, two) = (Resources::new("one", FILE)?, Resources::new("two", FILE)?);
+    ensure_eq!((one.app_name(), two.app_name()), ("shown", "other"), "names");
+    ensure_eq!((one.eu_groups(), two.eu_groups()), (&[][..], &[3][..]), "groups");
+    ensure_eq!((one.eus(), two.eus()), (&[40, 41][..], &[][..]), "units");
+    failed("another key", Resources::new("three", FILE), "they have one, two")?;
+    let wrong = [FILE, b"    eus: [65536]\n"].concat();
+    failed("a unit that cannot be", Resources::new("one", &wrong), "line 10: \"65536\"")
+}
+
+fn a_transport_domain_and_its_tiss_are_of_one_device_context(lab: &Lab) -> Result<(), Stop> {
+    let (device, other) = (lab.device()?, lab.device()?);
+    let domain = TransportDomain::create(&device)?;
+    failed("a TIS of another context", SqTis::create(&other, &domain), "another device context")?;
+    let tis = SqTis::create(&device, &domain)?;
+    ensure_eq!(tis.object().query()?.transport_domain(), domain.object().number(), "its domain");
+    failed("a domain with a TIS", domain.clone().destroy(), "in use")?;
+    tis.destroy()?;
+    Ok(domain.destroy()?)
+}

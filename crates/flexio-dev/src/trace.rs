@@ -5,7 +5,9 @@
 //!   TRACER: the number is that of a format of the host's (`flexio_dev_trace_0` to
 //!   `flexio_dev_trace_6`).
 //! - [`tp!`](crate::tp!) passes a trace point of the process's tracer, which the host starts and
-//!   stops: the number is the program's own. How NVIDIA's trace points look is not published.
+//!   stops: the number is the program's own. How NVIDIA's trace points look is not published: the
+//!   macro is verbless's own, and what it writes has the version of streams
+//!   ([`control::VERSION`](crate::stream::control::VERSION)).
 //!
 //! A trace point costs a load while no tracer is attached that runs. No clock of the DPA is
 //! published, so a record has no time; its number gives the order.
@@ -108,6 +110,10 @@ macro_rules! trace {
 
 /// Passes a trace point of the process's tracer: `tp!(point, a, b)`, with up to six words. Whether
 /// its record was written.
+///
+/// FlexIO's macro for trace points is not published; this one is verbless's own. Its record is an
+/// entry of a stream ([`entry`](crate::stream::entry)), of the version that host and program agree
+/// on when the tracer is made ([`control::VERSION`](crate::stream::control::VERSION)).
 #[macro_export]
 macro_rules! tp {
     ($point:expr $(, $argument:expr)* $(,)?) => {

@@ -1,5 +1,6 @@
 //! What the library itself tells on stderr, and how much of it.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// How much the library tells (`flexio_log_lvl_t`): everything of this level and of those before
@@ -11,7 +12,7 @@ pub enum LogLevel {
     Error = 0,
     /// What was lost or ended early.
     Warn = 1,
-    /// Processes that are made and end.
+    /// Processes that are made, and that are gone.
     Info = 2,
     /// Every object.
     Debug = 3,
@@ -35,12 +36,21 @@ pub(crate) fn tells(level: LogLevel) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
+/// A line on stderr.
+pub(crate) fn write(level: &str, text: fmt::Arguments<'_>) {
+    eprintln!("verbless-flexio: {level}: {text}");
+}
+
 macro_rules! tell {
     ($level:ident, $name:literal, $($text:tt)*) => {
         if $crate::log::tells($crate::log::LogLevel::$level) {
-            eprintln!("verbless-flexio: {}: {}", $name, format_args!($($text)*));
+            $crate::log::write($name, format_args!($($text)*));
         }
     };
+}
+
+macro_rules! error {
+    ($($text:tt)*) => { $crate::log::tell!(Error, "error", $($text)*) };
 }
 
 macro_rules! warning {
@@ -55,7 +65,7 @@ macro_rules! debug {
     ($($text:tt)*) => { $crate::log::tell!(Debug, "debug", $($text)*) };
 }
 
-pub(crate) use {debug, info, tell, warning};
+pub(crate) use {debug, error, info, tell, warning};
 
 #[cfg(test)]
 mod tests {
@@ -68,5 +78,31 @@ mod tests {
         assert_eq!(set_log_level(LogLevel::Error), LogLevel::Info);
         assert!(!tells(LogLevel::Warn));
         assert_eq!(set_log_level(LogLevel::Warn), LogLevel::Error);
+    }
+
+    #[test]
+    fn what_is_told_has_its_level_before_it() {
+        const NAME: &str = "log::tests::what_is_told_has_its_level_before_it";
+        const LEVEL: &str = "VERBLESS_TEST_LOG_LEVEL";
+        if let Ok(level) = std::env::var(LEVEL) {
+            set_log_level(LogLevel::ALL[level.parse::<usize>().unwrap()]);
+            error!("{}", 1);
+            warning!("{}", 2);
+            info!("{}", 3);
+            debug!("{}", 4);
+            return;
+        }
+        let all = ["error: 1", "warning: 2", "info: 3", "debug: 4"];
+        for level in LogLevel::ALL {
+            // A program of its own, whose stderr is looked at.
+            let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+            program.args([NAME, "--exact", "--nocapture"]).env(LEVEL, (level as u8).to_string());
+            let said = program.output().unwrap();
+            assert!(said.status.success(), "{said:?}");
+            let said = String::from_utf8(said.stderr).unwrap();
+            let said: Vec<_> =
+                said.lines().filter_map(|line| line.strip_prefix("verbless-flexio: ")).collect();
+            assert_eq!(said, all[..=level as usize], "{level:?}");
+        }
     }
 }

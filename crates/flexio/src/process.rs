@@ -90,6 +90,7 @@ struct ProcessShared {
     heap_memory: Arc<UserMemory>,
     heap: Mutex<Heap>,
     object: Arc<DpaProcess>,
+    _told: Told,
     domain: Domain,
     uar: Arc<verbless_devx::Uar>,
     token: ModelToken,
@@ -102,6 +103,26 @@ struct ProcessShared {
     streams: Mutex<Streams>,
     /// Calls that did not return and were ended where they were.
     taken_away: AtomicU64,
+}
+
+/// Tells when a process is made and when it is gone.
+#[derive(Debug)]
+struct Told {
+    process: u32,
+    app: String,
+}
+
+impl Told {
+    fn made(process: u32, app: &App) -> Self {
+        crate::log::info!("made process {process:#x} of {}", app.name());
+        Self { process, app: app.name().to_owned() }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        crate::log::info!("process {:#x} of {} is gone", self.process, self.app);
+    }
 }
 
 /// Looks at a call before the first pause, and the pause.
@@ -147,7 +168,6 @@ impl Process {
         };
         let domain = domain.build()?;
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
-        crate::log::info!("made process {:#x} of {}", object.id(), app.name());
         let heap = Heap::new(object.heap_address(), object.heap_bytes().into());
         Ok(Self {
             shared: Arc::new(ProcessShared {
@@ -155,6 +175,7 @@ impl Process {
                 copier: Mutex::new(None),
                 heap_memory: Arc::new(object.heap()),
                 heap: Mutex::new(heap),
+                _told: Told::made(object.id(), app),
                 object,
                 domain,
                 uar,

@@ -105,6 +105,31 @@ pub enum QpState {
     Other(u8),
 }
 
+impl QpState {
+    /// The number that FlexIO and the device have for it.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Rst => 0x0,
+            Self::Init => 0x1,
+            Self::Rtr => 0x2,
+            Self::Rts => 0x3,
+            Self::Err => 0x6,
+            Self::Other(number) => number,
+        }
+    }
+
+    const fn of_number(number: u8) -> Self {
+        match number {
+            0x0 => Self::Rst,
+            0x1 => Self::Init,
+            0x2 => Self::Rtr,
+            0x3 => Self::Rts,
+            0x6 => Self::Err,
+            other => Self::Other(other),
+        }
+    }
+}
+
 /// The receive queue of a queue pair (`rq_type`).
 #[derive(Debug, Clone, Default)]
 pub enum QpReceive {
@@ -377,14 +402,7 @@ impl Qp {
     /// # Errors
     /// The device does not answer.
     pub fn state(&self) -> Result<QpState, Error> {
-        Ok(match self.object.state()?.0 {
-            0 => QpState::Rst,
-            1 => QpState::Init,
-            2 => QpState::Rtr,
-            3 => QpState::Rts,
-            6 => QpState::Err,
-            other => QpState::Other(other),
-        })
+        Ok(QpState::of_number(self.object.state()?.0))
     }
 
     /// Takes it to another state (`flexio_qp_modify`): from any to RST and ERR, from RST to INIT,

@@ -13,8 +13,8 @@ use crate::process::Process;
 use crate::window::Window;
 
 /// What a call's thread is given (`flexio_rpc_attr`). The C library publishes the struct's name and
-/// that it sets thread local storage; the other fields are verbless's own, of version
-/// [`RPC_ATTR_VERSION`].
+/// that it sets thread local storage; the other fields are verbless's own. It is a Rust type that
+/// is nowhere bytes: its version is the crate's.
 #[derive(Debug, Clone, Default)]
 pub struct RpcAttr {
     /// Its local storage, which `get_thread_local_storage` finds.
@@ -30,9 +30,6 @@ pub struct RpcAttr {
     /// How long it may take; without one, [`ProcessConfig::timeout`](crate::ProcessConfig).
     pub timeout: Option<Duration>,
 }
-
-/// The version of [`RpcAttr`].
-pub const RPC_ATTR_VERSION: u32 = 1;
 
 impl Process {
     /// Calls a function as [`Process::call`] does, with attributes

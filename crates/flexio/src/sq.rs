@@ -57,7 +57,8 @@ impl SqConfig {
 }
 
 /// More of a send queue (`flexio_wq_sq_ext_attr`). The C library publishes the struct's name alone;
-/// the fields are verbless's own, of version [`SQ_EXT_ATTR_VERSION`].
+/// the fields are verbless's own. It is a Rust type that is nowhere bytes: its version is the
+/// crate's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SqExtAttr {
     /// The clock of its CQEs.
@@ -65,9 +66,6 @@ pub struct SqExtAttr {
     /// What was posted completes as flushed when the queue is in the error state.
     pub flush_in_error: bool,
 }
-
-/// The version of [`SqExtAttr`].
-pub const SQ_EXT_ATTR_VERSION: u32 = 1;
 
 /// A send queue of frames (`flexio_sq`), ready to send.
 #[derive(Debug)]
@@ -96,7 +94,8 @@ impl Sq {
     /// The same on another device context than the process's (`flexio_sq_create_cross_dev`): with
     /// ring and record in memory of the host that is registered there, which the program reaches by
     /// a window, and with a protection domain, a UAR ([`Uar::extend`](crate::Uar::extend)) and a CQ
-    /// of that context. The host rings for it; outboxes do not reach it.
+    /// of that context. The program
+    /// rings for it by an outbox that it gives the UAR's extension, as the host may by the page.
     ///
     /// # Errors
     /// The context is the process's; what is of another one; as [`Sq::create`].

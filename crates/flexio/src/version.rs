@@ -45,12 +45,14 @@ static VERSION: OnceLock<Version> = OnceLock::new();
 /// that nothing else depends on it.
 ///
 /// # Errors
-/// Another version was set before; it is above [`Version::CURRENT`].
+/// Another version was set before; it is above [`Version::CURRENT`]. A host of a later release
+/// than that says [`Version::CURRENT`] here: all of 3.2.0's functions are there whichever is said.
 pub fn set_version(version: Version) -> Result<(), Error> {
     if version > Version::CURRENT {
         let current = Version::CURRENT;
         return Err(Error::Failed(format!(
-            "version {version} is above {current}, the current one"
+            "version {version} is above {current}, whose header this library is made by: say \
+             Version::CURRENT, which has the functions of DOCA 3.2.0, too"
         )));
     }
     match *VERSION.get_or_init(|| version) {

@@ -1,7 +1,7 @@
 //! docs/mapping/flexio.md has one row for each name of the list beside it, and claims nothing that
 //! no test shows. That the Rust items exist is checked by rustdoc, which has the page as a module.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../../docs/mapping/flexio.md");
@@ -24,33 +24,88 @@ fn tests(cell: &'static str) -> impl Iterator<Item = &'static str> {
     cell.split(", ").map(|name| name.trim_matches('`')).filter(|name| *name != "—")
 }
 
-/// The functions of all sources in a directory and those below it.
-fn functions(directory: PathBuf) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir(directory).expect("the sources are there") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(functions(path));
-        } else if path.extension().is_some_and(|it| it == "rs") {
-            let source = std::fs::read_to_string(path).expect("a source is text");
-            let named = source.lines().filter_map(|line| {
-                let line = line.trim_start();
-                line.strip_prefix("pub(super) ").unwrap_or(line).strip_prefix("fn ")
-            });
-            found.extend(named.filter_map(|rest| Some(rest.split_once('(')?.0.to_owned())));
-        }
-    }
-    found
+/// A test of the suite or of a package.
+#[derive(Debug)]
+struct Test {
+    /// The file's path, without `.rs`.
+    path: PathBuf,
+    /// It is a case of the conformance suite, which runs everywhere.
+    case: bool,
+    /// It makes what hardware refuses.
+    layouts: bool,
 }
 
-/// The cases of the conformance suite, and the tests of this crate.
-fn shown() -> (BTreeSet<String>, BTreeSet<String>) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let suite = functions(here.join("../../tests/suite/src/cases"));
-    let mut own = functions(here.join("src"));
-    own.extend(functions(here.join("tests")));
-    own.extend(functions(here.join("../../tests/misuse/tests")));
-    (suite, own)
+/// All tests by name.
+struct Tests(BTreeMap<String, Vec<Test>>);
+
+impl Tests {
+    /// The cases of the conformance suite, the tests of this crate, and those of what does not
+    /// compile.
+    fn find() -> Self {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut found = Self(BTreeMap::new());
+        found.take(&here.join("../../tests/suite/src/cases"));
+        for directory in ["src", "tests", "../../tests/misuse/tests"] {
+            found.take(&here.join(directory));
+        }
+        found
+    }
+
+    /// The tests of all sources in a directory and those below it.
+    fn take(&mut self, directory: &Path) {
+        for entry in std::fs::read_dir(directory).expect("the sources are there") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                self.take(&path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let source = std::fs::read_to_string(&path).expect("a source is text");
+                let layouts = source.contains("needs [Need::DpaLayouts");
+                for (name, case) in tests_of(&source) {
+                    let test = Test { path: path.with_extension(""), case, layouts };
+                    self.0.entry(name).or_default().push(test);
+                }
+            }
+        }
+    }
+
+    /// The test that a cell means: by its name alone, or behind that of its module where several
+    /// have it.
+    fn named(&self, name: &str) -> &Test {
+        let mut modules: Vec<_> = name.split("::").collect();
+        let bare = modules.pop().expect("a name");
+        let is_it = |test: &&Test| {
+            let parts: Vec<_> = test.path.iter().filter_map(|part| part.to_str()).collect();
+            modules.iter().all(|module| parts.contains(module))
+        };
+        let found: Vec<_> = self.0.get(bare).into_iter().flatten().filter(is_it).collect();
+        let [test] = found[..] else { panic!("{name} is {} tests: {found:?}", found.len()) };
+        test
+    }
+}
+
+/// The tests of a source: cases of a group, functions with `#[test]`, and those in a table `TESTS`
+/// of a program; whether each is a case.
+fn tests_of(source: &str) -> Vec<(String, bool)> {
+    let ident = |text: &str| {
+        let end = text.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(text.len());
+        (end > 0).then(|| text[..end].to_owned())
+    };
+    let mut found = Vec::new();
+    if let Some((_, group)) = source.split_once("\ncases!(") {
+        let (group, _) = group.split_once("\n);").expect("a group has an end");
+        let lines = group.lines().map(str::trim).filter(|line| !line.starts_with("needs "));
+        found.extend(lines.filter_map(ident).map(|name| (name, true)));
+    }
+    if let Some((_, table)) = source.split_once("\nconst TESTS: ") {
+        let (table, _) = table.split_once("\n];").expect("a table has an end");
+        let last = |line: &str| Some(line.strip_suffix("),")?.rsplit(", ").next()?.to_owned());
+        found.extend(table.lines().filter_map(last).map(|name| (name, false)));
+    }
+    for test in source.split("#[test]").skip(1) {
+        let (_, rest) = test.split_once("fn ").expect("a test is a function");
+        found.extend(ident(rest).map(|name| (name, false)));
+    }
+    found
 }
 
 #[test]
@@ -64,34 +119,53 @@ fn every_name_of_the_host_chapters_has_one_row_and_every_row_is_of_a_name() {
 
 #[test]
 fn every_cell_that_says_yes_is_shown_by_a_test_that_runs_there() {
-    let (suite, own) = shown();
+    let all = Tests::find();
     for row in rows(NAME) {
         let [_, _, _, proof, process, run, vm, hardware] = row[..] else { unreachable!() };
-        for name in tests(proof) {
-            assert!(suite.contains(name) || own.contains(name), "{name} is gone: {row:?}");
-        }
-        let some = tests(proof).count() > 0;
+        let proofs: Vec<_> = tests(proof).map(|name| all.named(name)).collect();
+        let some = !proofs.is_empty();
         let claim = |cell| ["yes", "refused"].contains(&cell);
         assert_eq!(claim(process), some, "a test and no claim, or the reverse: {row:?}");
-        let everywhere = some && tests(proof).all(|name| suite.contains(name));
+        let everywhere = some && proofs.iter().all(|test| test.case);
         let claims = [run, vm].map(claim);
         assert_eq!(claims, [everywhere; 2], "cases run everywhere, and tests do not: {row:?}");
-        assert!(["refused", "not applicable", "not yet"].contains(&hardware), "{row:?}");
+        // What a case shows that hardware skips is refused there, and nothing else is.
+        let layouts = proofs.iter().filter(|test| test.case && test.layouts).count();
+        let bare = proofs.iter().filter(|test| test.case && !test.layouts).count();
+        match hardware {
+            "refused" => assert!(layouts > 0, "no case of it needs a process: {row:?}"),
+            "yes" => assert!(layouts == 0, "its cases do not run on hardware: {row:?}"),
+            "not tried" => assert!(bare > 0, "none of its cases runs on hardware: {row:?}"),
+            other => assert!(["not applicable", "not yet"].contains(&other), "{row:?}"),
+        }
     }
 }
 
 #[test]
 fn every_test_of_a_decision_is_there() {
-    let (suite, own) = shown();
+    let all = Tests::find();
     let mut found = 0;
     for row in rows(DECISION) {
         assert!(row[1].contains("not yet") || tests(row[2]).count() > 0, "no test: {row:?}");
-        for name in tests(row[2]) {
-            assert!(suite.contains(name) || own.contains(name), "{name} is gone: {row:?}");
-            found += 1;
-        }
+        found += tests(row[2]).map(|name| all.named(name)).count();
     }
     assert!(found > 15, "{found} tests");
+}
+
+#[test]
+fn a_name_of_several_tests_takes_its_module() {
+    let source = |test: &str| format!("#[test]\nfn {test}() {{}}\nfn helper() {{}}\n");
+    assert_eq!(tests_of(&source("one")), [("one".to_owned(), false)]);
+    let group = "\ncases!(\n    \"g\",\n    needs [Need::A]:\n    a_case,\n    b [Need::B],\n);";
+    assert_eq!(tests_of(group), [("a_case".to_owned(), true), ("b".to_owned(), true)]);
+    let at = |path: &str| Test { path: path.into(), case: true, layouts: false };
+    let tests = [("twice", vec![at("a/first"), at("a/second")]), ("once", vec![at("a/first")])];
+    let all = Tests(tests.into_iter().map(|(name, tests)| (name.to_owned(), tests)).collect());
+    assert_eq!(all.named("second::twice").path, Path::new("a/second"));
+    assert_eq!(all.named("once").path, Path::new("a/first"));
+    for wrong in ["twice", "third::twice", "second::once", "never"] {
+        assert!(std::panic::catch_unwind(|| all.named(wrong).case).is_err(), "{wrong}");
+    }
 }
 
 #[test]

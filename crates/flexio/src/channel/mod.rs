@@ -466,7 +466,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
-            crate::log::warning!("{error}");
+            crate::log::error!("{error}");
         }
     }
 }

@@ -330,7 +330,7 @@ impl Drop for MsgStream {
         if !self.closed
             && let Err(error) = self.close()
         {
-            crate::log::warning!("destroying {}: {error}", self.shared.name);
+            crate::log::error!("destroying {}: {error}", self.shared.name);
         }
         self.shared.process.streams().give_back(self.shared.id);
     }

@@ -124,6 +124,11 @@ impl Messages {
 }
 
 /// What a program traced: a number and six words (`flexio_tracer_msg`, `dtrace_tp_report`).
+///
+/// What `dtrace_tp_report` has is not published: these fields are verbless's own, and have a
+/// version where they are bytes. Between program and host that is the version of streams
+/// ([`control::VERSION`](verbless_flexio_dev::stream::control::VERSION)), of which a program
+/// refuses another; in a file it is that of [`trace_file`](crate::tracer::trace_file::VERSION).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// Its number in the stream or the tracer, from 0.
@@ -168,6 +173,8 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use verbless_flexio_dev::stream::control;
+
     use super::*;
 
     fn entry(text: &[u8], level: u8, flags: u8) -> Vec<u8> {
@@ -247,5 +254,10 @@ mod tests {
         assert_eq!(Record::parse(&record.to_bytes()), Some(record));
         assert_eq!(Record::parse(&[0; RECORD_BYTES]), None, "a record without a number");
         assert_eq!(Record::parse(&[1; 63]), None);
+        // Other bytes are another version, of streams and of files.
+        let versions = (control::VERSION, crate::tracer::trace_file::VERSION);
+        assert_eq!(versions, (2, 1), "the versions of these bytes");
+        let words = [0x0000_0009_1234_5678, 9, 1, 2, 3, 4, 5, u64::MAX];
+        assert_eq!(record.to_bytes()[..], words.map(u64::to_le_bytes).concat());
     }
 }

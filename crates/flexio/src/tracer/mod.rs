@@ -391,7 +391,7 @@ impl Drop for Tracer {
         if !self.closed
             && let Err(error) = self.close()
         {
-            crate::log::warning!("destroying the tracer: {error}");
+            crate::log::error!("destroying the tracer: {error}");
         }
         self.shared.process.streams().tracer = false;
     }

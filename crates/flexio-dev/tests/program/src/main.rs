@@ -18,14 +18,14 @@ use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use verbless_flexio_dev::calls::{self, with_context};
-use verbless_flexio_dev::event::{CqRing, CqeOpcode, EqRing, eqe_cqn};
+use verbless_flexio_dev::event::{CqRing, EqRing, eqe_cqn};
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::system::Next;
 use verbless_flexio_dev::trace;
 use verbless_flexio_dev::{
     Failed, Level, Request, Segment, SpinLock, Status, Stream, ThreadContext, WindowEntity,
     event_handler, msg, msg_broadcast, msg_dbg, msg_dflt, msg_err, msg_info, msg_warn, print,
-    program, record, rpc, system, tp,
+    program, rpc, system, tp,
 };
 
 program!();
@@ -452,6 +452,11 @@ fn send_msix(cqn: u32) {
 #[rpc]
 fn trigger(cqn: u32) {
     calls::zcqe_gen(cqn);
+}
+
+#[rpc]
+fn trigger_often(cqn: u32, times: u32) {
+    (0..times).for_each(|_| calls::zcqe_gen(cqn));
 }
 
 /// Triggers a CQ by outbox `id`, chosen in either way, and again by another way of asking.

@@ -4,7 +4,9 @@
 
 use verbless_flexio::app::MAX_NAME_LEN;
 use verbless_flexio::version::{Version, set_version, version};
-use verbless_flexio::{App, AppSelect, Apps, HwModel, Resources, SqTis, TransportDomain};
+use verbless_flexio::{
+    App, AppSelect, Apps, Arguments, HwModel, Resources, SqTis, TransportDomain,
+};
 
 use super::failed;
 use super::rig::app;
@@ -21,6 +23,7 @@ cases!(
     an_app_has_its_name_its_file_and_its_symbols [Need::DpaProgram],
     an_app_s_file_tells_the_data_of_its_symbols [Need::DpaProgram],
     what_is_known_of_a_function_is_told [Need::DpaProgram],
+    arguments_are_packed_into_words_by_their_types,
     the_hardware_model_is_that_of_the_pci_device,
     a_version_is_set_once,
     resources_are_those_of_their_name_in_the_file,
@@ -98,6 +101,15 @@ fn what_is_known_of_a_function_is_told(_: &Lab) -> Result<(), Stop> {
     }
     // An object is no function.
     ensure_eq!(app.function_info("SHOWN_BYTES"), None, "a function that is not there");
+    Ok(())
+}
+
+fn arguments_are_packed_into_words_by_their_types(_: &Lab) -> Result<(), Stop> {
+    let words = (-1_i8, 0xff_u8, -2_i32, u32::MAX, true, i64::MIN, usize::MAX, 7_u16).to_words();
+    let signed = |value: i64| value as u64;
+    let expected = [signed(-1), 0xff, signed(-2), 0xffff_ffff, 1, signed(i64::MIN), u64::MAX, 7];
+    ensure_eq!(words, expected, "words of eight arguments");
+    ensure_eq!(().to_words(), [0; 8], "words of none");
     Ok(())
 }
 

@@ -5,10 +5,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use verbless_command::DpaStatus;
+use verbless_command::{DpaCallState, DpaEntry, DpaStatus};
 use verbless_flexio::stream::report::MsgBinReport;
 use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport, old};
 use verbless_flexio::{Error, Function, MsgStreamConfig, Process, RpcAttr};
+use verbless_flexio_dev::stream::control::{self, Setup};
+use verbless_flexio_dev::stream::entry::{LOG_TEXT_ENTRY_BYTES, TEXT_ENTRY_BYTES};
+use verbless_flexio_dev::stream::table::{FAILED, first_argument, operation};
 use verbless_prm::DpaFault;
 
 use super::rig::{Rig, add, ends_with};
@@ -31,6 +34,7 @@ cases!(
     the_default_stream_stays_at_info_and_is_there_once,
     an_extra_stream_shows_the_level_that_it_is_given,
     a_broadcast_reaches_every_stream,
+    a_host_of_another_version_is_refused,
     queue_pairs_are_told_and_a_window_has_none,
     the_last_words_of_a_program_come_after_its_panic,
     a_process_that_has_ended_takes_no_new_stream,
@@ -287,6 +291,33 @@ fn a_broadcast_reaches_every_stream(lab: &Lab) -> Result<(), Stop> {
         let id = stream.id();
         ensure_eq!(seen.texts(), ["to all"], "messages of stream {id}");
     }
+    Ok(())
+}
+
+fn a_host_of_another_version_is_refused(lab: &Lab) -> Result<(), Stop> {
+    const NUMBER: u64 = 5;
+    let process = Rig::new(lab)?.process;
+    let manager = process.app().symbol("verbless_stream");
+    let manager = manager.ok_or_else(|| Stop::fail("the program has no streams"))?;
+    let ring = process.alloc_aligned(4 * TEXT_ENTRY_BYTES as u64, 64)?;
+    let block = process.alloc_aligned(control::BYTES as u64, 64)?;
+    let ask = |operation| -> Result<u64, Stop> {
+        let words = [first_argument(operation, 4), NUMBER, block.address(), 0, 0, 0, 0, 0];
+        let entry = DpaEntry::at(manager);
+        let call = process.device().begin_dpa_call(process.object(), &entry, words)?;
+        until("the answer", || match call.state().ok()? {
+            DpaCallState::Returned(word) => Some(word),
+            _ => None,
+        })
+    };
+    for version in [control::VERSION - 1, control::VERSION + 1] {
+        let setup = Setup::new(ring.address(), 2, LOG_TEXT_ENTRY_BYTES);
+        block.write_at(0, &Setup { version, ..setup }.to_bytes())?;
+        ensure_eq!(ask(operation::ATTACH)?, FAILED, "attaching a stream of version {version}");
+    }
+    block.write_at(0, &Setup::new(ring.address(), 2, LOG_TEXT_ENTRY_BYTES).to_bytes())?;
+    ensure_eq!(ask(operation::ATTACH)?, 0, "attaching one of this version");
+    ensure_eq!(ask(operation::DETACH)?, 0, "users of it");
     Ok(())
 }
 

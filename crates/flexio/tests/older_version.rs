@@ -1,0 +1,20 @@
+//! The version is set once in a program, so that this test has one of its own.
+
+use verbless_flexio::version::{Version, set_version, version};
+
+#[test]
+fn an_older_version_is_set_and_another_one_refused() {
+    let older = Version::new(24, 10, 0);
+    assert_eq!(version(), Version::CURRENT, "without one");
+    // What is refused sets nothing.
+    let later = set_version(Version::new(25, 1, 1)).unwrap_err().to_string();
+    assert!(later.contains("above 25.1.0") && later.contains("Version::CURRENT"), "{later}");
+    assert_eq!(version(), Version::CURRENT, "behind a refusal");
+    for _ in 0..2 {
+        set_version(older).unwrap();
+        assert_eq!(version(), older);
+    }
+    let another = set_version(Version::CURRENT).unwrap_err().to_string();
+    assert!(another.contains("25.1.0 after 24.10.0"), "{another}");
+    assert_eq!(version(), older, "behind another one");
+}

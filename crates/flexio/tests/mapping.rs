@@ -147,7 +147,10 @@ fn every_test_of_a_decision_is_there() {
     let mut found = 0;
     for row in rows(DECISION) {
         assert!(row[1].contains("not yet") || tests(row[2]).count() > 0, "no test: {row:?}");
-        found += tests(row[2]).map(|name| all.named(name)).count();
+        for name in tests(row[2]) {
+            all.named(name);
+            found += 1;
+        }
     }
     assert!(found > 15, "{found} tests");
 }

@@ -365,10 +365,20 @@ fn hwtest_in_a_vm() -> Result<Outcome> {
     suite_in_a_vm(&[], &["--expect", "vm"])
 }
 
-/// Its cases of raw Ethernet, whose flow rules a real kernel enters. Without a network interface,
+/// Its cases of raw Ethernet, whose flow rules a real kernel enters, with those of programs for the
+/// DPA that ring for such queues of another device context. Without a network interface,
 /// which is not modelled, its ports count as DOWN, so that the second one is named.
 fn frames_in_a_vm() -> Result<Outcome> {
-    let choice = ["--peer", "mlx5_1", "--filter", "frame", "--expect", "vm frames"];
+    let choice = [
+        "--peer",
+        "mlx5_1",
+        "--filter",
+        "frame",
+        "--filter",
+        "send_queue_of_another",
+        "--expect",
+        "vm frames",
+    ];
     suite_in_a_vm(&["--link", "ethernet"], &choice)
 }
 

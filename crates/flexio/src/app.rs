@@ -1,4 +1,20 @@
 //! Programs.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use verbless_flexio::{App, Process, ProcessConfig};
+//!
+//! # let (elf, device) = (program(), device(false)?);
+//! // `elf` is the file that `cargo xtask dpa build` has written.
+//! let app = App::new("worker", &elf)?;
+//! assert!(app.entry_points().any(|it| it == "add(u64,u32)->u64"));
+//! let process = Process::create(&device, &app, &ProcessConfig::default())?;
+//! let add = app.function::<(u64, u32), u64>("add")?;
+//! assert_eq!(process.call(add, (40, 2))?, 42);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::sync::Arc;
 

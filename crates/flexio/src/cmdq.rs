@@ -7,10 +7,11 @@
 //! A worker receives its tasks by a queue pair of its own, so that adding one is a message and no
 //! command. `verbless_flexio_dev::program!` puts what a worker does into each program.
 //!
-//! ```
+#![cfg_attr(verbless_dpa_program, doc = "```")]
+#![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let Some(process) = compiled()? else { return Ok(()) };
+//! # let process = compiled()?;
 //! use verbless_flexio::{Cmdq, CmdqConfig, Function};
 //!
 //! let mut queue = Cmdq::create(&process, &CmdqConfig { workers: 4, ..CmdqConfig::default() })?;

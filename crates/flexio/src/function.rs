@@ -1,4 +1,23 @@
 //! Functions of a program, with the types of their arguments and results.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use verbless_flexio::{EventHandler, EventHandlerConfig, Function, Handler};
+//!
+//! let add = Function::<(u64, u32), u64>::named("add");
+//! assert_eq!(add.signature(), "add(u64,u32)->u64");
+//! assert_eq!(process.call(add, (40, 2))?, 42);
+//! // Another type than the program's is refused when it is called.
+//! let wrong = Function::<(u64, u64), u64>::named("add");
+//! assert!(process.call(wrong, (40, 2)).is_err());
+//! // A function that events start.
+//! let config = EventHandlerConfig::new(Handler::named("handler"));
+//! EventHandler::create(&process, &config)?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -3,12 +3,24 @@
 //! A program is a crate that uses `verbless-flexio-dev`; `cargo xtask dpa build` compiles it. Its
 //! functions with `#[rpc]` become constants here that know their arguments:
 //!
-//! ```ignore
+#![cfg_attr(verbless_dpa_program, doc = "```")]
+#![cfg_attr(not(verbless_dpa_program), doc = "```ignore")]
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! use verbless_flexio::{Process, ProcessConfig};
+//!
 //! verbless_flexio::embed!(pub mod program = "../../target/dpa/program.elf");
 //!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = device(false)?;
 //! let process = Process::create(&device, &program::APP.app()?, &ProcessConfig::default())?;
 //! assert_eq!(process.call(program::add, (40, 2))?, 42);
+//! # Ok(())
+//! # }
 //! ```
+//!
+//! The examples on these pages run in `cargo test`. Those that need a compiled program run in
+//! `cargo xtask dpa test`, which compiles it; `cargo test` compiles them, and leaves out the one
+//! above, which has the program in its binary.
 //!
 //! # The chapters of the guide
 //! | what | module | begin with |

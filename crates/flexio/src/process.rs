@@ -3,7 +3,7 @@
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let Some(process) = compiled()? else { return Ok(()) };
+//! # let process = process()?;
 //! use verbless_flexio::{Function, Process, ProcessConfig, RpcAttr};
 //!
 //! let add = || Function::<(u64, u32), u64>::named("add");

@@ -1,4 +1,26 @@
 //! Calls with attributes: where a call runs, and what its thread begins with.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let process = process()?;
+//! use std::time::Duration;
+//!
+//! use verbless_flexio::{Affinity, Function, Outbox, OutboxConfig, RpcAttr};
+//!
+//! let attr = RpcAttr {
+//!     name: "adder".into(),
+//!     storage: Some(process.alloc(64)?),
+//!     outbox: Some(Outbox::create(&process, &OutboxConfig::default())?),
+//!     affinity: Affinity::Strict(7),
+//!     timeout: Some(Duration::from_secs(1)),
+//!     ..RpcAttr::default()
+//! };
+//! let add = Function::<(u64, u32), u64>::named("add");
+//! assert_eq!(process.call_with_attr(&attr, add, (40, 2))?, 42);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::time::Duration;
 

@@ -16,6 +16,9 @@ const PROGRAMS: &str = "crates/flexio/programs";
 /// Those that take two devices on one Ethernet.
 const ON_ETHERNET: &[&str] = &["packets"];
 
+/// Where each runs.
+const PLACES: [&str; 2] = ["in process", "under run"];
+
 /// Their names.
 pub(crate) fn names() -> Result<Vec<String>> {
     let mut names = Vec::new();
@@ -32,6 +35,13 @@ pub(crate) fn names() -> Result<Vec<String>> {
 /// Builds and runs all of them.
 pub(super) fn run() -> Result<Outcome> {
     let names = names()?;
+    if let Err(why) = build::Core::find() {
+        let skips = all_skipped(&names, &why.to_string());
+        for Skip { name, reason } in &skips {
+            println!("skipped: {name}: {reason}");
+        }
+        return Ok(Outcome::Ran { passed: 0, failed: 0, skips, more: 0 });
+    }
     let mut programs = Vec::new();
     for name in &names {
         let built = build::build(&workspace_root().join(PROGRAMS).join(name))?;
@@ -51,7 +61,7 @@ pub(super) fn run() -> Result<Outcome> {
         under.arg("--").arg(&host).arg(program).arg("mlx5_0");
         let mut here = Command::new(&host);
         here.arg(program);
-        for (place, command) in [("in process", here), ("under run", under)] {
+        for (place, command) in PLACES.into_iter().zip([here, under]) {
             match one(&format!("{name} {place}"), command, &mut skips)? {
                 true => passed += 1,
                 false => failed += 1,
@@ -59,6 +69,13 @@ pub(super) fn run() -> Result<Outcome> {
         }
     }
     Ok(Outcome::Ran { passed, failed, skips, more: 0 })
+}
+
+/// Each of them in either place, as skipped.
+fn all_skipped(names: &[String], reason: &str) -> Vec<Skip> {
+    let both = |name: &String| PLACES.map(|place| format!("{name} {place}"));
+    let skip = |name| Skip { name, reason: reason.into() };
+    names.iter().flat_map(both).map(skip).collect()
 }
 
 /// Runs one; whether it passed. Parts of it may be skipped: lines `skipped: WHAT: WHY`.
@@ -79,6 +96,25 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn without_a_core_every_example_is_skipped_with_the_reason_and_counted() {
+        let names = names().unwrap();
+        let skips = all_skipped(&names, "no core");
+        assert_eq!(skips.len(), 2 * names.len());
+        assert!(skips.iter().all(|skip| skip.reason == "no core"), "{skips:?}");
+        assert!(skips.iter().any(|skip| skip.name == "rdma under run"), "{skips:?}");
+        let line = |ci| {
+            let skips = all_skipped(&names, "no core");
+            let ran = Outcome::Ran { passed: 3, failed: 1, skips, more: 0 };
+            crate::dpa::closing(ran, ci).unwrap()
+        };
+        let count = 2 * names.len() as u64;
+        assert_eq!(line(false), (format!("3 passed, 1 failed, {count} skipped"), 1));
+        // Where nothing may be skipped, a skip is a failure.
+        let failed = 1 + count;
+        assert_eq!(line(true), (format!("3 passed, {failed} failed, 0 skipped"), failed));
+    }
 
     #[test]
     fn every_program_has_a_host_and_every_host_a_program() {

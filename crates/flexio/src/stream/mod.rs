@@ -5,10 +5,11 @@
 //! default stream is what `print!` and panics write to; others have the number that
 //! [`MsgStream::id`] says. Every message that a program writes to `Stream::BROADCAST` goes to all.
 //!
-//! ```
+#![cfg_attr(verbless_dpa_program, doc = "```")]
+#![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let Some(process) = compiled()? else { return Ok(()) };
+//! # let process = compiled()?;
 //! use verbless_flexio::stream::Output;
 //! use verbless_flexio::{Function, MsgStream, MsgStreamConfig};
 //!

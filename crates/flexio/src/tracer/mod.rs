@@ -1,10 +1,11 @@
 //! The tracer: reports of trace points that a program passes (`tp!`, `verbless_flexio_dev::trace`),
 //! while the host lets it.
 //!
-//! ```
+#![cfg_attr(verbless_dpa_program, doc = "```")]
+#![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let Some(process) = compiled()? else { return Ok(()) };
+//! # let process = compiled()?;
 //! use verbless_flexio::tracer::{OutputMode, TraceFile};
 //! use verbless_flexio::{Function, Tracer};
 //!

@@ -152,7 +152,7 @@ fn the_error_handler_runs_before_its_process_ends(lab: &Lab) -> Result<(), Stop>
 
 fn an_error_handler_that_fails_leaves_the_first_error(lab: &Lab) -> Result<(), Stop> {
     for handler in ["on_error_fails", "on_error_spins"] {
-        let config = verbless_flexio::ProcessConfig { watchdog: 10_000_000, ..<_>::default() };
+        let config = verbless_flexio::ProcessConfig { watchdog: 1_000_000, ..<_>::default() };
         let process = Rig::with(lab, &config)?.process;
         let said = messages(&process, &Handler::named(handler), || {
             fatal("the call", process.call(ends_with(), (200,)))

@@ -1,16 +1,18 @@
 //! The execution units of a DPA: groups of them, and partitions of them among the functions of a
-//! card, by registers that users reach (ACCESS_REGISTER_USER; layouts published in mstflint).
+//! card, by registers (`register`; layouts published in mstflint).
 
 use verbless_devx::Error;
 use verbless_prm as prm;
 use verbless_prm::{
-    AccessRegisterUserIn, AccessRegisterUserOut, NicCapExtReg, NicDpaEuPartitionModify,
-    NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg, NicDpaOperation, RegisterId, Structure,
+    NicCapExtReg, NicDpaEuPartitionModify, NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg,
+    NicDpaOperation, RegisterId,
 };
 
 use crate::device::Device;
 use crate::error::limit;
 
+/// What is attempted when a group or partition cannot be expressed.
+const UNITS: &str = "sharing execution units of the DPA";
 /// Units that a mask can name.
 const MOST_UNITS: u16 = 1024;
 
@@ -58,34 +60,11 @@ pub struct DpaPartitionAttr {
 }
 
 impl Device {
-    /// ACCESS_REGISTER_USER.
-    fn access_register_user<R: Structure>(
-        &self,
-        id: RegisterId,
-        op_mod: u16,
-        register: &mut R,
-    ) -> Result<(), Error> {
-        let mut head = AccessRegisterUserIn::new();
-        head.set_op_mod(op_mod).set_register_id(id);
-        let input = [head.as_bytes().as_slice(), register.as_bytes()].concat();
-        let mut output = vec![0; AccessRegisterUserOut::BYTES + R::BYTES];
-        self.devx_other(&input, &mut output)?;
-        register.as_mut_bytes().copy_from_slice(&output[AccessRegisterUserOut::BYTES..]);
-        Ok(())
-    }
-
-    fn read_register<R: Structure>(&self, id: RegisterId, register: &mut R) -> Result<(), Error> {
-        self.access_register_user(id, AccessRegisterUserIn::READ, register)
-    }
-
-    fn write_register<R: Structure>(&self, id: RegisterId, register: &mut R) -> Result<(), Error> {
-        self.access_register_user(id, AccessRegisterUserIn::WRITE, register)
-    }
-
     /// How large the DPA is (register NIC_CAP_EXT).
     ///
     /// # Errors
-    /// The device has no DPA, or shows no registers to users (capability access_register_user).
+    /// The device has no DPA, or its registers cannot be reached
+    /// ([`register_way`](Self::register_way)).
     pub fn dpa_caps(&self) -> Result<DpaCaps, Error> {
         let mut register = NicCapExtReg::default();
         // The capabilities of the DPA.
@@ -154,7 +133,7 @@ fn mask(units: &[u16]) -> Result<[u32; 32], Error> {
     for &unit in units {
         if unit >= MOST_UNITS {
             let most = MOST_UNITS.into();
-            return Err(limit("ACCESS_REGISTER_USER", "a unit's number", unit.into(), most));
+            return Err(limit(UNITS, "a unit's number", unit.into(), most));
         }
         words[usize::from(unit / 32)] |= 1 << (unit % 32);
     }
@@ -177,7 +156,7 @@ fn set_units(register: &mut NicDpaEuPartitionReg, units: &[u16]) -> Result<(), E
 fn set_functions(register: &mut NicDpaEuPartitionReg, functions: &[u16]) -> Result<(), Error> {
     let count = u8::try_from(functions.len()).map_err(|_| {
         let most = u8::MAX.into();
-        limit("ACCESS_REGISTER_USER", "functions of a partition", functions.len() as u64, most)
+        limit(UNITS, "functions of a partition", functions.len() as u64, most)
     })?;
     register.set_num_vhca_id(count);
     for (index, &vhca_id) in functions.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use zerocopy::IntoBytes;
 
@@ -13,7 +13,7 @@ use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::DeviceInfo;
 use crate::model::Recognition;
-use crate::sys::{Backend, Errno, OpenDevice, Request};
+use crate::sys::{Backend, ControlFile, Errno, OpenDevice, Request};
 
 /// A user context with DevX on an open device. Cheap to clone; every object made from it holds it,
 /// and the device is closed with the last of them.
@@ -23,6 +23,8 @@ pub struct Context(Arc<Inner>);
 struct Inner {
     /// Closed before what is held until then: fields are dropped in this order.
     device: Arc<dyn OpenDevice>,
+    /// The function's other file, once somebody has asked for it and there was one.
+    control: OnceLock<Arc<dyn ControlFile>>,
     info: DeviceInfo,
     attributes: ContextAttributes,
     leaked: AtomicU64,
@@ -97,6 +99,7 @@ impl Context {
     ) -> Self {
         Self(Arc::new(Inner {
             device,
+            control: OnceLock::new(),
             info,
             attributes,
             leaked: AtomicU64::new(0),
@@ -163,6 +166,17 @@ impl Context {
 
     pub(crate) fn device(&self) -> &dyn OpenDevice {
         &*self.0.device
+    }
+
+    /// The control file, if there is one.
+    pub(crate) fn control_file(&self) -> Result<Option<&dyn ControlFile>> {
+        if self.0.control.get().is_none()
+            && let Some(file) = self.0.device.open_control()?
+        {
+            // Another thread may have opened one meanwhile; one is enough.
+            let _ = self.0.control.set(file);
+        }
+        Ok(self.0.control.get().map(|file| &**file))
     }
 
     /// True if both are clones of one context.

@@ -26,6 +26,7 @@ mod channel;
 mod context;
 mod error;
 mod flow;
+mod fwctl;
 mod handle;
 mod info;
 mod kernel;
@@ -44,6 +45,7 @@ pub use channel::{
 pub use context::{Context, ContextAttributes};
 pub use error::{Command, Error, ErrorKind, Result};
 pub use flow::{FlowMatcher, FlowRule};
+pub use fwctl::{ControlInfo, ControlScope, FirmwareControl};
 pub use handle::DestroyError;
 pub use info::{
     DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, PortInfo, RepresentorInfo,
@@ -55,5 +57,5 @@ pub use page::page_size;
 pub use pd::Pd;
 pub use port::{GidTableEntry, PortAttributes};
 pub use sys::umem::{PageSizes, Umem};
-pub use sys::{Backend, Errno, Mapping, OpenDevice, Protection};
+pub use sys::{Backend, ControlFile, Errno, Mapping, OpenDevice, Protection};
 pub use uar::{Uar, UarKind};

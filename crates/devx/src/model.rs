@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use verbless_prm::{CommandInfo, ModelOnly, QueryAdapterIn, QueryAdapterOut};
 
-use crate::abi::Method;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -66,7 +65,7 @@ impl Context {
 }
 
 /// Refuses an input that only the model may see, unless the device was recognised as the model.
-pub(crate) fn check(context: &Context, method: Method, input: &[u8]) -> Result<()> {
+pub(crate) fn check(context: &Context, way: &'static str, input: &[u8]) -> Result<()> {
     let recognition = context.recognition();
     if recognition.model.load(Ordering::Relaxed) {
         return Ok(());
@@ -74,12 +73,12 @@ pub(crate) fn check(context: &Context, method: Method, input: &[u8]) -> Result<(
     let opcode = input.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
     let command = opcode.and_then(recognition.commands);
     match command.and_then(|command| command.model_only(input)) {
-        Some(what) => Err(refusal(context, method, input, what)),
+        Some(what) => Err(refusal(context, way, input, what)),
         None => Ok(()),
     }
 }
 
-fn refusal(context: &Context, method: Method, input: &[u8], what: ModelOnly) -> Error {
+fn refusal(context: &Context, way: &'static str, input: &[u8], what: ModelOnly) -> Error {
     let device = &context.info().name;
     let hint = format!(
         "{what} is known from the software model alone, and {device} has not shown the model's \
@@ -87,7 +86,7 @@ fn refusal(context: &Context, method: Method, input: &[u8], what: ModelOnly) -> 
          something else. On the model, call `as_model` first; for hardware, the layout must come \
          from a published source into prm/"
     );
-    Error::new(ErrorKind::ModelOnly, method.name(), hint).with_command(input)
+    Error::new(ErrorKind::ModelOnly, way, hint).with_command(input)
 }
 
 #[cfg(test)]
@@ -107,7 +106,7 @@ mod tests {
     use crate::abi::mlx5::AllocContextResponse;
     use crate::abi::{Header, method};
     use crate::sys::testing;
-    use crate::{DeviceInfo, Errno, Mapping, OpenDevice, Protection};
+    use crate::{ControlFile, ControlScope, DeviceInfo, Errno, Mapping, OpenDevice, Protection};
 
     static TYPES: EnumInfo = EnumInfo {
         name: "thing_type",
@@ -165,7 +164,21 @@ mod tests {
     /// A device with a PSID, which counts the mailboxes that reach it.
     struct Board {
         psid: &'static str,
-        mailboxes: AtomicUsize,
+        mailboxes: Arc<AtomicUsize>,
+    }
+
+    /// Its control file.
+    struct Control(Arc<AtomicUsize>);
+
+    #[allow(
+        unsafe_code,
+        reason = "the trait's method is unsafe to call; it follows no pointer itself"
+    )]
+    impl ControlFile for Control {
+        unsafe fn ioctl(&self, _: u32, _: &mut [u64]) -> Result<(), Errno> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
     }
 
     #[allow(
@@ -209,10 +222,14 @@ mod tests {
         fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
             Err(Errno::EINVAL)
         }
+
+        fn open_control(&self) -> Result<Option<Arc<dyn ControlFile>>> {
+            Ok(Some(Arc::new(Control(self.mailboxes.clone()))))
+        }
     }
 
     fn board(psid: &'static str) -> (Arc<Board>, Context) {
-        let board = Arc::new(Board { psid, mailboxes: AtomicUsize::new(0) });
+        let board = Arc::new(Board { psid, mailboxes: Arc::default() });
         let info = DeviceInfo { name: "mlx5_0".to_owned(), ..Default::default() };
         let recognition = Recognition { model: AtomicBool::new(false), commands };
         let context = Context::recognising(board.clone(), info, recognition).unwrap();
@@ -237,6 +254,8 @@ mod tests {
             let public = input(0xb80, 1, 0);
             let object = context.obj_create(&public, &mut [0; 16]).unwrap();
             let channel = context.command_channel().unwrap();
+            let control = context.firmware_control().unwrap().unwrap();
+            let scope = ControlScope::Configuration;
             let before = board.mailboxes.load(Ordering::Relaxed);
             for (opcode, kind, fast) in OF_THE_MODEL {
                 let input = input(opcode, kind, fast);
@@ -246,6 +265,7 @@ mod tests {
                     object.query(&input, &mut [0; 16]).unwrap_err(),
                     object.modify(&input, &mut [0; 16]).unwrap_err(),
                     channel.query(&object, &input, 16, 0).unwrap_err(),
+                    control.rpc(scope, &input, &mut [0; 16]).unwrap_err(),
                 ];
                 for error in refused {
                     assert_eq!(error.kind(), ErrorKind::ModelOnly);
@@ -255,6 +275,8 @@ mod tests {
             }
             assert_eq!(board.mailboxes.load(Ordering::Relaxed), before, "{psid}");
             context.devx_other(&public, &mut [0; 16]).unwrap();
+            control.rpc(scope, &public, &mut [0; 16]).unwrap();
+            assert_eq!(board.mailboxes.load(Ordering::Relaxed), before + 2, "{psid}");
         }
     }
 

@@ -155,7 +155,7 @@ fn send(
     (cmd_in, input): (u16, &[u8]),
     (cmd_out, output): (u16, &mut [u8]),
 ) -> Result<Answer> {
-    model::check(context, method, input)?;
+    model::check(context, method.name(), input)?;
     let header = output.len().min(8);
     output[..header].fill(0);
     Request::new(method)

@@ -180,7 +180,7 @@ impl From<lower::Error> for Error {
             Lower::ModuleMissing => ErrorKind::Initialization,
             Lower::Permission => ErrorKind::NotPermitted,
             Lower::MemoryLimit => ErrorKind::NoMemory,
-            Lower::NoDevx | Lower::ModelOnly => ErrorKind::NotSupported,
+            Lower::NoDevx | Lower::ModelOnly | Lower::NotSupported => ErrorKind::NotSupported,
             Lower::Refused if no_file => ErrorKind::OperatingSystem,
             Lower::Command | Lower::Refused => ErrorKind::Driver,
             Lower::DeviceGone => ErrorKind::Shutdown,

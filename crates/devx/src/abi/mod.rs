@@ -10,10 +10,12 @@
 //! - [`attr`]: attribute ids, one module per method.
 //! - [`core`]: structures of the generic part (`ib_user_verbs.h`, `ib_user_ioctl_verbs.h`).
 //! - [`mlx5`]: structures and numbers of the mlx5 part (`mlx5-abi.h`, `mlx5_user_ioctl_verbs.h`).
+//! - [`fwctl`]: the ioctls of another file of the device, `/dev/fwctl/fwctlN`.
 
 pub mod attr;
 pub mod core;
 pub mod frame;
+pub mod fwctl;
 pub mod method;
 pub mod mlx5;
 

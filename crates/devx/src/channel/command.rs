@@ -76,7 +76,7 @@ impl CommandChannel {
         output_length: u16,
         wr_id: u64,
     ) -> Result<()> {
-        model::check(self.context(), method::DEVX_OBJ_ASYNC_QUERY, input)?;
+        model::check(self.context(), method::DEVX_OBJ_ASYNC_QUERY.name(), input)?;
         // Before the request, since its answer may be read at once.
         self.longest.fetch_max(output_length, Ordering::Relaxed);
         Request::new(method::DEVX_OBJ_ASYNC_QUERY)

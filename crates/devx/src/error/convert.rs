@@ -75,7 +75,7 @@ impl From<ErrorKind> for std::io::ErrorKind {
             ErrorKind::NoDevice | ErrorKind::NotFound | ErrorKind::ModuleMissing => Self::NotFound,
             ErrorKind::Permission => Self::PermissionDenied,
             ErrorKind::MemoryLimit => Self::OutOfMemory,
-            ErrorKind::NoDevx | ErrorKind::ModelOnly => Self::Unsupported,
+            ErrorKind::NoDevx | ErrorKind::ModelOnly | ErrorKind::NotSupported => Self::Unsupported,
             ErrorKind::DeviceGone => Self::NotConnected,
             ErrorKind::Input => Self::InvalidInput,
             ErrorKind::Answer | ErrorKind::Peer => Self::InvalidData,

@@ -65,6 +65,9 @@ pub enum ErrorKind {
     /// The layout of a command is defined by the software model only, and the device has not been
     /// identified as the model; nothing was sent.
     ModelOnly,
+    /// What this needs is offered by neither device, firmware nor kernel, in none of the ways that
+    /// there are to it; the hint names them.
+    NotSupported,
     /// A queue is full: poll its completion queue, then try again.
     Full,
     /// A work request completed with an error.
@@ -171,15 +174,26 @@ impl Error {
         let mut error = Self::refused(method, errno);
         error.0.command = Command::of(input);
         if errno == Errno::EREMOTEIO {
-            error.0.kind = ErrorKind::Command;
-            error.0.status = output.first().copied();
-            error.0.syndrome = output
-                .get(4..8)
-                .map(|word| u32::from_be_bytes(word.try_into().unwrap_or_default()));
-            let opcode = error.0.command.map(|command| command.opcode);
-            error.0.hint = hints::status(opcode, error.0.status.unwrap_or_default()).into();
+            error.explain(output);
         }
         error
+    }
+
+    /// A command that reached the device by `way`, and that `output` says was refused.
+    pub(crate) fn refused_by_device(way: &'static str, input: &[u8], output: &[u8]) -> Self {
+        let mut error = Self::new(ErrorKind::Command, way, "").with_command(input);
+        error.explain(output);
+        error
+    }
+
+    /// Says of a refused command what is in its output.
+    fn explain(&mut self, output: &[u8]) {
+        self.0.kind = ErrorKind::Command;
+        self.0.status = output.first().copied();
+        self.0.syndrome =
+            output.get(4..8).map(|word| u32::from_be_bytes(word.try_into().unwrap_or_default()));
+        let opcode = self.0.command.map(|command| command.opcode);
+        self.0.hint = hints::status(opcode, self.0.status.unwrap_or_default()).into();
     }
 
     /// An answer that cannot be right.

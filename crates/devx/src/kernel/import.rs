@@ -34,7 +34,8 @@ impl Kernel {
     pub fn import(&self, fd: OwnedFd) -> Result<Context> {
         let file = File::from(fd);
         let info = self.device_of(&file)?;
-        Context::import(Arc::new(UverbsFile(file)), info)
+        let control = self.control_of(&info);
+        Context::import(Arc::new(UverbsFile { file, control }), info)
     }
 
     /// The device whose node has the number of this file.

@@ -1,18 +1,20 @@
-//! The kernel as a backend: sysfs to find devices, `/dev/infiniband/uverbsN` to use them.
+//! The kernel as a backend: sysfs to find devices, `/dev/infiniband/uverbsN` and
+//! `/dev/fwctl/fwctlN` to use them.
 
+mod control;
 mod discover;
 mod import;
 mod representors;
 mod sysfs;
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::{DeviceInfo, FunctionKind, RepresentorInfo};
-use crate::sys::{Backend, Errno, OpenDevice, UverbsFile};
+use crate::sys::{Backend, Errno, OpenControl, OpenDevice, UverbsFile};
+
+use control::{ControlPlace, open_node};
 
 /// The devices of this machine.
 #[derive(Clone, Debug)]
@@ -34,9 +36,17 @@ impl Kernel {
         Self::with_roots("/sys", "/dev/infiniband")
     }
 
-    /// Other places for sysfs and for the directory of uverbs nodes, for containers and tests.
+    /// Other places for sysfs and for the directory of uverbs nodes, for containers and tests. Nodes
+    /// of fwctl are in the directory `fwctl` beside that of uverbs.
     pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
         Self { sysfs: sysfs.into(), dev: dev.into() }
+    }
+
+    /// What opens the control file of a device.
+    fn control_of(&self, device: &DeviceInfo) -> OpenControl {
+        let verbs = self.sysfs.join("class/infiniband_verbs").join(&device.node);
+        let place = ControlPlace::new(verbs.join("device"), self.dev.with_file_name("fwctl"));
+        Box::new(move || place.open())
     }
 }
 
@@ -61,9 +71,7 @@ impl Backend for Kernel {
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>> {
         let path = self.dev.join(&device.node);
-        let opened =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(&path);
-        let file = opened.map_err(|error| {
+        let file = open_node(&path).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
             let (kind, hint) = match errno {
                 Errno::EACCES | Errno::EPERM => (
@@ -86,6 +94,6 @@ impl Backend for Kernel {
             Error::new(kind, format!("opening {} for {}", path.display(), device.name), hint)
                 .with_errno(errno)
         })?;
-        Ok(Arc::new(UverbsFile(file)))
+        Ok(Arc::new(UverbsFile { file, control: self.control_of(device) }))
     }
 }

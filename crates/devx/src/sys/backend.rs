@@ -88,4 +88,31 @@ pub trait OpenDevice: Send + Sync {
     /// # Errors
     /// The errno of mmap.
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno>;
+
+    /// Opens the other file of the same function, `/dev/fwctl/fwctlN`, or what stands for it;
+    /// `None`: there is none, as in a kernel without CONFIG_FWCTL_MLX5 or of a sub-function.
+    ///
+    /// # Errors
+    /// It is there and cannot be opened: [`ErrorKind::Permission`] above all.
+    fn open_control(&self) -> Result<Option<Arc<dyn ControlFile>>, Error> {
+        Ok(None)
+    }
+}
+
+/// An open `/dev/fwctl/fwctlN`: the file by which commands reach a function's firmware that DevX
+/// does not pass. Dropping it releases everything that the device holds for it.
+pub trait ControlFile: Send + Sync {
+    /// Carries out [`FWCTL_INFO`](crate::abi::fwctl::FWCTL_INFO) or
+    /// [`FWCTL_RPC`](crate::abi::fwctl::FWCTL_RPC). `argument` is the whole structure that belongs
+    /// to `request`; answers are written back in place. As with [`OpenDevice::ioctl`], nothing in
+    /// it is to be trusted.
+    ///
+    /// # Errors
+    /// The errno that the kernel would return. A command that the device refused is none: its
+    /// status is in the output mailbox.
+    ///
+    /// # Safety
+    /// Every address in the argument is valid for the length that stands with it: inputs for
+    /// reads, outputs for writes, with no other access during the call.
+    unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno>;
 }

@@ -1,15 +1,25 @@
-//! The kernel's uverbs file: the raw ioctl and mmap.
+//! The kernel's files: the raw ioctls and mmap.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
-use super::backend::{Errno, OpenDevice};
+use super::backend::{ControlFile, Errno, OpenDevice};
 use super::mapping::{Mapping, Protection};
 use crate::abi::Header;
 use crate::abi::frame::RDMA_VERBS_IOCTL;
+use crate::abi::fwctl::{FWCTL_INFO, FWCTL_RPC, Info, Rpc};
+use crate::error::Error;
+
+/// Opens a control file, if there is one.
+pub(crate) type OpenControl = Box<dyn Fn() -> Result<Option<File>, Error> + Send + Sync>;
 
 /// An open `/dev/infiniband/uverbsN`.
-pub(crate) struct UverbsFile(pub(crate) File);
+pub(crate) struct UverbsFile {
+    pub file: File,
+    /// Opens the function's other file, if there is one.
+    pub control: OpenControl,
+}
 
 impl OpenDevice for UverbsFile {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
@@ -18,13 +28,42 @@ impl OpenDevice for UverbsFile {
         }
         // SAFETY: the header describes exactly the words of `request`, so the kernel stays within
         // them; the caller vouches for the pointers inside.
-        let result =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), RDMA_VERBS_IOCTL as _, request.as_mut_ptr()) };
+        let result = unsafe {
+            libc::ioctl(self.file.as_raw_fd(), RDMA_VERBS_IOCTL as _, request.as_mut_ptr())
+        };
         Errno::result(result).map(drop)
     }
 
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
-        Mapping::shared(self.0.as_fd(), offset, length, protection)
+        Mapping::shared(self.file.as_fd(), offset, length, protection)
+    }
+
+    fn open_control(&self) -> Result<Option<Arc<dyn ControlFile>>, Error> {
+        let file = (self.control)()?;
+        Ok(file.map(|file| Arc::new(FwctlFile(file)) as Arc<dyn ControlFile>))
+    }
+}
+
+/// An open `/dev/fwctl/fwctlN`.
+struct FwctlFile(File);
+
+impl ControlFile for FwctlFile {
+    unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
+        let bytes = match request {
+            FWCTL_INFO => size_of::<Info>(),
+            FWCTL_RPC => size_of::<Rpc>(),
+            _ => return Err(Errno::ENOTTY),
+        };
+        // The first word is what the kernel takes for the structure's size.
+        let said = argument.first().map_or(0, |&word| word as u32 as usize);
+        if said < bytes || said > size_of_val(argument) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the structure is as long as it says, so the kernel stays within it; the caller
+        // vouches for the addresses inside.
+        let result =
+            unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument.as_mut_ptr()) };
+        Errno::result(result).map(drop)
     }
 }
 
@@ -35,7 +74,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_uverbs_file_answers_enotty_and_a_malformed_request_never_reaches_it() {
-        let file = UverbsFile(File::open("/dev/null").unwrap());
+        let file =
+            UverbsFile { file: File::open("/dev/null").unwrap(), control: Box::new(|| Ok(None)) };
         let mut words = [0; 3];
         zerocopy::IntoBytes::write_to(
             &Header::new(method::DEVX_OTHER, 0),
@@ -47,5 +87,22 @@ mod tests {
         words[0] |= 0xff << 48;
         // SAFETY: the request is refused before its attributes would be read.
         assert_eq!(unsafe { file.ioctl(&mut words) }, Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_structure_that_is_shorter_than_it_says_or_than_its_request_never_reaches_the_kernel() {
+        let file = FwctlFile(File::open("/dev/null").unwrap());
+        // SAFETY: no address is in any of them but 0, with length 0.
+        let send = |request, words: &mut [u64]| unsafe { file.ioctl(request, words) };
+        assert_eq!(send(FWCTL_INFO, &mut [24, 0, 0]), Err(Errno::ENOTTY), "it did");
+        assert_eq!(send(FWCTL_RPC, &mut [32, 0, 0, 0]), Err(Errno::ENOTTY), "it did");
+        for (request, words) in
+            [(FWCTL_INFO, &mut [24, 0][..]), (FWCTL_INFO, &mut [16, 0, 0]), (FWCTL_INFO, &mut [])]
+        {
+            assert_eq!(send(request, words), Err(Errno::EINVAL));
+        }
+        assert_eq!(send(FWCTL_RPC, &mut [24, 0, 0]), Err(Errno::EINVAL));
+        assert_eq!(send(FWCTL_RPC, &mut [40, 0, 0, 0]), Err(Errno::EINVAL));
+        assert_eq!(send(0x9a02, &mut [64; 8]), Err(Errno::ENOTTY));
     }
 }

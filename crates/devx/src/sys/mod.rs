@@ -7,16 +7,18 @@
 #![allow(unsafe_code, reason = "this module exists to hold the unsafe code of the crate")]
 
 mod backend;
+mod control;
 mod descriptor;
 mod ioctl;
 mod mapping;
 mod request;
 pub(crate) mod umem;
 
-pub use backend::{Backend, Errno, OpenDevice};
+pub use backend::{Backend, ControlFile, Errno, OpenDevice};
 pub use mapping::{Mapping, Protection};
 
-pub(crate) use ioctl::UverbsFile;
+pub(crate) use control::{control_info, control_rpc};
+pub(crate) use ioctl::{OpenControl, UverbsFile};
 #[cfg(test)]
 pub(crate) use request::testing;
 pub(crate) use request::{Answer, Request};

@@ -173,6 +173,9 @@ enumeration! {
         RAW_TX = 1,
         /// The context may reach internal device resources.
         INTERNAL_DEV_RES = 2,
+        /// The context may reach resources of the whole device, as tools do: registers by
+        /// ACCESS_REGISTER.
+        TOOLS_RESOURCES = 4,
         /// The context may control RDMA resources of its function.
         RDMA_CTRL = 8,
         /// The context may control RDMA resources of other virtual HCAs.

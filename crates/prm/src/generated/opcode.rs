@@ -237,7 +237,8 @@ enumeration! {
         /// Sets or reads how long a vector's interrupts are held back.
         CONFIG_INT_MODERATION = 0x804,
         /// Reads or writes one register. The input carries the register's layout also for a read:
-        /// its index fields say what to read.
+        /// its index fields say what to read. A kernel sends it with uid 0; of user contexts, those
+        /// with TOOLS_RESOURCES of uctx_cap may, which Linux makes for files of fwctl.
         ACCESS_REGISTER = 0x805,
         /// Lets a QP receive what is sent to a multicast group.
         ATTACH_TO_MCG = 0x806,

@@ -12,6 +12,9 @@ enumeration! {
         RAW_TX = 1,
         /// Touch resources that are the device's own (CAP_SYS_RAWIO).
         INTERNAL_DEV_RES = 2,
+        /// Reach what is the whole device's, as tools do: registers by ACCESS_REGISTER. Linux gives
+        /// it to files of fwctl.
+        TOOLS_RESOURCES = 4,
         /// Steer and control RDMA traffic of its own function.
         RDMA_CTRL = 8,
         /// The same for other functions.

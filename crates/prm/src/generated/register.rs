@@ -598,9 +598,10 @@ enumeration! {
 }
 
 /// Reads or writes one register. The input carries the register's layout also for a read: its index
-/// fields say what to read.
+/// fields say what to read. A kernel sends it with uid 0; of user contexts, those with
+/// TOOLS_RESOURCES of uctx_cap may, which Linux makes for files of fwctl.
 ///
-/// Source: linux: MLX5_CMD_OP_ACCESS_REG, mlx5_core_access_reg.
+/// Source: linux: MLX5_CMD_OP_ACCESS_REG, mlx5_core_access_reg; linux: drivers/fwctl/mlx5/main.c.
 pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
     name: "ACCESS_REGISTER",
     opcode: 0x805,
@@ -612,6 +613,11 @@ pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
     capability: None,
     statuses: &[
         StatusRule {
+            status: 5,
+            name: "BAD_RES",
+            why: "The register names a group of execution units that is not there, or would change or destroy one of another user context.",
+        },
+        StatusRule {
             status: 3,
             name: "BAD_PARAM",
             why: "The device has no such register, or an index or a value in it is not valid.",
@@ -619,7 +625,7 @@ pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
         StatusRule {
             status: 2,
             name: "BAD_OP",
-            why: "The register cannot be accessed in this way, for example not be written by this function.",
+            why: "The register cannot be accessed in this way, for example not be written by this function, or this user context may not (TOOLS_RESOURCES of uctx_cap).",
         },
     ],
     variants: &[
@@ -767,8 +773,29 @@ pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
             values: &[49166],
             info: DtorReg::INFO,
         },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49169],
+            info: NicCapExtReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49170],
+            info: NicDpaEugReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49173],
+            info: NicDpaEuPartitionReg::INFO,
+        },
     ],
-    sources: &["linux: MLX5_CMD_OP_ACCESS_REG, mlx5_core_access_reg"],
+    sources: &[
+        "linux: MLX5_CMD_OP_ACCESS_REG, mlx5_core_access_reg",
+        "linux: drivers/fwctl/mlx5/main.c",
+    ],
 };
 
 command!(AccessRegisterIn -> AccessRegisterOut, ACCESS_REGISTER);

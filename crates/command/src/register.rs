@@ -1,0 +1,142 @@
+//! Registers, by the way that the device and the kernel offer: ACCESS_REGISTER_USER through DevX, or
+//! ACCESS_REGISTER through the control file (`/dev/fwctl/fwctlN`).
+
+use std::fmt;
+
+use verbless_devx::{ControlScope, Error, ErrorKind};
+use verbless_prm::{
+    AccessRegisterIn, AccessRegisterOut, AccessRegisterUserIn, AccessRegisterUserOut, RegisterId,
+    Structure,
+};
+
+use crate::device::Device;
+
+/// How a program reaches registers of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RegisterWay {
+    /// The command ACCESS_REGISTER_USER, which DevX passes: capability access_register_user.
+    User,
+    /// The command ACCESS_REGISTER, which the kernel passes through `/dev/fwctl/fwctlN`.
+    Control,
+}
+
+impl fmt::Display for RegisterWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::User => "ACCESS_REGISTER_USER through DevX",
+            Self::Control => "ACCESS_REGISTER through /dev/fwctl",
+        })
+    }
+}
+
+/// Whether a register is read or written, by the op_mod that both commands have for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Write,
+    Read,
+}
+
+const WHAT: &str = "reaching registers of the device";
+
+impl Device {
+    /// How registers of this device are reached: by ACCESS_REGISTER_USER if the device has it, else
+    /// through the control file if there is one that may be opened.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] when there is neither, or the firmware gives users of the control
+    /// file no access to registers; [`ErrorKind::Permission`] when this user may not open the file.
+    pub fn register_way(&self) -> Result<RegisterWay, Error> {
+        if self.caps().general.access_register_user() {
+            return Ok(RegisterWay::User);
+        }
+        let none = |of_control: String| {
+            let hint = format!(
+                "the device has no ACCESS_REGISTER_USER (capability access_register_user is 0), \
+                 and {of_control}"
+            );
+            Error::new(ErrorKind::NotSupported, WHAT, hint)
+        };
+        let Some(control) = self.firmware_control()? else {
+            return Err(none(
+                "the function has no /dev/fwctl/fwctlN either, which Linux has from 6.15 on with \
+                 CONFIG_FWCTL_MLX5 (`modprobe mlx5_fwctl`), and for no sub-function"
+                    .into(),
+            ));
+        };
+        let info = control.info()?;
+        if !info.has_tools_resources() {
+            return Err(none(format!(
+                "its firmware lets /dev/fwctl reach no register: TOOLS_RESOURCES is not among the \
+                 privileges of its user context ({:#x}); update the firmware",
+                info.uctx_caps
+            )));
+        }
+        Ok(RegisterWay::Control)
+    }
+
+    pub(crate) fn read_register<R: Structure>(
+        &self,
+        id: RegisterId,
+        register: &mut R,
+    ) -> Result<(), Error> {
+        self.access_register(Access::Read, id, register)
+    }
+
+    pub(crate) fn write_register<R: Structure>(
+        &self,
+        id: RegisterId,
+        register: &mut R,
+    ) -> Result<(), Error> {
+        self.access_register(Access::Write, id, register)
+    }
+
+    /// Sends the register and takes the device's answer over.
+    fn access_register<R: Structure>(
+        &self,
+        access: Access,
+        id: RegisterId,
+        register: &mut R,
+    ) -> Result<(), Error> {
+        match self.register_way()? {
+            RegisterWay::User => {
+                let mut head = AccessRegisterUserIn::new();
+                head.set_register_id(id).set_op_mod(match access {
+                    Access::Write => AccessRegisterUserIn::WRITE,
+                    Access::Read => AccessRegisterUserIn::READ,
+                });
+                let bytes = AccessRegisterUserOut::BYTES;
+                exchange(head.as_bytes(), bytes, register, |input, output| {
+                    self.devx_other(input, output)
+                })
+            }
+            RegisterWay::Control => {
+                let mut head = AccessRegisterIn::new();
+                let (op_mod, scope) = match access {
+                    Access::Write => (AccessRegisterIn::WRITE, ControlScope::Configuration),
+                    Access::Read => (AccessRegisterIn::READ, ControlScope::DebugReadOnly),
+                };
+                head.set_register_id(id).set_op_mod(op_mod);
+                exchange(head.as_bytes(), AccessRegisterOut::BYTES, register, |input, output| {
+                    let control = self.firmware_control()?.ok_or_else(|| {
+                        Error::new(ErrorKind::DeviceGone, WHAT, "its control file is gone")
+                    })?;
+                    control.rpc(scope, input, output)
+                })
+            }
+        }
+    }
+}
+
+/// A command whose mailboxes end in the register.
+fn exchange<R: Structure>(
+    head: &[u8],
+    answer: usize,
+    register: &mut R,
+    send: impl FnOnce(&[u8], &mut [u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let input = [head, register.as_bytes()].concat();
+    let mut output = vec![0; answer + R::BYTES];
+    send(&input, &mut output)?;
+    register.as_mut_bytes().copy_from_slice(&output[answer..]);
+    Ok(())
+}

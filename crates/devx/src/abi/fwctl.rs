@@ -1,0 +1,69 @@
+//! The ioctls of `/dev/fwctl/fwctlN`, by which commands reach a device's firmware that uverbs do
+//! not pass. All fields are native-endian.
+//!
+//! Sources: Linux `include/uapi/fwctl/{fwctl,mlx5}.h`, `drivers/fwctl/{main,mlx5/main}.c`.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::core::layout;
+
+/// `FWCTL_INFO`: what the file is of, as [`Info`].
+pub const FWCTL_INFO: u32 = 0x9a00;
+/// `FWCTL_RPC`: a command, as [`Rpc`].
+pub const FWCTL_RPC: u32 = 0x9a01;
+/// `FWCTL_DEVICE_TYPE_MLX5`.
+pub const DEVICE_TYPE_MLX5: u32 = 1;
+/// Bytes of a mailbox: at least a header, at most what the kernel copies.
+pub const MAILBOX_BYTES: std::ops::RangeInclusive<usize> = 16..=2 << 20;
+
+/// `enum fwctl_rpc_scope`: what a caller says that a command is for.
+pub mod scope {
+    /// Settings that a user may change.
+    pub const CONFIGURATION: u32 = 0;
+    /// Looking at the device.
+    pub const DEBUG_READ_ONLY: u32 = 1;
+    /// Changing it for debugging; taints the kernel.
+    pub const DEBUG_WRITE: u32 = 2;
+    /// The same without bounds: needs CAP_SYS_RAWIO.
+    pub const DEBUG_WRITE_FULL: u32 = 3;
+}
+
+layout! {
+    /// `struct fwctl_info`.
+    Info[24] {
+        /// Bytes of this structure.
+        size: u32,
+        /// Zero.
+        flags: u32,
+        /// Answer: the driver, such as [`DEVICE_TYPE_MLX5`].
+        out_device_type: u32,
+        /// Bytes of room for the driver's data; answer: bytes that it has.
+        device_data_len: u32,
+        /// Where the driver's data goes: [`Mlx5Info`].
+        out_device_data: u64,
+    }
+
+    /// `struct fwctl_info_mlx5`.
+    Mlx5Info[8] {
+        /// The user context that stands for the open file.
+        uid: u32,
+        /// What it may do (`uctx_cap` of prm).
+        uctx_caps: u32,
+    }
+
+    /// `struct fwctl_rpc`.
+    Rpc[32] {
+        /// Bytes of this structure.
+        size: u32,
+        /// One of [`scope`].
+        scope: u32,
+        /// Bytes of the input mailbox.
+        in_len: u32,
+        /// Bytes of the output mailbox; answer: bytes that the device wrote.
+        out_len: u32,
+        /// Address of the input mailbox.
+        input: u64,
+        /// Address of the output mailbox.
+        output: u64,
+    }
+}

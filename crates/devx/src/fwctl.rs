@@ -1,0 +1,177 @@
+//! Commands to a function's firmware through its control file, `/dev/fwctl/fwctlN`: those that DevX
+//! does not pass, ACCESS_REGISTER above all.
+//!
+//! The kernel makes a user context for each open file, stamps its uid into every command, and passes
+//! queries, registers and little else. A context opens the file when it is first asked for, and
+//! keeps it until it ends.
+
+use std::fmt;
+
+use verbless_prm::UctxCapBits;
+
+use crate::abi::fwctl::{DEVICE_TYPE_MLX5, MAILBOX_BYTES, scope};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::model;
+use crate::sys::{ControlFile, Errno, control_info, control_rpc};
+
+const INFO: &str = "FWCTL_INFO";
+const RPC: &str = "FWCTL_RPC";
+
+/// What a command is for, as the kernel is told: it passes each command in some scopes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ControlScope {
+    /// Settings that a user may change: registers are written, and a few queries are made.
+    Configuration,
+    /// Looking at the device: registers are read, and all queries are made.
+    DebugReadOnly,
+}
+
+impl ControlScope {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Configuration => scope::CONFIGURATION,
+            Self::DebugReadOnly => scope::DEBUG_READ_ONLY,
+        }
+    }
+}
+
+/// What stands for the open file in the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlInfo {
+    /// Its user context.
+    pub uid: u32,
+    /// What that may do (values in prm's `uctx_cap`).
+    pub uctx_caps: u32,
+}
+
+impl ControlInfo {
+    /// Whether it may reach what is the whole device's, such as registers: firmware that does not
+    /// know this privilege gives the file those of any DevX context.
+    #[must_use]
+    pub const fn has_tools_resources(self) -> bool {
+        self.uctx_caps & UctxCapBits::TOOLS_RESOURCES.0 != 0
+    }
+}
+
+/// The control file of a context's function.
+#[derive(Clone, Copy)]
+pub struct FirmwareControl<'a> {
+    context: &'a Context,
+    file: &'a dyn ControlFile,
+}
+
+impl Context {
+    /// The control file of the function, opened when it is first asked for; `None` if there is none:
+    /// the kernel is older than Linux 6.15 or was built without CONFIG_FWCTL_MLX5, or it is that of
+    /// a sub-function.
+    ///
+    /// # Errors
+    /// It is there and cannot be opened: [`ErrorKind::Permission`] for all but root, unless the
+    /// machine says otherwise; [`ErrorKind::NoDevice`] without its node.
+    pub fn firmware_control(&self) -> Result<Option<FirmwareControl<'_>>> {
+        let file = self.control_file()?;
+        Ok(file.map(|file| FirmwareControl { context: self, file }))
+    }
+}
+
+impl FirmwareControl<'_> {
+    /// FWCTL_INFO: who the file is for the device.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DeviceGone`]; [`ErrorKind::Answer`] if the file is of another driver.
+    pub fn info(self) -> Result<ControlInfo> {
+        let (info, data) = control_info(self.file).map_err(|errno| refused(INFO, errno, None))?;
+        let wrong = match (info.out_device_type, info.device_data_len as usize) {
+            (DEVICE_TYPE_MLX5, bytes) if bytes >= size_of_val(&data) => None,
+            (DEVICE_TYPE_MLX5, bytes) => Some(format!("{bytes} bytes of driver data")),
+            (kind, _) => Some(format!("a device of type {kind}, not mlx5 ({DEVICE_TYPE_MLX5})")),
+        };
+        match wrong {
+            None => Ok(ControlInfo { uid: data.uid, uctx_caps: data.uctx_caps }),
+            Some(what) => Err(Error::new(
+                ErrorKind::Answer,
+                format!("{INFO}: {what}"),
+                "the kernel, or the software that answers in its place, does not keep the ABI of \
+                 fwctl; try another kernel",
+            )),
+        }
+    }
+
+    /// FWCTL_RPC: sends a command. Mailboxes are of 16 bytes to 2 MiB; the kernel fills in the uid.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Command`] with status and syndrome when the device refuses it; EBADMSG when the
+    /// kernel does not pass the command in this scope; [`ErrorKind::ModelOnly`] when only the model
+    /// knows it and the device is not known to be the model.
+    pub fn rpc(self, scope: ControlScope, input: &[u8], output: &mut [u8]) -> Result<()> {
+        for (what, bytes) in [("input", input.len()), ("output", output.len())] {
+            if !MAILBOX_BYTES.contains(&bytes) {
+                let hint = format!("the {what} mailbox has {bytes} bytes; it must have {}", SIZES);
+                return Err(Error::new(ErrorKind::Input, RPC, hint).with_command(input));
+            }
+        }
+        model::check(self.context, RPC, input)?;
+        output[..8].fill(0);
+        let written = control_rpc(self.file, scope.code(), input, output)
+            .map_err(|errno| refused(RPC, errno, Some(scope)).with_command(input))?;
+        if written < *MAILBOX_BYTES.start() {
+            let what = format!("{RPC}: an answer of {written} bytes, which has no status");
+            let hint = "the kernel, or what answers in its place, does not keep the ABI of fwctl";
+            return Err(Error::new(ErrorKind::Answer, what, hint).with_command(input));
+        }
+        match output[0] {
+            0 => Ok(()),
+            _ => Err(Error::refused_by_device(RPC, input, output)),
+        }
+    }
+}
+
+/// Bytes of a mailbox, in words.
+const SIZES: &str = "16 bytes to 2 MiB";
+
+/// What an errno of a request means, and what to do.
+fn refused(request: &'static str, errno: Errno, scope: Option<ControlScope>) -> Error {
+    let (kind, hint) = match errno {
+        Errno::EBADMSG => (
+            ErrorKind::Refused,
+            match scope {
+                Some(ControlScope::Configuration) => {
+                    "the kernel does not pass this command through fwctl, or only to look at the \
+                     device (scope DebugReadOnly)"
+                }
+                _ => "the kernel does not pass this command through fwctl",
+            },
+        ),
+        Errno::EMSGSIZE => (
+            ErrorKind::Input,
+            "the kernel finds a mailbox too long, or too short for its header (16 bytes to 2 MiB)",
+        ),
+        Errno::EPERM | Errno::EACCES => {
+            (ErrorKind::Permission, "the scope of the command needs a privilege: CAP_SYS_RAWIO")
+        }
+        Errno::EOPNOTSUPP => (ErrorKind::Refused, "the kernel does not know the scope"),
+        Errno::ENODEV | Errno::ENXIO | Errno::EIO | Errno::ENOLINK => {
+            (ErrorKind::DeviceGone, "the device was removed or reset; open it again")
+        }
+        Errno::ENOTTY => (
+            ErrorKind::Refused,
+            "the file is no fwctl device, or of a kernel with another version of its ABI",
+        ),
+        Errno::EINVAL | Errno::E2BIG => (
+            ErrorKind::Refused,
+            "the kernel takes another form of the request: it is newer or older",
+        ),
+        Errno::EFAULT => (ErrorKind::Refused, "a mailbox is not readable or writable"),
+        Errno::ENOMEM => (ErrorKind::Refused, "the kernel is out of memory"),
+        _ => (ErrorKind::Refused, "the kernel log may say more"),
+    };
+    Error::new(kind, request, hint).with_errno(errno)
+}
+
+impl fmt::Debug for FirmwareControl<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FirmwareControl").field(self.context).finish()
+    }
+}

@@ -1,0 +1,67 @@
+//! The control file of a function: `/dev/fwctl/fwctlN`, whose name sysfs tells.
+//!
+//! Source: Linux `drivers/fwctl/main.c` and `mlx5/main.c`: the device of class fwctl is a child of
+//! the PCI function, so that its name is in the directory `fwctl` there. A sub-function has none.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::sysfs;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::Errno;
+
+/// Where the control file of a function would be; it is looked for when it is wanted.
+pub(super) struct ControlPlace {
+    /// The function, in sysfs.
+    function: PathBuf,
+    /// The directory of nodes.
+    nodes: PathBuf,
+}
+
+impl ControlPlace {
+    pub(super) fn new(function: PathBuf, nodes: PathBuf) -> Self {
+        Self { function, nodes }
+    }
+
+    /// Opens the file; `None` if the kernel has none for the function.
+    pub(super) fn open(&self) -> Result<Option<File>> {
+        let found = sysfs::names(self.function.join("fwctl"));
+        let Some(name) = found.into_iter().find(|name| name.starts_with("fwctl")) else {
+            return Ok(None);
+        };
+        let path = self.nodes.join(name);
+        open_node(&path).map(Some).map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+            let (kind, hint) = match errno {
+                Errno::EACCES | Errno::EPERM => (
+                    ErrorKind::Permission,
+                    "the node is root's alone unless udev or chmod says otherwise, since whoever \
+                     may open it may change settings of the firmware: run as root, and in a \
+                     container allow the device in its cgroup too",
+                ),
+                Errno::ENOENT => (
+                    ErrorKind::NoDevice,
+                    "the function has a fwctl device but no node here: udev has not made it yet, \
+                     or this container was not given it (--device=/dev/fwctl/fwctl0)",
+                ),
+                Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::ENOLINK => (
+                    ErrorKind::DeviceGone,
+                    "the device was removed or is being reset; enumerate again",
+                ),
+                _ => (
+                    ErrorKind::Refused,
+                    "to open it makes a user context (CREATE_UCTX), which the firmware may have \
+                     refused: see the kernel log, and capability log_max_uctx",
+                ),
+            };
+            Error::new(kind, format!("opening {}", path.display()), hint).with_errno(errno)
+        })
+    }
+}
+
+/// Opens the node of a device.
+pub(super) fn open_node(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
+}

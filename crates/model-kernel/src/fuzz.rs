@@ -9,6 +9,7 @@ use nix::errno::Errno;
 
 use super::abi::{Access, Kind, METHODS};
 use super::client::{self, Capability, Client, FileId, PAGE};
+use super::control::Control;
 use super::eventfds::Eventfds;
 use super::file::File;
 use super::in_process::{InProcess, Lease};
@@ -18,7 +19,8 @@ use verbless_model::memory::HostMemory;
 /// A device file that is open.
 pub struct FuzzFile {
     file: File,
-    /// Ends after the file.
+    control: Option<Control>,
+    /// Ends after the files.
     _lease: Lease,
 }
 
@@ -64,7 +66,8 @@ impl FuzzFile {
             eventfds: Eventfds::default(),
             descriptors: Mutex::default(),
         });
-        Some(Self { file: File::new(lease.kernel.clone(), client), _lease: lease })
+        let control = Control::open(lease.kernel.clone()).ok();
+        Some(Self { file: File::new(lease.kernel.clone(), client), control, _lease: lease })
     }
 
     /// Every method that there is.
@@ -88,6 +91,12 @@ impl FuzzFile {
     /// An ioctl; the errno, if it fails.
     pub fn ioctl(&self, words: &mut [u64]) -> Result<(), i32> {
         self.file.ioctl(words).map_err(|errno| errno as i32)
+    }
+
+    /// An ioctl of the function's control file; the errno, if it fails.
+    pub fn control(&self, request: u32, argument: u64) -> Result<(), i32> {
+        let Some(control) = &self.control else { return Err(Errno::ENODEV as i32) };
+        control.ioctl(&*self.file.client, request, argument).map_err(|errno| errno as i32)
     }
 
     /// Maps a page at an offset and unmaps it again.

@@ -12,15 +12,16 @@ use verbless_devx::{
 };
 use verbless_model::device::Device;
 use verbless_model::wire::gid_of;
-use verbless_model::{Link, Model, Side};
+use verbless_model::{Link, Model, Role, Side};
 
 use super::client::{Client, Ourselves};
+use super::control::{self, Control};
 use super::file::File;
 use super::function::{Modelled, described_port};
 use super::kernel::Kernel;
 use super::network::{Neighbour, Network};
 use super::port::PortState;
-use super::refusal_log::logged;
+use super::refusal_log::{logged, logged_control};
 use super::topology;
 
 /// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives
@@ -282,7 +283,7 @@ impl Backend for InProcess {
         };
         let lease = self.lease(id).map_err(failed)?;
         let file = File::new(lease.kernel.clone(), self.inner.client.clone());
-        Ok(Arc::new(Opened { file, _lease: lease }))
+        Ok(Arc::new(Opened { file, backend: self.clone(), lease }))
     }
 }
 
@@ -318,11 +319,59 @@ impl DeviceFile {
     }
 }
 
+/// A control file that another process has open.
+pub struct ControlFile {
+    control: Control,
+    /// Ends after the file.
+    _lease: Lease,
+}
+
+impl ControlFile {
+    /// Whether a device, by its number in the model, has a control file.
+    pub fn is_offered(device: &Device) -> bool {
+        control::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
+    }
+
+    /// Opens that of a device, which has one.
+    ///
+    /// # Errors
+    /// What Linux answers if the device refuses a user context.
+    pub fn open(backend: &InProcess, device: usize) -> Result<Self, Errno> {
+        let lease = backend.lease(device)?;
+        Ok(Self { control: Control::open(lease.kernel.clone())?, _lease: lease })
+    }
+
+    /// Answers an ioctl of a client's, whose structure is at `argument`.
+    pub fn ioctl(&self, client: &dyn Client, request: u32, argument: u64) -> Result<(), Errno> {
+        logged_control(client, request, || self.control.ioctl(client, request, argument))
+    }
+}
+
+/// The control file that this process has open.
+struct OpenedControl {
+    file: ControlFile,
+    client: Arc<dyn Client>,
+}
+
+#[allow(
+    unsafe_code,
+    reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
+)]
+impl verbless_devx::ControlFile for OpenedControl {
+    // SAFETY (of the callee): pointers are followed by system calls only, which answer EFAULT for
+    // wild ones.
+    unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
+        let address = argument.as_mut_ptr().expose_provenance() as u64;
+        self.file.ioctl(&*self.client, request, address)
+    }
+}
+
 /// A device that this process has open.
 struct Opened {
     file: File,
+    backend: InProcess,
     /// Ends after the file.
-    _lease: Lease,
+    lease: Lease,
 }
 
 #[allow(
@@ -338,6 +387,19 @@ impl OpenDevice for Opened {
 
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
         self.file.mmap(offset, length, protection)
+    }
+
+    fn open_control(&self) -> Result<Option<Arc<dyn verbless_devx::ControlFile>>, Error> {
+        let inner = &self.backend.inner;
+        if !inner.devices.get(self.lease.id).is_some_and(ControlFile::is_offered) {
+            return Ok(None);
+        }
+        let file = ControlFile::open(&self.backend, self.lease.id).map_err(|errno| {
+            let hint = "the modelled device refused a user context for it; its log says why";
+            Error::new(ErrorKind::Refused, "opening a control file of the model", hint)
+                .with_errno(errno)
+        })?;
+        Ok(Some(Arc::new(OpenedControl { file, client: inner.client.clone() })))
     }
 }
 

@@ -25,6 +25,7 @@
 //!     context, device, write, devx, umem, uar, events     the methods
 //!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
 //!     verbs          what libraries ask for that do not use DevX
+//!   control      the function's other file: commands through fwctl
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     clock          the page by which timestamps become times
 //!     boot           how the device comes up and goes down
@@ -36,7 +37,7 @@
 //! ```
 //!
 //! The rules are those of Linux 6.12: `drivers/infiniband/core/uverbs_*.c`, `rdma_core.c`, `umem.c`
-//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`. Differences from Linux are in
+//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`; for fwctl those of 6.15. Differences from Linux are in
 //! docs/fidelity.md. Two follow from running in one process: registered pages are checked, not
 //! pinned; a UAR page is freed even while it is mapped.
 
@@ -46,6 +47,7 @@ mod channel;
 mod client;
 mod clock;
 mod context;
+mod control;
 mod describe;
 mod descriptor;
 mod device;
@@ -100,10 +102,10 @@ pub mod remote {
     };
     pub use crate::describe::{Described, describe};
     pub use crate::eventfds::Eventfds;
-    pub use crate::in_process::DeviceFile;
+    pub use crate::in_process::{ControlFile, DeviceFile};
     pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
     pub use crate::port::{GidEntry, PortState};
-    pub use crate::refusal_log::log as log_refusal;
+    pub use crate::refusal_log::{control_request, log as log_refusal};
     pub use crate::uar::MMAP_SPAN;
     pub use crate::verbs::query::flags as device_flags;
 }

@@ -2,6 +2,7 @@
 
 use nix::errno::Errno;
 use tracing::Level;
+use verbless_devx::abi::fwctl::{FWCTL_INFO, FWCTL_RPC};
 
 use super::client::Client;
 use super::describe::describe;
@@ -20,6 +21,36 @@ pub(super) fn logged(
         log(client, words, errno);
     }
     result
+}
+
+/// The same of an ioctl of a control file.
+pub(super) fn logged_control(
+    client: &dyn Client,
+    request: u32,
+    answer: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    refused::take();
+    let result = answer();
+    if let Err(errno) = result {
+        let (level, words) = refused::take().unwrap_or_else(|| (Level::INFO, errno.desc().into()));
+        let (thread, name) = (client.thread(), control_request(request));
+        match level {
+            Level::INFO => {
+                tracing::info!("thread {thread}: {name} refused with {errno:?}: {words}")
+            }
+            _ => tracing::debug!("thread {thread}: {name} refused with {errno:?}: {words}"),
+        }
+    }
+    result
+}
+
+/// The name of an ioctl of a control file.
+pub fn control_request(request: u32) -> String {
+    match request {
+        FWCTL_INFO => "FWCTL_INFO".into(),
+        FWCTL_RPC => "FWCTL_RPC".into(),
+        other => format!("ioctl {other:#x} of fwctl"),
+    }
 }
 
 /// Logs that a request was refused, of which the header at least is there.

@@ -73,6 +73,15 @@ enum Operation {
         offset: u32,
         length: u16,
     },
+    /// An ioctl of the control file, whose structure and mailboxes are in the client's memory.
+    Control {
+        request: u8,
+        size: u8,
+        scope: u8,
+        lengths: [u16; 2],
+        content: Content,
+        at: Option<Address>,
+    },
     Advance(u16),
     Turns,
     Kill,
@@ -378,6 +387,17 @@ impl Lab {
             Operation::Mmap { offset, length } => {
                 let length = usize::from(*length);
                 self.file.mmap(u64::from(*offset) << 8, length);
+            }
+            Operation::Control { request, size, scope, lengths, content, at } => {
+                let mailbox = self.bytes(content);
+                let [structure, input, output] = [0, 1, 2].map(|slot| SLOTS + slot * SLOT);
+                self.memory.put(input, &mailbox[..mailbox.len().min(SLOT as usize)]);
+                let fields =
+                    [(*size).into(), (*scope % 5).into(), lengths[0].into(), lengths[1].into()];
+                let fields: Vec<u8> = fields.into_iter().flat_map(u32::to_ne_bytes).collect();
+                let addresses = [input, at.map_or(output, |at| at.get())].map(u64::to_ne_bytes);
+                self.memory.put(structure, &[&fields, addresses.as_flattened()].concat());
+                let _ = self.file.control(0x9a00 | u32::from(*request % 3), structure);
             }
             Operation::Advance(by) => self.model.advance(Duration::from_micros((*by).into())),
             Operation::Turns => self.turn(),

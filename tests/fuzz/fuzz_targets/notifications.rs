@@ -35,6 +35,8 @@ const FOR_EVER: u32 = u32::MAX;
 const PATHS: &[&str] = &[
     "/dev/infiniband/uverbs0",
     "/dev/infiniband/uverbs1",
+    "/dev/fwctl/fwctl0",
+    "/sys/class/fwctl/fwctl0/dev",
     "/dev/infiniband",
     "/dev/infiniband/../infiniband/uverbs0/x",
     "/sys/class/infiniband/mlx5_0/ports/1/gids/0",
@@ -130,6 +132,8 @@ enum Argument {
     Path,
     At(Address),
     Verbs,
+    /// FWCTL_INFO and FWCTL_RPC.
+    Control(bool),
     /// As large as `struct open_how`.
     How,
 }
@@ -324,6 +328,7 @@ impl Lab {
             Argument::Path => PATH,
             Argument::At(address) => address.get(),
             Argument::Verbs => VERBS,
+            Argument::Control(rpc) => 0x9a00 | u64::from(rpc),
             Argument::How => 24,
         }
     }

@@ -1,6 +1,7 @@
 //! The kernel's rules, one by one, against a device that does what a test tells it to.
 
 mod buffers;
+mod control;
 mod devx;
 mod event;
 mod lifetime;

@@ -26,6 +26,8 @@ pub(super) struct Device {
     pub caps: HcaCap,
     pub ethernet: bool,
     pub alive: AtomicBool,
+    /// It was taken out.
+    pub removed: AtomicBool,
     /// Where the device looks at UAR pages that clients map by themselves.
     pub backed: Mutex<BTreeMap<u32, u64>>,
     /// Keys that got another PD or other rights.
@@ -59,6 +61,7 @@ impl Device {
             ethernet,
             backed: Mutex::default(),
             alive: AtomicBool::new(true),
+            removed: AtomicBool::new(false),
             reconfigured: Mutex::default(),
             interrupts: Mutex::default(),
             numbers: AtomicU32::new(FIRST),
@@ -173,6 +176,10 @@ impl Function for Device {
 
     fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
+    }
+
+    fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
     fn vectors(&self) -> u32 {

@@ -74,6 +74,8 @@ refusals! {
     ObjectsExist = 0x1c, BAD_RES_STATE, "Objects still exist: destroy them first.";
 
     KernelOnly = 0x20, BAD_OP, "Only uid 0 may send this command.";
+    ToolsOnly = 0x26, BAD_OP,
+        "Only uid 0 may send this command, and user contexts with TOOLS_RESOURCES of uctx_cap.";
     NoSuchUid = 0x21, BAD_RES, "No such user context.";
     UctxCapability = 0x22, BAD_PARAM,
         "The user context asks for a capability that uctx_cap does not offer.";

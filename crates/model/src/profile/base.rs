@@ -4,12 +4,13 @@ use super::error::ProfileError;
 use super::text::{Fields, Value, parse};
 
 /// The profiles that come with the model: name and text.
-const BUILTIN: [(&str, &str); 5] = [
+const BUILTIN: [(&str, &str); 6] = [
     ("connectx6dx", include_str!("../../profiles/connectx6dx.toml")),
     ("connectx6dx-bond", include_str!("../../profiles/connectx6dx-bond.toml")),
     ("connectx6dx-realtime", include_str!("../../profiles/connectx6dx-realtime.toml")),
     ("connectx6vf", include_str!("../../profiles/connectx6vf.toml")),
     ("bluefield3", include_str!("../../profiles/bluefield3.toml")),
+    ("bluefield3-fwctl", include_str!("../../profiles/bluefield3-fwctl.toml")),
 ];
 
 /// The text of a profile that comes along.

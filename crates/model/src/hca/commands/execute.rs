@@ -28,14 +28,24 @@ enum When {
     Up,
 }
 
+/// Who may send a command: each may what those before it may, too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// Every user context.
+    User,
+    /// Those with TOOLS_RESOURCES.
+    Tools,
+    /// Uid 0 alone.
+    Kernel,
+}
+
 /// A command that the model knows.
 struct Entry {
     command: &'static CommandInfo,
     /// The general object type that it is about, which stands in the place of op_mod.
     object_type: Option<GeneralObjectType>,
     when: When,
-    /// User contexts may send it.
-    user: bool,
+    who: Who,
     run: fn(&mut Call<'_>) -> Outcome,
 }
 
@@ -45,12 +55,13 @@ macro_rules! entry {
             command: <prm::$input as CommandInput>::INFO,
             object_type: entry!(@type $($type)?),
             when: When::$when,
-            user: entry!(@ $who),
+            who: entry!(@ $who),
             run: |call| call.run::<prm::$input>($handler),
         }
     };
-    (@ kernel) => { false };
-    (@ user) => { true };
+    (@ kernel) => { Who::Kernel };
+    (@ tools) => { Who::Tools };
+    (@ user) => { Who::User };
     (@type) => { None };
     (@type $type:ident) => { Some(GeneralObjectType::$type) };
 }
@@ -93,7 +104,7 @@ commands! {
     Enabled user QueryLagIn => query::lag;
     Up user AllowOtherVhcaAccessIn => alias::allow;
     Up user QuerySpecialContextsIn => query::special_contexts;
-    Enabled kernel AccessRegisterIn => register::access;
+    Enabled tools AccessRegisterIn => register::access;
     Up user AccessRegisterUserIn => units::access_user;
     Up kernel MadIfcIn => mad::mad_ifc;
     Up user QueryNicVportContextIn => vport::query_nic;
@@ -218,11 +229,14 @@ fn dispatch(
     // What belongs to everybody is the kernel's to make and to destroy.
     let shared = [prm::CREATE_EQ.opcode, prm::ALLOC_Q_COUNTER.opcode].contains(&opcode);
     if uid != 0 && !(uid == SHARED_UID && shared) {
-        if !hca.objects.uctxs.contains_key(&uid) {
+        let Some(context) = hca.objects.uctxs.get(&uid) else {
             return Err(Refusal::NoSuchUid.into());
-        }
-        if !entry.user {
-            return Err(Refusal::KernelOnly.into());
+        };
+        match entry.who {
+            Who::User => {}
+            Who::Tools if context.cap & prm::UctxCap::TOOLS_RESOURCES.0 != 0 => {}
+            Who::Tools => return Err(Refusal::ToolsOnly.into()),
+            Who::Kernel => return Err(Refusal::KernelOnly.into()),
         }
     }
     // The capability commands have a page in op_mod, and refuse one that they do not know in their

@@ -1,9 +1,11 @@
-//! Registers: those that the profile has, as it has them, and a few that the driver may write.
+//! Registers: those that the profile has, as it has them, and a few that the driver may write; those
+//! of the DPA are in `units`.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{AccessRegisterIn, AccessRegisterOut, RegisterId, bits};
 
 use super::call::{Call, Outcome};
+use super::units;
 use crate::hca::refusal::Refusal;
 
 /// Fields by which a register's reader says what to read; they come back as they were.
@@ -25,6 +27,9 @@ pub(super) fn access(
     _: &mut AccessRegisterOut,
 ) -> Outcome {
     let id = input.register_id();
+    if let Some(outcome) = units::access(call, id) {
+        return outcome;
+    }
     let Some(register) = call.hca().profile.registers().get(&id.0) else {
         return Err(call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0)));
     };

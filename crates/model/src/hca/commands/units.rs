@@ -1,11 +1,12 @@
-//! Registers of the DPA, which user contexts may reach: how large it is, groups of its execution
+//! Registers of the DPA, which user contexts may reach, too: how large it is, groups of its execution
 //! units, partitions of them among the functions of the card.
 
 use std::collections::BTreeSet;
 
 use verbless_prm::{
-    AccessRegisterUserIn, AccessRegisterUserOut, DpaCap, NicCapExtReg, NicDpaEuPartitionModify,
-    NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg, NicDpaOperation, RegisterId, Structure,
+    AccessRegisterIn, AccessRegisterOut, AccessRegisterUserIn, AccessRegisterUserOut, DpaCap,
+    NicCapExtReg, NicDpaEuPartitionModify, NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg,
+    NicDpaOperation, RegisterId, Structure,
 };
 
 use super::call::{Call, Outcome};
@@ -29,27 +30,41 @@ pub(super) fn access_user(
     input: &AccessRegisterUserIn,
     _: &mut AccessRegisterUserOut,
 ) -> Outcome {
+    if !call.hca().caps.general().access_register_user() {
+        return Err(call.about(Refusal::Unsupported, "access_register_user is 0"));
+    }
     let id = input.register_id();
+    access(call, id).unwrap_or_else(|| Err(absent(call, id)))
+}
+
+// Both commands have the register in the same place, and the same op_mods.
+const _: () = assert!(AccessRegisterOut::BYTES == AccessRegisterUserOut::BYTES);
+const _: () = assert!(AccessRegisterIn::WRITE == AccessRegisterUserIn::WRITE);
+
+/// A register of the DPA, by ACCESS_REGISTER_USER or ACCESS_REGISTER; `None` if it is none.
+pub(super) fn access(call: &mut Call<'_>, id: RegisterId) -> Option<Outcome> {
     let write = call.op_mod == AccessRegisterUserIn::WRITE;
-    let Some(dpa) = call.hca().dpa.clone() else { return Err(absent(call, id)) };
+    let dpa = call.hca().dpa.clone()?;
     let (uid, kernel) = (call.uid, call.owns(0));
-    match id {
-        RegisterId::NIC_CAP_EXT => access(call, |register: &mut NicCapExtReg| {
+    Some(match id {
+        RegisterId::NIC_CAP_EXT => exchange(call, |register: &mut NicCapExtReg| {
             if write {
                 return Err(Refusal::RegisterReadOnly);
             }
             capabilities(&dpa, register)
         }),
-        RegisterId::NIC_DPA_EUG => access(call, |register: &mut NicDpaEugReg| {
+        RegisterId::NIC_DPA_EUG => exchange(call, |register: &mut NicDpaEugReg| {
             change(&dpa, |function, sharing| {
                 group(Sender { function, uid, kernel }, sharing, write, register)
             })
         }),
-        RegisterId::NIC_DPA_EU_PARTITION => access(call, |register: &mut NicDpaEuPartitionReg| {
-            change(&dpa, |by, sharing| partition(by, sharing, write, register))
-        }),
-        _ => Err(absent(call, id)),
-    }
+        RegisterId::NIC_DPA_EU_PARTITION => {
+            exchange(call, |register: &mut NicDpaEuPartitionReg| {
+                change(&dpa, |by, sharing| partition(by, sharing, write, register))
+            })
+        }
+        _ => return None,
+    })
 }
 
 fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
@@ -57,7 +72,7 @@ fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
 }
 
 /// Does something with a register, and shows what became of it.
-fn access<R: Structure>(call: &mut Call<'_>, each: impl FnOnce(&mut R) -> Outcome) -> Outcome {
+fn exchange<R: Structure>(call: &mut Call<'_>, each: impl FnOnce(&mut R) -> Outcome) -> Outcome {
     let mut value = call.list.to_vec();
     let bytes = value.get_mut(..R::BYTES).ok_or(Refusal::InputTooShort)?;
     let register = R::mut_from_bytes(bytes).map_err(|_| Refusal::InputTooShort)?;

@@ -18,4 +18,5 @@ mod registry;
 mod rig;
 mod services;
 mod sqs;
+mod tools;
 mod transitions;

@@ -171,8 +171,8 @@ fn a_user_context_gets_no_capability_that_is_not_on_offer() {
         })
         .map(|_| ())
     };
-    create(&mut rig, 0x3).unwrap();
-    assert_eq!(create(&mut rig, 0x4), Err(Refusal::UctxCapability));
+    create(&mut rig, 0x7).unwrap();
+    assert_eq!(create(&mut rig, 0x8), Err(Refusal::UctxCapability));
 }
 
 #[test]

@@ -1,0 +1,151 @@
+//! Registers, by either of the two ways to them: the same answers, and words when there is none.
+
+use std::sync::{Arc, Mutex};
+
+use verbless_command::{Device, DpaPartitionAttr, ErrorKind, RegisterWay};
+use verbless_devx::{Backend, ControlScope};
+use verbless_model::{Model, ObjectCounts, Profile};
+use verbless_model_kernel::InProcess;
+use verbless_prm::{
+    AccessRegisterIn, AccessRegisterOut, CommandStatus, NicDpaEugReg, NicDpaOperation, Opcode,
+    QueryAdapterIn, QueryAdapterOut, RegisterId,
+};
+
+fn open(profile: Profile) -> (Model, Device) {
+    let model = Model::builder().device(profile).stepped().build();
+    let device = another(&model);
+    (model, device)
+}
+
+fn another(model: &Model) -> Device {
+    let backend = InProcess::of(model);
+    let info = backend.enumerate().expect("the model has devices").remove(0);
+    Device::open(&backend, &info).expect("the model opens")
+}
+
+fn load(name: &str) -> Profile {
+    Profile::load(name).expect("it comes along")
+}
+
+/// BlueField-3 without ACCESS_REGISTER_USER, whose user contexts may have these privileges.
+fn with_uctx_cap(bits: &str) -> Profile {
+    let text = format!(
+        "base = \"bluefield3\"\n[caps.general]\naccess_register_user = false\nuctx_cap = {bits}\n"
+    );
+    Profile::from_toml(&text).expect("a profile")
+}
+
+/// Opcodes and uids of the register commands that `f` leads to.
+fn register_commands<R>(model: &Model, f: impl FnOnce() -> R) -> (R, Vec<(u16, u16)>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let watch = model.watch_commands(move |executed| {
+        let word = |at: usize| u16::from_be_bytes([executed.input[at], executed.input[at + 1]]);
+        if [Opcode::ACCESS_REGISTER.0, Opcode::ACCESS_REGISTER_USER.0].contains(&word(0)) {
+            log.lock().unwrap().push((word(0), word(2)));
+        }
+    });
+    let result = f();
+    drop(watch);
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    (result, seen)
+}
+
+#[test]
+fn both_ways_lead_to_the_same_registers() {
+    let (user_model, user) = open(load("bluefield3"));
+    let (control_model, control) = open(load("bluefield3-fwctl"));
+    assert_eq!(user.register_way().unwrap(), RegisterWay::User);
+    assert_eq!(control.register_way().unwrap(), RegisterWay::Control);
+    let info = control.firmware_control().unwrap().expect("a file").info().unwrap();
+    let (by_user, sent) = register_commands(&user_model, || user.dpa_caps().unwrap());
+    assert!(matches!(sent[..], [(0xb0c, 1..)]), "{sent:x?}");
+    let (by_control, sent) = register_commands(&control_model, || control.dpa_caps().unwrap());
+    assert_eq!(sent, [(0x805, info.uid as u16)], "with the uid of the file");
+    assert_eq!(by_user, by_control);
+    assert!(by_control.units > 1, "{by_control:?}");
+}
+
+#[test]
+fn through_the_control_file_partitions_and_groups_are_made_changed_and_destroyed() {
+    let (_model, device) = open(load("bluefield3-fwctl"));
+    let units = device.dpa_caps().unwrap().units;
+    let attr = |unit| DpaPartitionAttr {
+        units: vec![unit],
+        functions: vec![device.caps().general.vhca_id()],
+        groups: 1,
+    };
+    let partition = device.create_dpa_partition(&attr(units - 1)).unwrap();
+    partition.set_units(&[units - 2]).unwrap();
+    assert_eq!(partition.query().unwrap(), attr(units - 2));
+    let group = partition.create_group("one", &[units - 2]).unwrap();
+    assert_eq!(group.units().unwrap(), [units - 2]);
+    let error = partition.destroy().expect_err("a group is of it");
+    assert_eq!(error.kind(), ErrorKind::Command, "{error}");
+    assert!(error.to_string().contains("ACCESS_REGISTER (0x805) by FWCTL_RPC"), "{error}");
+    group.destroy().unwrap();
+    partition.destroy().unwrap();
+    assert!(partition.query().is_err(), "it is gone");
+}
+
+/// Makes a group of one unit, or destroys one, as raw bytes: nobody cleans up behind it.
+fn write_group(
+    device: &Device,
+    operation: NicDpaOperation,
+    id: u16,
+    unit: u16,
+) -> Result<u16, verbless_command::Error> {
+    let mut register = NicDpaEugReg::default();
+    register.set_operation(operation).set_eug_id(id).set_member_mask(0, 1 << unit);
+    let mut head = AccessRegisterIn::new();
+    head.set_op_mod(AccessRegisterIn::WRITE).set_register_id(RegisterId::NIC_DPA_EUG);
+    let input = [head.as_bytes().as_slice(), register.as_bytes()].concat();
+    let mut output = vec![0; AccessRegisterOut::BYTES + NicDpaEugReg::BYTES];
+    let control = device.firmware_control()?.expect("a file");
+    control.rpc(ControlScope::Configuration, &input, &mut output)?;
+    let answer = NicDpaEugReg::from_prefix(&output[AccessRegisterOut::BYTES..]);
+    Ok(answer.expect("a register").eug_id())
+}
+
+#[test]
+fn a_group_made_through_the_control_file_is_that_file_s_and_goes_with_it() {
+    type Operation = NicDpaOperation;
+    let (model, first) = open(load("bluefield3-fwctl"));
+    let second = another(&model);
+    let id = write_group(&first, Operation::CREATE, 0, 7).unwrap();
+    let error = write_group(&second, Operation::DESTROY, id, 7).expect_err("another's");
+    assert_eq!(error.status(), Some(CommandStatus::BAD_RES.0), "{error}");
+    write_group(&second, Operation::CREATE, 0, 7).expect_err("the unit is in a group");
+    drop(first);
+    write_group(&second, Operation::CREATE, 0, 7).expect("the unit is free");
+}
+
+#[test]
+fn without_either_way_the_error_names_both() {
+    for (bits, said) in [("3", "TOOLS_RESOURCES is not among"), ("0", "no /dev/fwctl/fwctlN")] {
+        let (model, device) = open(with_uctx_cap(bits));
+        assert_eq!(device.firmware_control().unwrap().is_some(), bits != "0");
+        let (error, sent) = register_commands(&model, || device.dpa_caps().expect_err("no way"));
+        assert_eq!((error.kind(), sent.len()), (ErrorKind::NotSupported, 0), "{error}");
+        let text = error.to_string();
+        for part in ["access_register_user is 0", said] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn the_control_file_goes_with_the_context_and_leaves_nothing() {
+    let (model, device) = open(load("bluefield3-fwctl"));
+    let before = model.counts(0);
+    let control = device.firmware_control().unwrap().expect("a file");
+    assert_ne!(model.counts(0), before, "it has a user context");
+    let again = device.firmware_control().unwrap().expect("a file").info().unwrap();
+    assert_eq!(control.info().unwrap(), again, "there is one for each context");
+    let mut output = QueryAdapterOut::zeroed();
+    let input = QueryAdapterIn::new();
+    control.rpc(ControlScope::Configuration, input.as_bytes(), output.as_bytes_mut()).unwrap();
+    assert!(output.query_adapter_struct().vsd_contd_psid().starts_with(b"VBL"));
+    drop(device);
+    assert_eq!(model.counts(0), ObjectCounts::default());
+}

@@ -1,6 +1,7 @@
 //! What a DPA holds: processes, what runs in them, and the execution units that runs have.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use verbless_prm::DpaFault;
@@ -56,6 +57,14 @@ pub(super) struct State {
     pub(super) debugging: super::runner::Debugging,
     /// Harts that somebody lets go on, by the serial number of their runner.
     pub(super) out: BTreeMap<u64, Out>,
+}
+
+/// What the state names and must have: that it is not there is a mistake of the model's.
+fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T> {
+    if found.is_none() {
+        tracing::error!(?number, what, "a DPA names something that is not there");
+    }
+    found
 }
 
 /// A hart in a turn.
@@ -116,8 +125,8 @@ impl State {
     /// A turn for a run that waits for one, by its place in the row.
     pub(super) fn take_turn(&mut self, at: usize) -> Option<Turn> {
         let id = self.ready.remove(at)?;
-        let runner = self.runners.get_mut(&id)?;
-        Some(Turn::new(id, runner.serial, runner.hart.take()?))
+        let runner = must(self.runners.get_mut(&id), "a runner that waits for a turn", id)?;
+        Some(Turn::new(id, runner.serial, must(runner.hart.take(), "the hart of a run", id)?))
     }
 
     /// A turn's hart goes on.
@@ -151,6 +160,7 @@ impl State {
 
     /// Whether a run has taken more instructions than the watchdog allows.
     pub(super) fn is_too_long(&self, turn: &Turn) -> bool {
+        // A run that was taken away meanwhile.
         let Some(process) = self.of_turn(turn) else { return false };
         let (runner, process) = (&self.runners[&turn.id], &self.processes[&process]);
         (!runner.start.polling || runner.handles)
@@ -158,7 +168,8 @@ impl State {
     }
 
     pub(super) fn wake(&mut self, id: RunnerId) {
-        let Some(runner) = self.runners.get_mut(&id) else { return };
+        let runner = must(self.runners.get_mut(&id), "a runner that an event is for", id);
+        let Some(runner) = runner else { return };
         if runner.start.held {
             return;
         }
@@ -185,7 +196,11 @@ impl State {
 
     /// A runner is to have a unit, and begins its next run when it has.
     fn queue(&mut self, id: RunnerId) {
-        let Some(runner) = self.runners.get_mut(&id).filter(|_| !self.halted) else { return };
+        if self.halted {
+            return;
+        }
+        let runner = must(self.runners.get_mut(&id), "a runner that wants a unit", id);
+        let Some(runner) = runner else { return };
         runner.state = RunnerState::Waiting;
         let ticket = self.card.lock().ask(self.vhca_id, runner.start.affinity);
         self.waiting.insert(ticket, id);
@@ -196,22 +211,24 @@ impl State {
     pub(super) fn collect(&mut self) {
         let granted = self.card.lock().collect(self.vhca_id);
         for (ticket, unit) in granted {
-            let begun = self.waiting.remove(&ticket).filter(|&id| self.begin(id, unit));
+            // Nobody waits with the ticket of a runner that was taken away.
+            let begun = self.waiting.remove(&ticket).and_then(|id| self.begin(id, unit));
             if begun.is_none() {
                 self.card.lock().give(unit);
             }
         }
     }
 
-    fn begin(&mut self, id: RunnerId, unit: u16) -> bool {
-        let Some(runner) = self.runners.get_mut(&id) else { return false };
-        let Some(process) = self.processes.get(&runner.process) else { return false };
+    fn begin(&mut self, id: RunnerId, unit: u16) -> Option<()> {
+        let runner = must(self.runners.get_mut(&id), "a runner that is granted a unit", id)?;
+        let process = self.processes.get(&runner.process);
+        let process = must(process, "the process of a runner", runner.process)?;
         self.units.insert(unit, id);
         runner.shown.unit = unit;
         runner.state = RunnerState::Running;
         runner.begin(process);
         self.ready.push_back(id);
-        true
+        Some(())
     }
 
     /// Whoever has or wants a unit lets it go.
@@ -234,6 +251,7 @@ impl State {
 
     pub(super) fn forget(&mut self, id: RunnerId) {
         self.release_hart(id);
+        // Whoever takes a process away has taken its runners away already.
         let Some(runner) = self.runners.remove(&id) else { return };
         self.stop(runner.serial);
         self.release(id);
@@ -250,7 +268,8 @@ impl State {
     /// A hart comes back to its runner, with what it has translated if there is room for that.
     pub(super) fn keep(&mut self, id: RunnerId, mut hart: Box<Hart>) {
         self.release_hart(id);
-        let Some(runner) = self.runners.get_mut(&id) else { return };
+        let runner = must(self.runners.get_mut(&id), "the runner of a hart that is back", id);
+        let Some(runner) = runner else { return };
         if self.translated + hart.translated() > MOST_TRANSLATED {
             hart.release();
         }
@@ -277,7 +296,8 @@ impl State {
             // A call has a result; only threads have a next run.
             return self.crash(turn, DpaFault::SYSTEM_CALL.0, 0);
         }
-        let Some(runner) = self.runners.get_mut(&turn.id) else { return Next::Over };
+        let runner = must(self.runners.get_mut(&turn.id), "the runner of a run", turn.id);
+        let Some(runner) = runner else { return Next::Over };
         let took = turn.hart.instructions() - runner.began;
         runner.shown.instructions += took;
         let process = runner.process;
@@ -325,10 +345,13 @@ impl State {
     /// The run ends its process, and all that runs in it. Of an error, the process's error handler
     /// hears first: the run goes on as that.
     pub(super) fn crash(&mut self, turn: &mut Turn, status: u8, address: u64) -> Next {
+        // A run that was taken away meanwhile.
         let Some(number) = self.of_turn(turn) else { return Next::Over };
         let crash = Crash { runner: turn.id, address, registers: turn.hart.registers() };
-        let Some(runner) = self.runners.get_mut(&turn.id) else { return Next::Over };
-        let Some(process) = self.processes.get_mut(&number) else { return Next::Over };
+        let process = must(self.processes.get_mut(&number), "the process of a run", number);
+        let (Some(process), Some(runner)) = (process, self.runners.get_mut(&turn.id)) else {
+            return Next::Over;
+        };
         process.state.instructions += turn.hart.instructions() - runner.began;
         if process.ending.is_none() {
             process.ending = Some((status, crash));
@@ -370,7 +393,9 @@ impl State {
         let Some(runner) = runner.filter(|_| !self.halted) else { return };
         let hart = runner.hart.as_deref().unwrap_or(&turn.hart);
         let registers = hart.registers();
-        let Some(process) = self.processes.get_mut(&runner.process) else { return };
+        let process =
+            must(self.processes.get_mut(&runner.process), "the process of a run", turn.id);
+        let Some(process) = process else { return };
         if process.state.status == 0 {
             if runner.state == RunnerState::Running {
                 process.state.instructions += hart.instructions() - runner.began;
@@ -384,7 +409,9 @@ impl State {
 
     /// A process ends as it is about to, and all that runs in it.
     fn end_process(&mut self, number: u32) {
-        let Some(process) = self.processes.get_mut(&number) else { return };
+        let process = must(self.processes.get_mut(&number), "a process that ends", number);
+        let Some(process) = process else { return };
+        // One that has ended already, when its error handler's runner is taken away.
         let Some((status, crash)) = process.ending.take() else { return };
         process.end(status, crash);
         let runners = self.runners.iter().filter(|(_, runner)| runner.process == number);
@@ -404,9 +431,12 @@ impl State {
     /// The outbox that a run's context names rings for the queues of an extension of a UAR from now
     /// on, or for its own again; whether there is such an outbox.
     pub(super) fn extend(&mut self, turn: &Turn, device_id: Option<u32>) -> bool {
+        // A run that was taken away meanwhile.
         let Some(number) = self.of_turn(turn) else { return false };
         let slot = self.runners[&turn.id].slot;
-        let Some(process) = self.processes.get_mut(&number) else { return false };
+        let process = must(self.processes.get_mut(&number), "the process of a run", number);
+        let Some(process) = process else { return false };
+        // The context names no outbox, or one that was destroyed: an error of the program's.
         let outbox = context::outbox(&process.contexts, slot);
         let Some(outbox) = process.outboxes.get_mut(&outbox) else { return false };
         outbox.extend(process.serial, device_id);

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use verbless_riscv::{AddressSpace, Device, Region};
 
+use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
 use crate::dpa::{
-    Ask, Dpa, MOST_TRANSLATED, PIECE, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS, WINDOWS,
+    Ask, Dpa, Given, MOST_TRANSLATED, PIECE, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS,
+    WINDOWS,
 };
 use crate::engine::dpa::{ACCESS, HOLD, Hold, Served, reach_all};
 use crate::hca::objects::{Klm, Translation};
@@ -61,6 +63,18 @@ fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, Ask) {
     let (turn, ask) = asked.unwrap_or_else(|| panic!("no access: {:x?}", dpa.process(1)));
     assert!(matches!(ask, Ask::Reach { size: 8, .. }), "{ask:?}");
     (dpa, turn, ask)
+}
+
+#[test]
+fn an_event_for_a_thread_that_is_not_there_is_logged_and_a_run_that_was_taken_away_is_not() {
+    let mut rig = Rig::new();
+    let (address, key) = rig.region(0, 64);
+    let (dpa, turn, ask) = loads(&rig, key, address);
+    let logged = errors(|| dpa.event(0x77));
+    one_error(&logged, &["an event is for", "119"]);
+    dpa.take_away(RunnerId::Call(1));
+    let logged = errors(|| assert!(dpa.answer(turn, &ask, Given::Refused).is_none()));
+    assert_eq!(logged, [""; 0]);
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Subscriber for Errors {
 }
 
 /// The errors that are logged meanwhile.
-fn errors(during: impl FnOnce()) -> Vec<String> {
+pub(super) fn errors(during: impl FnOnce()) -> Vec<String> {
     let errors = Errors::default();
     tracing::subscriber::with_default(errors.clone(), during);
     let logged = errors.0.lock().unwrap();
@@ -63,7 +63,7 @@ fn errors(during: impl FnOnce()) -> Vec<String> {
 
 /// One error, which says all of this.
 #[track_caller]
-fn one_error(logged: &[String], words: &[&str]) {
+pub(super) fn one_error(logged: &[String], words: &[&str]) {
     let [error] = logged else { panic!("not one error: {logged:?}") };
     assert!(words.iter().all(|word| error.contains(word)), "{error:?} does not say {words:?}");
 }

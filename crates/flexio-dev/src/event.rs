@@ -4,7 +4,8 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use verbless_prm::hot::{CqRecordConsumer, EqeCqn, EqeOwner, OpOwn, cqe_opcode};
-pub use verbless_prm::{Cqe, CqeError, CqeOpcode, Eqe, EqeCompletion, EventType};
+pub use verbless_prm::{Cqe, CqeError, CqeOpcode, Eqe, EqeCompletion, EventType, MiniCqe};
+use verbless_prm::{CqeFormat, MiniCqeBlock};
 
 /// Bytes of a CQE or an EQE.
 pub const BYTES: usize = 64;
@@ -124,68 +125,42 @@ pub fn eqe_cqn(eqe: &Eqe) -> u32 {
 
 /// A block of CQEs that the device has compressed in a CQ with enhanced compression: up to seven
 /// mini CQEs of 8 bytes, and in place of an eighth their number, their format and the validity
-/// count.
+/// count. Which half of a mini CQE means what, the CQ's format says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
-pub struct CompressedCqe([u8; BYTES]);
-
-/// A CQE of 8 bytes, whose halves mean what the CQ's format says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MiniCqe([u8; 8]);
-
-impl MiniCqe {
-    /// The receive hash, of the format that has it (`FLEXIO_DEV_COMP_CQE_GET_RX_HASH_RESULT`).
-    pub const fn rx_hash_result(&self) -> u32 {
-        let [a, b, c, d, ..] = self.0;
-        u32::from_be_bytes([a, b, c, d])
-    }
-
-    /// Bytes of the message.
-    pub const fn byte_cnt(&self) -> u32 {
-        let [.., a, b, c, d] = self.0;
-        u32::from_be_bytes([a, b, c, d])
-    }
-
-    /// Its bytes.
-    pub const fn as_bytes(&self) -> &[u8; 8] {
-        &self.0
-    }
-}
+pub struct CompressedCqe(MiniCqeBlock);
 
 impl CompressedCqe {
-    const VALIDITY: usize = 0x3e;
-    const NUMBER_AND_FORMAT: usize = 0x3f;
-    /// `cqe_format` of a compressed block.
-    const COMPRESSED: u8 = 3;
-
     /// The block in a slot; `None` if it is one CQE that is not compressed
     /// (`flexio_dev_comp_cqe_is_comp_cqe_array`).
     pub fn of(slot: &[u8; BYTES]) -> Option<Self> {
-        let format = slot[Self::NUMBER_AND_FORMAT] >> 2 & 3;
-        (format == Self::COMPRESSED).then_some(Self(*slot))
+        let block = MiniCqeBlock::from_prefix(slot)?;
+        (block.format() == CqeFormat::COMPRESSED).then_some(Self(*block))
     }
 
     /// How often the ring was gone round when the block was written, modulo 256
     /// (`flexio_dev_comp_cqe_get_validity_byte`): it is new when this is the program's own count.
-    pub const fn validity(slot: &[u8; BYTES]) -> u8 {
-        slot[Self::VALIDITY]
+    pub fn validity(slot: &[u8; BYTES]) -> u8 {
+        MiniCqeBlock::from_prefix(slot).map_or(0, |block| block.validity_iteration_count())
     }
 
     /// Prepares a slot for the device: `count` is the program's count of rounds minus 1
     /// (`flexio_dev_comp_cq_init`).
-    pub const fn prepare(slot: &mut [u8; BYTES], count: u8) {
-        slot[Self::VALIDITY] = count;
+    pub fn prepare(slot: &mut [u8; BYTES], count: u8) {
+        if let Some(block) = MiniCqeBlock::from_prefix_mut(slot) {
+            block.set_validity_iteration_count(count);
+        }
     }
 
     /// How many mini CQEs it has, 1 to 7 (`flexio_dev_comp_cqe_get_num_comp_cqes`).
     pub fn count(&self) -> usize {
-        (usize::from(self.0[Self::NUMBER_AND_FORMAT] >> 4) + 1).min(7)
+        (usize::from(self.0.num_minis_minus_1()) + 1).min(7)
     }
 
     /// Mini CQE `index`, if there is one (`flexio_dev_comp_cqe_get_comp_cqe`).
     pub fn get(&self, index: usize) -> Option<MiniCqe> {
-        let (mini, _) = self.0.as_chunks();
-        mini.get(index).filter(|_| index < self.count()).copied().map(MiniCqe)
+        let mini = (index < self.count()).then(|| self.0.minis(index).to_be_bytes())?;
+        MiniCqe::from_prefix(&mini).copied()
     }
 }
 

@@ -1,12 +1,12 @@
 //! Segments of send WQEs, 16 bytes each, as a program puts them into a ring one after another.
 //!
-//! A segment that `verbless-prm` knows is made of its type there; two are not in its tables: the
-//! Ethernet segment (Linux `struct mlx5_wqe_eth_seg`) and that of a matrix to transpose (FlexIO SDK
-//! 25.1, device headers). Numbers that are wider than their field are cut off.
+//! A segment that `verbless-prm` knows is made of its type there; one is not in its tables: that of
+//! a matrix to transpose (FlexIO SDK 25.1, device headers). Numbers that are wider than their field
+//! are cut off.
 
 use verbless_prm::hot::{
-    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
-    RaddrSegment, SrqNextSegment, completion, opcode,
+    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, EthChecksums, EthSegment,
+    InlineHeader, InlineWord, RaddrSegment, SrqNextSegment, completion, opcode,
 };
 pub use verbless_prm::hot::{DatagramSegment, WaitDataSegment};
 
@@ -144,9 +144,12 @@ impl Segment {
     /// An Ethernet segment: checksum flags ([`eth`]), the TCP payload of a segment (0 but for
     /// [`Request::Lso`]), the length of all inline headers in bytes, and their first two bytes.
     pub const fn eth(flags: u16, mss: u16, header_bytes: u16, header: [u8; 2]) -> Self {
-        let ([f0, f1], [m0, m1]) = (flags.to_be_bytes(), mss.to_be_bytes());
-        let [h0, h1] = header_bytes.to_be_bytes();
-        Self([0, 0, 0, 0, f0, f1, m0, m1, 0, 0, 0, 0, h0, h1, header[0], header[1]])
+        let mut segment = EthSegment::zeroed();
+        segment.set_mss(mss).set_inline_hdr_sz(header_bytes);
+        segment.set_inline_hdr_start(u16::from_be_bytes(header));
+        let mut bytes = *segment.as_bytes();
+        [bytes[EthChecksums::AT], bytes[EthChecksums::AT + 1]] = flags.to_be_bytes();
+        Self(bytes)
     }
 
     /// The first segment of a shared receive WQE: which one is next in the list.
@@ -204,14 +207,21 @@ fn split<const N: usize>(bytes: &[u8]) -> [Segment; N] {
 /// packet's inner headers. The flags for outer headers have no name: Linux has them in bits 5 and 4
 /// (`enum mlx5_wqe_swp_flags`), the DPA's headers in 6 and 5, and no third source is at hand.
 pub mod eth {
+    use verbless_prm::hot::EthChecksums;
+
+    /// The flags are the word of the checksums and the byte behind it.
+    const fn flags(checksums: EthChecksums) -> u16 {
+        (checksums.into_bits() as u16) << 8
+    }
+
     /// Checksum of the outer L4 header.
-    pub const L4_CHECKSUM: u16 = 0x8000;
+    pub const L4_CHECKSUM: u16 = flags(EthChecksums::new().with_l4_cs(true));
     /// Checksum of the outer IP header.
-    pub const L3_CHECKSUM: u16 = 0x4000;
+    pub const L3_CHECKSUM: u16 = flags(EthChecksums::new().with_l3_cs(true));
     /// Checksum of the inner L4 header.
-    pub const INNER_L4_CHECKSUM: u16 = 0x2000;
+    pub const INNER_L4_CHECKSUM: u16 = flags(EthChecksums::new().with_l4_inner_cs(true));
     /// Checksum of the inner IP header.
-    pub const INNER_L3_CHECKSUM: u16 = 0x1000;
+    pub const INNER_L3_CHECKSUM: u16 = flags(EthChecksums::new().with_l3_inner_cs(true));
     /// A trailer is aligned (25.1).
     pub const TRAILER_ALIGN: u16 = 0x0200;
     /// By software: the inner L4 header is UDP.
@@ -293,6 +303,15 @@ mod tests {
         for (segment, hex) in rows {
             assert_eq!(*segment.as_bytes(), bytes(hex), "{hex}");
         }
+    }
+
+    #[test]
+    fn what_software_has_found_of_inner_headers_is_where_the_ethernet_segment_has_it() {
+        let of =
+            |flags| *EthSegment::from_prefix(Segment::eth(flags, 0, 0, [0; 2]).as_bytes()).unwrap();
+        let (udp, ipv6) = (of(eth::INNER_L4_UDP), of(eth::INNER_L3_IPV6));
+        assert!(udp.swp_inner_l4_udp() && !udp.swp_inner_l3_ipv6());
+        assert!(ipv6.swp_inner_l3_ipv6() && !ipv6.swp_inner_l4_udp());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! that the bitmap, the address and the length allow. Pages are not held: a client that unmaps
 //! registered memory takes it from the device.
 
-use verbless_prm::Opcode;
+use verbless_prm::{CreateUmemIn, Opcode};
 
 use nix::errno::Errno;
 
@@ -12,7 +12,7 @@ use super::abi::attr;
 use super::client::{Client, PAGE};
 use super::file::Method;
 use super::handles::Object;
-use super::mailbox::{Field, NUMBER, inbox};
+use super::mailbox::{NUMBER, inbox};
 use super::pinned::Pinned;
 use super::rules;
 
@@ -117,10 +117,12 @@ pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64
 fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> Vec<u8> {
     let first = start & !(size - 1);
     let pages = (start + length).next_multiple_of(size).wrapping_sub(first) / size;
-    let mut input = inbox(Opcode::CREATE_UMEM, 0, uid, 0x30);
-    Field(0x20, 4, 0).set(&mut input, size.trailing_zeros() - PAGE.trailing_zeros());
-    Field(0x24, 31, 0).set(&mut input, (start - first) as u32);
-    input[0x28..0x30].copy_from_slice(&pages.to_be_bytes());
+    let mut command = CreateUmemIn::zeroed();
+    command.set_opcode(Opcode::CREATE_UMEM.0).set_uid(uid);
+    let umem = command.umem_mut();
+    umem.set_log_page_size((size.trailing_zeros() - PAGE.trailing_zeros()) as u8);
+    umem.set_page_offset((start - first) as u32).set_num_of_mtt(pages);
+    let mut input = command.as_bytes().to_vec();
     let rights = MTT_READ | if writable { MTT_WRITE } else { 0 };
     input.extend((0..pages).flat_map(|page| ((first + page * size) | rights).to_be_bytes()));
     input
@@ -129,6 +131,7 @@ fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mailbox::Field;
 
     const ANY: u64 = !0xfff;
 

@@ -2,26 +2,15 @@
 //! of other keys (KLM), blocks of one size (KSM), or KLMs that are taken in turn over and over.
 //!
 //! The last kind begins with a header in the place of an entry; what has no header is a list.
-//! Sources: Linux `include/linux/mlx5/qp.h` (mlx5_stride_block_*), rdma-core
-//! `providers/mlx5/mlx5dv.h` (mlx5_wqe_umr_repeat_*).
+
+use verbless_prm as prm;
+use verbless_prm::{Ksm, UmrRepeatBlockSegment, UmrRepeatEntry};
 
 use crate::hca::budget::Budget;
 use crate::hca::objects::{Interleaved, Klm, Limits, Stride, Translation};
 
 /// Bytes of an entry.
-pub(crate) const ENTRY: usize = 16;
-
-fn word(bytes: &[u8]) -> u32 {
-    bytes.try_into().map_or(0, u32::from_be_bytes)
-}
-
-fn half(bytes: &[u8]) -> u16 {
-    bytes.try_into().map_or(0, u16::from_be_bytes)
-}
-
-fn address(entry: &[u8]) -> u64 {
-    u64::from(word(&entry[8..12])) << 32 | u64::from(word(&entry[12..16]))
-}
+pub(crate) const ENTRY: usize = prm::Klm::BYTES;
 
 /// What a list translates to, or what is wrong with its header: it does not fit the entries behind
 /// it, or the device knows none. In a KSM all entries have one size.
@@ -33,8 +22,8 @@ pub(crate) fn translation(
 ) -> Result<Translation, String> {
     let mut entries = list.chunks_exact(ENTRY);
     if log_entry_size.is_none()
-        && let Some(header) = list.get(..ENTRY)
-        && word(&header[4..8]) == limits.repeated_mkey
+        && let Some(header) = UmrRepeatBlockSegment::from_prefix(list)
+        && header.op() == limits.repeated_mkey
     {
         if limits.repeated_block_disabled {
             return Err("the device has no repeat blocks".into());
@@ -42,29 +31,36 @@ pub(crate) fn translation(
         entries.next();
         return interleaved(budget, header, entries).map(Translation::Interleaved);
     }
-    let entries: Vec<Klm> = entries
-        .map(|entry| Klm {
-            length: word(&entry[..4]),
-            key: word(&entry[4..8]),
-            address: address(entry),
-        })
-        .collect();
+    let entries: Option<Vec<Klm>> = match log_entry_size {
+        Some(_) => entries.map(|entry| Some(of_ksm(Ksm::from_prefix(entry)?))).collect(),
+        None => entries.map(|entry| Some(of_klm(prm::Klm::from_prefix(entry)?))).collect(),
+    };
+    let entries = entries.ok_or("an entry has too few bytes")?;
     Ok(Translation::Indirect { entries: budget.list(entries), log_entry_size })
+}
+
+fn of_klm(entry: &prm::Klm) -> Klm {
+    Klm { length: entry.byte_count(), key: entry.mkey(), address: entry.address() }
+}
+
+/// Its length is the key's block size.
+fn of_ksm(entry: &Ksm) -> Klm {
+    Klm { length: 0, key: entry.key(), address: entry.address() }
 }
 
 fn interleaved<'a>(
     budget: &Budget,
-    header: &[u8],
+    header: &UmrRepeatBlockSegment,
     entries: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Interleaved, String> {
-    let (length, rounds) = (u64::from(word(&header[..4])), word(&header[8..12]));
-    let count = usize::from(half(&header[14..16]));
+    let (length, rounds) = (u64::from(header.byte_count()), header.repeat_count());
+    let count = usize::from(header.num_ent());
     let klms: Vec<(Klm, Stride)> = entries
         .take(count)
+        .filter_map(UmrRepeatEntry::from_prefix)
         .map(|entry| {
-            let length = half(&entry[2..4]).into();
-            let klm = Klm { length, key: word(&entry[4..8]), address: address(entry) };
-            (klm, half(&entry[..2]))
+            let (length, key, address) = (entry.byte_count(), entry.memkey(), entry.va());
+            (Klm { length: length.into(), key, address }, entry.stride())
         })
         .collect();
     let together: u64 = klms.iter().map(|(klm, _)| u64::from(klm.length)).sum();

@@ -756,6 +756,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     UmemContext::INFO,
     UmrCtrlSegment::INFO,
     UmrPointerSegment::INFO,
+    UmrRepeatBlockSegment::INFO,
+    UmrRepeatEntry::INFO,
     VlanLayout::INFO,
     WaitCqSegment::INFO,
     WaitDataSegment::INFO,

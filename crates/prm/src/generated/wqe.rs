@@ -598,6 +598,46 @@ structure! {
 }
 
 structure! {
+    /// Header of a strided layout in the translation entries of a key: the entries behind it
+    /// (umr_repeat_entry) are taken in turn, round after round.
+    ///
+    /// Source: rdma-core: struct mlx5_wqe_umr_repeat_block_seg; linux: struct
+    /// mlx5_stride_block_ctrl_seg.
+    UmrRepeatBlockSegment, UmrRepeatBlockSegmentLayout, 0x10 bytes = "umr_repeat_block_segment" {
+        sources: ["rdma-core: struct mlx5_wqe_umr_repeat_block_seg", "linux: struct mlx5_stride_block_ctrl_seg"];
+        reserved: [(96, 16)];
+        /// Bytes of a round: those of all its entries together. `0x00`
+        byte_count set_byte_count: number(u32, 0, 32);
+        /// The key that QUERY_SPECIAL_CONTEXTS names repeated_mkey; Linux and rdma-core call its
+        /// value (0x400) an operation. `0x04`
+        op set_op: number(u32, 32, 32);
+        /// Rounds. `0x08`
+        repeat_count set_repeat_count: number(u32, 64, 32);
+        /// Entries of a round. `0x0c.15:0`
+        num_ent set_num_ent: number(u16, 112, 16);
+    }
+}
+
+structure! {
+    /// One entry of a strided layout.
+    ///
+    /// Source: rdma-core: struct mlx5_wqe_umr_repeat_ent_seg; linux: struct
+    /// mlx5_stride_block_entry.
+    UmrRepeatEntry, UmrRepeatEntryLayout, 0x10 bytes = "umr_repeat_entry" {
+        sources: ["rdma-core: struct mlx5_wqe_umr_repeat_ent_seg", "linux: struct mlx5_stride_block_entry"];
+        reserved: [];
+        /// Bytes from where one round begins in the key to where the next one does. `0x00.31:16`
+        stride set_stride: number(u16, 0, 16);
+        /// Bytes of each round. `0x00.15:0`
+        byte_count set_byte_count: number(u16, 16, 16);
+        /// Key of the memory. `0x04`
+        memkey set_memkey: number(u32, 32, 32);
+        /// Address in that key's space where the first round begins. `0x08, 8 bytes`
+        va set_va: number(u64, 64, 64);
+    }
+}
+
+structure! {
     /// MMO metadata segment; a gather and a scatter data segment follow.
     ///
     /// Source: rdma-core: struct mlx5_mmo_metadata_seg; dpdk: struct mlx5_wqe_metadata_seg.

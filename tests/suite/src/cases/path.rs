@@ -4,6 +4,7 @@ use verbless_command::{
     Gid, GlobalRoute, InitAttr, KeyAccess, Mtu, Path, RemoteAccess, RoceVersion, RtrAttr, RtsAttr,
 };
 use verbless_devx::{ErrorKind, GidType, LinkLayer};
+use verbless_queue::service::Connected;
 use verbless_queue::wr::{Inline, Send, Write};
 use verbless_queue::{ConnectOptions, CqConfig, Domain, PeerAddress, QpConfig, Status};
 
@@ -66,8 +67,11 @@ fn two_devices_reach_each_other(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// A WRITE of 10,000 bytes counts as many sequence numbers as it has packets of this MTU.
-fn sends_as_many_packets(pair: &mut Pair, mtu: u32) -> Result<(), Stop> {
-    let next = |pair: &Pair| Ok::<_, Stop>(pair.a.qp.object().query()?.next_send_psn());
+pub(super) fn sends_as_many_packets<S: Connected>(
+    pair: &mut Pair<S>,
+    mtu: u32,
+) -> Result<(), Stop> {
+    let next = |pair: &Pair<S>| Ok::<_, Stop>(pair.a.qp.object().query()?.next_send_psn());
     let before = next(pair)?;
     let (from, to) = (pair.a.sge(0, 10_000)?, pair.b.remote(0)?);
     pair.a.perform(&Write::new(from, to).signaled())?;

@@ -6,6 +6,7 @@ use verbless_prm::QpState;
 use verbless_queue::wr::{Inline, Nop, Send, SendImm, Write};
 use verbless_queue::{ConnectOptions, Operation, QpConfig, RemoteAddr, Rkey, Sge, Status, Uc};
 
+use super::path::sends_as_many_packets;
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet};
@@ -104,6 +105,7 @@ fn every_path_mtu_up_to_the_ports_works(lab: &Lab) -> Result<(), Stop> {
                 ensure_eq!(end.qp.object().query()?.mtu().0, mtu as u8, "path MTU in the context");
             }
             message(&mut pair, &pattern(2, 30_000))?;
+            sends_as_many_packets(&mut pair, bytes)?;
         }
     }
     Ok(())

@@ -69,6 +69,29 @@ fn mistake(says: &str, fidelity: &str) -> Option<String> {
 }
 
 #[test]
+fn every_difference_that_points_below_has_a_paragraph_and_every_paragraph_a_row() {
+    let text = read("docs/fidelity.md");
+    let section = text.split("\n## ").find(|it| it.starts_with("With differences"));
+    let section = section.expect("the section of differences");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| "));
+    let below = rows.filter(|row| row.contains("(below)"));
+    let below: BTreeSet<&str> = below.filter_map(|row| row.split(" | ").next()).collect();
+    let paragraphs = section.split("\n\n").filter(|it| !it.starts_with('|')).skip(1);
+    let has = |name: &str, paragraph: &str| {
+        let joined = paragraph.replace('\n', " ");
+        joined.strip_prefix(name).is_some_and(|rest| rest.starts_with(". "))
+    };
+    let paragraphs: Vec<&str> = paragraphs.collect();
+    let rows_alone: Vec<_> =
+        below.iter().filter(|name| !paragraphs.iter().any(|it| has(name, it))).collect();
+    let paragraphs_alone: Vec<_> =
+        paragraphs.iter().filter(|it| !below.iter().any(|name| has(name, it))).collect();
+    assert!(below.len() > 30, "the table is elsewhere: {below:?}");
+    assert!(rows_alone.is_empty(), "rows without a paragraph: {rows_alone:?}");
+    assert!(paragraphs_alone.is_empty(), "paragraphs without a row: {paragraphs_alone:?}");
+}
+
+#[test]
 fn every_capability_of_a_profile_is_used_or_explained_and_no_entry_is_stale() {
     let fidelity = read("docs/fidelity.md");
     let listed = table("tests/suite/capabilities.toml");

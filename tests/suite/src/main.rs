@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
 use verbless_conformance::{
@@ -150,11 +151,13 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
         None => Vec::new(),
     };
     let jobs = options.jobs.unwrap_or_else(|| default_jobs(&lab));
+    let begun = Instant::now();
     run_cases(&lab, &selected, jobs, |row| {
         let written = writeln!(table, "{}", row.line());
         run.cases.push(row);
         written
     })?;
+    let seconds = begun.elapsed().as_secs_f64();
     if let Some(report) = json {
         report.write(&run.json()?)?;
     }
@@ -163,6 +166,7 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
         report.write(&run.junit()?)?;
     }
     let (passed, failed, skipped) = run.counts();
+    let rate = (passed + failed) as f64 / seconds;
     if failed > 0 {
         writeln!(table, "\nWhat failed:")?;
         for row in run.cases.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_))) {
@@ -185,7 +189,10 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
     // An unexpected skip counts among the failures, as does a fault that never happened: who reads
     // only the last line sees it too.
     let failed = failed + unexpected.len() + idle;
-    writeln!(table, "{passed} passed, {failed} failed, {skipped} skipped")?;
+    writeln!(
+        table,
+        "{passed} passed, {failed} failed, {skipped} skipped in {seconds:.1} s ({rate:.0} cases/s)"
+    )?;
     Ok(failed == 0)
 }
 

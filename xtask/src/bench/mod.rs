@@ -7,8 +7,8 @@
 //! allocation or a lock, and memory touched in the right order. Then, what a modelled WRITE costs
 //! ([`mod@write`]), and a job of DOCA Core ([`jobs`]); last, the rates of copies into registered
 //! memory ([`copies`]), the speed of a DPA's core ([`dpa`]), the model's rates ([`speed`]), what
-//! else it does meanwhile ([`busy`]), and what it is like to be a program under `verbless-model
-//! run` ([`mod@run`]).
+//! else it does meanwhile ([`busy`]), what it is like to be a program under `verbless-model run`
+//! ([`mod@run`]), and how long the conformance suite takes on the model ([`suite`]).
 
 pub(crate) mod aarch64;
 mod busy;
@@ -19,6 +19,7 @@ mod jobs;
 mod kernel_copies;
 mod run;
 mod speed;
+mod suite;
 mod tally;
 mod write;
 
@@ -182,6 +183,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         speed::check(options.filter.as_deref(), &mut tally)?;
         busy::check(options.filter.as_deref(), &mut tally)?;
         run::check(options.filter.as_deref(), &mut tally)?;
+        suite::check(options.filter.as_deref(), &mut tally)?;
     }
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
     Ok(tally.failed == 0)

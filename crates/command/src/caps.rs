@@ -15,16 +15,16 @@ use crate::send;
 /// Which capability page, by the number in QUERY_HCA_CAP's op_mod.
 pub use prm::HcaCapPage as CapPage;
 
-/// Whether to ask for what is in force or for what could be.
+/// Which capabilities to query: current or maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapMode {
     /// The most that the device could be set to.
     Maximum,
-    /// What is in force.
+    /// Current capabilities.
     Current,
 }
 
-/// The capabilities that the driver goes by, in plain units, and the pages that they come from.
+/// The capabilities that the driver uses, in plain units, and the capability pages behind them.
 #[derive(Clone)]
 pub struct Caps {
     /// log2 of the WQEBBs (64 bytes) of a send ring, and of the WQEs of a receive ring, at most.
@@ -45,7 +45,7 @@ pub struct Caps {
     pub max_receive_wqe_bytes: u16,
     /// READs and atomics that a queue pair may have outstanding, as requester.
     pub max_reads_out: u8,
-    /// The same as responder.
+    /// READs and atomics that a queue pair may have outstanding, as responder.
     pub max_reads_in: u8,
     /// Ports.
     pub ports: u8,
@@ -63,12 +63,12 @@ pub struct Caps {
     /// Keys may let its reads do so. What a device allows only while its PCI function is set so
     /// (`relaxed_ordering_read_pci_enabled`) does not count: that setting cannot be read here.
     pub relaxed_reads: bool,
-    /// What a queue pair's context must say of its CQEs' timestamps: the free-running clock, or the
-    /// device's default where it keeps real time only.
+    /// Timestamp format for queue pair contexts: free-running clock, or the device default where
+    /// only real time exists.
     pub qp_timestamps: TimestampFormat,
-    /// The same of the context of a send queue of Ethernet frames.
+    /// Timestamp format for contexts of raw Ethernet send queues.
     pub sq_timestamps: TimestampFormat,
-    /// The same of that of a receive queue of Ethernet frames.
+    /// Timestamp format for contexts of raw Ethernet receive queues.
     pub rq_timestamps: TimestampFormat,
     /// The whole general page.
     pub general: Box<HcaCap>,

@@ -33,7 +33,7 @@ impl QCounter {
         self.number
     }
 
-    /// QUERY_Q_COUNTER: what was counted so far. `out_of_buffer` is of what found no receive.
+    /// QUERY_Q_COUNTER: the counts so far. `out_of_buffer` counts messages that found no receive.
     ///
     /// # Errors
     /// The device's refusal.

@@ -15,7 +15,7 @@ use crate::owned::Owned;
 use crate::send;
 use verbless_ring::number::{Cqn, Eqn};
 
-/// What a completion queue is made of.
+/// Attributes of a completion queue.
 #[derive(Debug, Clone)]
 pub struct CqAttr {
     /// The UAR page through which it is armed.
@@ -28,13 +28,13 @@ pub struct CqAttr {
     pub log_cqes: u8,
     /// 128-byte CQEs instead of 64.
     pub wide: bool,
-    /// Who hears of its completion events.
+    /// Receiver of its completion events.
     pub element: CqElement,
     /// Lets new CQEs overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
 }
 
-/// Who hears of a CQ's completion events. Those of the DPA need the capability `apu`.
+/// Receiver of a CQ's completion events. The DPA needs the capability `apu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CqElement {
     /// An event queue.
@@ -65,7 +65,7 @@ pub struct Moderation {
     pub count: u16,
 }
 
-/// What few completion queues have; the default is what the others have.
+/// Attributes that few completion queues need; the default is right for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CqOptions {
     /// Every CQE is written to entry 0, and none is lost: its WQE counter tells how far it is.

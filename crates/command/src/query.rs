@@ -7,7 +7,7 @@ use crate::caps::Caps;
 use crate::device::Device;
 use crate::send;
 
-/// Which device it is.
+/// Identity of the device, from QUERY_ADAPTER.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
     /// Parameter-set identification: board and configuration; the kernel shows it as `board_id`.
@@ -59,9 +59,9 @@ const QUEUE_AFFINITY: prm::LagPortSelectMode = prm::LagPortSelectMode::QUEUE_AFF
 /// State of a virtual port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VportState {
-    /// What the administrator asked for: 0 down, 1 up, 2 as the link.
+    /// Administrative state: 0 down, 1 up, 2 follows the link.
     pub admin: u8,
-    /// What it is: 0 down, 1 up.
+    /// Actual state: 0 down, 1 up.
     pub state: u8,
     /// Rate limit in units of 100 Mb/s; 0 is none.
     pub max_tx_speed: u16,
@@ -83,7 +83,7 @@ pub struct RoceAddress {
 }
 
 impl Device {
-    /// NOP: goes to the device and back.
+    /// NOP: a command without effect.
     pub fn nop(&self) -> Result<(), Error> {
         send::execute(self, &prm::NopIn::new(), &mut prm::NopOut::zeroed())
     }

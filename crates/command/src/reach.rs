@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::dpa::{DpaProcess, make, query};
 use crate::general::GeneralObject;
 
-/// A page of doorbells for the threads of a process.
+/// An outbox: a page of doorbells for the threads of a process.
 #[derive(Debug)]
 pub struct DpaOutbox {
     object: GeneralObject,
@@ -30,8 +30,8 @@ pub struct DpaWindow {
     _parents: (Arc<DpaProcess>, Pd),
 }
 
-/// A UAR page of a device whose queues a process rings for that is another function's, or of
-/// another context. Dropped, it lets nobody ring any more.
+/// A UAR page that is extended to a process of another function or context, so that the process can
+/// ring its queues. When dropped, nobody can ring by it any more.
 #[derive(Debug)]
 pub struct DpaUarExtension {
     object: GeneralObject,
@@ -155,7 +155,7 @@ impl DpaWindow {
 }
 
 impl DpaUarExtension {
-    /// What programs name it by.
+    /// The number by which programs name it.
     pub const fn device_id(&self) -> u32 {
         self.device_id
     }
@@ -165,7 +165,7 @@ impl DpaUarExtension {
         &self.uar
     }
 
-    /// Destroys it: who rings by it from then on rings for no queue.
+    /// Destroys it: a doorbell by it then reaches no queue.
     ///
     /// # Errors
     /// The device does not answer.

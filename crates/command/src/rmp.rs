@@ -13,8 +13,8 @@ use crate::owned::Owned;
 use crate::send;
 use verbless_ring::number::Rmpn;
 
-/// What a receive memory pool is made of. Each of its WQEs begins with the index of the one behind
-/// it, which counts where the pool is a list.
+/// Attributes of a receive memory pool. Each of its WQEs begins with the index of the next one,
+/// which counts if the pool is a list.
 #[derive(Debug, Clone)]
 pub struct RmpAttr {
     /// Protection domain of the keys in its WQEs.

@@ -19,7 +19,7 @@ use crate::rmp::RmpObject;
 use crate::send;
 use verbless_ring::number::Rqn;
 
-/// What a receive queue is made of.
+/// Attributes of a receive queue.
 #[derive(Debug, Clone)]
 pub struct RqAttr {
     /// Where its completions go.
@@ -35,7 +35,7 @@ pub struct RqAttr {
     /// The clock of its CQEs: [`Caps::rq_timestamps`](crate::Caps::rq_timestamps) is what every
     /// device has.
     pub timestamps: TimestampFormat,
-    /// Where what happens to it is counted, as frames that find no receive (`out_of_buffer`).
+    /// Q counter that counts its events, such as frames without a receive (`out_of_buffer`).
     pub counter: Option<Arc<QCounter>>,
 }
 

@@ -21,7 +21,7 @@ use verbless_ring::number::Qpn;
 /// log2 of the bytes of a WQEBB.
 const LOG_WQEBB: u8 = 6;
 
-/// What a send queue is made of.
+/// Attributes of a send queue.
 #[derive(Debug, Clone)]
 pub struct SqAttr {
     /// Protection domain of the keys in its WQEs.
@@ -30,7 +30,7 @@ pub struct SqAttr {
     pub uar: Arc<Uar>,
     /// Where its completions go.
     pub cq: Arc<CqObject>,
-    /// What its frames go through; `None` for a queue that sends no frames
+    /// The TIS of its frames; `None` for a queue that sends none
     /// ([`non_wire`](verbless_prm::SqContext::non_wire)).
     pub tis: Option<Arc<TisObject>>,
     /// Memory of the ring.

@@ -27,7 +27,7 @@ pub struct TransportDomain {
     owned: Owned<()>,
 }
 
-/// What a TIS is made of.
+/// Attributes of a TIS.
 #[derive(Debug, Clone)]
 pub struct TisAttr {
     /// The domain that it belongs to.
@@ -38,19 +38,19 @@ pub struct TisAttr {
     pub pd: Option<Pd>,
 }
 
-/// A transport interface for sending: what the frames of send queues have in common.
+/// A transport interface for sending (TIS): common settings of the frames of send queues.
 #[derive(Debug)]
 pub struct TisObject {
     tisn: Tisn,
     owned: Owned<TisAttr>,
 }
 
-/// Which frames that were sent in a transport domain do not come back to its TIRs.
+/// Which of a transport domain's own frames do not come back to its TIRs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SelfLoopback {
-    /// Not those to one receiver.
+    /// Block unicast frames.
     pub block_unicast: bool,
-    /// Not those to many.
+    /// Block multicast frames.
     pub block_multicast: bool,
 }
 
@@ -61,7 +61,7 @@ struct TirParents {
     rq: Arc<RqObject>,
 }
 
-/// A direct transport interface for receiving: what flow rules lead to, and what leads to one RQ.
+/// A direct transport interface for receiving (TIR): flow rules lead to it, and it leads to one RQ.
 #[derive(Debug)]
 pub struct TirObject {
     tirn: Tirn,

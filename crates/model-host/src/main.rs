@@ -99,7 +99,7 @@ enum Command {
         /// two GIDs: as 0=192.0.2.1.
         #[arg(long, value_name = "DEVICE=IP", value_parser = address, conflicts_with = "join")]
         address: Vec<(usize, IpAddr)>,
-        /// The MAC of somebody outside, by IP address: as 192.0.2.2=52:54:00:12:34:56.
+        /// Static neighbour: IP=MAC of a remote host, as 192.0.2.2=52:54:00:12:34:56.
         #[arg(long, value_name = "IP=MAC", conflicts_with = "join")]
         neighbour: Vec<Neighbour>,
         /// Name of this run, by which other programs --join it.
@@ -120,7 +120,7 @@ enum Command {
         /// a DPA waits for it. `gdb-multiarch PROGRAM.elf -ex 'target remote :PORT'`.
         #[arg(long, value_name = "PORT", conflicts_with = "join")]
         gdb: Option<u16>,
-        /// Not the first run, but the first that begins at this address, as `cargo xtask dpa build`
+        /// Attach GDB to the first DPA run whose entry is this address, as `cargo xtask dpa build`
         /// prints it.
         #[arg(long, value_name = "ADDRESS", value_parser = address_of_program, requires = "gdb")]
         gdb_entry: Option<u64>,

@@ -157,7 +157,8 @@ impl CqEvents {
         self.park_for(cq, Notify::Next)
     }
 
-    /// The same for completions of the kind that `notify` names only. `Ready` still means any.
+    /// Like [`park`](Self::park), but armed for the completions that `notify` names only. `Ready`
+    /// still means any completion.
     ///
     /// # Errors
     /// As [`CqEvents::park`].
@@ -182,8 +183,8 @@ impl CqEvents {
         Ok(if cq.is_empty() { Parked::Armed } else { Parked::Ready })
     }
 
-    /// The token of a queue that had an event; `None` if there is none now. After it has yielded
-    /// `None`, the file is readable when there is another.
+    /// The token of a queue that had an event, or `None`. Call until `None`; the descriptor then
+    /// becomes readable on the next event.
     ///
     /// # Errors
     /// [`ErrorKind::DeviceGone`] when the device was removed.

@@ -1,7 +1,7 @@
 //! Who may do what to memory.
 
-/// What a peer may do to memory through a queue pair. A service without READs and atomics takes no
-/// notice of them.
+/// Remote access that a queue pair permits. A service without READs and atomics ignores those
+/// rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoteAccess {
     /// RDMA READ.
@@ -24,12 +24,11 @@ pub struct KeyAccess {
     pub local_write: bool,
     /// What peers may do; writes and atomics need `local_write`.
     pub remote: RemoteAccess,
-    /// Reads and writes may pass each other on PCI. It is a wish: a device that can have only one
-    /// of them so, or none, does what it can (capabilities
-    /// `relaxed_ordering_read` and `relaxed_ordering_write`).
+    /// PCI reads and writes through the key may be reordered, as far as the device can
+    /// (capabilities `relaxed_ordering_read` and `relaxed_ordering_write`).
     pub relaxed_ordering: bool,
-    /// Crossing keys of other functions may lead to this one (`crossed_side_mkey`; capability
-    /// `crossing_vhca_mkey`). It is no right that UMR gives.
+    /// Crossing keys of other functions may refer to this key (`crossed_side_mkey`; capability
+    /// `crossing_vhca_mkey`). UMR cannot change this.
     pub crossing: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::types::{QKey, Qpn};
 /// IPv4 header in the last 20 of them, where the packet had one; else they keep what they were.
 pub const HEADER_BYTES: usize = 40;
 
-/// The way to a port.
+/// Address vector of a port: what a datagram needs to reach it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AddressHandle(DatagramSegment);
 
@@ -25,8 +25,8 @@ impl AddressHandle {
         Self(vector)
     }
 
-    /// A queue pair at the end of this path. `q_key` must be the Q_Key of that queue pair, or the
-    /// message is dropped. With its top bit set, the sender's own Q_Key is used instead.
+    /// A queue pair of this port. `q_key` must be its Q_Key, or the message is dropped. If the top
+    /// bit of `q_key` is set, the sender's own Q_Key is used instead.
     pub fn to(&self, qpn: Qpn, q_key: QKey) -> Destination {
         let mut vector = self.0;
         vector.set_q_key(q_key.0).set_dqp_dct(qpn.0 & 0xff_ffff);
@@ -43,8 +43,8 @@ impl core::fmt::Debug for AddressHandle {
     }
 }
 
-/// Whom a datagram is for. [`AddressHandle::to`] makes it, [`Send::to`](crate::wr::Send::to) takes
-/// it.
+/// Destination of a datagram. [`AddressHandle::to`] makes it, [`Send::to`](crate::wr::Send::to)
+/// takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// The address vector as it stands in a WQE.
@@ -58,7 +58,7 @@ impl Destination {
     }
 }
 
-/// Where a message came from: what the transport tells of it.
+/// Source of a message, as its CQE reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The sender's number, bits 23:0; 29:24 tell of the headers.

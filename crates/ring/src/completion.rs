@@ -55,7 +55,7 @@ impl Completion {
         CqeUserIndex::from_bits(self.user_index.get()).srqn_uidx()
     }
 
-    /// Bytes that arrived here: of a receive, a READ, or an atomic (8). 0 for what only sends.
+    /// Bytes written to local memory: of a receive, a READ, or an atomic (8). 0 for other requests.
     pub const fn byte_len(&self) -> u32 {
         match self.operation() {
             Operation::Read
@@ -76,7 +76,7 @@ impl Completion {
         }
     }
 
-    /// The key of ours that the peer has invalidated, if it has.
+    /// The local key that the peer invalidated, if any.
     pub const fn invalidated(&self) -> Option<Rkey> {
         match self.operation() {
             Operation::ReceiveInvalidate => Some(Rkey(self.immediate.get())),
@@ -168,7 +168,7 @@ operations! {
         Receive = 0x80 | cqe_opcode::RESPONDER_SEND,
         /// A SEND arrived with an immediate.
         ReceiveImm = 0x80 | cqe_opcode::RESPONDER_SEND_IMM,
-        /// A SEND arrived, and has invalidated a key of ours.
+        /// A SEND arrived that invalidated a local key.
         ReceiveInvalidate = 0x80 | cqe_opcode::RESPONDER_SEND_INVALIDATE,
     }
 }
@@ -198,7 +198,7 @@ pub enum Status {
     LocalLength,
     /// The QP could not do it.
     LocalQpOperation,
-    /// A key of ours: unknown, of another PD, out of bounds, or without the right.
+    /// A local key is unknown, of another PD, out of bounds, or lacks the right.
     LocalProtection,
     /// The QP failed before this request ran.
     Flushed,
@@ -206,7 +206,7 @@ pub enum Status {
     MemoryWindowBind,
     /// The peer's answer made no sense.
     BadResponse,
-    /// As responder, we could not access our memory.
+    /// As responder, the device could not access local memory.
     LocalAccess,
     /// The peer found the request invalid.
     RemoteInvalidRequest,
@@ -319,9 +319,9 @@ pub enum CompletionError {
     Failed(Failure),
     /// The device broke its rules. Nothing was completed; treat the queue as broken.
     Malformed(Malformed),
-    /// It is of a receive that several queue pairs share, and one of those was given it: complete
-    /// it by [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) of the shared
-    /// receive queue that this queue pair draws from. Until then its WQE is not free.
+    /// A receive CQE of a shared receive queue, passed to one of its queue pairs: pass it to
+    /// [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) of the shared receive
+    /// queue instead.
     Shared(Cqe),
 }
 
@@ -332,8 +332,7 @@ impl fmt::Display for CompletionError {
             Self::Malformed(it) => write!(f, "invalid CQE: {it}"),
             Self::Shared(cqe) => write!(
                 f,
-                "WQE {}, which a message for QP {} took, is of a shared receive queue: give this \
-                 error's CQE to that queue's `complete`",
+                "the CQE of SRQ WQE {} (QP {}): pass it to SharedReceiveQueue::complete",
                 cqe.wqe_index(),
                 cqe.qpn()
             ),
@@ -388,7 +387,7 @@ impl Failure {
     }
 }
 
-/// What is impossible about a CQE.
+/// Why a CQE is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// It names another queue. Not the device's fault if it was given to the wrong
@@ -396,7 +395,7 @@ pub enum Malformed {
     Queue(Qpn),
     /// It carries another queue's user index.
     UserIndex(u32),
-    /// Its opcode is none that this queue can get.
+    /// The opcode is invalid for this queue.
     Opcode(u8),
     /// It completes a send request of another opcode than the one that was posted.
     WorkRequest(u8),

@@ -26,7 +26,7 @@ use cleaner::is_receive;
 
 pub use cleaner::CqCleaner;
 
-/// What a completion queue is built from.
+/// Parts of a completion queue.
 #[derive(Debug)]
 pub struct CompletionQueueParts {
     /// Its number.
@@ -41,12 +41,12 @@ pub struct CompletionQueueParts {
     pub uar: UarPage,
 }
 
-/// Which completion makes the event that an armed queue waits for.
+/// Which completion triggers the event that an armed CQ reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// The next one.
+    /// The next completion of any kind.
     Next,
-    /// The next one that the peer asked to be solicited, or that is an error.
+    /// The next solicited completion, or the next error.
     Solicited,
 }
 
@@ -128,7 +128,7 @@ impl CompletionQueue {
         self.cursor.index()
     }
 
-    /// Takes the next CQE, if there is one, and gives its place back to the device.
+    /// Takes the next CQE, if there is one, and returns its slot to the device.
     #[inline(always)]
     pub fn poll(&mut self) -> Option<Cqe> {
         let cqe = self.take()?;
@@ -136,7 +136,8 @@ impl CompletionQueue {
         Some(cqe)
     }
 
-    /// Takes up to `max` CQEs, and gives their places back in one go: when the iterator is dropped.
+    /// Takes up to `max` CQEs; their slots return to the device together, when the iterator is
+    /// dropped.
     #[inline(always)]
     pub fn drain(&mut self, max: usize) -> Drain<'_> {
         Drain { first: self.consumer_index(), left: max, queue: self }
@@ -183,8 +184,8 @@ impl CompletionQueue {
         self.arm_sequence = self.arm_sequence.wrapping_add(1);
     }
 
-    /// Whether there is nothing to poll. Completions of a destroyed queue count until a poll has
-    /// skipped them.
+    /// Whether there is nothing to poll. CQEs of a destroyed queue count until a poll has skipped
+    /// them.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.look().is_not_ours()
@@ -361,7 +362,7 @@ impl Drop for Drain<'_> {
     }
 }
 
-/// A CQE, copied out of the ring. What it says is the device's word: nothing here has been checked.
+/// A CQE, copied out of the ring. Its fields are as the device wrote them, unchecked.
 ///
 /// It is not `Clone`: a CQE completes its request once.
 #[derive(PartialEq, Eq)]
@@ -376,7 +377,7 @@ pub struct Cqe {
     op_own: u8,
 }
 
-/// What of a CQE tells which request it is of.
+/// The fields of a CQE that identify its request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RequestId {
     /// An [`OpcodeQpn`] as it stands in the CQE: one comparison with what was posted tells opcode
@@ -386,8 +387,7 @@ pub struct RequestId {
     counter: u32,
 }
 
-/// What of a CQE tells how the request went, as it stands there: what nobody asks for is not
-/// converted.
+/// Result fields of a CQE, still big-endian; converted when read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) byte_count: U32,
@@ -470,7 +470,7 @@ impl Cqe {
         self.outcome
     }
 
-    /// What it reports, one of [`verbless_prm::hot::cqe_opcode`].
+    /// Its opcode, one of [`verbless_prm::hot::cqe_opcode`].
     #[inline(always)]
     pub const fn opcode(&self) -> u8 {
         OpOwn::from_bits(self.op_own).opcode()
@@ -499,7 +499,7 @@ impl Cqe {
         self.op_own & 0xfc == 0
     }
 
-    /// Whether it is of a receive, good or bad; else it is of a send request.
+    /// Whether it completes a receive, successful or not; otherwise it completes a send request.
     pub const fn is_receive(&self) -> bool {
         !self.is_request()
     }
@@ -535,7 +535,7 @@ impl Cqe {
         self.request.opcode_qpn().wqe_opcode()
     }
 
-    /// The work request.
+    /// Index of the WQE that it completes.
     #[inline(always)]
     pub const fn wqe_index(&self) -> WqeIndex {
         self.request.index()

@@ -36,7 +36,7 @@ const PAGE: usize = 1 << 12;
 /// No queue: more than there can be.
 const NONE: u32 = u32::MAX;
 
-/// What a CQE can complete a request of.
+/// A queue whose requests CQEs complete.
 pub trait Completes {
     /// What the CQE says of a request of this queue; frees its slots.
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError>;
@@ -151,9 +151,9 @@ impl CompletionQueue {
 }
 
 impl<S: Service> SendQueue<S> {
-    /// Whether the CQE says that the request of this cookie succeeded; then frees the slots of all
-    /// up to it. Else nothing has changed. For who knows which request is the next to complete, and
-    /// wants to know no more of it.
+    /// Whether the CQE completes the request of this cookie without an error; if so, frees the
+    /// slots of that request and all before it. Otherwise nothing changes. Use it when the next
+    /// request to complete is known.
     #[inline(always)]
     pub fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
         self.succeed_with(request, cookie)
@@ -161,8 +161,8 @@ impl<S: Service> SendQueue<S> {
 }
 
 impl<S: Service> QueuePair<S> {
-    /// Whether the CQE says that the receive of this cookie, the oldest, is done; then frees its
-    /// slot. Else nothing has changed.
+    /// Whether the CQE completes the receive of this cookie, which must be the oldest; if so, frees
+    /// its slot. Otherwise nothing changes.
     #[inline(always)]
     pub fn settle_receive(&mut self, request: RequestId, cookie: u64) -> bool {
         self.receive.settle(request, cookie)
@@ -314,8 +314,8 @@ impl<Q> Dispatcher<Q> {
 }
 
 impl<Q: Completes> Dispatcher<Q> {
-    /// Polls the completion queue; which queue the CQE is of, and what it says. The queues are
-    /// those of the numbers in it ([`Cqe::qpn`]).
+    /// Polls the completion queue and completes the CQE on the queue whose number it carries
+    /// ([`Cqe::qpn`]); returns that number and the result.
     ///
     /// A CQE of a queue that is not here is [`Malformed::Queue`].
     #[inline(always)]
@@ -342,8 +342,8 @@ impl<Q: Completes> Dispatcher<Q> {
         cq.poll().map(|cqe| self.complete(cqe))
     }
 
-    /// The same where the queues were inserted by their user indexes ([`Cqe::user_index`]), which
-    /// are the numbers returned.
+    /// Like [`poll`](Self::poll), for queues that were inserted by their user indexes
+    /// ([`Cqe::user_index`]); returns the user index.
     #[inline(always)]
     pub fn poll_by_user_index(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
         cq.poll().map(|cqe| self.complete_as(cqe.user_index(), cqe))

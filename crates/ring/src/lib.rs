@@ -2,10 +2,9 @@
 //! completion queues, doorbells. It needs no operating system, only `core` and `alloc`.
 //!
 //! A queue is built over ring memory, a doorbell record ([`ring::RingMemory`],
-//! [`ring::RecordMemory`]) and a UAR page, which it and the device have for themselves; where that
-//! memory came from (a UMEM and a mapped UAR, the memory of a
-//! program that runs on the device, or ordinary memory in a test) is the caller's business. From
-//! then on, posting and polling are loads and stores:
+//! [`ring::RecordMemory`]) and a UAR page. Ring and record are used by this queue and the device
+//! only; they may be a UMEM, memory of a program that runs on the device, or ordinary memory in a
+//! test. From then on, posting and polling are loads and stores:
 //!
 //! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, updates the doorbell
 //!   record and rings the doorbell.
@@ -15,10 +14,10 @@
 //!
 //! With many queues on one CQ, a [`Dispatcher`] finds the queue of each CQE.
 //!
-//! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]; [`Eth`] has
-//! send queues of whole Ethernet frames, and a [`FrameReceiver`] takes those in. Several may
-//! draw on a [`SharedReceiveQueue`]; datagrams name a [`Destination`]; [`wr::Umr`] changes memory
-//! keys while everything runs.
+//! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]. With
+//! [`Eth`], send queues send whole Ethernet frames; a [`FrameReceiver`] receives them. Several
+//! queue pairs may share a [`SharedReceiveQueue`]; a datagram names its [`Destination`];
+//! [`wr::Umr`] changes memory keys at run time.
 //!
 //! The methods that post and poll take `&mut self`: a queue may move between threads, and is used
 //! by one at a time without a lock. They do not allocate, lock, make a system call, or panic.

@@ -25,8 +25,8 @@ macro_rules! number {
 }
 
 number! {
-    /// Local key: names registered memory in a work request of ours. mkey index in bits 31:8,
-    /// variant in 7:0.
+    /// Local key: names registered memory in a local work request. mkey index in bits 31:8, variant
+    /// in 7:0.
     Lkey(u32)
 }
 number! {
@@ -42,7 +42,7 @@ number! {
     Cqn(u32)
 }
 number! {
-    /// Queue key: what a datagram must carry to be received.
+    /// Queue key (Q_Key): a datagram must carry the receiver's to be received.
     QKey(u32)
 }
 number! {

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::types::WqeIndex;
 
-/// WQEs of a shared receive queue on their way back to it: messages took them for queue pairs that
-/// are gone, before anybody polled. Clones are the same.
+/// WQEs of a shared receive queue that are to be returned to it: messages consumed them for queue
+/// pairs that went away before anybody polled. Clones refer to the same list.
 #[derive(Clone)]
 pub struct SrqReturns(Arc<Returns>);
 

@@ -17,7 +17,7 @@ use crate::types::WqeIndex;
 use crate::uar::barrier;
 use crate::wr::{Gather, PostError, data_segment, sge_ds};
 
-/// What a shared receive queue is built from.
+/// Parts of a shared receive queue.
 #[derive(Debug)]
 pub struct SharedReceiveQueueParts {
     /// The ring: a power of two of strides, 2 to 32768. The device must not know of it yet.
@@ -144,7 +144,7 @@ impl SharedReceiveQueue {
         SrqBatch { first: self.head, posted: 0, queue: self }
     }
 
-    /// What a receive's CQE says, of whichever queue pair; frees the WQE that it names.
+    /// Completes the receive that a CQE reports, whichever queue pair it was for; frees its WQE.
     ///
     /// A CQE that is none of a receive is [`Malformed::Opcode`]: [`Cqe::is_receive`] tells before.
     /// A queue pair that was given one of a receive hands it back in [`CompletionError::Shared`].

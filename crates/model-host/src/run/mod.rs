@@ -112,11 +112,11 @@ pub struct RunOptions {
     pub topology: bool,
     /// IP addresses of network devices, by device.
     pub addresses: Vec<(usize, IpAddr)>,
-    /// Who is outside.
+    /// Static neighbours: remote hosts by IP address and MAC.
     pub neighbours: Vec<Neighbour>,
     /// Whose devices the program sees.
     pub side: Side,
-    /// Under which name others may join, by [`join`].
+    /// Name by which others may join, with [`join`].
     pub name: Option<String>,
     /// The program and its arguments.
     pub program: Vec<OsString>,

@@ -23,6 +23,13 @@
 //!   type has one, but for the types from 0xff00 on: those are aliases of objects that have
 //!   commands of their own.
 //!
+//! Beside its entry, a new kind needs
+//! - its structure in `objects.rs`, or in a file of its own as those of flow tables;
+//! - the refusals that `absent` and `in_use` name, with syndromes, in `refusal.rs`;
+//! - its handlers, in a module that `commands/mod.rs` declares;
+//! - if it has a `gone`: that function in `removal.rs`; if it has a `doorbell` in a new list: that
+//!   list in `index.rs`.
+//!
 //! [`Objects`]: crate::hca::registry::Objects
 //! [`Objects::change`]: crate::hca::registry::Objects::change
 

@@ -11,7 +11,7 @@ use super::queues::Qp;
 use verbless_ring::qp::ReceiveSide;
 use verbless_ring::service::{Connected, Service};
 
-/// How a queue pair is connected. Both sides use the same, but for the port and the GID.
+/// Connection parameters. Both sides use the same values, except for port and GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Our port, counted from 1.
@@ -98,7 +98,7 @@ impl ConnectOptions {
 }
 
 impl Domain {
-    /// What a peer must know to reach `qp`.
+    /// The address by which a peer reaches `qp`.
     pub fn address<S: Service, R: ReceiveSide>(
         &self,
         qp: &Qp<S, R>,

@@ -53,7 +53,7 @@ pub struct QpControl {
     device: DeviceSide,
 }
 
-/// The way from a queue pair to a peer, as [`QpControl::way_to`] found it.
+/// The path from a queue pair to a peer, as [`QpControl::way_to`] resolved it.
 #[derive(Debug)]
 pub struct Way {
     peer: PeerAddress,
@@ -63,7 +63,8 @@ pub struct Way {
 }
 
 impl<S: Service> Qp<S> {
-    /// Its queues, for the thread that has its jobs, and its states, for any other.
+    /// Splits it in two: its queues, for the thread that posts and polls, and the control of its
+    /// state, for any other thread.
     pub fn with_control(self) -> (QpQueues<S>, QpControl) {
         let Self { device, queue } = self;
         let device = DeviceSide(Arc::new(Mutex::new(device)));
@@ -72,8 +73,8 @@ impl<S: Service> Qp<S> {
 }
 
 impl<S: Service> QpQueues<S> {
-    /// 2RST_QP: takes from the device what was posted. What it has completed can still be read; the
-    /// rest completes no more, and nothing can be posted.
+    /// 2RST_QP: the device stops working on what was posted. Completions already in the CQ can
+    /// still be polled; the remaining requests never complete, and posting fails from now on.
     ///
     /// # Errors
     /// The device's refusal: it may go on.
@@ -82,8 +83,8 @@ impl<S: Service> QpQueues<S> {
         self.device.lock().object_mut().to_reset()
     }
 
-    /// Resets the queue pair on the device, which then has nothing of ours. For whoever gives up
-    /// what he has posted; nothing is posted any more.
+    /// 2RST_QP, for a caller that abandons what it posted: the device no longer accesses the queue
+    /// pair's memory, and posting fails from now on.
     ///
     /// # Errors
     /// The device's refusal.
@@ -103,7 +104,7 @@ impl QpControl {
         self.device.qpn()
     }
 
-    /// What a peer must know to reach it: [`Domain::address`].
+    /// The address by which a peer reaches it: [`Domain::address`].
     pub fn address(&self, domain: &Domain, options: &ConnectOptions) -> Result<PeerAddress, Error> {
         domain.address_of(self.device.lock().object(), options)
     }

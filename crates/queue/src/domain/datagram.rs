@@ -17,7 +17,7 @@ pub struct DatagramOptions {
     pub port: u8,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// What a message must carry to be received.
+    /// Q_Key that a datagram must carry to be received.
     pub q_key: QKey,
     /// First packet sequence number; receivers do not check it.
     pub psn: u32,
@@ -31,8 +31,8 @@ impl DatagramOptions {
 }
 
 impl Domain {
-    /// Takes a datagram queue pair from RESET to RTS: it may send to anybody, and receives from who
-    /// knows its Q_Key.
+    /// Takes a datagram queue pair from RESET to RTS. It can then send to anybody, and receives
+    /// from senders that know its Q_Key.
     pub fn start<R: ReceiveSide>(
         &self,
         qp: &mut Qp<Ud, R>,

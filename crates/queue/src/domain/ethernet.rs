@@ -40,7 +40,7 @@ use verbless_ring::service::Eth;
 use verbless_ring::types::Qpn;
 use verbless_ring::wr::LEAST_HEADER;
 
-/// What a send queue of frames is to be.
+/// Raw Ethernet send queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqConfig {
     /// Frames that can be outstanding at least; room for one is always made.
@@ -82,7 +82,7 @@ impl SqConfig {
     }
 }
 
-/// What a receive queue of frames is to be.
+/// Raw Ethernet receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RqConfig {
     /// Receives that can be outstanding at least; room for one is always made.

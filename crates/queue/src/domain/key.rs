@@ -109,18 +109,18 @@ pub struct UmrKey {
 }
 
 impl UmrKey {
-    /// The key as it was named last.
+    /// The current rkey.
     pub fn rkey(&self) -> Rkey {
         self.current
     }
 
-    /// The same for our own requests.
+    /// The current key, for local requests.
     pub fn lkey(&self) -> Lkey {
         Lkey(self.current.0)
     }
 
-    /// A name that it did not have for 255 times: map it under this one, and those who know an
-    /// earlier one cannot use it.
+    /// Changes the low byte of the key, which repeats after 256 times. Map the key under the new
+    /// name; the old names then no longer give access.
     pub fn renew(&mut self) -> Rkey {
         let Rkey(key) = self.current;
         self.current = Rkey(key & !0xff | key.wrapping_add(1) & 0xff);

@@ -39,8 +39,8 @@ fn udp_source_port(flow: u32) -> u16 {
 }
 
 impl Domain {
-    /// The way to `peer`; on Ethernet the kernel finds out its MAC. It is the same for all our
-    /// queue pairs: the UDP source port of one that is connected differs.
+    /// The path to `peer`; on Ethernet the kernel resolves its MAC. All queue pairs of this domain
+    /// can use it; when one is connected, it gets a UDP source port of its own.
     pub fn path(&self, peer: &PeerAddress, options: &ConnectOptions) -> Result<Path, Error> {
         let port = self.device.query_port(options.port)?;
         self.path_from(&port, Qpn(0), peer, options)

@@ -2,7 +2,7 @@
 
 use verbless_command::{Error, ErrorKind, Gid, Mtu, Qpn};
 
-/// What a peer must know to reach a queue pair. Send it by any means; it fits into 28 bytes.
+/// Address of a queue pair for its peer. Send it by any means; it fits into 28 bytes.
 /// [`Domain::handshake`](crate::Domain::handshake) sends it over a stream. With the feature `serde`
 /// it is serialized as these bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::pool::{CHUNK, Pool};
 use super::raw::Transports;
 use crate::region::{Memory, Pinned, Region, RegionParts};
 
-/// A protection domain and what its queues share. Clones are the same one.
+/// A protection domain and what its queues share. Clones refer to the same domain.
 #[derive(Clone, Debug)]
 pub struct Domain {
     pub(super) device: Device,
@@ -45,7 +45,7 @@ impl Domain {
         Self::builder(device).build()
     }
 
-    /// The same with choices.
+    /// Like [`Domain::new`], with options.
     pub fn builder(device: &Device) -> DomainBuilder<'_> {
         DomainBuilder { device, blueflame_pages: BLUEFLAME_PAGES, chunk: CHUNK, pd: None }
     }

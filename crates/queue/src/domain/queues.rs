@@ -29,7 +29,7 @@ use verbless_ring::service::{Eth, Rc, Service};
 use verbless_ring::shared::SrqReturns;
 use verbless_ring::wr::Capability;
 
-/// What a completion queue is to be.
+/// Completion queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqConfig {
     /// Completions that it holds at least; rounded up to a power of two, and to two.
@@ -49,7 +49,7 @@ impl CqConfig {
     }
 }
 
-/// What a queue pair is to be.
+/// Queue pair configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
     /// Sends that can be outstanding at least; room for one is always made.
@@ -184,7 +184,7 @@ impl Domain {
         self.queue_pair_of(config, send_cq, receive_cq)
     }
 
-    /// The same of any service: `queue_pair_of::<Uc>(…)`.
+    /// Like [`Domain::queue_pair`], for any service: `queue_pair_of::<Uc>(…)`.
     pub fn queue_pair_of<S: Service>(
         &self,
         config: &QpConfig,
@@ -194,7 +194,7 @@ impl Domain {
         self.queue_pair_towards(config, &send_cq.target(), &receive_cq.target())
     }
 
-    /// The same with completion queues that are elsewhere.
+    /// Like [`Domain::queue_pair_of`], with completion queues that are elsewhere.
     pub fn queue_pair_towards<S: Service>(
         &self,
         config: &QpConfig,

@@ -16,7 +16,7 @@ use verbless_ring::qp::WithSrq;
 use verbless_ring::service::Service;
 use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
 
-/// What a shared receive queue is to be.
+/// Shared receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqConfig {
     /// Receives that can be outstanding at least.
@@ -66,8 +66,8 @@ impl Domain {
         Ok(Srq { queue, object: Arc::new(object) })
     }
 
-    /// Makes a queue pair in RESET, of any service, whose messages go to what is posted to
-    /// `receives`. What `config` says of receives does not count.
+    /// Makes a queue pair in RESET, of any service, that receives into `receives`. The receive
+    /// settings of `config` are ignored.
     pub fn queue_pair_with_srq<S: Service>(
         &self,
         config: &QpConfig,

@@ -85,8 +85,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         self.object_mut().change_q_key(q_key)
     }
 
-    /// SQERR2RTS_QP: a queue pair of an unreliable service whose request failed sends again. What
-    /// was posted behind that request has completed as flushed; the queue goes on behind it.
+    /// SQERR2RTS_QP: lets a queue pair of an unreliable service send again after a request failed.
+    /// The requests after that one have completed as flushed.
     pub fn recover(&mut self) -> Result<(), Error> {
         self.object_mut().recover()
     }
@@ -99,10 +99,10 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         Ok(())
     }
 
-    /// 2RST_QP, and nothing else: behind it the device does nothing of what was posted, and what it
-    /// has completed is in the completion queues, to be polled and completed as ever. So who must
-    /// lose no completion need not wait for those of flushed requests, which a broken device owes
-    /// for ever. Then [`reset`](Self::reset) it: what is posted before is forgotten.
+    /// 2RST_QP on the device alone: it stops working on what was posted, and the CQEs that it has
+    /// written stay in the completion queues, to be polled and completed. A caller that must not
+    /// lose completions need not wait for those of flushed requests, which a broken device may
+    /// never write. Then call [`reset`](Self::reset), before anything is posted again.
     ///
     /// # Errors
     /// The device's refusal: it may go on with what was posted, unless it is

@@ -31,14 +31,14 @@ impl CqCleaner {
         self.each(qpn, true, |_| ());
     }
 
-    /// The same for a raw Ethernet send queue (SQ), beside which frames are received: a frame's CQE
-    /// has a flow tag in the number's place, which may be the same.
+    /// [`clean`](Self::clean) for a raw Ethernet send queue (SQ). Receive CQEs of frames stay, even
+    /// where their flow tag equals the number of the SQ.
     pub fn clean_sends(&self, sqn: Qpn) {
         self.each(sqn, false, |_| ());
     }
 
-    /// The same for a raw Ethernet receive queue (RQ): removes the CQEs of receives with this user
-    /// index. Where queue pairs report to the same completion queue, theirs must be others.
+    /// [`clean`](Self::clean) for a raw Ethernet receive queue (RQ): removes the CQEs of receives
+    /// with this user index. Queue pairs on the same completion queue must have other user indexes.
     pub fn clean_frames(&self, user_index: u32) {
         self.entries(|look| {
             let request = RequestId::read(look);
@@ -51,18 +51,19 @@ impl CqCleaner {
         });
     }
 
-    /// The same for a queue pair on a shared receive queue, which gets back the WQEs of the removed
-    /// receive completions.
+    /// [`clean`](Self::clean) for a queue pair on a shared receive queue: the WQEs of removed
+    /// receive CQEs go back to that queue.
     pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) {
         self.each(qpn, true, |index| returns.give(index));
     }
 
-    /// Has receives of shared receive queues complete here from now on.
+    /// From now on, receives of shared receive queues complete here.
     pub fn claim_receives(&self) {
         self.claims.store(true, Ordering::Relaxed);
     }
 
-    /// The same of a queue whose new CQEs overwrite unread ones, or not.
+    /// Sets whether the completion queue ignores overruns, so that new CQEs may overwrite unread
+    /// ones.
     #[must_use]
     pub fn overwriting(self, overwrites: bool) -> Self {
         Self { overwrites, ..self }

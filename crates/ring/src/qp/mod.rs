@@ -108,7 +108,7 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         self.send.batch()
     }
 
-    /// What the CQE says of this queue pair's requests; frees their slots.
+    /// Completes the requests of this queue pair that the CQE reports; frees their slots.
     ///
     /// A CQE of another queue pair is
     /// [`Malformed::Queue`](crate::completion::Malformed::Queue): look at [`Cqe::qpn`] or

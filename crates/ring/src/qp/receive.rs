@@ -11,7 +11,7 @@ use crate::types::{Qpn, WqeIndex};
 use crate::uar::barrier;
 use crate::wr::{Gather, PostError, data_segment, sge_ds};
 
-/// What a receive queue is built from.
+/// Parts of a receive queue.
 #[derive(Debug)]
 pub struct ReceiveQueueParts {
     /// The number of the QP or RQ.
@@ -92,7 +92,7 @@ impl ReceiveQueue {
         ReceiveBatch { first: self.producer, queue: self }
     }
 
-    /// What the CQE says of this queue's oldest receive; frees its slot.
+    /// Completes this queue's oldest receive; frees its slot.
     ///
     /// Receives complete in the order of their posting, so the index that the CQE gives must be
     /// that of the oldest one.

@@ -29,13 +29,13 @@ pub enum BlueFlame {
     /// Every request posted alone, of 2 to 16 ds.
     #[default]
     Always,
-    /// Only those with inline data.
+    /// Only requests with inline data.
     Inline,
     /// None.
     Never,
 }
 
-/// What a send queue is built from.
+/// Parts of a send queue.
 pub struct SendQueueParts {
     /// The number of the QP or SQ.
     pub qpn: Qpn,
@@ -280,8 +280,8 @@ impl<S: Service> SendQueue<S> {
         Ok(())
     }
 
-    /// Says what the device has: requests that need something else are refused from now on
-    /// ([`PostError::Unsupported`]). Until it is said the device is taken to have everything.
+    /// Sets the device's capabilities: requests that need another one are refused from now on
+    /// ([`PostError::Unsupported`]). Until then the device is taken to have all of them.
     pub fn set_capabilities(&mut self, has: impl Fn(Capability) -> bool) {
         let lacking = Capability::ALL.into_iter().filter(|&capability| !has(capability));
         self.limits.lacks = lacking.fold(0, |lacks, capability| lacks | 1 << capability as u32);
@@ -293,8 +293,8 @@ impl<S: Service> SendQueue<S> {
         SendBatch { first: self.producer, last: self.producer.into(), queue: self }
     }
 
-    /// What the CQE says of this queue's requests; frees the slots of all up to the one that it
-    /// names.
+    /// Completes the request that the CQE reports; frees its slot and those of all requests before
+    /// it.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         if cqe.is_plain_request() {

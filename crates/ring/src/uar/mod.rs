@@ -28,11 +28,10 @@ const BLUEFLAME: usize = hot::UarPage::BLUEFLAME_0_AT;
 /// Bytes of the smallest BlueFlame buffer, of which a register has two.
 const BLUEFLAME_BUFFER: usize = 256;
 
-/// What a CQ's record says where it is armed for the first time by who does not poll it: sequence
-/// number 1, as zeros are what a record that nobody has written holds, too.
+/// First arm word: sequence number 1, since 0 equals a fresh record.
 pub const FIRST_ARM: u32 = 1 << 28;
 
-/// A UAR page of 4096 bytes. Clones are the same page.
+/// A UAR page of 4096 bytes. Clones refer to the same page.
 #[derive(Clone)]
 pub struct UarPage(Arc<Page>);
 
@@ -100,9 +99,9 @@ impl UarPage {
         })
     }
 
-    /// The doorbell at 0x800, never used for BlueFlame: what a non-cached page offers, and what
-    /// queues may share. On a page with BlueFlame registers it would be part of the first one:
-    /// another queue's copy and this one's doorbell would mix.
+    /// The doorbell register at 0x800 of a page, without BlueFlame: for non-cached pages, and for
+    /// several queues. On a page with BlueFlame registers it would be part of the first one, where
+    /// another queue's copy and this doorbell would mix.
     pub fn doorbell(&self) -> SendDoorbell {
         SendDoorbell {
             next: self.at(BLUEFLAME).as_ptr().expose_provenance(),
@@ -120,8 +119,8 @@ impl UarPage {
         unsafe { store(self.at(hot::UarPage::CQ_ARM_AT), word.to_be()) };
     }
 
-    /// Arms a CQ that another program polls, for its first CQE; it is new, and its record's second
-    /// word is [`FIRST_ARM`].
+    /// Arms a new CQ that another program polls, for its first CQE. The second word of its record
+    /// must be [`FIRST_ARM`].
     pub fn arm_new_cq(&self, cqn: Cqn) {
         let arm = CqArm::from_bits(FIRST_ARM);
         barrier::before_doorbell();

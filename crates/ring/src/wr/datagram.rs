@@ -1,4 +1,4 @@
-//! Datagrams: a SEND that says whom it is for.
+//! Datagrams: a SEND with its destination.
 
 use super::encode::{Encode, Limits, Options, PostError};
 use crate::address::Destination;
@@ -7,7 +7,7 @@ use crate::service::{Service, Ud};
 
 const ADDRESS_DS: u32 = Ud::ADDRESS_DS;
 
-/// A message and whom it is for: a datagram.
+/// A SEND with its destination.
 ///
 /// ```
 /// # use verbless_ring::{Destination, QueuePair, Ud, wr::{Inline, PostError, Send}};

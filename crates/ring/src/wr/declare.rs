@@ -199,8 +199,9 @@ macro_rules! options {
                 self
             }
 
-            /// Makes the peer's completion a solicited one: it wakes who armed for solicited
-            /// completions only. Without effect where the peer gets no completion.
+            /// Makes the peer's receive completion solicited: it also triggers events of CQs that
+            /// are armed for solicited completions only. No effect on operations without a receive
+            /// completion.
             #[inline(always)]
             pub const fn solicited(mut self) -> Self {
                 self.options.solicited = true;

@@ -30,7 +30,7 @@ pub enum PostError {
     AtomicLength,
     /// A memory copy of no bytes, or of two lengths that differ.
     CopyLength,
-    /// A wait for a word whose address is no multiple of 8.
+    /// A WAIT for a word whose address is not a multiple of 8.
     Unaligned,
     /// A UMR that would let peers write or do atomics, and the local device not write.
     Access,
@@ -42,12 +42,12 @@ pub enum PostError {
     BadList,
     /// A frame with fewer bytes inline than its send queue needs, or without any bytes.
     HeaderTooShort,
-    /// A frame whose VLAN tag the device shall insert, and whose header is inline: there is one
-    /// place for both.
+    /// A frame with a VLAN tag to insert and an inline header: both use the same field of the
+    /// Ethernet segment.
     VlanBesideHeader,
     /// A frame of which the device shall compute checksums, and it cannot.
     NoChecksums,
-    /// A frame whose VLAN tag the device shall insert, and it cannot.
+    /// A VLAN tag to insert, on a device that cannot insert one.
     NoVlanInsertion,
 }
 
@@ -168,10 +168,10 @@ impl Options {
     }
 }
 
-/// How a request becomes a WQE. Sealed, because a wrong `ds` or `write` would corrupt its
-/// neighbours.
+/// How a request is encoded as a WQE. Sealed, because a wrong `ds` or `write` would corrupt the
+/// neighbouring WQEs.
 pub trait Encode: Copy {
-    /// Whether data stands in the WQE itself.
+    /// Whether the WQE holds inline data.
     const INLINE: bool = false;
     /// The WQE's ds with one SGE, if it carries data.
     const DS: u32;
@@ -179,14 +179,14 @@ pub trait Encode: Copy {
     /// The WQE's ds, control segment included; at most 63.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
-    /// The same, unless the request is unusual: empty where a constant is hoped for, or an
-    /// error.
+    /// The ds of a common request, which the compiler can make a constant; `None` for others (an
+    /// empty SGE, an unusual length of inline data) and invalid ones: then [`Encode::ds`] decides.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     #[inline(always)]
     fn usual_ds(&self, limits: &Limits) -> Option<u32> {
         self.ds(limits).ok()
     }
-    /// Stores everything behind the control segment and the address, from segment `at` on.
+    /// Stores all segments after control and address, from segment `at` on.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn write(&self, wqe: &Wqe<'_>, at: usize, limits: &Limits);
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::completion::Operation;
 use crate::service::{Class, SERVICES, ServiceInfo};
 
-/// What a device must have for an operation, beside queues of the service.
+/// Capability that an operation needs, besides queues of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     /// Atomics of 8 bytes on queue pairs.

@@ -1,6 +1,12 @@
-//! The operations, one entry each: what it needs, what it may have, and the segments that it
-//! becomes. To add one is to add its entry here; a new opcode also needs its name in
-//! [`Operation`], because a CQE says no more than that.
+//! The operations, one entry each: required arguments, options, and the segments of its WQE.
+//!
+//! A new operation is an entry here and its name in the list of `wr`. Besides,
+//! - a new opcode needs a variant of [`Operation`] (`completion.rs`), which its CQEs report;
+//! - a new kind of segment needs a type that implements [`Segment`] (`segment.rs`);
+//! - if other services carry it than carry a class that exists: a class in `service/classes.rs`,
+//!   and its name in `carries` of each service in `service/`;
+//! - a new capability needs a variant of [`Capability`] (`info.rs`: the enum, `ALL`, `words`), and
+//!   an arm of `Caps::has` in `crates/command/src/caps.rs`.
 
 use verbless_prm::hot::AtomicSegment;
 
@@ -83,8 +89,8 @@ declared {
         segments: { remote: RemoteAddr = remote, into: P = into };
     }
 
-    /// Compares 8 bytes of the peer with a value, and swaps in another if they are equal. Atomic
-    /// among atomics of the same device.
+    /// Compares 8 bytes of remote memory with a value, and swaps in another if they are equal.
+    /// Atomic with respect to the device's other atomics.
     CompareSwap = "compare and swap" {
         completes: CompareSwap, op_mod: 0, class: Atomic, needs: Atomics;
         /// If the 8 bytes at `remote` (aligned to 8) are `compare`, they become `swap`. What they
@@ -97,7 +103,7 @@ declared {
         };
     }
 
-    /// Adds to 8 bytes of the peer. Atomic among atomics of the same device.
+    /// Adds to 8 bytes of remote memory. Atomic with respect to the device's other atomics.
     FetchAdd = "fetch and add" {
         completes: FetchAdd, op_mod: 0, class: Atomic, needs: Atomics;
         /// Adds `add` to the 8 bytes at `remote` (aligned to 8). What they were is written to
@@ -137,8 +143,8 @@ declared {
         };
     }
 
-    /// Waits until a word in memory is as it should be, whoever writes it there: requests behind it
-    /// on the queue do not begin before.
+    /// Waits until a memory word meets the condition; later requests of the queue do not begin
+    /// before.
     Wait = "wait for data" {
         completes: Wait, op_mod: 1, class: Wait, needs: WaitOnData;
         /// Waits for the 8 bytes at `address` (aligned to 8) under `lkey`.

@@ -13,7 +13,7 @@ use crate::types::{Lkey, RemoteAddr, Sge};
 /// A segment, or several that belong together. It cannot be named outside, because a wrong `ds`
 /// would corrupt the next WQE.
 pub trait Segment: Copy {
-    /// Whether data stands in the WQE.
+    /// Whether the segment is inline data.
     const INLINE: bool = false;
     /// Its ds as a rule; of a payload, that of one SGE.
     const DS: u32;
@@ -21,7 +21,8 @@ pub trait Segment: Copy {
     /// Its ds, at most 60.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
-    /// The same, unless it is unusual: empty where a constant is hoped for, or an error.
+    /// The ds of a common segment, which the compiler can make a constant; `None` for others (an
+    /// empty SGE, an unusual length of inline data) and invalid ones: then [`Segment::ds`] decides.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     #[inline(always)]
     fn usual_ds(&self, limits: &Limits) -> Option<u32> {

@@ -49,7 +49,7 @@ pub struct Umr<'a> {
 }
 options!(impl () Umr<'_>);
 
-/// Where the KLMs stand.
+/// Where the KLMs are.
 #[derive(Clone, Copy, Debug)]
 enum List<'a> {
     /// They stay as they are.
@@ -66,8 +66,8 @@ impl<'a> Umr<'a> {
     /// Bytes of an entry of a list in memory.
     pub const ENTRY_BYTES: usize = OCTOWORD;
 
-    /// Makes the key one range from address 0 on: the KLMs, one behind the other. Its low byte
-    /// becomes that of `key`, so that another one makes those useless that were given away before.
+    /// Maps the key to the KLMs, one after the other, as one range that begins at address 0. The
+    /// key's low byte becomes that of `key`; keys with an earlier low byte no longer work.
     ///
     /// `access` has `local_write` if it has remote writes or atomics: no key has the one without
     /// the other, and posting refuses it ([`PostError::Access`]).
@@ -80,16 +80,16 @@ impl<'a> Umr<'a> {
         Self { key, access, list: List::Inline(klms), start: 0, options: Options::NONE }
     }
 
-    /// The same with the KLMs in memory: `list` holds an [`Umr::entry`] each, a multiple of four,
-    /// the last ones empty. It lies at a multiple of 2048, and `length` are the bytes of all KLMs
-    /// together.
+    /// Like [`Umr::map`], with the KLMs in memory: `list` holds an [`Umr::entry`] for each, a
+    /// multiple of four entries, the last ones empty. It begins at a multiple of 2048; `length` is
+    /// the total length of all KLMs.
     #[inline]
     pub const fn map_from(key: Rkey, access: KeyAccess, list: Sge, length: u64) -> Self {
         let list = List::Memory { list, length };
         Self { key, access, list, start: 0, options: Options::NONE }
     }
 
-    /// Changes who may do what under the key. Relaxed ordering stays as it is.
+    /// Changes the access rights of the key. Relaxed ordering does not change.
     #[inline]
     pub const fn rights(key: Rkey, access: KeyAccess) -> Self {
         Self { key, access, list: List::Unchanged, start: 0, options: Options::NONE }

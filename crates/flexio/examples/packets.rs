@@ -94,7 +94,8 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
     let setup = process.alloc_from(&setup)?;
     handler.run(setup.address())?;
     let (here, there) = (mac(device)?, mac(other)?);
-    let rule = device.create_flow_rule(&FlowAttr::to(here).ethertype(ETHERTYPE), rq.tir())?;
+    let frames = FlowAttr::to(here).ethertype(ETHERTYPE);
+    let rule = process.domain().steer(&frames, rq.tir())?;
 
     // The other function: it sends frames and takes those that come back.
     let domain = Domain::new(other)?;

@@ -33,6 +33,7 @@ use verbless_flexio_dev::segment::{BYTES as WQE, Segment};
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, QpConfig as HostQpConfig, Region};
 
+use crate::copy::Deadline;
 use crate::cq::{Cq, CqConfig, CqElement};
 use crate::error::Error;
 use crate::event_handler::{EventHandler, EventHandlerConfig};
@@ -109,6 +110,8 @@ struct Worker {
     depth: u64,
     sent: u64,
     done: u64,
+    /// Its arrivals start it.
+    runs: bool,
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {
@@ -177,12 +180,18 @@ impl Worker {
             depth,
             sent: 0,
             done: 0,
+            runs: false,
         })
     }
 
-    fn run(&self) -> Result<(), Error> {
-        self.handler.run(self.control.address())?;
-        self.cq.arm()
+    fn run(&mut self) -> Result<(), Error> {
+        // Its CQ must not be armed twice.
+        if !self.runs {
+            self.handler.run(self.control.address())?;
+            self.cq.arm()?;
+            self.runs = true;
+        }
+        Ok(())
     }
 
     /// Tasks that it has and has not ended, as far as was looked.
@@ -191,11 +200,12 @@ impl Worker {
     }
 
     /// Looks at how many it has ended.
-    fn look(&mut self) -> Result<(), Error> {
+    fn look(&mut self, deadline: Deadline) -> Result<(), Error> {
         if self.pending() > 0 {
             let mut done = [0; 8];
             let at = self.control.address() + DONE_AT as u64;
-            self.control.process().copying(|copier| copier.read(at, &mut done))?;
+            let process = self.control.process();
+            process.copying_until(deadline, |copier| copier.read(at, &mut done))?;
             // What a program counts is its own word: no more than it was sent.
             self.done = u64::from_le_bytes(done).clamp(self.done, self.sent);
         }
@@ -203,7 +213,7 @@ impl Worker {
     }
 
     /// Sends it a task, for which it has room.
-    fn send(&mut self, task: &[u8; TASK_BYTES], timeout: Duration) -> Result<(), Error> {
+    fn send(&mut self, task: &[u8; TASK_BYTES], deadline: Deadline) -> Result<(), Error> {
         // Those that are answered give their places back; there are as many as tasks.
         while let Some(cqe) = self.host_cq.poll() {
             self.host.complete(cqe).map_err(failed)?;
@@ -213,7 +223,8 @@ impl Worker {
         let request = Send::new(self.staging.sge(at, TASK_BYTES).map_err(failed)?).signaled();
         while self.host.post(&request, 0).is_err() {
             // The worker has ended a task whose answer is still on its way.
-            let cqe = self.host_cq.poll_within(timeout).ok_or(Error::QueueTimeout(timeout))?;
+            let cqe = self.host_cq.poll_within(deadline.left());
+            let cqe = cqe.ok_or(Error::QueueTimeout(deadline.timeout()))?;
             self.host.complete(cqe).map_err(failed)?;
         }
         self.sent += 1;
@@ -226,7 +237,8 @@ impl Cmdq {
     ///
     /// # Errors
     /// The process has ended; no workers, no batch, or a depth that is not in 1-15; a program
-    /// without what works tasks off; no room in the heap or for stacks.
+    /// without what works tasks off; no room in the heap or for stacks. [`Error::CopyTimeout`]:
+    /// nothing is left of it.
     pub fn create(process: &Process, config: &CmdqConfig) -> Result<Self, Error> {
         process.alive()?;
         for (what, value, least, most) in [
@@ -253,11 +265,12 @@ impl Cmdq {
     /// Has it work its tasks off from now on (`flexio_cmdq_state_running`); nothing if it does.
     ///
     /// # Errors
-    /// The process has ended.
+    /// The process has ended. [`Error::CopyTimeout`]: some workers may work their tasks off; the
+    /// state is still pending, and this can be tried again.
     pub fn state_running(&mut self) -> Result<(), Error> {
         self.process.alive()?;
         if self.state == CmdqState::Pending {
-            self.workers.iter().try_for_each(Worker::run)?;
+            self.workers.iter_mut().try_for_each(Worker::run)?;
             self.state = CmdqState::Running;
         }
         Ok(())
@@ -273,8 +286,9 @@ impl Cmdq {
     ///
     /// # Errors
     /// [`Error::Fatal`]: the process has ended. [`Error::QueueTimeout`]: no worker had room for as
-    /// long as a call may take; the task is not added. [`Error::Failed`]: the program has no such
-    /// function; the queue is full and does not run.
+    /// long as a call may take. [`Error::CopyTimeout`]: whether one has could not be seen within
+    /// the same time. [`Error::Failed`]: the program has no such function; the queue is full and
+    /// does not run. The task is not added then.
     pub fn task_add<A: Word, R: Word>(
         &mut self,
         function: Function<(A,), R>,
@@ -285,15 +299,14 @@ impl Cmdq {
         let mut task = [0; TASK_BYTES];
         task[..8].copy_from_slice(&address.to_le_bytes());
         task[8..].copy_from_slice(&argument.to_word().to_le_bytes());
-        let worker = self.with_room()?;
-        let timeout = self.process.timeout();
-        self.workers[worker].send(&task, timeout)
+        let deadline = Deadline::after(self.process.timeout());
+        let worker = self.with_room(deadline)?;
+        self.workers[worker].send(&task, deadline)
     }
 
     /// The next worker with room.
-    fn with_room(&mut self) -> Result<usize, Error> {
-        let (count, timeout) = (self.workers.len(), self.process.timeout());
-        let mut began = None;
+    fn with_room(&mut self, deadline: Deadline) -> Result<usize, Error> {
+        let count = self.workers.len();
         loop {
             for turn in 0..count {
                 let worker = (self.next + turn) % count;
@@ -302,8 +315,7 @@ impl Cmdq {
                     return Ok(worker);
                 }
             }
-            let began = *began.get_or_insert_with(Instant::now);
-            self.workers.iter_mut().try_for_each(Worker::look)?;
+            self.workers.iter_mut().try_for_each(|worker| worker.look(deadline))?;
             if self.workers.iter().all(|worker| worker.pending() == worker.depth) {
                 if self.state == CmdqState::Pending {
                     return Err(Error::Failed(format!(
@@ -312,8 +324,8 @@ impl Cmdq {
                         self.workers.iter().map(Worker::pending).sum::<u64>()
                     )));
                 }
-                if began.elapsed() > timeout {
-                    return Err(Error::QueueTimeout(timeout));
+                if deadline.has_passed() {
+                    return Err(Error::QueueTimeout(deadline.timeout()));
                 }
                 self.process.alive()?;
                 thread::sleep(PAUSE);
@@ -324,9 +336,10 @@ impl Cmdq {
     /// Tasks that were added and have not ended.
     ///
     /// # Errors
-    /// The process has ended.
+    /// The process has ended. [`Error::CopyTimeout`]: it could not be seen; they go on.
     pub fn pending(&mut self) -> Result<u64, Error> {
-        self.workers.iter_mut().try_for_each(Worker::look)?;
+        let deadline = Deadline::after(self.process.timeout());
+        self.workers.iter_mut().try_for_each(|worker| worker.look(deadline))?;
         let pending = self.workers.iter().map(Worker::pending).sum();
         if pending > 0 {
             self.process.alive()?;
@@ -337,7 +350,7 @@ impl Cmdq {
     /// Whether all tasks that were added have ended (`flexio_cmdq_is_empty`).
     ///
     /// # Errors
-    /// The process has ended before they had.
+    /// The process has ended before they had. [`Error::CopyTimeout`]: as [`Cmdq::pending`].
     pub fn is_empty(&mut self) -> Result<bool, Error> {
         Ok(self.pending()? == 0)
     }
@@ -346,7 +359,8 @@ impl Cmdq {
     ///
     /// # Errors
     /// [`Error::QueueTimeout`]: none has ended for as long as a call may take; they go on.
-    /// [`Error::Fatal`]: the process has ended before they had.
+    /// [`Error::CopyTimeout`]: as [`Cmdq::pending`]. [`Error::Fatal`]: the process has ended before
+    /// they had.
     pub fn wait_until_empty(&mut self) -> Result<(), Error> {
         let timeout = self.process.timeout();
         let (mut last, mut since) = (self.pending()?, Instant::now());

@@ -1,8 +1,11 @@
 //! Copies between memory of the host and a process's heap: RDMA WRITEs and READs of a queue pair
 //! that is connected to itself, by a key over the heap. So there is no command for them to know.
+//!
+//! A process has one such queue pair, and its copies take turns. The time that a copy may take
+//! counts from when it is asked for: with its turn, and all of its requests.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use verbless_command::{KeyAccess, KeyMemory, MkeyAttr, MkeyObject, UserMemory};
 use verbless_queue::wr::{Read, WorkRequest, Write};
@@ -13,6 +16,104 @@ use crate::error::Error;
 /// Bytes of one request.
 const PIECE: usize = 1 << 16;
 
+/// When something is given up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    /// `None`: never, as the clock does not reach so far.
+    end: Option<Instant>,
+    timeout: Duration,
+}
+
+impl Deadline {
+    /// So long after now.
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Self { end: Instant::now().checked_add(timeout), timeout }
+    }
+
+    /// What is left of the time.
+    pub(crate) fn left(&self) -> Duration {
+        self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether nothing is.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// How long it was.
+    pub(crate) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    const fn copy_timeout(&self) -> Error {
+        Error::CopyTimeout(self.timeout)
+    }
+}
+
+/// A process's copier, which is made for the first copy: one copy at a time has it.
+#[derive(Debug, Default)]
+pub(crate) struct CopierSlot {
+    state: Mutex<SlotState>,
+    given_back: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SlotState {
+    copier: Option<Copier>,
+    /// A copy has it.
+    taken: bool,
+}
+
+/// The turn of a copy.
+struct CopierTurn<'a> {
+    slot: &'a CopierSlot,
+    copier: Option<Copier>,
+}
+
+impl CopierSlot {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, deadline: &Deadline) -> Result<CopierTurn<'_>, Error> {
+        let waited =
+            self.given_back.wait_timeout_while(self.state(), deadline.left(), |state| state.taken);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut state.taken, true) {
+            return Err(deadline.copy_timeout());
+        }
+        Ok(CopierTurn { slot: self, copier: state.copier.take() })
+    }
+
+    /// Copies, once it is this copy's turn. After a failure the copier is made anew: its queue pair
+    /// is destroyed, and with that nothing of the copy is under way any more.
+    pub(crate) fn copy<T>(
+        &self,
+        deadline: Deadline,
+        make: impl FnOnce() -> Result<Copier, Error>,
+        copy: impl FnOnce(&mut Copier) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut turn = self.turn(&deadline)?;
+        let mut copier = match turn.copier.take() {
+            Some(copier) => copier,
+            None => make()?,
+        };
+        copier.deadline = deadline;
+        let copied = copy(&mut copier)?;
+        turn.copier = Some(copier);
+        Ok(copied)
+    }
+}
+
+impl Drop for CopierTurn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.slot.state();
+        (state.copier, state.taken) = (self.copier.take(), false);
+        drop(state);
+        self.slot.given_back.notify_one();
+    }
+}
+
 /// A queue pair for copies, and what it needs.
 #[derive(Debug)]
 pub(crate) struct Copier {
@@ -20,7 +121,8 @@ pub(crate) struct Copier {
     cq: Cq,
     staging: Region,
     heap: MkeyObject,
-    timeout: Duration,
+    /// Of the copy whose turn it is.
+    deadline: Deadline,
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {
@@ -28,11 +130,7 @@ fn failed(error: impl std::fmt::Display) -> Error {
 }
 
 impl Copier {
-    pub(crate) fn new(
-        domain: &Domain,
-        heap: &Arc<UserMemory>,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(domain: &Domain, heap: &Arc<UserMemory>) -> Result<Self, Error> {
         let cq = domain.completion_queue(&CqConfig::new(4))?;
         let mut qp = domain.queue_pair(&QpConfig::new(2, 1), &cq, &cq)?;
         domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
@@ -44,12 +142,13 @@ impl Copier {
             memory: KeyMemory::Umem { umem: heap.clone(), offset: 0 },
         })?;
         let staging = domain.region(PIECE, KeyAccess::LOCAL)?;
-        Ok(Self { qp, cq, staging, heap, timeout })
+        Ok(Self { qp, cq, staging, heap, deadline: Deadline::after(Duration::ZERO) })
     }
 
     fn run(&mut self, request: &impl WorkRequest<verbless_queue::Rc>) -> Result<(), Error> {
         self.qp.post(request, 0).map_err(failed)?;
-        let cqe = self.cq.poll_within(self.timeout).ok_or(Error::CopyTimeout(self.timeout))?;
+        let cqe = self.cq.poll_within(self.deadline.left());
+        let cqe = cqe.ok_or_else(|| self.deadline.copy_timeout())?;
         self.qp.complete(cqe).map(drop).map_err(failed)
     }
 

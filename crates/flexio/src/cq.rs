@@ -156,7 +156,7 @@ impl Cq {
     ///
     /// # Errors
     /// The process has ended; the event handler is another's; what the device cannot do: the error
-    /// names the capability; the heap has no room.
+    /// names the capability; the heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
     pub fn create(process: &Process, config: &CqConfig) -> Result<Self, Error> {
         Self::make(process, process.device(), config)
     }

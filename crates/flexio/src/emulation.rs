@@ -148,7 +148,8 @@ impl MsixMap {
     ///
     /// # Errors
     /// The process has ended; no vector is asked for, or more than [`MAX_EQ_TO_MSIX_MAP_PAIRS`];
-    /// the device is of another context; the heap has no room.
+    /// the device is of another context; the heap has no room. [`Error::CopyTimeout`]: nothing is
+    /// left of it.
     pub fn create(
         process: &Process,
         device: &Arc<EmulatedDevice>,
@@ -234,7 +235,7 @@ impl Msix {
     /// # Errors
     /// The process has ended; the map has no such vector; a UAR in direct mode, which has no CQ;
     /// the target is another context than the process's, whose CQs do not reach the event queue;
-    /// the heap has no room.
+    /// the heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
     pub fn create(map: &MsixMap, config: &MsixConfig) -> Result<Self, Error> {
         let process = &map.process;
         process.alive()?;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use verbless_command::DpaStatus;
 
+use crate::memory::Buffer;
+
 /// Why something could not be done.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -22,6 +24,15 @@ pub enum Error {
     /// A command queue had no room for so long (`FLEXIO_STATUS_TIMEOUT`), or was not empty: the
     /// task that was to be added was not, and those added before go on.
     QueueTimeout(Duration),
+    /// A recoverable buffer was not freed, as its bytes could not be copied to the host for this
+    /// reason, whose status this has.
+    NotRecovered {
+        /// The buffer, as it was: it can be freed again. Dropping it tries once more, and frees it
+        /// in any case.
+        buffer: Buffer,
+        /// Why.
+        error: Box<Self>,
+    },
     /// The process has ended, and how (`FLEXIO_STATUS_FATAL_ERR`).
     Fatal(DpaStatus),
 }
@@ -42,11 +53,12 @@ pub enum Status {
 
 impl Error {
     /// The C library's number for it.
-    pub const fn status(&self) -> Status {
+    pub fn status(&self) -> Status {
         match self {
             Self::Failed(_) | Self::Device(_) => Status::Failed,
             Self::Timeout(_) | Self::CopyTimeout(_) | Self::QueueTimeout(_) => Status::Timeout,
             Self::Fatal(_) => Status::FatalError,
+            Self::NotRecovered { error, .. } => error.status(),
         }
     }
 }
@@ -78,6 +90,13 @@ impl fmt::Display for Error {
                  that was to be added was not: ProcessConfig::timeout waits longer, \
                  CmdqConfig::log_depth makes room for more"
             ),
+            Self::NotRecovered { buffer, error } => write!(
+                f,
+                "the recoverable buffer of {} bytes at {:#x} was not freed, as its bytes could not \
+                 be copied to the host, and can be freed again: {error}",
+                buffer.len(),
+                buffer.address()
+            ),
             Self::Fatal(status) => write!(f, "the process has ended: {status}"),
         }
     }
@@ -87,6 +106,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Device(error) => error.source(),
+            Self::NotRecovered { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -97,7 +97,7 @@ impl EventHandler {
     ///
     /// # Errors
     /// The program has no such handler; the process has ended, or has no stack left; no such
-    /// execution unit or group.
+    /// execution unit or group. [`Error::CopyTimeout`]: nothing is left of it.
     pub fn create(process: &Process, config: &EventHandlerConfig) -> Result<Self, Error> {
         Self::create_at(process, process.app().address_of_handler(&config.handler)?, config)
     }
@@ -154,7 +154,8 @@ impl EventHandler {
         shared.thread.run(argument).map_err(|error| shared.process.fatal_or(error))
     }
 
-    /// Its number in its process, which it finds in its metadata (`flexio_event_handler_get_id`).
+    /// Its number in its process, from 1 on, which it finds in its metadata
+    /// (`flexio_event_handler_get_id`). Calls with attributes get numbers of the same row.
     pub fn id(&self) -> u32 {
         self.shared.id
     }

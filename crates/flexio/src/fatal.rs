@@ -152,7 +152,8 @@ impl Process {
     /// Writes how the process has ended to stderr and to a file: status, place in the program,
     /// registers (`flexio_crash_data`). The file is named by the device's number N of the process:
     /// `flexio_dev.N.crash`, or `path` with `.N.crash` behind it; unless that begins with a slash,
-    /// it is in the current directory, or if it cannot be made there, in `/tmp`. Returns where.
+    /// it is in the current directory, or if it cannot be made there, in `/tmp`. It is made for its
+    /// owner alone, and not where there is a symbolic link. Returns where.
     ///
     /// # Errors
     /// The process has not ended; the file cannot be written.
@@ -223,9 +224,12 @@ impl Process {
     }
 }
 
-/// A new file of this name, here or elsewhere.
+/// An empty file of this name, here or elsewhere. Both names can be guessed.
 fn create(path: PathBuf) -> Result<(PathBuf, File), Error> {
-    let make = |path: PathBuf| -> io::Result<_> { Ok((path.clone(), File::create(&path)?)) };
+    let make = |path: PathBuf| -> io::Result<_> {
+        let file = crate::file::create(&path)?;
+        Ok((path, file))
+    };
     let made = match make(path.clone()) {
         Err(_) if path.is_relative() => make(Path::new(ELSEWHERE).join(&path)),
         made => made,

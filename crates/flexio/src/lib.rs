@@ -58,17 +58,54 @@
 //! dump are there ([`fatal`]), streams can be flushed, and everything can be destroyed.
 //!
 //! # What can time out
-//! Each waits for [`ProcessConfig::timeout`], and the process goes on after it:
+//! Each of these waits for [`ProcessConfig::timeout`] in all, whoever else waits for the same, and
+//! has the status `FLEXIO_STATUS_TIMEOUT` then. The process goes on after it.
 //!
-//! | what | what is left |
-//! |---|---|
-//! | [`Process::call`], and with attributes | the call is ended where it was ([`Error::Timeout`]) |
-//! | what makes, changes, flushes or ends a stream or tracer | the same, of the call behind it |
-//! | copies and fills | any of the bytes may be copied ([`Error::CopyTimeout`]) |
-//! | [`Cmdq::task_add`] without room | the task is not added ([`Error::QueueTimeout`]) |
-//! | [`Cmdq::wait_until_empty`] without an end | all tasks go on ([`Error::QueueTimeout`]) |
+//! | what | what is left | the error |
+//! |---|---|---|
+//! | [`Process::call`], and with attributes | the call is ended where it was | [`Error::Timeout`] |
+//! | copies and fills of [`memory`] | any of the bytes may be copied | [`Error::CopyTimeout`] |
+//! | [`Cmdq::task_add`] without room | the task is not added | [`Error::QueueTimeout`] |
+//! | [`Cmdq::wait_until_empty`] while no task ends | all tasks go on | [`Error::QueueTimeout`] |
 //!
-//! [`RpcAttr`] has a time of its own for a call. Nothing else waits for the DPA.
+//! [`RpcAttr::timeout`] is another time for a call. A copy that was given up is no longer under
+//! way when the error is there, and the next one begins afresh.
+//!
+//! What makes calls and copies on its way has their errors, and may wait as long for each of them.
+//! What is left then:
+//! - `create` of event handlers, CQs, queue pairs, SQs, RQs, RMPs, command queues, [`MsixMap`] and
+//!   [`Msix`], which write to the heap what is theirs there: nothing. What was allocated is free.
+//! - [`Process::alloc_from`], and the metadata of a call with attributes: nothing, and no call.
+//! - [`Buffer::free`] of a recoverable buffer: the buffer, which [`Error::NotRecovered`] has.
+//! - [`Cmdq::state_running`]: the pending state, though some workers may work. It can be tried
+//!   again.
+//! - [`Cmdq::pending`], [`Cmdq::is_empty`], [`MsgStream::lost`], [`Tracer::lost`]: all as before.
+//! - [`MsgStream::create`], [`TracerSetup::create`]: nothing, unless the program has found the
+//!   stream, and a call to forget it times out, too. Then its memory stays in use, and with it the
+//!   process.
+//! - [`MsgStream::set_level`]: the old level, or the new one. [`Tracer::start`]: a tracer that does
+//!   not run, though the program may trace.
+//! - [`MsgStream::flush`], [`MsgStream::poll`], [`Tracer::poll`]: what has not come is there for the
+//!   next one.
+//! - [`Tracer::stop`]: a stopped tracer, though the program may trace. What has not come comes
+//!   after the next start.
+//! - `destroy` of both: nothing but memory, as for `create`.
+//!
+//! Some waits end without `FLEXIO_STATUS_TIMEOUT`:
+//! - A flush waits for entries that were sent by RC or a window until none has come for
+//!   [`ProcessConfig::timeout`], and by UC or UD for 20 ms. It is `Ok` then, and they count as lost.
+//! - A flush of a message stream waits a second for a run that does not write what it has claimed.
+//!   Then it makes the stream anew ([`MsgStream::flush`]).
+//! - A lossless trace waits a second for room in the ring when it begins and ends, and goes on.
+//! - The end of a stream or tracer waits a second for threads that still write to it. Then it is
+//!   [`Error::Failed`], and its memory stays in use, and with it the process.
+//! - [`Tracer::stop`] waits [`ProcessConfig::timeout`] for a callback that takes nothing. Then it is
+//!   [`Error::Failed`], and the reports are lost.
+//!
+//! Nothing else waits for the DPA.
+//!
+//! [`MsixMap`]: emulation::MsixMap
+//! [`Msix`]: emulation::Msix
 //!
 //! # Coming from C
 //! `docs/flexio.md`, the module `chapter` of this documentation, takes a program of FlexIO's with a
@@ -92,6 +129,7 @@ pub mod emulation;
 pub mod error;
 pub mod event_handler;
 pub mod fatal;
+mod file;
 pub mod function;
 mod heap;
 pub mod hw_model;

@@ -26,6 +26,7 @@
 use std::sync::Arc;
 
 use verbless_command::UserMemory;
+use verbless_devx::Pd;
 use verbless_queue::{RangeError, Region, RemoteAddr};
 
 use crate::error::Error;
@@ -47,23 +48,31 @@ struct BufferShared {
     recovered: Option<(Arc<Region>, RemoteAddr)>,
 }
 
+impl BufferShared {
+    /// Copies the bytes to where they are to be when they are freed, once.
+    fn recover(&mut self) -> Result<(), Error> {
+        if let Some((_, into)) = self.recovered {
+            self.process.copying(|copier| copier.forward(self.address, into, self.length))?;
+            self.recovered = None;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for BufferShared {
     fn drop(&mut self) {
-        if let Some((_, into)) = self.recovered {
-            let copied =
-                self.process.copying(|copier| copier.forward(self.address, into, self.length));
-            if let Err(error) = copied {
-                crate::log::warning!(
-                    "the content of a recoverable buffer of {} bytes is lost: {error}",
-                    self.length
-                );
-            }
+        if let Err(error) = self.recover() {
+            crate::log::warning!(
+                "the content of a recoverable buffer of {} bytes is lost: {error}",
+                self.length
+            );
         }
         self.process.heap().free(self.address);
     }
 }
 
-/// Bytes that a recoverable buffer must have a power of two of.
+/// Bytes of a memory block, of which a recoverable buffer has a power of two. No document says how
+/// large a block of a DPA is: this is verbless's own.
 pub const MEMORY_BLOCK: u64 = 4096;
 
 /// Where [`Process::memcpy`] copies from.
@@ -182,11 +191,12 @@ impl Process {
 
     /// A buffer whose bytes are copied to `into` when it is freed, also after a fatal error
     /// (`flexio_recoverable_buf_dev_alloc`). `length` is 2^n blocks of [`MEMORY_BLOCK`] bytes, and
-    /// `into` is as long, with a remote key that peers may write by, of the process's
-    /// [`domain`](Process::domain).
+    /// `into` is as long, with a remote key that peers may write by, in the process's protection
+    /// domain: made by its [`domain`](Process::domain).
     ///
     /// # Errors
-    /// Another length, a region of another length or without such a key, and as [`Process::alloc`].
+    /// Another length; a region of another length, without such a key, or in another protection
+    /// domain or device context; as [`Process::alloc`].
     pub fn alloc_recoverable(&self, length: u64, into: &Arc<Region>) -> Result<Buffer, Error> {
         let blocks = length / MEMORY_BLOCK;
         if !length.is_multiple_of(MEMORY_BLOCK) || !blocks.is_power_of_two() {
@@ -201,6 +211,19 @@ impl Process {
                  long as each other",
                 into.len()
             )));
+        }
+        let attr = into.key().map(|key| key.attr());
+        let own = |pd: &Pd| pd.context().is(self.device()) && pd.pdn() == self.pd().pdn();
+        if !attr.is_some_and(|attr| own(&attr.pd)) {
+            let why = "the region of a recoverable buffer is in another protection domain than the \
+                       process's, so the buffer could not be copied there: make the region by \
+                       Process::domain";
+            return Err(Error::Failed(why.into()));
+        }
+        if !attr.is_some_and(|attr| attr.access.remote.write) {
+            let why = "the region of a recoverable buffer has no key that peers may write by \
+                       (KeyAccess::remote): the buffer could not be copied there";
+            return Err(Error::Failed(why.into()));
         }
         let to = into.remote(0, into.len()).map_err(range)?;
         self.allocate(length, MEMORY_BLOCK, Some((into.clone(), to)))
@@ -235,7 +258,7 @@ impl Process {
     /// A new buffer with these bytes (`flexio_copy_from_host`).
     ///
     /// # Errors
-    /// As [`Process::alloc`] and [`Process::write`].
+    /// As [`Process::alloc`] and [`Process::write`]. No buffer is left.
     pub fn alloc_from(&self, bytes: &[u8]) -> Result<Buffer, Error> {
         let buffer = self.alloc(bytes.len() as u64)?;
         buffer.write_at(0, bytes)?;
@@ -264,7 +287,7 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Failed`]: the range is not in the heap. [`Error::Fatal`]: the process has ended.
-    /// [`Error::CopyTimeout`]: which bytes are copied is not known.
+    /// [`Error::CopyTimeout`]: which bytes are copied is not known; nothing is under way any more.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.in_heap(address, bytes.len() as u64)?;
         self.copying(|copier| copier.write(address, bytes))
@@ -384,17 +407,22 @@ impl Buffer {
     }
 
     /// Frees it, and says whether that could be done (`flexio_buf_dev_free`); dropping the last
-    /// clone does the same.
+    /// clone does the same without a word.
     ///
     /// # Errors
-    /// A clone, a queue or a key keeps it.
+    /// A clone, a queue or a key keeps it. [`Error::NotRecovered`]: it is a recoverable buffer
+    /// whose bytes could not be copied to the host; it is still allocated, and the error has it.
     pub fn free(self) -> Result<(), Error> {
         let (address, length) = (self.address(), self.len());
-        Arc::into_inner(self.shared).map(drop).ok_or_else(|| {
+        let mut shared = Arc::into_inner(self.shared).ok_or_else(|| {
             Error::Failed(format!(
                 "the buffer of {length} bytes at {address:#x} is in use: drop its clones, and the \
                  queues and keys in it"
             ))
+        })?;
+        shared.recover().map_err(|error| {
+            let buffer = Self { shared: Arc::new(shared) };
+            Error::NotRecovered { buffer, error: Box::new(error) }
         })
     }
 }

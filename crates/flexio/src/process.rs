@@ -32,7 +32,7 @@ use verbless_devx::{Pd, UarKind};
 use verbless_queue::{Domain, Memory};
 
 use crate::app::App;
-use crate::copy::Copier;
+use crate::copy::{Copier, CopierSlot, Deadline};
 use crate::error::Error;
 use crate::fatal::End;
 use crate::function::{Arguments, Function, Word};
@@ -54,7 +54,8 @@ pub struct ProcessConfig {
     pub heap: u32,
     /// Instructions that one run may take; 0: as many as the device allows.
     pub watchdog: u64,
-    /// How long a call may take before [`Process::call`] ends it, and a copy before it is given up.
+    /// How long a call may take before [`Process::call`] ends it, and a copy before it is given up:
+    /// [what can time out](crate#what-can-time-out).
     pub timeout: Duration,
 }
 
@@ -86,7 +87,7 @@ pub struct Process {
 struct ProcessShared {
     // In the order in which they are dropped: what uses the heap and the process, then the process.
     end: End,
-    copier: Mutex<Option<Copier>>,
+    copier: CopierSlot,
     heap_memory: Arc<UserMemory>,
     heap: Mutex<Heap>,
     object: Arc<DpaProcess>,
@@ -97,7 +98,7 @@ struct ProcessShared {
     app: App,
     name: String,
     timeout: Duration,
-    /// Event handlers that were made.
+    /// Threads that have got a number.
     threads: AtomicU32,
     /// Message streams and tracer.
     streams: Mutex<Streams>,
@@ -172,7 +173,7 @@ impl Process {
         Ok(Self {
             shared: Arc::new(ProcessShared {
                 end: End::default(),
-                copier: Mutex::new(None),
+                copier: CopierSlot::default(),
                 heap_memory: Arc::new(object.heap()),
                 heap: Mutex::new(heap),
                 _told: Told::made(object.id(), app),
@@ -365,29 +366,26 @@ impl Process {
         lock(&self.shared.streams)
     }
 
-    /// A number for a thread that no other thread of the process has.
+    /// A number for a thread that no other thread of the process has; 0 is none.
     pub(crate) fn next_thread(&self) -> u32 {
-        self.shared.threads.fetch_add(1, Ordering::Relaxed)
+        self.shared.threads.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Copies by the process's own queue pair, which is made for the first copy. After a failure it
-    /// is made anew: what it had under way may come to pass, or not.
+    /// Copies by the process's own queue pair, within the configured time.
     pub(crate) fn copying<T>(
         &self,
         copy: impl FnOnce(&mut Copier) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut slot = lock(&self.shared.copier);
-        let copier = match &mut *slot {
-            Some(copier) => copier,
-            none => {
-                let (domain, timeout) = (&self.shared.domain, self.shared.timeout);
-                none.insert(Copier::new(domain, &self.shared.heap_memory, timeout)?)
-            }
-        };
-        let outcome = copy(copier);
-        if outcome.is_err() {
-            *slot = None;
-        }
-        outcome
+        self.copying_until(Deadline::after(self.shared.timeout), copy)
+    }
+
+    /// The same until then.
+    pub(crate) fn copying_until<T>(
+        &self,
+        deadline: Deadline,
+        copy: impl FnOnce(&mut Copier) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let make = || Copier::new(&self.shared.domain, &self.shared.heap_memory);
+        self.shared.copier.copy(deadline, make, copy)
     }
 }

@@ -288,7 +288,7 @@ impl Qp {
     ///
     /// # Errors
     /// The process has ended; another transport than RC, UC and UD; the heap has no room; the
-    /// device's refusal.
+    /// device's refusal. [`Error::CopyTimeout`]: nothing is left of it.
     pub fn create(process: &Process, config: &QpConfig) -> Result<Self, Error> {
         Self::make(process, process.domain().clone(), config)
     }

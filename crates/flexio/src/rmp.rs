@@ -62,7 +62,7 @@ impl Rmp {
     ///
     /// # Errors
     /// The process has ended; WQEs of less than 32 or more than 512 bytes; the device has no pools;
-    /// the heap has no room.
+    /// the heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
     pub fn create(process: &Process, config: &RmpConfig) -> Result<Self, Error> {
         Self::make(process, process.device(), config)
     }
@@ -86,7 +86,7 @@ impl Rmp {
         process.alive()?;
         let RmpConfig { wq, wq_type } = config;
         let log_stride = wq.log_wq_stride.unwrap_or(LOG_LEAST);
-        let places = wq.places(process, log_stride)?;
+        let places = wq.places(process, device, log_stride)?;
         let object = device.create_rmp(RmpAttr {
             pd: wq.pd(process).clone(),
             ring: places.ring.for_command(),

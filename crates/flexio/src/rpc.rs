@@ -58,7 +58,8 @@ impl Process {
     /// (`flexio_process_call_with_attr`).
     ///
     /// # Errors
-    /// As [`Process::call`], and no such execution unit or group.
+    /// As [`Process::call`], and no such execution unit or group. [`Error::CopyTimeout`], where it
+    /// has storage or a name: it was not called.
     pub fn call_with_attr<A: Arguments, R: Word>(
         &self,
         attr: &RpcAttr,

@@ -1,20 +1,20 @@
 //! Receive queues of Ethernet frames, of which programs on the DPA take the frames.
 //!
 //! Each has a TIR, to which flow rules lead. FlexIO has no functions for rules: the queue layer
-//! makes them, to [`Rq::tir`].
+//! makes them, to [`Rq::tir`] ([`Domain::steer`](verbless_queue::Domain::steer)).
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = process_on_ethernet()?;
-//! use verbless_command::FlowAttr;
 //! use verbless_flexio::{Cq, CqConfig, CqElement, Rq, RqConfig};
+//! use verbless_queue::FlowAttr;
 //!
 //! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
 //! let rq = Rq::create(&process, &cq, &RqConfig::new(4))?;
 //! // Frames to this address, of this EtherType, come to it.
 //! let frames = FlowAttr::to([0x02, 0, 0, 0, 0, 1]).ethertype(0x88b5);
-//! let rule = process.device().create_flow_rule(&frames, rq.tir())?;
+//! let rule = process.domain().steer(&frames, rq.tir())?;
 //! rule.destroy()?;
 //! rq.destroy()?;
 //! # Ok(())
@@ -84,6 +84,7 @@ impl Rq {
     /// # Errors
     /// The process has ended; the transport domain is of another device context; the device has no
     /// queues of frames, as where its port is InfiniBand; the heap has no room.
+    /// [`Error::CopyTimeout`]: nothing is left of it.
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
@@ -131,7 +132,7 @@ impl Rq {
             None => TransportDomain::create(device)?,
         };
         let log_stride = config.wq.log_wq_stride.unwrap_or(LOG_SEGMENT);
-        let places = config.wq.places(process, log_stride)?;
+        let places = config.wq.places(process, device, log_stride)?;
         let object = device.create_rq(RqAttr {
             cq: cq.0,
             wqes: RqWqes::Own {

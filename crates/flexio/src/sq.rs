@@ -82,7 +82,7 @@ impl Sq {
     /// # Errors
     /// The process has ended; the TIS is of another device context; the device has no queues of
     /// frames, as where its port is InfiniBand, no such clock, or no WQEs of several frames; the
-    /// heap has no room.
+    /// heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
@@ -125,7 +125,7 @@ impl Sq {
             None => SqTis::create(device, &TransportDomain::create(device)?)?,
         };
         let (min_inline, inline) = domain.least_header()?;
-        let places = config.wq.places(process, LOG_WQEBB)?;
+        let places = config.wq.places(process, device, LOG_WQEBB)?;
         let object = device.create_sq(SqAttr {
             pd: config.wq.pd(process).clone(),
             uar: config.wq.uar.clone().unwrap_or_else(|| process.uar()).page().clone(),

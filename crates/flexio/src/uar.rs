@@ -37,8 +37,9 @@ impl Uar {
     /// A new one (`flexio_uar_create`; in 2022 it was made of a DevX UAR, which [`Uar::of`] takes).
     ///
     /// # Errors
-    /// The device has no UAR left.
+    /// The process has ended; the device has no UAR left.
     pub fn create(process: &Process) -> Result<Self, Error> {
+        process.alive()?;
         let page = Arc::new(process.device().uar_alloc(UarKind::NonCached)?);
         crate::log::debug!("made UAR {:#x}", page.page_id());
         Ok(Self::of(process, page))
@@ -56,9 +57,11 @@ impl Uar {
     /// ([`OutboxConfig::uar`](crate::OutboxConfig::uar)).
     ///
     /// # Errors
-    /// The context is the process's; the device is not of the same card, or the process's function
-    /// does not reach it, as one of the host does not reach the DPU's; it has no UAR left.
+    /// The process has ended; the context is the process's; the device is not of the same card, or
+    /// the process's function does not reach it, as one of the host does not reach the DPU's; it
+    /// has no UAR left.
     pub fn extend(&self, device: &Device) -> Result<Self, Error> {
+        self.process.alive()?;
         if device.is(self.process.device()) {
             let why = "a UAR is extended to another device context than the process's, which this \
                        is";

@@ -102,9 +102,14 @@ impl WqConfig {
         self.pd.as_ref().unwrap_or_else(|| process.pd())
     }
 
-    /// Ring and record of WQEs of so many bytes each.
-    pub(crate) fn places(&self, process: &Process, log_stride: u8) -> Result<Places, Error> {
-        let (log, most) = (self.log_wq_depth, process.device().caps().general.log_max_wq_sz());
+    /// Ring and record of WQEs of so many bytes each, for a queue on that device.
+    pub(crate) fn places(
+        &self,
+        process: &Process,
+        device: &Device,
+        log_stride: u8,
+    ) -> Result<Places, Error> {
+        let (log, most) = (self.log_wq_depth, device.caps().general.log_max_wq_sz());
         if log > most {
             return Err(Error::Failed(format!(
                 "a work queue of depth 2^{log}: the device has 2^{most} at most"

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
+use verbless_command::MkeyObject;
 use verbless_ring::ring::{OutOfBounds, SharedMemory};
 use verbless_ring::types::{Lkey, RemoteAddr, Rkey, Sge};
 
@@ -110,6 +111,11 @@ impl Region {
     /// The remote key, if a peer may have access.
     pub fn rkey(&self) -> Option<Rkey> {
         self.rkey
+    }
+
+    /// The object of its key, which says the protection domain and what the key allows.
+    pub fn key(&self) -> Option<&MkeyObject> {
+        (*self.registration).downcast_ref()
     }
 
     /// The address of the first byte, as the keys count.

@@ -14,6 +14,12 @@ pub const PROGRESS_BYTES: usize = 0x40;
 /// Where the host finds which entries are free, in the block: it writes it if it is the carrier.
 pub const FREED_AT: usize = SETUP_BYTES + 0x18;
 
+/// Where its level is, in the block: the program writes it when it finds the stream, before it uses
+/// it. Until then it may be [`UNSEEN`].
+pub const LEVEL_AT: usize = SETUP_BYTES + 0x3c;
+/// No level: the program has not found the stream yet.
+pub const UNSEEN: u32 = u32::MAX;
+
 /// Where the slots begin in a ring of the host's, behind the number of entries that it has taken
 /// (8 bytes at 0, little-endian).
 pub const HOST_SLOTS_AT: u64 = 0x40;
@@ -292,6 +298,7 @@ mod tests {
         assert!(control.setup.is_sound());
         assert_eq!(offset_of!(Control, freed), FREED_AT);
         assert_eq!(offset_of!(Control, claimed), SETUP_BYTES);
+        assert_eq!(offset_of!(Control, level), LEVEL_AT);
     }
 
     #[test]

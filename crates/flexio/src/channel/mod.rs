@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use verbless_command::{Affinity, DpaEntry};
 use verbless_flexio_dev::stream::control::{
-    self, Carrier, FREED_AT, MOST_LOG_ENTRIES, PROGRESS_BYTES, Progress, SETUP_BYTES, Setup,
+    self, Carrier, FREED_AT, LEVEL_AT, MOST_LOG_ENTRIES, PROGRESS_BYTES, Progress, SETUP_BYTES,
+    Setup, UNSEEN,
 };
 use verbless_flexio_dev::stream::entry::NUMBER_AT;
 use verbless_flexio_dev::stream::table::{FAILED, first_argument, operation};
@@ -37,7 +38,8 @@ const FARTHEST: u64 = 1 << 32;
 const QUIET: Duration = Duration::from_millis(20);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How long threads may take to leave a channel that was detached.
+/// How long threads may take to leave a channel that was detached, or to write what they have
+/// claimed.
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// What carries entries.
@@ -145,7 +147,9 @@ impl Channel {
                 receiver
             }
         };
-        let control = process.alloc_from(&setup.to_bytes())?;
+        let mut block = setup.to_bytes();
+        block[LEVEL_AT..LEVEL_AT + 4].copy_from_slice(&UNSEEN.to_le_bytes());
+        let control = process.alloc_from(&block)?;
         Ok(Self {
             process: process.clone(),
             receiver,
@@ -203,11 +207,24 @@ impl Channel {
         }
     }
 
-    /// Has the program find it, with this level.
+    /// Has the program find it, with this level. If that times out, the program may have found it,
+    /// and a drop detaches it then.
     pub(crate) fn attach(&mut self, level: u32) -> Result<(), Error> {
-        self.manage(operation::ATTACH, level)?;
-        (self.attached, self.level) = (true, level);
-        Ok(())
+        let outcome = self.manage(operation::ATTACH, level);
+        self.attached = match &outcome {
+            Ok(_) => true,
+            Err(Error::Timeout(_)) => self.is_seen(),
+            Err(_) => false,
+        };
+        self.level = level;
+        outcome.map(drop)
+    }
+
+    /// Whether the program has found it, as far as can be seen.
+    fn is_seen(&self) -> bool {
+        let mut level = [0; 4];
+        let read = self.read(self.control.address() + LEVEL_AT as u64, &mut level);
+        read.is_err() || u32::from_le_bytes(level) != UNSEEN
     }
 
     pub(crate) fn set_level(&mut self, level: u32) -> Result<(), Error> {

@@ -223,7 +223,7 @@ impl Queue {
     }
 
     fn take(&mut self, entry_bytes: usize, accept: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
-        let mut bytes = vec![0; self.room];
+        let mut bytes = Vec::new();
         for _ in 0..self.cq.entries() {
             let Some(cqe) = self.cq.poll() else { break };
             let source = match &self.qp {
@@ -235,9 +235,10 @@ impl Queue {
             let length = (done.byte_len() as usize).saturating_sub(self.header).min(self.room);
             if !stranger {
                 let at = done.cookie as usize * self.stride + self.header;
-                self.region.read_at(at, &mut bytes[..length]).map_err(failed)?;
+                bytes.resize(length, 0);
+                self.region.read_at(at, &mut bytes).map_err(failed)?;
                 // A rest that is no entry has no number, and is counted as damaged.
-                bytes[..length].chunks(entry_bytes).for_each(&mut *accept);
+                bytes.chunks(entry_bytes).for_each(&mut *accept);
             }
             self.post(done.cookie)?;
         }

@@ -2,6 +2,8 @@
 
 use verbless_command::Affinity;
 use verbless_flexio_dev::Level;
+use verbless_flexio_dev::stream::control::MOST_LOG_ENTRIES;
+use verbless_flexio_dev::stream::entry::{RECORD_BYTES, TEXT_ENTRY_BYTES};
 
 use crate::channel::Way;
 use crate::error::Error;
@@ -51,8 +53,10 @@ impl Transport {
 
 /// Bytes of a stream's buffer at least.
 pub const LEAST_BUFFER: u32 = 2 << 10;
-/// Bytes of a stream's buffer at most.
-pub const MOST_BUFFER: u32 = 1 << 20;
+/// Bytes of a stream's buffer at most, as its ring has 2^20 entries of 256 bytes; of
+/// [`SyncMode::Tracer`], whose records have 64 bytes, a quarter. The process's heap has it
+/// ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and as much memory of the host.
+pub const MOST_BUFFER: u32 = (TEXT_ENTRY_BYTES as u32) << MOST_LOG_ENTRIES;
 
 /// How a stream is made (`flexio_msg_stream_attr_t`).
 #[derive(Debug, Clone)]
@@ -105,10 +109,14 @@ impl MsgStreamConfig {
     pub(super) fn check(&self) -> Result<(), Error> {
         let name = &self.name;
         let buffer = self.buffer;
-        if !buffer.is_power_of_two() || !(LEAST_BUFFER..=MOST_BUFFER).contains(&buffer) {
+        let most = match self.sync_mode {
+            SyncMode::Tracer => (RECORD_BYTES as u32) << MOST_LOG_ENTRIES,
+            _ => MOST_BUFFER,
+        };
+        if !buffer.is_power_of_two() || !(LEAST_BUFFER..=most).contains(&buffer) {
             return Err(Error::Failed(format!(
                 "the buffer of {name} has {buffer} bytes: it must be a power of two from \
-                 {LEAST_BUFFER} to {MOST_BUFFER}"
+                 {LEAST_BUFFER} to {most}"
             )));
         }
         if self.default && self.level != Level::Info {
@@ -145,10 +153,11 @@ mod tests {
     #[test]
     fn a_stream_that_cannot_be_is_refused_with_the_limit() {
         type Change = fn(&mut MsgStreamConfig);
-        let wrong: [(Change, &str); 6] = [
-            (|it| it.buffer = 1024, "from 2048 to 1048576"),
+        let wrong: [(Change, &str); 7] = [
+            (|it| it.buffer = 1024, "from 2048 to 268435456"),
             (|it| it.buffer = 3 << 10, "3072 bytes"),
-            (|it| it.buffer = 2 << 20, "2097152 bytes"),
+            (|it| it.buffer = 512 << 20, "536870912 bytes"),
+            (|it| (it.buffer, it.sync_mode) = (128 << 20, SyncMode::Tracer), "to 67108864"),
             (|it| it.level = Level::Always, "cannot have the level Always"),
             (|it| it.formats = vec!["%d".into()], "its mode Sync does not use"),
             (|it| (it.default, it.level) = (true, Level::Debug), "not Debug"),
@@ -161,5 +170,7 @@ mod tests {
             assert!(error.contains("mine") && error.contains(why), "{error}");
         }
         assert!(MsgStreamConfig::default_stream().check().is_ok());
+        let large = MsgStreamConfig { buffer: MOST_BUFFER, ..MsgStreamConfig::new("mine") };
+        assert!(large.check().is_ok());
     }
 }

@@ -147,6 +147,9 @@ impl MsgStream {
     /// # Errors
     /// Another default stream is there, or [`MAX_STREAMS`]; the configuration, for the reason that
     /// the error says; the heap has no room for its buffer; the program has no streams.
+    /// [`Error::CopyTimeout`]: nothing is left of it. [`Error::Timeout`], of the call by which the
+    /// program finds it: nothing either, unless the program has found it and a call to forget it
+    /// times out, too. Then its memory stays in use as long as the process is there.
     pub fn create(
         process: &Process,
         config: &MsgStreamConfig,
@@ -241,7 +244,7 @@ impl MsgStream {
     ///
     /// # Errors
     /// It is the default stream, whose level stays; the level is [`Level::Always`]; the process has
-    /// ended, or the call took too long.
+    /// ended. [`Error::Timeout`]: it has the old level or the new one.
     pub fn set_level(&self, level: Level) -> Result<(), Error> {
         let name = &self.shared.name;
         if self.shared.default {
@@ -258,7 +261,8 @@ impl MsgStream {
     /// without a reading thread, but of use with one, too.
     ///
     /// # Errors
-    /// The device failed, or the output did before.
+    /// The device failed, or the output did before. [`Error::CopyTimeout`]: what has not come is
+    /// there for the next look.
     pub fn poll(&self) -> Result<u64, Error> {
         let mut reader = self.shared.reader();
         let taken = reader.receive()?;
@@ -274,7 +278,8 @@ impl MsgStream {
     /// moves for a second, this delivers what is whole and makes the stream anew.
     ///
     /// # Errors
-    /// The device or the output failed; the call took too long.
+    /// The device or the output failed. [`Error::Timeout`] and [`Error::CopyTimeout`]: what has not
+    /// come is there for the next one.
     pub fn flush(&self) -> Result<(), Error> {
         let mut reader = self.shared.reader();
         reader.flush()?;
@@ -284,7 +289,7 @@ impl MsgStream {
     /// What was lost so far.
     ///
     /// # Errors
-    /// The program's memory cannot be read.
+    /// The program's memory cannot be read, or not in time: [`Error::CopyTimeout`].
     pub fn lost(&self) -> Result<Lost, Error> {
         let reader = self.shared.reader();
         let missed = reader.channel.missed();

@@ -13,7 +13,9 @@ pub struct Message {
     pub number: u64,
     /// Its level; `None` of a trace record, which does not carry it.
     pub level: Option<Level>,
-    /// The number of the thread that wrote it; 0 if the host has not numbered it.
+    /// The number of the thread that wrote it
+    /// ([`EventHandler::id`](crate::EventHandler::id)); 0: it has none, as a call without
+    /// attributes.
     pub thread: u32,
     /// What it says. Bytes that are no UTF-8 are shown as U+FFFD.
     pub text: String,
@@ -135,7 +137,7 @@ pub struct Record {
     pub number: u64,
     /// The number of its format or of its trace point.
     pub id: u32,
-    /// The number of the thread that wrote it; 0 if the host has not numbered it.
+    /// The number of the thread that wrote it; 0: it has none.
     pub thread: u32,
     /// Its words; those that it was not given are 0.
     pub arguments: [u64; ARGUMENTS],

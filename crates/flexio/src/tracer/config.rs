@@ -53,6 +53,8 @@ pub const DEFAULT_MEMORY: u64 = 512 << 10;
 pub const DEFAULT_DBUF: u64 = 16 << 10;
 /// Bytes of memory at least.
 pub const LEAST_MEMORY: u64 = 1 << 10;
+/// Bytes of the user's memory at least: a quarter of it has a report.
+pub const LEAST_USER_MEMORY: u64 = 4 * REPORT_BYTES;
 /// Bytes of files, if nobody says otherwise.
 pub const DEFAULT_DISK: u64 = 1 << 30;
 /// Bytes of files at least.
@@ -136,7 +138,7 @@ impl TracerSetup {
     /// Bytes of memory of the process's that reports are collected in, a power of two;
     /// [`DEFAULT_MEMORY`] without it, and [`DEFAULT_DBUF`] by DBUF
     /// (`flexio_dtrace_set_dev_mem_limit`). At most the host's, which [`create`](Self::create)
-    /// checks.
+    /// checks. By UMEM it is not used: reports are collected in all of the user's memory.
     ///
     /// # Errors
     /// It is no power of two, or less than [`LEAST_MEMORY`].
@@ -177,7 +179,9 @@ impl TracerSetup {
         self
     }
 
-    /// What becomes of reports; [`OutputMode::Csv`] without it (`flexio_dtrace_set_output_mode`).
+    /// What becomes of reports; without it [`OutputMode::Csv`], and [`OutputMode::Callback`] if
+    /// there is a callback (`flexio_dtrace_set_output_mode`). A file beside a callback is an error
+    /// of [`create`](Self::create).
     pub fn set_output_mode(&mut self, mode: OutputMode) -> &mut Self {
         self.mode = mode;
         self
@@ -192,18 +196,18 @@ impl TracerSetup {
 
     /// Memory of the process for [`TracerTransport::Umem`], which needs a callback, too: `bytes`
     /// bytes, a power of two, of `buffer` from byte `offset` on (`flexio_dtrace_set_umem`). The
-    /// tracer keeps the buffer.
+    /// memory limits do not count for it. The tracer keeps the buffer.
     ///
     /// # Errors
     /// Its address is no multiple of [`REPORT_BYTES`]; its length is no power of two or less than
-    /// [`LEAST_MEMORY`]; the buffer has not so many bytes, or is of another process.
+    /// [`LEAST_USER_MEMORY`]; the buffer has not so many bytes, or is of another process.
     pub fn set_umem(
         &mut self,
         buffer: &Buffer,
         offset: u64,
         bytes: u64,
     ) -> Result<&mut Self, Error> {
-        power_of_two("a length of user memory", bytes, LEAST_MEMORY)?;
+        power_of_two("a length of user memory", bytes, LEAST_USER_MEMORY)?;
         let end = offset.checked_add(bytes).filter(|&end| end <= buffer.len());
         let at = end.map(|_| buffer.address() + offset).ok_or_else(|| {
             Error::Failed(format!(
@@ -227,7 +231,7 @@ impl TracerSetup {
     /// A function that takes reports, batch by batch: of those that it is given, in order, how many
     /// it has taken, or why it cannot take them (`flexio_dtrace_set_user_cb`). It is given the rest
     /// again. A reason is logged as a warning, and those reports are dropped and counted. Sets the
-    /// output mode to [`OutputMode::Callback`]. It must not use the tracer.
+    /// output mode to [`OutputMode::Callback`], whatever it was. It must not use the tracer.
     pub fn set_user_cb(
         &mut self,
         callback: impl FnMut(&[Record]) -> Result<usize, String> + Send + 'static,
@@ -255,9 +259,10 @@ impl TracerSetup {
     ///
     /// # Errors
     /// The device's memory is more than the host's; a batch is more than a quarter of the device's
-    /// memory, also the default one; by UMEM there is no memory or no callback; the mode is a
-    /// callback and there is none; the FIFO's name is taken; the heap has no room; the program has
-    /// no streams.
+    /// memory or the user's, also the default one; by UMEM there is no memory or no callback; the
+    /// mode is a callback and there is none, or a file and there is one; the FIFO's name is taken;
+    /// the heap has no room; the program has no streams. [`Error::Timeout`] and
+    /// [`Error::CopyTimeout`]: as [`MsgStream::create`](crate::MsgStream::create).
     pub fn create(self) -> Result<Tracer, Error> {
         let plan = self.plan()?;
         Tracer::of(self, &plan)
@@ -269,13 +274,14 @@ impl TracerSetup {
             TracerTransport::Dbuf => DEFAULT_DBUF,
             _ => DEFAULT_MEMORY,
         };
-        let (device, said) = match (&self.umem, self.device) {
-            (Some((_, _, bytes)), _) if self.transport == TracerTransport::Umem => (*bytes, ""),
-            (_, Some(device)) => (device, ""),
-            (_, None) => (default, ", the default,"),
+        let users = self.umem.as_ref().filter(|_| self.transport == TracerTransport::Umem);
+        let (device, said) = match (users, self.device) {
+            (Some((_, _, bytes)), _) => (*bytes, ""),
+            (None, Some(device)) => (device, ""),
+            (None, None) => (default, ", the default,"),
         };
         let host = self.host;
-        if device > host {
+        if users.is_none() && device > host {
             return failed(format!(
                 "a device memory limit of {device} bytes{said} is more than the host memory limit \
                  of {host}: set_dev_mem_limit or set_host_mem_limit"
@@ -287,12 +293,23 @@ impl TracerSetup {
         };
         let most = device / 4 / REPORT_BYTES;
         if batch > most {
+            let (of, mend) = match users {
+                Some(_) => ("the user memory", "set_umem with more"),
+                None => ("the device memory limit", "set_dev_mem_limit"),
+            };
             return failed(format!(
                 "a batch of {batch} reports{said} is more than {most}, a quarter of the {device} \
-                 bytes of the device memory limit: set_batch_depth or set_dev_mem_limit"
+                 bytes of {of}: set_batch_depth or {mend}"
             ));
         }
         let has_callback = self.callback.is_some();
+        if self.mode != OutputMode::Callback && has_callback {
+            return failed(format!(
+                "the tracer has a callback, and its output mode is {:?}, in which nobody calls it: \
+                 set_output_mode(OutputMode::Callback), or leave set_user_cb out for a file",
+                self.mode
+            ));
+        }
         if self.mode == OutputMode::Callback && !has_callback {
             return failed("the output mode is a callback and there is none: set_user_cb".into());
         }

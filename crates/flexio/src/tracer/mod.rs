@@ -76,7 +76,8 @@ use output::Output;
 pub use crate::stream::Record;
 pub use config::{
     DEFAULT_BATCH, DEFAULT_DBUF, DEFAULT_DISK, DEFAULT_FIFO, DEFAULT_FILE, DEFAULT_MEMORY,
-    LEAST_DISK, LEAST_MEMORY, OutputMode, REPORT_BYTES, TracerSetup, TracerTransport,
+    LEAST_DISK, LEAST_MEMORY, LEAST_USER_MEMORY, OutputMode, REPORT_BYTES, TracerSetup,
+    TracerTransport,
 };
 pub use trace_file::TraceFile;
 
@@ -273,6 +274,8 @@ impl Tracer {
     ///
     /// # Errors
     /// It runs already, or a FIFO manages it; the file cannot be opened; the process has ended.
+    /// [`Error::Timeout`] and [`Error::CopyTimeout`]: it does not run, though the program may trace
+    /// until the tracer is started or destroyed.
     pub fn start(&self) -> Result<(), Error> {
         self.begin(false)
     }
@@ -302,7 +305,10 @@ impl Tracer {
     /// and closes the file. Works after a fatal error, too.
     ///
     /// # Errors
-    /// It does not run; the file could not be written, or the callback took nothing any more.
+    /// It does not run; the file could not be written, or the callback took nothing any more for
+    /// [`ProcessConfig::timeout`](crate::ProcessConfig). [`Error::Timeout`] and
+    /// [`Error::CopyTimeout`]: it is stopped, though the program may trace until the tracer is
+    /// started or destroyed; what has not come comes after the next start.
     pub fn stop(&self) -> Result<(), Error> {
         self.shared.state().end(self.shared.process.timeout())
     }
@@ -316,7 +322,7 @@ impl Tracer {
     /// without a thread, but of use with one, too.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device failed. [`Error::CopyTimeout`]: what has not come is there for the next look.
     pub fn poll(&self) -> Result<u64, Error> {
         self.shared.poll()
     }
@@ -339,7 +345,7 @@ impl Tracer {
     /// Reports that were lost so far, over all starts.
     ///
     /// # Errors
-    /// The program's memory cannot be read.
+    /// The program's memory cannot be read, or not in time: [`Error::CopyTimeout`].
     pub fn lost(&self) -> Result<Lost, Error> {
         let state = self.shared.state();
         let missed = state.channel.missed();

@@ -2,12 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use nix::fcntl::OFlag;
 
 use crate::error::Error;
 use crate::stream::Record;
@@ -124,11 +121,7 @@ impl Output {
 
 impl Files {
     fn begin(&mut self) -> Result<(), Error> {
-        // Names in /tmp can be guessed: what is there may be a link that another user made.
-        let flags = OFlag::O_NOFOLLOW.bits();
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(flags);
-        let file = options.open(&self.path).map_err(|error| {
+        let file = crate::file::create(&self.path).map_err(|error| {
             let path = self.path.display();
             Error::Failed(format!("the tracer's file {path} cannot be opened: {error}"))
         })?;

@@ -184,6 +184,17 @@ impl Domain {
         Ok(sq)
     }
 
+    /// Leads frames to a TIR while the rule lives, whoever has made it: of a receive queue of a
+    /// program on a DPA, `verbless_flexio::Rq::tir`. [`Rq::steer`] does so for its own. Needs the
+    /// capability CAP_NET_RAW.
+    ///
+    /// # Errors
+    /// The TIR is of another device context; as
+    /// [`Device::create_flow_rule`](verbless_command::Device::create_flow_rule).
+    pub fn steer(&self, attr: &FlowAttr, tir: &Arc<TirObject>) -> Result<FlowRule, Error> {
+        self.device.create_flow_rule(attr, tir)
+    }
+
     /// Makes a receive queue of frames, which completes in `cq`.
     ///
     /// # Errors

@@ -286,8 +286,8 @@ fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result
     let other = lab.other_device()?;
     let (here, there) = (mac(device)?, mac(&other)?);
     let reflector = reflector(&rig, None)?;
-    let rule =
-        device.create_flow_rule(&FlowAttr::to(here).ethertype(ETHERTYPE), reflector.rq.tir())?;
+    let frames = FlowAttr::to(here).ethertype(ETHERTYPE);
+    let rule = rig.process.domain().steer(&frames, reflector.rq.tir())?;
 
     let domain = Domain::new(&other)?;
     let mut send_cq = domain.completion_queue(&HostCqConfig::new(64))?;
@@ -325,8 +325,8 @@ fn of_a_burst_every_frame_comes_back_or_is_counted_as_lost(lab: &Lab) -> Result<
     let (here, there) = (mac(device)?, mac(&other)?);
     let counter = Arc::new(device.alloc_q_counter()?);
     let reflector = reflector(&rig, Some(counter.clone()))?;
-    let _rule =
-        device.create_flow_rule(&FlowAttr::to(here).ethertype(ETHERTYPE), reflector.rq.tir())?;
+    let frames = FlowAttr::to(here).ethertype(ETHERTYPE);
+    let _rule = rig.process.domain().steer(&frames, reflector.rq.tir())?;
 
     let domain = Domain::new(&other)?;
     let mut send_cq = domain.completion_queue(&HostCqConfig::new(256))?;
@@ -383,7 +383,7 @@ fn frames_that_find_no_receive_are_lost_and_counted(lab: &Lab) -> Result<(), Sto
     let counter = Arc::new(device.alloc_q_counter()?);
     let config = RqConfig { counter: Some(counter.clone()), ..RqConfig::new(LOG_DEPTH) };
     let rq = Rq::create(&process, &cq, &config)?;
-    let _rule = device.create_flow_rule(&FlowAttr::to(here), rq.tir())?;
+    let _rule = process.domain().steer(&FlowAttr::to(here), rq.tir())?;
     let domain = Domain::new(&other)?;
     let mut send_cq = domain.completion_queue(&HostCqConfig::new(16))?;
     let mut sender = domain.sq(&HostSqConfig { inline: 64, ..HostSqConfig::new(16) }, &send_cq)?;

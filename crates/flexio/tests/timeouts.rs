@@ -1,0 +1,210 @@
+//! What copies come to whose completions the device loses or delays: when they are given up, and
+//! what is left.
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbless::model::{Fault, InProcess, Model, Profile};
+use verbless::prelude::*;
+use verbless_flexio::memory::MEMORY_BLOCK;
+use verbless_flexio::{
+    App, Cq, CqConfig, CqElement, Error, HeapInfo, Process, ProcessConfig, Qp, QpConfig, Rmp,
+    RmpConfig, Status,
+};
+
+use support::{file, function};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const TIMEOUT: Duration = Duration::from_millis(300);
+/// What a machine that has other things to do may take longer.
+const SLACK: Duration = Duration::from_millis(200);
+
+/// A model and a process on it, of which a copy was made: it has what copies need.
+fn process() -> Result<(Model, Process)> {
+    let model = Model::builder().device(Profile::load("bluefield3")?).build();
+    let backend = InProcess::of(&model);
+    let device = Device::open(&backend, &backend.find("mlx5_0")?)?;
+    let config = ProcessConfig { timeout: TIMEOUT, ..ProcessConfig::default() };
+    let process = Process::create(&device, &App::new("slow", &file())?, &config)?;
+    process.alloc_from(&[1])?;
+    Ok((model, process))
+}
+
+/// That something times out as a copy does, no sooner and not much later.
+fn times_out<T>(what: &str, copy: impl FnOnce() -> std::result::Result<T, Error>) -> Error {
+    let begun = Instant::now();
+    let Err(error) = copy() else { panic!("{what} did not time out") };
+    let took = begun.elapsed();
+    assert!(took >= TIMEOUT && took < TIMEOUT + SLACK, "{what} took {took:?}");
+    assert_eq!(error.status(), Status::Timeout, "{what}: {error}");
+    error
+}
+
+fn is_copy_timeout(error: &Error) -> bool {
+    matches!(error, Error::CopyTimeout(TIMEOUT))
+}
+
+#[test]
+fn a_copy_whose_completion_is_lost_times_out_and_the_next_one_works() -> Result {
+    let (model, process) = process()?;
+    let buffer = process.alloc_from(&[1; 100])?;
+    let mut back = [0; 100];
+    model.inject(0, Fault::LoseCompletion, 0, 1);
+    assert!(is_copy_timeout(&times_out("a write", || buffer.write_at(0, &[2; 100]))));
+    buffer.read_at(0, &mut back)?;
+    // Which bytes are copied is not known, but each is one or the other.
+    assert!(back.iter().all(|byte| [1, 2].contains(byte)), "{back:?}");
+    for lost in 0..3 {
+        model.inject(0, Fault::LoseCompletion, 0, 1);
+        let error = match lost {
+            0 => times_out("a read", || buffer.read_at(0, &mut back)),
+            1 => times_out("a fill", || buffer.fill(3)),
+            _ => times_out("a new buffer", || process.alloc_from(&[4; 100])),
+        };
+        assert!(is_copy_timeout(&error), "{error}");
+        buffer.write_at(0, &[5; 100])?;
+        buffer.read_at(0, &mut back)?;
+        assert_eq!(back, [5; 100]);
+    }
+    assert_eq!(process.heap_info().requested, 100, "the new buffer is gone");
+    // The process goes on, too.
+    assert!(process.status()?.status.runs());
+    let entry = verbless_command::DpaEntry::at(function::COUNT);
+    let call =
+        process.device().begin_dpa_call(process.object(), &entry, [3, 7, 0, 0, 0, 0, 0, 0])?;
+    let end = Instant::now() + Duration::from_secs(10);
+    while call.state()? != verbless_command::DpaCallState::Returned(21) {
+        assert!(Instant::now() < end, "the call did not return");
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+#[test]
+fn the_time_of_a_copy_is_that_of_all_its_requests() -> Result {
+    let (model, process) = process()?;
+    let bytes = vec![7; 5 << 16];
+    let buffer = process.alloc(bytes.len() as u64)?;
+    // Each of the five requests comes in time; all of them together do not.
+    let delay = Fault::DelayCompletion(TIMEOUT / 2);
+    model.inject(0, delay, 0, 5);
+    assert!(is_copy_timeout(&times_out("a long write", || buffer.write_at(0, &bytes))));
+    model.inject(0, delay, 0, 1);
+    buffer.write_at(0, &bytes)?;
+    let mut back = vec![0; bytes.len()];
+    buffer.read_at(0, &mut back)?;
+    assert!(back == bytes, "what a copy in time has written");
+    Ok(())
+}
+
+#[test]
+fn a_copy_waits_no_longer_for_its_turn_than_a_copy_may_take() -> Result {
+    let (model, process) = process()?;
+    let buffer = process.alloc_from(&[1; 8])?;
+    model.inject(0, Fault::LoseCompletion, 0, 1);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| times_out("the first", || buffer.write_at(0, &[2; 8])));
+        // The others come while that waits, and one after another.
+        let others = [1, 2, 3].map(|n| {
+            thread::sleep(Duration::from_millis(20));
+            let buffer = &buffer;
+            scope.spawn(move || {
+                let begun = Instant::now();
+                let copied = buffer.write_at(0, &[2 + n; 8]);
+                (copied, begun.elapsed())
+            })
+        });
+        assert!(is_copy_timeout(&first.join().expect("no panic")));
+        for other in others {
+            let (copied, took) = other.join().expect("no panic");
+            // The first one gives up a little before their time is over.
+            assert!(copied.is_ok(), "{copied:?}");
+            assert!(took < TIMEOUT + SLACK, "it took {took:?}");
+        }
+    });
+    // Those whose time is over before it is their turn time out by themselves.
+    model.inject(0, Fault::DelayCompletion(TIMEOUT - Duration::from_millis(50)), 0, 2);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| buffer.write_at(0, &[2; 8]));
+        thread::sleep(Duration::from_millis(20));
+        let second = times_out("the second", || buffer.write_at(0, &[3; 8]));
+        assert!(is_copy_timeout(&second));
+        assert!(first.join().expect("no panic").is_ok());
+    });
+    Ok(())
+}
+
+#[test]
+fn what_copies_while_it_is_made_is_not_made_when_that_times_out() -> Result {
+    let (model, process) = process()?;
+    let before = process.heap_info();
+    let config = || CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    let lose = || model.inject(0, Fault::LoseCompletion, 0, 1);
+    lose();
+    assert!(is_copy_timeout(&times_out("a CQ", || Cq::create(&process, &config()))));
+    assert_eq!(process.heap_info(), before, "the heap after a CQ that was not made");
+    let cq = Cq::create(&process, &config())?;
+    let before = process.heap_info();
+    lose();
+    let queues = QpConfig::rc(&cq, &cq, 4);
+    assert!(is_copy_timeout(&times_out("a queue pair", || Qp::create(&process, &queues))));
+    lose();
+    assert!(is_copy_timeout(&times_out("a pool", || Rmp::create(&process, &RmpConfig::new(3)))));
+    let after: HeapInfo = process.heap_info();
+    assert_eq!(after, before, "the heap after queues that were not made");
+    Qp::create(&process, &queues)?.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn a_recoverable_buffer_that_cannot_be_copied_back_is_freed_once_it_can() -> Result {
+    let (model, process) = process()?;
+    let length = MEMORY_BLOCK as usize;
+    let region = Arc::new(process.domain().region(length, KeyAccess::ALL)?);
+    let buffer = process.alloc_recoverable(MEMORY_BLOCK, &region)?;
+    let address = buffer.address();
+    buffer.fill(0x5a)?;
+    // The request fails, so that nothing comes of it.
+    model.fail_request(0, None, 1, verbless_prm::CqeSyndrome::REMOTE_ACCESS.0);
+    let Err(Error::NotRecovered { buffer, error }) = buffer.free() else {
+        panic!("it is freed, and not copied");
+    };
+    assert_eq!((error.status(), buffer.address()), (Status::Failed, address), "{error}");
+    let mut back = vec![0; length];
+    region.read_at(0, &mut back)?;
+    assert!(back.iter().all(|&byte| byte == 0), "it was copied");
+    buffer.read_at(0, &mut back)?;
+    assert!(back.iter().all(|&byte| byte == 0x5a), "its content");
+    model.inject(0, Fault::LoseCompletion, 0, 1);
+    let error = times_out("to free it", || buffer.free());
+    let Error::NotRecovered { buffer, error } = error else { panic!("{error}") };
+    assert!(is_copy_timeout(&error), "{error}");
+    assert_eq!(process.heap_info().requested, MEMORY_BLOCK, "bytes that are allocated");
+    buffer.free()?;
+    assert_eq!(process.heap_info().requested, 0, "bytes that are allocated");
+    region.read_at(0, &mut back)?;
+    assert!(back.iter().all(|&byte| byte == 0x5a), "what came back");
+    Ok(())
+}
+
+#[test]
+fn a_recoverable_buffer_goes_to_a_region_that_the_process_can_write() -> Result {
+    let (_model, process) = process()?;
+    let length = MEMORY_BLOCK as usize;
+    let device = process.device();
+    let refused = |region, why: &str| {
+        let error = process.alloc_recoverable(MEMORY_BLOCK, &Arc::new(region)).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    let domain = Domain::new(device)?;
+    refused(domain.region(length, KeyAccess::ALL)?, "another protection domain");
+    let backend = InProcess::of(&Model::builder().device(Profile::load("bluefield3")?).build());
+    let other = Domain::new(&Device::open(&backend, &backend.find("mlx5_0")?)?)?;
+    refused(other.region(length, KeyAccess::ALL)?, "another protection domain");
+    refused(process.domain().region(length, KeyAccess::LOCAL)?, "no key that peers may write by");
+    Ok(())
+}

@@ -307,6 +307,8 @@ impl Cmdq {
     /// The next worker with room.
     fn with_room(&mut self, deadline: Deadline) -> Result<usize, Error> {
         let count = self.workers.len();
+        let full = Error::QueueTimeout(deadline.timeout());
+        let mut seen = false;
         loop {
             for turn in 0..count {
                 let worker = (self.next + turn) % count;
@@ -315,7 +317,12 @@ impl Cmdq {
                     return Ok(worker);
                 }
             }
-            self.workers.iter_mut().try_for_each(|worker| worker.look(deadline))?;
+            match self.workers.iter_mut().try_for_each(|worker| worker.look(deadline)) {
+                // There was none, and the time is over.
+                Err(Error::CopyTimeout(_)) if seen => return Err(full),
+                looked => looked?,
+            }
+            seen = true;
             if self.workers.iter().all(|worker| worker.pending() == worker.depth) {
                 if self.state == CmdqState::Pending {
                     return Err(Error::Failed(format!(
@@ -325,7 +332,7 @@ impl Cmdq {
                     )));
                 }
                 if deadline.has_passed() {
-                    return Err(Error::QueueTimeout(deadline.timeout()));
+                    return Err(full);
                 }
                 self.process.alive()?;
                 thread::sleep(PAUSE);

@@ -53,6 +53,7 @@ impl Outbox {
             let why = "doorbells of congestion control (en_pcc) are not supported";
             return Err(Error::Failed(why.into()));
         }
+        process.alive()?;
         let uar = config.uar.clone().unwrap_or_else(|| process.uar());
         let (device, owner) = (process.device(), process.object());
         let object = match uar.extension() {

@@ -45,6 +45,7 @@ impl Window {
             let why = "the protection domain of the window is of another context than the process";
             return Err(Error::Failed(why.into()));
         }
+        process.alive()?;
         let object = process
             .device()
             .create_dpa_window(process.object(), pd)

@@ -1,4 +1,5 @@
-//! Core files: ELF, with the registers of the run that ended the process and the memory of it.
+//! Core files: ELF, with the registers of the run that ended the process, those of the other runs
+//! that were under way, and the memory of it.
 //!
 //! Sources: the System V ABI, chapter 5 (program headers, notes); Linux `elfcore.h` and
 //! `arch/riscv/include/uapi/asm/ptrace.h` for NT_PRSTATUS, which debuggers read: pc, then x1 to
@@ -6,10 +7,10 @@
 
 use std::sync::Arc;
 
-use verbless_riscv::{AddressSpace, Backing, PAGE, Permissions, Region};
+use verbless_riscv::{AddressSpace, Backing, PAGE, Permissions, Region, Registers};
 
 use super::context;
-use super::process::Process;
+use super::process::{Process, Stopped};
 
 const HEADER: u64 = 64;
 const PROGRAM_HEADER: u64 = 56;
@@ -42,8 +43,8 @@ struct Part {
 }
 
 impl CoreDump {
-    /// That of a process.
-    pub(super) fn new(process: &Process) -> Self {
+    /// That of a process, and of its runs that stand still.
+    pub(super) fn new(process: &Process, stopped: &Stopped) -> Self {
         let regions = process.space.regions().iter();
         let interesting = regions.filter(|region| is_interesting(region, &process.slots));
         let parts = interesting.map(|region| Part {
@@ -54,7 +55,7 @@ impl CoreDump {
         });
         Self {
             space: process.space.clone(),
-            note: note(process),
+            note: notes(process, stopped),
             parts: parts.collect(),
             measured: 0,
             head: Vec::new(),
@@ -176,13 +177,21 @@ fn program_header(
     }
 }
 
-/// The note with the registers; empty of a process that has not ended.
-fn note(process: &Process) -> Vec<u8> {
-    let Some(crash) = process.state.crash else { return Vec::new() };
+/// A note with registers for each run: first the one that ended the process, if it has ended, then
+/// threads, then calls, by their numbers.
+fn notes(process: &Process, stopped: &Stopped) -> Vec<u8> {
+    let first = process.state.crash.map(|crash| (signal(process.state.status), crash.registers));
+    let others = stopped.values().map(|&registers| (0, registers));
+    let all = (1..).zip(first.into_iter().chain(others));
+    all.flat_map(|(number, (signal, registers))| note(number, signal, &registers)).collect()
+}
+
+/// The note of one run, which debuggers know by this number.
+fn note(number: u32, signal: u16, registers: &Registers) -> Vec<u8> {
     let mut status = [0; PRSTATUS];
-    status[12..14].copy_from_slice(&signal(process.state.status).to_le_bytes());
-    status[32..36].copy_from_slice(&1_u32.to_le_bytes());
-    let registers = std::iter::once(crash.registers.pc).chain(crash.registers.x[1..].to_vec());
+    status[12..14].copy_from_slice(&signal.to_le_bytes());
+    status[32..36].copy_from_slice(&number.to_le_bytes());
+    let registers = std::iter::once(&registers.pc).chain(&registers.x[1..]);
     for (index, value) in registers.enumerate() {
         let at = PRSTATUS_REGISTERS + 8 * index;
         status[at..at + 8].copy_from_slice(&value.to_le_bytes());

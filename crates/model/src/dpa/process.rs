@@ -34,6 +34,8 @@ pub(crate) struct Process {
     pub(super) error_handler: Option<ErrorHandler>,
     /// Its error handler runs: how it ends when that is over.
     pub(super) ending: Option<(u8, Crash)>,
+    /// The other runs that its end, or its error handler, has stopped.
+    pub(super) stopped: Stopped,
 }
 
 /// What runs in a process before an error ends it.
@@ -54,6 +56,9 @@ pub(crate) struct ProcessState {
     /// How it ended, if it did.
     pub crash: Option<Crash>,
 }
+
+/// The registers of runs that were under way when their process ended.
+pub(super) type Stopped = BTreeMap<RunnerId, Registers>;
 
 /// The run that ended a process.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +121,7 @@ impl Process {
             had_thread: false,
             error_handler: None,
             ending: None,
+            stopped: Stopped::new(),
         })
     }
 
@@ -127,6 +133,12 @@ impl Process {
     /// Nothing new begins in it: it has ended, or is about to.
     pub(super) fn ends(&self) -> bool {
         self.state.status != 0 || self.ending.is_some()
+    }
+
+    /// The run that has ended it, or is about to.
+    pub(super) fn ended_by(&self) -> Option<RunnerId> {
+        let ending = self.ending.map(|(_, crash)| crash);
+        ending.or(self.state.crash).map(|crash| crash.runner)
     }
 
     /// It has ended, for this reason.

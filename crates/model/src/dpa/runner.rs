@@ -82,6 +82,9 @@ pub(super) struct Runner {
     pub hart: Option<Box<Hart>>,
     /// Bytes of what its hart had translated when it came back last.
     pub translated: usize,
+    /// Where its hart stands that somebody has in a turn and does not let go on: it waits for the
+    /// device's answer, or a debugger has it.
+    pub stands: Option<Registers>,
     pub state: RunnerState,
     /// Another event has come since its run began.
     pub again: bool,
@@ -117,6 +120,7 @@ impl Runner {
             start,
             hart: None,
             translated: 0,
+            stands: None,
             state: RunnerState::Idle,
             again: false,
             resumes: false,
@@ -126,11 +130,21 @@ impl Runner {
         }
     }
 
+    /// The registers of a run that is under way and stands still: it waits for its turn, has
+    /// yielded, or somebody has its hart and does not let it go on.
+    pub(super) fn stopped(&self) -> Option<Registers> {
+        match self.state {
+            RunnerState::Running => self.hart.as_ref().map(|hart| hart.registers()).or(self.stands),
+            _ => self.hart.as_ref().filter(|_| self.resumes).map(|hart| hart.registers()),
+        }
+    }
+
     /// Sets everything up for a run in its process.
     pub(super) fn begin(&mut self, process: &Process) {
         let hart = self.hart.get_or_insert_with(|| hart(&process.space));
         self.began = hart.instructions();
         self.again = false;
+        self.stands = None;
         self.shown.runs += 1;
         if std::mem::take(&mut self.resumes) {
             return;

@@ -361,6 +361,8 @@ impl Dpa {
 
     /// A core file of a process, to be read.
     pub(crate) fn core_dump(&self, number: u32) -> Option<CoreDump> {
-        self.settled().processes.get(&number).map(CoreDump::new)
+        let state = self.settled();
+        let process = state.processes.get(&number)?;
+        Some(CoreDump::new(process, &state.stopped_in(number)))
     }
 }

@@ -9,7 +9,7 @@ use verbless_riscv::{Hart, Stopper};
 
 use super::context;
 use super::partitions::{Rights, Sharing};
-use super::process::{Crash, Process};
+use super::process::{Crash, Process, Stopped};
 use super::registers::{Ask, Outbox};
 use super::runner::{Runner, RunnerId, RunnerState};
 use super::system::End;
@@ -126,17 +126,34 @@ impl State {
     pub(super) fn take_turn(&mut self, at: usize) -> Option<Turn> {
         let id = self.ready.remove(at)?;
         let runner = must(self.runners.get_mut(&id), "a runner that waits for a turn", id)?;
-        Some(Turn::new(id, runner.serial, must(runner.hart.take(), "the hart of a run", id)?))
+        let hart = must(runner.hart.take(), "the hart of a run", id)?;
+        runner.stands = Some(hart.registers());
+        Some(Turn::new(id, runner.serial, hart))
     }
 
     /// A turn's hart goes on.
     pub(super) fn goes_out(&mut self, turn: &Turn) {
+        if let Some(runner) = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial) {
+            runner.stands = None;
+        }
         self.out.insert(turn.serial, Out { stopper: turn.hart.stopper(), stopping: false });
     }
 
     /// It has stopped; whether somebody waits for that.
     pub(super) fn comes_back(&mut self, turn: &Turn) -> bool {
-        self.out.remove(&turn.serial).is_some_and(|out| out.stopping)
+        let stopping = self.out.remove(&turn.serial).is_some_and(|out| out.stopping);
+        let runner = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial);
+        let Some(runner) = runner else { return stopping };
+        let registers = turn.hart.registers();
+        match self.processes.get_mut(&runner.process).filter(|process| process.ends()) {
+            // It executed when its process ended, or when the error handler of that began.
+            Some(process) if stopping && process.ended_by() != Some(turn.id) => {
+                process.stopped.insert(turn.id, registers);
+            }
+            Some(_) => {}
+            None => runner.stands = Some(registers),
+        }
+        stopping
     }
 
     /// Whether a hart goes on that is to stop.
@@ -373,6 +390,7 @@ impl State {
             self.runners.iter().filter(|(id, it)| it.process == process && **id != handler);
         for id in others.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.release(id);
+            self.keep_stopped(id);
             self.release_hart(id);
             if let Some(runner) = self.runners.get_mut(&id) {
                 if runner.state != RunnerState::Finished {
@@ -382,6 +400,31 @@ impl State {
                 let serial = runner.serial;
                 self.stop(serial);
             }
+        }
+    }
+
+    /// Keeps the registers of a run that stands still, for core dumps of its process; those of one
+    /// that executes follow when it has stopped.
+    fn keep_stopped(&mut self, id: RunnerId) {
+        let Some(runner) = self.runners.get_mut(&id) else { return };
+        let (stopped, process) = (runner.stopped(), runner.process);
+        runner.stands = None;
+        if let (Some(registers), Some(process)) = (stopped, self.processes.get_mut(&process)) {
+            process.stopped.insert(id, registers);
+        }
+    }
+
+    /// The runs of a process that have registers, beside the one that ended it: those that were
+    /// under way when it ended, or are and stand still.
+    pub(super) fn stopped_in(&self, number: u32) -> Stopped {
+        match self.processes.get(&number) {
+            Some(process) if process.state.status != 0 => process.stopped.clone(),
+            Some(process) => {
+                let runners = self.runners.iter().filter(|(_, it)| it.process == number);
+                let here = runners.filter_map(|(&id, it)| Some((id, it.stopped()?)));
+                process.stopped.iter().map(|(&id, &it)| (id, it)).chain(here).collect()
+            }
+            None => Stopped::new(),
         }
     }
 
@@ -417,6 +460,9 @@ impl State {
         let runners = self.runners.iter().filter(|(_, runner)| runner.process == number);
         for id in runners.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.release(id);
+            if id != crash.runner {
+                self.keep_stopped(id);
+            }
             self.release_hart(id);
             if let Some(runner) = self.runners.get_mut(&id) {
                 runner.state = RunnerState::Finished;

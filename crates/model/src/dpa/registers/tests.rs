@@ -31,6 +31,7 @@ fn process() -> Process {
         had_thread: false,
         error_handler: None,
         ending: None,
+        stopped: Default::default(),
     }
 }
 

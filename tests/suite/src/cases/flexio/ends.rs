@@ -2,12 +2,13 @@
 //! data, a core dump.
 
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use verbless_command::DpaStatus;
 use verbless_flexio::stream::{MsgStream, SyncMode};
-use verbless_flexio::{Error, Function, Handler, MsgStreamConfig, Process};
+use verbless_flexio::{Error, Function, Handler, MsgStreamConfig, Process, ProcessConfig};
 use verbless_prm::DpaFault;
 
 use super::super::dpa::rig::Core;
@@ -29,6 +30,7 @@ cases!(
     an_error_handler_that_fails_leaves_the_first_error,
     the_error_handler_is_set_before_the_first_event_handler,
     crash_data_and_a_core_dump_are_there_after_a_fatal_error,
+    crash_data_and_core_dumps_are_their_owner_s_and_do_not_follow_links,
     a_process_without_a_debugger_has_no_token_for_one,
 );
 
@@ -152,7 +154,7 @@ fn the_error_handler_runs_before_its_process_ends(lab: &Lab) -> Result<(), Stop>
 
 fn an_error_handler_that_fails_leaves_the_first_error(lab: &Lab) -> Result<(), Stop> {
     for handler in ["on_error_fails", "on_error_spins"] {
-        let config = verbless_flexio::ProcessConfig { watchdog: 1_000_000, ..<_>::default() };
+        let config = ProcessConfig { watchdog: 1_000_000, ..<_>::default() };
         let process = Rig::with(lab, &config)?.process;
         let said = messages(&process, &Handler::named(handler), || {
             fatal("the call", process.call(ends_with(), (200,)))
@@ -186,8 +188,9 @@ fn the_error_handler_is_set_before_the_first_event_handler(lab: &Lab) -> Result<
 struct Directory(PathBuf);
 
 impl Directory {
-    fn new() -> Result<Self, Stop> {
-        let path = std::env::temp_dir().join(format!("verbless-ends-{}", std::process::id()));
+    fn new(name: &str) -> Result<Self, Stop> {
+        let name = format!("verbless-ends-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path)?;
         Ok(Self(path))
     }
@@ -201,7 +204,7 @@ impl Drop for Directory {
 
 fn crash_data_and_a_core_dump_are_there_after_a_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
-    let directory = Directory::new()?;
+    let directory = Directory::new("data")?;
     let path = directory.0.join("ended");
     failed("crash data of a process that runs", process.crash_data(Some(&path)), "not ended")?;
     let buffer = process.alloc_from(&0x1122_3344_5566_7788_u64.to_le_bytes())?;
@@ -225,6 +228,32 @@ fn crash_data_and_a_core_dump_are_there_after_a_fatal_error(lab: &Lab) -> Result
     failed("a core dump into nothing", nowhere, "/dev/null/here")?;
     drop(buffer);
     Ok(process.destroy()?)
+}
+
+fn crash_data_and_core_dumps_are_their_owner_s_and_do_not_follow_links(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let directory = Directory::new("links")?;
+    fatal("the call", process.call(ends_with(), (200,)))?;
+    let (path, number) = (directory.0.join("ended"), process.object().id());
+    let precious = directory.0.join("precious");
+    type Save = fn(&Process, &Path) -> Result<PathBuf, Error>;
+    let kinds: [(&str, Save); 2] = [
+        ("crash", |process, path| process.crash_data(Some(path))),
+        ("core", |process, path| process.core_dump(Some(path))),
+    ];
+    for (kind, save) in kinds {
+        std::fs::write(&precious, "precious")?;
+        let name = path.with_extension(format!("{number}.{kind}"));
+        std::os::unix::fs::symlink(&precious, &name)?;
+        failed("to write where a link is", save(&process, &path), kind)?;
+        ensure_eq!(std::fs::read_to_string(&precious)?, "precious", "what the link leads to");
+        std::fs::remove_file(&name)?;
+        let mode = std::fs::metadata(save(&process, &path)?)?.permissions().mode();
+        ensure_eq!(mode & 0o777, 0o600, "the mode of the file with {kind}");
+    }
+    Ok(())
 }
 
 fn a_process_without_a_debugger_has_no_token_for_one(lab: &Lab) -> Result<(), Stop> {

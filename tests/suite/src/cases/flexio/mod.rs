@@ -19,12 +19,15 @@ use std::sync::Arc;
 use verbless_command::{DpaStatus, DpaThreadState, KeyAccess};
 use verbless_devx::UarKind;
 use verbless_flexio::memory::MEMORY_BLOCK;
+use verbless_flexio::stream::Output;
 use verbless_flexio::{
-    Buffer, Destination, Error, EventHandler, EventHandlerConfig, Function, Handler, Mkey,
-    MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig, QueueMemory, RpcAttr, Source, Status,
+    Buffer, Cq, CqConfig, CqElement, Destination, Error, EventHandler, EventHandlerConfig,
+    Function, Handler, Level, Mkey, MkeyConfig, MsgStream, MsgStreamConfig, Outbox, OutboxConfig,
+    Process, ProcessConfig, Qp, QpConfig, QueueMemory, Rmp, RmpConfig, RpcAttr, Source, Status,
     Uar, Window,
 };
 use verbless_prm::DpaFault;
+use verbless_queue::ConnectOptions;
 
 use self::rig::{Rig, add, ends_with};
 use crate::case::cases;
@@ -326,7 +329,8 @@ fn an_event_handler_finds_its_number_storage_and_name(lab: &Lab) -> Result<(), S
         ..EventHandlerConfig::new(Handler::named("drain"))
     };
     let second = EventHandler::create(&rig.process, &config)?;
-    ensure_eq!((first.id(), second.id()), (0, 1), "numbers in the process");
+    // 0 is the number of a thread that has none.
+    ensure_eq!((first.id(), second.id()), (1, 2), "numbers in the process");
     ensure!(first.activation_id() != second.activation_id(), "two threads of one number");
     ensure_eq!(second.name(), "worker", "the name");
     failed("its storage", storage.free(), "in use")?;
@@ -394,19 +398,53 @@ fn after_a_fatal_error_everything_that_needs_the_process_says_so(lab: &Lab) -> R
     let buffer = process.alloc_from(&[1; 100])?;
     let handler = rig.handler("drain")?;
     let (outbox, window) = (rig.outbox()?, Window::create(process, process.pd())?);
+    let (other, uar, region) = (lab.device()?, process.uar(), rig.region(MEMORY_BLOCK as usize)?);
+    let polled = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    let cq = Cq::create(process, &polled)?;
+    let mut qp = Qp::create(process, &QpConfig::rc(&cq, &cq, 4))?;
+    let options = ConnectOptions::default();
+    let itself = qp.address(&options)?;
+    let stream =
+        MsgStream::create(process, &MsgStreamConfig::new("shown"), Output::lines(std::io::sink()))?;
     ensure!(process.status()?.status.runs(), "the process has ended too early");
     fatal("the call that ends it", process.call(ends_with(), (200,)))?;
     fatal("a call", process.call(add(), (1, 2)))?;
     fatal("an allocation", process.alloc(1))?;
+    fatal("an aligned one", process.alloc_aligned(1, 4096))?;
+    fatal("a recoverable one", process.alloc_recoverable(MEMORY_BLOCK, &region))?;
+    fatal("one with bytes", process.alloc_from(&[1]))?;
     fatal("a copy", buffer.write_at(0, &[2]))?;
+    let (from, to) = (Source::Dpa(buffer.address()), Destination::Dpa(buffer.address() + 64));
+    fatal("a copy in the heap", process.memcpy(from, to, 8))?;
+    let mut bytes = [0; 8];
+    let (from, to) = (Source::Dpa(buffer.address()), Destination::Host(&mut bytes));
+    fatal("a copy to the host", process.memcpy(from, to, 8))?;
+    let (from, to) = (Source::Host(&[1; 8]), Destination::Dpa(buffer.address()));
+    fatal("a copy to the heap", process.memcpy(from, to, 8))?;
+    let (from, to) = (Source::Host(&[1; 8]), Destination::Host(&mut bytes));
+    fatal("a copy on the host", process.memcpy(from, to, 8))?;
     fatal("a copy back", buffer.read_at(0, &mut [0]))?;
     fatal("a fill", buffer.fill(0))?;
     fatal("an event handler", rig.handler("drain"))?;
     fatal("a run", handler.run(0))?;
+    fatal("an outbox", Outbox::create(process, &OutboxConfig::default()))?;
+    fatal("a window", Window::create(process, process.pd()))?;
+    fatal("a UAR", Uar::create(process))?;
+    fatal("an extended UAR", uar.extend(&other))?;
+    fatal("a CQ", Cq::create(process, &polled))?;
+    fatal("a pool", Rmp::create(process, &RmpConfig::new(3)))?;
+    fatal("a queue pair", Qp::create(process, &QpConfig::rc(&cq, &cq, 4)))?;
+    fatal("a connection", qp.connect(&itself, &options))?;
+    fatal("a level", stream.set_level(Level::Debug))?;
     fatal("a key", Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL)))?;
     let info = process.status()?;
     ensure_eq!(info.status, DpaStatus(200), "the status");
     ensure!(info.crash.is_some_and(|crash| crash.in_call), "no word of the call that ended it");
+    stream.flush()?;
+    stream.destroy()?;
+    qp.destroy()?;
+    cq.destroy()?;
+    drop(uar);
     handler.destroy()?;
     outbox.destroy()?;
     window.destroy()?;

@@ -49,7 +49,7 @@ fn an_event_handler_begins_with_the_outbox_and_the_windows_that_it_is_given(
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let plain = || EventHandlerConfig::new(Handler::named("begins_with"));
-    ensure_eq!(told(&rig, plain())?, [0, 0, NONE, NONE, NONE, 0], "a handler of nothing");
+    ensure_eq!(told(&rig, plain())?, [1, 0, NONE, NONE, NONE, 0], "a handler of nothing");
 
     let (_first, outbox) = (rig.outbox()?, rig.outbox()?);
     let windows = [Window::create(process, process.pd())?, Window::create(process, process.pd())?];
@@ -63,11 +63,11 @@ fn an_event_handler_begins_with_the_outbox_and_the_windows_that_it_is_given(
         ..plain()
     };
     let [first, second] = windows.each_ref().map(|window| u64::from(window.id()));
-    let expected = [1, storage.address(), outbox.id().into(), second, first, 1];
+    let expected = [2, storage.address(), outbox.id().into(), second, first, 1];
     ensure_eq!(told(&rig, config)?, expected, "a handler of everything");
 
     let config = EventHandlerConfig { windows: [None, Some(windows[1].clone())], ..plain() };
-    ensure_eq!(told(&rig, config)?, [2, 0, NONE, NONE, second, 0], "a second window alone");
+    ensure_eq!(told(&rig, config)?, [3, 0, NONE, NONE, second, 0], "a second window alone");
     Ok(())
 }
 

@@ -3,12 +3,15 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use verbless_command::{DpaCallState, DpaEntry, DpaStatus};
+use verbless_command::{Affinity, DpaCallState, DpaEntry, DpaStatus, DpaThreadState};
 use verbless_flexio::stream::report::MsgBinReport;
 use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport, old};
-use verbless_flexio::{Error, Function, MsgStreamConfig, Process, RpcAttr};
+use verbless_flexio::{
+    Error, EventHandler, EventHandlerConfig, Function, Handler, MsgStreamConfig, Process,
+    ProcessConfig, RpcAttr, Status,
+};
 use verbless_flexio_dev::stream::control::{self, Setup};
 use verbless_flexio_dev::stream::entry::{LOG_TEXT_ENTRY_BYTES, TEXT_ENTRY_BYTES};
 use verbless_flexio_dev::stream::table::{FAILED, first_argument, operation};
@@ -27,6 +30,8 @@ cases!(
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     messages_of_any_length_arrive_in_order_by_each_transport,
     messages_come_at_once_in_the_mode_batch,
+    a_large_buffer_holds_all_that_is_written_before_a_flush,
+    a_stream_whose_calls_find_no_unit_times_out,
     messages_of_several_threads_arrive_whole_by_each_transport,
     messages_wait_for_a_flush_in_the_mode_async,
     a_stream_without_a_thread_is_polled,
@@ -126,6 +131,85 @@ fn messages_of_any_length_arrive_in_order_by_each_transport(lab: &Lab) -> Result
         ensure_eq!(process.heap_info(), before, "the heap after the stream by {transport:?}");
     }
     Ok(())
+}
+
+fn a_large_buffer_holds_all_that_is_written_before_a_flush(lab: &Lab) -> Result<(), Stop> {
+    const BUFFER: u32 = 2 << 20;
+    // Each takes 256 bytes: more than a megabyte.
+    const MESSAGES: u64 = 4200;
+    let config =
+        ProcessConfig { heap: 8 << 20, timeout: Duration::from_secs(60), ..<_>::default() };
+    let Rig { process } = Rig::with(lab, &config)?;
+    let before = process.heap_info();
+    let (stream, seen) = stream(&process, |config| {
+        (config.buffer, config.sync_mode) = (BUFFER, SyncMode::Async);
+    })?;
+    let written = process.call(says_to(), (stream.id(), MESSAGES, 0))?;
+    ensure_eq!(written, MESSAGES, "messages written");
+    stream.flush()?;
+    ensure!(seen.texts() == said(MESSAGES, 0), "messages that came");
+    ensure_eq!(stream.lost()?, Lost::default(), "lost");
+    stream.destroy()?;
+    ensure_eq!(process.heap_info(), before, "the heap after the stream");
+    Ok(())
+}
+
+/// A unit that a polling thread of the process has until it is destroyed.
+fn taken_unit(rig: &Rig, unit: u16) -> Result<EventHandler, Stop> {
+    let config = EventHandlerConfig {
+        polling: true,
+        affinity: Affinity::Strict(unit),
+        ..EventHandlerConfig::new(Handler::named("polls"))
+    };
+    let polls = EventHandler::create(&rig.process, &config)?;
+    polls.run(0)?;
+    rig.activate(&polls)?;
+    let running = || polls.query().ok().filter(|it| it.state == DpaThreadState::RUNNING);
+    until("the polling run", running)?;
+    Ok(polls)
+}
+
+fn a_stream_whose_calls_find_no_unit_times_out(lab: &Lab) -> Result<(), Stop> {
+    const UNIT: u16 = 5;
+    let timeout = Duration::from_millis(100);
+    let rig = Rig::with(lab, &ProcessConfig { timeout, ..ProcessConfig::default() })?;
+    let process = &rig.process;
+    let there = |config: &mut MsgStreamConfig| config.affinity = Affinity::Strict(UNIT);
+    let timed_out = |what: &str, outcome: Result<(), Error>, begun: Instant| match outcome {
+        Err(error @ Error::Timeout(after)) => {
+            ensure_eq!((error.status(), after), (Status::Timeout, timeout), "the error of {what}");
+            ensure!(begun.elapsed() >= timeout, "{what} gave up after {:?}", begun.elapsed());
+            Ok(())
+        }
+        other => Err(Stop::fail(format!("{what} without a unit: {other:?}"))),
+    };
+    let (shown, seen) = stream(process, there)?;
+    let before = process.heap_info();
+    let polls = taken_unit(&rig, UNIT)?;
+    let taken = process.heap_info();
+    let begun = Instant::now();
+    let mut config = MsgStreamConfig::new("late");
+    there(&mut config);
+    let made = MsgStream::create(process, &config, Seen::default().output());
+    timed_out("a new stream", made.map(drop), begun)?;
+    ensure_eq!(process.heap_info(), taken, "the heap after a stream that was not made");
+    let begun = Instant::now();
+    timed_out("a level", shown.set_level(Level::Debug), begun)?;
+    let begun = Instant::now();
+    timed_out("a flush", shown.flush(), begun)?;
+    // The process goes on, and once the unit is free the streams do.
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "a call on another unit");
+    ensure_eq!(process.call(says_to(), (shown.id(), 3, 0))?, 3, "messages written");
+    polls.destroy()?;
+    shown.set_level(Level::Debug)?;
+    shown.flush()?;
+    ensure_eq!(seen.texts(), said(3, 0), "messages");
+    let (late, _) = stream(process, there)?;
+    ensure_eq!(late.id(), shown.id() + 1, "the number of a stream that was not made is free");
+    late.destroy()?;
+    ensure_eq!(process.heap_info(), before, "the heap at the end");
+    shown.destroy()?;
+    Ok(rig.process.destroy()?)
 }
 
 fn messages_come_at_once_in_the_mode_batch(lab: &Lab) -> Result<(), Stop> {

@@ -35,6 +35,7 @@ cases!(
     a_process_has_one_tracer_at_a_time,
     a_tracer_is_within_its_limits,
     memory_of_the_user_is_aligned_and_needs_a_callback,
+    a_callback_beside_a_file_is_refused,
     a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does,
     a_fatal_error_leaves_the_reports_that_were_written,
     a_tracer_is_destroyed_while_threads_trace,
@@ -409,7 +410,38 @@ fn memory_of_the_user_is_aligned_and_needs_a_callback(lab: &Lab) -> Result<(), S
     failed("memory without a callback", setup.create(), "needs a callback")?;
     let mut setup = Tracer::init(&process)?;
     take(setup.set_transport_type(TracerTransport::Umem));
-    failed("no memory", setup.create(), "needs user memory")
+    failed("no memory", setup.create(), "needs user memory")?;
+    // The limits of the host's and the device's memory are not the user's.
+    let mut setup = Tracer::init(&process)?;
+    take(setup.set_transport_type(TracerTransport::Umem).set_umem(&memory, 0, 8 << 10)?);
+    let much = "64 reports, the default, is more than 32, a quarter of the 8192 bytes of the user";
+    failed("the default batch", setup.create(), much)?;
+    let mut setup = Tracer::init(&process)?;
+    setup.set_transport_type(TracerTransport::Umem).set_umem(&memory, 0, 8 << 10)?;
+    take(setup.set_host_mem_limit(1 << 10)?.set_batch_depth(32)?);
+    setup.create()?.destroy()?;
+    let mut setup = Tracer::init(&process)?;
+    setup.set_transport_type(TracerTransport::Umem).set_umem(&memory, 64, 256)?;
+    take(setup.set_batch_depth(1)?);
+    setup.create()?.destroy()?;
+    let least = Tracer::init(&process)?.set_umem(&memory, 0, 128).map(drop);
+    failed("memory for two reports", least, "256 or more")
+}
+
+fn a_callback_beside_a_file_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = rig(lab)?;
+    for mode in [OutputMode::Csv, OutputMode::Bin] {
+        let mut setup = Tracer::init(&process)?;
+        take(&mut setup);
+        setup.set_output_mode(mode);
+        failed("a callback that nobody calls", setup.create(), "has a callback")?;
+    }
+    // The other way round, the callback decides.
+    let mut setup = Tracer::init(&process)?;
+    take(setup.set_output_mode(OutputMode::Csv));
+    let tracer = setup.create()?;
+    ensure_eq!(tracer.file(), None, "the file beside a callback");
+    Ok(tracer.destroy()?)
 }
 
 fn a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does(lab: &Lab) -> Result<(), Stop> {

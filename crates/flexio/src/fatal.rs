@@ -172,8 +172,9 @@ impl Process {
     }
 
     /// Writes a core dump of the process, for gdb and readelf (`flexio_coredump_create`): an ELF
-    /// file of its memory, without windows, and the registers of the run that ended it. It is
-    /// named as that of [`crash_data`](Self::crash_data), with `core` for `crash`. Returns where.
+    /// file of its memory, without windows, and the registers of the run that ended it and of the
+    /// others that were under way then, which debuggers show as threads. It is named as that of
+    /// [`crash_data`](Self::crash_data), with `core` for `crash`. Returns where.
     ///
     /// # Errors
     /// There is no memory for it; the file cannot be written.

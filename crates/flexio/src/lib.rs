@@ -85,22 +85,23 @@
 //!   process.
 //! - [`MsgStream::set_level`]: the old level, or the new one. [`Tracer::start`]: a tracer that does
 //!   not run, though the program may trace.
-//! - [`MsgStream::flush`], [`MsgStream::poll`], [`Tracer::poll`]: what has not come is there for the
-//!   next one.
+//! - [`MsgStream::flush`], [`MsgStream::poll`], [`Tracer::poll`]: what has not come is there for
+//!   the next one.
 //! - [`Tracer::stop`]: a stopped tracer, though the program may trace. What has not come comes
 //!   after the next start.
 //! - `destroy` of both: nothing but memory, as for `create`.
 //!
 //! Some waits end without `FLEXIO_STATUS_TIMEOUT`:
 //! - A flush waits for entries that were sent by RC or a window until none has come for
-//!   [`ProcessConfig::timeout`], and by UC or UD for 20 ms. It is `Ok` then, and they count as lost.
+//!   [`ProcessConfig::timeout`], and by UC or UD for 20 ms. It is `Ok` then, and they count as
+//!   lost.
 //! - A flush of a message stream waits a second for a run that does not write what it has claimed.
 //!   Then it makes the stream anew ([`MsgStream::flush`]).
 //! - A lossless trace waits a second for room in the ring when it begins and ends, and goes on.
 //! - The end of a stream or tracer waits a second for threads that still write to it. Then it is
 //!   [`Error::Failed`], and its memory stays in use, and with it the process.
-//! - [`Tracer::stop`] waits [`ProcessConfig::timeout`] for a callback that takes nothing. Then it is
-//!   [`Error::Failed`], and the reports are lost.
+//! - [`Tracer::stop`] waits [`ProcessConfig::timeout`] for a callback that takes nothing. Then it
+//!   is [`Error::Failed`], and the reports are lost.
 //!
 //! Nothing else waits for the DPA.
 //!

@@ -22,8 +22,8 @@
 //! Where new things go:
 //! - an operation of send queues: an entry of the table in `engine/operation.rs`; a segment of a
 //!   new kind is a `Part` there, and is read in `engine/work.rs`. If what it does is new: an
-//!   `Action` (`hca/qp_type.rs`: the enum and its bit), its name in `carries` of the QP types that have it
-//!   (`engine/transport`), and what it means where actions are matched, in
+//!   `Action` (`hca/qp_type.rs`: the enum and its bit), its name in `carries` of the QP types
+//!   that have it (`engine/transport`), and what it means where actions are matched, in
 //!   `engine/{requester,responder}.rs` for messages carried whole and in
 //!   `engine/packets/{requester,requests}.rs` for packets. If its packets have opcodes of their
 //!   own: a `Message` and entries of the table in `wire/opcode.rs`, and in the modules of

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::answer::{Answer, Answerer};
 use super::filter::DESCRIPTORS;
-use super::open::Open;
+use super::open::{Open, Served};
 use super::process;
 use super::sys::{self, Notification};
 
@@ -61,10 +61,12 @@ impl Answerer {
             return Answer::Kernel;
         }
         let Some(open) = self.opened(call, descriptor) else { return Answer::Kernel };
+        // Linux's fwctl maps nothing.
+        let Served::Verbs(file) = &open.file else { return Errno::ENODEV.into() };
         if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
             return Errno::EINVAL.into();
         }
-        match open.file.map(offset, length, protection as i32) {
+        match file.map(offset, length, protection as i32) {
             Ok(()) => Answer::Kernel,
             Err(errno) => errno.into(),
         }

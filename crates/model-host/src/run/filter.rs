@@ -14,8 +14,9 @@ pub(super) const DESCRIPTORS: [Range<u32>; 2] = [960..1024, 48..64];
 
 /// NETLINK_RDMA: the other way to learn of devices. The real one would show the real ones.
 const NETLINK_RDMA: u32 = 20;
-/// The type of the ioctls of RDMA devices.
+/// The types of the ioctls of RDMA devices and of fwctl.
 const RDMA_MAGIC: u32 = 0x1b;
+const FWCTL_MAGIC: u32 = 0x9a;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
@@ -149,7 +150,8 @@ pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
         vec![
             statement(LOAD, argument(1)),
             statement(AND, 0xff00),
-            unless(JUMP_EQUAL, RDMA_MAGIC << 8, 1),
+            libc::sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: RDMA_MAGIC << 8 },
+            unless(JUMP_EQUAL, FWCTL_MAGIC << 8, 1),
             statement(RETURN, NOTIFY),
             statement(RETURN, ALLOW),
         ],
@@ -250,7 +252,9 @@ mod tests {
     #[test]
     fn an_ioctl_stops_by_its_magic_whatever_its_descriptor() {
         assert_eq!(here(libc::SYS_ioctl, [3, 0xc018_1b01, 0, 0, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_ioctl, [3, 0x9a01, 0, 0, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_ioctl, [3, 0x5401, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(here(libc::SYS_ioctl, [3, 0x9b01, 0, 0, 0, 0]), ALLOW);
     }
 
     #[test]

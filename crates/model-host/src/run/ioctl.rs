@@ -6,9 +6,13 @@ use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
+use super::open::{Open, Served};
 use super::sys::Notification;
 use super::{process, trace};
-use verbless_model_kernel::remote::{Client, HEADER_WORDS, describe, ioctl_length, log_refusal};
+use verbless_model_kernel::remote::{
+    Client, ControlFile, Described, DeviceFile, HEADER_WORDS, control_request, describe,
+    ioctl_length, log_refusal,
+};
 
 /// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
 const VERBS: u32 = 0xc018_1b01;
@@ -20,20 +24,49 @@ impl Answerer {
             .ok()
             .and_then(|id| self.shared.opens().get(id));
         let Some(open) = open else { return Answer::Kernel };
-        if request as u32 != VERBS {
-            return Errno::ENOTTY.into();
+        let result = match &open.file {
+            Served::Verbs(_) if request as u32 != VERBS => Err(Errno::ENOTTY),
+            Served::Verbs(file) => self.verbs(call, argument, &open, file),
+            Served::Control(file) => self.control(call, request as u32, argument, &open, file),
+        };
+        Answer::Ours(result.map(|()| 0))
+    }
+
+    fn control(
+        &self,
+        call: &Notification,
+        request: u32,
+        argument: u64,
+        open: &Open,
+        file: &ControlFile,
+    ) -> Result<(), Errno> {
+        let caller = self.caller(call)?;
+        let result = file.ioctl(&caller, request, argument);
+        if self.shared.printing {
+            let words = Described { name: control_request(request), ..Described::default() };
+            eprintln!("{}", trace::ioctl(call.tid, &open.node.name(), &words, &result));
         }
-        let result = self.caller(call).and_then(|caller| {
+        result
+    }
+
+    fn verbs(
+        &self,
+        call: &Notification,
+        argument: u64,
+        open: &Open,
+        file: &DeviceFile,
+    ) -> Result<(), Errno> {
+        self.caller(call).and_then(|caller| {
             let mut words = read_request(&caller, thread(call), argument)?;
             if !self.gate.is_waiting(call.id) {
                 return Err(Errno::EINTR);
             }
             let before = words.clone();
             let client: Arc<dyn Client> = Arc::new(caller);
-            let result = open.file.ioctl(&client, &mut words);
+            let result = file.ioctl(&client, &mut words);
             if self.shared.printing {
                 let words = describe(&before, &words, &*client);
-                eprintln!("{}", trace::ioctl(call.tid, open.number, &words, &result));
+                eprintln!("{}", trace::ioctl(call.tid, &open.node.name(), &words, &result));
             }
             for (index, (old, new)) in before.iter().zip(&words).enumerate() {
                 if old != new {
@@ -42,8 +75,7 @@ impl Answerer {
                 }
             }
             result
-        });
-        Answer::Ours(result.map(|()| 0))
+        })
     }
 }
 

@@ -8,8 +8,9 @@
 //!   program (threads, children)                 verbless-model
 //!   ---------------------------                 --------------------------------------------------
 //!   open /dev/infiniband/uverbs0  --notify-->   paths: a memfd of its own for each open (ADDFD)
+//!   open /dev/fwctl/fwctl0        --notify-->     the same
 //!   open, stat, readlink /sys/..  --notify-->     tree: the same path below a private directory
-//!   ioctl, magic 0x1b             --notify-->   ioctl: the modelled kernel -> hca: commands
+//!   ioctl, magic 0x1b or 0x9a     --notify-->   ioctl: the modelled kernel -> hca: commands
 //!   socket(NETLINK_RDMA), sendmsg --notify-->   netlink: a UNIX socket, on which nldev answers
 //!   mmap of the memfd             -- native:    the device's UAR pages, which the engine polls
 //!   loads, stores, all the rest   -- native
@@ -58,6 +59,7 @@ mod ioctl;
 mod join;
 mod netlink;
 mod nldev;
+mod node;
 mod open;
 mod paths;
 mod preflight;

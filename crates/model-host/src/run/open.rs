@@ -12,14 +12,21 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 
+use super::node::Node;
 use verbless_model_kernel::InProcess;
-use verbless_model_kernel::remote::{Client, DeviceFile, FileId, MMAP_SPAN, identify};
+use verbless_model_kernel::remote::{Client, ControlFile, DeviceFile, FileId, MMAP_SPAN, identify};
+
+/// What answers the ioctls of a descriptor.
+pub(super) enum Served {
+    Verbs(Box<DeviceFile>),
+    Control(ControlFile),
+}
 
 /// One open of a device.
 pub(super) struct Open {
-    pub file: DeviceFile,
-    /// The number by which programs know the device.
-    pub number: usize,
+    pub file: Served,
+    /// By which programs know it.
+    pub node: Node,
     watch: WatchDescriptor,
 }
 
@@ -42,17 +49,21 @@ impl Opens {
         Ok(Self { by_file: HashMap::new(), by_watch: HashMap::new(), inotify })
     }
 
-    /// Opens a device for a client, which knows it by `number`. The descriptor is for the client
+    /// Opens a device for a client, which knows it by `node`. The descriptor is for the client
     /// alone: when the last of its duplicates is closed, [`Opens::closed`] tells.
     pub(super) fn open(
         &mut self,
         backend: &InProcess,
         device: usize,
-        number: usize,
+        node: Node,
         client: Arc<dyn Client>,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memory = memfd_create(c"verbless-uverbs", flags)?;
+        let name = match node {
+            Node::Verbs(_) => c"verbless-uverbs",
+            Node::Control(_) => c"verbless-fwctl",
+        };
+        let memory = memfd_create(name, flags)?;
         nix::unistd::ftruncate(&memory, MMAP_SPAN as i64)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
@@ -68,11 +79,15 @@ impl Opens {
         // as Linux answers them, without a trap of every read.
         lseek(&given, i64::MAX, Whence::SeekSet)?;
         let watch = self.inotify.add_watch(path.as_str(), AddWatchFlags::IN_CLOSE)?;
-        let file = DeviceFile::open(backend, device, client, Arc::new(memory));
+        let file = match node {
+            Node::Verbs(_) => DeviceFile::open(backend, device, client, Arc::new(memory))
+                .map(|file| Served::Verbs(Box::new(file))),
+            Node::Control(_) => ControlFile::open(backend, device).map(Served::Control),
+        };
         let file = file.inspect_err(|_| {
             let _ = self.inotify.rm_watch(watch);
         })?;
-        self.by_file.insert(id, Arc::new(Open { file, number, watch }));
+        self.by_file.insert(id, Arc::new(Open { file, node, watch }));
         self.by_watch.insert(watch, id);
         Ok((id, given))
     }
@@ -129,7 +144,8 @@ mod tests {
         let process = processes.of_thread(own).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
         let mut opens = Opens::new().expect("inotify");
-        let (id, file) = opens.open(&InProcess::of(&model), 0, 0, client).expect("it opens");
+        let (id, file) =
+            opens.open(&InProcess::of(&model), 0, Node::Verbs(0), client).expect("it opens");
         assert_ne!(model.counts(0).eqs, 0, "the modelled kernel is there");
         let copy = file.try_clone().expect("a duplicate");
         drop(file);

@@ -12,9 +12,10 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
+use super::node::{self, Node};
 use super::process::{self, Caller};
 use super::sys::{self, Notification, Stat};
-use super::sysfs::{FIRST_MINOR, MAJOR};
+use super::sysfs;
 use super::tree;
 use verbless_model_kernel::remote::PAGE;
 
@@ -70,8 +71,8 @@ impl Answerer {
         }
         let Some(named) = Named::new(whole) else { return Answer::Kernel };
         let new = flags.contains(OFlag::O_CREAT | OFlag::O_EXCL);
-        let number = tree::device(&named.bytes);
-        let device = number.and_then(|number| Some((number, self.view.device(number)?)));
+        let node = node::of_path(&named.bytes);
+        let device = node.and_then(|node| Some((node, self.view.of_node(node)?)));
         if let Some(device) = device.filter(|_| !flags.contains(OFlag::O_DIRECTORY) && !new) {
             return self.open_device(call, device, flags).unwrap_or_else(Answer::from);
         }
@@ -110,14 +111,14 @@ impl Answerer {
     fn open_device(
         &self,
         call: &Notification,
-        (number, device): (usize, usize),
+        (node, device): (Node, usize),
         flags: OFlag,
     ) -> Result<Answer, Errno> {
         let caller = self.caller(call)?;
         let owner = Caller { call: None, ..caller };
         // Until the descriptor is there, so that no other open takes its number.
         let mut opens = self.shared.opens();
-        let (id, file) = opens.open(&self.shared.backend, device, number, Arc::new(owner))?;
+        let (id, file) = opens.open(&self.shared.backend, device, node, Arc::new(owner))?;
         let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
         let numbers = self.numbers(call, 0).map(Some);
         let mut given = Answer::from(Errno::EMFILE);
@@ -154,8 +155,8 @@ impl Answerer {
             && let Ok(id) = process::identify(call.tid, directory as i32)
             && let Some(open) = self.shared.opens().get(id)
         {
-            let node = format!("/dev/infiniband/uverbs{}", open.number);
-            return self.stat_file(call, node.as_bytes(), OFlag::empty(), how);
+            let path = open.node.path();
+            return self.stat_file(call, path.as_bytes(), OFlag::empty(), how);
         }
         if path == 0 {
             return Answer::Kernel;
@@ -185,7 +186,7 @@ impl Answerer {
             Ok(file) => file,
             Err(errno) => return errno.into(),
         };
-        let node = tree::device(path).map(|device| (MAJOR, FIRST_MINOR + device as u32));
+        let node = node::of_path(path).map(sysfs::numbers);
         let (address, bytes) = match how.of(&file, node) {
             Ok(stat) => stat,
             Err(errno) => return errno.into(),
@@ -210,7 +211,7 @@ impl Answerer {
         }
         let result = self.view.tree.open(&named.bytes, OFlag::O_PATH).and_then(|file| {
             let directory = sys::is_directory(&file)?;
-            let device = tree::device(&named.bytes).is_some();
+            let device = node::of_path(&named.bytes).is_some();
             let refused =
                 (mode & libc::W_OK != 0 && !device) || (mode & libc::X_OK != 0 && !directory);
             if refused { Err(Errno::EACCES) } else { Ok(0) }
@@ -306,7 +307,7 @@ impl Answerer {
 /// Says what a program looks for in vain: the other sorts of devices that RDMA has.
 fn tell_of_other_devices(thread: u32, path: &[u8]) {
     let Some(name) =
-        tree::clean(path).and_then(|it| it.strip_prefix(b"/dev/infiniband/").map(<[u8]>::to_vec))
+        node::clean(path).and_then(|it| it.strip_prefix(b"/dev/infiniband/").map(<[u8]>::to_vec))
     else {
         return;
     };

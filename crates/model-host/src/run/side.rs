@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::error::RunError;
+use super::node::Node;
 use super::preflight;
 use super::sysfs::{self, Shown};
 use super::tree::Tree;
@@ -20,6 +21,8 @@ pub(super) struct View {
     pub tree: Tree,
     /// The model's number of each device that is shown.
     devices: Vec<usize>,
+    /// The same of each that has a control file.
+    controls: Vec<usize>,
     /// The devices as other ways than the tree tell of them.
     pub shown: Vec<Shown>,
 }
@@ -33,12 +36,18 @@ impl View {
         }
         let shown = sysfs::shown(&backend);
         let tree = Tree::new(&shown)?;
-        Ok(Self { tree, devices, shown })
+        let with_control = devices.iter().zip(&shown).filter(|(_, it)| it.control.is_some());
+        let controls = with_control.map(|(&device, _)| device).collect();
+        Ok(Self { tree, devices, controls, shown })
     }
 
-    /// The model's number of the device that programs know by this one.
-    pub(super) fn device(&self, number: usize) -> Option<usize> {
-        self.devices.get(number).copied()
+    /// The model's number of the device that a node is of.
+    pub(super) fn of_node(&self, node: Node) -> Option<usize> {
+        match node {
+            Node::Verbs(number) => self.devices.get(number),
+            Node::Control(number) => self.controls.get(number),
+        }
+        .copied()
     }
 }
 
@@ -108,12 +117,15 @@ mod tests {
             let view = View::new(&model, side).expect("there are devices");
             let nodes = (0..).map_while(|number| {
                 let path = format!("/sys/class/infiniband_verbs/uverbs{number}/ibdev");
-                view.tree.open(path.as_bytes(), OFlag::O_PATH).ok().and(view.device(number))
+                view.tree
+                    .open(path.as_bytes(), OFlag::O_PATH)
+                    .ok()
+                    .and(view.of_node(Node::Verbs(number)))
             });
             let nodes: Vec<_> = nodes.collect();
             let next = format!("/dev/infiniband/uverbs{}", nodes.len());
             assert_eq!(view.tree.open(next.as_bytes(), OFlag::O_PATH).err(), Some(Errno::ENOENT));
-            assert_eq!(view.device(nodes.len()), None);
+            assert_eq!(view.of_node(Node::Verbs(nodes.len())), None);
             nodes
         };
         assert_eq!(numbers(Side::Host), [0, 2, 3]);

@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 
 use super::answer::{Answer, Answerer, thread};
 use super::sys::Notification;
-use super::{process, tree};
+use super::{node, process, tree};
 
 impl Answerer {
     /// The directory that a path of a call's leads to, if the kernel would not find it: it is in
@@ -26,7 +26,7 @@ impl Answerer {
             return self.view.tree.open(&whole, flags).map(|fd| Some(fd.into()));
         }
         let within = self.stands_within(call).is_some();
-        let Some(clean) = tree::clean(&whole).filter(|_| within) else { return Ok(None) };
+        let Some(clean) = node::clean(&whole).filter(|_| within) else { return Ok(None) };
         let root = PathBuf::from(format!("/proc/{}/root/", call.tid));
         let beside = root.join(std::ffi::OsStr::from_bytes(&clean[1..]));
         File::options()

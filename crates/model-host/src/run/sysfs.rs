@@ -15,13 +15,17 @@ use verbless_devx::{Backend, DeviceInfo, FunctionKind, RepresentorInfo};
 use verbless_model::device::Device;
 use verbless_model::{FunctionPlace, Link, Role};
 use verbless_model_kernel::InProcess;
-use verbless_model_kernel::remote::{PortState, device_flags};
+use verbless_model_kernel::remote::{ControlFile, PortState, device_flags};
+
+use super::node::Node;
 
 /// Where the modelled PCI functions are plugged: a domain that no machine has.
 const PCI_DOMAIN: &str = "fb0b";
 /// Major and first minor number of uverbs devices.
 pub(super) const MAJOR: u32 = 231;
 pub(super) const FIRST_MINOR: u32 = 192;
+/// Major of fwctl devices, which Linux chooses when it starts.
+const CONTROL_MAJOR: u32 = 240;
 /// BARs, the ROM and the windows of a bridge, in `resource`.
 const RESOURCES: usize = 13;
 /// `ib_uverbs_gid_type` of RoCE v2.
@@ -80,6 +84,8 @@ pub(super) struct Shown {
     pub ports: Vec<PortState>,
     /// Where its files are.
     paths: DevicePaths,
+    /// The number of its control file (`fwctlN`), if it has one.
+    pub control: Option<usize>,
     /// What represents other functions on its switch.
     representors: Vec<RepresentorInfo>,
     /// Entries of each port's GID table, and of its P_Key table.
@@ -140,6 +146,7 @@ impl DevicePaths {
 /// The devices that a backend shows.
 pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
     let infos = backend.enumerate().unwrap_or_default();
+    let mut controls = 0..;
     let shown = |(number, (info, device)): (usize, (DeviceInfo, &Device))| {
         let ports = (1..).map_while(|number| backend.port(device.number(), number)).collect();
         let caps = device.capabilities();
@@ -157,7 +164,8 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
         let (flags, gids) = (device_flags(&caps), device.gid_table_length());
         let paths = DevicePaths::new(number, device.on_card());
         let representors = backend.represented(device.number());
-        Shown { info, flags, ports, paths, representors, gids, pkeys, counters }
+        let control = ControlFile::is_offered(device).then(|| controls.next()).flatten();
+        Shown { info, flags, ports, paths, control, representors, gids, pkeys, counters }
     };
     infos.into_iter().zip(backend.shown()).enumerate().map(shown).collect()
 }
@@ -189,9 +197,11 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
     let to = Writer(root);
     for place in [
         "sys/class/infiniband",
+        "sys/class/fwctl",
         "sys/bus/pci/devices",
         "sys/bus/pci/drivers/mlx5_core",
         "dev/infiniband",
+        "dev/fwctl",
     ] {
         to.directory(place)?;
     }
@@ -203,6 +213,7 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
         }
         rdma_device(&to, device)?;
         verbs_device(&to, FIRST_MINOR + number as u32, device)?;
+        control_device(&to, device)?;
         representors(&to, device)?;
     }
     virtual_functions(&to, devices)
@@ -398,6 +409,33 @@ fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
         &format!("../../devices/{}/infiniband_verbs/{node}", paths.device()),
     )?;
     fs::write(to.0.join(format!("dev/infiniband/{node}")), "")
+}
+
+/// What is said of the function's control file.
+fn control_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+    let Some(number) = device.control else { return Ok(()) };
+    let (paths, node) = (&device.paths, Node::Control(number));
+    let name = node.name();
+    let at = format!("sys/devices/{}/fwctl/{name}", paths.device());
+    let (major, minor) = numbers(node);
+    to.file(&format!("{at}/dev"), &format!("{major}:{minor}"))?;
+    let event = format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=fwctl/{name}");
+    to.file(&format!("{at}/uevent"), &event)?;
+    to.link(&format!("{at}/device"), &format!("../../../{}", paths.leaf()))?;
+    to.link(&format!("{at}/subsystem"), &format!("{}class/fwctl", paths.up(2)))?;
+    to.link(
+        &format!("sys/class/fwctl/{name}"),
+        &format!("../../devices/{}/fwctl/{name}", paths.device()),
+    )?;
+    fs::write(to.0.join(format!("dev/fwctl/{name}")), "")
+}
+
+/// Major and minor number of a node.
+pub(super) fn numbers(node: Node) -> (u32, u32) {
+    match node {
+        Node::Verbs(number) => (MAJOR, FIRST_MINOR + number as u32),
+        Node::Control(number) => (CONTROL_MAJOR, number as u32),
+    }
 }
 
 /// Width and speed by InfiniBand's codes, as the kernel prints them.

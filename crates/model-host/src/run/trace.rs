@@ -46,19 +46,14 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
 }
 
 /// An ioctl on one line; the commands that it became stand before it.
-pub(super) fn ioctl(
-    tid: u32,
-    device: usize,
-    words: &Described,
-    result: &Result<(), Errno>,
-) -> String {
+pub(super) fn ioctl(tid: u32, node: &str, words: &Described, result: &Result<(), Errno>) -> String {
     let Described { name, given, answered } = words;
     let answer = match result {
         Ok(()) if answered.is_empty() => "0".into(),
         Ok(()) => answered.clone(),
         Err(errno) => format!("{errno:?} ({})", errno.desc()),
     };
-    format!("{tid} uverbs{device} ioctl {name}({given}) -> {answer}")
+    format!("{tid} {node} ioctl {name}({given}) -> {answer}")
 }
 
 /// The numbers of a structure that are not 0.
@@ -165,10 +160,10 @@ mod tests {
             answered: "handle=2".into(),
         };
         assert_eq!(
-            ioctl(7, 0, &words, &Ok(())),
+            ioctl(7, "uverbs0", &words, &Ok(())),
             "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> handle=2"
         );
-        let refused = ioctl(7, 1, &words, &Err(Errno::EINVAL));
+        let refused = ioctl(7, "uverbs1", &words, &Err(Errno::EINVAL));
         assert_eq!(refused, "7 uverbs1 ioctl DEVX_UMEM_REG(len=64) -> EINVAL (Invalid argument)");
     }
 }

@@ -17,12 +17,15 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 use super::directory::Directory;
+use super::node::clean;
 use super::sysfs::{self, Shown};
 
 /// Everything below these belongs to the tree.
-const PLACES: [&str; 4] = [
+const PLACES: [&str; 6] = [
     "/sys/class/infiniband",
+    "/sys/class/fwctl",
     "/dev/infiniband",
+    "/dev/fwctl",
     "/sys/devices/pcifb0b",
     "/sys/bus/pci/devices/fb0b",
 ];
@@ -37,7 +40,7 @@ pub(super) struct Tree {
 }
 
 /// What the text of every path into the tree contains.
-const MARKS: [&[u8]; 2] = [b"infiniband", b"fb0b"];
+const MARKS: [&[u8]; 3] = [b"infiniband", b"fwctl", b"fb0b"];
 
 fn is_marked(path: &[u8]) -> bool {
     MARKS.iter().any(|mark| path.windows(mark.len()).any(|part| part == *mark))
@@ -69,30 +72,6 @@ pub(super) fn is_above(path: &[u8]) -> Option<Vec<u8>> {
         clean == b"/" || rest.is_some_and(|rest| rest.starts_with(b"/"))
     };
     PLACES.iter().any(is_above).then_some(clean)
-}
-
-/// The number of the device that a path names.
-pub(super) fn device(path: &[u8]) -> Option<usize> {
-    let clean = clean(path)?;
-    let number = std::str::from_utf8(clean.strip_prefix(b"/dev/infiniband/uverbs")?).ok()?;
-    let plain = !number.starts_with(['+', '0']) || number == "0";
-    number.parse().ok().filter(|_| plain)
-}
-
-/// An absolute path without empty parts, `.` and `..`.
-pub(super) fn clean(path: &[u8]) -> Option<Vec<u8>> {
-    let rest = path.strip_prefix(b"/")?;
-    let mut parts: Vec<&[u8]> = Vec::new();
-    for part in rest.split(|&byte| byte == b'/') {
-        match part {
-            b"" | b"." => {}
-            b".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    Some([b"/", &parts.join(&b'/')[..]].concat())
 }
 
 impl Tree {
@@ -161,6 +140,8 @@ mod tests {
             "//sys/./class/infiniband_verbs/uverbs0",
             "/dev/infiniband/uverbs0",
             "/sys/class/net/../infiniband",
+            "/sys/class/fwctl/fwctl0",
+            "/dev/fwctl",
         ] {
             assert!(is_ours(ours.as_bytes()), "{ours}");
         }
@@ -168,16 +149,6 @@ mod tests {
             ["/sys/class/net", "sys/class/infiniband", "/dev", "/sys/class/infiniband/../net", ""]
         {
             assert!(!is_ours(other.as_bytes()), "{other}");
-        }
-        assert_eq!(device(b"/dev/infiniband/uverbs0"), Some(0));
-        assert_eq!(device(b"/dev//infiniband/./uverbs12"), Some(12));
-        for other in [
-            "/dev/infiniband/uverbs",
-            "/dev/infiniband/uverbs+1",
-            "/dev/infiniband/uverbs01",
-            "/dev/infiniband/rdma_cm",
-        ] {
-            assert_eq!(device(other.as_bytes()), None, "{other}");
         }
     }
 
@@ -206,6 +177,9 @@ mod tests {
             ("/sys/class/infiniband_verbs/uverbs0/dev", "231:192"),
             ("/sys/class/infiniband_verbs/uverbs0/device/vendor", "0x15b3"),
             ("/sys/class/infiniband/mlx5_0/node_type", "1: CA"),
+            ("/sys/class/infiniband/mlx5_0/device/fwctl/fwctl0/dev", "240:0"),
+            ("/sys/class/fwctl/fwctl0/device/vendor", "0x15b3"),
+            ("/sys/class/fwctl/fwctl0/subsystem/fwctl0/dev", "240:0"),
             ("/sys/class/infiniband/mlx5_0/board_id", "VBL0000000001"),
             ("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE"),
             ("/sys/class/infiniband/mlx5_0/ports/1/pkeys/0", "0xffff"),

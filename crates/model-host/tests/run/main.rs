@@ -1,5 +1,6 @@
 //! `verbless-model run`: programs that know nothing of it, and what they see.
 
+mod control;
 mod devices;
 mod failing;
 mod joining;

@@ -1,0 +1,83 @@
+//! The nodes of devices below /dev, by their paths.
+
+/// The node of a function, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Node {
+    /// `/dev/infiniband/uverbsN`.
+    Verbs(usize),
+    /// `/dev/fwctl/fwctlN`.
+    Control(usize),
+}
+
+const VERBS: &str = "/dev/infiniband/uverbs";
+const CONTROL: &str = "/dev/fwctl/fwctl";
+
+impl Node {
+    /// Its path.
+    pub(super) fn path(self) -> String {
+        match self {
+            Self::Verbs(number) => format!("{VERBS}{number}"),
+            Self::Control(number) => format!("{CONTROL}{number}"),
+        }
+    }
+
+    /// The last part of it.
+    pub(super) fn name(self) -> String {
+        let path = self.path();
+        path.rsplit_once('/').map_or(String::new(), |(_, name)| name.to_owned())
+    }
+}
+
+/// The node that a path names.
+pub(super) fn of_path(path: &[u8]) -> Option<Node> {
+    let clean = clean(path)?;
+    let number = |prefix: &str| {
+        let number = std::str::from_utf8(clean.strip_prefix(prefix.as_bytes())?).ok()?;
+        let plain = !number.starts_with(['+', '0']) || number == "0";
+        number.parse().ok().filter(|_| plain)
+    };
+    number(VERBS).map(Node::Verbs).or_else(|| number(CONTROL).map(Node::Control))
+}
+
+/// An absolute path without empty parts, `.` and `..`.
+pub(super) fn clean(path: &[u8]) -> Option<Vec<u8>> {
+    let rest = path.strip_prefix(b"/")?;
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in rest.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    Some([b"/", &parts.join(&b'/')[..]].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_told_from_other_paths_and_from_each_other() {
+        assert_eq!(of_path(b"/dev/infiniband/uverbs0"), Some(Node::Verbs(0)));
+        assert_eq!(of_path(b"/dev//infiniband/./uverbs12"), Some(Node::Verbs(12)));
+        assert_eq!(of_path(b"/dev/fwctl/../fwctl/fwctl3"), Some(Node::Control(3)));
+        for node in [Node::Verbs(7), Node::Control(0)] {
+            assert_eq!(of_path(node.path().as_bytes()), Some(node));
+        }
+        assert_eq!(Node::Control(2).name(), "fwctl2");
+        for other in [
+            "/dev/infiniband/uverbs",
+            "/dev/infiniband/uverbs+1",
+            "/dev/infiniband/uverbs01",
+            "/dev/infiniband/rdma_cm",
+            "/dev/fwctl/fwctl",
+            "/dev/fwctl/uverbs0",
+            "/dev/infiniband/fwctl0",
+        ] {
+            assert_eq!(of_path(other.as_bytes()), None, "{other}");
+        }
+    }
+}

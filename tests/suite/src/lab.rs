@@ -406,6 +406,13 @@ impl Lab {
         });
         let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
         lines.push(format!("CAP_NET_RAW: {raw}"));
+        // Only registers of the DPA are used.
+        if let Some(device) = self.device().ok().filter(|it| it.caps().general.apu()) {
+            lines.push(match device.register_way() {
+                Ok(way) => format!("registers: {way}"),
+                Err(error) => format!("registers: no: {error}"),
+            });
+        }
         lines
     }
 }

@@ -43,6 +43,8 @@ pub enum Need {
     /// A capability of every device of the case, by the name that prm gives it, and how to ask for
     /// it.
     Cap(&'static str, fn(&Caps) -> bool),
+    /// Registers of every device can be reached, in one way or the other.
+    Registers,
     /// Port 1 is of this kind.
     Link(LinkLayer),
     /// Port 1 demands a global route of every packet (port flag GRH_REQUIRED).
@@ -133,6 +135,10 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cap(name, _) => f.write_str(name),
+            Self::Registers => f.write_str(
+                "hca_cap.access_register_user, or a /dev/fwctl/fwctlN that this user may open and \
+                 whose firmware has TOOLS_RESOURCES",
+            ),
             Self::Link(LinkLayer::InfiniBand) => f.write_str("an InfiniBand port"),
             Self::Link(LinkLayer::Ethernet) => f.write_str("an Ethernet port"),
             Self::Link(LinkLayer::Unspecified) => f.write_str("a port of unknown kind"),
@@ -172,6 +178,7 @@ impl fmt::Display for Need {
 /// What there is, found out once for all cases of a run.
 pub(crate) struct Facts {
     caps: Vec<Caps>,
+    registers: bool,
     link: LinkLayer,
     grh_required: bool,
     active_mtu: u32,
@@ -222,6 +229,9 @@ impl Facts {
         };
         Ok(Self {
             caps: devices.iter().map(caps).collect::<Result<_, _>>()?,
+            registers: devices
+                .iter()
+                .all(|info| Device::open(backend, info).is_ok_and(|it| it.register_way().is_ok())),
             link: port.link_layer(),
             grh_required: port.is_grh_required(),
             active_mtu: port.active_mtu().unwrap_or(256),
@@ -271,6 +281,7 @@ impl Facts {
     pub(crate) fn offer(&self, need: &Need) -> bool {
         match *need {
             Need::Cap(_, has) => self.caps.iter().all(has),
+            Need::Registers => self.registers,
             Need::Link(link) => self.link == link,
             Need::GrhRequired => self.link == LinkLayer::InfiniBand && self.grh_required,
             Need::ShortMtu => self.active_mtu < 4096,
@@ -399,6 +410,10 @@ mod tests {
         let public = needs_of(|group| group == "dpa_registers");
         let model = |needs: &[String]| needs.iter().any(|it| it.contains("model"));
         assert!(!public.iter().any(|(_, needs)| model(needs)), "{public:?}");
+        let both = |needs: &[String]| {
+            needs.iter().any(|it| it.contains("access_register_user") && it.contains("/dev/fwctl"))
+        };
+        assert!(public.iter().all(|(_, needs)| both(needs)), "{public:?}");
         let changing: Vec<_> = public.iter().filter(|(_, it)| changes(it)).collect();
         assert!(changing.len() == 1 && changing[0].0.contains("made"), "{changing:?}");
         let refused = |needs: &[String]| needs.iter().any(|it| it.contains("refused"));

@@ -18,6 +18,7 @@ const KINDS: &[Kind] = &[
     ("realtime", "connectx6dx-realtime", "ethernet", None, |case| case.group != "matrix"),
     ("vf", "connectx6vf", "infiniband", None, |case| case.group != "matrix"),
     ("bond", "connectx6dx-bond", "ethernet", None, |case| case.id().contains("_bond_")),
+    ("fwctl", "bluefield3-fwctl", "infiniband", None, |case| case.group == "dpa_registers"),
     ("hosts", "bluefield3", "infiniband", Some("hosts"), connects),
     ("dpus", "bluefield3", "infiniband", Some("dpus"), connects),
     ("dpus by ethernet", "bluefield3", "ethernet", Some("dpus"), connects),

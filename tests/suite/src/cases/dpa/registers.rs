@@ -1,4 +1,5 @@
-//! What is public of a DPA, and works on hardware, too: registers that users reach.
+//! What is public of a DPA, and works on hardware, too: registers, by whichever way the device and
+//! its kernel offer.
 
 use verbless_command::{Device, DpaCaps, DpaPartitionAttr};
 use verbless_devx::ErrorKind;
@@ -9,8 +10,8 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
     "dpa_registers",
-    "Registers of the DPA that users reach: its numbers, partitions of its execution units.",
-    needs [cap!(apu), cap!(access_register_user)]:
+    "Registers of the DPA, by ACCESS_REGISTER_USER or /dev/fwctl: its numbers, partitions of its execution units.",
+    needs [cap!(apu), Need::Registers]:
     the_numbers_of_the_dpa_are_read,
     a_partition_is_read_or_refused_by_the_device,
     a_partition_is_made_changed_and_destroyed_by_who_may [Need::Destructive, Need::DpaPartitions],

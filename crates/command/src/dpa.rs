@@ -195,6 +195,8 @@ impl fmt::Debug for DpaStatus {
 pub struct DpaProcessInfo {
     /// Its status.
     pub status: DpaStatus,
+    /// An error has ended it but for its error handler, which still runs.
+    pub ending: bool,
     /// Instructions of ended runs.
     pub instructions: u64,
     /// The run that ended it, once its status says so.
@@ -430,7 +432,8 @@ impl DpaProcess {
             registers: std::array::from_fn(|index| context.registers(index)),
         });
         let (instructions, udbg_token) = (context.instructions(), context.udbg_token());
-        Ok(DpaProcessInfo { status, instructions, crash, udbg_token })
+        let ending = context.ending();
+        Ok(DpaProcessInfo { status, ending, instructions, crash, udbg_token })
     }
 }
 

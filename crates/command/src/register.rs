@@ -1,5 +1,5 @@
-//! Registers, by the way that the device and the kernel offer: ACCESS_REGISTER_USER through DevX, or
-//! ACCESS_REGISTER through the control file (`/dev/fwctl/fwctlN`).
+//! Registers, by the way that the device and the kernel offer: ACCESS_REGISTER_USER through DevX,
+//! or ACCESS_REGISTER through the control file (`/dev/fwctl/fwctlN`).
 
 use std::fmt;
 
@@ -43,8 +43,9 @@ impl Device {
     /// through the control file if there is one that may be opened.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] when there is neither, or the firmware gives users of the control
-    /// file no access to registers; [`ErrorKind::Permission`] when this user may not open the file.
+    /// [`ErrorKind::NotSupported`] when there is neither, or the firmware gives users of the
+    /// control file no access to registers; [`ErrorKind::Permission`] when this user may not open
+    /// the file.
     pub fn register_way(&self) -> Result<RegisterWay, Error> {
         if self.caps().general.access_register_user() {
             return Ok(RegisterWay::User);

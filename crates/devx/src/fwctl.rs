@@ -1,9 +1,9 @@
 //! Commands to a function's firmware through its control file, `/dev/fwctl/fwctlN`: those that DevX
 //! does not pass, ACCESS_REGISTER above all.
 //!
-//! The kernel makes a user context for each open file, stamps its uid into every command, and passes
-//! queries, registers and little else. A context opens the file when it is first asked for, and
-//! keeps it until it ends.
+//! The kernel makes a user context for each open file, stamps its uid into every command, and
+//! passes queries, registers and little else. A context opens the file when it is first asked for,
+//! and keeps it until it ends.
 
 use std::fmt;
 
@@ -63,9 +63,9 @@ pub struct FirmwareControl<'a> {
 }
 
 impl Context {
-    /// The control file of the function, opened when it is first asked for; `None` if there is none:
-    /// the kernel is older than Linux 6.15 or was built without CONFIG_FWCTL_MLX5, or it is that of
-    /// a sub-function.
+    /// The control file of the function, opened when it is first asked for; `None` if there is
+    /// none: the kernel is older than Linux 6.15 or was built without CONFIG_FWCTL_MLX5, or it is
+    /// that of a sub-function.
     ///
     /// # Errors
     /// It is there and cannot be opened: [`ErrorKind::Permission`] for all but root, unless the

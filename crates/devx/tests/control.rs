@@ -1,5 +1,5 @@
-//! The control file of a function (`/dev/fwctl/fwctlN`): where it is found, what is asked of it, and
-//! what each refusal means.
+//! The control file of a function (`/dev/fwctl/fwctlN`): where it is found, what is asked of it,
+//! and what each refusal means.
 #![allow(unsafe_code, reason = "playing the kernel means to write what requests point to")]
 
 mod support;

@@ -107,6 +107,8 @@ struct Worker {
     cq: Cq,
     handler: EventHandler,
     control: Buffer,
+    /// What its thread reads and writes, which is there until the thread is not.
+    _memory: ([verbless_command::QueueMemory; 4], Buffer),
     depth: u64,
     sent: u64,
     done: u64,
@@ -167,6 +169,8 @@ impl Worker {
             [cq.ring_address(), cq.record_address(), qp.record_address(), buffer.address()];
         let setup = Setup::new(places, cq.number(), config.batch_size, log_depth);
         let control = process.alloc_from(&setup.to_bytes())?;
+        let [[ring, record], [rings, records]] = [cq.memory(), qp.memory()];
+        let memory = ([ring, record, rings, records], buffer);
         let staging = domain.region(depth as usize * TASK_BYTES, KeyAccess::LOCAL)?;
         Ok(Self {
             host,
@@ -177,6 +181,7 @@ impl Worker {
             cq,
             handler,
             control,
+            _memory: memory,
             depth,
             sent: 0,
             done: 0,

@@ -255,6 +255,12 @@ impl Cq {
         Ok(())
     }
 
+    /// Where its ring is, and its record.
+    pub(crate) fn memory(&self) -> [verbless_command::QueueMemory; 2] {
+        let attr = self.object.attr();
+        [attr.ring.clone(), attr.record.clone()]
+    }
+
     /// Its number (`flexio_cq_get_cq_num`).
     pub fn number(&self) -> u32 {
         self.cqn().0

@@ -110,8 +110,9 @@ impl Process {
     }
 
     /// Writes how the process has ended, and its registers, if it has (`flexio_err_display`, which
-    /// writes to stderr). [`error_status`](Self::error_status) is 0 from then on, and
-    /// [`error_fd`](Self::error_fd) has nothing to read.
+    /// writes to stderr). [`error_status`](Self::error_status) is 0 from then on. What
+    /// [`error_fd`](Self::error_fd) had to read is read; an event that was still on its way comes
+    /// afterwards.
     ///
     /// # Errors
     /// The device does not answer; the text cannot be written.

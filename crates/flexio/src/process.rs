@@ -326,7 +326,7 @@ impl Process {
 
     /// That the process has ended, if that is why a command was refused.
     pub(crate) fn fatal_or(&self, error: verbless_command::Error) -> Error {
-        match self.shared.object.query() {
+        match self.settled() {
             Ok(info) if error.kind() == ErrorKind::Command && !info.status.runs() => {
                 Error::Fatal(info.status)
             }
@@ -336,9 +336,26 @@ impl Process {
 
     /// Fails if the process has ended.
     pub(crate) fn alive(&self) -> Result<(), Error> {
-        match self.shared.object.query()?.status {
-            status if status.runs() => Ok(()),
-            status => Err(Error::Fatal(status)),
+        match self.settled()? {
+            info if info.ending => Err(Error::Failed(format!(
+                "{} is ending: after {:?}, its error handler still runs",
+                self.shared.name, self.shared.timeout
+            ))),
+            info if info.status.runs() => Ok(()),
+            info => Err(Error::Fatal(info.status)),
+        }
+    }
+
+    /// How the process is, once its error handler is done with it if an error has ended it, or
+    /// after the configured time.
+    fn settled(&self) -> Result<DpaProcessInfo, verbless_command::Error> {
+        let begun = Instant::now();
+        loop {
+            let info = self.shared.object.query()?;
+            if !info.ending || begun.elapsed() > self.shared.timeout {
+                return Ok(info);
+            }
+            thread::sleep(PAUSE);
         }
     }
 

@@ -37,9 +37,9 @@
 //! ```
 //!
 //! The rules are those of Linux 6.12: `drivers/infiniband/core/uverbs_*.c`, `rdma_core.c`, `umem.c`
-//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`; for fwctl those of 6.15. Differences from Linux are in
-//! docs/fidelity.md. Two follow from running in one process: registered pages are checked, not
-//! pinned; a UAR page is freed even while it is mapped.
+//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`; for fwctl those of 6.15. Differences from Linux
+//! are in docs/fidelity.md. Two follow from running in one process: registered pages are checked,
+//! not pinned; a UAR page is freed even while it is mapped.
 
 mod abi;
 mod boot;

@@ -36,8 +36,8 @@ impl Kernel {
         Self::with_roots("/sys", "/dev/infiniband")
     }
 
-    /// Other places for sysfs and for the directory of uverbs nodes, for containers and tests. Nodes
-    /// of fwctl are in the directory `fwctl` beside that of uverbs.
+    /// Other places for sysfs and for the directory of uverbs nodes, for containers and tests.
+    /// Nodes of fwctl are in the directory `fwctl` beside that of uverbs.
     pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
         Self { sysfs: sysfs.into(), dev: dev.into() }
     }

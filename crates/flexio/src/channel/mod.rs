@@ -97,6 +97,8 @@ pub(crate) struct Channel {
     before: Progress,
     /// The rings before this one: threads may still write to them.
     held: Vec<Channel>,
+    /// Calls of the process that had been ended where they were when the first ring was made.
+    taken_away: u64,
 }
 
 /// What did not come as it should, in entries.
@@ -106,6 +108,13 @@ pub(crate) struct Missed {
     pub(crate) lost: u64,
     /// What came was none.
     pub(crate) damaged: u64,
+}
+
+impl Missed {
+    /// So many more never came. Numbers are the program's word, and may be any.
+    fn lose(&mut self, entries: u64) {
+        self.lost = self.lost.saturating_add(entries);
+    }
 }
 
 impl Channel {
@@ -165,6 +174,7 @@ impl Channel {
             level: 0,
             before: Progress::default(),
             held: Vec::new(),
+            taken_away: process.taken_away(),
             config,
         })
     }
@@ -267,7 +277,7 @@ impl Channel {
 
     /// Messages that found no room, in this ring and those before.
     pub(crate) fn without_room(&self) -> Result<u64, Error> {
-        Ok(self.before.lost + self.progress()?.lost)
+        Ok(self.before.lost.saturating_add(self.progress()?.lost))
     }
 
     /// Whether an entry that was claimed is not written, or not handed over, and stays so: the run
@@ -297,19 +307,23 @@ impl Channel {
 
     /// Makes the stream anew, with a ring in which nothing is held up, and delivers what is whole
     /// in the old one. What threads still write there is lost; its memory stays until the stream is
-    /// detached.
+    /// detached, and so does memory that the user gave: the new ring is in the heap.
     pub(crate) fn renew(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
-        let mut fresh = Self::create(&self.process, self.config.clone())?;
-        fresh.lossless = self.lossless;
+        // Who is held up in memory that the user gives may still write there, too.
+        let config = ChannelConfig { ring_at: None, ..self.config.clone() };
+        let mut fresh = Self::create(&self.process, config)?;
+        (fresh.lossless, fresh.taken_away) = (self.lossless, self.taken_away);
         fresh.attach(self.level)?;
         self.attached = false;
         let mut old = std::mem::replace(self, fresh);
         let read = old.receive(deliver).and_then(|_| old.read_all(true, deliver));
         let Progress { claimed, lost, .. } = old.progress()?;
-        self.before.claimed = old.before.claimed + claimed;
-        self.before.lost = old.before.lost + lost;
+        // What the block says is the program's word: no more than the ring has.
+        let claimed = claimed.min(old.next.saturating_add(old.entries()));
+        self.before.claimed = old.before.claimed.saturating_add(claimed);
+        self.before.lost = old.before.lost.saturating_add(lost);
         self.missed = old.missed;
-        self.missed.lost += claimed.saturating_sub(old.next);
+        self.missed.lose(claimed.saturating_sub(old.next));
         self.held.append(&mut old.held);
         self.held.push(old);
         read.map(drop)
@@ -328,7 +342,7 @@ impl Channel {
         }
         let mut count = 0;
         let (next, missed, base) = (&mut self.next, &mut self.missed, self.before.claimed);
-        let deliver = &mut |index, entry: &[u8]| deliver(base + index, entry);
+        let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
         self.receiver.take(self.config.log_entry_bytes, next, &mut |next, entry| {
             count += u64::from(accept(next, missed, entry, deliver));
         })?;
@@ -355,7 +369,7 @@ impl Channel {
             self.read_heap(deliver)?;
         }
         if self.next < end {
-            self.missed.lost += end - self.next;
+            self.missed.lose(end - self.next);
             self.next = end;
         }
         Ok(())
@@ -393,7 +407,7 @@ impl Channel {
     /// The same; if nothing more is written, also behind one that is not whole.
     fn read_all(&mut self, ended: bool, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let base = self.before.claimed;
-        let deliver = &mut |index, entry: &[u8]| deliver(base + index, entry);
+        let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
         let Progress { claimed, .. } = self.progress()?;
         // What the block says is the program's word: no more than the ring has.
         let first = self.next.max(claimed.saturating_sub(self.entries()));
@@ -453,8 +467,9 @@ impl Channel {
                 Ok(0) => return Ok(()),
                 // Nothing of it runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
-                // Those who do not leave are the calls that were ended while they wrote.
-                Ok(users) if begun.elapsed() > LEAVE && users <= self.process.taken_away() => {
+                // Those who do not leave are the calls that were ended while they wrote, of those
+                // that were ended since this was made.
+                Ok(users) if begun.elapsed() > LEAVE && users <= self.taken_away() => {
                     return Ok(());
                 }
                 Ok(users) if begun.elapsed() > LEAVE => {
@@ -470,6 +485,10 @@ impl Channel {
         };
         self.leak();
         Err(outcome)
+    }
+
+    fn taken_away(&self) -> u64 {
+        self.process.taken_away().saturating_sub(self.taken_away)
     }
 
     /// Leaves everything that a thread may still use to the process, whose heap then stays in use.
@@ -515,10 +534,26 @@ fn accept(
             false
         }
         Some(ahead) => {
-            missed.lost += ahead;
+            missed.lose(ahead);
             *next = index + 1;
             deliver(index, entry);
             true
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_a_program_is_counted_without_overflow() {
+        let (mut next, mut missed) =
+            (u64::MAX - (1 << 20), Missed { lost: u64::MAX - 3, damaged: 0 });
+        let mut entry = vec![0; 64];
+        entry[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        let mut delivered = Vec::new();
+        assert!(accept(&mut next, &mut missed, &entry, &mut |index, _| delivered.push(index)));
+        assert_eq!((next, missed.lost, delivered), (u64::MAX, u64::MAX, vec![u64::MAX - 1]));
     }
 }

@@ -198,6 +198,9 @@ impl TracerSetup {
     /// bytes, a power of two, of `buffer` from byte `offset` on (`flexio_dtrace_set_umem`). The
     /// memory limits do not count for it. The tracer keeps the buffer.
     ///
+    /// A run that is taken away in a trace point may still have a place there: when a stop or start
+    /// sees that, the tracer leaves the memory, and what is traced from then on is in the heap.
+    ///
     /// # Errors
     /// Its address is no multiple of [`REPORT_BYTES`]; its length is no power of two or less than
     /// [`LEAST_USER_MEMORY`]; the buffer has not so many bytes, or is of another process.

@@ -66,8 +66,11 @@ impl Fifo {
         let mut byte = [0];
         loop {
             match self.file.read(&mut byte) {
-                // Nobody has it open for writing.
-                Ok(0) => return None,
+                // Nobody has it open for writing: a line that was begun is nobody's.
+                Ok(0) => {
+                    (self.line, self.skips) = (Vec::new(), false);
+                    return None;
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => {
@@ -194,5 +197,19 @@ mod tests {
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         drop(ours);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_line_that_its_writer_did_not_end_is_no_part_of_the_next() {
+        let directory = Directory::new("cut");
+        let path = directory.0.join("fifo");
+        let mut fifo = Fifo::open(&path).unwrap();
+        let write = |text: &[u8]| {
+            OpenOptions::new().write(true).open(&path).unwrap().write_all(text).unwrap();
+        };
+        write(b"1");
+        assert!(fifo.command().is_none());
+        write(b"0\n");
+        assert!(matches!(fifo.command(), Some(Command::Stop)), "and not 10 seconds");
     }
 }

@@ -149,9 +149,13 @@ impl State {
         if self.run.is_some() {
             return Err(Error::Failed("the tracer runs already: stop it first".into()));
         }
+        let (output, damaged) = (&mut self.output, &mut self.damaged);
+        let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
+        if self.channel.is_held_up(&mut take)? {
+            self.channel.renew(&mut take)?;
+        }
         if lossless {
-            let (output, damaged) = (&mut self.output, &mut self.damaged);
-            self.channel.settle(&mut |_, entry| put(output, damaged, entry))?;
+            self.channel.settle(&mut take)?;
         }
         self.output.begin()?;
         let level = Level::Debug as u32 | if lossless { HOLDS } else { 0 };
@@ -168,7 +172,17 @@ impl State {
         let (output, damaged) = (&mut self.output, &mut self.damaged);
         let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
         let silent = self.channel.set_level(hold);
-        let flushed = self.channel.flush(&mut take);
+        // A run that was taken away in a trace point holds up what others write behind it.
+        let flushed = match self.channel.flush(&mut take) {
+            Ok(()) => match self.channel.is_held_up(&mut take) {
+                Ok(true) => {
+                    self.channel.renew(&mut take).and_then(|()| self.channel.flush(&mut take))
+                }
+                Ok(false) | Err(Error::Fatal(_)) => Ok(()),
+                Err(error) => Err(error),
+            },
+            error => error,
+        };
         let settled = match run.lossless {
             true => self.channel.set_level(0).and_then(|()| self.channel.settle(&mut take)),
             false => Ok(()),
@@ -350,7 +364,7 @@ impl Tracer {
         let state = self.shared.state();
         let missed = state.channel.missed();
         Ok(Lost {
-            without_room: state.channel.progress()?.lost,
+            without_room: state.channel.without_room()?,
             on_the_way: missed.lost,
             damaged: missed.damaged + state.damaged,
             dropped: state.output.dropped(),

@@ -51,6 +51,8 @@ pub(super) struct ErrorHandler {
 pub(crate) struct ProcessState {
     /// `dpa_process_status`: 0 while it runs.
     pub status: u8,
+    /// It runs no more but for its error handler.
+    pub ending: bool,
     /// Instructions of ended runs.
     pub instructions: u64,
     /// How it ended, if it did.
@@ -143,6 +145,7 @@ impl Process {
 
     /// It has ended, for this reason.
     pub(super) fn end(&mut self, status: u8, crash: Crash) {
+        self.state.ending = false;
         if self.state.status == 0 {
             self.state.status = status;
             self.state.crash = Some(crash);

@@ -374,6 +374,7 @@ impl State {
             process.ending = Some((status, crash));
             let handler = process.error_handler.filter(|_| status != DpaFault::FINISHED.0);
             if let Some(handler) = handler {
+                process.state.ending = true;
                 runner.handle(process, handler, status, &mut turn.hart);
                 self.stop_others(number, turn.id);
                 self.collect();

@@ -46,7 +46,7 @@ structure! {
     /// Source: model.
     DpaProcess, DpaProcessLayout, 0x180 bytes = "dpa_process" {
         sources: ["model"];
-        reserved: [(352, 23), (576, 12), (608, 32), (2880, 192)];
+        reserved: [(352, 22), (576, 12), (608, 32), (2880, 192)];
         /// UMEM that holds the ELF file; it is read by CREATE and not used afterwards. `0x00`
         bin_umem_id set_bin_umem_id: number(u32, 0, 32);
         /// Bytes of heap, rounded up to 4 KiB. `0x04`
@@ -62,6 +62,9 @@ structure! {
         heap_address set_heap_address: number(u64, 256, 64);
         /// UMEM of the heap, for keys and queues in it (read only). `0x28`
         device_umem_id set_device_umem_id: number(u32, 320, 32);
+        /// An error has ended the process but for its error handler, which still runs; status is 0
+        /// until that is over (read only). `0x2c.9`
+        ending set_ending: flag(374);
         /// The run that ended the process was a call's, and not a thread's (read only). `0x2c.8`
         fault_in_call set_fault_in_call: flag(375);
         /// dpa_process_status: 0 runs; 1-63 stopped by the system, values in dpa_fault; 64

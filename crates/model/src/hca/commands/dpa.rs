@@ -149,7 +149,7 @@ pub(super) fn query_process(
     let number = input.obj_id();
     let mut context = call.find(kind::DpaProcess, number)?.context;
     let state = call.dpa()?.process(number).ok_or(Refusal::NoSuchDpaProcess)?;
-    context.set_status(state.status);
+    context.set_status(state.status).set_ending(state.ending);
     context.set_instructions(state.instructions);
     context.set_udbg_token(call.dpa()?.debug_token(number));
     if let Some(crash) = &state.crash {

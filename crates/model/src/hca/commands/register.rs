@@ -1,5 +1,5 @@
-//! Registers: those that the profile has, as it has them, and a few that the driver may write; those
-//! of the DPA are in `units`.
+//! Registers: those that the profile has, as it has them, and a few that the driver may write;
+//! those of the DPA are in `units`.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{AccessRegisterIn, AccessRegisterOut, RegisterId, bits};

@@ -1,5 +1,5 @@
-//! Registers of the DPA, which user contexts may reach, too: how large it is, groups of its execution
-//! units, partitions of them among the functions of the card.
+//! Registers of the DPA, which user contexts may reach, too: how large it is, groups of its
+//! execution units, partitions of them among the functions of the card.
 
 use std::collections::BTreeSet;
 

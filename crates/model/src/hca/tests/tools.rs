@@ -1,5 +1,5 @@
-//! Registers, by those who may reach them: a kernel, contexts with TOOLS_RESOURCES, and by a command
-//! of their own all others.
+//! Registers, by those who may reach them: a kernel, contexts with TOOLS_RESOURCES, and by a
+//! command of their own all others.
 
 use verbless_prm::{
     AccessRegisterIn, AccessRegisterUserIn, CommandInput, DpaCap, NicCapExtReg, RegisterId,

@@ -18,7 +18,7 @@ use super::{failed, fatal};
 use crate::case::cases;
 use crate::endpoint::quiet;
 use crate::need::cap;
-use crate::{Lab, Need, Stop, ensure, ensure_eq};
+use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "flexio_ends",
@@ -28,6 +28,7 @@ cases!(
     a_file_polls_once_its_process_has_ended,
     the_error_handler_runs_before_its_process_ends,
     an_error_handler_that_fails_leaves_the_first_error,
+    what_meets_an_error_handler_waits_for_it_and_hears_of_the_end,
     the_error_handler_is_set_before_the_first_event_handler,
     crash_data_and_a_core_dump_are_there_after_a_fatal_error,
     crash_data_and_core_dumps_are_their_owner_s_and_do_not_follow_links,
@@ -164,6 +165,36 @@ fn an_error_handler_that_fails_leaves_the_first_error(lab: &Lab) -> Result<(), S
         process.destroy()?;
     }
     Ok(())
+}
+
+fn what_meets_an_error_handler_waits_for_it_and_hears_of_the_end(lab: &Lab) -> Result<(), Stop> {
+    let config = verbless_flexio::ProcessConfig { watchdog: 100_000_000, ..<_>::default() };
+    let process = Rig::with(lab, &config)?.process;
+    process.set_error_handler(&Handler::named("on_error_spins"))?;
+    let seen = Seen::default();
+    let asynchronous =
+        MsgStreamConfig { sync_mode: SyncMode::Async, ..MsgStreamConfig::default_stream() };
+    let stream = MsgStream::create(&process, &asynchronous, seen.output())?;
+    let other = MsgStream::create(&process, &MsgStreamConfig::new("other"), seen.output())?;
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| process.call(ends_with(), (200,)));
+        let ending = || process.status().ok()?.ending.then_some(());
+        until("the error handler", ending)?;
+        ensure_eq!(process.status()?.status, DpaStatus(0), "the status meanwhile");
+        // It is dropped meanwhile, and keeps nothing of the process.
+        drop(other);
+        let met = process.status()?;
+        ensure!(
+            met.ending || met.status == DpaStatus(200),
+            "neither ending nor at its end: {met:?}"
+        );
+        fatal("a call that meets the handler", process.call(add(), (1, 2)))?;
+        fatal("the call that ends it", call.join().map_err(|_| Stop::fail("it panicked"))?)
+    })?;
+    stream.flush()?;
+    stream.destroy()?;
+    ensure_eq!(seen.texts(), ["it ends with 200"], "what the handler said");
+    Ok(process.destroy()?)
 }
 
 fn the_error_handler_is_set_before_the_first_event_handler(lab: &Lab) -> Result<(), Stop> {

@@ -11,7 +11,7 @@ use verbless_flexio::tracer::{
     DEFAULT_BATCH, DEFAULT_DBUF, DEFAULT_DISK, DEFAULT_FIFO, DEFAULT_FILE, DEFAULT_MEMORY,
     LEAST_DISK, LEAST_MEMORY, Lost, OutputMode, REPORT_BYTES, Record, TraceFile, TracerTransport,
 };
-use verbless_flexio::{Error, Function, Process, ProcessConfig, Tracer, TracerSetup};
+use verbless_flexio::{Error, Function, Process, ProcessConfig, RpcAttr, Tracer, TracerSetup};
 
 use super::failed;
 use super::rig::{Rig, add, ends_with};
@@ -29,6 +29,7 @@ cases!(
     a_callback_takes_reports_batch_by_batch,
     a_callback_that_takes_nothing_loses_its_reports_at_the_stop,
     reports_are_kept_in_memory_that_the_user_gives,
+    a_run_that_was_taken_away_in_a_trace_point_ends_no_tracer,
     nothing_is_traced_before_a_start_or_after_a_stop_and_a_start_empties_the_file,
     a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full,
     reports_that_find_no_room_are_counted,
@@ -207,6 +208,37 @@ fn a_callback_that_takes_nothing_loses_its_reports_at_the_stop(lab: &Lab) -> Res
     tracer.stop()?;
     ensure_eq!(tracer.lost()?.dropped, 40, "reports of a callback that failed");
     Ok(tracer.destroy()?)
+}
+
+fn a_run_that_was_taken_away_in_a_trace_point_ends_no_tracer(lab: &Lab) -> Result<(), Stop> {
+    let timeout = Some(std::time::Duration::from_millis(100));
+    for lossless in [false, true] {
+        // Each ring that is left behind stays until the tracer is destroyed.
+        let config = ProcessConfig { heap: 16 << 20, ..ProcessConfig::default() };
+        let Rig { process } = Rig::with(lab, &config)?;
+        let mut setup = Tracer::init(&process)?;
+        let batches = take(&mut setup);
+        let tracer = setup.create()?;
+        // Each is taken away somewhere else, most of them between two stores of a report.
+        for round in 0..4 {
+            tracer.start()?;
+            let attr = RpcAttr { timeout, ..RpcAttr::default() };
+            let endless = process.call_with_attr(&attr, points(), (0, u64::MAX));
+            ensure!(matches!(endless, Err(Error::Timeout(_))), "{endless:?}");
+            tracer.stop()?;
+            batches.lock().expect("no panic").clear();
+            match lossless {
+                true => tracer.start_lossless()?,
+                false => tracer.start()?,
+            }
+            ensure_eq!(process.call(points(), (70, 20))?, 20, "reports of round {round}");
+            tracer.stop()?;
+            are_of(&taken(&batches).concat(), 70, 20)?;
+        }
+        tracer.destroy()?;
+        process.destroy()?;
+    }
+    Ok(())
 }
 
 fn reports_are_kept_in_memory_that_the_user_gives(lab: &Lab) -> Result<(), Stop> {

@@ -10,7 +10,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
     "dpa_registers",
-    "Registers of the DPA, by ACCESS_REGISTER_USER or /dev/fwctl: its numbers, partitions of its execution units.",
+    "Registers of the DPA, by ACCESS_REGISTER_USER or /dev/fwctl: its numbers, partitions.",
     needs [cap!(apu), Need::Registers]:
     the_numbers_of_the_dpa_are_read,
     a_partition_is_read_or_refused_by_the_device,

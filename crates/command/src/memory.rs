@@ -95,11 +95,12 @@ impl QueueMemory {
         Self { umem, offset, _lease: Some(lease) }
     }
 
-    /// The same, which also keeps `owner` until the device has let go of the queue.
+    /// The same, which also keeps `owner` until the device has let go of the queue. It goes before
+    /// the lease does, as it may be who uses the memory.
     #[must_use]
     pub fn keeping(mut self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         self._lease = Some(match self._lease {
-            Some(lease) => Arc::new((lease, owner)),
+            Some(lease) => Arc::new((owner, lease)),
             None => owner,
         });
         self

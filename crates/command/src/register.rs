@@ -68,7 +68,7 @@ impl Device {
         if !info.has_tools_resources() {
             return Err(none(format!(
                 "its firmware lets /dev/fwctl reach no register: TOOLS_RESOURCES is not among the \
-                 privileges of its user context ({:#x}); update the firmware",
+                 privileges of its user context ({:#x}); newer firmware may",
                 info.uctx_caps
             )));
         }

@@ -148,13 +148,17 @@ fn refused(request: &'static str, errno: Errno, scope: Option<ControlScope>) -> 
             ErrorKind::Input,
             "the kernel finds a mailbox too long, or too short for its header (16 bytes to 2 MiB)",
         ),
-        Errno::EPERM | Errno::EACCES => {
-            (ErrorKind::Permission, "the scope of the command needs a privilege: CAP_SYS_RAWIO")
-        }
+        Errno::EPERM | Errno::EACCES => (
+            ErrorKind::Permission,
+            "a security module or a filter of system calls forbids it: the kernel asks for no \
+             privilege but that of opening the file",
+        ),
         Errno::EOPNOTSUPP => (ErrorKind::Refused, "the kernel does not know the scope"),
-        Errno::ENODEV | Errno::ENXIO | Errno::EIO | Errno::ENOLINK => {
-            (ErrorKind::DeviceGone, "the device was removed or reset; open it again")
-        }
+        Errno::ENODEV | Errno::ENXIO | Errno::EIO | Errno::ENOLINK => (
+            ErrorKind::DeviceGone,
+            "the device was removed or reset, or its firmware did not answer: see the kernel \
+                 log, and open it again",
+        ),
         Errno::ENOTTY => (
             ErrorKind::Refused,
             "the file is no fwctl device, or of a kernel with another version of its ABI",

@@ -106,9 +106,10 @@ struct Worker {
     _tasks: Mkey,
     cq: Cq,
     handler: EventHandler,
-    control: Buffer,
-    /// What its thread reads and writes, which is there until the thread is not.
+    /// What its thread reads and writes, which is there until the thread is not: the first of them,
+    /// the CQ's ring, keeps the last handle to the thread, and lets it go before the ring itself.
     _memory: ([verbless_command::QueueMemory; 4], Buffer),
+    control: Buffer,
     depth: u64,
     sent: u64,
     done: u64,
@@ -180,8 +181,8 @@ impl Worker {
             _tasks: tasks,
             cq,
             handler,
-            control,
             _memory: memory,
+            control,
             depth,
             sent: 0,
             done: 0,

@@ -1,17 +1,62 @@
 //! Files under names that others can guess.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Error, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+use nix::unistd::Uid;
 
-/// Opens an empty file for writing: a new one is its owner's alone, and what is there is emptied.
-/// In a directory where others may write, it may be a link of theirs, which is refused (ELOOP).
+/// Opens an empty file for writing that is its owner's alone; what is there is emptied. In a
+/// directory where others may write, it may be theirs, or a link: that is refused.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NOFOLLOW.bits();
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(flags);
-    options.open(path)
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    options.write(true).create(true).mode(0o600).custom_flags(flags.bits());
+    let file = options.open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.uid() != Uid::effective().as_raw() || found.nlink() != 1 {
+        let why = "it is there, and is no file of this user's alone: remove it, or give another \
+                   name";
+        return Err(Error::new(ErrorKind::AlreadyExists, why));
+    }
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_its_owner_s_alone_whatever_was_there() {
+        let directory = std::env::temp_dir().join(format!("verbless-file-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("file");
+        fs::write(&path, "what was there, and is longer").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        create(&path).unwrap().write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+
+        let (linked, fifo) = (directory.join("linked"), directory.join("fifo"));
+        fs::hard_link(&path, &linked).unwrap();
+        assert_eq!(create(&linked).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        // Nobody reads it: that is ENXIO. With a reader, it is no file.
+        assert!(create(&fifo).is_err());
+        let _reader = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+        let _reader = _reader.open(&fifo).unwrap();
+        assert_eq!(create(&fifo).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -92,6 +92,11 @@
 //! - `destroy` of both: nothing but memory, as for `create`.
 //!
 //! Some waits end without `FLEXIO_STATUS_TIMEOUT`:
+//! - What the device refuses of a process whose error handler runs waits for the end of that, and
+//!   is [`Error::Fatal`] then; after [`ProcessConfig::timeout`] it is [`Error::Device`].
+//! - The start and the stop of a tracer wait a second for a run that does not write what it has
+//!   claimed. Then they make its ring anew, for which the heap must have room: else they are
+//!   [`Error::Failed`].
 //! - A flush waits for entries that were sent by RC or a window until none has come for
 //!   [`ProcessConfig::timeout`], and by UC or UD for 20 ms. It is `Ok` then, and they count as
 //!   lost.

@@ -324,38 +324,30 @@ impl Process {
         self.shared.taken_away.load(Ordering::Relaxed)
     }
 
-    /// That the process has ended, if that is why a command was refused.
+    /// That the process has ended, if that is why a command was refused. While its error handler
+    /// runs it takes nothing any more, and has no status yet: this waits for that, for the
+    /// configured time at most.
     pub(crate) fn fatal_or(&self, error: verbless_command::Error) -> Error {
-        match self.settled() {
-            Ok(info) if error.kind() == ErrorKind::Command && !info.status.runs() => {
-                Error::Fatal(info.status)
+        if error.kind() != ErrorKind::Command {
+            return Error::Device(error);
+        }
+        let begun = Instant::now();
+        loop {
+            match self.shared.object.query() {
+                Ok(info) if !info.status.runs() => return Error::Fatal(info.status),
+                Ok(info) if info.ending && begun.elapsed() < self.shared.timeout => {
+                    thread::sleep(PAUSE);
+                }
+                _ => return Error::Device(error),
             }
-            _ => Error::Device(error),
         }
     }
 
     /// Fails if the process has ended.
     pub(crate) fn alive(&self) -> Result<(), Error> {
-        match self.settled()? {
-            info if info.ending => Err(Error::Failed(format!(
-                "{} is ending: after {:?}, its error handler still runs",
-                self.shared.name, self.shared.timeout
-            ))),
-            info if info.status.runs() => Ok(()),
-            info => Err(Error::Fatal(info.status)),
-        }
-    }
-
-    /// How the process is, once its error handler is done with it if an error has ended it, or
-    /// after the configured time.
-    fn settled(&self) -> Result<DpaProcessInfo, verbless_command::Error> {
-        let begun = Instant::now();
-        loop {
-            let info = self.shared.object.query()?;
-            if !info.ending || begun.elapsed() > self.shared.timeout {
-                return Ok(info);
-            }
-            thread::sleep(PAUSE);
+        match self.shared.object.query()?.status {
+            status if status.runs() => Ok(()),
+            status => Err(Error::Fatal(status)),
         }
     }
 

@@ -94,8 +94,8 @@ impl Sq {
     /// The same on another device context than the process's (`flexio_sq_create_cross_dev`): with
     /// ring and record in memory of the host that is registered there, which the program reaches by
     /// a window, and with a protection domain, a UAR ([`Uar::extend`](crate::Uar::extend)) and a CQ
-    /// of that context. The program
-    /// rings for it by an outbox that it gives the UAR's extension, as the host may by the page.
+    /// of that context. The program rings for it by an outbox that it gives the UAR's extension, as
+    /// the host may by the page.
     ///
     /// # Errors
     /// The context is the process's; what is of another one; as [`Sq::create`].

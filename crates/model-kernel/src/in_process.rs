@@ -358,9 +358,14 @@ struct OpenedControl {
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
 impl verbless_devx::ControlFile for OpenedControl {
-    // SAFETY (of the callee): pointers are followed by system calls only, which answer EFAULT for
-    // wild ones.
+    // SAFETY (of the callee): the structure is as long as its request and it say, or nothing of it
+    // is touched; pointers in it are followed by system calls only, which answer EFAULT for wild
+    // ones.
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
+        let fwctl = verbless_devx::abi::fwctl::structure_bytes(request);
+        if fwctl.is_some() && !verbless_devx::abi::fwctl::is_whole(request, argument) {
+            return Err(Errno::EINVAL);
+        }
         let address = argument.as_mut_ptr().expose_provenance() as u64;
         self.file.ioctl(&*self.client, request, address)
     }

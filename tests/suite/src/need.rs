@@ -229,9 +229,7 @@ impl Facts {
         };
         Ok(Self {
             caps: devices.iter().map(caps).collect::<Result<_, _>>()?,
-            registers: devices
-                .iter()
-                .all(|info| Device::open(backend, info).is_ok_and(|it| it.register_way().is_ok())),
+            registers: reach_registers(backend, &devices)?,
             link: port.link_layer(),
             grh_required: port.is_grh_required(),
             active_mtu: port.active_mtu().unwrap_or(256),
@@ -326,6 +324,25 @@ fn number_reuse(device: &Device) -> Result<bool, Stop> {
     Ok(false)
 }
 
+/// Whether the registers of all these devices can be reached. What is at fault, and not absent, is
+/// an error.
+fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> Result<bool, Stop> {
+    for info in devices {
+        match Device::open(backend, info)?.register_way() {
+            Ok(_) => {}
+            Err(error) if is_absent(&error) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
+/// Whether this is no fault: there is no such way, or this user may not take it.
+fn is_absent(error: &verbless_devx::Error) -> bool {
+    use verbless_devx::ErrorKind::{NoDevice, NotSupported, Permission};
+    matches!(error.kind(), NotSupported | Permission | NoDevice)
+}
+
 /// Whether one of the devices makes a partition of a unit of its DPA, which is destroyed at once.
 fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
     devices.iter().any(|info| {
@@ -334,8 +351,16 @@ fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
             let functions = vec![device.vhca_id()];
             device.create_dpa_partition(&DpaPartitionAttr { units, functions, groups: 0 })
         });
-        // One that is made and not destroyed is what the case finds out.
-        made.inspect(|partition| drop(partition.destroy())).is_ok()
+        match made {
+            // One that is made and not destroyed is what the case finds out.
+            Ok(partition) => {
+                let _found_out_there = partition.destroy();
+                true
+            }
+            Err(error) if is_absent(&error) => false,
+            // And what is no refusal of the card's.
+            Err(error) => error.kind() != verbless_devx::ErrorKind::Command,
+        }
     })
 }
 

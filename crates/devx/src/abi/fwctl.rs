@@ -67,3 +67,23 @@ layout! {
         output: u64,
     }
 }
+
+/// Bytes that the structure of a request has at least; `None`: fwctl has no such request.
+pub const fn structure_bytes(request: u32) -> Option<usize> {
+    match request {
+        FWCTL_INFO => Some(size_of::<Info>()),
+        FWCTL_RPC => Some(size_of::<Rpc>()),
+        _ => None,
+    }
+}
+
+/// Whether a structure has as many bytes as its request needs, and as it says in its first field,
+/// which is what the kernel goes by.
+pub fn is_whole(request: u32, structure: &[u64]) -> bool {
+    let said = structure.first().map_or(0, |word| {
+        let [a, b, c, d, ..] = word.to_ne_bytes();
+        u32::from_ne_bytes([a, b, c, d]) as usize
+    });
+    let least = structure_bytes(request).unwrap_or(usize::MAX);
+    said >= least && said <= size_of_val(structure)
+}

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::sysfs;
@@ -31,8 +31,10 @@ impl ControlPlace {
         let Some(name) = found.into_iter().find(|name| name.starts_with("fwctl")) else {
             return Ok(None);
         };
-        let path = self.nodes.join(name);
-        open_node(&path).map(Some).map_err(|error| {
+        let path = self.nodes.join(&name);
+        let number = sysfs::text(self.function.join("fwctl").join(&name).join("dev"));
+        let opened = open_node(&path).and_then(|file| Ok((file.metadata()?, file)));
+        let (metadata, file) = opened.map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
             let (kind, hint) = match errno {
                 Errno::EACCES | Errno::EPERM => (
@@ -57,7 +59,20 @@ impl ControlPlace {
                 ),
             };
             Error::new(kind, format!("opening {}", path.display()), hint).with_errno(errno)
-        })
+        })?;
+        // Numbers of fwctl's nodes change when drivers are loaded again, and a container may have
+        // been given one under another's name: what is written there would reach another card.
+        let found = format!("{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+        if number.is_some_and(|number| number != found) {
+            let hint = "the node is of another device than the function's own, by its number: make \
+                        it anew, or give this container the right one";
+            return Err(Error::new(
+                ErrorKind::NoDevice,
+                format!("opening {}", path.display()),
+                hint,
+            ));
+        }
+        Ok(Some(file))
     }
 }
 

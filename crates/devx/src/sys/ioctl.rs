@@ -8,7 +8,7 @@ use super::backend::{ControlFile, Errno, OpenDevice};
 use super::mapping::{Mapping, Protection};
 use crate::abi::Header;
 use crate::abi::frame::RDMA_VERBS_IOCTL;
-use crate::abi::fwctl::{FWCTL_INFO, FWCTL_RPC, Info, Rpc};
+use crate::abi::fwctl::{is_whole, structure_bytes};
 use crate::error::Error;
 
 /// Opens a control file, if there is one.
@@ -49,14 +49,10 @@ struct FwctlFile(File);
 
 impl ControlFile for FwctlFile {
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
-        let bytes = match request {
-            FWCTL_INFO => size_of::<Info>(),
-            FWCTL_RPC => size_of::<Rpc>(),
-            _ => return Err(Errno::ENOTTY),
-        };
-        // The first word is what the kernel takes for the structure's size.
-        let said = argument.first().map_or(0, |&word| word as u32 as usize);
-        if said < bytes || said > size_of_val(argument) {
+        if structure_bytes(request).is_none() {
+            return Err(Errno::ENOTTY);
+        }
+        if !is_whole(request, argument) {
             return Err(Errno::EINVAL);
         }
         // SAFETY: the structure is as long as it says, so the kernel stays within it; the caller
@@ -70,6 +66,7 @@ impl ControlFile for FwctlFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::fwctl::{FWCTL_INFO, FWCTL_RPC};
     use crate::abi::method;
 
     #[test]

@@ -97,8 +97,6 @@ pub(crate) struct Channel {
     before: Progress,
     /// The rings before this one: threads may still write to them.
     held: Vec<Channel>,
-    /// Calls of the process that had been ended where they were when the first ring was made.
-    taken_away: u64,
 }
 
 /// What did not come as it should, in entries.
@@ -174,7 +172,6 @@ impl Channel {
             level: 0,
             before: Progress::default(),
             held: Vec::new(),
-            taken_away: process.taken_away(),
             config,
         })
     }
@@ -223,8 +220,8 @@ impl Channel {
         let outcome = self.manage(operation::ATTACH, level);
         self.attached = match &outcome {
             Ok(_) => true,
-            Err(Error::Timeout(_)) => self.is_seen(),
-            Err(_) => false,
+            Err(Error::Failed(_) | Error::Fatal(_)) => false,
+            Err(_) => self.is_seen(),
         };
         self.level = level;
         outcome.map(drop)
@@ -312,12 +309,13 @@ impl Channel {
         // Who is held up in memory that the user gives may still write there, too.
         let config = ChannelConfig { ring_at: None, ..self.config.clone() };
         let mut fresh = Self::create(&self.process, config)?;
-        (fresh.lossless, fresh.taken_away) = (self.lossless, self.taken_away);
+        fresh.lossless = self.lossless;
         fresh.attach(self.level)?;
         self.attached = false;
         let mut old = std::mem::replace(self, fresh);
         let read = old.receive(deliver).and_then(|_| old.read_all(true, deliver));
-        let Progress { claimed, lost, .. } = old.progress()?;
+        let progress = old.progress();
+        let Progress { claimed, lost, .. } = *progress.as_ref().unwrap_or(&Progress::default());
         // What the block says is the program's word: no more than the ring has.
         let claimed = claimed.min(old.next.saturating_add(old.entries()));
         self.before.claimed = old.before.claimed.saturating_add(claimed);
@@ -326,7 +324,7 @@ impl Channel {
         self.missed.lose(claimed.saturating_sub(old.next));
         self.held.append(&mut old.held);
         self.held.push(old);
-        read.map(drop)
+        read.and(progress).map(drop)
     }
 
     /// Reads the heap, also after a fatal error.
@@ -356,7 +354,7 @@ impl Channel {
             return self.read_heap(deliver).map(drop);
         }
         let end = match self.manage(operation::FLUSH, 0) {
-            Ok(carried) => carried,
+            Ok(carried) => self.at_most(carried),
             Err(Error::Fatal(_)) => {
                 // What was sent before arrives first.
                 self.receive_until(u64::MAX, deliver)?;
@@ -408,7 +406,7 @@ impl Channel {
     fn read_all(&mut self, ended: bool, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let base = self.before.claimed;
         let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
-        let Progress { claimed, .. } = self.progress()?;
+        let claimed = self.at_most(self.progress()?.claimed);
         // What the block says is the program's word: no more than the ring has.
         let first = self.next.max(claimed.saturating_sub(self.entries()));
         let mut bytes = vec![0; self.entry_bytes()];
@@ -419,15 +417,15 @@ impl Channel {
             bytes.resize(most as usize * self.entry_bytes(), 0);
             let from = self.ring_at + (within << self.config.log_entry_bytes);
             self.read(from, &mut bytes)?;
-            let numbered = |(index, entry): (u64, &[u8])| number_of(entry) == index + 1;
-            let whole = (at..).zip(bytes.chunks_exact(self.entry_bytes()));
+            let numbered = |(entry, index): (&[u8], u64)| number_of(entry) == index + 1;
+            let whole = bytes.chunks_exact(self.entry_bytes()).zip(at..);
             let whole = whole.take_while(|&it| ended || numbered(it)).count();
             // A number is read with the first copy, so that the second has the entry before it.
             bytes.truncate(whole * self.entry_bytes());
             if !bytes.is_empty() {
                 self.read(from, &mut bytes)?;
             }
-            for (index, entry) in (at..).zip(bytes.chunks_exact(self.entry_bytes())) {
+            for (entry, index) in bytes.chunks_exact(self.entry_bytes()).zip(at..) {
                 if number_of(entry) == index + 1 {
                     let (next, missed) = (&mut self.next, &mut self.missed);
                     count += u64::from(accept(next, missed, entry, deliver));
@@ -446,6 +444,12 @@ impl Channel {
             }
         }
         Ok(count)
+    }
+
+    /// A number of entries as the program says it, and no further ahead than entries may be.
+    const fn at_most(&self, claimed: u64) -> u64 {
+        let most = self.next.saturating_add(FARTHEST);
+        if claimed < most { claimed } else { most }
     }
 
     /// Tells the program that the host has what it was given so far.
@@ -467,9 +471,9 @@ impl Channel {
                 Ok(0) => return Ok(()),
                 // Nothing of it runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
-                // Those who do not leave are the calls that were ended while they wrote, of those
-                // that were ended since this was made.
-                Ok(users) if begun.elapsed() > LEAVE && users <= self.taken_away() => {
+                // Those who do not leave are the calls that were ended while they wrote. The program
+                // counts them for good, so that those of streams before count, too.
+                Ok(users) if begun.elapsed() > LEAVE && users <= self.process.taken_away() => {
                     return Ok(());
                 }
                 Ok(users) if begun.elapsed() > LEAVE => {
@@ -487,14 +491,11 @@ impl Channel {
         Err(outcome)
     }
 
-    fn taken_away(&self) -> u64 {
-        self.process.taken_away().saturating_sub(self.taken_away)
-    }
-
     /// Leaves everything that a thread may still use to the process, whose heap then stays in use.
     fn leak(&mut self) {
         std::mem::forget((self.control.clone(), self.ring.clone()));
         std::mem::forget((self.sender.take(), self.window.take()));
+        std::mem::forget(std::mem::replace(&mut self.receiver, Receiver::heap()));
         std::mem::forget(std::mem::take(&mut self.held));
     }
 }

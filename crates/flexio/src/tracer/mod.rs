@@ -149,6 +149,8 @@ impl State {
         if self.run.is_some() {
             return Err(Error::Failed("the tracer runs already: stop it first".into()));
         }
+        // What comes now was written before, and has come too late for the stop.
+        self.output.begin()?;
         let (output, damaged) = (&mut self.output, &mut self.damaged);
         let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
         if self.channel.is_held_up(&mut take)? {
@@ -157,7 +159,6 @@ impl State {
         if lossless {
             self.channel.settle(&mut take)?;
         }
-        self.output.begin()?;
         let level = Level::Debug as u32 | if lossless { HOLDS } else { 0 };
         self.channel.set_level(level)?;
         self.run = Some(Run { lossless, until });
@@ -287,7 +288,8 @@ impl Tracer {
     /// Lets trace points through (`flexio_dtrace_start`). A file is emptied.
     ///
     /// # Errors
-    /// It runs already, or a FIFO manages it; the file cannot be opened; the process has ended.
+    /// It runs already, or a FIFO manages it; the file cannot be opened; the process has ended; a
+    /// run was taken away in a trace point, and the heap has no room for another ring.
     /// [`Error::Timeout`] and [`Error::CopyTimeout`]: it does not run, though the program may trace
     /// until the tracer is started or destroyed.
     pub fn start(&self) -> Result<(), Error> {

@@ -229,7 +229,7 @@ impl Facts {
         };
         Ok(Self {
             caps: devices.iter().map(caps).collect::<Result<_, _>>()?,
-            registers: reach_registers(backend, &devices)?,
+            registers: reach_registers(backend, devices)?,
             link: port.link_layer(),
             grh_required: port.is_grh_required(),
             active_mtu: port.active_mtu().unwrap_or(256),

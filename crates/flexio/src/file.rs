@@ -54,8 +54,9 @@ mod tests {
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
         // Nobody reads it: that is ENXIO. With a reader, it is no file.
         assert!(create(&fifo).is_err());
-        let _reader = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits());
-        let _reader = _reader.open(&fifo).unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+        let _reader = options.open(&fifo).unwrap();
         assert_eq!(create(&fifo).unwrap_err().kind(), ErrorKind::AlreadyExists);
         fs::remove_dir_all(&directory).unwrap();
     }

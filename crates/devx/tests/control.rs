@@ -135,7 +135,7 @@ fn each_errno_of_a_command_says_what_to_do() {
     for (errno, kind, said) in [
         (Errno::EBADMSG, ErrorKind::Refused, "does not pass this command through fwctl"),
         (Errno::EMSGSIZE, ErrorKind::Input, "16 bytes to 2 MiB"),
-        (Errno::EPERM, ErrorKind::Permission, "CAP_SYS_RAWIO"),
+        (Errno::EPERM, ErrorKind::Permission, "security module"),
         (Errno::EOPNOTSUPP, ErrorKind::Refused, "scope"),
         (Errno::ENODEV, ErrorKind::DeviceGone, "open it again"),
         (Errno::ENXIO, ErrorKind::DeviceGone, "open it again"),

@@ -1,11 +1,10 @@
 //! What went wrong, by the kinds that FlexIO has.
 
+use std::any::Any;
 use std::fmt;
 use std::time::Duration;
 
 use verbless_command::DpaStatus;
-
-use crate::memory::Buffer;
 
 /// Why something could not be done.
 #[derive(Debug)]
@@ -24,15 +23,9 @@ pub enum Error {
     /// A command queue had no room for so long (`FLEXIO_STATUS_TIMEOUT`), or was not empty: the
     /// task that was to be added was not, and those added before go on.
     QueueTimeout(Duration),
-    /// A recoverable buffer was not freed, as its bytes could not be copied to the host for this
-    /// reason, whose status this has.
-    NotRecovered {
-        /// The buffer, as it was: it can be freed again. Dropping it tries once more, and frees it
-        /// in any case.
-        buffer: Buffer,
-        /// Why.
-        error: Box<Self>,
-    },
+    /// A recoverable buffer was not freed, as its bytes could not be copied to the host. This has
+    /// the status of that.
+    NotRecovered(Unfreed),
     /// The process has ended, and how (`FLEXIO_STATUS_FATAL_ERR`).
     Fatal(DpaStatus),
 }
@@ -58,8 +51,29 @@ impl Error {
             Self::Failed(_) | Self::Device(_) => Status::Failed,
             Self::Timeout(_) | Self::CopyTimeout(_) | Self::QueueTimeout(_) => Status::Timeout,
             Self::Fatal(_) => Status::FatalError,
-            Self::NotRecovered { error, .. } => error.status(),
+            Self::NotRecovered(unfreed) => unfreed.error.status(),
         }
+    }
+}
+
+/// A recoverable buffer that was not freed; `into_buffer` gives it back, to be freed again. Dropping
+/// this tries once more, and frees it in any case.
+#[derive(Debug)]
+pub struct Unfreed {
+    error: Box<Error>,
+    /// Its address and bytes.
+    place: (u64, u64),
+    pub(crate) buffer: Box<dyn Any + Send + Sync>,
+}
+
+impl Unfreed {
+    pub(crate) fn new(error: Error, place: (u64, u64), buffer: impl Any + Send + Sync) -> Self {
+        Self { error: Box::new(error), place, buffer: Box::new(buffer) }
+    }
+
+    /// Why its bytes could not be copied.
+    pub fn error(&self) -> &Error {
+        &self.error
     }
 }
 
@@ -90,12 +104,10 @@ impl fmt::Display for Error {
                  that was to be added was not: ProcessConfig::timeout waits longer, \
                  CmdqConfig::log_depth makes room for more"
             ),
-            Self::NotRecovered { buffer, error } => write!(
+            Self::NotRecovered(Unfreed { error, place: (address, bytes), .. }) => write!(
                 f,
-                "the recoverable buffer of {} bytes at {:#x} was not freed, as its bytes could not \
-                 be copied to the host, and can be freed again: {error}",
-                buffer.len(),
-                buffer.address()
+                "the recoverable buffer of {bytes} bytes at {address:#x} was not freed, as its \
+                 bytes could not be copied to the host, and can be freed again: {error}"
             ),
             Self::Fatal(status) => write!(f, "the process has ended: {status}"),
         }
@@ -106,7 +118,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Device(error) => error.source(),
-            Self::NotRecovered { error, .. } => Some(error),
+            Self::NotRecovered(unfreed) => Some(&*unfreed.error),
             _ => None,
         }
     }

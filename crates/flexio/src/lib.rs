@@ -176,7 +176,7 @@ pub use app::{App, Embedded};
 pub use apps::{AppSelect, Apps};
 pub use cmdq::{Cmdq, CmdqConfig, CmdqState};
 pub use cq::{Cq, CqConfig, CqElement, CqHandle, CqModeration, CqPeriodMode};
-pub use error::{Error, Status};
+pub use error::{Error, Status, Unfreed};
 pub use event_handler::{EventHandler, EventHandlerConfig};
 pub use function::{Arguments, Function, Handler, Word};
 pub use heap::HeapInfo;

@@ -29,7 +29,7 @@ use verbless_command::UserMemory;
 use verbless_devx::Pd;
 use verbless_queue::{RangeError, Region, RemoteAddr};
 
-use crate::error::Error;
+use crate::error::{Error, Unfreed};
 use crate::heap::{GRANULE, HeapInfo};
 use crate::process::Process;
 
@@ -422,7 +422,14 @@ impl Buffer {
         })?;
         shared.recover().map_err(|error| {
             let buffer = Self { shared: Arc::new(shared) };
-            Error::NotRecovered { buffer, error: Box::new(error) }
+            Error::NotRecovered(Unfreed::new(error, (address, length), buffer))
         })
+    }
+}
+
+impl Unfreed {
+    /// The buffer, as it was.
+    pub fn into_buffer(self) -> Buffer {
+        *self.buffer.downcast().expect("only buffers are put there")
     }
 }

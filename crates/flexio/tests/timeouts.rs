@@ -170,10 +170,12 @@ fn a_recoverable_buffer_that_cannot_be_copied_back_is_freed_once_it_can() -> Res
     buffer.fill(0x5a)?;
     // The request fails, so that nothing comes of it.
     model.fail_request(0, None, 1, verbless_prm::CqeSyndrome::REMOTE_ACCESS.0);
-    let Err(Error::NotRecovered { buffer, error }) = buffer.free() else {
+    let Err(Error::NotRecovered(unfreed)) = buffer.free() else {
         panic!("it is freed, and not copied");
     };
-    assert_eq!((error.status(), buffer.address()), (Status::Failed, address), "{error}");
+    assert_eq!(unfreed.error().status(), Status::Failed);
+    let buffer = unfreed.into_buffer();
+    assert_eq!(buffer.address(), address);
     let mut back = vec![0; length];
     region.read_at(0, &mut back)?;
     assert!(back.iter().all(|&byte| byte == 0), "it was copied");
@@ -181,8 +183,9 @@ fn a_recoverable_buffer_that_cannot_be_copied_back_is_freed_once_it_can() -> Res
     assert!(back.iter().all(|&byte| byte == 0x5a), "its content");
     model.inject(0, Fault::LoseCompletion, 0, 1);
     let error = times_out("to free it", || buffer.free());
-    let Error::NotRecovered { buffer, error } = error else { panic!("{error}") };
-    assert!(is_copy_timeout(&error), "{error}");
+    let Error::NotRecovered(unfreed) = error else { panic!("{error}") };
+    assert!(is_copy_timeout(unfreed.error()), "{unfreed:?}");
+    let buffer = unfreed.into_buffer();
     assert_eq!(process.heap_info().requested, MEMORY_BLOCK, "bytes that are allocated");
     buffer.free()?;
     assert_eq!(process.heap_info().requested, 0, "bytes that are allocated");

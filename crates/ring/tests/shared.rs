@@ -190,7 +190,7 @@ fn a_queue_pair_hands_back_a_shared_receives_cqe_and_refuses_what_is_none() {
     }
     let refused = complete(ours, cqe_opcode::RESPONDER_SEND_IMM);
     let text = refused.to_string();
-    assert!(text.contains("shared receive queue") && text.contains("QP 0x123"), "{text}");
+    assert!(text.contains("SharedReceiveQueue") && text.contains("QP 0x123"), "{text}");
     let CompletionError::Shared(cqe) = refused else { panic!("{text}") };
     assert_eq!(pool.queue.free(), 2, "the WQE is the device's until its CQE completes it");
     let done = pool.queue.complete(cqe).unwrap();

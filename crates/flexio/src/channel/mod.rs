@@ -471,8 +471,8 @@ impl Channel {
                 Ok(0) => return Ok(()),
                 // Nothing of it runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
-                // Those who do not leave are the calls that were ended while they wrote. The program
-                // counts them for good, so that those of streams before count, too.
+                // Those who do not leave are the calls that were ended while they wrote. The
+                // program counts them for good, so that those of streams before count, too.
                 Ok(users) if begun.elapsed() > LEAVE && users <= self.process.taken_away() => {
                     return Ok(());
                 }

@@ -236,6 +236,15 @@ fn a_run_that_was_taken_away_in_a_trace_point_ends_no_tracer(lab: &Lab) -> Resul
             are_of(&taken(&batches).concat(), 70, 20)?;
         }
         tracer.destroy()?;
+        // The program counts for good who never left. That keeps no other tracer from its end.
+        let mut setup = Tracer::init(&process)?;
+        let batches = take(&mut setup);
+        let another = setup.create()?;
+        another.start()?;
+        ensure_eq!(process.call(points(), (0, 20))?, 20, "reports of another tracer");
+        another.stop()?;
+        are_of(&taken(&batches).concat(), 0, 20)?;
+        another.destroy()?;
         process.destroy()?;
     }
     Ok(())

@@ -56,8 +56,8 @@ impl Error {
     }
 }
 
-/// A recoverable buffer that was not freed; `into_buffer` gives it back, to be freed again. Dropping
-/// this tries once more, and frees it in any case.
+/// A recoverable buffer that was not freed; `into_buffer` gives it back, to be freed again.
+/// Dropping this tries once more, and frees it in any case.
 #[derive(Debug)]
 pub struct Unfreed {
     error: Box<Error>,

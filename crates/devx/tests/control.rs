@@ -237,6 +237,19 @@ fn the_kernel_names_the_control_file_of_a_function_below_it_in_sysfs() {
 }
 
 #[test]
+fn a_node_of_another_number_than_the_function_s_own_is_refused() {
+    let tree = machine();
+    tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");
+    tree.directory("fwctl").link("fwctl/fwctl7", "/dev/null");
+    tree.file("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7/dev", "1:3");
+    assert!(control_of(&tree).unwrap().is_some(), "the number is its own");
+    tree.file("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7/dev", "240:7");
+    let error = control_of(&tree).err().expect("the number is another's");
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::Refused, None));
+    assert!(error.to_string().contains("of another device"), "{error}");
+}
+
+#[test]
 fn a_sub_function_has_no_control_file_though_its_parent_has() {
     let tree = Tree::new();
     let parent = "pci0000:00/0000:08:00.0/mlx5_core.sf.2";

@@ -8,12 +8,16 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 
-/// Opens an empty file for writing that is its owner's alone; what is there is emptied. In a
+/// Opens an empty file for writing that only its owner may open; what is there is emptied. In a
 /// directory where others may write, it may be theirs, or a link: that is refused.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    options.write(true).create(true).mode(0o600).custom_flags(flags.bits());
+    options.write(true).mode(0o600).custom_flags(flags.bits());
+    match options.clone().create_new(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
     let file = options.open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.uid() != Uid::effective().as_raw() || found.nlink() != 1 {

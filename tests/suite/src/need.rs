@@ -229,7 +229,7 @@ impl Facts {
         };
         Ok(Self {
             caps: devices.iter().map(caps).collect::<Result<_, _>>()?,
-            registers: reach_registers(backend, devices)?,
+            registers: reach_registers(backend, devices),
             link: port.link_layer(),
             grh_required: port.is_grh_required(),
             active_mtu: port.active_mtu().unwrap_or(256),
@@ -324,17 +324,13 @@ fn number_reuse(device: &Device) -> Result<bool, Stop> {
     Ok(false)
 }
 
-/// Whether the registers of all these devices can be reached. What is at fault, and not absent, is
-/// an error.
-fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> Result<bool, Stop> {
-    for info in devices {
-        match Device::open(backend, info)?.register_way() {
-            Ok(_) => {}
-            Err(error) if is_absent(&error) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(true)
+/// Whether the registers of all these devices can be reached. Where something is at fault, and not
+/// absent, that is for the cases to find out.
+fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
+    devices.iter().all(|info| {
+        let way = Device::open(backend, info).and_then(|device| device.register_way());
+        !way.is_err_and(|error| is_absent(&error))
+    })
 }
 
 /// Whether this is no fault: there is no such way, or this user may not take it.

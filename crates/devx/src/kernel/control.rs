@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::sysfs;
@@ -63,11 +63,12 @@ impl ControlPlace {
         // Numbers of fwctl's nodes change when drivers are loaded again, and a container may have
         // been given one under another's name: what is written there would reach another card.
         let found = format!("{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
-        if number.is_some_and(|number| number != found) {
+        let is_node = metadata.file_type().is_char_device();
+        if is_node && number.is_some_and(|number| number != found) {
             let hint = "the node is of another device than the function's own, by its number: make \
                         it anew, or give this container the right one";
             return Err(Error::new(
-                ErrorKind::NoDevice,
+                ErrorKind::Refused,
                 format!("opening {}", path.display()),
                 hint,
             ));

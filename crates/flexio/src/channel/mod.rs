@@ -97,6 +97,10 @@ pub(crate) struct Channel {
     before: Progress,
     /// The rings before this one: threads may still write to them.
     held: Vec<Channel>,
+    /// The buffer that its ring is in, if the user gives that.
+    kept: Option<Buffer>,
+    /// Calls of the process that had been ended where they were when the first ring was made.
+    taken_away: u64,
 }
 
 /// What did not come as it should, in entries.
@@ -172,8 +176,20 @@ impl Channel {
             level: 0,
             before: Progress::default(),
             held: Vec::new(),
+            kept: None,
+            taken_away: process.taken_away(),
             config,
         })
+    }
+
+    /// Keeps the buffer that its ring is in.
+    pub(crate) fn keep(&mut self, buffer: Option<Buffer>) {
+        self.kept = buffer;
+    }
+
+    /// Fails if its process has ended.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        self.process.alive()
     }
 
     /// The numbers of the host's queue pair and of the program's, if it has any.
@@ -309,7 +325,7 @@ impl Channel {
         // Who is held up in memory that the user gives may still write there, too.
         let config = ChannelConfig { ring_at: None, ..self.config.clone() };
         let mut fresh = Self::create(&self.process, config)?;
-        fresh.lossless = self.lossless;
+        (fresh.lossless, fresh.taken_away) = (self.lossless, self.taken_away);
         fresh.attach(self.level)?;
         self.attached = false;
         let mut old = std::mem::replace(self, fresh);
@@ -317,7 +333,7 @@ impl Channel {
         let progress = old.progress();
         let Progress { claimed, lost, .. } = *progress.as_ref().unwrap_or(&Progress::default());
         // What the block says is the program's word: no more than the ring has.
-        let claimed = claimed.min(old.next.saturating_add(old.entries()));
+        let claimed = claimed.min(old.next.saturating_add(old.entries())).max(old.next);
         self.before.claimed = old.before.claimed.saturating_add(claimed);
         self.before.lost = old.before.lost.saturating_add(lost);
         self.missed = old.missed;
@@ -472,8 +488,9 @@ impl Channel {
                 // Nothing of it runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
                 // Those who do not leave are the calls that were ended while they wrote. The
-                // program counts them for good, so that those of streams before count, too.
-                Ok(users) if begun.elapsed() > LEAVE && users <= self.process.taken_away() => {
+                // program counts them for good, for whatever has the number next.
+                Ok(users) if begun.elapsed() > LEAVE && users <= self.may_be_left() => {
+                    self.process.streams().left.insert(self.config.number, users);
                     return Ok(());
                 }
                 Ok(users) if begun.elapsed() > LEAVE => {
@@ -491,9 +508,16 @@ impl Channel {
         Err(outcome)
     }
 
+    /// Calls that may have been ended while they wrote: those that did not leave what had the number
+    /// before, and all that were ended since this was made.
+    fn may_be_left(&self) -> u64 {
+        let before = self.process.streams().left.get(&self.config.number).copied();
+        before.unwrap_or(0) + self.process.taken_away().saturating_sub(self.taken_away)
+    }
+
     /// Leaves everything that a thread may still use to the process, whose heap then stays in use.
     fn leak(&mut self) {
-        std::mem::forget((self.control.clone(), self.ring.clone()));
+        std::mem::forget((self.control.clone(), self.ring.clone(), self.kept.take()));
         std::mem::forget((self.sender.take(), self.window.take()));
         std::mem::forget(std::mem::replace(&mut self.receiver, Receiver::heap()));
         std::mem::forget(std::mem::take(&mut self.held));

@@ -1,5 +1,7 @@
 //! The numbers by which a process knows its message streams.
 
+use std::collections::BTreeMap;
+
 use verbless_flexio_dev::stream::table::MAX_STREAMS;
 
 use crate::error::Error;
@@ -9,6 +11,9 @@ use crate::error::Error;
 pub(crate) struct Streams {
     taken: [u64; 4],
     pub(crate) tracer: bool,
+    /// By the number of a stream or the tracer: threads that did not leave what had it, as the
+    /// program counts them.
+    pub(crate) left: BTreeMap<u64, u64>,
 }
 
 impl Streams {

@@ -66,7 +66,6 @@ use verbless_flexio_dev::stream::table::TRACER;
 
 use crate::channel::{Channel, ChannelConfig};
 use crate::error::Error;
-use crate::memory::Buffer;
 use crate::process::Process;
 
 use config::Plan;
@@ -121,8 +120,6 @@ struct State {
     damaged: u64,
     /// Reports that wait for the callback at most; more are left where they are.
     most_pending: usize,
-    /// The user's memory, which the tracer keeps.
-    _umem: Option<Buffer>,
 }
 
 /// A start that has not been stopped.
@@ -149,8 +146,19 @@ impl State {
         if self.run.is_some() {
             return Err(Error::Failed("the tracer runs already: stop it first".into()));
         }
+        self.channel.alive()?;
         // What comes now was written before, and has come too late for the stop.
         self.output.begin()?;
+        self.let_through(lossless).inspect_err(|_| {
+            // The start has failed, and says why.
+            let _closed = self.output.end();
+        })?;
+        self.run = Some(Run { lossless, until });
+        Ok(())
+    }
+
+    /// Has the program trace, into a ring in which nothing is held up.
+    fn let_through(&mut self, lossless: bool) -> Result<(), Error> {
         let (output, damaged) = (&mut self.output, &mut self.damaged);
         let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
         if self.channel.is_held_up(&mut take)? {
@@ -160,9 +168,7 @@ impl State {
             self.channel.settle(&mut take)?;
         }
         let level = Level::Debug as u32 | if lossless { HOLDS } else { 0 };
-        self.channel.set_level(level)?;
-        self.run = Some(Run { lossless, until });
-        Ok(())
+        self.channel.set_level(level)
     }
 
     fn end(&mut self, patience: Duration) -> Result<(), Error> {
@@ -253,6 +259,7 @@ impl Tracer {
                 affinity: Affinity::None,
             },
         )?;
+        channel.keep(setup.kept());
         channel.attach(Level::None as u32)?;
         let (fifo_path, file) = (setup.fifo.clone(), output.path().map(Path::to_owned));
         let shared = Arc::new(Shared {
@@ -266,7 +273,6 @@ impl Tracer {
                 run: None,
                 damaged: 0,
                 most_pending: (plan.host_bytes / REPORT_BYTES) as usize,
-                _umem: setup.kept(),
             }),
         });
         let thread = match setup.thread {

@@ -121,6 +121,8 @@ impl Output {
 
 impl Files {
     fn begin(&mut self) -> Result<(), Error> {
+        // What is not written yet is of the file that was there.
+        self.open = None;
         let file = crate::file::create(&self.path).map_err(|error| {
             let path = self.path.display();
             Error::Failed(format!("the tracer's file {path} cannot be opened: {error}"))

@@ -508,8 +508,8 @@ impl Channel {
         Err(outcome)
     }
 
-    /// Calls that may have been ended while they wrote: those that did not leave what had the number
-    /// before, and all that were ended since this was made.
+    /// Calls that may have been ended while they wrote: those that did not leave what had the
+    /// number before, and all that were ended since this was made.
     fn may_be_left(&self) -> u64 {
         let before = self.process.streams().left.get(&self.config.number).copied();
         before.unwrap_or(0) + self.process.taken_away().saturating_sub(self.taken_away)

@@ -229,7 +229,11 @@ impl Dpa {
 
     /// The address of the outbox's page.
     pub(super) fn outbox_address(&self) -> u64 {
-        self.places[0] + u64::from(self.outbox.id()) * 4096
+        self.page_of(&self.outbox)
+    }
+
+    fn page_of(&self, outbox: &DpaOutbox) -> u64 {
+        self.places[0] + u64::from(outbox.id()) * 4096
     }
 
     /// Byte `address` of a window.
@@ -277,12 +281,15 @@ impl Dpa {
     pub(super) fn drain_as(&self, name: &str, polling: bool) -> Result<Drain, Stop> {
         let base = self.process.heap_address();
         let argument = base + ARGUMENT_AT;
-        let entry = self.whole_entry(name);
+        // An outbox is one run's at a time, and calls ring by the other while the thread runs.
+        let outbox = self.device().create_dpa_outbox(&self.process, &self.rig.uar)?;
+        let page = self.page_of(&outbox);
+        let entry = DpaEntry { outbox: Some(outbox), ..self.whole_entry(name) };
         let kind = DpaThreadKind { polling, ..DpaThreadKind::default() };
         let thread = self.device().create_dpa_thread(&self.process, &entry, argument, kind)?;
         let cq = self.cq(CqElement::Thread(thread.id()))?;
         let drain = Drain { cq, thread };
-        self.call("store64", [argument + 8, self.outbox_address(), 0])?;
+        self.call("store64", [argument + 8, page, 0])?;
         self.call("store64", [argument + 16, drain.cqn(), 0])?;
         self.call("store64", [argument + 24, base + RECORD_AT, 0])?;
         self.arm(&drain, 0)?;

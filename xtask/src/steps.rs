@@ -82,14 +82,20 @@ impl Report {
     }
 
     /// The lines that tell what failed, for those who see no more of a long output than its end: a
-    /// check's name, and what follows it.
+    /// check's name, or a sanitizer's report or a signal, and what follows it.
     pub(crate) fn trouble(&self) -> impl Iterator<Item = &str> {
         /// Of one step.
         const MOST: usize = 60;
         let mut left = 0_u32;
         let told = self.text.lines().filter(move |line| {
-            let after = if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            let after = if line.contains("ERROR: AddressSanitizer")
+                || line.contains("WARNING: ThreadSanitizer")
+            {
+                24
+            } else if line.starts_with("---- ") && line.ends_with(" stdout ----") {
                 8
+            } else if line.trim_start().starts_with("process didn't exit successfully") {
+                1
             } else if line.starts_with("FAIL") || line.starts_with("error") {
                 3
             } else {
@@ -237,6 +243,20 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert_eq!(Report { failed: 0, ..report }.trouble().count(), 0);
+    }
+
+    #[test]
+    fn how_a_process_of_tests_died_is_told() {
+        let output = "test a ... ok\n==7==ERROR: AddressSanitizer: heap-use-after-free\n    #0 f\n\
+                      SUMMARY: it\nerror: test failed, to rerun pass `-p a --lib`\n\nCaused by:\n  \
+                      process didn't exit successfully: `a` (signal: 6)\nnothing\n";
+        let ends = "--- sanitizer: FAILED, 1 of 2 (1 s)\n1 passed, 1 failed, 0 skipped\n";
+        let report = read(&format!("{output}{ends}"), 1 << 8);
+        let told = report.trouble().collect::<Vec<_>>().join("\n");
+        for part in ["heap-use-after-free", "#0 f", "SUMMARY", "-p a --lib", "(signal: 6)"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(!told.contains("nothing"), "{told}");
     }
 
     #[test]

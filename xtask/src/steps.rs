@@ -21,6 +21,8 @@ pub(crate) struct Report {
     /// As in the summary.
     pub(crate) verdict: String,
     pub(crate) seconds: f64,
+    /// Seconds of processor time, of what it has waited for.
+    pub(crate) cpu: u64,
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
@@ -41,9 +43,9 @@ pub(crate) fn run(name: &str) -> Report {
     while ENDING.load(Ordering::Acquire) {
         std::thread::park();
     }
-    let Report { text, verdict, seconds, .. } = &report;
+    let Report { text, verdict, seconds, cpu, .. } = &report;
     // One call, so that nothing of another step comes between.
-    println!("\n=== {name}\n{text}--- {name}: {verdict} ({seconds:.0} s)\n");
+    println!("\n=== {name}\n{text}--- {name}: {verdict} ({seconds:.0} s, {cpu} s of CPU)\n");
     report
 }
 
@@ -70,15 +72,20 @@ impl Report {
         let (text, counts) = text.rsplit_once('\n').unwrap_or_default();
         let (text, verdict) = text.rsplit_once('\n').unwrap_or(("", text));
         let verdict = verdict.strip_prefix(&format!("--- {name}: "));
-        let verdict = verdict.and_then(|it| it.rsplit_once(" (")).map(|(verdict, _)| verdict);
-        let (Some(verdict), Some([passed, failed, skipped])) = (verdict, numbers(counts)) else {
+        let verdict = verdict.and_then(|it| {
+            let (verdict, times) = it.rsplit_once(" (")?;
+            let (_, cpu) = times.strip_suffix(" s of CPU)")?.split_once(" s, ")?;
+            Some((verdict, cpu.parse().ok()?))
+        });
+        let (Some((verdict, cpu)), Some([passed, failed, skipped])) = (verdict, numbers(counts))
+        else {
             return Self::failure(output.into(), &format!("it ended without a verdict ({status})"));
         };
         if status.success() != (failed == 0) {
             return Self::failure(output.into(), &format!("it ended with {status}"));
         }
         let text = if text.is_empty() { String::new() } else { format!("{text}\n") };
-        Self { text, verdict: verdict.into(), seconds: 0.0, passed, failed, skipped }
+        Self { text, verdict: verdict.into(), seconds: 0.0, cpu, passed, failed, skipped }
     }
 
     /// The lines that tell what failed, for those who see no more of a long output than its end: a
@@ -109,7 +116,7 @@ impl Report {
 
     fn failure(text: String, why: &str) -> Self {
         let verdict = format!("FAILED: {why}");
-        Self { text, verdict, seconds: 0.0, passed: 0, failed: 1, skipped: 0 }
+        Self { text, verdict, seconds: 0.0, cpu: 0, passed: 0, failed: 1, skipped: 0 }
     }
 }
 
@@ -202,18 +209,19 @@ mod tests {
 
     #[test]
     fn the_last_two_lines_of_a_step_are_its_verdict_and_its_counts() {
-        let output = "a\nb\n--- VM: hwtest: ok, 61 passed, 2 skipped (12 s)\n61 passed, 0 failed, \
+        let output = "a\nb\n--- VM: hwtest: ok, 61 passed, 2 skipped (12 s, 20 s of CPU)\n61 passed, 0 failed, \
                       2 skipped\n";
         let report = read(output, 0);
         assert_eq!((&*report.text, &*report.verdict), ("a\nb\n", "ok, 61 passed, 2 skipped"));
-        assert_eq!((report.passed, report.failed, report.skipped), (61, 0, 2));
+        assert_eq!((report.passed, report.failed, report.skipped, report.cpu), (61, 0, 2, 20));
         let alone = output.strip_prefix("a\nb\n").unwrap();
         assert_eq!(read(alone, 0), Report { text: String::new(), ..report });
     }
 
     #[test]
     fn a_step_that_ends_otherwise_than_it_says_has_failed() {
-        let good = "--- VM: hwtest: ok, 1 passed (1 s)\n1 passed, 0 failed, 0 skipped\n";
+        let good =
+            "--- VM: hwtest: ok, 1 passed (1 s, 2 s of CPU)\n1 passed, 0 failed, 0 skipped\n";
         for (output, status) in
             [("", 0), ("a\nb\n", 0), (good, 9), (good, 1 << 8), (&good.replace("1 p", "x p"), 0)]
         {
@@ -230,7 +238,8 @@ mod tests {
         let output = "test a ... ok\ntest b::c ... FAILED\n\nfailures:\n\n---- b::c stdout ----\n\n\
                       thread 'b::c' panicked at b.rs:1:2:\nit is 7\n\n\n\n\n\nfailures:\n    b::c\n\
                       FAIL  write\n      it is 9\n      not 8\npass  read\n";
-        let ends = "--- VM: hwtest: FAILED, 2 of 4 (1 s)\n2 passed, 2 failed, 0 skipped\n";
+        let ends =
+            "--- VM: hwtest: FAILED, 2 of 4 (1 s, 2 s of CPU)\n2 passed, 2 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}"), 1 << 8);
         let told: Vec<&str> = report.trouble().collect();
         let expected = [
@@ -250,7 +259,8 @@ mod tests {
         let output = "test a ... ok\n==7==ERROR: AddressSanitizer: heap-use-after-free\n    #0 f\n\
                       SUMMARY: it\nerror: test failed, to rerun pass `-p a --lib`\n\nCaused by:\n  \
                       process didn't exit successfully: `a` (signal: 6)\nnothing\n";
-        let ends = "--- sanitizer: FAILED, 1 of 2 (1 s)\n1 passed, 1 failed, 0 skipped\n";
+        let ends =
+            "--- sanitizer: FAILED, 1 of 2 (1 s, 2 s of CPU)\n1 passed, 1 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}"), 1 << 8);
         let told = report.trouble().collect::<Vec<_>>().join("\n");
         for part in ["heap-use-after-free", "#0 f", "SUMMARY", "-p a --lib", "(signal: 6)"] {

@@ -13,6 +13,9 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
+
 use crate::commands::{Counts, cargo, count, host, installed, std_sources};
 use crate::lanes::{self, Resource};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
@@ -125,7 +128,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     println!("=== summary");
     for (step, report) in steps.iter().zip(&reports) {
-        println!("{:24} {:>4.0} s  {}", step.name, report.seconds, report.verdict);
+        let Report { seconds, cpu, verdict, .. } = report;
+        println!("{:24} {seconds:>4.0} s {cpu:>5} s of CPU  {verdict}", step.name);
     }
     let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
     let failed = sum(|it| it.failed);
@@ -171,9 +175,20 @@ fn one(step: &Step) -> Result<bool> {
             format!("FAILED: {first}")
         }
     };
-    println!("--- {}: {verdict} ({:.0} s)", step.name, start.elapsed().as_secs_f64());
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), processor_seconds()?);
+    println!("--- {}: {verdict} ({seconds:.0} s, {cpu:.0} s of CPU)", step.name);
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(failed == 0)
+}
+
+/// What this process and those that it has waited for have had of the processors.
+fn processor_seconds() -> Result<f64> {
+    let of = |who| -> Result<f64> {
+        let usage = getrusage(who)?;
+        let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+        Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
+    };
+    Ok(of(UsageWho::RUSAGE_SELF)? + of(UsageWho::RUSAGE_CHILDREN)?)
 }
 
 /// The words for a step that ran.

@@ -302,8 +302,8 @@ impl Engine for RdmaEngine {
 
     fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
         self.completed(cqe, into).inspect_err(|_| {
-            // Which jobs go on is not known any more: none do.
-            self.instance.abort();
+            // Which jobs of this queue pair go on is not known any more: none do.
+            self.instance.abort_start(self.known.starts());
             let _refused = self.take_back(side);
         })
     }
@@ -360,5 +360,61 @@ impl Drop for RdmaEngine {
             mem::forget(mem::take(&mut self.receives.jobs));
         }
         self.instance.detach();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_devx::Backend;
+    use verbless_model::{Model, Profile};
+    use verbless_model_kernel::InProcess;
+    use verbless_queue::{ConnectOptions, QpConfig};
+
+    use super::*;
+    use crate::device::DevInfo;
+    use crate::rdma::Rdma;
+
+    /// Has a queue pair that the engine does not know complete a receive in its completion queue.
+    fn complete_as_a_stranger(side: &Side, model: &Model) {
+        let (target, config) = (side.cq.target(), QpConfig::new(1, 1));
+        let domain = side.dev.domain();
+        let stranger: verbless_queue::Qp =
+            domain.queue_pair_towards(&config, &target, &target).unwrap();
+        let (mut queues, control) = stranger.with_control();
+        let room = domain.region(64, verbless_command::KeyAccess::LOCAL).unwrap();
+        control.to_init(&ConnectOptions::default()).unwrap();
+        queues.post_receive(room.sge(0, 64).unwrap(), 0).unwrap();
+        control.to_error().unwrap();
+        model.run_until_idle();
+        // It stays: else what it completed would be taken away.
+        mem::forget((queues, control));
+    }
+
+    #[test]
+    fn a_completion_that_cannot_be_ends_the_start_of_its_queue_pair_and_no_later_one() {
+        let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
+        let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+        let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+        let mut side = Side::alone(&dev, 8).unwrap();
+        let mut rdma = Rdma::builder(&dev).start().unwrap();
+        let place = Place { depth: 8, user_index: 0, side: &mut side };
+        let mut engine = RdmaEngine::new(&rdma.instance, &place).unwrap();
+        let mut into: Settled = None;
+        for started_again in [true, false] {
+            complete_as_a_stranger(&side, &model);
+            if started_again {
+                rdma = rdma.stop().unwrap().start().unwrap();
+            }
+            let cqe = side.cq.poll().unwrap();
+            assert!(engine.complete(cqe, &mut side, &mut into).is_err());
+            let expected = if started_again { RdmaState::Init } else { RdmaState::Error };
+            assert_eq!(rdma.state(), expected);
+            assert_eq!(rdma.export().is_ok(), started_again);
+            // The engine goes on with the new queue pair.
+            engine.may_begin(true, dev.id()).map_or_else(
+                |error| assert!(!started_again, "{error}"),
+                |()| assert!(started_again, "it takes jobs"),
+            );
+        }
     }
 }

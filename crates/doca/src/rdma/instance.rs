@@ -396,14 +396,28 @@ impl Instance {
 
     /// It takes no more jobs. The queue pair that the work queue has may be one from before.
     pub(super) fn abort(&self) {
-        let mut inner = self.inner();
+        self.give_back(self.inner());
+    }
+
+    /// The same of the start with this number, which may have been stopped since, and another one
+    /// begun: that goes on.
+    pub(super) fn abort_start(&self, starts: u32) {
+        let inner = self.inner();
+        // It changes under the lock alone.
+        if self.word().starts() == starts {
+            self.give_back(inner);
+        }
+    }
+
+    fn give_back(&self, mut inner: MutexGuard<'_, Inner>) {
         inner.given_back = true;
         if let Some(live) = &inner.live {
             // The engine tells of a device that refuses.
             let _refused = live.control.to_error();
         }
+        let starts = self.word().starts();
         drop(inner);
-        self.fail(self.word().starts());
+        self.fail(starts);
     }
 
     /// The completion queue that it came with.

@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn the_last_two_lines_of_a_step_are_its_verdict_and_its_counts() {
-        let output = "a\nb\n--- VM: hwtest: ok, 61 passed, 2 skipped (12 s, 20 s of CPU)\n61 passed, 0 failed, \
-                      2 skipped\n";
+        let output = "a\nb\n--- VM: hwtest: ok, 61 passed, 2 skipped (12 s, 20 s of CPU)\n\
+                      61 passed, 0 failed, 2 skipped\n";
         let report = read(output, 0);
         assert_eq!((&*report.text, &*report.verdict), ("a\nb\n", "ok, 61 passed, 2 skipped"));
         assert_eq!((report.passed, report.failed, report.skipped, report.cpu), (61, 0, 2, 20));

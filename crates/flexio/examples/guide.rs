@@ -12,8 +12,8 @@ use support::{Result, expect};
 use verbless::Device;
 use verbless_flexio::stream::Output;
 use verbless_flexio::{
-    App, Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Function, Handler, MsgStream,
-    MsgStreamConfig, Outbox, OutboxConfig, Process, ProcessConfig, Status,
+    App, CqElement, DpaCq, DpaCqConfig, EventHandler, EventHandlerConfig, Function, Handler,
+    MsgStream, MsgStreamConfig, Outbox, OutboxConfig, Process, ProcessConfig, Status,
 };
 
 const LOG_DEPTH: u8 = 6;
@@ -42,7 +42,8 @@ fn guide(device: &Device, app: &App) -> Result {
         },
     )?;
 
-    let cq = Cq::create(&process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
+    let cq =
+        DpaCq::create(&process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
 
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&cq.ring_address().to_le_bytes());

@@ -13,14 +13,12 @@ use support::{Result, expect};
 use verbless::Device;
 use verbless_command::{FlowAttr, KeyAccess};
 use verbless_flexio::{
-    App, Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler, Mkey, MkeyConfig,
-    Outbox, OutboxConfig, Process, ProcessConfig, Rq, RqConfig, Sq, SqConfig,
+    App, CqElement, DpaCq, DpaCqConfig, DpaRq, DpaRqConfig, DpaSq, DpaSqConfig, EventHandler,
+    EventHandlerConfig, Handler, Mkey, MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig,
 };
 use verbless_flexio_dev::Segment;
 use verbless_queue::wr::Frame;
-use verbless_queue::{
-    CqConfig as HostCqConfig, Domain, RqConfig as HostRqConfig, SqConfig as HostSqConfig,
-};
+use verbless_queue::{CqConfig, Domain, RqConfig, SqConfig};
 
 /// An EtherType that is free for experiments.
 const ETHERTYPE: u16 = 0x88b5;
@@ -58,12 +56,13 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
         ..EventHandlerConfig::new(Handler::named("reflects"))
     };
     let handler = EventHandler::create(&process, &config)?;
-    let cq = Cq::create(&process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
+    let cq =
+        DpaCq::create(&process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
     // The program polls this one.
-    let sent_cq = CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
-    let sent_cq = Cq::create(&process, &sent_cq)?;
-    let rq = Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?;
-    let sq = Sq::create(&process, &sent_cq, &SqConfig::new(LOG_DEPTH))?;
+    let sent_cq = DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
+    let sent_cq = DpaCq::create(&process, &sent_cq)?;
+    let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(LOG_DEPTH))?;
+    let sq = DpaSq::create(&process, &sent_cq, &DpaSqConfig::new(LOG_DEPTH))?;
     expect("bytes that the device wants inline", sq.inline_bytes(), 0)?;
 
     // Frames arrive in the first half of the program's memory and are sent from the other.
@@ -99,10 +98,10 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
 
     // The other function: it sends frames and takes those that come back.
     let domain = Domain::new(other)?;
-    let mut send_cq = domain.completion_queue(&HostCqConfig::new(64))?;
-    let mut receive_cq = domain.completion_queue(&HostCqConfig::new(64))?;
-    let mut sender = domain.sq(&HostSqConfig::new(64), &send_cq)?;
-    let mut receiver = domain.rq(&HostRqConfig::new(DEPTH as u32), &receive_cq)?;
+    let mut send_cq = domain.completion_queue(&CqConfig::new(64))?;
+    let mut receive_cq = domain.completion_queue(&CqConfig::new(64))?;
+    let mut sender = domain.sq(&SqConfig::new(64), &send_cq)?;
+    let mut receiver = domain.rq(&RqConfig::new(DEPTH as u32), &receive_cq)?;
     let _back = receiver.steer(&FlowAttr::to(there).ethertype(ETHERTYPE))?;
     let region = domain.region(DEPTH * BYTES, KeyAccess::LOCAL)?;
     for slot in 0..DEPTH {

@@ -12,14 +12,12 @@ use support::{Result, expect};
 use verbless::Device;
 use verbless_command::KeyAccess;
 use verbless_flexio::{
-    App, Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler, Mkey, MkeyConfig,
-    Outbox, OutboxConfig, Process, ProcessConfig, Qp, QpConfig, QpReceive,
+    App, CqElement, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, EventHandler, EventHandlerConfig,
+    Handler, Mkey, MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig, QpReceive,
 };
 use verbless_flexio_dev::Segment;
 use verbless_queue::wr::Send;
-use verbless_queue::{
-    ConnectOptions, CqConfig as HostCqConfig, Operation, QpConfig as HostQpConfig,
-};
+use verbless_queue::{ConnectOptions, CqConfig, Operation, QpConfig};
 
 /// Messages that are under way at a time, and all of them.
 const LOG_DEPTH: u8 = 3;
@@ -45,19 +43,20 @@ fn run(device: &Device, app: &App) -> Result {
         ..EventHandlerConfig::new(Handler::named("answers"))
     };
     let handler = EventHandler::create(&process, &config)?;
-    let cq = Cq::create(&process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
+    let cq =
+        DpaCq::create(&process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
     // Writes make CQEs of errors alone, which nobody takes.
-    let mut errors = CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
+    let mut errors = DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
     errors.overrun_ignore = true;
-    let errors = Cq::create(&process, &errors)?;
-    let mut config = QpConfig::rc(&errors, &cq, LOG_DEPTH);
+    let errors = DpaCq::create(&process, &errors)?;
+    let mut config = DpaQpConfig::rc(&errors, &cq, LOG_DEPTH);
     config.receive = QpReceive::Regular { log_depth: LOG_DEPTH };
-    let mut qp = Qp::create(&process, &config)?;
+    let mut qp = DpaQp::create(&process, &config)?;
 
     // The peer: a queue pair of the host's, and memory that it lets the program write.
     let domain = process.domain();
-    let mut host_cq = domain.completion_queue(&HostCqConfig::new(2 * DEPTH as u32))?;
-    let queues = HostQpConfig::new(DEPTH as u32, DEPTH as u32);
+    let mut host_cq = domain.completion_queue(&CqConfig::new(2 * DEPTH as u32))?;
+    let queues = QpConfig::new(DEPTH as u32, DEPTH as u32);
     let mut host = domain.queue_pair(&queues, &host_cq, &host_cq)?;
     let requests = domain.region(DEPTH * BYTES, KeyAccess::LOCAL)?;
     let replies = domain.region(DEPTH * BYTES, KeyAccess::ALL)?;

@@ -31,10 +31,10 @@ use verbless_command::{Affinity, KeyAccess};
 use verbless_flexio_dev::cmdq::{DONE_AT, ENTRY, MOST_LOG_DEPTH, TASK_BYTES, Worker as Setup};
 use verbless_flexio_dev::segment::{BYTES as WQE, Segment};
 use verbless_queue::wr::Send;
-use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, QpConfig as HostQpConfig, Region};
+use verbless_queue::{ConnectOptions, CqConfig, QpConfig, Region};
 
 use crate::copy::Deadline;
-use crate::cq::{Cq, CqConfig, CqElement};
+use crate::cq::{CqElement, DpaCq, DpaCqConfig};
 use crate::error::Error;
 use crate::event_handler::{EventHandler, EventHandlerConfig};
 use crate::function::{Function, Handler, Word};
@@ -42,7 +42,7 @@ use crate::memory::Buffer;
 use crate::mkey::{Mkey, MkeyConfig};
 use crate::outbox::{Outbox, OutboxConfig};
 use crate::process::Process;
-use crate::qp::{Qp, QpConfig, QpReceive};
+use crate::qp::{DpaQp, DpaQpConfig, QpReceive};
 
 /// The pause between two looks for room.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -102,9 +102,9 @@ struct Worker {
     host: verbless_queue::Qp,
     host_cq: verbless_queue::Cq,
     staging: Region,
-    _qp: Qp,
+    _qp: DpaQp,
     _tasks: Mkey,
-    cq: Cq,
+    cq: DpaCq,
     handler: EventHandler,
     /// What its thread reads and writes, which is there until the thread is not: the first of them,
     /// the CQ's ring, keeps the last handle to the thread, and lets it go before the ring itself.
@@ -141,14 +141,14 @@ impl Worker {
         let handler = EventHandler::create_at(process, entry, &handler)?;
         let log_depth = config.log_depth;
         let (depth, count) = (1_u64 << log_depth, 1_u32 << log_depth);
-        let mut cq = CqConfig::new(log_depth, CqElement::Thread(handler.clone()));
+        let mut cq = DpaCqConfig::new(log_depth, CqElement::Thread(handler.clone()));
         // It is armed when its handler runs: what comes before would be lost.
         cq.no_arm = true;
-        let cq = Cq::create(process, &cq)?;
-        let mut qp = QpConfig::rc(&cq, &cq, 0);
+        let cq = DpaCq::create(process, &cq)?;
+        let mut qp = DpaQpConfig::rc(&cq, &cq, 0);
         qp.log_sq_depth = None;
         qp.receive = QpReceive::Regular { log_depth };
-        let mut qp = Qp::create(process, &qp)?;
+        let mut qp = DpaQp::create(process, &qp)?;
         let buffer = process.alloc(depth * TASK_BYTES as u64)?;
         let tasks = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL))?;
         let receives: Vec<_> = (0..depth)
@@ -159,8 +159,8 @@ impl Worker {
         process.write(qp.rq_address(), &receives)?;
 
         let domain = process.domain();
-        let host_cq = domain.completion_queue(&HostCqConfig::new(count))?;
-        let mut host = domain.queue_pair(&HostQpConfig::new(count, 1), &host_cq, &host_cq)?;
+        let host_cq = domain.completion_queue(&CqConfig::new(count))?;
+        let mut host = domain.queue_pair(&QpConfig::new(count, 1), &host_cq, &host_cq)?;
         let options = ConnectOptions::default();
         let address = domain.address(&host, &options)?;
         domain.connect(&mut host, &qp.address(&options)?, &options)?;

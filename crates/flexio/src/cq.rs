@@ -4,12 +4,12 @@
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (process, handler) = (process()?, "handler");
-//! use verbless_flexio::{Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler};
+//! use verbless_flexio::{DpaCq, DpaCqConfig, CqElement, EventHandler, EventHandlerConfig, Handler};
 //!
 //! let config = EventHandlerConfig::new(Handler::named(handler));
 //! let handler = EventHandler::create(&process, &config)?;
 //! // 64 CQEs in the process's heap; the first one starts the handler.
-//! let cq = Cq::create(&process, &CqConfig::new(6, CqElement::Thread(handler.clone())))?;
+//! let cq = DpaCq::create(&process, &DpaCqConfig::new(6, CqElement::Thread(handler.clone())))?;
 //! handler.run(cq.ring_address())?;
 //! # assert!(handler.clone().destroy().is_err());
 //! # Ok(())
@@ -91,7 +91,7 @@ pub struct CqModeration {
 
 /// How a CQ is made (`flexio_cq_attr`).
 #[derive(Debug, Clone)]
-pub struct CqConfig {
+pub struct DpaCqConfig {
     /// log2 of its CQEs.
     pub log_depth: u8,
     /// Who hears of its events.
@@ -119,7 +119,7 @@ pub struct CqConfig {
     pub record: Option<QueueMemory>,
 }
 
-impl CqConfig {
+impl DpaCqConfig {
     /// 2^`log_depth` CQEs in the heap, of whose events `element` hears.
     pub const fn new(log_depth: u8, element: CqElement) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl CqConfig {
 /// A completion queue (`flexio_cq`). Clones are the same one; the queues that complete here keep
 /// it, and it keeps its event handler.
 #[derive(Debug, Clone)]
-pub struct Cq {
+pub struct DpaCq {
     object: Arc<CqObject>,
     process: Process,
     ring: u64,
@@ -151,13 +151,13 @@ pub struct Cq {
 /// One doorbell page is mapped once at a time.
 static MAPPING: Mutex<()> = Mutex::new(());
 
-impl Cq {
+impl DpaCq {
     /// Makes one (`flexio_cq_create`).
     ///
     /// # Errors
     /// The process has ended; the event handler is another's; what the device cannot do: the error
     /// names the capability; the heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
-    pub fn create(process: &Process, config: &CqConfig) -> Result<Self, Error> {
+    pub fn create(process: &Process, config: &DpaCqConfig) -> Result<Self, Error> {
         Self::make(process, process.device(), config)
     }
 
@@ -167,11 +167,11 @@ impl Cq {
     /// [`CqElement::NonDpa`], as what hears on the DPA is of the process's context.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; another element; as [`Cq::create`].
+    /// The context is the process's; what is of another one; another element; as [`DpaCq::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,
-        config: &CqConfig,
+        config: &DpaCqConfig,
     ) -> Result<Self, Error> {
         cross(process, device, [&config.ring, &config.record], &config.uar, None)?;
         if !matches!(config.element, CqElement::NonDpa { .. }) {
@@ -182,7 +182,7 @@ impl Cq {
         Self::make(process, device, config)
     }
 
-    fn make(process: &Process, device: &Device, config: &CqConfig) -> Result<Self, Error> {
+    fn make(process: &Process, device: &Device, config: &DpaCqConfig) -> Result<Self, Error> {
         process.alive()?;
         let (element, keeps) = element(process, device, &config.element)?;
         if config.log_depth > device.caps().log_max_cqes {
@@ -358,8 +358,8 @@ fn element(
 #[derive(Debug, Clone)]
 pub struct CqHandle(pub(crate) Arc<CqObject>);
 
-impl From<&Cq> for CqHandle {
-    fn from(cq: &Cq) -> Self {
+impl From<&DpaCq> for CqHandle {
+    fn from(cq: &DpaCq) -> Self {
         Self(cq.object.clone())
     }
 }

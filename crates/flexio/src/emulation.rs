@@ -10,11 +10,11 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = process()?;
 //! use verbless_flexio::emulation::{self, DoorbellToCq, Msix, MsixConfig, MsixMap};
-//! use verbless_flexio::{Cq, CqConfig, CqElement};
+//! use verbless_flexio::{DpaCq, DpaCqConfig, CqElement};
 //!
 //! let device = emulation::create_device(&process, 2, 4)?;
 //! // The doorbell of its queue 1 makes CQEs here.
-//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let cq = DpaCq::create(&process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
 //! let doorbell = DoorbellToCq::map(&device, 1, &cq)?;
 //! // By this CQ a program raises its vector 2.
 //! let map = MsixMap::create(&process, &device, 4)?;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub use verbless_command::EmulatedDevice;
 use verbless_command::{Device, DpaEq, DpaEqAttr, EmulatedDoorbell, EmulatedDoorbellInfo};
 
-use crate::cq::{Cq, CqConfig, CqElement};
+use crate::cq::{CqElement, DpaCq, DpaCqConfig};
 use crate::error::Error;
 use crate::memory::QueueMemory;
 use crate::process::Process;
@@ -79,7 +79,7 @@ fn of_process(process: &Process, device: &EmulatedDevice) -> Result<(), Error> {
 #[derive(Debug)]
 pub struct DoorbellToCq {
     object: EmulatedDoorbell,
-    cq: Cq,
+    cq: DpaCq,
 }
 
 impl DoorbellToCq {
@@ -88,7 +88,7 @@ impl DoorbellToCq {
     /// # Errors
     /// The process has ended; the device has no such queue, or somebody has its doorbell; the
     /// device is of another context than the CQ.
-    pub fn map(device: &Arc<EmulatedDevice>, queue: u16, cq: &Cq) -> Result<Self, Error> {
+    pub fn map(device: &Arc<EmulatedDevice>, queue: u16, cq: &DpaCq) -> Result<Self, Error> {
         let process = cq.process();
         of_process(process, device)?;
         let object = process.device().create_emulated_doorbell(device, queue, cq.object())?;
@@ -103,7 +103,7 @@ impl DoorbellToCq {
     }
 
     /// Its CQ.
-    pub const fn cq(&self) -> &Cq {
+    pub const fn cq(&self) -> &DpaCq {
         &self.cq
     }
 
@@ -224,7 +224,7 @@ pub struct MsixConfig {
 #[derive(Debug)]
 pub struct Msix {
     // The CQ goes before the event queue that it names.
-    cq: Option<Cq>,
+    cq: Option<DpaCq>,
     eq: Arc<MsixEq>,
     vector: u16,
 }
@@ -256,14 +256,14 @@ impl Msix {
             return Ok(Self { cq: None, eq, vector });
         }
         let element = CqElement::DpaMsixEmulated(eq.eq.clone());
-        let config = CqConfig {
+        let config = DpaCqConfig {
             uar: config.uar.clone(),
             // Nobody reads it.
             always_armed: true,
             overrun_ignore: true,
-            ..CqConfig::new(LOG_CQES, element)
+            ..DpaCqConfig::new(LOG_CQES, element)
         };
-        Ok(Self { cq: Some(Cq::create(process, &config)?), eq, vector })
+        Ok(Self { cq: Some(DpaCq::create(process, &config)?), eq, vector })
     }
 
     /// The vector.
@@ -272,7 +272,7 @@ impl Msix {
     }
 
     /// The CQ by which a program sends (`flexio_dev_msix_send`); none in direct mode.
-    pub const fn cq(&self) -> Option<&Cq> {
+    pub const fn cq(&self) -> Option<&DpaCq> {
         self.cq.as_ref()
     }
 
@@ -292,6 +292,6 @@ impl Msix {
     /// # Errors
     /// Somebody keeps its CQ; the device's refusal.
     pub fn destroy(self) -> Result<(), Error> {
-        self.cq.map_or(Ok(()), Cq::destroy)
+        self.cq.map_or(Ok(()), DpaCq::destroy)
     }
 }

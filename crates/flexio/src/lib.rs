@@ -35,9 +35,9 @@
 //! | windows to memory of the host | [`window`] | [`Window::create`] |
 //! | doorbells | [`uar`], [`outbox`] | [`Outbox::create`] |
 //! | event handlers | [`event_handler`] | [`EventHandler::create`] |
-//! | completion queues | [`cq`] | [`Cq::create`] |
-//! | queue pairs | [`qp`] | [`Qp::create`] |
-//! | queues of Ethernet frames | [`sq`], [`rq`], [`transport`] | [`Sq::create`], [`Rq::create`] |
+//! | completion queues | [`cq`] | [`DpaCq::create`] |
+//! | queue pairs | [`qp`] | [`DpaQp::create`] |
+//! | queues of Ethernet frames | [`sq`], [`rq`], [`transport`] | [`DpaSq::create`], [`DpaRq::create`] |
 //! | PCI devices that programs emulate | [`emulation`] | [`emulation::MsixMap::create`] |
 //! | receives that queue pairs share | [`rmp`] | [`Rmp::create`] |
 //! | what programs print | [`stream`] | [`MsgStream::create`] |
@@ -175,7 +175,7 @@ pub mod wq;
 pub use app::{App, Embedded};
 pub use apps::{AppSelect, Apps};
 pub use cmdq::{Cmdq, CmdqConfig, CmdqState};
-pub use cq::{Cq, CqConfig, CqElement, CqHandle, CqModeration, CqPeriodMode};
+pub use cq::{CqElement, CqHandle, CqModeration, CqPeriodMode, DpaCq, DpaCqConfig};
 pub use error::{Error, Status, Unfreed};
 pub use event_handler::{EventHandler, EventHandlerConfig};
 pub use function::{Arguments, Function, Handler, Word};
@@ -185,12 +185,12 @@ pub use memory::{Buffer, Destination, MemoryKind, QueueMemory, Source};
 pub use mkey::{Mkey, MkeyConfig};
 pub use outbox::{Outbox, OutboxConfig};
 pub use process::{Process, ProcessConfig};
-pub use qp::{Qp, QpAttr, QpAttrMask, QpConfig, QpReceive, QpState, QpTransport};
+pub use qp::{DpaQp, DpaQpConfig, QpAttr, QpAttrMask, QpReceive, QpState, QpTransport};
 pub use resources::Resources;
 pub use rmp::{Rmp, RmpConfig};
 pub use rpc::RpcAttr;
-pub use rq::{Rq, RqConfig};
-pub use sq::{Sq, SqConfig, SqExtAttr};
+pub use rq::{DpaRq, DpaRqConfig};
+pub use sq::{DpaSq, DpaSqConfig, SqExtAttr};
 pub use stream::{MsgStream, MsgStreamConfig};
 pub use tracer::{Tracer, TracerSetup};
 pub use transport::{SqTis, TransportDomain};

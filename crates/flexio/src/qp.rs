@@ -6,11 +6,11 @@
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = process()?;
-//! use verbless_flexio::{Cq, CqConfig, CqElement, Qp, QpConfig, QpState};
+//! use verbless_flexio::{DpaCq, DpaCqConfig, CqElement, DpaQp, DpaQpConfig, QpState};
 //! use verbless_queue as queue;
 //!
-//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
-//! let mut qp = Qp::create(&process, &QpConfig::rc(&cq, &cq, 4))?;
+//! let cq = DpaCq::create(&process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let mut qp = DpaQp::create(&process, &DpaQpConfig::rc(&cq, &cq, 4))?;
 //! // The other end: a queue pair of the host.
 //! let domain = process.domain();
 //! let host_cq = domain.completion_queue(&queue::CqConfig::new(16))?;
@@ -147,7 +147,7 @@ pub enum QpReceive {
 
 /// How a queue pair is made (`flexio_qp_attr`, as far as `flexio_qp_create` reads it).
 #[derive(Debug, Clone)]
-pub struct QpConfig {
+pub struct DpaQpConfig {
     /// The transport service.
     pub transport: QpTransport,
     /// The UAR of the outboxes that ring for it; without one, the process's.
@@ -171,7 +171,7 @@ pub struct QpConfig {
     pub record: Option<QueueMemory>,
 }
 
-impl QpConfig {
+impl DpaQpConfig {
     /// A reliable connected one without receives, with so many WQEBBs for sends.
     pub fn rc(sq_cq: impl Into<CqHandle>, rq_cq: impl Into<CqHandle>, log_sq_depth: u8) -> Self {
         Self {
@@ -273,7 +273,7 @@ pub struct QpAttrMask {
 
 /// A queue pair (`flexio_qp`).
 #[derive(Debug)]
-pub struct Qp {
+pub struct DpaQp {
     object: QpObject,
     process: Process,
     /// Where its context reaches peers.
@@ -283,13 +283,13 @@ pub struct Qp {
     receive_bytes: u64,
 }
 
-impl Qp {
+impl DpaQp {
     /// Makes one, in the state RST (`flexio_qp_create`).
     ///
     /// # Errors
     /// The process has ended; another transport than RC, UC and UD; the heap has no room; the
     /// device's refusal. [`Error::CopyTimeout`]: nothing is left of it.
-    pub fn create(process: &Process, config: &QpConfig) -> Result<Self, Error> {
+    pub fn create(process: &Process, config: &DpaQpConfig) -> Result<Self, Error> {
         Self::make(process, process.domain().clone(), config)
     }
 
@@ -299,17 +299,17 @@ impl Qp {
     /// ([`Uar::extend`](crate::Uar::extend)) and CQs of that context.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; as [`Qp::create`].
+    /// The context is the process's; what is of another one; as [`DpaQp::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,
-        config: &QpConfig,
+        config: &DpaQpConfig,
     ) -> Result<Self, Error> {
         cross(process, device, [&config.ring, &config.record], &config.uar, Some(&config.pd))?;
         Self::make(process, Domain::new(device)?, config)
     }
 
-    fn make(process: &Process, domain: Domain, config: &QpConfig) -> Result<Self, Error> {
+    fn make(process: &Process, domain: Domain, config: &DpaQpConfig) -> Result<Self, Error> {
         process.alive()?;
         let device = domain.device();
         let service = config.transport.service()?;
@@ -496,11 +496,11 @@ impl Qp {
         Ok(self.domain.address_of(&self.object, options)?)
     }
 
-    /// Connects it with a peer, from RST to RTS: the transitions of [`Qp::modify`], with what the
-    /// peer's address says. The peer is connected with [`Qp::address`] under the same options.
+    /// Connects it with a peer, from RST to RTS: the transitions of [`DpaQp::modify`], with what the
+    /// peer's address says. The peer is connected with [`DpaQp::address`] under the same options.
     ///
     /// # Errors
-    /// As [`Qp::modify`]; a datagram queue pair; no way to the peer.
+    /// As [`DpaQp::modify`]; a datagram queue pair; no way to the peer.
     pub fn connect(&mut self, peer: &PeerAddress, options: &ConnectOptions) -> Result<(), Error> {
         self.process.alive()?;
         let domain = &self.domain;

@@ -4,12 +4,12 @@
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = process()?;
-//! use verbless_flexio::{Cq, CqConfig, CqElement, Qp, QpConfig, Rmp, RmpConfig};
+//! use verbless_flexio::{DpaCq, DpaCqConfig, CqElement, DpaQp, DpaQpConfig, Rmp, RmpConfig};
 //!
 //! let pool = Rmp::create(&process, &RmpConfig::new(3))?;
-//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
-//! let config = QpConfig { receive: (&pool).into(), ..QpConfig::rc(&cq, &cq, 2) };
-//! let (first, second) = (Qp::create(&process, &config)?, Qp::create(&process, &config)?);
+//! let cq = DpaCq::create(&process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let config = DpaQpConfig { receive: (&pool).into(), ..DpaQpConfig::rc(&cq, &cq, 2) };
+//! let (first, second) = (DpaQp::create(&process, &config)?, DpaQp::create(&process, &config)?);
 //! # drop(config);
 //! assert!(pool.clone().destroy().is_err(), "its queue pairs keep it");
 //! # drop((first, second));

@@ -1,17 +1,17 @@
 //! Receive queues of Ethernet frames, of which programs on the DPA take the frames.
 //!
 //! Each has a TIR, to which flow rules lead. FlexIO has no functions for rules: the queue layer
-//! makes them, to [`Rq::tir`] ([`Domain::steer`](verbless_queue::Domain::steer)).
+//! makes them, to [`DpaRq::tir`] ([`Domain::steer`](verbless_queue::Domain::steer)).
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = process_on_ethernet()?;
-//! use verbless_flexio::{Cq, CqConfig, CqElement, Rq, RqConfig};
+//! use verbless_flexio::{DpaCq, DpaCqConfig, CqElement, DpaRq, DpaRqConfig};
 //! use verbless_queue::FlowAttr;
 //!
-//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
-//! let rq = Rq::create(&process, &cq, &RqConfig::new(4))?;
+//! let cq = DpaCq::create(&process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(4))?;
 //! // Frames to this address, of this EtherType, come to it.
 //! let frames = FlowAttr::to([0x02, 0, 0, 0, 0, 1]).ethertype(0x88b5);
 //! let rule = process.domain().steer(&frames, rq.tir())?;
@@ -36,7 +36,7 @@ const LOG_SEGMENT: u8 = 4;
 
 /// How a receive queue is made (`flexio_wq_attr` with `flexio_wq_rq_attr`).
 #[derive(Debug, Clone)]
-pub struct RqConfig {
+pub struct DpaRqConfig {
     /// What every work queue has.
     pub wq: WqConfig,
     /// How its WQEs follow each other: in a ring. Lists are for pools.
@@ -53,7 +53,7 @@ pub struct RqConfig {
     pub counter: Option<Arc<QCounter>>,
 }
 
-impl RqConfig {
+impl DpaRqConfig {
     /// 2^`log_wq_depth` WQEs of a segment each in the heap; frames keep their VLAN tag.
     pub const fn new(log_wq_depth: u8) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl RqConfig {
 
 /// A receive queue of frames (`flexio_rq`), ready to receive.
 #[derive(Debug)]
-pub struct Rq {
+pub struct DpaRq {
     // The TIR goes before the queue that it leads to.
     tir: Arc<TirObject>,
     object: Arc<RqObject>,
@@ -78,7 +78,7 @@ pub struct Rq {
     places: Places,
 }
 
-impl Rq {
+impl DpaRq {
     /// Makes one that completes in `cq`, with its TIR (`flexio_rq_create`).
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Rq {
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
-        config: &RqConfig,
+        config: &DpaRqConfig,
     ) -> Result<Self, Error> {
         Self::make(process, process.device(), cq.into(), config)
     }
@@ -99,12 +99,12 @@ impl Rq {
     /// of that context.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; as [`Rq::create`].
+    /// The context is the process's; what is of another one; as [`DpaRq::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,
         cq: impl Into<CqHandle>,
-        config: &RqConfig,
+        config: &DpaRqConfig,
     ) -> Result<Self, Error> {
         config.wq.cross(process, device)?;
         Self::make(process, device, cq.into(), config)
@@ -114,7 +114,7 @@ impl Rq {
         process: &Process,
         device: &Device,
         cq: CqHandle,
-        config: &RqConfig,
+        config: &DpaRqConfig,
     ) -> Result<Self, Error> {
         process.alive()?;
         if config.wq_type != WqType::Cyclic || config.end_pad_mode != WqEndPadMode::None {

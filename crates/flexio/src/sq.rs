@@ -4,12 +4,12 @@
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = process_on_ethernet()?;
-//! use verbless_flexio::{Cq, CqConfig, CqElement, Sq, SqConfig, SqTis, TransportDomain};
+//! use verbless_flexio::{DpaCq, DpaCqConfig, CqElement, DpaSq, DpaSqConfig, SqTis, TransportDomain};
 //!
-//! let cq = Cq::create(&process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+//! let cq = DpaCq::create(&process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
 //! let domain = TransportDomain::create(process.device())?;
 //! let tis = SqTis::create(process.device(), &domain)?;
-//! let sq = Sq::create(&process, &cq, &SqConfig { tis: Some(tis), ..SqConfig::new(4) })?;
+//! let sq = DpaSq::create(&process, &cq, &DpaSqConfig { tis: Some(tis), ..DpaSqConfig::new(4) })?;
 //! println!("SQ {}, whose WQEs are at {:#x}", sq.number(), sq.ring_address());
 //! sq.destroy()?;
 //! # Ok(())
@@ -32,7 +32,7 @@ const LOG_WQEBB: u8 = 6;
 
 /// How a send queue is made (`flexio_wq_attr` with `flexio_wq_sq_attr`).
 #[derive(Debug, Clone)]
-pub struct SqConfig {
+pub struct DpaSqConfig {
     /// What every work queue has.
     pub wq: WqConfig,
     /// A WQE may hold several frames (`allow_multi_pkt_send_wqe`), where the device takes such
@@ -44,7 +44,7 @@ pub struct SqConfig {
     pub ext: SqExtAttr,
 }
 
-impl SqConfig {
+impl DpaSqConfig {
     /// 2^`log_wq_depth` WQEBBs in the heap.
     pub fn new(log_wq_depth: u8) -> Self {
         Self {
@@ -69,14 +69,14 @@ pub struct SqExtAttr {
 
 /// A send queue of frames (`flexio_sq`), ready to send.
 #[derive(Debug)]
-pub struct Sq {
+pub struct DpaSq {
     object: SqObject,
     process: Process,
     places: Places,
     inline: u32,
 }
 
-impl Sq {
+impl DpaSq {
     /// Makes one that completes in `cq`, a CQ of the process or the host's (`flexio_sq_create`).
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Sq {
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
-        config: &SqConfig,
+        config: &DpaSqConfig,
     ) -> Result<Self, Error> {
         Self::make(process, process.device(), process.domain(), cq.into(), config)
     }
@@ -98,12 +98,12 @@ impl Sq {
     /// the host may by the page.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; as [`Sq::create`].
+    /// The context is the process's; what is of another one; as [`DpaSq::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,
         cq: impl Into<CqHandle>,
-        config: &SqConfig,
+        config: &DpaSqConfig,
     ) -> Result<Self, Error> {
         config.wq.cross(process, device)?;
         Self::make(process, device, &Domain::new(device)?, cq.into(), config)
@@ -114,7 +114,7 @@ impl Sq {
         device: &Device,
         domain: &Domain,
         cq: CqHandle,
-        config: &SqConfig,
+        config: &DpaSqConfig,
     ) -> Result<Self, Error> {
         process.alive()?;
         let tis = match &config.tis {

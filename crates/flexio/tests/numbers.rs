@@ -133,7 +133,7 @@ const WITHOUT: &[&str] = &[
     "FLEXIO_MAX_NAME_LEN",
     "FLEXIO_STABLE",
     "FLEXIO_VER",
-    // `CqConfig::compression` is some or none.
+    // `DpaCqConfig::compression` is some or none.
     "FLEXIO_CQE_COMP_ENABLE",
     "FLEXIO_CQE_COMP_NONE",
     // The fields of `RemoteAccess`.

@@ -11,8 +11,8 @@ use verbless::model::{Fault, InProcess, Model, Profile};
 use verbless::prelude::*;
 use verbless_flexio::memory::MEMORY_BLOCK;
 use verbless_flexio::{
-    App, Cq, CqConfig, CqElement, Error, HeapInfo, Process, ProcessConfig, Qp, QpConfig, Rmp,
-    RmpConfig, Status,
+    App, CqElement, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, Error, HeapInfo, Process,
+    ProcessConfig, Rmp, RmpConfig, Status,
 };
 
 use support::{file, function};
@@ -142,21 +142,21 @@ fn a_copy_waits_no_longer_for_its_turn_than_a_copy_may_take() -> Result {
 fn what_copies_while_it_is_made_is_not_made_when_that_times_out() -> Result {
     let (model, process) = process()?;
     let before = process.heap_info();
-    let config = || CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    let config = || DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
     let lose = || model.inject(0, Fault::LoseCompletion, 0, 1);
     lose();
-    assert!(is_copy_timeout(&times_out("a CQ", || Cq::create(&process, &config()))));
+    assert!(is_copy_timeout(&times_out("a CQ", || DpaCq::create(&process, &config()))));
     assert_eq!(process.heap_info(), before, "the heap after a CQ that was not made");
-    let cq = Cq::create(&process, &config())?;
+    let cq = DpaCq::create(&process, &config())?;
     let before = process.heap_info();
     lose();
-    let queues = QpConfig::rc(&cq, &cq, 4);
-    assert!(is_copy_timeout(&times_out("a queue pair", || Qp::create(&process, &queues))));
+    let queues = DpaQpConfig::rc(&cq, &cq, 4);
+    assert!(is_copy_timeout(&times_out("a queue pair", || DpaQp::create(&process, &queues))));
     lose();
     assert!(is_copy_timeout(&times_out("a pool", || Rmp::create(&process, &RmpConfig::new(3)))));
     let after: HeapInfo = process.heap_info();
     assert_eq!(after, before, "the heap after queues that were not made");
-    Qp::create(&process, &queues)?.destroy()?;
+    DpaQp::create(&process, &queues)?.destroy()?;
     Ok(())
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use verbless_command::{CqAttr, CqElement as Element, CqObject, Device, Eqn, KeyAccess};
 use verbless_devx::Uar as Page;
 use verbless_flexio::{
-    Cq as FlexioCq, CqConfig, CqElement, Error, Function, Outbox, OutboxConfig, ProcessConfig, Qp,
-    QpConfig, QpState, QueueMemory, Rmp, RmpConfig, RpcAttr, Sq, SqConfig, Uar, Window,
+    CqElement, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaSq, DpaSqConfig, Error, Function, Outbox,
+    OutboxConfig, ProcessConfig, QpState, QueueMemory, Rmp, RmpConfig, RpcAttr, Uar, Window,
 };
 use verbless_model::Refusal;
 use verbless_prm::CommandStatus;
-use verbless_queue::{ConnectOptions, CqConfig as HostCqConfig, Domain, QpConfig as HostQpConfig};
+use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig};
 
 use super::failed;
 use super::rig::Rig;
@@ -61,12 +61,12 @@ impl Cross {
 }
 
 /// A CQ of a device that names a page, with memory of the host.
-struct Cq {
+struct FarCq {
     object: CqObject,
     ring: Shared,
 }
 
-impl Cq {
+impl FarCq {
     fn new(device: &Device, uar: &Arc<Page>) -> Result<Self, Stop> {
         let ring = Shared::new(device, 8192)?;
         ring.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
@@ -153,8 +153,8 @@ fn a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_a
 ) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
-    let far = Cq::new(&cross.other, cross.uar.page())?;
-    let near = Cq::new(process.device(), process.uar().page())?;
+    let far = FarCq::new(&cross.other, cross.uar.page())?;
+    let near = FarCq::new(process.device(), process.uar().page())?;
     let attr = by(cross.rig.outbox()?);
     for round in 1..=2 {
         let arguments = (device_id, far.number(), round == 2);
@@ -170,7 +170,7 @@ fn a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_a
     ensure_eq!(far.written()?, 4, "CQEs of the other context in the end");
     // A page that no extension is of, also one of the same context.
     let away = Arc::new(cross.other.uar_alloc(verbless_devx::UarKind::NonCached)?);
-    let away = Cq::new(&cross.other, &away)?;
+    let away = FarCq::new(&cross.other, &away)?;
     let errno =
         process.call_with_attr(&attr, trigger_across(), (device_id, away.number(), false))?;
     ensure_eq!((errno, away.written()?), (NO_QUEUE, 0), "errno, and CQEs of another page");
@@ -184,8 +184,8 @@ fn an_outbox_may_begin_with_an_extended_uar(lab: &Lab) -> Result<(), Stop> {
     let outbox = Outbox::create(process, &config)?;
     ensure_eq!(outbox.uar().extended_id(), cross.uar.extended_id(), "its UAR");
     let (far, near) = (
-        Cq::new(&cross.other, cross.uar.page())?,
-        Cq::new(process.device(), process.uar().page())?,
+        FarCq::new(&cross.other, cross.uar.page())?,
+        FarCq::new(process.device(), process.uar().page())?,
     );
     let attr = by(outbox);
     for (cq, again) in [(&far, false), (&near, true), (&near, false)] {
@@ -202,13 +202,13 @@ fn a_program_posts_to_a_send_queue_of_another_context(lab: &Lab) -> Result<(), S
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
     let domain = Domain::new(&cross.other)?;
-    let mut cq = domain.completion_queue(&HostCqConfig::new(16))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let shared = Shared::new(&cross.other, 8192)?;
     let place = |at| Some(QueueMemory::host(shared.umem.clone(), at));
-    let mut config = SqConfig::new(LOG_DEPTH);
+    let mut config = DpaSqConfig::new(LOG_DEPTH);
     (config.wq.ring, config.wq.record) = (place(0), place(4096));
     (config.wq.uar, config.wq.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
-    let sq = Sq::create_cross_dev(process, &cross.other, &cq, &config)?;
+    let sq = DpaSq::create_cross_dev(process, &cross.other, &cq, &config)?;
 
     // The program reaches the ring by a key of its own context.
     let memory = shared.memory.clone();
@@ -244,8 +244,8 @@ impl Places {
     }
 
     /// A CQ in its first two pages.
-    fn cq(&self, uar: &Uar) -> CqConfig {
-        let mut config = CqConfig::new(LOG_CQES, CqElement::NonDpa { vector: 0 });
+    fn cq(&self, uar: &Uar) -> DpaCqConfig {
+        let mut config = DpaCqConfig::new(LOG_CQES, CqElement::NonDpa { vector: 0 });
         (config.ring, config.record) = (self.at(0), self.at(1));
         config.uar = Some(uar.clone());
         config
@@ -257,14 +257,14 @@ fn a_program_posts_to_a_queue_pair_of_another_context(lab: &Lab) -> Result<(), S
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
     let (domain, places) = (Domain::new(&cross.other)?, Places::new(&cross.other)?);
-    let cq = FlexioCq::create_cross_dev(process, &cross.other, &places.cq(&cross.uar))?;
-    let mut config = QpConfig::rc(&cq, &cq, LOG_DEPTH);
+    let cq = DpaCq::create_cross_dev(process, &cross.other, &places.cq(&cross.uar))?;
+    let mut config = DpaQpConfig::rc(&cq, &cq, LOG_DEPTH);
     (config.ring, config.record) = (places.at(2), places.at(3));
     (config.uar, config.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
-    let mut qp = Qp::create_cross_dev(process, &cross.other, &config)?;
+    let mut qp = DpaQp::create_cross_dev(process, &cross.other, &config)?;
     // A peer in the same context.
-    let host_cq = domain.completion_queue(&HostCqConfig::new(4))?;
-    let mut host = domain.queue_pair(&HostQpConfig::new(1, 1), &host_cq, &host_cq)?;
+    let host_cq = domain.completion_queue(&CqConfig::new(4))?;
+    let mut host = domain.queue_pair(&QpConfig::new(1, 1), &host_cq, &host_cq)?;
     let options = ConnectOptions::default();
     let address = domain.address(&host, &options)?;
     domain.connect(&mut host, &qp.address(&options)?, &options)?;
@@ -298,19 +298,23 @@ fn a_queue_of_another_context_is_of_nothing_of_the_process_s(lab: &Lab) -> Resul
     let (process, other) = (&cross.rig.process, &cross.other);
     let (domain, places) = (Domain::new(other)?, Places::new(other)?);
     let good = places.cq(&cross.uar);
-    let cq = |config: &CqConfig| FlexioCq::create_cross_dev(process, other, config);
-    let near = FlexioCq::create_cross_dev(process, process.device(), &good);
+    let cq = |config: &DpaCqConfig| DpaCq::create_cross_dev(process, other, config);
+    let near = DpaCq::create_cross_dev(process, process.device(), &good);
     failed("a CQ on the own context", near, "process's own")?;
-    failed("a CQ in the heap", cq(&CqConfig { ring: None, ..good.clone() }), "memory of the host")?;
-    failed("a CQ without a UAR", cq(&CqConfig { uar: None, ..good.clone() }), "Uar::extend")?;
+    failed(
+        "a CQ in the heap",
+        cq(&DpaCqConfig { ring: None, ..good.clone() }),
+        "memory of the host",
+    )?;
+    failed("a CQ without a UAR", cq(&DpaCqConfig { uar: None, ..good.clone() }), "Uar::extend")?;
     let element = CqElement::Thread(cross.rig.handler("drain")?);
-    let heard = cq(&CqConfig { element, ..good.clone() });
+    let heard = cq(&DpaCqConfig { element, ..good.clone() });
     failed("a CQ that a thread hears of", heard, "CqElement::NonDpa")?;
     let far = cq(&good)?;
-    let mut config = QpConfig::rc(&far, &far, 2);
+    let mut config = DpaQpConfig::rc(&far, &far, 2);
     (config.ring, config.record) = (places.at(2), places.at(3));
     config.uar = Some(cross.uar.clone());
-    let qp = |config: &QpConfig| Qp::create_cross_dev(process, other, config);
+    let qp = |config: &DpaQpConfig| DpaQp::create_cross_dev(process, other, config);
     failed("a queue pair without a domain of its own", qp(&config), "protection domain")?;
     config.pd = Some(process.pd().clone());
     failed("one with the process's", qp(&config), "protection domain")?;
@@ -328,7 +332,7 @@ fn a_queue_of_another_context_is_of_nothing_of_the_process_s(lab: &Lab) -> Resul
 fn who_has_no_extension_rings_for_nothing(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
-    let far = Cq::new(&cross.other, cross.uar.page())?;
+    let far = FarCq::new(&cross.other, cross.uar.page())?;
     let attr = by(cross.rig.outbox()?);
     let rings = |process: &verbless_flexio::Process, attr: &RpcAttr, device: u32| {
         process.call_with_attr(attr, trigger_across(), (device, far.number(), false))

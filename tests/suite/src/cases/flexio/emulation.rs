@@ -7,7 +7,7 @@ use verbless_flexio::emulation::{
     self, DoorbellToCq, EmulatedDevice, MAX_EQ_TO_MSIX_MAP_PAIRS, Msix, MsixConfig, MsixMap,
 };
 use verbless_flexio::{
-    Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Function, Handler, Outbox,
+    CqElement, DpaCq, DpaCqConfig, EventHandler, EventHandlerConfig, Function, Handler, Outbox,
     OutboxConfig, RpcAttr, Uar,
 };
 
@@ -47,7 +47,7 @@ fn calls_by(outbox: Outbox) -> RpcAttr {
 }
 
 /// Sends MSI-X by a CQ.
-fn send(rig: &Rig, attr: &RpcAttr, cq: &Cq) -> Result<(), Stop> {
+fn send(rig: &Rig, attr: &RpcAttr, cq: &DpaCq) -> Result<(), Stop> {
     let function = Function::<(u32,), ()>::named("send_msix");
     Ok(rig.process.call_with_attr(attr, function, (cq.number(),))?)
 }
@@ -55,7 +55,7 @@ fn send(rig: &Rig, attr: &RpcAttr, cq: &Cq) -> Result<(), Stop> {
 /// The program's handler `serve`, and what it stands on.
 struct Serves {
     memory: verbless_flexio::Buffer,
-    cq: Cq,
+    cq: DpaCq,
     handler: EventHandler,
 }
 
@@ -71,7 +71,10 @@ impl Serves {
             ..EventHandlerConfig::new(Handler::named("serve"))
         };
         let handler = EventHandler::create(process, &config)?;
-        let cq = Cq::create(process, &CqConfig::new(LOG_CQES, CqElement::Thread(handler.clone())))?;
+        let cq = DpaCq::create(
+            process,
+            &DpaCqConfig::new(LOG_CQES, CqElement::Thread(handler.clone())),
+        )?;
         let memory = process.alloc_from(&[0; 64])?;
         memory.write_at(16, &cq.ring_address().to_le_bytes())?;
         memory.write_at(24, &cq.record_address().to_le_bytes())?;
@@ -185,11 +188,11 @@ fn a_program_uses_an_event_queue_of_a_vector_directly(lab: &Lab) -> Result<(), S
     let msix = Msix::create(&map, &direct)?;
     ensure!(msix.cq().is_none(), "an MSI-X in direct mode has a CQ");
     ensure_eq!(Some((msix.eq().id(), 1)), map.pairs().nth(1), "its event queue");
-    let cq = Cq::create(
+    let cq = DpaCq::create(
         &rig.process,
-        &CqConfig {
+        &DpaCqConfig {
             always_armed: true,
-            ..CqConfig::new(LOG_CQES, CqElement::DpaMsixEmulated(msix.eq().clone()))
+            ..DpaCqConfig::new(LOG_CQES, CqElement::DpaMsixEmulated(msix.eq().clone()))
         },
     )?;
     let attr = calls_by(rig.outbox()?);
@@ -230,7 +233,8 @@ fn a_map_is_in_use_until_its_msix_is_destroyed(lab: &Lab) -> Result<(), Stop> {
 fn what_is_of_another_context_is_not_emulated_here(lab: &Lab) -> Result<(), Stop> {
     let (rig, other) = (Rig::new(lab)?, Rig::new(lab)?);
     let (own, foreign) = (device(&rig)?, device(&other)?);
-    let cq = Cq::create(&rig.process, &CqConfig::new(LOG_CQES, CqElement::NonDpa { vector: 0 }))?;
+    let cq =
+        DpaCq::create(&rig.process, &DpaCqConfig::new(LOG_CQES, CqElement::NonDpa { vector: 0 }))?;
     let context = "another device context";
     failed("another's doorbell", DoorbellToCq::map(&foreign, 0, &cq), context)?;
     failed("another's vectors", MsixMap::create(&rig.process, &foreign, 1), context)?;

@@ -5,17 +5,15 @@ use std::sync::Arc;
 
 use verbless_command::{Device, FlowAttr, KeyAccess, QCounter};
 use verbless_flexio::{
-    Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Handler, Mkey, MkeyConfig, Process,
-    ProcessConfig, QueueMemory, Rq, RqConfig, Sq, SqConfig, SqTis, TransportDomain, WqConfig,
-    WqEndPadMode, WqTsFormat, WqType,
+    CqElement, DpaCq, DpaCqConfig, DpaRq, DpaRqConfig, DpaSq, DpaSqConfig, EventHandler,
+    EventHandlerConfig, Handler, Mkey, MkeyConfig, Process, ProcessConfig, QueueMemory, SqTis,
+    TransportDomain, WqConfig, WqEndPadMode, WqTsFormat, WqType,
 };
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment};
 use verbless_prm::{RqState, SqState, TimestampFormat};
 use verbless_queue::wr::{Frame, Inline};
-use verbless_queue::{
-    CqConfig as HostCqConfig, Domain, RqConfig as HostRqConfig, SqConfig as HostSqConfig,
-};
+use verbless_queue::{CqConfig, Domain, RqConfig, SqConfig};
 
 use super::rig::{Rig, ends_with};
 use super::{failed, fatal};
@@ -47,12 +45,12 @@ const BYTES: usize = 2048;
 /// An EtherType that is free for experiments.
 const ETHERTYPE: u16 = 0x88b5;
 
-fn polled(process: &Process) -> Result<Cq, Stop> {
-    Ok(Cq::create(process, &CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 }))?)
+fn polled(process: &Process) -> Result<DpaCq, Stop> {
+    Ok(DpaCq::create(process, &DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 }))?)
 }
 
 /// The opcode of CQE `index`, once it was written.
-fn opcode(process: &Process, cq: &Cq, index: u64) -> Result<u8, Stop> {
+fn opcode(process: &Process, cq: &DpaCq, index: u64) -> Result<u8, Stop> {
     let opcode = || {
         let mut cqe = [0; 64];
         process.read(cq.ring_address() + 64 * index, &mut cqe).ok()?;
@@ -65,8 +63,8 @@ fn queues_of_frames_are_ready_when_they_are_made(lab: &Lab) -> Result<(), Stop> 
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
     let (sq, rq) = (
-        Sq::create(&process, &cq, &SqConfig::new(LOG_DEPTH))?,
-        Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?,
+        DpaSq::create(&process, &cq, &DpaSqConfig::new(LOG_DEPTH))?,
+        DpaRq::create(&process, &cq, &DpaRqConfig::new(LOG_DEPTH))?,
     );
     ensure_eq!(sq.object().query()?.state(), SqState::RDY, "the state of the SQ");
     ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
@@ -74,8 +72,8 @@ fn queues_of_frames_are_ready_when_they_are_made(lab: &Lab) -> Result<(), Stop> 
     ensure_eq!(rq.tir().query()?.inline_rqn(), rq.number(), "where the TIR leads");
     ensure!(sq.ring_address() != rq.ring_address(), "two rings at one place");
     // By a CQ of the host's.
-    let host = process.domain().completion_queue(&HostCqConfig::new(16))?;
-    let by_host = Sq::create(&process, &host, &SqConfig::new(LOG_DEPTH))?;
+    let host = process.domain().completion_queue(&CqConfig::new(16))?;
+    let by_host = DpaSq::create(&process, &host, &DpaSqConfig::new(LOG_DEPTH))?;
     ensure_eq!(by_host.object().query()?.cqn(), host.object().cqn().0, "the host's CQ");
     by_host.destroy()?;
     failed("a CQ with queues", cq.clone().destroy(), "in use")?;
@@ -90,7 +88,7 @@ fn a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed(
     const RESPONDER_ERROR: u8 = 0xe;
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
-    let rq = Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?;
+    let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(LOG_DEPTH))?;
     let memory = process.alloc(BYTES as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
     let segment = Segment::data(BYTES as u32, key.id(), memory.address());
@@ -107,10 +105,10 @@ fn queues_of_frames_keep_what_they_are_made_of(lab: &Lab) -> Result<(), Stop> {
     let cq = polled(&process)?;
     let domain = TransportDomain::create(process.device())?;
     let tis = SqTis::create(process.device(), &domain)?;
-    let (mut send, mut receive) = (SqConfig::new(LOG_DEPTH), RqConfig::new(LOG_DEPTH));
+    let (mut send, mut receive) = (DpaSqConfig::new(LOG_DEPTH), DpaRqConfig::new(LOG_DEPTH));
     (send.tis, receive.td) = (Some(tis.clone()), Some(domain.clone()));
-    let sq = Sq::create(&process, &cq, &send)?;
-    let rq = Rq::create(&process, &cq, &receive)?;
+    let sq = DpaSq::create(&process, &cq, &send)?;
+    let rq = DpaRq::create(&process, &cq, &receive)?;
     ensure_eq!(sq.object().query()?.tis_num_0(), tis.object().tisn().0, "the TIS of the SQ");
     let number = rq.tir().query()?.transport_domain();
     ensure_eq!(number, domain.object().number(), "the transport domain of the RQ");
@@ -126,19 +124,19 @@ fn queues_of_frames_keep_what_they_are_made_of(lab: &Lab) -> Result<(), Stop> {
 fn what_queues_of_frames_do_not_support_is_refused(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
-    let good = RqConfig::new(LOG_DEPTH);
-    let list = RqConfig { wq_type: WqType::LinkedList, ..good.clone() };
-    failed("a list", Rq::create(&process, &cq, &list), "LinkedList")?;
-    let padded = RqConfig { end_pad_mode: WqEndPadMode::Align, ..good.clone() };
-    failed("padding", Rq::create(&process, &cq, &padded), "Align")?;
+    let good = DpaRqConfig::new(LOG_DEPTH);
+    let list = DpaRqConfig { wq_type: WqType::LinkedList, ..good.clone() };
+    failed("a list", DpaRq::create(&process, &cq, &list), "LinkedList")?;
+    let padded = DpaRqConfig { end_pad_mode: WqEndPadMode::Align, ..good.clone() };
+    failed("padding", DpaRq::create(&process, &cq, &padded), "Align")?;
     let mut wide = good.clone();
     wide.wq.log_wq_stride = Some(10);
-    failed("WQEs of 1024 bytes", Rq::create(&process, &cq, &wide), "2^9")?;
-    let deep = RqConfig { wq: WqConfig::new(30), ..good };
-    failed("2^30 receives", Rq::create(&process, &cq, &deep), "2^15")?;
-    let mut several = SqConfig::new(LOG_DEPTH);
+    failed("WQEs of 1024 bytes", DpaRq::create(&process, &cq, &wide), "2^9")?;
+    let deep = DpaRqConfig { wq: WqConfig::new(30), ..good };
+    failed("2^30 receives", DpaRq::create(&process, &cq, &deep), "2^15")?;
+    let mut several = DpaSqConfig::new(LOG_DEPTH);
     several.allow_multi_pkt_send_wqe = true;
-    let sq = Sq::create(&process, &cq, &several);
+    let sq = DpaSq::create(&process, &cq, &several);
     failed("WQEs of several frames", sq, "enhanced_multi_pkt_send_wqe")
 }
 
@@ -149,28 +147,29 @@ fn queues_of_frames_have_the_clock_that_they_are_made_with(lab: &Lab) -> Result<
         (WqTsFormat::FreeRunning, TimestampFormat::FREE_RUNNING),
         (WqTsFormat::Default, TimestampFormat::DEFAULT),
     ];
-    let (mut send, mut receive) = (SqConfig::new(LOG_DEPTH), RqConfig::new(LOG_DEPTH));
+    let (mut send, mut receive) = (DpaSqConfig::new(LOG_DEPTH), DpaRqConfig::new(LOG_DEPTH));
     for (wanted, expected) in clocks {
         (send.ext.ts_format, receive.ts_format) = (wanted, wanted);
-        let (sq, rq) = (Sq::create(&process, &cq, &send)?, Rq::create(&process, &cq, &receive)?);
+        let (sq, rq) =
+            (DpaSq::create(&process, &cq, &send)?, DpaRq::create(&process, &cq, &receive)?);
         ensure_eq!(sq.object().query()?.ts_format(), expected, "the clock of an SQ");
         ensure_eq!(rq.object().query()?.ts_format(), expected, "the clock of an RQ");
     }
     // The time of day, which the device does not keep.
     (send.ext.ts_format, receive.ts_format) = (WqTsFormat::RealTime, WqTsFormat::RealTime);
-    failed("an SQ of real time", Sq::create(&process, &cq, &send), "REAL_TIME")?;
-    failed("an RQ of real time", Rq::create(&process, &cq, &receive), "REAL_TIME")
+    failed("an SQ of real time", DpaSq::create(&process, &cq, &send), "REAL_TIME")?;
+    failed("an RQ of real time", DpaRq::create(&process, &cq, &receive), "REAL_TIME")
 }
 
 fn after_a_fatal_error_queues_of_frames_are_destroyed(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
-    let sq = Sq::create(&process, &cq, &SqConfig::new(LOG_DEPTH))?;
-    let rq = Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH))?;
+    let sq = DpaSq::create(&process, &cq, &DpaSqConfig::new(LOG_DEPTH))?;
+    let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(LOG_DEPTH))?;
     fatal("the call that ends it", process.call(ends_with(), (200,)))?;
     fatal("the error state", rq.set_err_state())?;
-    fatal("an SQ", Sq::create(&process, &cq, &SqConfig::new(LOG_DEPTH)))?;
-    fatal("an RQ", Rq::create(&process, &cq, &RqConfig::new(LOG_DEPTH)))?;
+    fatal("an SQ", DpaSq::create(&process, &cq, &DpaSqConfig::new(LOG_DEPTH)))?;
+    fatal("an RQ", DpaRq::create(&process, &cq, &DpaRqConfig::new(LOG_DEPTH)))?;
     sq.destroy()?;
     rq.destroy()?;
     cq.destroy()?;
@@ -185,19 +184,19 @@ fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
     let uar = process.uar().extend(&other)?;
     let own = process.device();
     let domain = Domain::new(&other)?;
-    let mut cq = domain.completion_queue(&HostCqConfig::new(16))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let memory = Shared::new(&other, 8192)?;
     let place = |at| Some(QueueMemory::host(memory.umem.clone(), at));
-    let mut send = SqConfig::new(LOG_DEPTH);
-    let near = Sq::create_cross_dev(&process, own, &cq, &send);
+    let mut send = DpaSqConfig::new(LOG_DEPTH);
+    let near = DpaSq::create_cross_dev(&process, own, &cq, &send);
     failed("an SQ on the own context", near, "process's own")?;
-    let heap = Sq::create_cross_dev(&process, &other, &cq, &send);
+    let heap = DpaSq::create_cross_dev(&process, &other, &cq, &send);
     failed("an SQ in the heap", heap, "memory of the host")?;
     (send.wq.ring, send.wq.record) = (place(0), place(4096));
-    let foreign = Sq::create_cross_dev(&process, &other, &cq, &send);
+    let foreign = DpaSq::create_cross_dev(&process, &other, &cq, &send);
     failed("an SQ without a UAR of its own", foreign, "Uar::extend")?;
     (send.wq.uar, send.wq.pd) = (Some(uar.clone()), Some(domain.pd().clone()));
-    let sq = Sq::create_cross_dev(&process, &other, &cq, &send)?;
+    let sq = DpaSq::create_cross_dev(&process, &other, &cq, &send)?;
     // The host posts to it: that the device takes it shows where it is.
     let nop = Segment::ctrl(0, sq.number(), CompletionMode::Always, Request::Nop);
     memory.memory.write_at(0, nop.as_bytes())?;
@@ -207,12 +206,12 @@ fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
     let cqe = until("its completion", || cq.poll())?;
     ensure_eq!(cqe.qpn().0, sq.number(), "whose completion it is");
 
-    let mut receive = RqConfig::new(LOG_DEPTH);
-    let near = Rq::create_cross_dev(&process, own, &cq, &receive);
+    let mut receive = DpaRqConfig::new(LOG_DEPTH);
+    let near = DpaRq::create_cross_dev(&process, own, &cq, &receive);
     failed("an RQ on the own context", near, "process's own")?;
     (receive.wq.ring, receive.wq.record) = (place(4096 + 1024), place(4096 + 64));
     (receive.wq.uar, receive.wq.pd) = (Some(uar), Some(domain.pd().clone()));
-    let rq = Rq::create_cross_dev(&process, &other, &cq, &receive)?;
+    let rq = DpaRq::create_cross_dev(&process, &other, &cq, &receive)?;
     ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
     rq.destroy()?;
     Ok(sq.destroy()?)
@@ -235,8 +234,8 @@ fn frame(n: usize, to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
 
 /// The program's side: its queues, and the handler that stands on them.
 struct Reflector {
-    rq: Rq,
-    _sq: Sq,
+    rq: DpaRq,
+    _sq: DpaSq,
     _key: Mkey,
     _setup: verbless_flexio::Buffer,
 }
@@ -248,10 +247,11 @@ fn reflector(rig: &Rig, counter: Option<Arc<QCounter>>) -> Result<Reflector, Sto
         ..EventHandlerConfig::new(Handler::named("reflects"))
     };
     let handler = EventHandler::create(process, &config)?;
-    let cq = Cq::create(process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
-    let rq = Rq::create(process, &cq, &RqConfig { counter, ..RqConfig::new(LOG_DEPTH) })?;
+    let cq =
+        DpaCq::create(process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
+    let rq = DpaRq::create(process, &cq, &DpaRqConfig { counter, ..DpaRqConfig::new(LOG_DEPTH) })?;
     let sent = polled(process)?;
-    let sq = Sq::create(process, &sent, &SqConfig::new(LOG_DEPTH))?;
+    let sq = DpaSq::create(process, &sent, &DpaSqConfig::new(LOG_DEPTH))?;
     let memory = process.alloc((2 * DEPTH * BYTES) as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..DEPTH as u64 {
@@ -290,10 +290,10 @@ fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result
     let rule = rig.process.domain().steer(&frames, reflector.rq.tir())?;
 
     let domain = Domain::new(&other)?;
-    let mut send_cq = domain.completion_queue(&HostCqConfig::new(64))?;
-    let mut receive_cq = domain.completion_queue(&HostCqConfig::new(64))?;
-    let mut sender = domain.sq(&HostSqConfig::new(64), &send_cq)?;
-    let mut receiver = domain.rq(&HostRqConfig::new(1), &receive_cq)?;
+    let mut send_cq = domain.completion_queue(&CqConfig::new(64))?;
+    let mut receive_cq = domain.completion_queue(&CqConfig::new(64))?;
+    let mut sender = domain.sq(&SqConfig::new(64), &send_cq)?;
+    let mut receiver = domain.rq(&RqConfig::new(1), &receive_cq)?;
     let back = receiver.steer(&FlowAttr::to(there).ethertype(ETHERTYPE))?;
     let region = domain.region(2 * BYTES, KeyAccess::LOCAL)?;
     for n in 0..FRAMES {
@@ -329,10 +329,10 @@ fn of_a_burst_every_frame_comes_back_or_is_counted_as_lost(lab: &Lab) -> Result<
     let _rule = rig.process.domain().steer(&frames, reflector.rq.tir())?;
 
     let domain = Domain::new(&other)?;
-    let mut send_cq = domain.completion_queue(&HostCqConfig::new(256))?;
-    let mut receive_cq = domain.completion_queue(&HostCqConfig::new(256))?;
-    let mut sender = domain.sq(&HostSqConfig::new(FRAMES as u32), &send_cq)?;
-    let mut receiver = domain.rq(&HostRqConfig::new(FRAMES as u32), &receive_cq)?;
+    let mut send_cq = domain.completion_queue(&CqConfig::new(256))?;
+    let mut receive_cq = domain.completion_queue(&CqConfig::new(256))?;
+    let mut sender = domain.sq(&SqConfig::new(FRAMES as u32), &send_cq)?;
+    let mut receiver = domain.rq(&RqConfig::new(FRAMES as u32), &receive_cq)?;
     let _back = receiver.steer(&FlowAttr::to(there).ethertype(ETHERTYPE))?;
     let region = domain.region(2 * FRAMES * BYTES, KeyAccess::LOCAL)?;
     for n in 0..FRAMES {
@@ -381,12 +381,12 @@ fn frames_that_find_no_receive_are_lost_and_counted(lab: &Lab) -> Result<(), Sto
     let (here, there) = (mac(device)?, mac(&other)?);
     let cq = polled(&process)?;
     let counter = Arc::new(device.alloc_q_counter()?);
-    let config = RqConfig { counter: Some(counter.clone()), ..RqConfig::new(LOG_DEPTH) };
-    let rq = Rq::create(&process, &cq, &config)?;
+    let config = DpaRqConfig { counter: Some(counter.clone()), ..DpaRqConfig::new(LOG_DEPTH) };
+    let rq = DpaRq::create(&process, &cq, &config)?;
     let _rule = process.domain().steer(&FlowAttr::to(here), rq.tir())?;
     let domain = Domain::new(&other)?;
-    let mut send_cq = domain.completion_queue(&HostCqConfig::new(16))?;
-    let mut sender = domain.sq(&HostSqConfig { inline: 64, ..HostSqConfig::new(16) }, &send_cq)?;
+    let mut send_cq = domain.completion_queue(&CqConfig::new(16))?;
+    let mut sender = domain.sq(&SqConfig { inline: 64, ..SqConfig::new(16) }, &send_cq)?;
     let mut send = |n| -> Result<(), Stop> {
         let bytes = frame(n, here, there);
         sender.post(&Frame::new(&bytes[..18], Inline(&bytes[18..60])).signaled(), 0)?;

@@ -21,10 +21,10 @@ use verbless_devx::UarKind;
 use verbless_flexio::memory::MEMORY_BLOCK;
 use verbless_flexio::stream::Output;
 use verbless_flexio::{
-    Buffer, Cq, CqConfig, CqElement, Destination, Error, EventHandler, EventHandlerConfig,
-    Function, Handler, Level, Mkey, MkeyConfig, MsgStream, MsgStreamConfig, Outbox, OutboxConfig,
-    Process, ProcessConfig, Qp, QpConfig, QueueMemory, Rmp, RmpConfig, RpcAttr, Source, Status,
-    Uar, Window,
+    Buffer, CqElement, Destination, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, Error, EventHandler,
+    EventHandlerConfig, Function, Handler, Level, Mkey, MkeyConfig, MsgStream, MsgStreamConfig,
+    Outbox, OutboxConfig, Process, ProcessConfig, QueueMemory, Rmp, RmpConfig, RpcAttr, Source,
+    Status, Uar, Window,
 };
 use verbless_prm::DpaFault;
 use verbless_queue::ConnectOptions;
@@ -399,9 +399,9 @@ fn after_a_fatal_error_everything_that_needs_the_process_says_so(lab: &Lab) -> R
     let handler = rig.handler("drain")?;
     let (outbox, window) = (rig.outbox()?, Window::create(process, process.pd())?);
     let (other, uar, region) = (lab.device()?, process.uar(), rig.region(MEMORY_BLOCK as usize)?);
-    let polled = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
-    let cq = Cq::create(process, &polled)?;
-    let mut qp = Qp::create(process, &QpConfig::rc(&cq, &cq, 4))?;
+    let polled = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    let cq = DpaCq::create(process, &polled)?;
+    let mut qp = DpaQp::create(process, &DpaQpConfig::rc(&cq, &cq, 4))?;
     let options = ConnectOptions::default();
     let itself = qp.address(&options)?;
     let stream =
@@ -431,9 +431,9 @@ fn after_a_fatal_error_everything_that_needs_the_process_says_so(lab: &Lab) -> R
     fatal("a window", Window::create(process, process.pd()))?;
     fatal("a UAR", Uar::create(process))?;
     fatal("an extended UAR", uar.extend(&other))?;
-    fatal("a CQ", Cq::create(process, &polled))?;
+    fatal("a CQ", DpaCq::create(process, &polled))?;
     fatal("a pool", Rmp::create(process, &RmpConfig::new(3)))?;
-    fatal("a queue pair", Qp::create(process, &QpConfig::rc(&cq, &cq, 4)))?;
+    fatal("a queue pair", DpaQp::create(process, &DpaQpConfig::rc(&cq, &cq, 4)))?;
     fatal("a connection", qp.connect(&itself, &options))?;
     fatal("a level", stream.set_level(Level::Debug))?;
     fatal("a key", Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL)))?;

@@ -4,17 +4,14 @@
 use verbless_command::{KeyAccess, QKey};
 use verbless_devx::LinkLayer;
 use verbless_flexio::{
-    Cq, CqConfig, CqElement, EventHandler, EventHandlerConfig, Function, Handler, Mkey, MkeyConfig,
-    Qp, QpAttr, QpAttrMask, QpConfig, QpReceive, QpState, QpTransport, RpcAttr,
+    CqElement, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, EventHandler, EventHandlerConfig, Function,
+    Handler, Mkey, MkeyConfig, QpAttr, QpAttrMask, QpReceive, QpState, QpTransport, RpcAttr,
 };
 use verbless_flexio_dev::Segment;
 use verbless_prm::ServiceType;
 use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::wr::Send;
-use verbless_queue::{
-    ConnectOptions, CqConfig as HostCqConfig, DatagramOptions, Operation, QpConfig as HostQpConfig,
-    Uc, Ud,
-};
+use verbless_queue::{ConnectOptions, CqConfig, DatagramOptions, Operation, QpConfig, Uc, Ud};
 
 use super::queues::{BYTES, Drain, Ends, towards};
 use super::rig::Rig;
@@ -45,18 +42,19 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
         ..EventHandlerConfig::new(Handler::named("answers"))
     };
     let handler = EventHandler::create(process, &config)?;
-    let cq = Cq::create(process, &CqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
+    let cq =
+        DpaCq::create(process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
     // The writes make CQEs of errors alone.
-    let mut errors = CqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
+    let mut errors = DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
     errors.overrun_ignore = true;
-    let errors = Cq::create(process, &errors)?;
-    let mut config = QpConfig::rc(&errors, &cq, LOG_DEPTH);
+    let errors = DpaCq::create(process, &errors)?;
+    let mut config = DpaQpConfig::rc(&errors, &cq, LOG_DEPTH);
     config.receive = QpReceive::Regular { log_depth: LOG_DEPTH };
-    let mut qp = Qp::create(process, &config)?;
+    let mut qp = DpaQp::create(process, &config)?;
 
     let domain = process.domain();
-    let mut host_cq = domain.completion_queue(&HostCqConfig::new(16))?;
-    let queues = HostQpConfig::new(DEPTH as u32, DEPTH as u32);
+    let mut host_cq = domain.completion_queue(&CqConfig::new(16))?;
+    let queues = QpConfig::new(DEPTH as u32, DEPTH as u32);
     let mut host = domain.queue_pair(&queues, &host_cq, &host_cq)?;
     let options = ConnectOptions::default();
     let address = domain.address(&host, &options)?;
@@ -119,7 +117,7 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
 }
 
 /// Takes a queue pair from RST to RTS by the transitions of FlexIO.
-fn to_rts(qp: &mut Qp, attr: QpAttr) -> Result<(), Stop> {
+fn to_rts(qp: &mut DpaQp, attr: QpAttr) -> Result<(), Stop> {
     for next_state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         qp.modify(&QpAttr { next_state, ..attr }, &QpAttrMask::default())?;
         ensure_eq!(qp.state()?, next_state, "the state");
@@ -131,7 +129,7 @@ fn a_program_writes_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop>
     const WRITES: usize = 20;
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
-    let config = QpConfig { transport: QpTransport::Uc, ..QpConfig::rc(&cq, &cq, 3) };
+    let config = DpaQpConfig { transport: QpTransport::Uc, ..DpaQpConfig::rc(&cq, &cq, 3) };
     let mut ends = Ends::<Uc>::apart(&rig, &config)?;
     ensure_eq!(ends.qp.object().query()?.st(), ServiceType::UC, "the service");
     let (domain, options) = (rig.process.domain(), ConnectOptions::default());
@@ -180,14 +178,14 @@ fn a_program_sends_datagrams_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
-    let config = QpConfig { transport: QpTransport::Ud, ..QpConfig::rc(&cq, &cq, 5) };
-    let mut qp = Qp::create(process, &config)?;
+    let config = DpaQpConfig { transport: QpTransport::Ud, ..DpaQpConfig::rc(&cq, &cq, 5) };
+    let mut qp = DpaQp::create(process, &config)?;
     ensure_eq!(qp.object().query()?.st(), ServiceType::UD, "the service");
     to_rts(&mut qp, QpAttr { q_key: KEY.0, next_send_psn: 7, ..QpAttr::default() })?;
 
     let domain = process.domain();
-    let mut host_cq = domain.completion_queue(&HostCqConfig::new(16))?;
-    let mut host = domain.queue_pair_of::<Ud>(&HostQpConfig::new(1, 1), &host_cq, &host_cq)?;
+    let mut host_cq = domain.completion_queue(&CqConfig::new(16))?;
+    let mut host = domain.queue_pair_of::<Ud>(&QpConfig::new(1, 1), &host_cq, &host_cq)?;
     domain.start(&mut host, &DatagramOptions::new(KEY))?;
     let options = ConnectOptions::default();
     let peer = domain.address(&host, &options)?;

@@ -5,18 +5,16 @@ use std::sync::Arc;
 
 use verbless_command::{DpaEqAttr, Gid, KeyAccess, Mtu, RemoteAccess};
 use verbless_flexio::{
-    Cq, CqConfig, CqElement, CqModeration, CqPeriodMode, EventHandler, EventHandlerConfig,
-    Function, Handler, Mkey, MkeyConfig, Process, Qp, QpAttr, QpAttrMask, QpConfig, QpReceive,
-    QpState, QpTransport, QueueMemory, Rmp, RmpConfig, RpcAttr, Rq, RqConfig, Sq, SqConfig, SqTis,
-    TransportDomain, WqType,
+    CqElement, CqModeration, CqPeriodMode, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaRq,
+    DpaRqConfig, DpaSq, DpaSqConfig, EventHandler, EventHandlerConfig, Function, Handler, Mkey,
+    MkeyConfig, Process, QpAttr, QpAttrMask, QpReceive, QpState, QpTransport, QueueMemory, Rmp,
+    RmpConfig, RpcAttr, SqTis, TransportDomain, WqType,
 };
 use verbless_flexio_dev::Segment;
 use verbless_prm::{CqState, CqStatus, MiniCqeFormat};
 use verbless_queue::service::Service;
 use verbless_queue::wr::Send;
-use verbless_queue::{
-    ConnectOptions, CqConfig as HostCqConfig, PeerAddress, QpConfig as HostQpConfig, Rc, Region,
-};
+use verbless_queue::{ConnectOptions, CqConfig, PeerAddress, QpConfig, Rc, Region};
 
 use super::rig::{Rig, ends_with};
 use super::{failed, fatal};
@@ -63,17 +61,17 @@ impl Drain {
     pub(super) fn cq(
         rig: &Rig,
         log_depth: u8,
-        change: impl FnOnce(&mut CqConfig),
-    ) -> Result<(Self, Cq, EventHandler), Stop> {
+        change: impl FnOnce(&mut DpaCqConfig),
+    ) -> Result<(Self, DpaCq, EventHandler), Stop> {
         let process = &rig.process;
         let config = EventHandlerConfig {
             outbox: Some(rig.outbox()?),
             ..EventHandlerConfig::new(Handler::named("drain"))
         };
         let handler = EventHandler::create(process, &config)?;
-        let mut config = CqConfig::new(log_depth, CqElement::Thread(handler.clone()));
+        let mut config = DpaCqConfig::new(log_depth, CqElement::Thread(handler.clone()));
         change(&mut config);
-        let cq = Cq::create(process, &config)?;
+        let cq = DpaCq::create(process, &config)?;
         let memory = process.alloc_from(&[0; 64])?;
         memory.write_at(16, &cq.ring_address().to_le_bytes())?;
         memory.write_at(24, &cq.record_address().to_le_bytes())?;
@@ -97,7 +95,7 @@ impl Drain {
 }
 
 /// Writes two CQEs of zeros to a CQ.
-fn trigger(rig: &Rig, cq: &Cq) -> Result<(), Stop> {
+fn trigger(rig: &Rig, cq: &DpaCq) -> Result<(), Stop> {
     let trigger = Function::<(u16, u32, bool), u64>::named("trigger_by");
     let outbox = rig.outbox()?;
     let done = rig.process.call(trigger, (outbox.id(), cq.number(), false))?;
@@ -133,9 +131,9 @@ fn an_always_armed_cq_starts_its_handler_at_each_cqe(lab: &Lab) -> Result<(), St
     let handler = EventHandler::create(&rig.process, &config)?;
     let at = rig.process.alloc_from(&[0; 8])?;
     handler.run(at.address())?;
-    let mut config = CqConfig::new(6, CqElement::Thread(handler.clone()));
+    let mut config = DpaCqConfig::new(6, CqElement::Thread(handler.clone()));
     config.always_armed = true;
-    let cq = Cq::create(&rig.process, &config)?;
+    let cq = DpaCq::create(&rig.process, &config)?;
     ensure_eq!(cq.object().query()?.st(), CqState::ALWAYS_ARMED, "the state");
     for pairs in 1..=5_u32 {
         trigger(&rig, &cq)?;
@@ -147,7 +145,7 @@ fn an_always_armed_cq_starts_its_handler_at_each_cqe(lab: &Lab) -> Result<(), St
 
 /// Two ends: a queue pair of a program's, and one of the host's to which it is connected.
 pub(super) struct Ends<S: Service = Rc> {
-    pub(super) qp: Qp,
+    pub(super) qp: DpaQp,
     pub(super) host: verbless_queue::Qp<S>,
     _host_cq: verbless_queue::Cq,
     pub(super) region: Region,
@@ -161,9 +159,9 @@ pub(super) struct Ends<S: Service = Rc> {
 pub(super) const BYTES: usize = 4096;
 
 impl Ends {
-    fn new(rig: &Rig, cq: &Cq, receive: QpReceive) -> Result<Self, Stop> {
+    fn new(rig: &Rig, cq: &DpaCq, receive: QpReceive) -> Result<Self, Stop> {
         let log_depth = 3;
-        let config = QpConfig { receive, ..QpConfig::rc(cq, cq, log_depth) };
+        let config = DpaQpConfig { receive, ..DpaQpConfig::rc(cq, cq, log_depth) };
         let options = ConnectOptions::default();
         let mut ends = Self::apart(rig, &config)?;
         let domain = rig.process.domain();
@@ -176,14 +174,14 @@ impl Ends {
 
 impl<S: Service> Ends<S> {
     /// Both in RESET; the program's has a send queue.
-    pub(super) fn apart(rig: &Rig, config: &QpConfig) -> Result<Self, Stop> {
+    pub(super) fn apart(rig: &Rig, config: &DpaQpConfig) -> Result<Self, Stop> {
         let process = &rig.process;
         let domain = process.domain();
-        let host_cq = domain.completion_queue(&HostCqConfig::new(16))?;
-        let host = domain.queue_pair_of(&HostQpConfig::new(8, 8), &host_cq, &host_cq)?;
+        let host_cq = domain.completion_queue(&CqConfig::new(16))?;
+        let host = domain.queue_pair_of(&QpConfig::new(8, 8), &host_cq, &host_cq)?;
         let from = process.alloc(BYTES as u64)?;
         Ok(Self {
-            qp: Qp::create(process, config)?,
+            qp: DpaQp::create(process, config)?,
             host,
             _host_cq: host_cq,
             region: domain.region(BYTES, KeyAccess::ALL)?,
@@ -213,9 +211,9 @@ impl<S: Service> Ends<S> {
 
 fn a_collapsed_cq_has_its_newest_cqe_in_the_first_entry(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
-    let mut config = CqConfig::new(1, CqElement::NonDpa { vector: 0 });
+    let mut config = DpaCqConfig::new(1, CqElement::NonDpa { vector: 0 });
     config.collapsed = true;
-    let cq = Cq::create(&rig.process, &config)?;
+    let cq = DpaCq::create(&rig.process, &config)?;
     let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
     for counter in 0..6_u16 {
         ends.write(&rig, 0, 64)?;
@@ -235,9 +233,9 @@ fn a_collapsed_cq_has_its_newest_cqe_in_the_first_entry(lab: &Lab) -> Result<(),
 fn an_overrun_breaks_a_cq_but_one_that_ignores_it(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     for overrun_ignore in [true, false] {
-        let mut config = CqConfig::new(1, CqElement::NonDpa { vector: 0 });
+        let mut config = DpaCqConfig::new(1, CqElement::NonDpa { vector: 0 });
         config.overrun_ignore = overrun_ignore;
-        let cq = Cq::create(&rig.process, &config)?;
+        let cq = DpaCq::create(&rig.process, &config)?;
         trigger(&rig, &cq)?;
         ensure_eq!(cq.object().query()?.status(), CqStatus::OK, "a CQ that is full");
         let more = Function::<(u16, u32, bool), u64>::named("trigger_by");
@@ -268,7 +266,7 @@ fn cqes_that_are_moderated_are_one_event_together(lab: &Lab) -> Result<(), Stop>
     const ROUNDS: u32 = 20;
     let rig = Rig::new(lab)?;
     let at = rig.process.alloc_from(&[0; 8])?;
-    let trigger = |cq: &Cq| {
+    let trigger = |cq: &DpaCq| {
         let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
         let often = Function::<(u32, u32), ()>::named("trigger_often");
         Ok::<_, Stop>(rig.process.call_with_attr(&attr, often, (cq.number(), CQES))?)
@@ -279,9 +277,9 @@ fn cqes_that_are_moderated_are_one_event_together(lab: &Lab) -> Result<(), Stop>
         let config = EventHandlerConfig { continuable: true, ..EventHandlerConfig::new(handler) };
         let handler = EventHandler::create(&rig.process, &config)?;
         handler.run(at.address())?;
-        let mut config = CqConfig::new(7, CqElement::Thread(handler.clone()));
+        let mut config = DpaCqConfig::new(7, CqElement::Thread(handler.clone()));
         (config.always_armed, config.moderation) = (true, moderation);
-        let cq = Cq::create(&rig.process, &config)?;
+        let cq = DpaCq::create(&rig.process, &config)?;
         let mut all = Vec::new();
         for _ in 0..ROUNDS {
             let before = handler.query()?.events;
@@ -307,10 +305,10 @@ fn a_cq_without_an_element_is_polled_where_its_ring_is(lab: &Lab) -> Result<(), 
     let device = rig.process.device();
     let host = Shared::new(device, 4096)?;
     host.memory.write_at(0, &[0xf0; 1024])?;
-    let mut config = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    let mut config = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
     config.ring = Some(QueueMemory::host(host.umem.clone(), 0));
     config.record = Some(QueueMemory::host(host.umem.clone(), 1024));
-    let cq = Cq::create(&rig.process, &config)?;
+    let cq = DpaCq::create(&rig.process, &config)?;
     ensure_eq!(cq.ring_address(), host.umem.address(), "the ring of the host's");
     let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
     ends.from.write_at(0, &pattern(1, BYTES))?;
@@ -343,14 +341,14 @@ fn a_cq_for_msix_raises_a_vector_of_the_emulated_device(lab: &Lab) -> Result<(),
         Ok(Arc::new(device.create_dpa_eq(process.token(), attr)?))
     };
     let mute = eq(None)?;
-    let config = CqConfig::new(4, CqElement::DpaMsixEmulated(mute.clone()));
-    failed("MSI-X by an EQ without a vector", Cq::create(process, &config), "raises no vector")?;
+    let config = DpaCqConfig::new(4, CqElement::DpaMsixEmulated(mute.clone()));
+    failed("MSI-X by an EQ without a vector", DpaCq::create(process, &config), "raises no vector")?;
     let raises = eq(Some((emulated.clone(), 2)))?;
-    let external = Cq::create(process, &CqConfig::new(4, CqElement::ExtEq(mute.clone())))?;
+    let external = DpaCq::create(process, &DpaCqConfig::new(4, CqElement::ExtEq(mute.clone())))?;
     ensure_eq!(CqElement::ExtEq(mute).element_type(), 2, "the type of an EQ");
     let element = CqElement::DpaMsixEmulated(raises.clone());
     ensure_eq!(element.element_type(), 9, "the type of MSI-X");
-    let cq = Cq::create(process, &CqConfig::new(4, element))?;
+    let cq = DpaCq::create(process, &DpaCqConfig::new(4, element))?;
     let arm = Function::<(u32, u32), ()>::named("arm_events");
     let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
     process.call_with_attr(&attr, arm, (raises.id(), 0))?;
@@ -364,25 +362,25 @@ fn a_cq_for_msix_raises_a_vector_of_the_emulated_device(lab: &Lab) -> Result<(),
 fn a_cq_says_what_the_device_cannot_do(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
-    let plain = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    let plain = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
     ensure_eq!(plain.element.element_type(), 8, "the type of no element");
     let mut config = plain.clone();
     config.compression = Some(MiniCqeFormat::RX_HASH);
-    failed("compression", Cq::create(process, &config), "cqe_compression")?;
+    failed("compression", DpaCq::create(process, &config), "cqe_compression")?;
     let mut config = plain.clone();
     config.log_depth = 31;
-    failed("2^31 CQEs", Cq::create(process, &config), "2^22")?;
+    failed("2^31 CQEs", DpaCq::create(process, &config), "2^22")?;
     let other = Rig::new(lab)?;
     let handler = other.handler("drain")?;
     ensure_eq!(CqElement::Thread(handler.clone()).element_type(), 0, "the type of a thread");
-    let config = CqConfig::new(4, CqElement::Thread(handler));
-    failed("another's handler", Cq::create(process, &config), "another process")
+    let config = DpaCqConfig::new(4, CqElement::Thread(handler));
+    failed("another's handler", DpaCq::create(process, &config), "another process")
 }
 
 fn a_cq_is_kept_by_its_queue_pairs_and_keeps_its_handler(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (_, cq, handler) = Drain::cq(&rig, 4, |_| {})?;
-    let qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 2))?;
+    let qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 2))?;
     failed("a CQ with a queue pair", cq.clone().destroy(), "in use")?;
     failed("the handler of a CQ", handler.clone().destroy(), "in use")?;
     qp.destroy()?;
@@ -484,14 +482,14 @@ fn transport_domains_and_tiss_are_of_the_queue_s_device_context(lab: &Lab) -> Re
     let domain = TransportDomain::create(&device)?;
     let tis = SqTis::create(&device, &domain)?;
     let rig = Rig::new(lab)?;
-    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
-    let config = SqConfig { tis: Some(tis.clone()), ..SqConfig::new(3) };
-    let sq = Sq::create(&rig.process, &cq, &config);
+    let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let config = DpaSqConfig { tis: Some(tis.clone()), ..DpaSqConfig::new(3) };
+    let sq = DpaSq::create(&rig.process, &cq, &config);
     drop(config);
     failed("an SQ with a TIS of another context", sq, "another device context")?;
-    let mut config = RqConfig::new(3);
+    let mut config = DpaRqConfig::new(3);
     config.td = Some(domain.clone());
-    let rq = Rq::create(&rig.process, &cq, &config);
+    let rq = DpaRq::create(&rig.process, &cq, &config);
     failed("an RQ with a domain of another context", rq, "another device context")?;
     config.td = None;
     tis.destroy()?;
@@ -500,8 +498,8 @@ fn transport_domains_and_tiss_are_of_the_queue_s_device_context(lab: &Lab) -> Re
 
 fn a_queue_pair_goes_through_its_states_by_modify(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
-    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
-    let mut qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3))?;
+    let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let mut qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3))?;
     let mask = QpAttrMask::default();
     let to = |next_state| QpAttr { next_state, ..QpAttr::default() };
     ensure_eq!(qp.state()?, QpState::Rst, "the first state");
@@ -539,7 +537,7 @@ fn a_queue_pair_goes_through_its_states_by_modify(lab: &Lab) -> Result<(), Stop>
 
 fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
-    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     let mask = QpAttrMask::default();
     let active = rig.process.device().query_port(1)?.active_mtu().unwrap_or(256);
     let none = RemoteAccess { read: false, write: false, atomic: false };
@@ -553,7 +551,7 @@ fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
     for (mtu, access) in
         [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096].into_iter().zip(rights)
     {
-        let mut qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3))?;
+        let mut qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3))?;
         let attr = QpAttr {
             access,
             path_mtu: mtu,
@@ -581,7 +579,7 @@ fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// The fields of the path to the own port, where loopback cannot be forced.
-fn own_address(process: &Process, qp: &Qp, attr: QpAttr) -> Result<QpAttr, Stop> {
+fn own_address(process: &Process, qp: &DpaQp, attr: QpAttr) -> Result<QpAttr, Stop> {
     towards(process, &qp.address(&ConnectOptions::default())?, attr)
 }
 
@@ -600,7 +598,7 @@ pub(super) fn towards(process: &Process, peer: &PeerAddress, attr: QpAttr) -> Re
 
 fn what_the_mask_names_changes_while_a_queue_pair_sends(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
-    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
     let before = ends.qp.object().query()?;
     ensure!(before.rwe() && before.rre(), "the peer may write and read");
@@ -621,7 +619,7 @@ fn what_the_mask_names_changes_while_a_queue_pair_sends(lab: &Lab) -> Result<(),
 
 fn transports_that_are_not_supported_are_refused_by_name(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
-    let cq = Cq::create(&rig.process, &CqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
+    let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     for transport in [
         QpTransport::Xrc,
         QpTransport::IbL2,
@@ -632,29 +630,29 @@ fn transports_that_are_not_supported_are_refused_by_name(lab: &Lab) -> Result<()
         QpTransport::RegUmr,
         QpTransport::DcCnak,
     ] {
-        let config = QpConfig { transport, ..QpConfig::rc(&cq, &cq, 3) };
+        let config = DpaQpConfig { transport, ..DpaQpConfig::rc(&cq, &cq, 3) };
         let name = format!("{transport:?}");
-        failed(&name, Qp::create(&rig.process, &config), &name)?;
+        failed(&name, DpaQp::create(&rig.process, &config), &name)?;
     }
     for transport in [QpTransport::Uc, QpTransport::Ud] {
-        let config = QpConfig { transport, ..QpConfig::rc(&cq, &cq, 3) };
-        let mut qp = Qp::create(&rig.process, &config)?;
+        let config = DpaQpConfig { transport, ..DpaQpConfig::rc(&cq, &cq, 3) };
+        let mut qp = DpaQp::create(&rig.process, &config)?;
         let attr = QpAttr { next_state: QpState::Init, q_key: 5, ..QpAttr::default() };
         qp.modify(&attr, &QpAttrMask::default())?;
         ensure_eq!(qp.state()?, QpState::Init, "the state of {transport:?}");
     }
-    let config = QpConfig { log_sq_depth: Some(30), ..QpConfig::rc(&cq, &cq, 3) };
-    failed("2^30 WQEBBs", Qp::create(&rig.process, &config), "at most")
+    let config = DpaQpConfig { log_sq_depth: Some(30), ..DpaQpConfig::rc(&cq, &cq, 3) };
+    failed("2^30 WQEBBs", DpaQp::create(&rig.process, &config), "at most")
 }
 
 fn after_a_fatal_error_queues_are_destroyed_and_no_more_are_made(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (_, cq, handler) = Drain::cq(&rig, 4, |_| {})?;
-    let mut qp = Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3))?;
+    let mut qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3))?;
     fatal("the call that ends it", rig.process.call(ends_with(), (200,)))?;
-    let config = CqConfig::new(4, CqElement::NonDpa { vector: 0 });
-    fatal("a CQ", Cq::create(&rig.process, &config))?;
-    fatal("a queue pair", Qp::create(&rig.process, &QpConfig::rc(&cq, &cq, 3)))?;
+    let config = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
+    fatal("a CQ", DpaCq::create(&rig.process, &config))?;
+    fatal("a queue pair", DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3)))?;
     let init = QpAttr { next_state: QpState::Init, ..QpAttr::default() };
     fatal("a transition", qp.modify(&init, &QpAttrMask::default()))?;
     fatal("moderation", cq.modify_moderation(CqModeration::default()))?;

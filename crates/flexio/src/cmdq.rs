@@ -24,21 +24,24 @@
 //! # }
 //! ```
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use verbless_command::{Affinity, KeyAccess};
-use verbless_flexio_dev::cmdq::{DONE_AT, ENTRY, MOST_LOG_DEPTH, TASK_BYTES, Worker as Setup};
+use verbless_flexio_dev::cmdq::{
+    BYTES as WORKER_BYTES, DONE_AT, ENTRY, MOST_LOG_DEPTH, TASK_BYTES, Worker as Setup,
+};
 use verbless_flexio_dev::segment::{BYTES as WQE, Segment};
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig, QpConfig, Region};
 
 use crate::copy::Deadline;
-use crate::cq::{CqElement, DpaCq, DpaCqConfig};
+use crate::cq::{CQE, CqElement, DpaCq, DpaCqConfig, UNWRITTEN};
 use crate::error::Error;
 use crate::event_handler::{EventHandler, EventHandlerConfig};
 use crate::function::{Function, Handler, Word};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, QueueMemory};
 use crate::mkey::{Mkey, MkeyConfig};
 use crate::outbox::{Outbox, OutboxConfig};
 use crate::process::Process;
@@ -98,17 +101,16 @@ pub struct Cmdq {
 
 #[derive(Debug)]
 struct Worker {
-    // In the order in which they are dropped: what brings tasks, then who works them off.
+    // In the order in which they are dropped: what brings tasks, then who works them off. Each
+    // keeps what the device or the thread uses by it: the queue pair the tasks with their key, the
+    // CQ its thread, and that all the memory. So all of it stays if the device refuses to destroy
+    // one of them.
     host: verbless_queue::Qp,
     host_cq: verbless_queue::Cq,
     staging: Region,
     _qp: DpaQp,
-    _tasks: Mkey,
     cq: DpaCq,
     handler: EventHandler,
-    /// What its thread reads and writes, which is there until the thread is not: the first of them,
-    /// the CQ's ring, keeps the last handle to the thread, and lets it go before the ring itself.
-    _memory: ([verbless_command::QueueMemory; 4], Buffer),
     control: Buffer,
     depth: u64,
     sent: u64,
@@ -141,22 +143,33 @@ impl Worker {
         let handler = EventHandler::create_at(process, entry, &handler)?;
         let log_depth = config.log_depth;
         let (depth, count) = (1_u64 << log_depth, 1_u32 << log_depth);
+        let control = process.alloc(WORKER_BYTES as u64)?;
+        let buffer = process.alloc(depth * TASK_BYTES as u64)?;
+        let cqes = process.alloc(depth * CQE as u64)?;
+        cqes.fill(UNWRITTEN)?;
+        let receives = process.alloc(depth * WQE as u64)?;
+        let [cq_record, qp_record] = [process.alloc_from(&[0; 8])?, process.alloc_from(&[0; 8])?];
+        let memory = [&control, &buffer, &cqes, &receives, &cq_record, &qp_record];
+        handler.keep(memory.map(Clone::clone));
         let mut cq = DpaCqConfig::new(log_depth, CqElement::Thread(handler.clone()));
         // It is armed when its handler runs: what comes before would be lost.
         cq.no_arm = true;
+        cq.ring = Some(QueueMemory::dpa(&cqes));
+        cq.record = Some(QueueMemory::dpa(&cq_record));
         let cq = DpaCq::create(process, &cq)?;
-        let mut qp = DpaQpConfig::rc(&cq, &cq, 0);
-        qp.log_sq_depth = None;
-        qp.receive = QpReceive::Regular { log_depth };
-        let mut qp = DpaQp::create(process, &qp)?;
-        let buffer = process.alloc(depth * TASK_BYTES as u64)?;
         let tasks = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL))?;
-        let receives: Vec<_> = (0..depth)
+        let wqes: Vec<_> = (0..depth)
             .map(|slot| buffer.address() + slot * TASK_BYTES as u64)
             .flat_map(|at| *Segment::data(TASK_BYTES as u32, tasks.id(), at).as_bytes())
             .collect();
-        debug_assert_eq!(receives.len() as u64, depth * WQE as u64);
-        process.write(qp.rq_address(), &receives)?;
+        debug_assert_eq!(wqes.len() as u64, receives.len());
+        receives.write_at(0, &wqes)?;
+        let mut qp = DpaQpConfig::rc(&cq, &cq, 0);
+        qp.log_sq_depth = None;
+        qp.receive = QpReceive::Regular { log_depth };
+        qp.ring = Some(QueueMemory::dpa(&receives).keeping(Arc::new(tasks)));
+        qp.record = Some(QueueMemory::dpa(&qp_record));
+        let mut qp = DpaQp::create(process, &qp)?;
 
         let domain = process.domain();
         let host_cq = domain.completion_queue(&CqConfig::new(count))?;
@@ -169,19 +182,15 @@ impl Worker {
         let places =
             [cq.ring_address(), cq.record_address(), qp.record_address(), buffer.address()];
         let setup = Setup::new(places, cq.number(), config.batch_size, log_depth);
-        let control = process.alloc_from(&setup.to_bytes())?;
-        let [[ring, record], [rings, records]] = [cq.memory(), qp.memory()];
-        let memory = ([ring, record, rings, records], buffer);
+        control.write_at(0, &setup.to_bytes())?;
         let staging = domain.region(depth as usize * TASK_BYTES, KeyAccess::LOCAL)?;
         Ok(Self {
             host,
             host_cq,
             staging,
             _qp: qp,
-            _tasks: tasks,
             cq,
             handler,
-            _memory: memory,
             control,
             depth,
             sent: 0,
@@ -401,3 +410,6 @@ impl Cmdq {
         drop(self);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,9 +33,9 @@ use crate::uar::Uar;
 use crate::wq::cross;
 
 /// Bytes of a CQE.
-const CQE: usize = 64;
+pub(crate) const CQE: usize = 64;
 /// A CQE that the device has not written: opcode 0xf.
-const UNWRITTEN: u8 = 0xf0;
+pub(crate) const UNWRITTEN: u8 = 0xf0;
 
 /// Who hears of a CQ's events: the element attached to it, by the C library's types.
 #[derive(Debug, Clone)]
@@ -253,12 +253,6 @@ impl DpaCq {
         let page = page.map_err(|error| Error::Failed(error.to_string()))?;
         page.arm_new_cq(self.object.cqn());
         Ok(())
-    }
-
-    /// Where its ring is, and its record.
-    pub(crate) fn memory(&self) -> [verbless_command::QueueMemory; 2] {
-        let attr = self.object.attr();
-        [attr.ring.clone(), attr.record.clone()]
     }
 
     /// Its number (`flexio_cq_get_cq_num`).

@@ -20,9 +20,12 @@
 //! # }
 //! ```
 
-use std::sync::Arc;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use verbless_command::{Affinity, DpaEntry, DpaThread, DpaThreadInfo, DpaThreadKind};
+use verbless_command::{
+    Affinity, DpaEntry, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState, ErrorKind,
+};
 use verbless_flexio_dev::metadata::{BYTES, ThreadMetadata};
 
 use crate::error::Error;
@@ -84,12 +87,42 @@ pub struct EventHandler {
 
 #[derive(Debug)]
 struct EventHandlerShared {
-    thread: DpaThread,
+    /// `None` once it was ended.
+    thread: Option<DpaThread>,
     id: u32,
     name: String,
     process: Process,
-    /// What the device shows the thread of itself, and what that leads to.
-    _memory: (Buffer, Option<Buffer>),
+    /// What it uses: what the device shows it of itself, its storage, and what
+    /// [`EventHandler::keep`] was given.
+    memory: Mutex<Vec<Buffer>>,
+}
+
+impl EventHandlerShared {
+    /// Ends it, whatever it does. What it uses stays if the device refuses that: it may go on.
+    fn end(&mut self) -> Result<(), Error> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        // Seen before it is ended, so that a run that begins meanwhile is not counted.
+        let runs = thread.query().is_ok_and(|info| info.state == DpaThreadState::RUNNING);
+        let ended = thread.destroy();
+        match &ended {
+            Ok(()) if runs => self.process.count_taken_away(),
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::DeviceGone => {}
+            Err(_) => {
+                let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner);
+                mem::forget(mem::take(memory));
+            }
+        }
+        Ok(ended?)
+    }
+}
+
+impl Drop for EventHandlerShared {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            crate::log::error!("ending event handler {} {:?}: {error}", self.id, self.name);
+        }
+    }
 }
 
 impl EventHandler {
@@ -135,11 +168,11 @@ impl EventHandler {
         crate::log::debug!("made event handler {id} {:?}, thread {:#x}", config.name, thread.id());
         Ok(Self {
             shared: Arc::new(EventHandlerShared {
-                thread,
+                thread: Some(thread),
                 id,
                 name: config.name.clone(),
                 process: process.clone(),
-                _memory: (metadata, config.storage.clone()),
+                memory: Mutex::new([metadata].into_iter().chain(config.storage.clone()).collect()),
             }),
         })
     }
@@ -151,7 +184,12 @@ impl EventHandler {
     /// The process has ended.
     pub fn run(&self, argument: u64) -> Result<(), Error> {
         let shared = &self.shared;
-        shared.thread.run(argument).map_err(|error| shared.process.fatal_or(error))
+        self.thread().run(argument).map_err(|error| shared.process.fatal_or(error))
+    }
+
+    /// Has it keep these buffers until it is ended.
+    pub(crate) fn keep(&self, buffers: impl IntoIterator<Item = Buffer>) {
+        self.shared.memory.lock().unwrap_or_else(PoisonError::into_inner).extend(buffers);
     }
 
     /// Its number in its process, from 1 on, which it finds in its metadata
@@ -179,7 +217,7 @@ impl EventHandler {
     /// The thread, by which CQs name it (`flexio_event_handler_get_thread`,
     /// `flexio_event_handler_get_thread_obj`).
     pub fn thread(&self) -> &DpaThread {
-        &self.shared.thread
+        self.shared.thread.as_ref().expect("an event handler has its thread until it is dropped")
     }
 
     /// What it does, and how often it has run.
@@ -202,6 +240,6 @@ impl EventHandler {
     /// A CQ or a clone keeps it; the device's refusal.
     pub fn destroy(self) -> Result<(), Error> {
         let in_use = || Error::Failed("the event handler is in use: destroy its CQs first".into());
-        Ok(Arc::into_inner(self.shared).ok_or_else(in_use)?.thread.destroy()?)
+        Arc::into_inner(self.shared).ok_or_else(in_use)?.end()
     }
 }

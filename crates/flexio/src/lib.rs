@@ -158,6 +158,8 @@ pub mod memory;
 pub mod mkey;
 pub mod outbox;
 pub mod process;
+#[cfg(test)]
+mod program;
 pub mod qp;
 pub mod resources;
 pub mod rmp;

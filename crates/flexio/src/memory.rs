@@ -160,6 +160,12 @@ impl QueueMemory {
         Ok(Self::dpa(&process.alloc_from(bytes)?))
     }
 
+    /// The same, which also keeps `owner` until the device has let go of the queue.
+    pub(crate) fn keeping(mut self, owner: Arc<dyn std::any::Any + Send + Sync>) -> Self {
+        self.place = self.place.keeping(owner);
+        self
+    }
+
     /// As commands name it.
     pub fn for_command(&self) -> verbless_command::QueueMemory {
         self.place.clone()

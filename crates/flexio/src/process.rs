@@ -102,7 +102,7 @@ struct ProcessShared {
     threads: AtomicU32,
     /// Message streams and tracer.
     streams: Mutex<Streams>,
-    /// Calls that did not return and were ended where they were.
+    /// Calls that did not return, and runs of event handlers, that were ended where they were.
     taken_away: AtomicU64,
 }
 
@@ -315,11 +315,16 @@ impl Process {
         }
         // Dropping a call ends it; here a failure counts.
         call.destroy()?;
-        self.shared.taken_away.fetch_add(1, Ordering::Relaxed);
+        self.count_taken_away();
         Err(Error::Timeout(timeout))
     }
 
-    /// How many calls were ended where they were.
+    /// One more run was ended where it was.
+    pub(crate) fn count_taken_away(&self) {
+        self.shared.taken_away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many runs, of calls and of event handlers, were ended where they were.
     pub(crate) fn taken_away(&self) -> u64 {
         self.shared.taken_away.load(Ordering::Relaxed)
     }

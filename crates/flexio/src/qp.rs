@@ -367,12 +367,6 @@ impl DpaQp {
         })
     }
 
-    /// Where its rings are, and its record.
-    pub(crate) fn memory(&self) -> [verbless_command::QueueMemory; 2] {
-        let attr = self.object.attr();
-        [attr.rings.clone(), attr.record.clone()]
-    }
-
     /// Its number (`flexio_qp_get_qp_num`).
     pub fn number(&self) -> u32 {
         self.object.qpn().0

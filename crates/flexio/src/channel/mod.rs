@@ -97,9 +97,12 @@ pub(crate) struct Channel {
     before: Progress,
     /// The rings before this one: threads may still write to them.
     held: Vec<Channel>,
+    /// The ring that is to come after this one, which the program may have found: it was not seen
+    /// to, in time. What threads write there waits until [`Self::renew`] sees that it has.
+    fresh: Option<Box<Channel>>,
     /// The buffer that its ring is in, if the user gives that.
     kept: Option<Buffer>,
-    /// Calls of the process that had been ended where they were when the first ring was made.
+    /// Runs of the process that had been ended where they were when the first ring was made.
     taken_away: u64,
 }
 
@@ -176,6 +179,7 @@ impl Channel {
             level: 0,
             before: Progress::default(),
             held: Vec::new(),
+            fresh: None,
             kept: None,
             taken_away: process.taken_away(),
             config,
@@ -294,11 +298,15 @@ impl Channel {
     }
 
     /// Whether an entry that was claimed is not written, or not handed over, and stays so: the run
-    /// that was to do it was taken away, and all behind it waits.
+    /// that was to do it was taken away, and all behind it waits. So does what is written to the
+    /// ring to come.
     pub(crate) fn is_held_up(
         &mut self,
         deliver: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<bool, Error> {
+        if self.fresh.is_some() {
+            return Ok(true);
+        }
         let begun = Instant::now();
         let mut first = None;
         loop {
@@ -321,14 +329,27 @@ impl Channel {
     /// Makes the stream anew, with a ring in which nothing is held up, and delivers what is whole
     /// in the old one. What threads still write there is lost; its memory stays until the stream is
     /// detached, and so does memory that the user gave: the new ring is in the heap.
+    ///
+    /// After an error that leaves open whether the program has found the new ring, the old one is
+    /// in use, and the stream is held up until this is called again, which goes on with both.
     pub(crate) fn renew(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
-        // Who is held up in memory that the user gives may still write there, too.
-        let config = ChannelConfig { ring_at: None, ..self.config.clone() };
-        let mut fresh = Self::create(&self.process, config)?;
+        let mut fresh = match self.fresh.take() {
+            Some(fresh) => fresh,
+            None => {
+                // Who is held up in memory that the user gives may still write there, too.
+                let config = ChannelConfig { ring_at: None, ..self.config.clone() };
+                Box::new(Self::create(&self.process, config)?)
+            }
+        };
+        if let Err(error) = fresh.attach(self.level) {
+            // To detach the stream is this one's part.
+            fresh.attached = false;
+            self.fresh = fresh.is_seen().then_some(fresh);
+            return Err(error);
+        }
         (fresh.lossless, fresh.taken_away) = (self.lossless, self.taken_away);
-        fresh.attach(self.level)?;
         self.attached = false;
-        let mut old = std::mem::replace(self, fresh);
+        let mut old = std::mem::replace(self, *fresh);
         let read = old.receive(deliver).and_then(|_| old.read_all(true, deliver));
         let progress = old.progress();
         let Progress { claimed, lost, .. } = *progress.as_ref().unwrap_or(&Progress::default());
@@ -368,6 +389,10 @@ impl Channel {
     pub(crate) fn flush(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         if self.by_host() {
             return self.read_heap(deliver).map(drop);
+        }
+        if self.fresh.is_some() {
+            // The program may hand over what is in that one: its numbers are not this one's.
+            return self.receive(deliver).map(drop);
         }
         let end = match self.manage(operation::FLUSH, 0) {
             Ok(carried) => self.at_most(carried),
@@ -487,7 +512,7 @@ impl Channel {
                 Ok(0) => return Ok(()),
                 // Nothing of it runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
-                // Those who do not leave are the calls that were ended while they wrote. The
+                // Those who do not leave are the runs that were ended while they wrote. The
                 // program counts them for good, for whatever has the number next.
                 Ok(users) if begun.elapsed() > LEAVE && users <= self.may_be_left() => {
                     self.process.streams().left.insert(self.config.number, users);
@@ -508,7 +533,7 @@ impl Channel {
         Err(outcome)
     }
 
-    /// Calls that may have been ended while they wrote: those that did not leave what had the
+    /// Runs that may have been ended while they wrote: those that did not leave what had the
     /// number before, and all that were ended since this was made.
     fn may_be_left(&self) -> u64 {
         let before = self.process.streams().left.get(&self.config.number).copied();
@@ -520,7 +545,7 @@ impl Channel {
         std::mem::forget((self.control.clone(), self.ring.clone(), self.kept.take()));
         std::mem::forget((self.sender.take(), self.window.take()));
         std::mem::forget(std::mem::replace(&mut self.receiver, Receiver::heap()));
-        std::mem::forget(std::mem::take(&mut self.held));
+        std::mem::forget((std::mem::take(&mut self.held), self.fresh.take()));
     }
 }
 
@@ -568,17 +593,4 @@ fn accept(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_number_of_a_program_is_counted_without_overflow() {
-        let (mut next, mut missed) =
-            (u64::MAX - (1 << 20), Missed { lost: u64::MAX - 3, damaged: 0 });
-        let mut entry = vec![0; 64];
-        entry[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&u64::MAX.to_le_bytes());
-        let mut delivered = Vec::new();
-        assert!(accept(&mut next, &mut missed, &entry, &mut |index, _| delivered.push(index)));
-        assert_eq!((next, missed.lost, delivered), (u64::MAX, u64::MAX, vec![u64::MAX - 1]));
-    }
-}
+mod tests;

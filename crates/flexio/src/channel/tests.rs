@@ -1,0 +1,173 @@
+use verbless_command::DpaThreadState;
+
+use crate::event_handler::{EventHandler, EventHandlerConfig};
+use crate::function::Handler;
+use crate::process::ProcessConfig;
+use crate::program::{CODE, process};
+
+use super::*;
+
+/// Twice it is waited for; copies need their time, too, while harts spin.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Where the block has how many entries are claimed; how many are written is behind it.
+const CLAIMED_AT: u64 = SETUP_BYTES as u64;
+
+/// What stands for a program's `verbless_stream`. Its data are the block that it has found, after
+/// how many more attaches it does not return from one, and what it says who uses a stream that is
+/// detached. Anything but those two returns where the block is, or [`FAILED`].
+const MANAGES: [u32; 26] = [
+    0x0ff5_7293, // andi  t0, a0, 0xff
+    0x0010_0313, // li    t1, 1
+    0x01f3_1313, // slli  t1, t1, 31
+    0x0202_8463, // beqz  t0, attach
+    0x0010_0393, // li    t2, 1
+    0x0072_8a63, // beq   t0, t2, detach
+    0x0003_3503, // ld    a0, 0(t1)
+    0x0005_1463, // bnez  a0, 8
+    0xfff5_0513, // addi  a0, a0, -1
+    0x0000_8067, // ret
+    0x0003_3023, // detach: sd zero, 0(t1)
+    0x0103_3503, // ld    a0, 16(t1)
+    0x0000_8067, // ret
+    0x0105_5513, // attach: srli a0, a0, 16
+    0x0aa6_2e23, // sw    a0, 0xbc(a2)
+    0x00c3_3023, // sd    a2, 0(t1)
+    0x0083_3383, // ld    t2, 8(t1)
+    0xfff3_8393, // addi  t2, t2, -1
+    0x0073_3423, // sd    t2, 8(t1)
+    0x0003_8063, // beqz  t2, 0
+    0x0000_0513, // li    a0, 0
+    0x0000_8067, // ret
+    0x0000_006f, // runs: j 0
+    0x0070_0893, // starts: li a7, 7
+    0x0000_0073, // ecall
+    0x0000_8067, // ret
+];
+/// The handler that runs for good.
+const RUNS: u64 = CODE + 4 * 22;
+/// The function that starts a thread by its number.
+const STARTS: u64 = CODE + 4 * 23;
+
+fn managed(hangs_at: u64, users: u64) -> (verbless::model::Model, Process) {
+    let config = ProcessConfig { timeout: TIMEOUT, ..ProcessConfig::default() };
+    process(&MANAGES, &[0, hangs_at, users], &[(MANAGER, 0)], &config)
+}
+
+fn channel(process: &Process, way: Way, ring_at: Option<u64>) -> Channel {
+    let config = ChannelConfig {
+        number: 1,
+        way,
+        log_entry_bytes: 6,
+        ring_bytes: 4096,
+        ring_at,
+        host_bytes: 4096,
+        batch: 1,
+        patience: 0,
+        affinity: Affinity::None,
+    };
+    Channel::create(process, config).unwrap()
+}
+
+/// Claims entry 0 of the ring of the block at `block`, and writes it if it is to be `whole`.
+fn claim(process: &Process, block: u64, whole: bool) {
+    process.write(block + CLAIMED_AT, &1_u64.to_le_bytes()).unwrap();
+    if whole {
+        let mut ring = [0; 8];
+        process.copying(|copier| copier.read(block + 8, &mut ring)).unwrap();
+        let ring = u64::from_le_bytes(ring);
+        process.write(ring + NUMBER_AT as u64, &1_u64.to_le_bytes()).unwrap();
+        process.write(block + CLAIMED_AT + 8, &1_u64.to_le_bytes()).unwrap();
+    }
+}
+
+/// Has an event handler run.
+fn start(process: &Process, handler: &EventHandler) {
+    let words = [handler.activation_id().into(), 0, 0, 0, 0, 0, 0, 0];
+    process.finish(process.begin(&DpaEntry::at(STARTS), words).unwrap()).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while handler.query().unwrap().state != DpaThreadState::RUNNING {
+        assert!(Instant::now() < end, "the event handler does not run");
+        thread::sleep(PAUSE);
+    }
+}
+
+#[test]
+fn any_number_of_a_program_is_counted_without_overflow() {
+    let (mut next, mut missed) = (u64::MAX - (1 << 20), Missed { lost: u64::MAX - 3, damaged: 0 });
+    let mut entry = vec![0; 64];
+    entry[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let mut delivered = Vec::new();
+    assert!(accept(&mut next, &mut missed, &entry, &mut |index, _| delivered.push(index)));
+    assert_eq!((next, missed.lost, delivered), (u64::MAX, u64::MAX, vec![u64::MAX - 1]));
+}
+
+#[test]
+fn what_is_written_to_a_new_ring_whose_attach_times_out_is_delivered() {
+    for way in [Way::Heap, Way::Rc] {
+        let (_model, process) = managed(2, 0);
+        let before = process.heap_info();
+        let mut channel = channel(&process, way, None);
+        channel.attach(3).unwrap();
+        // A run is taken away in the first entry.
+        claim(&process, channel.control.address(), false);
+        let mut none = |index, _: &[u8]| panic!("entry {index}");
+        assert!(channel.is_held_up(&mut none).unwrap());
+        // The program finds the new ring, and does not say so in time.
+        let renewed = channel.renew(&mut none);
+        assert!(matches!(renewed, Err(Error::Timeout(_))), "{renewed:?}");
+        let found = channel.manage(operation::FLUSH, 0).expect("it has a stream");
+        assert_ne!(found, channel.control.address());
+        claim(&process, found, true);
+        let lost = channel.missed().lost;
+        channel.flush(&mut none).unwrap();
+        assert_eq!(channel.missed().lost, lost, "nothing is lost that comes yet");
+        assert!(channel.is_held_up(&mut none).unwrap());
+        channel.renew(&mut none).unwrap();
+        assert_eq!(channel.control.address(), found);
+        // Nothing sends it here.
+        let mut delivered = Vec::new();
+        channel.read_heap(&mut |index, _| delivered.push(index)).unwrap();
+        assert_eq!(delivered, [1], "the entry behind the one that was held up");
+        channel.detach().unwrap();
+        drop(channel);
+        assert_eq!(process.heap_info(), before, "the heap behind {way:?}");
+    }
+}
+
+#[test]
+fn a_ring_in_a_buffer_of_the_user_s_keeps_it_while_threads_do_not_leave() {
+    for (users, stays) in [(0, false), (1, true)] {
+        let (_model, process) = managed(0, users);
+        let buffer = process.alloc(4096).unwrap();
+        let mut channel = channel(&process, Way::Heap, Some(buffer.address()));
+        channel.keep(Some(buffer.clone()));
+        channel.attach(3).unwrap();
+        assert_eq!(channel.detach().is_err(), stays);
+        drop(channel);
+        assert_eq!(buffer.free().is_err(), stays, "{users} threads");
+    }
+}
+
+#[test]
+fn an_event_handler_that_was_ended_in_a_run_may_be_who_never_leaves_and_an_idle_one_is_not() {
+    for runs in [false, true] {
+        let (_model, process) = managed(0, 1);
+        let before = process.heap_info();
+        let mut channel = channel(&process, Way::Heap, None);
+        channel.attach(3).unwrap();
+        let mut config = EventHandlerConfig::new(Handler::named("runs"));
+        config.polling = true;
+        let handler = EventHandler::create_at(&process, RUNS, &config).unwrap();
+        handler.run(0).unwrap();
+        if runs {
+            start(&process, &handler);
+        }
+        match runs {
+            true => drop(handler),
+            false => handler.destroy().unwrap(),
+        }
+        assert_eq!(channel.detach().is_ok(), runs);
+        drop(channel);
+        assert_eq!(process.heap_info() == before, runs, "its memory is free again");
+    }
+}

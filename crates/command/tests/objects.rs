@@ -11,7 +11,7 @@ use verbless_command::{
     RtsChange, ServiceType,
 };
 use verbless_model::Link;
-use verbless_prm::{CqPeriodMode, CqeSize, QpState};
+use verbless_prm::{CommandStatus, CqPeriodMode, CqeSize, QpState};
 
 use support::{cq_attr, on, pool, qp, qp_attr, registration, with};
 
@@ -118,7 +118,9 @@ fn a_reliable_queue_pair_has_what_each_transition_set() {
     qp.change_init(&InitAttr { access: less, ..init() }).expect("INIT again");
     let context = qp.query().expect("its context");
     assert_eq!((context.rre(), context.rwe(), context.rae()), (false, true, false));
-
+    let empty = InitAttr { pkey_index: 1, ..init() };
+    let error = qp.change_init(&empty).expect_err("there is one partition key");
+    assert_eq!(error.status(), Some(CommandStatus::IX.0), "{error}");
     qp.change_init(&init()).expect("INIT again");
     qp.to_rtr(&rtr()).expect("RTR");
     let context = qp.query().expect("its context");

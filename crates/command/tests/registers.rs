@@ -78,6 +78,11 @@ fn through_the_control_file_partitions_and_groups_are_made_changed_and_destroyed
     let partition = device.create_dpa_partition(&attr(units - 1)).unwrap();
     partition.set_units(&[units - 2]).unwrap();
     assert_eq!(partition.query().unwrap(), attr(units - 2));
+    partition.set_groups(3).unwrap();
+    assert_eq!(partition.query().unwrap(), DpaPartitionAttr { groups: 3, ..attr(units - 2) });
+    partition.set_functions(&[]).unwrap();
+    let alone = DpaPartitionAttr { functions: vec![], groups: 3, ..attr(units - 2) };
+    assert_eq!(partition.query().unwrap(), alone);
     let group = partition.create_group("one", &[units - 2]).unwrap();
     assert_eq!(group.units().unwrap(), [units - 2]);
     let error = partition.destroy().expect_err("a group is of it");

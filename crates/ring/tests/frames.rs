@@ -480,3 +480,17 @@ fn a_reset_forgets_what_was_posted() {
         Some(Err(CompletionError::Malformed(Malformed::Index(_))))
     ));
 }
+
+#[test]
+fn the_count_of_the_receives_is_written_again_when_it_is_published() {
+    let (ring, record) = (memory(128), memory(8));
+    let parts = (ring_of(&ring), record_of(&record));
+    let parts = ReceiveQueueParts { qpn: Qpn(1), ring: parts.0, stride: 16, record: parts.1 };
+    let mut frames = FrameReceiver::new(ReceiveQueue::new(parts).unwrap(), USER).unwrap();
+    frames.post(BODY, 1).unwrap();
+    frames.post(BODY, 2).unwrap();
+    assert_eq!(bytes(&record), [0, 0, 0, 2, 0, 0, 0, 0]);
+    record.fill(0);
+    frames.publish();
+    assert_eq!(bytes(&record), [0, 0, 0, 2, 0, 0, 0, 0]);
+}

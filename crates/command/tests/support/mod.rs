@@ -16,6 +16,11 @@ pub(crate) fn on(link: Link) -> (Model, Device) {
     open(Profile::load("connectx6dx").expect("a profile").with_link(link))
 }
 
+/// A device with a DPA.
+pub(crate) fn with_dpa() -> (Model, Device) {
+    open(Profile::load("bluefield3").expect("a profile"))
+}
+
 /// A device of the model's with some capabilities changed.
 pub(crate) fn with(changes: &[(&str, &str)]) -> (Model, Device) {
     let mut text = include_str!("../../../model/profiles/connectx6dx.toml").to_owned();
@@ -43,6 +48,17 @@ pub(crate) fn registration(device: &Device) -> Arc<UserMemory> {
     // CQEs are invalid before the device has written them.
     let mut pages = Box::new(Pages([0xf0; BYTES]));
     pages.0[BYTES - 4096..].fill(0);
+    register(device, pages)
+}
+
+/// Registered memory that begins with these bytes.
+pub(crate) fn holding(device: &Device, bytes: &[u8]) -> Arc<UserMemory> {
+    let mut pages = Box::new(Pages([0; BYTES]));
+    pages.0[..bytes.len()].copy_from_slice(bytes);
+    register(device, pages)
+}
+
+fn register(device: &Device, mut pages: Box<Pages>) -> Arc<UserMemory> {
     let address = pages.0.as_mut_ptr().expose_provenance() as u64;
     let length = BYTES as u64;
     // SAFETY: the registration keeps the memory, and nothing else looks at it.

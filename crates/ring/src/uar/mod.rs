@@ -362,4 +362,15 @@ mod tests {
         drop((small, large));
         assert!(page.blueflame(0x800, 1024).is_ok());
     }
+
+    #[test]
+    fn a_new_queue_of_another_program_is_armed_for_its_first_cqe() {
+        let page = page();
+        page.arm_new_cq(Cqn(0x12_3456));
+        let mut word = [0; 8];
+        page.0.memory.read_at(hot::UarPage::CQ_ARM_AT, &mut word).unwrap();
+        // Sequence number 1 in bits 29:28, any completion, index 0; then the CQ's number.
+        assert_eq!(word, [0x10, 0, 0, 0, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(FIRST_ARM.to_be_bytes(), word[..4]);
+    }
 }

@@ -3,7 +3,8 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
 
 use verbless_command::{
     Affinity, CqAttr, CqElement, CqObject, Device, DpaCallState, DpaEntry, DpaEqAttr, DpaProcess,
@@ -11,9 +12,11 @@ use verbless_command::{
 };
 use verbless_devx::{ModelToken, UarKind};
 use verbless_model::Model;
-use verbless_prm::{DpaFault, DpaThreadState};
+use verbless_prm::{
+    self as prm, CreateGeneralObjectIn, DpaAffinity, DpaFault, DpaThreadState, Opcode, Structure,
+};
 
-use support::{cq_attr, registration, with_dpa};
+use support::{cq_attr, refusal_is_told, registration, with_dpa};
 
 /// Where the program's code is.
 const CODE: u64 = 0x4000_0000;
@@ -97,7 +100,7 @@ fn outboxes_and_windows_of_a_process_have_numbers_of_their_own() {
     }
     let [first, ..] = windows;
     let id = first.id();
-    Arc::into_inner(first).expect("nothing begins with it").destroy().expect("it goes");
+    alone(first).destroy().expect("nothing begins with it");
     let next = device.create_dpa_window(&process, &pd).expect("room for another");
     assert_eq!(next.id(), id, "the number is free again");
 }
@@ -128,7 +131,9 @@ fn a_call_returns_what_its_function_does_and_an_error_ends_its_process() {
     let text = info.to_string();
     assert!(text.starts_with("illegal instruction (status"), "{text}");
     assert!(text.contains(" at pc 0x40000008,"), "{text}");
-    assert!(text.contains(" x10 0000000000000014"), "{text}");
+    // Four registers to a line.
+    assert!(text.contains("\n  x8 ") && text.contains(" x10 0000000000000014"), "{text}");
+    assert!(!text.contains("\n  x9 "), "{text}");
 }
 
 #[test]
@@ -215,4 +220,104 @@ fn an_event_queue_of_the_dpa_has_a_number_and_what_it_was_made_of() {
     cq.destroy().expect("nothing uses it");
     one.destroy().expect("nothing names it any more");
     device.create_cq(of_it).expect_err("the EQ is gone");
+}
+
+#[test]
+fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let entry = DpaEntry::at(ADD);
+    let call = device.begin_dpa_call(&process, &entry, [0; 8]).expect("a call");
+    let kind = DpaThreadKind::default();
+    let thread = device.create_dpa_thread(&process, &entry, 0, kind).expect("a thread");
+    let window = device.create_dpa_window(&process, &pd).expect("a window");
+    let outbox = device.create_dpa_outbox(&process, &uar).expect("an outbox");
+    let ring = QueueMemory::new(registration(&device), 0);
+    let eq = device.create_dpa_eq(&token, DpaEqAttr::new(ring, 4, uar)).expect("an EQ");
+    let emulated = device.create_emulated_device(&token, 1, 0).expect("a device");
+    let other = device.create_emulated_device(&token, 1, 0).expect("a device");
+    let bell = device.create_emulated_doorbell(&other, 0, &cq(&device)).expect("a doorbell");
+    const DESTROY: Opcode = Opcode::DESTROY_GENERAL_OBJECT;
+    refusal_is_told(&model, DESTROY, || call.destroy());
+    refusal_is_told(&model, DESTROY, || thread.destroy());
+    refusal_is_told(&model, DESTROY, || eq.destroy());
+    refusal_is_told(&model, DESTROY, || bell.destroy());
+    refusal_is_told(&model, DESTROY, || alone(window).destroy());
+    refusal_is_told(&model, DESTROY, || alone(outbox).destroy());
+    refusal_is_told(&model, DESTROY, || alone(emulated).destroy());
+    let unused = self::process(&device, &token);
+    refusal_is_told(&model, DESTROY, || alone(unused).destroy());
+}
+
+fn alone<T>(object: Arc<T>) -> T {
+    Arc::into_inner(object).expect("nothing else has it")
+}
+
+#[test]
+fn the_end_of_a_process_signals_no_file_that_is_no_eventfd() {
+    let (_model, device, token) = open();
+    let process = process(&device, &token);
+    let channel = device.event_channel(true).expect("a channel");
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    process.signal_end(&channel, file.as_fd()).expect_err("it is no eventfd");
+}
+
+/// The context that the next CREATE_GENERAL_OBJECT has.
+fn sent<S: Structure + Send, R>(model: &Model, make: impl FnOnce() -> R) -> (S, R) {
+    let seen = Arc::new(Mutex::new(S::default()));
+    let log = seen.clone();
+    let watch = model.watch_commands(move |executed| {
+        if executed.input[..2] == Opcode::CREATE_GENERAL_OBJECT.0.to_be_bytes() {
+            let body = &executed.input[CreateGeneralObjectIn::BYTES..][..S::BYTES];
+            log.lock().unwrap().as_mut_bytes().copy_from_slice(body);
+        }
+    });
+    let made = make();
+    drop(watch);
+    let context = *seen.lock().unwrap();
+    (context, made)
+}
+
+#[test]
+fn what_a_thread_or_a_call_begins_with_is_sent() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let [_, outbox] = [(); 2].map(|()| device.create_dpa_outbox(&process, &uar).expect("one"));
+    let [_, first, second] =
+        [(); 3].map(|()| device.create_dpa_window(&process, &pd).expect("one"));
+    let entry = DpaEntry {
+        address: ADD,
+        metadata: 0x1234_5678_9abc_def0,
+        outbox: Some(outbox.clone()),
+        windows: [Some(first.clone()), Some(second.clone())],
+        affinity: Affinity::Strict(3),
+    };
+    let none = DpaEntry::at(ILLEGAL);
+    for (kind, bits) in [(1, [true, false, false]), (2, [false, true, false])] {
+        let [polling, continuable, held] = bits;
+        let kind = (kind, DpaThreadKind { polling, continuable, held });
+        let (sent, thread) = sent::<prm::DpaThread, _>(&model, || {
+            device.create_dpa_thread(&process, &entry, kind.0, kind.1).expect("a thread")
+        });
+        assert_eq!((sent.process_id(), sent.argument()), (process.id(), kind.0));
+        assert_eq!([sent.polling(), sent.continuable(), sent.held()], bits);
+        assert_eq!((sent.entry(), sent.metadata()), (ADD, entry.metadata));
+        assert_eq!((sent.affinity(), sent.affinity_id()), (DpaAffinity::STRICT, 3));
+        assert_eq!(sent.outbox_id(), outbox.id());
+        assert_eq!([sent.window_id(), sent.second_window_id()], [first.id(), second.id()]);
+        thread.destroy().expect("nothing starts it");
+    }
+    let arguments = [1, 2, 3, 4, 5, 6, 7, u64::MAX];
+    let (sent, _call) = sent::<prm::DpaCall, _>(&model, || {
+        device.begin_dpa_call(&process, &none, arguments).expect("a call")
+    });
+    assert_eq!(std::array::from_fn(|index| sent.arguments(index)), arguments);
+    assert_eq!((sent.process_id(), sent.entry(), sent.metadata()), (process.id(), ILLEGAL, 0));
+    assert_eq!((sent.affinity(), sent.affinity_id()), (DpaAffinity::NONE, 0));
+    let ids = [sent.outbox_id(), sent.window_id(), sent.second_window_id()];
+    assert_eq!(ids, [0xffff; 3], "none");
 }

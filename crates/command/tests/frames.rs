@@ -9,9 +9,11 @@ use verbless_command::{
     Device, Error, ErrorKind, RqAttr, RqWqes, SelfLoopback, SqAttr, TisAttr, TisObject,
 };
 use verbless_model::Link;
-use verbless_prm::{MemRqType, MinWqeInlineMode, RqState, SqState, TimestampFormat, TirDispType};
+use verbless_prm::{
+    MemRqType, MinWqeInlineMode, Opcode, RqState, SqState, TimestampFormat, TirDispType,
+};
 
-use support::{cq_attr, memory, on, pool, with};
+use support::{cq_attr, memory, on, pool, refusal_is_told, with};
 
 fn rq_attr(device: &Device) -> RqAttr {
     let (ring, record) = memory(device);
@@ -236,4 +238,23 @@ fn a_device_without_raw_frames_is_told_apart_before_a_command_fails() {
     let (_model, device) = with(&[FOR_ALL]);
     let attr = SqAttr { tis: None, ..sq_attr(&device) };
     refused(device.create_sq(attr), "non_wire_sq is 0");
+}
+
+#[test]
+fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+    let (model, device) = on(Link::Ethernet);
+    let domain = || device.alloc_transport_domain().expect("a transport domain");
+    let rq = || device.create_rq(rq_attr(&device)).expect("an RQ");
+    let sq = device.create_sq(sq_attr(&device)).expect("an SQ");
+    let tis = tis(&device, 0).expect("a TIS");
+    let loopback = SelfLoopback::default();
+    let tir = device.create_tir(Arc::new(domain()), Arc::new(rq()), loopback).expect("a TIR");
+    let (rq, domain) = (rq(), domain());
+    refusal_is_told(&model, Opcode::DESTROY_RQ, || rq.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_SQ, || sq.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_TIS, || tis.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_TIR, || tir.destroy());
+    refusal_is_told(&model, Opcode::DEALLOC_TRANSPORT_DOMAIN, || domain.destroy());
+    let counter = device.alloc_q_counter().expect("a counter");
+    refusal_is_told(&model, Opcode::DEALLOC_Q_COUNTER, || counter.destroy());
 }

@@ -6,13 +6,13 @@ mod support;
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, DatagramAttr, Error, ErrorKind, GlobalRoute, InitAttr, KeyAccess, KeyMemory, Klm, Lkey,
-    MkeyAttr, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr, RoceVersion, RtrAttr, RtsAttr,
-    RtsChange, ServiceType,
+    CqAttr, CqOptions, DatagramAttr, Error, ErrorKind, GlobalRoute, InitAttr, KeyAccess, KeyMemory,
+    Klm, Lkey, MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr,
+    RoceVersion, RtrAttr, RtsAttr, RtsChange, ServiceType,
 };
 use verbless_devx::page_size;
 use verbless_model::Link;
-use verbless_prm::{AtomicMode, MkeyAccessMode, RqType, TimestampFormat};
+use verbless_prm::{AtomicMode, MiniCqeFormat, MkeyAccessMode, RqType, TimestampFormat};
 
 use support::{cq_attr, on, pool, qp, qp_attr, registration, with};
 
@@ -304,6 +304,21 @@ fn what_a_device_does_not_have_is_not_asked_of_it() {
     let attr = CqAttr { ignore_overrun: true, ..cq_attr(&device) };
     refused(device.create_cq(attr), "cq_oi");
     device.create_cq(cq_attr(&device)).expect("one that breaks on overrun");
+    let moderation = Moderation { period: 3, count: 5 };
+    let moderated = CqOptions { moderation, ..CqOptions::default() };
+    let from_cqe = CqOptions { period_from_cqe: true, ..CqOptions::default() };
+    for (name, options) in [("cq_moderation", moderated), ("cq_period_start_from_cqe", from_cqe)] {
+        let (_model, device) = with(&[(&format!("{name} = true"), &format!("{name} = false"))]);
+        refused(device.create_cq_with(cq_attr(&device), &options), name);
+        device.create_cq(cq_attr(&device)).expect("one without options");
+    }
+    let (_model, device) = on(Link::Ethernet);
+    let compressed = CqOptions { compression: Some(MiniCqeFormat(0)), ..CqOptions::default() };
+    refused(device.create_cq_with(cq_attr(&device), &compressed), "cqe_compression");
+    let cq = device.create_cq_with(cq_attr(&device), &moderated).expect("it moderates");
+    assert_eq!(cq.moderation().expect("its context"), (moderation, false));
+    let cq = device.create_cq_with(cq_attr(&device), &from_cqe).expect("it counts from CQEs");
+    assert_eq!(cq.moderation().expect("its context"), (Moderation::default(), true));
     let (_model, device) = with(&[("log_max_rmp = 23", "log_max_rmp = 0")]);
     refused(device.create_rmp(pool(&device)), "log_max_rmp");
     let (_model, device) = with(&[("log_max_rmp = 23", "log_max_rmp = 1")]);

@@ -11,9 +11,9 @@ use verbless_command::{
     RtsChange, ServiceType,
 };
 use verbless_model::Link;
-use verbless_prm::{CommandStatus, CqPeriodMode, CqeSize, QpState};
+use verbless_prm::{CommandStatus, CqPeriodMode, CqeSize, Opcode, QpState};
 
-use support::{cq_attr, on, pool, qp, qp_attr, registration, with};
+use support::{cq_attr, on, pool, qp, qp_attr, refusal_is_told, registration, with};
 
 #[test]
 fn a_completion_queue_is_what_was_asked_for() {
@@ -357,4 +357,43 @@ fn where_writes_are_always_relaxed_every_key_says_so() {
             assert_eq!(context.relaxed_ordering_write(), always || wish, "{always} {wish}");
         }
     }
+}
+
+#[test]
+fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+    let (model, device) = on(Link::Ethernet);
+    let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
+    let qp = qp(&device, ServiceType::RC);
+    let pool = device.create_rmp(pool(&device)).expect("a pool");
+    let umem = registration(&device);
+    let key = device.create_mkey(MkeyAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        access: KeyAccess::default(),
+        start: umem.address(),
+        length: umem.length(),
+        memory: KeyMemory::Umem { umem, offset: 0 },
+    });
+    let key = key.expect("a key");
+    refusal_is_told(&model, Opcode::DESTROY_CQ, || cq.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_QP, || qp.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_RMP, || pool.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_MKEY, || key.destroy());
+}
+
+#[test]
+fn queue_pairs_take_turns_at_the_ports_of_a_bond() {
+    let (_model, device) = support::bonded();
+    assert_eq!(device.lag_ports(), 2);
+    let mut ports = Vec::new();
+    for _ in 0..4 {
+        let mut qp = qp(&device, ServiceType::RC);
+        qp.to_init(&init()).expect("INIT");
+        ports.push(qp.query().expect("its context").lag_tx_port_affinity());
+    }
+    assert!(ports == [1, 2, 1, 2] || ports == [2, 1, 2, 1], "{ports:?}");
+    let (_model, device) = on(Link::Ethernet);
+    assert_eq!(device.lag_ports(), 1);
+    let mut qp = qp(&device, ServiceType::RC);
+    qp.to_init(&init()).expect("INIT");
+    assert_eq!(qp.query().expect("its context").lag_tx_port_affinity(), 0);
 }

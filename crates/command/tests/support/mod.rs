@@ -5,12 +5,14 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqElement, Device, Eqn, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType, UserMemory,
+    CqAttr, CqElement, Device, Eqn, Error, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType,
+    UserMemory,
 };
 use verbless_devx::abi::core::access;
 use verbless_devx::{Backend, PageSizes, UarKind};
 use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
+use verbless_prm::{CommandStatus, Opcode};
 
 pub(crate) fn on(link: Link) -> (Model, Device) {
     open(Profile::load("connectx6dx").expect("a profile").with_link(link))
@@ -19,6 +21,11 @@ pub(crate) fn on(link: Link) -> (Model, Device) {
 /// A device with a DPA.
 pub(crate) fn with_dpa() -> (Model, Device) {
     open(Profile::load("bluefield3").expect("a profile"))
+}
+
+/// A device whose two ports are one bond.
+pub(crate) fn bonded() -> (Model, Device) {
+    open(Profile::load("connectx6dx-bond").expect("a profile"))
 }
 
 /// A device of the model's with some capabilities changed.
@@ -113,4 +120,16 @@ pub(crate) fn pool(device: &Device) -> RmpAttr {
     let (ring, record) = memory(device);
     let pd = device.alloc_pd().expect("a protection domain");
     RmpAttr { pd, ring, record, log_wqes: 4, log_stride: 6, cyclic: false }
+}
+
+/// Fails unless whoever destroys an object hears that the device refused the command.
+#[track_caller]
+pub(crate) fn refusal_is_told(
+    model: &Model,
+    opcode: Opcode,
+    destroy: impl FnOnce() -> Result<(), Error>,
+) {
+    model.fail_command(0, opcode.0, 1, CommandStatus::BAD_RES_STATE.0, 7);
+    let error = destroy().expect_err("the device refused it");
+    assert!(error.to_string().contains("DESTROY"), "{error}");
 }

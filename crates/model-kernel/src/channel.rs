@@ -161,12 +161,14 @@ impl Channel {
         true
     }
 
-    /// Bytes of records that wait to be read; may count some that were read of late.
-    pub(super) fn waiting(&self) -> usize {
+    /// Bytes behind the first `head` of each record that waits to be read; may count some that were
+    /// read of late.
+    pub(super) fn waiting(&self, head: usize) -> usize {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
-        state.sent.iter().map(|&(_, size)| size).sum::<usize>()
-            + state.backlog.iter().map(|record| record.bytes.len()).sum::<usize>()
+        let sent = state.sent.iter().map(|&(_, size)| size);
+        let sizes = sent.chain(state.backlog.iter().map(|record| record.bytes.len()));
+        sizes.map(|size| size.saturating_sub(head)).sum()
     }
 
     /// Whether the client still has its end.
@@ -351,7 +353,7 @@ mod tests {
         drop(fd);
         assert!(!channel.is_open());
         channel.send(vec![1; 8]);
-        assert_eq!(channel.waiting(), 0);
+        assert_eq!(channel.waiting(0), 0);
     }
 
     #[test]
@@ -359,8 +361,8 @@ mod tests {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 100]);
         channel.send(vec![1; 20]);
-        assert_eq!(channel.waiting(), 120);
+        assert_eq!((channel.waiting(0), channel.waiting(8)), (120, 104));
         let _ = (read(&fd), read(&fd));
-        assert_eq!(channel.waiting(), 0);
+        assert_eq!(channel.waiting(0), 0);
     }
 }

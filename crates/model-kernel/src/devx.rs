@@ -155,11 +155,13 @@ impl Method<'_> {
     pub(super) fn obj_async_query(&mut self) -> Result<(), Errno> {
         /// Bytes of outboxes that may wait in one file.
         const MAX_WAITING: usize = 1 << 20;
+        /// Bytes of the `wr_id` before an outbox.
+        const HEAD: usize = 8;
         let input = self.query_command()?;
         let len = self.attrs.number(attr::ASYNC_QUERY_OUT_LEN, u16::MAX.into())? as usize;
         self.check_object(&input)?;
         let stream = self.stream()?;
-        if stream.channel().waiting() + len > MAX_WAITING {
+        if stream.channel().waiting(HEAD) + len > MAX_WAITING {
             return Err(Errno::EAGAIN);
         }
         let mut record = self.attrs.bytes(attr::ASYNC_QUERY_WR_ID)?;

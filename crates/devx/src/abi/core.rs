@@ -172,7 +172,7 @@ layout! {
 /// Access flags of memory (`enum ib_uverbs_access_flags`). A UMEM takes only these four.
 pub mod access {
     /// The device may write (`IB_UVERBS_ACCESS_LOCAL_WRITE`).
-    pub const LOCAL_WRITE: u32 = 1 << 0;
+    pub const LOCAL_WRITE: u32 = 1;
     /// A peer may write.
     pub const REMOTE_WRITE: u32 = 1 << 1;
     /// A peer may read.

@@ -134,14 +134,14 @@ impl Default for Eqe {
 }
 
 /// `MLX5_IB_ALLOC_UCTX_DEVX`: the context may use DevX and gets a uid.
-pub const CONTEXT_DEVX: u32 = 1 << 0;
+pub const CONTEXT_DEVX: u32 = 1;
 /// `MLX5_LIB_CAP_4K_UAR`: the user knows UARs of 4 KiB in larger pages.
-pub const LIB_CAP_4K_UAR: u64 = 1 << 0;
+pub const LIB_CAP_4K_UAR: u64 = 1;
 /// `MLX5_LIB_CAP_DYN_UAR`: the user allocates its UARs itself, so none are made with the context.
 pub const LIB_CAP_DYN_UAR: u64 = 1 << 1;
 
 /// `hca_core_clock_offset` is valid.
-pub const RESP_MASK_CORE_CLOCK_OFFSET: u32 = 1 << 0;
+pub const RESP_MASK_CORE_CLOCK_OFFSET: u32 = 1;
 /// `dump_fill_mkey` is valid.
 pub const RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
 /// Enhanced connection establishment.
@@ -154,7 +154,7 @@ pub const RESP_MASK_REAL_TIME_TS: u32 = 1 << 4;
 pub const RESP_MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
 
 /// QUERY_DEVICE has driver data (`MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE`).
-pub const SUPP_UHW_QUERY_DEVICE: u8 = 1 << 0;
+pub const SUPP_UHW_QUERY_DEVICE: u8 = 1;
 /// CREATE_AH answers with the destination MAC (`MLX5_USER_CMDS_SUPP_UHW_CREATE_AH`).
 pub const SUPP_UHW_CREATE_AH: u8 = 1 << 1;
 
@@ -165,7 +165,7 @@ pub const UAR_NON_CACHED: u64 = 1;
 
 /// `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA`: records carry the cookie only, and equal pending
 /// ones merge.
-pub const OMIT_DATA: u32 = 1 << 0;
+pub const OMIT_DATA: u32 = 1;
 
 /// Most event types of one subscription (`MAX_NUM_EVENTS` of `devx.c`).
 pub const MAX_SUBSCRIBE_EVENTS: usize = 16;

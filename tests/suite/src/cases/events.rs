@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
 use verbless_command::Moderation;
-use verbless_devx::{ErrorKind, Event, EventChannel};
+use verbless_devx::abi::mlx5::MAX_ASYNC_BYTES;
+use verbless_devx::{Errno, ErrorKind, Event, EventChannel};
 use verbless_prm::hot::event_type;
 use verbless_prm::{QueryQpIn, QueryQpOut};
 use verbless_queue::cq::Notify;
@@ -46,6 +47,7 @@ cases!(
     a_queue_pair_reports_that_its_peer_broke_its_rules,
     a_queue_pair_in_rtr_reports_its_first_message,
     an_asynchronous_query_answers_through_its_channel,
+    a_mebibyte_of_answers_may_wait_to_be_read_and_no_more,
 );
 
 /// A pair whose sends of a complete on an armed queue with this channel.
@@ -461,5 +463,28 @@ fn an_asynchronous_query_answers_through_its_channel(lab: &Lab) -> Result<(), St
         let shown = output.map(|output| output.qpc().remote_qpn());
         ensure_eq!(shown, Some(pair.b.qp.qpn().0), "remote QPN");
     }
+    Ok(())
+}
+
+fn a_mebibyte_of_answers_may_wait_to_be_read_and_no_more(lab: &Lab) -> Result<(), Stop> {
+    const LENGTH: u16 = QueryQpOut::BYTES as u16;
+    const MOST: u64 = (MAX_ASYNC_BYTES / QueryQpOut::BYTES) as u64;
+    let end = Pair::new(lab)?.a;
+    let channel = end.device.command_channel()?;
+    let mut input = QueryQpIn::new();
+    input.set_qpn(end.qp.qpn().0);
+    let query = |wr_id| channel.query(end.qp.object().object(), input.as_bytes(), LENGTH, wr_id);
+    for wr_id in 0..MOST {
+        query(wr_id)?;
+    }
+    let refused = query(MOST).err().and_then(|error| error.errno());
+    ensure_eq!(refused, Some(Errno::EAGAIN), "one answer more than may wait");
+    for wr_id in 0..MOST {
+        ensure!(channel.wait(Some(TIMEOUT))?, "no answer {wr_id}");
+        let answer = channel.read()?.ok_or_else(|| Stop::fail("no answer to read"))?;
+        ensure_eq!(answer.wr_id, wr_id, "id of the answer");
+    }
+    query(MOST)?;
+    ensure!(channel.wait(Some(TIMEOUT))?, "no answer when all others were read");
     Ok(())
 }

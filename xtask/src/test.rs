@@ -348,7 +348,9 @@ const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
 
 /// The engine's own tests, with messages that go in packets.
 fn engine_in_packets() -> Result<Outcome> {
-    let mut tests = cargo(&["test", "--package", "verbless-model", "--lib", "engine"]);
+    // Of the workspace, so that what `tests` has built is not built again for the model alone.
+    let engine = ["test", "--workspace", "--lib", "--features", FEATURES, "engine::tests"];
+    let mut tests = cargo(&engine);
     tests.env(IN_PACKETS, "1");
     counted(tests)
 }

@@ -120,12 +120,12 @@ impl Mtu {
         128 << self as u32
     }
 
-    /// The one of so many bytes.
+    /// The MTU of `bytes` bytes; `None` if there is none.
     pub fn of_bytes(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// The one that the device and InfiniBand number so.
+    /// The MTU whose number in the device's contexts and in InfiniBand is `code`.
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&mtu| mtu as u8 == code)
     }

@@ -62,7 +62,7 @@ pub fn create_device(
     Ok(process.device().create_emulated_device(process.token(), queues, vectors)?)
 }
 
-/// That a device is of the process's context, as what is made of it.
+/// Fails if a device is of another context than the process, which then cannot use it.
 fn of_process(process: &Process, device: &EmulatedDevice) -> Result<(), Error> {
     match device.context().is(process.device()) {
         true => process.alive(),

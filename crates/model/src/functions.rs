@@ -94,7 +94,7 @@ impl<'a> Others<'a> {
     }
 }
 
-/// That a function is at hand is its user's to see to, as that an index is within bounds.
+/// Panics if the function is not at hand, as indexing beyond bounds does.
 impl Index<usize> for Functions {
     type Output = Function;
 

@@ -58,6 +58,8 @@ pub struct CompletionQueue {
     consumer_record: Record,
     arm_record: Record,
     arm_sequence: u8,
+    /// Armed with this sequence number, and no event was counted since.
+    armed: bool,
     cqn: Cqn,
     uar: UarPage,
     inline: Inline,
@@ -85,6 +87,7 @@ impl CompletionQueue {
             consumer_record: Record::new(&parts.record, CqRecordConsumer::AT),
             arm_record: Record::new(&parts.record, CqRecordArm::AT),
             arm_sequence: 0,
+            armed: false,
             cqn: parts.cqn,
             uar: parts.uar,
             inline: Inline { words: [0; 8], length: 0 },
@@ -170,6 +173,7 @@ impl CompletionQueue {
     pub fn arm(&mut self, notify: Notify) {
         let arm =
             CqArm::pack(self.arm_sequence, notify == Notify::Solicited, self.consumer_index());
+        self.armed = true;
         self.arm_record.store(arm.into_bits());
         event(Event::Barrier("before_doorbell"));
         barrier::before_doorbell();
@@ -179,9 +183,12 @@ impl CompletionQueue {
     }
 
     /// Counts an event, so that the next [`CompletionQueue::arm`] differs from the one that caused
-    /// the event.
+    /// the event. One that is counted again, or of a queue that was not armed, changes nothing: the
+    /// next sequence number could be one that the device has answered before.
     pub fn event_received(&mut self) {
-        self.arm_sequence = self.arm_sequence.wrapping_add(1);
+        if core::mem::take(&mut self.armed) {
+            self.arm_sequence = self.arm_sequence.wrapping_add(1);
+        }
     }
 
     /// Whether there is nothing to poll. CQEs of a destroyed queue count until a poll has skipped

@@ -228,9 +228,9 @@ impl FrameCqe {
         &self.cqe
     }
 
-    /// The same, for the send queue that it is of, or a
-    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue). What it says of a frame is gone then:
-    /// [`FrameCqe::frame`] before.
+    /// The CQE as the send queue that it came from takes it, or a
+    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue). It no longer tells of a received frame:
+    /// call [`FrameCqe::frame`] first.
     pub fn into_cqe(self) -> Cqe {
         self.cqe
     }

@@ -51,7 +51,7 @@ impl RemoteAddr {
         Self { address: self.address.wrapping_add(offset), ..self }
     }
 
-    /// It as bytes, for a peer: the address, then the key, in network order.
+    /// The bytes that a peer is sent: the address, then the key, in network order.
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let [a, b, c, d, e, f, g, h] = self.address.to_be_bytes();
         let [i, j, k, l] = self.rkey.0.to_be_bytes();

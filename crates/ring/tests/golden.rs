@@ -525,6 +525,7 @@ fn arming_writes_the_record_and_the_doorbell_that_rdma_core_writes() {
         assert_eq!(u64::from(device.queue.cqn().0), number(&vector["cqn"]));
         device.advance(number(&vector["consumer_index"]) as u32);
         for _ in 0..number(&vector["arm_sn"]) {
+            device.queue.arm(Notify::Next);
             device.queue.event_received();
         }
         device.uar.fill(0xdd);

@@ -266,7 +266,7 @@ impl Facts {
         devices: &[DeviceInfo],
     ) -> Self {
         let dpa_partitions =
-            destructive && !self.model_device && makes_partitions(backend, devices);
+            (destructive || self.model_device) && makes_partitions(backend, devices);
         Self { destructive, dpa_partitions, ..self }
     }
 
@@ -294,8 +294,7 @@ impl Facts {
             Need::Model => self.model,
             Need::ModelDevice | Need::DpaLayouts => self.model_device,
             Need::Destructive => self.model_device || self.destructive,
-            // Whether a case finds one there is what it proves.
-            Need::DpaPartitions => self.model_device || self.dpa_partitions,
+            Need::DpaPartitions => self.dpa_partitions,
             Need::BlueFlame => self.blue_flame,
             Need::NumberReuse => self.number_reuse,
             Need::Memlock(bytes) => self.pinnable.is_none_or(|limit| bytes <= limit),

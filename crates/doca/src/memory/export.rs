@@ -104,7 +104,7 @@ pub struct ExportDescriptor {
 }
 
 impl ExportDescriptor {
-    /// It as bytes.
+    /// The descriptor's bytes, to be sent to whoever opens the memory.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }

@@ -44,7 +44,7 @@ impl ConnectionDescriptor {
     /// Bytes of every descriptor.
     pub const BYTES: usize = BYTES;
 
-    /// It as bytes.
+    /// The bytes that the peer is sent.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -63,8 +63,10 @@ impl Context<'_> {
         if self.counters.is_empty() {
             return;
         }
-        if let Some(counter) = self.counters.get_mut(&set) {
-            what.add(&mut counter.values);
+        match self.counters.get_mut(&set) {
+            Some(counter) => what.add(&mut counter.values),
+            None if set == 0 => {}
+            None => tracing::error!(set, "a set of counters that a queue names is gone"),
         }
     }
 }

@@ -16,7 +16,7 @@
 //! - `doorbell` is the UAR page on which it is rung for, and the list where it is looked up then;
 //! - `absent` refuses a number that is no object of the sender's, `in_use` the destruction of one
 //!   that another object refers to;
-//! - `gone` does what else its end asks for;
+//! - `gone` runs when an object is destroyed, for what the table does not describe;
 //! - `commands` lead to their handlers, sent by users or by the kernel alone. Those of a general
 //!   object type name it: `user CreateGeneralObjectIn of SAMPLER => sampler::create;`. A type with
 //!   such an entry also needs its bit in `hca_cap.general_obj_types` of the profiles, and no other

@@ -43,11 +43,13 @@ impl Uses {
     }
 
     fn remove(&mut self, kind: Kind, number: u32) {
-        if let Some(count) = self.0.get_mut(&(kind, number)) {
-            *count -= 1;
-            if *count == 0 {
-                self.0.remove(&(kind, number));
-            }
+        let Some(count) = self.0.get_mut(&(kind, number)) else {
+            tracing::error!(?kind, number, "an object loses a user that it did not have");
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(&(kind, number));
         }
     }
 

@@ -198,11 +198,13 @@ impl Hca {
 
     /// One fewer does.
     pub(crate) fn lead_away(&mut self, from: usize) {
-        if let Some(count) = self.leads_to.get_mut(&from) {
-            *count -= 1;
-            if *count == 0 {
-                self.leads_to.remove(&from);
-            }
+        let Some(count) = self.leads_to.get_mut(&from) else {
+            tracing::error!(from, "no alias or crossing key leads to a function that one led to");
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.leads_to.remove(&from);
         }
     }
 

@@ -62,7 +62,7 @@ pub struct SqConfig {
 }
 
 impl SqConfig {
-    /// So many frames of 18 bytes inline and one entry.
+    /// Room for `sends` frames, each of 18 inline bytes and one scatter/gather entry.
     pub const fn new(sends: u32) -> Self {
         Self {
             sends,
@@ -133,7 +133,7 @@ impl Domain {
     /// Makes a send queue of frames, which completes in `cq`.
     ///
     /// # Errors
-    /// The device sends no raw Ethernet frames, or not so many or such ones; its refusal.
+    /// The device sends no raw Ethernet frames, `config` is beyond its limits, or it refuses.
     pub fn sq(&self, config: &SqConfig, cq: &Cq) -> Result<Sq, Error> {
         const WHAT: &str = "making a send queue of frames";
         let caps = self.device.caps();
@@ -198,8 +198,8 @@ impl Domain {
     /// Makes a receive queue of frames, which completes in `cq`.
     ///
     /// # Errors
-    /// The device receives no raw Ethernet frames, or not so many or such ones; `cq` has queue
-    /// pairs, or a receive queue of the same user index; its refusal.
+    /// The device receives no raw Ethernet frames, `config` is beyond its limits, `cq` has queue
+    /// pairs or a receive queue of the same user index, or the device refuses.
     pub fn rq(&self, config: &RqConfig, cq: &Cq) -> Result<Rq, Error> {
         const WHAT: &str = "making a receive queue of frames";
         let caps = self.device.caps();

@@ -394,7 +394,7 @@ impl Cq {
         object.destroy()
     }
 
-    /// It as the place where queue pairs report to.
+    /// What a queue pair that is to complete in this CQ is made with.
     pub fn target(&self) -> CqTarget {
         let overwrites = self.object.attr().ignore_overrun;
         let cleaner = self.queue.cleaner().overwriting(overwrites);

@@ -1,8 +1,8 @@
 //! The model's own thread: a client that only touches memory gets its completions, and nobody
 //! starves.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use verbless_prm::hot::opcode;
@@ -26,6 +26,19 @@ struct Client {
     cq: u64,
     cq_record: u64,
     posted: u32,
+    /// Moves the world as long as it is there.
+    moves: Weak<SharedWorld>,
+}
+
+impl Drop for Client {
+    /// The memory goes when nothing moves any more: drop the world's handle before. A thread that was
+    /// at work then still is.
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while self.moves.strong_count() > 0 && start.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Client {
@@ -50,7 +63,8 @@ impl Client {
         let page = world.functions[0].hca.bar.clone();
         let shared = SharedWorld::new(world, false);
         engine::spawn(&shared);
-        (Self { rig, page, qpn: end.qpn, ring, record, cq, cq_record, posted: 0 }, shared)
+        let moves = Arc::downgrade(&shared);
+        (Self { rig, page, qpn: end.qpn, ring, record, cq, cq_record, posted: 0, moves }, shared)
     }
 
     /// Posts a NOP and waits for its completion.
@@ -102,6 +116,7 @@ fn commands_get_in_while_the_data_path_is_busy() {
             while !stop.load(Ordering::Relaxed) {
                 client.nop();
             }
+            client
         }
     });
     for _ in 0..100 {
@@ -110,7 +125,9 @@ fn commands_get_in_while_the_data_path_is_busy() {
         assert!(start.elapsed() < Duration::from_secs(5));
     }
     stop.store(true, Ordering::Relaxed);
-    busy.join().unwrap();
+    let client = busy.join().unwrap();
+    drop(shared);
+    drop(client);
 }
 
 #[test]

@@ -5,12 +5,9 @@ use std::cell::OnceCell;
 use verbless_prm as prm;
 use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
+// The modules of the handlers.
 use super::call::{Call, Outcome};
-use super::{
-    alias, capability, counter, cq, domain, dpa, emulated, eq, extension, flow_table, lifecycle,
-    mad, mkey, multicast, pages, qp, query,
-};
-use super::{register, rq, sq, srq, transition, transport, uctx, umem, units, vport};
+use super::*;
 use crate::hca::kinds::kinds;
 use crate::hca::objects::SHARED_UID;
 use crate::hca::refusal::{Refusal, Refused};

@@ -81,10 +81,5 @@ fn a_partition_is_made_changed_and_destroyed_by_who_may(lab: &Lab) -> Result<(),
         ensure!(partition.query().is_err(), "a partition that is gone is read");
         return Ok(());
     }
-    // Behind a kernel, the model's functions may all be hosts', none of which manages the units.
-    ensure!(
-        lab.model().is_err() && lab.device()?.adapter().is_model(),
-        "none of two functions may: {refusals:?}"
-    );
-    Ok(())
+    Err(Stop::fail(format!("none of two functions may: {refusals:?}")))
 }

@@ -183,6 +183,13 @@ impl Device {
         self.shared.with(|world| memory.unmap(&world.held(), address, length));
     }
 
+    /// Lets the function reach a guest's memory or not, as bus mastering in its PCI command register
+    /// says, while no function of this model accesses memory. Without, each of its accesses is a
+    /// fault, as one to memory that is not there is.
+    pub fn set_bus_master(&self, memory: &GuestMemory, on: bool) {
+        self.shared.with(|world| memory.cut_off(&world.held(), !on));
+    }
+
     /// Its profile, with the link and the side that it has.
     pub fn profile(&self) -> Arc<Profile> {
         self.look(|hca| hca.profile.clone())

@@ -13,6 +13,8 @@ pub(super) const MSIX_TABLE: u32 = 0x5000;
 const MSIX_PENDING: u32 = 0x6000;
 
 const COMMAND: usize = 0x04;
+/// In the command register: the function may issue memory requests, messages of MSI-X among them.
+const BUS_MASTER: u8 = 1 << 2;
 const STATUS: usize = 0x06;
 const BAR0: usize = 0x10;
 const INTERRUPT_LINE: usize = 0x3c;
@@ -141,6 +143,11 @@ impl ConfigSpace {
             Some(byte) if byte & reset != 0 => Effect::Reset,
             _ => Effect::Nothing,
         }
+    }
+
+    /// Whether the function may issue memory requests.
+    pub(super) fn is_bus_master(&self) -> bool {
+        self.bytes[COMMAND] & BUS_MASTER != 0
     }
 
     /// The semaphore is taken by who writes the counter's value to it while it is 0, and freed by

@@ -33,6 +33,15 @@ impl Function {
         self.device.reset();
         self.registers = Registers::new();
         self.config.reset();
+        self.follow_command_register();
+    }
+
+    /// Does DMA and raises vectors from now on as the command register lets it.
+    pub(super) fn follow_command_register(&mut self) {
+        let on = self.config.is_bus_master();
+        if self.vectors.set_bus_master(on) {
+            self.device.set_bus_master(&self.memory, on);
+        }
     }
 
     /// The client is gone, and with it its memory and its vectors.
@@ -66,6 +75,7 @@ impl ServerBackend for Function {
                 if self.config.write(offset, data) == Effect::Reset {
                     self.restart();
                 }
+                self.follow_command_register();
             }
             VFIO_PCI_BAR0_REGION_INDEX if offset < self.layout.doorbells => {
                 self.registers.write(&self.device, offset, data);
@@ -128,5 +138,54 @@ impl ServerBackend for Function {
             self.vectors.set(start, eventfds.into_iter().map(Some))
         };
         if set { Ok(()) } else { Err(invalid()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use verbless_model::memory::{HostMemory, Interrupts};
+    use verbless_prm::EnableHcaIn;
+
+    use super::super::rig::{Driver, MEMORY, QUEUE};
+    use super::*;
+
+    /// Bits of the command register: answers to accesses of its BAR, bus mastering.
+    const ACCESSES: u16 = 0x2;
+    const MASTER: u16 = 0x4;
+
+    #[test]
+    fn a_function_that_is_no_bus_master_reaches_no_memory_and_sends_no_message() {
+        let mut driver = Driver::new();
+        let counter = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let copy: OwnedFd = counter.as_fd().try_clone_to_owned().unwrap();
+        let index = VFIO_PCI_MSIX_IRQ_INDEX;
+        let function = &mut driver.function;
+        function.set_irqs(index, VFIO_IRQ_SET_DATA_EVENTFD, 0, 1, vec![copy.into()]).unwrap();
+        let entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
+        driver.put(0, &entry);
+        // A reset takes it away, as the register is 0 then; so does the driver.
+        for way in 0..3 {
+            match way {
+                0 => driver.command_register(ACCESSES),
+                1 => driver.function.reset().unwrap(),
+                _ => driver.function.restart(),
+            }
+            assert!(driver.memory.read(MEMORY, &mut [0; 8]).is_err());
+            assert!(driver.memory.write(MEMORY, &[0; 8]).is_err());
+            assert!(driver.memory.direct(MEMORY, 8).is_none());
+            driver.write(0x10, (QUEUE >> 32) as u32);
+            driver.write(0x14, QUEUE as u32);
+            driver.write(0x18, 1);
+            driver.function.vectors.raise(0);
+            driver.command_register(ACCESSES | MASTER);
+            assert_eq!(driver.get(0), entry, "the command was not seen");
+            assert!(counter.read().is_err(), "the message was not sent");
+        }
+        assert_ne!(driver.ring(&entry), entry, "a bus master sees it");
+        driver.function.vectors.raise(0);
+        assert_eq!(counter.read(), Ok(1));
     }
 }

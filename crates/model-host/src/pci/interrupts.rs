@@ -2,6 +2,7 @@
 //! to itself.
 
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use verbless_model::memory::Interrupts;
@@ -10,12 +11,20 @@ use verbless_model::memory::Interrupts;
 #[derive(Debug)]
 pub(super) struct Vectors {
     eventfds: RwLock<Vec<Option<File>>>,
+    /// The function may send messages.
+    bus_master: AtomicBool,
 }
 
 impl Vectors {
-    /// `count` vectors that reach nobody yet.
+    /// `count` vectors that reach nobody yet, of a function that is a bus master.
     pub(super) fn new(count: u32) -> Self {
-        Self { eventfds: RwLock::new((0..count).map(|_| None).collect()) }
+        let eventfds = RwLock::new((0..count).map(|_| None).collect());
+        Self { eventfds, bus_master: AtomicBool::new(true) }
+    }
+
+    /// Lets the function send messages or not; whether that is a change.
+    pub(super) fn set_bus_master(&self, on: bool) -> bool {
+        self.bus_master.swap(on, Ordering::AcqRel) != on
     }
 
     /// How many there are.
@@ -43,6 +52,10 @@ impl Vectors {
 
 impl Interrupts for Vectors {
     fn raise(&self, vector: u32) {
+        if !self.bus_master.load(Ordering::Acquire) {
+            tracing::debug!(vector, "an interrupt of a function that is no bus master");
+            return;
+        }
         let eventfds = self.eventfds.read().unwrap_or_else(PoisonError::into_inner);
         let Some(Some(eventfd)) = eventfds.get(vector as usize) else {
             tracing::debug!(vector, "an interrupt that nobody waits for");

@@ -7,6 +7,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use verbless_prm::{
     CommandMailbox, CommandOwnership, CommandQueueEntry, CommandTransport, DeliveryStatus,
 };
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+use vfio_user::ServerBackend;
 
 use super::function::Function;
 use super::server::attach;
@@ -34,7 +36,8 @@ pub(super) fn ram(bytes: u64) -> File {
 }
 
 impl Driver {
-    /// A device of one function, whose driver has written the address of its command queue.
+    /// A device of one function that is a bus master, whose driver has written the address of its
+    /// command queue.
     pub(super) fn new() -> Self {
         Self::of(Profile::load("bluefield3").unwrap().with_link(Link::Infiniband))
     }
@@ -49,9 +52,21 @@ impl Driver {
             .build();
         let function = attach(&model, 0, memory.clone(), false);
         let mut driver = Self { model, function, memory, next: QUEUE + 0x1000, token: 0 };
-        driver.write(0x10, (QUEUE >> 32) as u32);
-        driver.write(0x14, QUEUE as u32);
+        driver.start();
         driver
+    }
+
+    /// Makes the function a bus master, and tells it where the command queue is.
+    pub(super) fn start(&mut self) {
+        self.command_register(0x0006);
+        self.write(0x10, (QUEUE >> 32) as u32);
+        self.write(0x14, QUEUE as u32);
+    }
+
+    /// Writes the PCI command register.
+    pub(super) fn command_register(&mut self, value: u16) {
+        let config = VFIO_PCI_CONFIG_REGION_INDEX;
+        self.function.region_write(config, 0x04, &value.to_le_bytes()).unwrap();
     }
 
     /// Writes a register.

@@ -160,14 +160,16 @@ pub(super) fn attach(model: &Model, id: usize, memory: Arc<GuestMemory>, trap: b
     let vectors = Arc::new(Vectors::new(profile.device().vectors));
     device.set_interrupts(Some(vectors.clone()));
     let layout = Layout::new(&profile, trap);
-    Function {
+    let mut function = Function {
         device,
         memory,
         config: ConfigSpace::new(&profile, layout.bytes, functions > 1),
         registers: Registers::new(),
         vectors,
         layout,
-    }
+    };
+    function.follow_command_register();
+    function
 }
 
 fn bind(socket: &Path, function: &Function) -> Result<Server, vfio_user::Error> {

@@ -31,15 +31,22 @@ const PAGE: u64 = 4096;
 /// A guest's memory as a DMA space.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
+    space: RwLock<Space>,
+}
+
+#[derive(Debug, Default)]
+struct Space {
     /// By first guest-physical address; they do not overlap.
-    ranges: RwLock<BTreeMap<u64, Range>>,
+    ranges: BTreeMap<u64, Range>,
+    /// Nothing of it can be reached: the function is no bus master.
+    cut_off: bool,
 }
 
 /// A range of guest memory, mapped here for as long as the value lives.
 ///
-/// Nobody uses the mapping when it goes: accesses hold the lock of `ranges`, and pointers that
+/// Nobody uses the mapping when it goes: accesses hold the lock of `space`, and pointers that
 /// `direct` gave are used only by those who have a function of the model, while whoever removes a
-/// range has all of them.
+/// range, or cuts off all, has all of them.
 #[derive(Debug)]
 struct Range {
     mapping: Mapping,
@@ -92,7 +99,7 @@ impl GuestMemory {
         let size = usize::try_from(length).ok().filter(|&size| size != 0).ok_or_else(invalid)?;
         let file_end = offset.checked_add(length).filter(|&end| i64::try_from(end).is_ok());
         let file_end = file_end.filter(|_| offset.is_multiple_of(PAGE)).ok_or_else(invalid)?;
-        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        let ranges = &mut self.space.write().unwrap_or_else(PoisonError::into_inner).ranges;
         let before = ranges.range(..end).next_back();
         if before.is_some_and(|(&start, range)| start + range.mapping.len() as u64 > address) {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
@@ -115,11 +122,17 @@ impl GuestMemory {
     /// that no pointer that [`HostMemory::direct`] gave is in use. From outside:
     /// [`Device::unmap`](crate::device::Device::unmap).
     pub(crate) fn unmap(&self, _held: &Held<'_>, address: u64, length: u64) {
-        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        let ranges = &mut self.space.write().unwrap_or_else(PoisonError::into_inner).ranges;
         ranges.retain(|&start, range| {
             let end = start + range.mapping.len() as u64;
             start < address || end > address.saturating_add(length)
         });
+    }
+
+    /// Lets everything be reached, or nothing: each access is a fault then. `_held` as above. From
+    /// outside: [`Device::set_bus_master`](crate::device::Device::set_bus_master).
+    pub(crate) fn cut_off(&self, _held: &Held<'_>, cut_off: bool) {
+        self.space.write().unwrap_or_else(PoisonError::into_inner).cut_off = cut_off;
     }
 
     /// Calls `each` with the piece that holds `address` and at most `length` bytes from there;
@@ -132,8 +145,11 @@ impl GuestMemory {
         each: impl FnOnce(Pointer<'_>, u64) -> R,
     ) -> Result<R, Fault> {
         let fault = Fault { address, length };
-        let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
-        let (&start, range) = ranges.range(..=address).next_back().ok_or(fault)?;
+        let space = self.space.read().unwrap_or_else(PoisonError::into_inner);
+        if space.cut_off {
+            return Err(fault);
+        }
+        let (&start, range) = space.ranges.range(..=address).next_back().ok_or(fault)?;
         let at = address - start;
         let room = (range.mapping.len() as u64).checked_sub(at).filter(|&room| room > 0);
         let room = room.ok_or(fault)?;

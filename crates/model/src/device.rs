@@ -128,8 +128,19 @@ impl Device {
         });
     }
 
-    /// Function-level reset: everything that commands did is undone.
+    /// Function-level reset, or one of its firmware: everything that commands did is undone, and a
+    /// function that died lives again ([`Model::kill`]), unless it was taken out
+    /// ([`Model::remove`]).
     pub fn reset(&self) {
+        self.shared.with_function(self.id, |world| {
+            engine::reset(world, self.id);
+            world.functions[self.id].hca.revive();
+        });
+    }
+
+    /// The driver disables the function: everything that commands did is undone. One that died
+    /// stays dead.
+    pub fn disable(&self) {
         self.shared.with_function(self.id, |world| engine::reset(world, self.id));
     }
 

@@ -406,7 +406,8 @@ impl Model {
     }
 
     /// Puts device `device` into a fatal error: from now on every command fails, and no work
-    /// request is carried out.
+    /// request is carried out, until the function is reset
+    /// ([`Device::reset`](crate::device::Device::reset)), as a driver that recovers has it.
     ///
     /// # Panics
     /// When there is no such device.

@@ -62,6 +62,7 @@ impl Registers {
         segment.set_nic_interface_supported(
             1 << NicInterface::FULL_DRIVER.0 | 1 << NicInterface::DISABLED.0,
         );
+        segment.set_fw_reset_supported(true);
         segment.set_embedded_cpu(profile.side() == Side::Dpu);
         let health = segment.health_buffer_mut();
         health
@@ -72,7 +73,8 @@ impl Registers {
         let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         segment.set_real_time_h(real.as_secs() as u32).set_real_time_l(real.subsec_nanos());
         if !device.is_alive() {
-            segment.health_buffer_mut().set_synd(HealthSyndrome::FW_INTERNAL_ERR);
+            let health = segment.health_buffer_mut();
+            health.set_synd(HealthSyndrome::FW_INTERNAL_ERR).set_rfr(true);
             segment.set_health_syndrome(HealthSyndrome::FW_INTERNAL_ERR);
         } else {
             segment.set_health_counter((device.now() / HEARTBEAT_NANOSECONDS) as u32 & 0xff_ffff);
@@ -96,8 +98,11 @@ impl Registers {
                 self.queue = self.queue & !0xffff_ffff | u64::from(word & 0xffff_f000);
                 let reset = word >> 8 & RESET == RESET;
                 let new = NicInterface((word >> 8 & 3) as u8);
-                if reset || new == NicInterface::DISABLED {
-                    device.reset();
+                match (reset, new) {
+                    // Of its firmware, which a driver that recovers asks for.
+                    (true, _) => device.reset(),
+                    (false, NicInterface::DISABLED) => device.disable(),
+                    _ => {}
                 }
                 self.interface = if reset { NicInterface::DISABLED } else { new };
             }
@@ -114,6 +119,9 @@ impl Registers {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+    use vfio_user::ServerBackend;
 
     use super::super::rig::{Driver, QUEUE};
     use super::*;
@@ -149,6 +157,45 @@ mod tests {
         driver.model.kill(0);
         assert_eq!(driver.read(0x1010), 1 << 24, "a syndrome, and no counter");
         assert_eq!(driver.read(0x23c) >> 16 & 0xff, 1);
+    }
+
+    #[test]
+    fn a_dead_function_lives_again_after_a_reset_and_not_after_it_is_disabled() {
+        type Reset = fn(&mut Driver);
+        let ways: [(&str, Reset); 4] = [
+            ("firmware", |driver| driver.write(QUEUE_LOW, RESET << 8)),
+            ("PCI Express", |driver| {
+                let config = VFIO_PCI_CONFIG_REGION_INDEX;
+                driver.function.region_write(config, 0x68, &0xa810_u16.to_le_bytes()).unwrap();
+            }),
+            ("vfio-user", |driver| driver.function.reset().unwrap()),
+            ("another client", |driver| driver.function.client_left()),
+        ];
+        let is_dead = |driver: &Driver| driver.read(0x238) >> 31 == 1 && driver.read(0x1010) != 0;
+        for (way, reset) in ways {
+            let mut driver = Driver::new();
+            assert_eq!(driver.read(0x1fc) >> 30 & 1, 1, "its firmware can be reset");
+            driver.send(verbless_prm::EnableHcaIn::new().as_bytes(), 16).unwrap();
+            driver.model.kill(0);
+            driver.write(QUEUE_LOW, QUEUE as u32 | 1 << 8);
+            driver.start();
+            assert!(is_dead(&driver), "{way}");
+            let enable = verbless_prm::EnableHcaIn::new();
+            assert_ne!(driver.send(enable.as_bytes(), 16).unwrap()[0], 0, "{way}");
+            reset(&mut driver);
+            assert_eq!([0x238, 0x23c].map(|at| driver.read(at)), [0, 0], "{way}");
+            driver.model.advance(Duration::from_millis(20));
+            let heart = driver.read(0x1010);
+            driver.model.advance(Duration::from_millis(20));
+            assert_eq!(driver.read(0x1010) - heart, 2, "{way}");
+            if way != "another client" {
+                driver.start();
+                assert_eq!(driver.send(enable.as_bytes(), 16).unwrap()[0], 0, "{way}");
+            }
+            driver.model.remove(0);
+            reset(&mut driver);
+            assert!(is_dead(&driver), "{way}: what is taken out does not come back");
+        }
     }
 
     #[test]

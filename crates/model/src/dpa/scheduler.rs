@@ -286,6 +286,11 @@ impl Dpa {
         drop(self.settled());
     }
 
+    /// Its function lives again, and has no process of before.
+    pub(crate) fn unhalt(&self) {
+        self.state().halted = false;
+    }
+
     /// Takes a thread or a call in. A call begins at once.
     pub(crate) fn add(&self, id: RunnerId, process: u32, start: Start) -> Result<(), Refused> {
         let mut state = self.state();

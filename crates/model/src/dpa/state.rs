@@ -345,7 +345,7 @@ impl State {
         Next::Over
     }
 
-    /// Nothing runs any more, and nothing will.
+    /// Nothing runs any more, and nothing will until the function is reset.
     pub(super) fn halt(&mut self) {
         self.halted = true;
         self.ready.clear();

@@ -313,4 +313,15 @@ impl Hca {
             dpa.halt();
         }
     }
+
+    /// It lives again after it died: it has been reset, so that nothing of before is left. One that
+    /// was taken out does not come back.
+    pub(crate) fn revive(&mut self) {
+        if self.fatal && !self.removed {
+            self.fatal = false;
+            if let Some(dpa) = &self.dpa {
+                dpa.unhalt();
+            }
+        }
+    }
 }

@@ -237,6 +237,25 @@ fn the_kernel_names_the_control_file_of_a_function_below_it_in_sysfs() {
 }
 
 #[test]
+fn the_control_file_is_that_of_the_function_that_was_opened_whoever_has_its_name_since() {
+    let tree = machine();
+    tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");
+    tree.function("0000:09:00.0", Some("mlx5_core"));
+    tree.directory("sys/devices/pci0000:00/0000:09:00.0/fwctl/fwctl8");
+    let kernel = tree.kernel();
+    let opened = kernel.open(&kernel.enumerate().unwrap()[0]).unwrap();
+    // Drivers are loaded again, and numbers given anew.
+    let link = "sys/class/infiniband_verbs/uverbs0/device";
+    tree.unlink(link).link(link, "sys/devices/pci0000:00/0000:09:00.0");
+    tree.file("fwctl/fwctl8", "");
+    let error = opened.open_control().err().expect("the other function's is opened");
+    assert!(error.to_string().contains("fwctl/fwctl7"), "{error}");
+    tree.file("fwctl/fwctl7", "");
+    assert!(opened.open_control().unwrap().is_some());
+    assert!(control_of(&tree).unwrap().is_some(), "who opens it now has the other one's");
+}
+
+#[test]
 fn a_node_of_another_number_than_the_function_s_own_is_refused() {
     let tree = machine();
     tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");

@@ -42,10 +42,14 @@ impl Kernel {
         Self { sysfs: sysfs.into(), dev: dev.into() }
     }
 
-    /// What opens the control file of a device.
+    /// What opens the control file of a device, whose function is looked up now: when the file is
+    /// wanted, the node's name may be that of another function.
     fn control_of(&self, device: &DeviceInfo) -> OpenControl {
         let verbs = self.sysfs.join("class/infiniband_verbs").join(&device.node);
-        let place = ControlPlace::new(verbs.join("device"), self.dev.with_file_name("fwctl"));
+        let function = verbs.join("device");
+        // Without its directory there is no control file.
+        let function = function.canonicalize().unwrap_or(function);
+        let place = ControlPlace::new(function, self.dev.with_file_name("fwctl"));
         Box::new(move || place.open())
     }
 }

@@ -47,6 +47,11 @@ impl Tree {
         self
     }
 
+    pub(crate) fn unlink(&self, path: &str) -> &Self {
+        fs::remove_file(self.0.join(path)).unwrap();
+        self
+    }
+
     /// A PCI function of an mlx5 device, with its driver if it has one.
     pub(crate) fn function(&self, address: &str, driver: Option<&str>) -> &Self {
         let device = format!("sys/devices/pci0000:00/{address}");

@@ -18,6 +18,16 @@ use super::rules;
 
 /// Bytes of a structure's end that are looked at in one go.
 const PIECE: usize = 4096;
+/// Bytes of a structure, or of the room for what is told of a driver, at most. Linux has no bound
+/// but the 4 GiB of its field, and looks through them in the caller's own time; here others wait.
+const MOST: usize = *MAILBOX_BYTES.end();
+
+fn bounded(what: &str, bytes: usize) -> Result<(), Errno> {
+    match bytes {
+        0..=MOST => Ok(()),
+        _ => Err(refused(Errno::E2BIG, format!("{what} has {bytes} bytes: {MOST} are possible"))),
+    }
+}
 
 /// An open control file.
 pub(super) struct Control {
@@ -69,6 +79,7 @@ impl Control {
             let words = format!("the structure has {size} bytes: it is of {own}");
             return Err(refused(Errno::EINVAL, words));
         }
+        bounded("the structure", size)?;
         insist_on_zeros(client, address, own, size)?;
         let mut structure = T::default();
         client.read(address, structure.as_mut_bytes())?;
@@ -88,6 +99,7 @@ impl Control {
             let data = Mlx5Info { uid: self.uid.into(), uctx_caps: self.caps };
             written = size_of_val(&data);
             let room = info.device_data_len as usize;
+            bounded("the room for the driver's data", room)?;
             let length = written.min(room);
             client.write(info.out_device_data, &data.as_bytes()[..length])?;
             clear(client, info.out_device_data, length, room)?;

@@ -109,6 +109,25 @@ fn who_the_file_is_for_the_device_is_told() {
 }
 
 #[test]
+fn a_structure_and_room_that_take_long_to_look_through_are_refused() {
+    let fixture = Fixture::new(7);
+    let most = 2 << 20;
+    let mut words = vec![0_u64; most / 8];
+    words[0] = most as u64;
+    assert_eq!(fixture.ioctl(INFO, &mut words), Ok(()));
+    for size in [most as u64 + 1, u32::MAX.into()] {
+        assert_eq!(fixture.ioctl(INFO, &mut [size, 0, 0]), Err(Errno::E2BIG), "{size} bytes");
+        assert_eq!(fixture.ioctl(RPC, &mut [size, 0, 0, 0]), Err(Errno::E2BIG), "{size} bytes");
+        let mut data = [0xa5_u8; 16];
+        let told = fixture.ioctl(INFO, &mut [24, size << 32, data.as_mut_ptr() as u64]);
+        assert_eq!((told, data), (Err(Errno::E2BIG), [0xa5; 16]), "room of {size} bytes");
+    }
+    let mut room = vec![0xa5_u8; most];
+    let told = fixture.ioctl(INFO, &mut [24, (most as u64) << 32, room.as_mut_ptr() as u64]);
+    assert!(told.is_ok() && room[8..].iter().all(|&byte| byte == 0), "{told:?}");
+}
+
+#[test]
 fn a_structure_may_be_longer_but_not_say_more_and_not_be_shorter() {
     let fixture = Fixture::new(7);
     for (request, words, expected) in [

@@ -2,8 +2,8 @@
 //! command of their own all others.
 
 use verbless_prm::{
-    AccessRegisterIn, AccessRegisterUserIn, CommandInput, DpaCap, NicCapExtReg, RegisterId,
-    Structure, UctxCap,
+    AccessRegisterIn, AccessRegisterUserIn, CommandInput, DpaCap, InitHcaIn, NicCapExtReg,
+    NicDpaEugReg, NicDpaOperation, RegisterId, Structure, TeardownHcaIn, TeardownProfile, UctxCap,
 };
 
 use super::rig::Rig;
@@ -23,10 +23,20 @@ fn read<I: CommandInput>(
     id: RegisterId,
     asked: &[u8],
 ) -> Result<Vec<u8>, Refusal> {
+    access::<I>(rig, (uid, READ), id, asked)
+}
+
+/// Reads or writes, as the op_mod says.
+fn access<I: CommandInput>(
+    rig: &mut Rig,
+    (uid, op_mod): (u16, u16),
+    id: RegisterId,
+    asked: &[u8],
+) -> Result<Vec<u8>, Refusal> {
     let mut head = vec![0; <I as Structure>::BYTES];
     head[10..12].copy_from_slice(&id.0.to_be_bytes());
     let head = I::read_from_bytes(&head).expect("whole");
-    rig.call::<I>(uid, READ, asked, asked.len(), |input| *input = head).map(|(_, it)| it)
+    rig.call::<I>(uid, op_mod, asked, asked.len(), |input| *input = head).map(|(_, it)| it)
 }
 
 /// The numbers of the DPA, as a sender reads them.
@@ -71,4 +81,42 @@ fn a_device_without_a_dpa_has_none_of_its_registers() {
     let mut rig = rig("connectx6dx");
     let refused = numbers::<AccessRegisterIn>(&mut rig, 0);
     assert_eq!(refused, Err(Refusal::NoSuchRegister));
+}
+
+/// A group of the unit with this number; the group's.
+fn make_group(rig: &mut Rig, uid: u16, unit: u16) -> Result<u16, Refusal> {
+    let mut register = NicDpaEugReg::default();
+    register.set_operation(NicDpaOperation::CREATE);
+    register.set_member_mask(usize::from(unit / 32), 1 << (unit % 32));
+    let by = (uid, AccessRegisterIn::WRITE);
+    let made = access::<AccessRegisterIn>(rig, by, RegisterId::NIC_DPA_EUG, register.as_bytes())?;
+    Ok(NicDpaEugReg::from_prefix(&made).expect("whole").eug_id())
+}
+
+fn read_group(rig: &mut Rig, id: u16) -> Result<(), Refusal> {
+    let mut register = NicDpaEugReg::default();
+    register.set_eug_id(id);
+    let asked = register.as_bytes();
+    read::<AccessRegisterIn>(rig, 0, RegisterId::NIC_DPA_EUG, asked).map(drop)
+}
+
+#[test]
+fn groups_of_units_are_gone_after_a_teardown_whoever_made_them() {
+    let mut rig = rig("bluefield3");
+    let tools = rig.uctx_that_may(TOOLS);
+    let made = [(0, 1), (tools, 2)].map(|(uid, unit)| make_group(&mut rig, uid, unit).unwrap());
+    let again = make_group(&mut rig, 0, 2);
+    assert_eq!(again, Err(Refusal::DpaUnitTaken), "a unit that is in a group");
+    for id in made {
+        read_group(&mut rig, id).unwrap();
+    }
+    rig.send::<TeardownHcaIn>(0, |input| {
+        input.set_profile(TeardownProfile::FORCE_CLOSE);
+    })
+    .unwrap();
+    rig.send::<InitHcaIn>(0, |_| {}).unwrap();
+    for id in made {
+        assert_eq!(read_group(&mut rig, id), Err(Refusal::NoSuchDpaGroup));
+    }
+    make_group(&mut rig, 0, 2).unwrap();
 }

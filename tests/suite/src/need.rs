@@ -45,6 +45,8 @@ pub enum Need {
     Cap(&'static str, fn(&Caps) -> bool),
     /// Registers of every device can be reached, in one way or the other.
     Registers,
+    /// They can in both ways.
+    BothRegisterWays,
     /// Port 1 is of this kind.
     Link(LinkLayer),
     /// Port 1 demands a global route of every packet (port flag GRH_REQUIRED).
@@ -139,6 +141,10 @@ impl fmt::Display for Need {
                 "hca_cap.access_register_user, or a /dev/fwctl/fwctlN that this user may open and \
                  whose firmware has TOOLS_RESOURCES",
             ),
+            Self::BothRegisterWays => f.write_str(
+                "hca_cap.access_register_user and a /dev/fwctl/fwctlN that this user may open and \
+                 whose firmware has TOOLS_RESOURCES",
+            ),
             Self::Link(LinkLayer::InfiniBand) => f.write_str("an InfiniBand port"),
             Self::Link(LinkLayer::Ethernet) => f.write_str("an Ethernet port"),
             Self::Link(LinkLayer::Unspecified) => f.write_str("a port of unknown kind"),
@@ -179,6 +185,7 @@ impl fmt::Display for Need {
 pub(crate) struct Facts {
     caps: Vec<Caps>,
     registers: bool,
+    both_register_ways: bool,
     link: LinkLayer,
     grh_required: bool,
     active_mtu: u32,
@@ -230,6 +237,7 @@ impl Facts {
         Ok(Self {
             caps: devices.iter().map(caps).collect::<Result<_, _>>()?,
             registers: reach_registers(backend, devices),
+            both_register_ways: reach_registers_both_ways(backend, devices)?,
             link: port.link_layer(),
             grh_required: port.is_grh_required(),
             active_mtu: port.active_mtu().unwrap_or(256),
@@ -280,6 +288,7 @@ impl Facts {
         match *need {
             Need::Cap(_, has) => self.caps.iter().all(has),
             Need::Registers => self.registers,
+            Need::BothRegisterWays => self.both_register_ways,
             Need::Link(link) => self.link == link,
             Need::GrhRequired => self.link == LinkLayer::InfiniBand && self.grh_required,
             Need::ShortMtu => self.active_mtu < 4096,
@@ -330,6 +339,23 @@ fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
         let way = Device::open(backend, info).and_then(|device| device.register_way());
         !way.is_err_and(|error| is_absent(&error))
     })
+}
+
+/// Whether the registers of all these devices can be reached by ACCESS_REGISTER_USER and by the
+/// control file, too.
+fn reach_registers_both_ways(backend: &dyn Backend, devices: &[DeviceInfo]) -> Result<bool, Stop> {
+    for info in devices {
+        let device = Device::open(backend, info)?;
+        let by_control = match device.firmware_control() {
+            Ok(None) => false,
+            Ok(Some(control)) => !control.info().is_ok_and(|info| !info.has_tools_resources()),
+            Err(error) => !is_absent(&error),
+        };
+        if !by_control || !device.caps().general.access_register_user() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether this is no fault: there is no such way, or this user may not take it.

@@ -2,7 +2,11 @@
 //! its kernel offer.
 
 use verbless_command::{Device, DpaCaps, DpaPartitionAttr};
-use verbless_devx::ErrorKind;
+use verbless_devx::{ControlScope, ErrorKind};
+use verbless_prm::{
+    AccessRegisterIn, AccessRegisterOut, AccessRegisterUserIn, AccessRegisterUserOut, NicCapExtReg,
+    RegisterId,
+};
 
 use crate::case::cases;
 use crate::need::cap;
@@ -13,6 +17,7 @@ cases!(
     "Registers of the DPA, by ACCESS_REGISTER_USER or /dev/fwctl: its numbers, partitions.",
     needs [cap!(apu), Need::Registers]:
     the_numbers_of_the_dpa_are_read,
+    a_register_that_is_read_by_both_ways_is_the_same [Need::BothRegisterWays],
     a_partition_is_read_or_refused_by_the_device,
     a_partition_is_made_changed_and_destroyed_by_who_may [Need::Destructive, Need::DpaPartitions],
 );
@@ -28,6 +33,30 @@ fn the_numbers_of_the_dpa_are_read(lab: &Lab) -> Result<(), Stop> {
     let caps = caps(&device)?;
     ensure!(caps.units_per_group <= caps.units, "units of a group: {caps:?}");
     ensure_eq!(device.dpa_caps()?, caps, "the numbers, read again");
+    Ok(())
+}
+
+fn a_register_that_is_read_by_both_ways_is_the_same(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let control = device.firmware_control()?.ok_or_else(|| Stop::fail("no control file"))?;
+    let mut asked = NicCapExtReg::default();
+    // The capabilities of the DPA.
+    asked.set_cap_group(1);
+    let mut by_user = AccessRegisterUserIn::new();
+    by_user.set_register_id(RegisterId::NIC_CAP_EXT).set_op_mod(AccessRegisterUserIn::READ);
+    let mut by_control = AccessRegisterIn::new();
+    by_control.set_register_id(RegisterId::NIC_CAP_EXT).set_op_mod(AccessRegisterIn::READ);
+    let mut told = vec![0; AccessRegisterUserOut::BYTES + NicCapExtReg::BYTES];
+    device.devx_other(&[&by_user.as_bytes()[..], asked.as_bytes()].concat(), &mut told)?;
+    let mut also_told = vec![0xa5; AccessRegisterOut::BYTES + NicCapExtReg::BYTES];
+    let input = [&by_control.as_bytes()[..], asked.as_bytes()].concat();
+    control.rpc(ControlScope::DebugReadOnly, &input, &mut also_told)?;
+    let [told, also_told] = [
+        told.split_off(AccessRegisterUserOut::BYTES),
+        also_told.split_off(AccessRegisterOut::BYTES),
+    ];
+    ensure!(told != asked.as_bytes(), "ACCESS_REGISTER_USER has answered nothing");
+    ensure_eq!(also_told, told, "NIC_CAP_EXT by fwctl, and by ACCESS_REGISTER_USER");
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use verbless_command::{Affinity, DpaCallState, DpaEntry, DpaStatus, DpaThreadSta
 use verbless_flexio::stream::report::MsgBinReport;
 use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport, old};
 use verbless_flexio::{
-    Error, EventHandler, EventHandlerConfig, Function, Handler, MsgStreamConfig, Process,
-    ProcessConfig, RpcAttr, Status,
+    Cmdq, CmdqConfig, Error, EventHandler, EventHandlerConfig, Function, Handler, MsgStreamConfig,
+    Process, ProcessConfig, RpcAttr, Status,
 };
 use verbless_flexio_dev::stream::control::{self, Setup};
 use verbless_flexio_dev::stream::entry::{LOG_TEXT_ENTRY_BYTES, TEXT_ENTRY_BYTES};
@@ -45,6 +45,7 @@ cases!(
     a_process_that_has_ended_takes_no_new_stream,
     a_stream_is_destroyed_with_messages_in_flight,
     a_run_that_was_taken_away_while_it_wrote_holds_up_others_until_the_next_flush,
+    a_stream_goes_though_an_event_handler_was_ended_in_a_message_to_it,
     an_output_that_fails_is_told_once,
     records_become_text_by_the_host_s_formats,
     a_record_of_no_format_is_counted,
@@ -518,6 +519,22 @@ fn a_run_that_was_taken_away_while_it_wrote_holds_up_others_until_the_next_flush
         ensure_eq!(seen.texts(), [expected, said(1, 0)].concat(), "{transport:?}, in the end");
         ensure_eq!(stream.lost()?.on_the_way, 1, "{transport:?}, lost");
     }
+    Ok(())
+}
+
+fn a_stream_goes_though_an_event_handler_was_ended_in_a_message_to_it(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let before = process.heap_info();
+    let (stream, _seen) = stream(&process, |_| {})?;
+    let mut queue = Cmdq::create(&process, &CmdqConfig::default())?;
+    queue.task_add(says_without_end(), stream.id())?;
+    let counts = || process.call(Function::<(), u64>::named("count"), ());
+    until("the worker's message", || counts().is_ok_and(|count| count > 0).then_some(()))?;
+    queue.destroy();
+    stream.destroy()?;
+    ensure_eq!(process.heap_info(), before, "the heap behind both");
     Ok(())
 }
 

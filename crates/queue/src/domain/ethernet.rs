@@ -464,3 +464,28 @@ impl fmt::Debug for Rq {
         write!(f, "Rq({})", self.queue.rqn())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::SqConfig;
+
+    #[test]
+    fn a_send_has_room_for_its_longest_header_and_all_its_entries() {
+        // Control and Ethernet segment take 32 bytes, with the first 2 of the header in them.
+        for (inline, sges, wqebbs) in [
+            (0, 2, 1),
+            (0, 3, 2),
+            (18, 1, 1),
+            (18, 2, 2),
+            (18, 5, 2),
+            (18, 6, 3),
+            (19, 1, 2),
+            (34, 2, 2),
+            (82, 1, 2),
+            (83, 1, 3),
+        ] {
+            let config = SqConfig { inline, sges, ..SqConfig::new(1) };
+            assert_eq!(config.wqebbs_per_send(), wqebbs, "{inline} bytes and {sges} entries");
+        }
+    }
+}

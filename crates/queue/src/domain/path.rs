@@ -281,6 +281,26 @@ mod tests {
     }
 
     #[test]
+    fn a_gid_of_the_link_is_fe80_of_10_bits_or_169_254_of_ipv4() {
+        for text in [
+            "fe80:0000:0000:0000:0200:00ff:fe00:0001",
+            "febf:0000:0000:0000:0200:00ff:fe00:0001",
+            "0000:0000:0000:0000:0000:ffff:a9fe:ff01",
+        ] {
+            assert!(is_link_local(&gid(text)), "{text}");
+        }
+        for text in [
+            "fec0:0000:0000:0000:0200:00ff:fe00:0001",
+            "2080:0000:0000:0000:0200:00ff:fe00:0001",
+            "0000:0000:0000:0000:0000:ffff:a9fd:0001",
+            "0000:0000:0000:0000:0000:0000:a9fe:0001",
+            "0001:0000:0000:0000:0000:ffff:a9fe:0001",
+        ] {
+            assert!(!is_link_local(&gid(text)), "{text}");
+        }
+    }
+
+    #[test]
     fn a_source_port_follows_from_both_numbers_and_is_the_same_in_both_directions() {
         let options = ConnectOptions::default();
         let mut seen = std::collections::BTreeSet::new();

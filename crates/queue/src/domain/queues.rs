@@ -492,3 +492,32 @@ impl<S: Service, R: ReceiveSide> fmt::Debug for Qp<S, R> {
         write!(f, "Qp({})", self.queue.qpn())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::QpConfig;
+
+    #[test]
+    fn a_send_has_room_for_the_longest_request_that_it_may_be() {
+        // An atomic takes 64 bytes, or 96 to an address; a gathered or an inline one may be longer.
+        for (address, send_sges, inline, wqebbs) in [
+            (0, 1, 0, 1),
+            (0, 2, 28, 1),
+            (0, 3, 0, 2),
+            (0, 6, 0, 2),
+            (0, 7, 0, 3),
+            (0, 1, 29, 2),
+            (0, 1, 92, 2),
+            (0, 1, 93, 3),
+            (1, 2, 28, 1),
+            (3, 1, 0, 2),
+            (3, 4, 60, 2),
+            (3, 5, 0, 3),
+            (3, 1, 61, 3),
+        ] {
+            let config = QpConfig { send_sges, inline, ..QpConfig::new(1, 1) };
+            let shape = format!("{address} ds, {send_sges} entries, {inline} bytes");
+            assert_eq!(config.wqebbs_per_send(address), wqebbs, "{shape}");
+        }
+    }
+}

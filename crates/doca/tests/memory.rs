@@ -351,6 +351,7 @@ fn references_keep_a_descriptor_and_a_map_in_use_after_the_buffer_is_gone() {
     assert_eq!(buffer.refcount(), 1);
     let (first, second) = (buffer.add_ref().unwrap(), buffer.add_ref().unwrap());
     assert_eq!((buffer.refcount(), first.refcount(), first.len()), (3, 3, 32));
+    assert!(!buffer.is_empty() && !first.is_empty());
     drop(buffer);
     assert_eq!((second.refcount(), second.head()), (2, map.address()));
     drop(first);
@@ -359,6 +360,9 @@ fn references_keep_a_descriptor_and_a_map_in_use_after_the_buffer_is_gone() {
     assert_eq!((inventory.num_free_elements(), map.buffers()), (1, 0));
     let again = inventory.buf_by_addr(&map, map.address(), 8).unwrap();
     assert_eq!(again.refcount(), 1);
+    drop(again);
+    let none = inventory.buf_by_addr(&map, map.address(), 0).unwrap();
+    assert!(none.is_empty() && none.add_ref().unwrap().is_empty());
 }
 
 #[test]

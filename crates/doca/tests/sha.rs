@@ -281,6 +281,24 @@ fn hashing_is_software_and_says_so() {
 }
 
 #[test]
+fn a_hash_of_as_much_as_a_turn_takes_is_done_at_the_first_look_and_one_byte_more_at_the_second() {
+    const TURN: usize = 64 << 10;
+    let mut lab = lab(WorkQ::new(2).unwrap());
+    for length in [3, TURN, TURN + 1] {
+        let text = vec![7; length];
+        let job = lab.sha.hash(Algorithm::Sha256, lab.message(0, &text), lab.room(512 << 10));
+        lab.workq.submit(job).unwrap();
+        if length > TURN {
+            assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+        }
+        let Ok(Event::Sha(done)) = lab.workq.progress_retrieve() else {
+            panic!("{length} bytes are not hashed");
+        };
+        assert_eq!(done.destination.unwrap().data_len(), 32);
+    }
+}
+
+#[test]
 fn a_hash_ends_though_a_copy_follows_every_copy() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     let dev = lab.sha.dev().clone();

@@ -123,3 +123,44 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
     }
     row[b.len()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distance_is_the_fewest_edits_from_one_name_to_the_other() {
+        for (a, b, edits) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("abc", "", 3),
+            ("cap", "cap", 0),
+            ("cap", "caps", 1),
+            ("caps", "cap", 1),
+            ("xcap", "cap", 1),
+            ("xycap", "cap", 2),
+            ("cap", "ecap", 1),
+            ("cqe", "cwe", 1),
+            ("kitten", "sitting", 3),
+            ("flaw", "lawn", 2),
+        ] {
+            assert_eq!(distance(a.as_bytes(), b.as_bytes()), edits, "{a} and {b}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_within_two_edits_or_a_quarter_of_it() {
+        let names = || ["dma", "log_max_qp", "cross_vhca_object"].into_iter();
+        for (name, near) in [
+            ("dna", Some("dma")),
+            ("d", Some("dma")),
+            ("", None),
+            ("log_max_pq", Some("log_max_qp")),
+            ("log_mix_pq", None),
+            ("gross_vhca_objekts", Some("cross_vhca_object")),
+            ("kross_whka_objekts", None),
+        ] {
+            assert_eq!(nearest(name, names()), near, "{name}");
+        }
+    }
+}

@@ -490,8 +490,9 @@ impl DpaQp {
         Ok(self.domain.address_of(&self.object, options)?)
     }
 
-    /// Connects it with a peer, from RST to RTS: the transitions of [`DpaQp::modify`], with what the
-    /// peer's address says. The peer is connected with [`DpaQp::address`] under the same options.
+    /// Connects it with a peer, from RST to RTS: the transitions of [`DpaQp::modify`], with what
+    /// the peer's address says. The peer is connected with [`DpaQp::address`] under the same
+    /// options.
     ///
     /// # Errors
     /// As [`DpaQp::modify`]; a datagram queue pair; no way to the peer.

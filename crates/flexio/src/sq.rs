@@ -4,7 +4,8 @@
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = process_on_ethernet()?;
-//! use verbless_flexio::{DpaCq, DpaCqConfig, CqElement, DpaSq, DpaSqConfig, SqTis, TransportDomain};
+//! use verbless_flexio::{CqElement, DpaCq, DpaCqConfig, DpaSq, DpaSqConfig};
+//! use verbless_flexio::{SqTis, TransportDomain};
 //!
 //! let cq = DpaCq::create(&process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
 //! let domain = TransportDomain::create(process.device())?;

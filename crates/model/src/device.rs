@@ -194,9 +194,9 @@ impl Device {
         self.shared.with(|world| memory.unmap(&world.held(), address, length));
     }
 
-    /// Lets the function reach a guest's memory or not, as bus mastering in its PCI command register
-    /// says, while no function of this model accesses memory. Without, each of its accesses is a
-    /// fault, as one to memory that is not there is.
+    /// Lets the function reach a guest's memory or not, as bus mastering in its PCI command
+    /// register says, while no function of this model accesses memory. Without, each of its
+    /// accesses is a fault, as one to memory that is not there is.
     pub fn set_bus_master(&self, memory: &GuestMemory, on: bool) {
         self.shared.with(|world| memory.cut_off(&world.held(), !on));
     }

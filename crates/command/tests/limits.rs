@@ -347,6 +347,8 @@ fn limits_of_wqes_are_counted_in_what_fits_beside_their_heads() {
         let (_model, device) = with(&[("max_wqe_sz_sq = 1024\n", &to)]);
         let caps = device.caps();
         assert_eq!((caps.max_send_sges(), caps.max_inline()), (sges, inline), "{bytes} bytes");
+        // Of 512 bytes at most, with control and remote address.
+        assert_eq!(caps.max_read_sges(), sges.min(30), "{bytes} bytes");
     }
     for (bytes, sges) in [(0, 0), (15, 0), (16, 1), (512, 32)] {
         let to = format!("max_wqe_sz_rq = {bytes}\n");

@@ -321,3 +321,19 @@ fn what_a_thread_or_a_call_begins_with_is_sent() {
     let ids = [sent.outbox_id(), sent.window_id(), sent.second_window_id()];
     assert_eq!(ids, [0xffff; 3], "none");
 }
+
+#[test]
+fn pages_that_are_extended_to_a_process_have_numbers_of_their_own() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let [one, other] = [(); 2].map(|()| {
+        let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+        let made = device.create_dpa_uar_extension(&token, &uar, &device, &process);
+        let made = made.expect("the function reaches itself");
+        assert!(Arc::ptr_eq(made.uar(), &uar));
+        made
+    });
+    assert_ne!(one.device_id(), other.device_id());
+    one.destroy().expect("nothing names it");
+    refusal_is_told(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
+}

@@ -69,12 +69,12 @@ pub(crate) fn read_only(bytes: usize) -> Result<(Mmap, u64), Stop> {
 
 /// Registered memory that both we and the device may write, for queues that a case builds itself.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct RegisteredMemory {
     pub(crate) memory: SharedMemory,
     pub(crate) umem: Arc<UserMemory>,
 }
 
-impl Shared {
+impl RegisteredMemory {
     pub(crate) fn new(device: &Device, bytes: usize) -> Result<Self, Error> {
         let memory = SharedMemory::zeroed(bytes);
         let (address, length) = (memory.address(), memory.len() as u64);

@@ -47,10 +47,10 @@ use crate::types::UserData;
 /// ```
 #[derive(Clone)]
 pub struct Instance {
-    shared: Arc<Shared>,
+    shared: Arc<InstanceInner>,
 }
 
-struct Shared {
+struct InstanceInner {
     plan: Arc<Plan>,
     /// `None` while it is in flight, by itself or in another.
     body: Mutex<Option<Box<Body>>>,
@@ -89,7 +89,7 @@ impl Graph {
 impl Instance {
     pub(super) fn new(plan: &Arc<Plan>) -> Self {
         let body = Mutex::new(Some(Box::new(Body::new(plan))));
-        Self { shared: Arc::new(Shared { plan: plan.clone(), body }) }
+        Self { shared: Arc::new(InstanceInner { plan: plan.clone(), body }) }
     }
 
     pub(super) fn plan(&self) -> &Arc<Plan> {

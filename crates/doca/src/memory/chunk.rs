@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use verbless_command::AccessKey;
 use verbless_queue::{ImportedRegion, Lkey, Memory, Rkey, SharedRegion};
 
-use super::keys::{DeviceKey, Keys, Shared};
+use super::keys::{DeviceKey, DpuKey, Keys};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;
@@ -180,7 +180,7 @@ impl Chunk {
             let region = domain.region_of(memory, self.access.dpu_key())?;
             let shared = domain.share(&region, &secret)?;
             // Whoever was first has made it for all.
-            let _second = key.shared.set(Shared { region: shared, secret, _key: region });
+            let _second = key.shared.set(DpuKey { region: shared, secret, _key: region });
         }
         let shared = key.shared.get().expect("it was set");
         Ok((shared.region, shared.secret))

@@ -15,7 +15,7 @@ pub(crate) struct DeviceKey {
     pub(super) lkey: Option<Lkey>,
     pub(super) rkey: Option<Rkey>,
     /// What it shares with the DPU.
-    pub(super) shared: OnceLock<Shared>,
+    pub(super) shared: OnceLock<DpuKey>,
     /// What keeps the keys: a registration of local memory, an alias, or nothing of ours.
     _held: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct DeviceKey {
 /// A key for the DPU, apart from the one that devices of this side and peers use: whoever knows
 /// that one has no right to this.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct DpuKey {
     pub(super) region: SharedRegion,
     pub(super) secret: AccessKey,
     pub(super) _key: Region,

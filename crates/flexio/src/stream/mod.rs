@@ -90,13 +90,13 @@ pub struct Lost {
 /// A stream of messages (`flexio_msg_stream`). Dropping it destroys it.
 #[derive(Debug)]
 pub struct MsgStream {
-    shared: Arc<Shared>,
+    shared: Arc<StreamInner>,
     thread: Option<JoinHandle<()>>,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct StreamInner {
     name: String,
     process: Process,
     id: u8,
@@ -196,7 +196,7 @@ impl MsgStream {
             true => Texts::Records { templates, broken: 0 },
             false => Texts::Messages(Messages::new(entries)),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StreamInner {
             name: config.name.clone(),
             process: process.clone(),
             id,
@@ -342,7 +342,7 @@ impl Drop for MsgStream {
     }
 }
 
-impl Shared {
+impl StreamInner {
     fn reader(&self) -> MutexGuard<'_, Reader> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -94,9 +94,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Shared(Arc<Mutex<Vec<u8>>>);
+    struct Sink(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Shared {
+    impl Write for Sink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn each_message_is_a_line_and_commands_no_terminal() {
-        let shared = Shared::default();
+        let shared = Sink::default();
         let mut output = Output::lines(shared.clone());
         for text in ["one", "two\n", "a\tb\nc", "\x1b[2Jgone\r", ""] {
             let message = Message { number: 0, level: None, thread: 0, text: text.into() };

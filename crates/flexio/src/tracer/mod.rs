@@ -83,7 +83,7 @@ pub use trace_file::TraceFile;
 /// The tracer of a process. Dropping it destroys it.
 #[derive(Debug)]
 pub struct Tracer {
-    shared: Arc<Shared>,
+    shared: Arc<TracerInner>,
     thread: Option<JoinHandle<()>>,
     fifo: Option<PathBuf>,
     file: Option<PathBuf>,
@@ -104,7 +104,7 @@ pub struct Lost {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TracerInner {
     process: Process,
     managed: bool,
     stop: AtomicBool,
@@ -262,7 +262,7 @@ impl Tracer {
         channel.keep(setup.kept());
         channel.attach(Level::None as u32)?;
         let (fifo_path, file) = (setup.fifo.clone(), output.path().map(Path::to_owned));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TracerInner {
             process,
             managed: fifo.is_some(),
             stop: AtomicBool::new(false),
@@ -426,7 +426,7 @@ impl Drop for Tracer {
     }
 }
 
-impl Shared {
+impl TracerInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,7 +9,7 @@ use verbless_queue::{CqConfig, Domain, QpConfig};
 
 use crate::case::cases;
 use crate::need::cap;
-use crate::raw::Shared;
+use crate::raw::RegisteredMemory;
 use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
 
 cases!(
@@ -48,7 +48,7 @@ fn a_completion_queue_above_the_limit_is_refused_with_the_limit(lab: &Lab) -> Re
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let most = device.caps().log_max_cqes;
-    let shared = Shared::new(&device, 4096)?;
+    let shared = RegisteredMemory::new(&device, 4096)?;
     let cq = domain.completion_queue(&CqConfig::new(2))?;
     let place = verbless_command::QueueMemory::new(shared.umem.clone(), 0);
     let attr = verbless_command::CqAttr {
@@ -201,7 +201,11 @@ fn moderation_beyond_its_field_is_refused(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// CREATE_CQ of four entries at the start of `ring`, its record behind them.
-fn four_entries(device: &Device, domain: &Domain, ring: &Shared) -> Result<CreateCqIn, Stop> {
+fn four_entries(
+    device: &Device,
+    domain: &Domain,
+    ring: &RegisteredMemory,
+) -> Result<CreateCqIn, Stop> {
     let cq = domain.completion_queue(&CqConfig::new(2))?;
     let mut input = CreateCqIn::new();
     input.set_cq_umem_id(ring.umem.id()).set_cq_umem_valid(true);
@@ -219,7 +223,7 @@ fn four_entries(device: &Device, domain: &Domain, ring: &Shared) -> Result<Creat
 fn a_completion_queue_in_use_cannot_be_destroyed(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let memory = Shared::new(&device, 8192)?;
+    let memory = RegisteredMemory::new(&device, 8192)?;
     let mut output = CreateCqOut::zeroed();
     let input = four_entries(&device, &domain, &memory)?;
     let cq = device.obj_create(input.as_bytes(), output.as_bytes_mut())?;
@@ -252,7 +256,7 @@ fn a_completion_queue_in_memory_of_another_context_is_refused(lab: &Lab) -> Resu
     let (device, other) = (lab.device()?, lab.device()?);
     let domain = Domain::new(&device)?;
     // Numbers of UMEMs are the device's: the other context's is one that exists.
-    let foreign = Shared::new(&other, 8192)?;
+    let foreign = RegisteredMemory::new(&other, 8192)?;
     let input = four_entries(&device, &domain, &foreign)?;
     let refused = device.obj_create(input.as_bytes(), &mut [0; 16]).err();
     let error = refused.ok_or_else(|| Stop::fail("a CQ lies in memory of another context"))?;
@@ -264,7 +268,7 @@ fn a_completion_queue_in_memory_of_another_context_is_refused(lab: &Lab) -> Resu
 fn a_completion_queue_on_an_unknown_event_queue_is_refused(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let memory = Shared::new(&device, 8192)?;
+    let memory = RegisteredMemory::new(&device, 8192)?;
     let mut input = four_entries(&device, &domain, &memory)?;
     input.cq_context_mut().set_c_eqn_or_apu_element(0xfe);
     ensure!(device.obj_create(input.as_bytes(), &mut [0; 16]).is_err(), "EQ 0xfe was taken");
@@ -274,7 +278,7 @@ fn a_completion_queue_on_an_unknown_event_queue_is_refused(lab: &Lab) -> Result<
 fn a_completion_queue_past_the_end_of_its_memory_is_refused(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let memory = Shared::new(&device, 8192)?;
+    let memory = RegisteredMemory::new(&device, 8192)?;
     let input = four_entries(&device, &domain, &memory)?;
     for spoil in [
         (|input| input.set_cq_umem_offset(8192)) as fn(&mut CreateCqIn) -> &mut CreateCqIn,

@@ -14,7 +14,7 @@ use verbless_queue::wr::{Inline, Nop, Write};
 use verbless_queue::{CompletionError, ConnectOptions, Domain, PeerAddress, QpConfig, Status};
 
 use crate::case::cases;
-use crate::raw::{self, Shared};
+use crate::raw::{self, RegisteredMemory};
 use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, to_receive, until};
 
 cases!(
@@ -40,7 +40,7 @@ const BYTES: usize = 3 * 4096;
 
 /// A queue pair and its completion queue whose memory the case can write.
 struct RawQp {
-    shared: Shared,
+    shared: RegisteredMemory,
     uar: Arc<Uar>,
     qp: QueuePair,
     cq: CompletionQueue,
@@ -51,7 +51,7 @@ impl RawQp {
     /// Connected to itself.
     fn new(domain: &Domain) -> Result<Self, Stop> {
         let device = domain.device();
-        let shared = Shared::new(device, BYTES)?;
+        let shared = RegisteredMemory::new(device, BYTES)?;
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
         let page = map_uar(uar.clone())?;
         let place = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);

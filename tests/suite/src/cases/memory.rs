@@ -13,7 +13,7 @@ use verbless_queue::{CqConfig, Domain, QpConfig, RemoteAddr, Srq, SrqConfig, Sta
 
 use crate::case::cases;
 use crate::need::cap;
-use crate::raw::{self, Shared};
+use crate::raw::{self, RegisteredMemory};
 use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, failed, pattern};
 
 cases!(
@@ -217,7 +217,7 @@ fn more_than_the_memlock_limit_is_refused_with_advice(lab: &Lab) -> Result<(), S
 }
 
 /// Everything, over the whole of a registration, with addresses that are our own.
-fn whole(domain: &Domain, shared: &Shared) -> MkeyAttr {
+fn whole(domain: &Domain, shared: &RegisteredMemory) -> MkeyAttr {
     MkeyAttr {
         pd: domain.pd().clone(),
         access: KeyAccess::ALL,
@@ -256,7 +256,7 @@ fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
 fn a_hundred_keys_over_one_registration_all_differ(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let shared = Shared::new(&device, 4096)?;
+    let shared = RegisteredMemory::new(&device, 4096)?;
     let keys: Vec<MkeyObject> =
         (0..100).map(|_| device.create_mkey(whole(&domain, &shared))).collect::<Result<_, _>>()?;
     let mut numbers: Vec<u32> = keys.iter().map(|key| key.lkey().0 >> 8).collect();
@@ -282,7 +282,7 @@ fn a_key_made_anew_is_not_the_one_before(lab: &Lab) -> Result<(), Stop> {
 fn a_key_is_as_it_was_asked_for(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let shared = Shared::new(&device, 3 * 4096)?;
+    let shared = RegisteredMemory::new(&device, 3 * 4096)?;
     let rights = [
         KeyAccess::LOCAL_READ,
         KeyAccess::LOCAL,
@@ -330,7 +330,7 @@ fn round_trip(pair: &mut Pair, address: RemoteAddr, length: usize) -> Result<Vec
 
 fn a_key_may_count_its_addresses_from_zero(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let shared = Shared::new(&pair.b.device, 2 * 4096)?;
+    let shared = RegisteredMemory::new(&pair.b.device, 2 * 4096)?;
     let attr = MkeyAttr { start: 0, ..whole(&pair.b.domain, &shared) };
     let key = pair.b.device.create_mkey(attr)?;
     let sent = round_trip(&mut pair, RemoteAddr::new(4090, key.rkey()), 100)?;
@@ -346,7 +346,7 @@ fn a_key_may_count_its_addresses_from_zero(lab: &Lab) -> Result<(), Stop> {
 
 fn a_key_may_cover_a_part_of_its_registration(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let shared = Shared::new(&pair.b.device, 4 * 4096)?;
+    let shared = RegisteredMemory::new(&pair.b.device, 4 * 4096)?;
     let start = shared.umem.address() + 4096 + 0x123;
     let key = pair.b.device.create_mkey(MkeyAttr {
         start,
@@ -371,7 +371,7 @@ fn a_key_may_cover_a_part_of_its_registration(lab: &Lab) -> Result<(), Stop> {
 fn a_key_past_the_end_of_its_registration_is_refused(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let shared = Shared::new(&device, 4096)?;
+    let shared = RegisteredMemory::new(&device, 4096)?;
     let attr = whole(&domain, &shared);
     for (start, length) in [(attr.start, 4097), (attr.start, u64::MAX), (u64::MAX - 4095, 4097)] {
         let refused = device.create_mkey(MkeyAttr { start, length, ..attr.clone() }).err();
@@ -385,7 +385,7 @@ fn a_key_past_the_end_of_its_registration_is_refused(lab: &Lab) -> Result<(), St
 fn a_key_that_gives_peers_more_than_itself_is_refused(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let shared = Shared::new(&device, 4096)?;
+    let shared = RegisteredMemory::new(&device, 4096)?;
     for remote in [
         RemoteAccess { write: true, ..Default::default() },
         RemoteAccess { atomic: true, ..Default::default() },
@@ -545,7 +545,7 @@ fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(
 fn relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let shared = Shared::new(&device, 4096)?;
+    let shared = RegisteredMemory::new(&device, 4096)?;
     let caps = device.caps();
     for wish in [false, true] {
         let access = KeyAccess { relaxed_ordering: wish, ..KeyAccess::ALL };

@@ -1,4 +1,4 @@
-//! Shared receive queues: receives that several queue pairs draw from.
+//! RegisteredMemory receive queues: receives that several queue pairs draw from.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{Endpoint, Lab, Stop, TIMEOUT, ensure, ensure_eq, failed, pattern, qu
 
 cases!(
     "srq",
-    "Shared receive queues: receives that several queue pairs draw from.",
+    "RegisteredMemory receive queues: receives that several queue pairs draw from.",
     needs [SRQ]:
     a_message_takes_the_next_shared_receive,
     a_message_is_scattered_over_the_pieces_of_its_receive,

@@ -409,13 +409,13 @@ fn a_core_dump_has_the_registers_and_the_memory(lab: &Lab) -> Result<(), Stop> {
     dpa.dies("load64", [3, 0xabcd, 0], DpaFault::LOAD_MISALIGNED.0, 3)?;
     let device = dpa.device();
     // Without room nothing is written.
-    let small = crate::raw::Shared::new(device, 4096)?;
+    let small = crate::raw::RegisteredMemory::new(device, 4096)?;
     small.memory.write_at(0, &[9; 64])?;
     let length = device.dump_dpa_core(&dpa.process, &small.umem, 0)?;
     let mut bytes = [0; 64];
     small.memory.read_at(0, &mut bytes)?;
     ensure!(length > 4096 && bytes == [9; 64], "nothing is written where there is no room");
-    let room = crate::raw::Shared::new(device, (length as usize).next_multiple_of(4096))?;
+    let room = crate::raw::RegisteredMemory::new(device, (length as usize).next_multiple_of(4096))?;
     ensure_eq!(device.dump_dpa_core(&dpa.process, &room.umem, 0)?, length, "the same length");
     let mut file = vec![0; length as usize];
     room.memory.read_at(0, &mut file)?;

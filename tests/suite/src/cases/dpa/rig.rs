@@ -14,7 +14,7 @@ use verbless_queue::{ConnectOptions, Domain, PeerAddress};
 
 use super::program::{CQ_DB, Program, UCTL};
 use crate::endpoint::to_receive;
-use crate::raw::{self, Shared};
+use crate::raw::{self, RegisteredMemory};
 use crate::{Endpoint, Lab, Stop, ensure_eq, until};
 
 /// Where things are in the heap.
@@ -33,7 +33,7 @@ pub(super) struct Rig {
     pub(super) token: ModelToken,
     pub(super) pd: Pd,
     pub(super) uar: Arc<Uar>,
-    pub(super) host: Shared,
+    pub(super) host: RegisteredMemory,
     pub(super) program: Program,
 }
 
@@ -53,7 +53,7 @@ impl Rig {
     /// With the page for doorbells of others, too.
     pub(super) fn at(device: Device, pd: Pd, uar: Arc<Uar>) -> Result<Arc<Self>, Stop> {
         let token = device.as_model().ok_or_else(|| Stop::fail("it is not the model"))?;
-        let host = Shared::new(&device, HOST_BYTES)?;
+        let host = RegisteredMemory::new(&device, HOST_BYTES)?;
         Ok(Arc::new(Self { device, token, pd, uar, host, program: Program::new() }))
     }
 
@@ -65,7 +65,7 @@ impl Rig {
     /// A process of a file.
     pub(super) fn process_of(&self, file: &[u8], watchdog: u64) -> Result<Arc<DpaProcess>, Error> {
         let bytes = file.len().next_multiple_of(4096);
-        let memory = Shared::new(&self.device, bytes)?;
+        let memory = RegisteredMemory::new(&self.device, bytes)?;
         memory.memory.write_at(0, file).expect("room for the file");
         let attr = DpaProcessAttr {
             file: memory.umem,
@@ -342,7 +342,7 @@ impl Drain {
 pub(super) struct Sender {
     rig: Arc<Rig>,
     /// Its ring and record, if they are not in the heap.
-    shared: Option<Shared>,
+    shared: Option<RegisteredMemory>,
     object: QpObject,
     posted: u16,
 }
@@ -352,7 +352,7 @@ const RECORDS_AT: usize = 4096;
 
 impl Sender {
     pub(super) fn new(rig: &Arc<Rig>, cq: &Arc<CqObject>) -> Result<Self, Stop> {
-        let shared = Shared::new(&rig.device, 2 * 4096)?;
+        let shared = RegisteredMemory::new(&rig.device, 2 * 4096)?;
         let place = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
         let sender = Self::at(rig, cq, place(0), place(RECORDS_AT))?;
         Ok(Self { shared: Some(shared), ..sender })

@@ -17,7 +17,7 @@ use super::failed;
 use super::rig::Rig;
 use crate::case::cases;
 use crate::need::{ETHERNET, cap};
-use crate::raw::{Shared, region_owned_by};
+use crate::raw::{RegisteredMemory, region_owned_by};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
@@ -63,12 +63,12 @@ impl Cross {
 /// A CQ of a device that names a page, with memory of the host.
 struct FarCq {
     object: CqObject,
-    ring: Shared,
+    ring: RegisteredMemory,
 }
 
 impl FarCq {
     fn new(device: &Device, uar: &Arc<Page>) -> Result<Self, Stop> {
-        let ring = Shared::new(device, 8192)?;
+        let ring = RegisteredMemory::new(device, 8192)?;
         ring.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
         let place = |at| verbless_command::QueueMemory::new(ring.umem.clone(), at);
         let object = device.create_cq(CqAttr {
@@ -203,7 +203,7 @@ fn a_program_posts_to_a_send_queue_of_another_context(lab: &Lab) -> Result<(), S
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
     let domain = Domain::new(&cross.other)?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
-    let shared = Shared::new(&cross.other, 8192)?;
+    let shared = RegisteredMemory::new(&cross.other, 8192)?;
     let place = |at| Some(QueueMemory::host(shared.umem.clone(), at));
     let mut config = DpaSqConfig::new(LOG_DEPTH);
     (config.wq.ring, config.wq.record) = (place(0), place(4096));
@@ -230,11 +230,11 @@ fn a_program_posts_to_a_send_queue_of_another_context(lab: &Lab) -> Result<(), S
 }
 
 /// Memory of the other context for a CQ and the ring of a queue, and where that is.
-struct Places(Shared);
+struct Places(RegisteredMemory);
 
 impl Places {
     fn new(device: &Device) -> Result<Self, Stop> {
-        let shared = Shared::new(device, 4 * 4096)?;
+        let shared = RegisteredMemory::new(device, 4 * 4096)?;
         shared.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
         Ok(Self(shared))
     }

@@ -19,7 +19,7 @@ use super::rig::{Rig, ends_with};
 use super::{failed, fatal};
 use crate::case::cases;
 use crate::need::{ETHERNET, cap};
-use crate::raw::{self, Shared};
+use crate::raw::{self, RegisteredMemory};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
@@ -185,7 +185,7 @@ fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
     let own = process.device();
     let domain = Domain::new(&other)?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
-    let memory = Shared::new(&other, 8192)?;
+    let memory = RegisteredMemory::new(&other, 8192)?;
     let place = |at| Some(QueueMemory::host(memory.umem.clone(), at));
     let mut send = DpaSqConfig::new(LOG_DEPTH);
     let near = DpaSq::create_cross_dev(&process, own, &cq, &send);

@@ -21,7 +21,7 @@ use super::{failed, fatal};
 use crate::case::cases;
 use crate::endpoint::quiet;
 use crate::need::cap;
-use crate::raw::Shared;
+use crate::raw::RegisteredMemory;
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern, until};
 
 cases!(
@@ -303,7 +303,7 @@ fn cqes_that_are_moderated_are_one_event_together(lab: &Lab) -> Result<(), Stop>
 fn a_cq_without_an_element_is_polled_where_its_ring_is(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = rig.process.device();
-    let host = Shared::new(device, 4096)?;
+    let host = RegisteredMemory::new(device, 4096)?;
     host.memory.write_at(0, &[0xf0; 1024])?;
     let mut config = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
     config.ring = Some(QueueMemory::host(host.umem.clone(), 0));

@@ -9,7 +9,7 @@ use verbless_queue::wr::Capability;
 use verbless_queue::{CompletionQueue, Sge};
 
 use super::rig::{Hosts, Packet, Side};
-use crate::raw::{self, Shared};
+use crate::raw::{self, RegisteredMemory};
 use crate::{Lab, Stop, ensure, ensure_eq, until};
 
 /// Where the doorbell record is, behind the ring.
@@ -18,7 +18,7 @@ const RECORD: usize = 4096;
 /// A send queue whose ring the case writes.
 struct Bare {
     object: SqObject,
-    memory: Shared,
+    memory: RegisteredMemory,
     uar: Arc<Uar>,
     posted: u16,
 }
@@ -26,7 +26,7 @@ struct Bare {
 impl Bare {
     fn new(side: &Side, min_inline: MinWqeInlineMode) -> Result<Self, Stop> {
         let device = &side.device;
-        let memory = Shared::new(device, 2 * RECORD)?;
+        let memory = RegisteredMemory::new(device, 2 * RECORD)?;
         let place = |at| QueueMemory::new(memory.umem.clone(), at as u64);
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
         let domain = Arc::new(device.alloc_transport_domain()?);

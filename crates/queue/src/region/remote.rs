@@ -97,7 +97,8 @@ impl RemoteRegion {
         }
     }
 
-    /// The bytes that a peer is sent, each number in network order: version 1, address, key, length.
+    /// The bytes that a peer is sent, each number in network order: version 1, address, key,
+    /// length.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [VERSION; Self::BYTES];
         bytes[1..13].copy_from_slice(&self.base.to_bytes());

@@ -31,8 +31,8 @@ struct Client {
 }
 
 impl Drop for Client {
-    /// The memory goes when nothing moves any more: drop the world's handle before. A thread that was
-    /// at work then still is.
+    /// The memory goes when nothing moves any more: drop the world's handle before. A thread that
+    /// was at work then still is.
     fn drop(&mut self) {
         let start = Instant::now();
         while self.moves.strong_count() > 0 && start.elapsed() < Duration::from_secs(20) {

@@ -1,6 +1,7 @@
 //! The matrix: every service with every operation that it carries, every form of payload, lengths
 //! from nothing to several packets, and each way to post. What a cell proves is the same for all
-//! of them ([`run`]), so that a service or an operation that is new is a line here.
+//! of them ([`run`]). A new service is a line here; a new operation says here which forms of
+//! payload and lengths it has, and in [`carry`] how it is posted and what the peer must see.
 
 mod carry;
 mod memory;

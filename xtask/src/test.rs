@@ -349,7 +349,7 @@ const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
 /// The engine's own tests, with messages that go in packets.
 fn engine_in_packets() -> Result<Outcome> {
     // Of the workspace, so that what `tests` has built is not built again for the model alone.
-    let engine = ["test", "--workspace", "--lib", "--features", FEATURES, "engine::tests"];
+    let engine = ["test", "--workspace", "--lib", "--features", FEATURES, "engine"];
     let mut tests = cargo(&engine);
     tests.env(IN_PACKETS, "1");
     counted(tests)

@@ -10,7 +10,7 @@ const NAME: &str = "suite: 1,000 cases on the model";
 /// Seconds for 1,000 cases that ran, at most.
 const BOUND: f64 = 30.0;
 /// The best of so many runs counts.
-const RUNS: u32 = 2;
+const RUNS: u32 = 5;
 
 /// Measures, prints the row and counts it.
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {

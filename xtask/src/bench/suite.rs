@@ -1,5 +1,5 @@
-//! How long the conformance suite takes on the model, as its closing line says. That of a step of
-//! `cargo xtask test` has no bound, as other steps run beside it.
+//! How long the conformance suite takes on the model in a release build, as its closing line says.
+//! That of a step of `cargo xtask test` has no bound, as other steps run beside it.
 
 use std::process::{Command, Stdio};
 
@@ -7,8 +7,9 @@ use super::tally::{Tally, number_behind};
 use crate::workspace::{Result, workspace_root};
 
 const NAME: &str = "suite: 1,000 cases on the model";
-/// Seconds for 1,000 cases that ran, at most.
-const BOUND: f64 = 30.0;
+/// Seconds for 1,000 cases that ran, at most. Measured on two processors: 6.7, and 29 to 31 in the
+/// debug build that `cargo xtask hwtest` makes.
+const BOUND: f64 = 15.0;
 /// The best of so many runs counts.
 const RUNS: u32 = 5;
 
@@ -31,10 +32,9 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs the suite as `cargo xtask hwtest` does; returns its seconds for 1,000 cases.
+/// Runs the suite; returns its seconds for 1,000 cases.
 fn run() -> Result<f64> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["run", "--package", "verbless-conformance", "--bin", "hwtest", "--"])
+    let output = Command::new(crate::run::program("hwtest")?)
         .args(["--device", "model"])
         .current_dir(workspace_root())
         .stderr(Stdio::inherit())

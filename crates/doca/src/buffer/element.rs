@@ -26,14 +26,14 @@ pub(crate) struct Element {
     pub(super) reach: Cell<Reach>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
-    pub(super) shared: Arc<RefCount>,
+    pub(super) shared: Arc<BufState>,
     /// Where it goes back to; `None` while it is there.
     pub(super) home: Option<Arc<Store>>,
 }
 
 /// What the references to a buffer have in common with it.
 #[derive(Debug, Default)]
-pub(crate) struct RefCount {
+pub(crate) struct BufState {
     count: AtomicU16,
     pub(super) head: AtomicU64,
     pub(super) length: AtomicU64,
@@ -41,7 +41,7 @@ pub(crate) struct RefCount {
     left: Mutex<Option<Box<Element>>>,
 }
 
-impl RefCount {
+impl BufState {
     pub(super) fn count(&self) -> u16 {
         self.count.load(Ordering::Acquire)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::element::RefCount;
+use super::element::BufState;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A counted reference to a buffer ([`Buf::add_ref`](super::Buf::add_ref)). It tells what never
@@ -27,10 +27,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// # Ok(())
 /// # }
 /// ```
-pub struct BufRef(Arc<RefCount>);
+pub struct BufRef(Arc<BufState>);
 
 impl BufRef {
-    pub(super) fn to(shared: &Arc<RefCount>) -> Result<Self> {
+    pub(super) fn to(shared: &Arc<BufState>) -> Result<Self> {
         match shared.add() {
             true => Ok(Self(shared.clone())),
             false => {

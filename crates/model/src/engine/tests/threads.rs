@@ -35,7 +35,11 @@ impl Drop for Client {
     /// was at work then still is.
     fn drop(&mut self) {
         let start = Instant::now();
-        while self.moves.strong_count() > 0 && start.elapsed() < Duration::from_secs(20) {
+        while self.moves.strong_count() > 0 {
+            if start.elapsed() > Duration::from_secs(20) {
+                eprintln!("the model still moves: its memory goes under it");
+                std::process::abort();
+            }
             std::thread::yield_now();
         }
     }

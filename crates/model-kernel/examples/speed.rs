@@ -9,7 +9,8 @@
 //! device, which talks to itself; that is what `verbless-model run -- speed --kernel` shows.
 //! `--packets` lets the modelled devices carry messages in packets (RoCE v2, path MTU 4096), prints
 //! how many packets per second they send together, acknowledgements among them, and takes that
-//! rate for the one to reach with 8 bytes.
+//! rate for the one to reach with 8 bytes. The program and both devices are one thread then, as
+//! they would be on one core.
 //!
 //! A write carries its number at either end of its bytes, in a place that no other write in flight
 //! uses: it must be where it belongs when the completion is seen, or the program fails. When all
@@ -65,7 +66,8 @@ fn main() -> Result<(), Error> {
         let (mut rate, mut packet_rate) = (0.0_f64, 0.0_f64);
         for _ in 0..rounds {
             let before = packets.map_or(0, sent);
-            let (operations, spent) = run(&here, &there, size, Duration::from_secs_f64(seconds))?;
+            let (operations, spent) =
+                run(&here, &there, packets, size, Duration::from_secs_f64(seconds))?;
             let each_second = |count: u64| count as f64 / spent.as_secs_f64();
             rate = rate.max(each_second(operations));
             packet_rate = packet_rate.max(each_second(packets.map_or(0, sent) - before));
@@ -85,8 +87,12 @@ fn main() -> Result<(), Error> {
 
 /// Two modelled devices.
 fn model(profile: &Profile, in_packets: bool) -> Model {
-    let builder = Model::builder().device(profile.clone()).device(profile.clone()).threaded();
-    if in_packets { builder.in_packets().build() } else { builder.build() }
+    let builder = Model::builder().device(profile.clone()).device(profile.clone());
+    let builder = match in_packets {
+        true => builder.in_packets().stepped().auto_advance(),
+        false => builder.threaded(),
+    };
+    builder.build()
 }
 
 /// Packets that both devices have sent.
@@ -94,10 +100,12 @@ fn sent(model: &Model) -> u64 {
     (0..2).map(|device| model.traffic(device, 1)[0].frames).sum()
 }
 
-/// Writes `size` bytes again and again for `length`; how often, and how long it took.
+/// Writes `size` bytes again and again for `length`; how often, and how long it took. A stepped
+/// `model` works whenever there is nothing to post.
 fn run(
     here: &Domain,
     there: &Domain,
+    stepped: Option<&Model>,
     size: usize,
     length: Duration,
 ) -> Result<(u64, Duration), Error> {
@@ -134,6 +142,9 @@ fn run(
                 posted += 1;
             }
             batch.ring();
+        }
+        if let Some(model) = stepped {
+            model.run_until_idle();
         }
         let count = qp.poll_into(&mut cq, &mut places);
         for place in &mut places[..count] {

@@ -6,7 +6,8 @@
 
 use core::net::Ipv6Addr;
 
-use verbless_prm::DatagramSegment;
+use verbless_prm::hot::CqeSourceQp;
+use verbless_prm::{CqeRoceL3Type, DatagramSegment};
 
 use crate::types::{QKey, Qpn};
 
@@ -61,8 +62,7 @@ impl Destination {
 /// Source of a message, as its CQE reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The sender's number, bits 23:0; 29:24 tell of the headers.
-    pub(crate) flags_qpn: u32,
+    pub(crate) qp: CqeSourceQp,
     pub(crate) lid: u16,
     pub(crate) path_bits: u8,
 }
@@ -81,7 +81,7 @@ pub enum NetworkHeader {
 impl Source {
     /// The queue pair that sent it.
     pub const fn qpn(&self) -> Qpn {
-        Qpn(self.flags_qpn & 0xff_ffff)
+        Qpn(self.qp.rqpn())
     }
 
     /// LID of the port that it came from (InfiniBand).
@@ -91,25 +91,25 @@ impl Source {
 
     /// Which of our port's LIDs it was sent to: the low bits (InfiniBand).
     pub const fn path_bits(&self) -> u8 {
-        self.path_bits & 0x7f
+        self.path_bits
     }
 
     /// Service level, 0 to 15 (InfiniBand).
     pub const fn service_level(&self) -> u8 {
-        (self.flags_qpn >> 24) as u8 & 0xf
+        self.qp.sl()
     }
 
     /// Whether the packet had a global route header, or an IP header: the first [`HEADER_BYTES`] of
     /// a datagram's memory then hold it.
     pub const fn has_header(&self) -> bool {
-        self.flags_qpn >> 28 & 3 != 0
+        self.qp.g() != 0
     }
 
     /// What that header is, of a packet that came over Ethernet.
     pub const fn network_header(&self) -> NetworkHeader {
-        match self.flags_qpn >> 24 & 3 {
-            2 => NetworkHeader::Ipv4,
-            1 => NetworkHeader::Ipv6,
+        match CqeRoceL3Type(self.qp.roce_l3_type()) {
+            CqeRoceL3Type::IPV4 => NetworkHeader::Ipv4,
+            CqeRoceL3Type::IPV6 => NetworkHeader::Ipv6,
             _ => NetworkHeader::Global,
         }
     }
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn a_source_says_what_the_cqe_says() {
-        let source = Source { flags_qpn: 0x1512_3456, lid: 7, path_bits: 0x83 };
+        let source = Source { qp: CqeSourceQp::from_bits(0x1512_3456), lid: 7, path_bits: 3 };
         assert_eq!((source.qpn(), source.lid(), source.path_bits()), (Qpn(0x12_3456), 7, 3));
         assert_eq!((source.service_level(), source.has_header()), (5, true));
-        let plain = Source { flags_qpn: 0x0200_0001, ..source };
+        let plain = Source { qp: CqeSourceQp::from_bits(0x0200_0001), ..source };
         assert!(!plain.has_header());
         assert_eq!(plain.network_header(), NetworkHeader::Ipv4);
     }

@@ -503,7 +503,8 @@ impl Cqe {
     /// Whether it is a requester's good CQE without data.
     #[inline(always)]
     pub(crate) const fn is_plain_request(&self) -> bool {
-        self.op_own & 0xfc == 0
+        const OTHERWISE: u8 = OpOwn::from_bits(!0).with_se(false).with_owner(false).into_bits();
+        self.op_own & OTHERWISE == 0
     }
 
     /// Whether it completes a receive, successful or not; otherwise it completes a send request.
@@ -585,7 +586,8 @@ impl Cqe {
             | cqe_opcode::RESPONDER_SEND
             | cqe_opcode::RESPONDER_SEND_IMM
             | cqe_opcode::RESPONDER_SEND_INVALIDATE => {
-                Some(Source { flags_qpn: self.more, lid: self.lid, path_bits: self.path_bits })
+                let qp = CqeSourceQp::from_bits(self.more);
+                Some(Source { qp, lid: self.lid, path_bits: self.path_bits })
             }
             _ => None,
         }

@@ -6,12 +6,13 @@
 //! one write-combined packet; else it is a doorbell. A doorbell of another queue in the middle of a
 //! copy becomes part of it: a register that is used for copies is one queue's, or locked.
 
-use verbless_prm::hot::{CtrlSegment, WQEBB, opcode};
+use verbless_prm::hot::{CtrlSegment, CtrlWord, WQEBB, opcode};
 
 use super::doorbell::{mmio_write, store, wake};
 use super::function::Function;
 use super::ring::record;
 use super::state::HeldStore;
+use super::work::first_word;
 use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
 use crate::world::World;
 
@@ -74,9 +75,7 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
 /// gets them: the doorbell becomes the start of what is there, and when the rest of the copy has
 /// come, the device has a request that nobody posted.
 fn spoils(function: &Function, register: (u32, u64), doorbell: &[u8]) -> bool {
-    let queue = |bytes: &[u8]| {
-        bytes.first_chunk().map(|bytes| (u64::from_be_bytes(*bytes) >> 8) as u32 & 0xff_ffff)
-    };
+    let queue = |bytes: &[u8]| first_word(bytes).map(CtrlWord::qpn);
     function.engine.held.0.get(&register).is_some_and(|copy| {
         doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)
     })
@@ -84,8 +83,10 @@ fn spoils(function: &Function, register: (u32, u64), doorbell: &[u8]) -> bool {
 
 /// How long what begins like this may take to go on.
 fn patience(start: &[u8]) -> u64 {
-    // The opcode is the lowest byte of the first word.
-    if start.get(3) == Some(&opcode::NOP) { NOP_PATIENCE } else { PATIENCE }
+    match first_word(start).map(CtrlWord::opcode) {
+        Some(opcode::NOP) => NOP_PATIENCE,
+        _ => PATIENCE,
+    }
 }
 
 /// Bytes of a copy whose first ones are these: whole WQEBBs, as many as the WQE takes and the

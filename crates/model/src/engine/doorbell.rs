@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use verbless_prm::SqState;
+use verbless_prm::hot::CqArmDoorbell;
 
 use super::function::Function;
 use super::scratch::Scratch;
@@ -169,7 +170,9 @@ pub(super) fn queue(function: &mut Function, number: u32) {
 
 /// An arm doorbell: the CQ that it names, and those whose doorbell it may have overwritten.
 fn arm(function: &mut Function, page: u32, word: u64, now: u64) {
-    let cqn = word as u32 & 0xff_ffff;
+    let bytes = word.to_be_bytes();
+    let Some(doorbell) = CqArmDoorbell::from_prefix(&bytes) else { return };
+    let cqn = doorbell.cqn();
     let index = std::mem::take(&mut function.hca.objects.by_page);
     let cqs = index.cqs.of(page).into_iter().flatten();
     // The one that was rung for comes first: it may take the last place in an event queue.

@@ -1,8 +1,8 @@
 //! Send WQEs: from untrusted bytes to what is to be done.
 
 use verbless_prm::hot::{
-    AtomicSegment, CtrlSegment, DataSegment, InlineHeader, InlineWord, MmoSegment, OCTOWORD,
-    RaddrSegment, completion,
+    AtomicSegment, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord, MmoSegment,
+    OCTOWORD, RaddrSegment, completion,
 };
 use verbless_prm::{DatagramSegment, HcaCap, WaitDataSegment};
 
@@ -70,9 +70,14 @@ pub(crate) enum Segment {
     Inline { at: usize, length: u64 },
 }
 
+/// The first word of a WQE, whatever is wrong with the rest; `None`: it is shorter.
+pub(crate) fn first_word(wqe: &[u8]) -> Option<CtrlWord> {
+    wqe.first_chunk().map(|bytes| CtrlWord::from_bits(u64::from_be_bytes(*bytes)))
+}
+
 /// The opcode that a WQE shows, whatever else is wrong with it.
 pub(crate) fn opcode(wqe: &[u8]) -> u8 {
-    wqe.get(3).copied().unwrap_or(verbless_prm::hot::opcode::NOP)
+    first_word(wqe).map_or(verbless_prm::hot::opcode::NOP, CtrlWord::opcode)
 }
 
 impl Work {
@@ -220,7 +225,7 @@ mod tests {
     use super::super::transport::types::RC;
     use super::*;
     use proptest::prelude::*;
-    use verbless_prm::hot::{CtrlFlags, CtrlWord, opcode};
+    use verbless_prm::hot::{CtrlFlags, opcode};
     use zerocopy::IntoBytes;
 
     fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Work, Refused> {

@@ -446,14 +446,12 @@ impl<S: Service> SendQueue<S> {
         wqe.store(0, [word, self.flags | flags]);
         let end = index.wrapping_add(wqebbs);
         self.producer = end;
+        let opcode_of_cqe = OpcodeQpn::new().with_wqe_opcode(opcode).into_bits().to_be();
         self.slots.set(
             index,
             Slot {
                 cookie,
-                // In memory the opcode is the first byte.
-                request: U32::from_bytes(
-                    (self.request | (u32::from(opcode) << 24).to_be()).to_ne_bytes(),
-                ),
+                request: U32::from_bytes((self.request | opcode_of_cqe).to_ne_bytes()),
                 limit: end.wrapping_add(self.wqebbs),
             },
         );

@@ -84,7 +84,7 @@ impl<'a, P: Payload> Frame<'a, P> {
     /// frame without inline header, which the tag would stand in.
     #[inline(always)]
     pub const fn vlan(mut self, tci: u16) -> Self {
-        self.start = EthStart::new().with_insert_vlan(true).into_bits() | tci as u32;
+        self.start = EthStart::new().with_insert_vlan(true).with_vlan_tci(tci).into_bits();
         self
     }
 
@@ -168,7 +168,9 @@ impl<P: Payload> Encode for Frame<'_, P> {
             Some((first, rest)) => (u16::from_be_bytes(*first), rest),
             None => (u16::from(self.header.first().copied().unwrap_or(0)) << 8, &[][..]),
         };
-        let start = self.start | (self.header.len() as u32) << 16 | u32::from(start);
+        let length = self.header.len() as u16;
+        let inlined = EthStart::new().with_inline_hdr_sz(length).with_inline_hdr_start(start);
+        let start = self.start | inlined.into_bits();
         wqe.store(
             at,
             [(u64::from(self.checksums) << CHECKSUMS_SHIFT).to_be(), u64::from(start).to_be()],

@@ -1,8 +1,6 @@
 //! The reliable connected service: every operation, as it should go.
 
-use verbless_queue::wr::{
-    CompareSwap, Fence, FetchAdd, Inline, PostError, Read, Send, SendImm, Write,
-};
+use verbless_queue::wr::{CompareSwap, Fence, FetchAdd, Inline, PostError, Read, Send, Write};
 use verbless_queue::{Operation, QpConfig, Sge};
 
 use crate::case::cases;
@@ -12,7 +10,6 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq};
 cases!(
     "rc",
     "The reliable connected service: what the matrix does not show, atomics and ordering first.":
-    a_send_with_an_immediate_brings_it,
     a_compare_and_swap_swaps_only_what_is_equal [ATOMICS],
     a_fetch_and_add_adds_and_says_what_was_there [ATOMICS],
     atomics_of_both_sides_add_up [ATOMICS],
@@ -24,19 +21,6 @@ cases!(
     a_request_that_cannot_be_is_refused_before_it_is_posted,
     both_sides_send_at_once,
 );
-
-fn a_send_with_an_immediate_brings_it(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::new(lab)?;
-    for immediate in [0, 1, 0x1234_5678, u32::MAX] {
-        pair.b.receive(0, 64, 0)?;
-        pair.a.perform(&SendImm::new(Inline(b"with"), immediate).signaled())?;
-        let done = pair.b.received()??;
-        ensure_eq!(done.operation(), Operation::ReceiveImm, "operation");
-        ensure_eq!(done.immediate(), Some(immediate), "immediate");
-        ensure_eq!(done.byte_len(), 4, "bytes received");
-    }
-    Ok(())
-}
 
 /// The number at an offset of one side's region.
 fn number(end: &crate::Endpoint, offset: usize) -> Result<u64, Stop> {

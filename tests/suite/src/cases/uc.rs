@@ -3,7 +3,7 @@
 
 use verbless_command::{Mtu, RemoteAccess};
 use verbless_prm::QpState;
-use verbless_queue::wr::{Inline, Nop, Send, SendImm, Write};
+use verbless_queue::wr::{Inline, Nop, Send, Write};
 use verbless_queue::{ConnectOptions, Operation, QpConfig, RemoteAddr, Rkey, Sge, Status, Uc};
 
 use super::path::sends_as_many_packets;
@@ -15,9 +15,7 @@ cases!(
     "uc",
     "The unreliable connected service: nobody answers, and what is lost is lost.",
     needs [cap!(uc), crate::Need::Lossless]:
-    a_write_arrives,
     messages_of_every_size_arrive_whole,
-    a_send_with_an_immediate_brings_it,
     every_path_mtu_up_to_the_ports_works,
     sequence_numbers_wrap_at_24_bits,
     both_sides_send_at_once,
@@ -58,19 +56,6 @@ fn message(pair: &mut Pair<Uc>, text: &[u8]) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_write_arrives(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = pair(lab)?;
-    let text = pattern(1, 100_000);
-    let far = 1 << 20;
-    pair.a.fill(far, &text)?;
-    let (from, to) = (pair.a.sge(far, text.len())?, pair.b.remote(far)?);
-    pair.a.qp.post(&Write::new(from, to), 0)?;
-    // It has left when it completes; that it arrived says a message behind it.
-    message(&mut pair, b"behind it")?;
-    ensure!(pair.b.bytes(far, text.len())? == text, "other bytes arrived");
-    Ok(())
-}
-
 fn messages_of_every_size_arrive_whole(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for length in [1, 2, 63, 64, 255, 256, 257, 4095, 4096, 4097, 65_536, 1 << 20] {
@@ -79,18 +64,6 @@ fn messages_of_every_size_arrive_whole(lab: &Lab) -> Result<(), Stop> {
     pair.b.receive(0, 64, 1)?;
     pair.a.perform(&Send::new(Inline(b"")).signaled())?;
     ensure_eq!(pair.b.received()??.byte_len(), 0, "bytes of an empty message");
-    Ok(())
-}
-
-fn a_send_with_an_immediate_brings_it(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = pair(lab)?;
-    for immediate in [0, 1, 0x1234_5678, u32::MAX] {
-        pair.b.receive(0, 64, 0)?;
-        pair.a.perform(&SendImm::new(Inline(b"with"), immediate).signaled())?;
-        let done = pair.b.received()??;
-        ensure_eq!(done.immediate(), Some(immediate), "immediate");
-        ensure_eq!(done.byte_len(), 4, "bytes received");
-    }
     Ok(())
 }
 

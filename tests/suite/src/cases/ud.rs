@@ -22,7 +22,6 @@ cases!(
     needs [cap!(ud), crate::Need::Lossless]:
     a_datagram_arrives_behind_the_room_for_its_header,
     a_datagram_says_who_sent_it,
-    a_datagram_with_an_immediate_brings_it,
     datagrams_of_every_size_up_to_the_ports_mtu_arrive,
     a_datagram_is_gathered_from_pieces_and_scattered_into_pieces,
     many_datagrams_go_round_the_ring,
@@ -130,21 +129,6 @@ fn a_datagram_says_who_sent_it(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(source.has_header(), required, "a global route header");
     } else {
         ensure!(source.has_header(), "a packet on Ethernet has no network header");
-    }
-    Ok(())
-}
-
-fn a_datagram_with_an_immediate_brings_it(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = pair(lab)?;
-    let to = way(&pair.a, &pair.b)?;
-    for immediate in [0, 1, 0x1234_5678, u32::MAX] {
-        pair.b.receive(0, 64, 0)?;
-        pair.a.qp.post(&SendImm::new(Inline(b"with"), immediate).signaled().to(&to), 0)?;
-        ensure_eq!(pair.a.sent()??.operation(), Operation::SendImm, "operation");
-        let got = next(&mut pair.b)?;
-        ensure_eq!(got.completion.operation(), Operation::ReceiveImm, "operation");
-        ensure_eq!(got.completion.immediate(), Some(immediate), "immediate");
-        ensure_eq!(got.message_len(), 4, "bytes");
     }
     Ok(())
 }

@@ -174,18 +174,20 @@ fn collect(directory: &Path, at: &mut Module, files: &mut BTreeMap<Module, PathB
 /// The modules that a file uses.
 fn uses(text: &str, module: &Module, modules: &BTreeSet<Module>) -> BTreeSet<Module> {
     let tokens = tokens(text);
+    let child = |other: &'_ Module| other.len() == module.len() + 1 && other.starts_with(module);
+    let children: BTreeSet<&str> =
+        modules.iter().filter(|other| child(other)).map(|other| &*other[module.len()]).collect();
     let mut found = BTreeSet::new();
     for at in 0..tokens.len() {
-        let continues = at > 0 && ["::", "in"].contains(&&*tokens[at - 1]);
-        if continues || tokens.get(at + 1).is_none_or(|next| next != "::") {
+        let continues = at > 0 && ["::", "in"].contains(&tokens[at - 1]);
+        if continues || tokens.get(at + 1).is_none_or(|next| *next != "::") {
             continue;
         }
-        let is_child = || modules.contains(&[&module[..], &[tokens[at].clone()]].concat());
-        let base = match &*tokens[at] {
+        let base = match tokens[at] {
             "crate" => Vec::new(),
             "self" => module.clone(),
             "super" => module[..module.len().saturating_sub(1)].to_vec(),
-            name if is_child() => [&module[..], &[name.to_owned()]].concat(),
+            name if children.contains(name) => [&module[..], &[name.to_owned()]].concat(),
             _ => continue,
         };
         paths(&tokens, &mut (at + 2), base, modules, &mut found);
@@ -196,22 +198,22 @@ fn uses(text: &str, module: &Module, modules: &BTreeSet<Module>) -> BTreeSet<Mod
 
 /// Follows a path, or a tree of them, from token `at` on.
 fn paths(
-    tokens: &[String],
+    tokens: &[&str],
     at: &mut usize,
     mut path: Module,
     modules: &BTreeSet<Module>,
     found: &mut BTreeSet<Module>,
 ) {
     loop {
-        match tokens.get(*at).map(String::as_str) {
+        match tokens.get(*at).copied() {
             Some("{") => {
                 *at += 1;
-                while tokens.get(*at).is_some_and(|token| token != "}") {
+                while tokens.get(*at).is_some_and(|token| *token != "}") {
                     paths(tokens, at, path.clone(), modules, found);
-                    while tokens.get(*at).is_some_and(|token| token != "}" && token != ",") {
+                    while tokens.get(*at).is_some_and(|token| !["}", ","].contains(token)) {
                         *at += 1;
                     }
-                    *at += usize::from(tokens.get(*at).is_some_and(|token| token == ","));
+                    *at += usize::from(tokens.get(*at).is_some_and(|token| *token == ","));
                 }
                 *at += 1;
                 return;
@@ -227,7 +229,7 @@ fn paths(
             }
             _ => break,
         }
-        if tokens.get(*at).is_none_or(|token| token != "::") {
+        if tokens.get(*at).is_none_or(|token| *token != "::") {
             break;
         }
         *at += 1;
@@ -239,9 +241,9 @@ fn paths(
 }
 
 /// Words, `::` and single characters, without comments, texts and what is for tests alone.
-fn tokens(text: &str) -> Vec<String> {
+fn tokens(text: &str) -> Vec<&str> {
     let mut all = Vec::new();
-    let mut rest = text;
+    let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
         let length = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
@@ -250,19 +252,17 @@ fn tokens(text: &str) -> Vec<String> {
         } else if rest.starts_with("'\"'") || rest.starts_with("'{'") || rest.starts_with("'}'") {
             3
         } else if rest.starts_with("::") {
-            all.push("::".to_owned());
+            all.push("::");
             2
         } else if first.is_alphanumeric() || first == '_' {
             let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-            all.push(rest[..end].to_owned());
+            all.push(&rest[..end]);
             end
         } else {
-            if !first.is_whitespace() {
-                all.push(first.to_string());
-            }
+            all.push(&rest[..first.len_utf8()]);
             first.len_utf8()
         };
-        rest = &rest[length..];
+        rest = rest[length..].trim_start();
     }
     without_tests(&all)
 }
@@ -281,19 +281,19 @@ fn end_of_text(text: &str) -> usize {
 }
 
 /// Leaves out each item behind `#[cfg(test)]`.
-fn without_tests(tokens: &[String]) -> Vec<String> {
+fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        if !tokens[at..].iter().map(String::as_str).take(MARK.len()).eq(MARK) {
-            kept.push(tokens[at].clone());
+        if !tokens[at..].starts_with(&MARK) {
+            kept.push(tokens[at]);
             at += 1;
             continue;
         }
         let mut depth = 0;
         while at < tokens.len() {
-            let token = &*tokens[at];
+            let token = tokens[at];
             depth += i32::from(token == "{") - i32::from(token == "}");
             at += 1;
             if depth == 0 && (token == ";" || token == "}") {

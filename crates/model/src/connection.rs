@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use crate::wire::Message;
+
 /// PSNs and MSNs count in 24 bits.
 pub(crate) const PSN_MASK: u32 = 0xff_ffff;
 /// A PSN that is less than this far ahead is ahead; else it lies behind.
@@ -88,8 +90,8 @@ pub(crate) struct Request {
     pub in_parts: bool,
     /// The first bytes of a response that goes into the CQE.
     pub inline: [u8; 64],
-    /// It does not leave the device, or it failed with this syndrome.
-    pub decided: Option<Result<(), u8>>,
+    /// The syndrome that it failed with.
+    pub failed: Option<u8>,
 }
 
 /// What acknowledges a request.
@@ -111,12 +113,12 @@ impl Request {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.decided.is_some() || self.done == self.packets
+        self.failed.is_some() || self.done == self.packets
     }
 
     /// Every packet that it sends has gone out.
     pub(crate) fn is_sent(&self) -> bool {
-        self.decided.is_some() || self.sent == self.packets
+        self.failed.is_some() || self.sent == self.packets
     }
 }
 
@@ -203,7 +205,7 @@ impl Window {
     /// One of those before the next failed: nothing behind it goes out any more, while what stands
     /// before it may have to go out again.
     pub(crate) fn has_failed(&self) -> bool {
-        self.requests.iter().take(self.next).any(|request| matches!(request.decided, Some(Err(_))))
+        self.requests.iter().take(self.next).any(|request| request.failed.is_some())
     }
 
     /// Takes the oldest request out, to flush it.
@@ -258,6 +260,16 @@ pub(crate) enum Target {
     Receive { index: u16, wqe: Vec<u8> },
     /// To a range of a key.
     Range { key: u32, address: u64, length: u64 },
+}
+
+impl Target {
+    /// Whether such a message goes there.
+    pub(crate) fn is_of(&self, message: Message) -> bool {
+        match self {
+            Self::Receive { .. } => message == Message::Send,
+            Self::Range { .. } => message == Message::Write,
+        }
+    }
 }
 
 impl Default for Target {
@@ -365,7 +377,7 @@ mod tests {
             response: if responds { Response::Read } else { Response::Acknowledgement },
             in_parts: false,
             inline: [0; 64],
-            decided: None,
+            failed: None,
         }
     }
 

@@ -20,18 +20,15 @@
 //! ```
 //!
 //! Where new things go:
-//! - an operation of send queues: an entry of the table in `engine/operation.rs`; a segment of a
-//!   new kind is a `Part` there, and is read in `engine/work.rs`. If what it does is new: an
-//!   `Action` (`hca/qp_type.rs`: the enum and its bit), its name in `carries` of the QP types
-//!   that have it (`engine/transport`), and what it means where actions are matched, in
-//!   `engine/{requester,responder}.rs` for messages carried whole and in
-//!   `engine/packets/{requester,requests}.rs` for packets. If its packets have opcodes of their
-//!   own: a `Message` and entries of the table in `wire/opcode.rs`, and in the modules of
-//!   `engine/transport` whether the requester or the responder takes them;
+//! - an operation of send queues: an entry of the table in `engine/operation.rs`, which names the
+//!   methods that execute it. If it has a segment of a new kind: a `Part` there, which
+//!   `engine/work.rs` reads. If its packets have opcodes of their own: a `Message` and entries of
+//!   the table in `wire/opcode.rs`, and in the modules of `engine/transport` whether the requester
+//!   or the responder takes them;
 //! - a QP type, which is a transport service or a special use of one: a module of
-//!   `engine/transport`, which says who may have it, what it carries and how its messages travel,
-//!   and its name in `TRANSPORTS` there. If its packets have opcodes of their own: the service in
-//!   `wire/opcode.rs`;
+//!   `engine/transport`, which says who may have it and how its messages travel, its name in
+//!   `TRANSPORTS` there, and in `carriers` of the operations that it carries. If its packets have
+//!   opcodes of their own: the service in `wire/opcode.rs`;
 //! - a kind of object: an entry of the registry in `hca/kinds.rs`, the comment of which names what
 //!   else it needs; what its commands mean for queues at work is an `Effect`;
 //! - another command: an entry of the table in `hca/commands/execute.rs`;

@@ -1,11 +1,10 @@
 //! CQEs: what they say of a request, of a message that arrived, of an error.
 
-use verbless_prm::hot::{CqeSourceQp, cqe_syndrome};
+use verbless_prm::hot::{CqeSourceQp, cqe_opcode, cqe_syndrome};
 use verbless_prm::{
     Cqe, CqeError, CqeFormat, CqeOpcode, CqeSyndrome, CqeVendorSyndrome, WqeOpcode,
 };
 
-use super::operation::Operation;
 use crate::hca::objects::{QpObject, Rq, Sq};
 
 /// A user index that says: there is none.
@@ -40,7 +39,8 @@ pub(crate) fn vendor(syndrome: u8) -> u8 {
 
 /// What a successful request's CQE says.
 pub(crate) struct Requested {
-    pub operation: &'static Operation,
+    /// That of its WQE.
+    pub opcode: u8,
     pub index: u16,
     /// Bytes that arrived, for READs and atomics; 0 for others.
     pub bytes: u32,
@@ -75,11 +75,10 @@ impl Completion {
         of: &Requested,
         inline: Option<&[u8]>,
     ) -> Self {
-        let operation = of.operation;
         let mut cqe = Cqe::zeroed();
         cqe.set_srqn_uidx(queue.user_index()).set_byte_cnt(of.bytes).set_timestamp(of.now);
-        cqe.set_wqe_opcode(WqeOpcode(operation.opcode)).set_qpn(number).set_wqe_counter(of.index);
-        Self::new(cqe, operation.requester_cqe, of.event, inline, queue.response_room())
+        cqe.set_wqe_opcode(WqeOpcode(of.opcode)).set_qpn(number).set_wqe_counter(of.index);
+        Self::new(cqe, cqe_opcode::REQUESTER, of.event, inline, queue.response_room())
     }
 
     /// The CQE of a message that arrived; `inline` are the bytes that it carries.

@@ -1,43 +1,95 @@
-//! What send queues can be asked to do: one table, one entry for each operation. To add one is to
-//! add its entry, and what it does where [`Action`] is matched.
+//! What send queues can be asked to do: one table, one entry for each operation, which holds all
+//! that is particular to it: who carries it, how its WQE is read, and what is done for it by the
+//! device itself or by the peer. To add one is to add its entry, and the methods that this names.
 //!
-//! Sources: Linux `include/linux/mlx5/device.h` (MLX5_OPCODE_*), `include/linux/mlx5/qp.h`;
-//! InfiniBand specification, volume 1, 9.2 (operations of each transport service).
+//! Sources: Linux `include/linux/mlx5/device.h` (MLX5_OPCODE_*, MLX5_MAX_SGE_RD),
+//! `include/linux/mlx5/qp.h`; InfiniBand specification, volume 1, 9.2 (operations of each transport
+//! service).
 
 use verbless_prm::hot::{cqe_opcode, opcode};
-use verbless_prm::{HcaCap, MmoOpMod, WaitOpMod};
+use verbless_prm::{HcaCap, MmoOpMod, ServiceType, WaitOpMod};
 
-pub(crate) use crate::hca::qp_type::Action;
+use super::context::{QueuePair, StandaloneSq};
+use super::counters::Count;
+use super::keys::Need;
+use super::responder::{Nak, Whole};
+use super::scratch::Scratch;
+use super::sender::{LONGEST, Malformed, Turn};
+use super::work::{Operands, Placed, Work};
+use crate::connection::Response;
 use crate::hca::qp_type::QpType;
-use crate::wire::Message;
+use crate::wire::{Message, Opcode, Packet};
 
 /// One operation.
 #[derive(Debug)]
-pub(crate) struct Operation {
+pub(super) struct Operation {
     pub name: &'static str,
     /// What the control segment asks for it by.
     pub opcode: u8,
     pub op_mod: u8,
-    /// The segments between the control segment and the data, in order.
-    pub segments: &'static [Part],
-    /// An SQ, which is of no QP type, does it too.
-    pub sq: bool,
+    /// The QP types whose send queues carry it.
+    pub carriers: Carriers,
+    /// What an SQ, which is of no QP type, does for it; `None`: it refuses it.
+    pub on_sq: Option<OnSq>,
     /// The capability without which the device does not know it.
     pub needs: Option<Capability>,
-    /// Opcode of the CQE of whoever asked for it.
-    pub requester_cqe: u8,
+    /// The segments between the control segment and the data, in order.
+    pub segments: &'static [Part],
+    /// Bytes of its WQE at most.
+    pub longest: usize,
     /// Opcode of the receiver's CQE, if it uses up a receive WQE.
     pub responder_cqe: Option<u8>,
     /// The control segment's immediate (or the rkey to invalidate) goes into the receiver's CQE.
     pub immediate: bool,
-    /// What its packets are; `None`: it does not leave the device.
-    pub message: Option<Message>,
-    pub action: Action,
+    /// The immediate is a key, which the receiver frees.
+    pub invalidate: bool,
+    pub execution: Execution,
+}
+
+/// A set of QP types: a bit for each number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Carriers(u32);
+
+/// Executes the WQE in `Scratch::wqe` for an SQ; the error is the syndrome.
+pub(super) type OnSq = fn(&mut StandaloneSq<'_>, &mut Scratch) -> Result<(), u8>;
+
+/// Who executes an operation.
+#[derive(Debug)]
+pub(super) enum Execution {
+    /// The device itself, when nothing before it in the send queue is on its way.
+    Local(Local),
+    /// The peer, to which a message goes.
+    Remote(Remote),
+}
+
+/// An operation that does not leave the device.
+#[derive(Debug)]
+pub(super) struct Local {
+    /// Checks a WQE, and gives the bytes that it moves; the error is the syndrome.
+    pub check: fn(&QueuePair<'_>, &Work, &mut Scratch) -> Result<u64, u8>,
+    /// Executes a WQE that passed the check, or a part of it, and completes it.
+    pub execute: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
+}
+
+/// An operation of the peer.
+#[derive(Debug)]
+pub(super) struct Remote {
+    /// What its packets are.
+    pub message: Message,
+    /// What acknowledges it.
+    pub response: Response,
+    /// What it counts as at the responder.
+    pub count: Option<Count>,
+    /// What the responder does for a part of a message that is carried whole. An atomic gives what
+    /// was there; a READ's memory is in `Scratch::remote` then.
+    pub perform: fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Result<Option<u64>, Nak>,
+    /// What the responder does for a packet.
+    pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch) -> Result<(), Nak>,
 }
 
 /// A segment in front of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(super) enum Part {
     /// Where it goes, of services whose requests each say so.
     Address,
     /// Remote address and rkey.
@@ -54,77 +106,108 @@ pub(crate) enum Part {
 
 /// A capability bit.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Capability {
+pub(super) struct Capability {
     pub name: &'static str,
     pub of: fn(&HcaCap) -> bool,
 }
 
 const ATOMIC: Capability = Capability { name: "atomic", of: HcaCap::atomic };
 const DMA: Capability = Capability { name: "dma_mmo_qp", of: HcaCap::dma_mmo_qp };
-
 const WAIT_ON_DATA: Capability = Capability { name: "wait_on_data", of: HcaCap::wait_on_data };
+
+const RELIABLE: Carriers = Carriers::of(&[ServiceType::RC]);
+const CONNECTED: Carriers = RELIABLE.and(&[ServiceType::UC]);
+const SENDING: Carriers = CONNECTED.and(&[ServiceType::UD, ServiceType::QP0, ServiceType::QP1]);
+
+const NOTHING: Local =
+    Local { check: |_, _, _| Ok(0), execute: |pair, placed, _| pair.finish(placed, Ok(())) };
+
+const SEND: Remote = Remote {
+    message: Message::Send,
+    response: Response::Acknowledgement,
+    count: None,
+    perform: |pair, message, scratch| pair.send(message, scratch).map(|()| None),
+    take: |pair, packet, opcode, scratch| pair.send_arrived(packet, opcode, scratch),
+};
+
+const WRITE: Remote = Remote {
+    message: Message::Write,
+    response: Response::Acknowledgement,
+    count: Some(Count::Writes),
+    perform: |pair, message, scratch| pair.write(message, scratch).map(|()| None),
+    take: |pair, packet, opcode, scratch| pair.write_arrived(packet, opcode, scratch),
+};
 
 /// What most entries have in common.
 const BASE: Operation = Operation {
     name: "",
     opcode: opcode::NOP,
     op_mod: 0,
-    segments: &[],
-    sq: false,
+    carriers: RELIABLE,
+    on_sq: None,
     needs: None,
-    requester_cqe: cqe_opcode::REQUESTER,
+    segments: &[],
+    longest: LONGEST,
     responder_cqe: None,
     immediate: false,
-    message: None,
-    action: Action::Nop,
+    invalidate: false,
+    execution: Execution::Local(NOTHING),
 };
 
 /// Every operation that the model knows; those that are asked for most come first.
-pub(crate) static TABLE: [Operation; 12] = [
+pub(super) static TABLE: [Operation; 12] = [
     Operation {
         name: "WRITE",
         opcode: opcode::WRITE,
+        carriers: CONNECTED,
         segments: &[Part::Remote],
-        message: Some(Message::Write),
-        action: Action::Write,
+        execution: Execution::Remote(WRITE),
         ..BASE
     },
     Operation {
         name: "SEND",
         opcode: opcode::SEND,
+        carriers: SENDING,
+        on_sq: Some(|sq, scratch| sq.send_frame(scratch)),
         segments: &[Part::Address],
-        sq: true,
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND),
-        message: Some(Message::Send),
-        action: Action::Send { invalidate: false },
+        execution: Execution::Remote(SEND),
         ..BASE
     },
     Operation {
         name: "READ",
         opcode: opcode::READ,
         segments: &[Part::Remote],
-        message: Some(Message::ReadRequest),
-        action: Action::Read,
+        longest: 512,
+        execution: Execution::Remote(Remote {
+            message: Message::ReadRequest,
+            response: Response::Read,
+            count: Some(Count::Reads),
+            perform: |pair, message, scratch| {
+                pair.remote(message, Need::RemoteRead, scratch).map(|()| None)
+            },
+            take: |pair, packet, _, scratch| pair.read_asked(packet, scratch),
+        }),
         ..BASE
     },
     Operation {
         name: "WRITE_IMM",
         opcode: opcode::WRITE_IMM,
+        carriers: CONNECTED,
         segments: &[Part::Remote],
         responder_cqe: Some(cqe_opcode::RESPONDER_WRITE_IMM),
         immediate: true,
-        message: Some(Message::Write),
-        action: Action::Write,
+        execution: Execution::Remote(WRITE),
         ..BASE
     },
     Operation {
         name: "SEND_IMM",
         opcode: opcode::SEND_IMM,
+        carriers: SENDING,
         segments: &[Part::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_IMM),
         immediate: true,
-        message: Some(Message::Send),
-        action: Action::Send { invalidate: false },
+        execution: Execution::Remote(SEND),
         ..BASE
     },
     Operation {
@@ -133,59 +216,92 @@ pub(crate) static TABLE: [Operation; 12] = [
         segments: &[Part::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_INVALIDATE),
         immediate: true,
-        message: Some(Message::Send),
-        action: Action::Send { invalidate: true },
+        invalidate: true,
+        execution: Execution::Remote(SEND),
         ..BASE
     },
     Operation {
         name: "COMPARE_SWAP",
         opcode: opcode::COMPARE_SWAP,
-        segments: &[Part::Remote, Part::Atomic],
         needs: Some(ATOMIC),
-        message: Some(Message::CompareSwap),
-        action: Action::CompareSwap,
+        segments: &[Part::Remote, Part::Atomic],
+        execution: Execution::Remote(Remote {
+            message: Message::CompareSwap,
+            response: Response::Atomic,
+            count: Some(Count::Atomics),
+            perform: |pair, message, scratch| pair.atomic(message, compare_swap, scratch).map(Some),
+            take: |pair, packet, _, scratch| pair.atomic_asked(packet, compare_swap, scratch),
+        }),
         ..BASE
     },
     Operation {
         name: "FETCH_ADD",
         opcode: opcode::FETCH_ADD,
-        segments: &[Part::Remote, Part::Atomic],
         needs: Some(ATOMIC),
-        message: Some(Message::FetchAdd),
-        action: Action::FetchAdd,
+        segments: &[Part::Remote, Part::Atomic],
+        execution: Execution::Remote(Remote {
+            message: Message::FetchAdd,
+            response: Response::Atomic,
+            count: Some(Count::Atomics),
+            perform: |pair, message, scratch| pair.atomic(message, fetch_add, scratch).map(Some),
+            take: |pair, packet, _, scratch| pair.atomic_asked(packet, fetch_add, scratch),
+        }),
         ..BASE
     },
-    Operation { name: "NOP", sq: true, ..BASE },
+    Operation {
+        name: "NOP",
+        carriers: SENDING.and(&[ServiceType::REG_UMR]),
+        on_sq: Some(|_, _| Ok(())),
+        ..BASE
+    },
     Operation {
         name: "UMR",
         opcode: opcode::UMR,
+        carriers: CONNECTED.and(&[ServiceType::REG_UMR]),
         segments: &[Part::Umr],
-        action: Action::Umr,
+        execution: Execution::Local(Local {
+            execute: |pair, placed, scratch| pair.change_key(placed, scratch),
+            ..NOTHING
+        }),
         ..BASE
     },
     Operation {
         name: "DMA",
         opcode: opcode::MMO,
         op_mod: MmoOpMod::DMA.0,
-        segments: &[Part::Metadata],
         needs: Some(DMA),
-        action: Action::Copy,
+        segments: &[Part::Metadata],
+        execution: Execution::Local(Local {
+            check: |pair, work, scratch| pair.check_copy(work, scratch),
+            execute: |pair, placed, scratch| pair.copy(placed, scratch),
+        }),
         ..BASE
     },
     Operation {
         name: "WAIT",
         opcode: opcode::WAIT,
         op_mod: WaitOpMod::DATA.0,
-        segments: &[Part::Wait],
         needs: Some(WAIT_ON_DATA),
-        action: Action::Wait,
+        segments: &[Part::Wait],
+        execution: Execution::Local(Local {
+            check: |_, _, scratch| QueuePair::check_wait(&scratch.wqe),
+            execute: |pair, placed, scratch| pair.wait_for_data(placed, scratch),
+        }),
         ..BASE
     },
 ];
 
+fn compare_swap(now: u64, operands: Operands) -> u64 {
+    if now == operands.compare { operands.swap_add } else { now }
+}
+
+fn fetch_add(now: u64, operands: Operands) -> u64 {
+    now.wrapping_add(operands.swap_add)
+}
+
 /// Why a queue does not do what a WQE asks for: a local QP operation error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(super) enum Refused {
     /// It is not whole, or says that it belongs elsewhere.
     Malformed,
     /// No operation has this opcode and op_mod.
@@ -196,26 +312,27 @@ pub(crate) enum Refused {
     Lacks(&'static str),
 }
 
+impl From<Malformed> for Refused {
+    fn from(Malformed: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
 impl Operation {
     /// The operation that a control segment asks for by these, if there is one.
-    pub(crate) fn find(opcode: u8, op_mod: u8) -> Result<&'static Self, Refused> {
+    pub(super) fn find(opcode: u8, op_mod: u8) -> Result<&'static Self, Refused> {
         let asked = |entry: &&Self| entry.opcode == opcode && entry.op_mod == op_mod;
         TABLE.iter().find(asked).ok_or(Refused::Unknown)
     }
 
     /// The name of the plain operation with an opcode.
-    pub(crate) fn name_of(opcode: u8) -> &'static str {
+    pub(super) fn name_of(opcode: u8) -> &'static str {
         Self::find(opcode, 0).map_or("unknown", |operation| operation.name)
     }
 
-    /// What the responder does for a request of one packet kind.
-    pub(crate) fn of_message(message: Message) -> Option<&'static Self> {
-        TABLE.iter().find(|operation| operation.message == Some(message))
-    }
-
     /// Refuses what a QP of this type, of a device with these capabilities, does not do.
-    pub(crate) fn check(&self, qp_type: &QpType, general: &HcaCap) -> Result<(), Refused> {
-        if !qp_type.carries.has(self.action) {
+    pub(super) fn check(&self, qp_type: &QpType, general: &HcaCap) -> Result<(), Refused> {
+        if !self.carriers.has(qp_type) {
             return Err(Refused::QpType);
         }
         match self.needs {
@@ -224,14 +341,65 @@ impl Operation {
         }
     }
 
+    /// What the peer does for it, if it leaves the device.
+    pub(super) fn remote(&self) -> Option<&Remote> {
+        match &self.execution {
+            Execution::Local(_) => None,
+            Execution::Remote(remote) => Some(remote),
+        }
+    }
+
+    /// What acknowledges its message.
+    pub(super) fn response(&self) -> Response {
+        self.remote().map_or(Response::Acknowledgement, |remote| remote.response)
+    }
+
     /// Memory of whoever asks receives the data.
-    pub(crate) fn scatters(&self) -> bool {
-        self.action == Action::Read || self.is_atomic()
+    pub(super) fn scatters(&self) -> bool {
+        self.response() != Response::Acknowledgement
     }
 
     /// It is COMPARE_SWAP or FETCH_ADD.
-    pub(crate) fn is_atomic(&self) -> bool {
-        matches!(self.action, Action::CompareSwap | Action::FetchAdd)
+    pub(super) fn is_atomic(&self) -> bool {
+        self.response() == Response::Atomic
+    }
+}
+
+impl Remote {
+    /// What the responder does for a message.
+    pub(super) fn of(message: Message) -> Option<&'static Self> {
+        TABLE.iter().filter_map(Operation::remote).find(|remote| remote.message == message)
+    }
+
+    /// What counts at the responder when a message was executed, or refused for this.
+    pub(super) fn counted(&self, refused: Option<Nak>) -> Option<Count> {
+        match refused {
+            None => self.count,
+            Some(Nak::NotReady) => Some(Count::OutOfBuffer),
+            Some(Nak::Access) => Some(Count::ResponderAccess),
+            Some(Nak::InvalidRequest) => Some(Count::ResponderInvalid),
+            Some(Nak::Operation | Nak::Source) => None,
+        }
+    }
+}
+
+impl Carriers {
+    const fn of(types: &[ServiceType]) -> Self {
+        Self(0).and(types)
+    }
+
+    /// These and some more.
+    const fn and(self, types: &[ServiceType]) -> Self {
+        let (mut bits, mut at) = (self.0, 0);
+        while at < types.len() {
+            bits |= 1 << types[at].0;
+            at += 1;
+        }
+        Self(bits)
+    }
+
+    pub(super) fn has(self, qp_type: &QpType) -> bool {
+        1_u32.checked_shl(qp_type.st.0.into()).is_some_and(|bit| self.0 & bit != 0)
     }
 }
 
@@ -289,17 +457,23 @@ mod tests {
     #[test]
     fn an_entry_is_consistent_in_itself() {
         for entry in &TABLE {
-            let remote = matches!(entry.action, Action::Write) || entry.scatters();
+            let message = entry.remote().map(|remote| remote.message);
+            let remote = message == Some(Message::Write) || entry.scatters();
             assert_eq!(entry.segments.contains(&Part::Remote), remote, "{}", entry.name);
             assert_eq!(entry.segments.contains(&Part::Atomic), entry.is_atomic(), "{}", entry.name);
-            let receives = matches!(entry.action, Action::Send { .. }) || entry.immediate;
+            let receives = message == Some(Message::Send) || entry.immediate;
             assert_eq!(entry.responder_cqe.is_some(), receives, "{}", entry.name);
-            let leaves =
-                !matches!(entry.action, Action::Nop | Action::Umr | Action::Copy | Action::Wait);
-            assert_eq!(entry.message.is_some(), leaves, "{}", entry.name);
-            let datagrams = UD.carries.has(entry.action);
-            let local = matches!(entry.action, Action::Nop);
-            assert!(!datagrams || local || entry.segments.contains(&Part::Address));
+            assert!(entry.immediate || !entry.invalidate, "{}", entry.name);
+            let datagrams = entry.carriers.has(UD);
+            assert!(!datagrams || message.is_none() || entry.segments.contains(&Part::Address));
+        }
+    }
+
+    #[test]
+    fn those_that_carry_copies_are_set_up_for_them() {
+        let copy = Operation::find(opcode::MMO, MmoOpMod::DMA.0).unwrap();
+        for qp_type in [RC, UC, UD, QP0, QP1, REG_UMR] {
+            assert_eq!(copy.carriers.has(qp_type), qp_type.copies, "{qp_type:?}");
         }
     }
 }

@@ -8,10 +8,9 @@ use super::context::{Missing, QueuePair};
 use super::counters::Count;
 use super::cqe::{Completion, Requested};
 use super::keys::{self, Need, Range, User};
-use super::operation::{Action, Operation, Refused};
+use super::operation::{Execution, Operation, Refused};
 use super::scratch::Scratch;
 use super::sender::Turn;
-use super::umr::{self, Asker};
 use super::work::{self, Placed, Segment, Work, segments};
 use crate::hca::objects::QpState;
 use crate::watch::Request;
@@ -89,27 +88,10 @@ impl QueuePair<'_> {
             }
         };
         let placed = Placed { work, index, wqebbs, length };
-        Ok(match work.operation.action {
-            Action::Nop | Action::Copy | Action::Wait | Action::Umr => {
-                Step::Over(self.execute_here(&placed, scratch))
-            }
-            _ => self.resume(placed),
+        Ok(match &work.operation.execution {
+            Execution::Local(local) => Step::Over((local.execute)(self, &placed, scratch)),
+            Execution::Remote(_) => self.resume(placed),
         })
-    }
-
-    /// Executes what does not leave the device, apart from the path of messages.
-    #[inline(never)]
-    fn execute_here(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
-        match placed.work.operation.action {
-            Action::Copy => self.copy(placed, scratch),
-            Action::Wait => self.wait_for_data(placed, scratch),
-            Action::Umr => {
-                let (asker, immediate) = (Asker::of(self.qpn, self.qp), placed.work.immediate);
-                let done = umr::execute(&mut self.context, &asker, immediate, scratch);
-                self.finish(placed, done)
-            }
-            _ => self.succeed(placed, 0, None),
-        }
     }
 
     /// Lets a request go out, unless it has waited for its ACK as often as it may.
@@ -127,11 +109,8 @@ impl QueuePair<'_> {
     pub(super) fn gather_list(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
         scratch.local.clear();
         let operation = work.operation;
-        match operation.action {
-            Action::Nop => return Ok(0),
-            Action::Copy => return self.check_copy(work, scratch),
-            Action::Wait => return Self::check_wait(&scratch.wqe),
-            _ => {}
+        if let Execution::Local(local) = &operation.execution {
+            return (local.check)(self, work, scratch);
         }
         let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let longest = self.context.limits.longest_message(self.qp);
@@ -226,7 +205,7 @@ impl QueuePair<'_> {
             return Turn::Again;
         }
         let now = self.context.ticks();
-        let of = Requested { operation, index: placed.index, bytes, event, now };
+        let of = Requested { opcode: operation.opcode, index: placed.index, bytes, event, now };
         let completion = Completion::requester(self.qp, self.qpn, &of, inline);
         let cqn = self.send_cq();
         if self.complete(cqn, completion).is_err() {

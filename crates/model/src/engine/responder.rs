@@ -4,10 +4,8 @@
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::context::{Missing, QueuePair};
-use super::counters::Count;
 use super::cqe::{Completion, Received};
 use super::keys::{self, Keys, Need, Range, Sge, User};
-use super::operation::Action;
 use super::ring::record;
 use super::scratch::Scratch;
 use super::srq;
@@ -59,6 +57,9 @@ impl Part {
     }
 }
 
+/// What an atomic puts in the place of a value.
+pub(super) type Next = fn(u64, Operands) -> u64;
+
 /// What the responder found wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nak {
@@ -95,17 +96,14 @@ impl QueuePair<'_> {
         {
             self.context.events.qp(event_type::COMMUNICATION_ESTABLISHED, self.qpn);
         }
-        let action = message.work.operation.action;
-        let done = match action {
-            _ if too_long => Err(Nak::InvalidRequest),
-            Action::Send { .. } => self.send(message, scratch).map(|()| None),
-            Action::Write => self.write(message, scratch).map(|()| None),
-            Action::Read => self.remote(message, Need::RemoteRead, scratch).map(|()| None),
-            Action::CompareSwap | Action::FetchAdd => self.atomic(message, scratch).map(Some),
-            Action::Nop | Action::Umr | Action::Copy | Action::Wait => Ok(None),
+        // Nothing else comes here.
+        let Some(remote) = message.work.operation.remote() else { return Ok(None) };
+        let done = match too_long {
+            true => Err(Nak::InvalidRequest),
+            false => (remote.perform)(self, message, scratch),
         };
         if (done.is_err() || message.part.ends())
-            && let Some(what) = counted(action, &done)
+            && let Some(what) = remote.counted(done.err())
         {
             self.count(what);
         }
@@ -133,7 +131,12 @@ impl QueuePair<'_> {
 
     /// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. With
     /// the first part the whole range is checked, before any byte moves.
-    fn remote(&self, message: &Whole<'_>, need: Need, scratch: &mut Scratch) -> Result<(), Nak> {
+    pub(super) fn remote(
+        &self,
+        message: &Whole<'_>,
+        need: Need,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
         let (Work { rkey, remote_address, .. }, part) = (*message.work, message.part);
         if part.begins() && !part.ends() {
             self.range(rkey, remote_address, message.length, need, scratch)?;
@@ -194,23 +197,18 @@ impl QueuePair<'_> {
     pub(super) fn follows(&self, message: &Whole<'_>) -> bool {
         let started = self.qp.runtime.started();
         let before = started.and_then(|connection| connection.arriving.message.as_ref());
-        match (before, message.part.begins(), message.work.operation.action) {
+        let (part, operation) = (message.part, message.work.operation);
+        match before {
             // Each part of a READ asks anew.
-            (None, _, Action::Read) => true,
-            (None, begins, _) => begins,
-            (
-                Some(Incoming { into: Target::Receive { .. }, bytes }),
-                false,
-                Action::Send { .. },
-            )
-            | (Some(Incoming { into: Target::Range { .. }, bytes }), false, Action::Write) => {
-                *bytes == message.part.at
+            None => part.begins() || operation.scatters(),
+            Some(Incoming { into, bytes }) => {
+                let same = operation.remote().is_some_and(|remote| into.is_of(remote.message));
+                same && !part.begins() && *bytes == part.at
             }
-            _ => false,
         }
     }
 
-    fn write(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    pub(super) fn write(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let part = message.part;
         self.remote(message, Need::RemoteWrite, scratch)?;
         if !part.ends() {
@@ -235,27 +233,29 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    fn atomic(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<u64, Nak> {
+    /// An atomic, which puts there what `next` makes of the value and the operands; gives what was
+    /// there.
+    pub(super) fn atomic(
+        &mut self,
+        message: &Whole<'_>,
+        next: Next,
+        scratch: &mut Scratch,
+    ) -> Result<u64, Nak> {
         if !message.work.remote_address.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
         self.remote(message, Need::Atomic, scratch)?;
-        let Work { operation, operands, .. } = *message.work;
-        self.exchange_word(operation.action, operands, scratch)
+        self.exchange_word(next, message.work.operands, scratch)
     }
 
     /// Carries out an atomic on the word in `Scratch::remote`; gives what was there.
     pub(super) fn exchange_word(
         &mut self,
-        action: Action,
+        next: Next,
         operands: Operands,
         scratch: &Scratch,
     ) -> Result<u64, Nak> {
-        let next = |now: u64| match action {
-            Action::CompareSwap if now == operands.compare => operands.swap_add,
-            Action::FetchAdd => now.wrapping_add(operands.swap_add),
-            _ => now,
-        };
+        let next = |now: u64| next(now, operands);
         // Numbers have the host's byte order: the kernel asks for that mode (SET_HCA_CAP, atomic
         // page).
         let spaces = self.context.spaces;
@@ -290,7 +290,7 @@ impl QueuePair<'_> {
         }
     }
 
-    fn send(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    pub(super) fn send(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let left_over = self.qp.runtime.started().is_some_and(|it| it.arriving.held.is_some());
         if !message.part.is_all() || left_over {
             return self.send_part(message, scratch);
@@ -313,7 +313,7 @@ impl QueuePair<'_> {
         } else {
             self.payload(scratch)?;
         }
-        if operation.action == (Action::Send { invalidate: true }) {
+        if operation.invalidate {
             self.invalidate(message.work.immediate)?;
         }
         let opcode = operation.responder_cqe.unwrap_or(cqe_opcode::RESPONDER_SEND);
@@ -341,7 +341,7 @@ impl QueuePair<'_> {
         }
         let operation = message.work.operation;
         let mut done = self.payload(scratch);
-        if done.is_ok() && part.ends() && operation.action == (Action::Send { invalidate: true }) {
+        if done.is_ok() && part.ends() && operation.invalidate {
             done = self.invalidate(message.work.immediate);
         }
         if done.is_err() || !part.ends() {
@@ -551,18 +551,4 @@ pub(super) fn place(
         skip = 0;
     }
     if rest > 0 { Err(cqe_syndrome::LOCAL_LENGTH) } else { Ok(()) }
-}
-
-/// What a request counts as at its responder.
-fn counted(action: Action, done: &Result<Option<u64>, Nak>) -> Option<Count> {
-    match (done, action) {
-        (Err(Nak::NotReady), _) => Some(Count::OutOfBuffer),
-        (Err(Nak::Access), _) => Some(Count::ResponderAccess),
-        (Err(Nak::InvalidRequest), _) => Some(Count::ResponderInvalid),
-        (Err(_), _) => None,
-        (Ok(_), Action::Write) => Some(Count::Writes),
-        (Ok(_), Action::Read) => Some(Count::Reads),
-        (Ok(_), Action::CompareSwap | Action::FetchAdd) => Some(Count::Atomics),
-        _ => None,
-    }
 }

@@ -2,15 +2,20 @@
 //! in the ring.
 
 use verbless_prm::SqState;
-use verbless_prm::hot::{CtrlSegment, QpRecordSend, WQEBB};
+use verbless_prm::hot::{CtrlSegment, OCTOWORD, QpRecordSend, WQEBB};
 
 use super::ring::record;
-use super::work::{LONGEST, Malformed};
 use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::memory::{Fault, HostMemory};
 
+/// Bytes of the longest WQE: 63 ds of 16.
+pub(crate) const LONGEST: usize = 63 * OCTOWORD;
 /// WQEBBs that are read at once where that saves calls.
 const WQEBBS_AHEAD: usize = 32;
+
+/// A WQE, or a segment of one, that is not whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
 
 /// What became of a queue's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::context::StandaloneSq;
 use super::cq::Overrun;
 use super::cqe::{Completion, Requested};
 use super::failure::at_most_a_ring;
-use super::operation::{Action, Refused};
+use super::operation::{OnSq, Refused};
 use super::scratch::Scratch;
 use super::sender::{Turn, producer_word};
 use super::work::{self, Work};
@@ -33,7 +33,8 @@ impl StandaloneSq<'_> {
             queue.fetch(self.context.memory, self.context.limits.max_wqe_sz_sq, &mut scratch.wqe);
         let wqe = &scratch.wqe;
         queue.consumer = index.wrapping_add(fetched.unwrap_or(1));
-        let work = match fetched.map_err(Refused::from).and_then(|_| self.read(wqe, index)) {
+        let work = fetched.map_err(Refused::from).and_then(|_| self.read(wqe, index));
+        let (work, execute) = match work {
             Ok(work) => work,
             Err(why) => {
                 tracing::info!(self.sqn, index, ?why, "an SQ does not do what a WQE asks for");
@@ -41,9 +42,7 @@ impl StandaloneSq<'_> {
                 return Turn::Sleep;
             }
         };
-        if matches!(work.operation.action, Action::Send { .. })
-            && let Err(syndrome) = self.send_frame(scratch)
-        {
+        if let Err(syndrome) = execute(self, scratch) {
             tracing::info!(self.sqn, index, syndrome, "a frame cannot be sent");
             self.fail(index, work.operation.opcode, syndrome);
             return Turn::Sleep;
@@ -53,7 +52,7 @@ impl StandaloneSq<'_> {
         }
         let Work { operation, event, .. } = work;
         let now = self.context.ticks();
-        let done = Requested { operation, index, bytes: 0, event, now };
+        let done = Requested { opcode: operation.opcode, index, bytes: 0, event, now };
         let completion = Completion::requester(self.sq, self.sqn, &done, None);
         if self.complete(completion).is_err() {
             self.context.events.sq(event_type::WQ_CATASTROPHIC_ERROR, self.sqn);
@@ -63,9 +62,9 @@ impl StandaloneSq<'_> {
         Turn::Again
     }
 
-    fn read(&self, wqe: &[u8], index: u16) -> Result<Work, Refused> {
+    fn read(&self, wqe: &[u8], index: u16) -> Result<(Work, OnSq), Refused> {
         let work = Work::control(wqe, self.sqn, index)?;
-        if work.operation.sq { Ok(work) } else { Err(Refused::QpType) }
+        Ok((work, work.operation.on_sq.ok_or(Refused::QpType)?))
     }
 
     /// The WQE is nothing that the SQ can do: an error CQE, and the SQ goes no further.

@@ -10,11 +10,12 @@
 use verbless_prm::hot::{CtrlSegment, OCTOWORD, cqe_syndrome};
 use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask};
 
-use super::context::Context;
+use super::context::{Context, QueuePair};
 use super::keys::{self, Keys, Need, Range, User};
 use super::scratch::Scratch;
+use super::sender::Turn;
 use super::transfer;
-use super::work::{Segment, segments};
+use super::work::{Placed, Segment, segments};
 use crate::hca::budget::Budget;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Limits, Mkey, QpObject, QueueMemory, Translation};
@@ -38,9 +39,19 @@ const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
 /// The key refuses.
 const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
 
+impl QueuePair<'_> {
+    /// Changes the key that a UMR names.
+    #[inline(never)]
+    pub(super) fn change_key(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
+        let asker = Asker::of(self.qpn, self.qp);
+        let done = execute(&mut self.context, &asker, placed.work.immediate, scratch);
+        self.finish(placed, done)
+    }
+}
+
 /// Executes the UMR in `scratch.wqe` on a key; the error is the syndrome, and nothing has changed
 /// then.
-pub(super) fn execute(
+fn execute(
     context: &mut Context<'_>,
     asker: &Asker,
     key: u32,

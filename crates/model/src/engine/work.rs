@@ -7,22 +7,11 @@ use verbless_prm::hot::{
 use verbless_prm::{DatagramSegment, HcaCap, WaitDataSegment};
 
 use super::operation::{Operation, Part, Refused};
+use super::sender::Malformed;
 use crate::hca::qp_type::QpType;
 
-/// Bytes of the longest WQE: 63 ds of 16.
-pub(crate) const LONGEST: usize = 63 * OCTOWORD;
 /// Bytes of an address vector that is not extended.
 const COMPACT: usize = 16;
-
-/// A segment that is not whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
-
-impl From<Malformed> for Refused {
-    fn from(Malformed: Malformed) -> Self {
-        Self::Malformed
-    }
-}
 
 /// A send WQE without its data segments.
 #[derive(Debug, Clone, Copy)]
@@ -52,9 +41,6 @@ pub(crate) struct Placed {
     /// Bytes that its data segments name.
     pub length: u64,
 }
-
-/// Bytes of a READ's WQE at most (Linux `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`).
-const MOST_OF_READ: usize = 512;
 
 /// The operands of an atomic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -112,7 +98,7 @@ impl Work {
     ) -> Result<Self, Refused> {
         let mut work = Self::control(wqe, qpn, index)?;
         work.operation.check(qp_type, general)?;
-        if wqe.len() > MOST_OF_READ && opcode(wqe) == verbless_prm::hot::opcode::READ {
+        if wqe.len() > work.operation.longest {
             return Err(Refused::Malformed);
         }
         for part in work.operation.segments {
@@ -221,7 +207,7 @@ impl Segments<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operation::Action;
+    use super::super::sender::LONGEST;
     use super::super::transport::types::RC;
     use super::*;
     use proptest::prelude::*;
@@ -252,7 +238,6 @@ mod tests {
         .concat();
         let bytes = wqe(opcode::SEND_IMM, &tail);
         let work = parse(&bytes, 5, 7).unwrap();
-        assert_eq!(work.operation.action, Action::Send { invalidate: false });
         assert_eq!((work.operation.name, work.immediate), ("SEND_IMM", 0xcafe));
         assert!(work.signaled && !work.event);
         let all: Vec<_> = segments(&bytes, work.data).collect();

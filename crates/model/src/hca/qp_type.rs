@@ -25,8 +25,8 @@ pub(crate) struct QpType {
     pub datagrams: Option<Datagrams>,
     /// Its UMR requests may change keys of any domain; its own PD is not looked at.
     pub any_domain: bool,
-    /// What its requests may ask for.
-    pub carries: Actions,
+    /// Its QPs may be set up for copies of memory (`mmo`), where the device has them.
+    pub copies: bool,
 }
 
 /// Who may have a QP of a type.
@@ -61,62 +61,6 @@ pub(crate) enum QKey {
     Any,
 }
 
-/// What a request does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
-    Nop,
-    /// A message for a receive WQE; `invalidate`: it frees a key of the receiver.
-    Send {
-        invalidate: bool,
-    },
-    /// To remote memory; with a receiver's CQE, a receive WQE hears of it.
-    Write,
-    /// From remote memory.
-    Read,
-    CompareSwap,
-    FetchAdd,
-    /// A change of a key.
-    Umr,
-    /// A copy of memory within the device.
-    Copy,
-    /// A wait for data in memory.
-    Wait,
-}
-
-/// A set of actions: a bit for each.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Actions(u16);
-
-impl Actions {
-    pub(crate) const fn of(actions: &[Action]) -> Self {
-        let (mut bits, mut at) = (0, 0);
-        while at < actions.len() {
-            bits |= Self::bit(actions[at]);
-            at += 1;
-        }
-        Self(bits)
-    }
-
-    pub(crate) const fn has(self, action: Action) -> bool {
-        self.0 & Self::bit(action) != 0
-    }
-
-    const fn bit(action: Action) -> u16 {
-        1 << match action {
-            Action::Nop => 0,
-            Action::Send { invalidate: false } => 1,
-            Action::Send { invalidate: true } => 2,
-            Action::Write => 3,
-            Action::Read => 4,
-            Action::CompareSwap => 5,
-            Action::FetchAdd => 6,
-            Action::Umr => 7,
-            Action::Copy => 8,
-            Action::Wait => 9,
-        }
-    }
-}
-
 /// Finds the QP type of a number.
 pub(crate) type QpTypes = fn(ServiceType) -> Option<&'static QpType>;
 
@@ -124,6 +68,11 @@ impl QpType {
     /// Each request says where it goes.
     pub(crate) fn is_datagram(&self) -> bool {
         self.datagrams.is_some()
+    }
+
+    /// Its QPs may be set up for copies of memory, on a device of these capabilities.
+    pub(crate) fn offers_copies(&self, general: &HcaCap) -> bool {
+        self.copies && general.dma_mmo_qp()
     }
 
     /// A request that fails stops the send queue alone, until SQERR2RTS.

@@ -193,12 +193,12 @@ impl Opcode {
         self.service == Service::Xrc && !self.is_response()
     }
 
-    pub(super) fn has_reth(self) -> bool {
+    pub(crate) fn has_reth(self) -> bool {
         self.message == Message::ReadRequest
             || self.message == Message::Write && self.place.begins()
     }
 
-    pub(super) fn has_atomic_eth(self) -> bool {
+    pub(crate) fn has_atomic_eth(self) -> bool {
         matches!(self.message, Message::CompareSwap | Message::FetchAdd)
     }
 

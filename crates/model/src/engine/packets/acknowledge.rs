@@ -118,7 +118,7 @@ impl QueuePair<'_> {
             return false;
         }
         let request = &mut self.qp.runtime.connection().window.requests[place.request];
-        if request.decided.is_some() || place.packet < request.done {
+        if request.failed.is_some() || place.packet < request.done {
             return false;
         }
         if request.response != Response::Read {
@@ -199,7 +199,7 @@ impl QueuePair<'_> {
                 true
             }
             Err(syndrome) => {
-                request.decided = Some(Err(syndrome));
+                request.failed = Some(syndrome);
                 false
             }
         }

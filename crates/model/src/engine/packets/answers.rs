@@ -7,11 +7,12 @@ use verbless_prm::{Aeth, AtomicAckEth, Bth};
 
 use super::super::context::QueuePair;
 use super::super::keys::Need;
+use super::super::operation::Remote;
 use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::egress::Outgoing;
-use crate::connection::{Answer, Distance, Replay, advance, distance};
+use crate::connection::{Answer, Distance, Replay, Response, advance, distance};
 use crate::wire::{Extensions, Message, Opcode, Packet, Position, Service};
 
 /// Packets of answers that go out in one turn.
@@ -26,8 +27,9 @@ impl QueuePair<'_> {
         let psn = transport.bth.psn();
         let msn = self.qp.runtime.msn;
         let arriving = &self.qp.runtime.connection().arriving;
-        match opcode.message {
-            Message::Send | Message::Write => {
+        let Some(remote) = Remote::of(opcode.message) else { return };
+        match remote.response {
+            Response::Acknowledgement => {
                 // Not with the PSN of a READ or atomic that was executed since: only their own
                 // answers acknowledge those.
                 let Some(psn) = arriving.executed else {
@@ -36,7 +38,7 @@ impl QueuePair<'_> {
                 };
                 self.answer(Answer::Acknowledge { psn, msn });
             }
-            Message::ReadRequest => {
+            Response::Read => {
                 // Each READ request that the parser lets through has one.
                 let Some(reth) = transport.extensions.reth else {
                     tracing::error!(self.qpn, psn, "a READ request without a RETH");
@@ -68,7 +70,7 @@ impl QueuePair<'_> {
                     });
                 }
             }
-            Message::CompareSwap | Message::FetchAdd => {
+            Response::Atomic => {
                 let found = arriving.replay.iter().find_map(|it| match *it {
                     Replay::Atomic { psn: of, msn, value } if of == psn => {
                         Some(Answer::Atomic { psn, msn, value, again: true })
@@ -81,7 +83,6 @@ impl QueuePair<'_> {
                     None => tracing::debug!(self.qpn, psn, "an atomic that is not remembered"),
                 }
             }
-            _ => {}
         }
     }
 

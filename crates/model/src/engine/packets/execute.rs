@@ -8,8 +8,7 @@ use verbless_prm::hot::cqe_opcode;
 use super::super::context::QueuePair;
 use super::super::cqe::Received;
 use super::super::keys::Need;
-use super::super::operation::Operation;
-use super::super::responder::Nak;
+use super::super::responder::{Nak, Next};
 use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::super::work::Operands;
@@ -19,7 +18,7 @@ use crate::watch::QueueSide;
 use crate::wire::{Opcode, Packet, Position};
 
 impl QueuePair<'_> {
-    pub(super) fn send_arrived(
+    pub(in crate::engine) fn send_arrived(
         &mut self,
         packet: &Packet<'_>,
         opcode: Opcode,
@@ -125,7 +124,7 @@ impl QueuePair<'_> {
         }
     }
 
-    pub(super) fn write_arrived(
+    pub(in crate::engine) fn write_arrived(
         &mut self,
         packet: &Packet<'_>,
         opcode: Opcode,
@@ -183,7 +182,7 @@ impl QueuePair<'_> {
         }
     }
 
-    pub(super) fn read_asked(
+    pub(in crate::engine) fn read_asked(
         &mut self,
         packet: &Packet<'_>,
         scratch: &mut Scratch,
@@ -207,10 +206,10 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    pub(super) fn atomic_asked(
+    pub(in crate::engine) fn atomic_asked(
         &mut self,
         packet: &Packet<'_>,
-        opcode: Opcode,
+        next: Next,
         scratch: &mut Scratch,
     ) -> Result<(), Nak> {
         let header = packet.headers.transport.extensions.atomic_eth.ok_or(Nak::InvalidRequest)?;
@@ -220,8 +219,7 @@ impl QueuePair<'_> {
         }
         self.range(key, address, 8, Need::Atomic, scratch)?;
         let operands = Operands { swap_add: header.swap_or_add(), compare: header.compare() };
-        let action = Operation::of_message(opcode.message).ok_or(Nak::InvalidRequest)?.action;
-        let value = self.exchange_word(action, operands, scratch)?;
+        let value = self.exchange_word(next, operands, scratch)?;
         let psn = self.qp.responder.psn;
         self.arrived(1, true);
         let most = self.qp.responder.max_dest_rd_atomic;

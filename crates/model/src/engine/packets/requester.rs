@@ -9,11 +9,10 @@ use verbless_prm::hot::{CtrlSegment, cqe_syndrome};
 
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
-use super::super::operation::{Action, Refused};
+use super::super::operation::Refused;
 use super::super::requester::Step;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::umr::{self, Asker};
 use super::super::work::{self, Placed, Work};
 use crate::connection::{Request, Response, Timer, advance};
 use crate::hca::objects::QpState;
@@ -31,7 +30,7 @@ pub(super) enum Attempt {
     Done,
     /// There is nothing, or it must wait.
     Waits,
-    /// The next WQE sends nothing and takes more than one turn: it is executed in the ring.
+    /// The next WQE sends nothing: it is executed in the ring.
     InRing,
 }
 
@@ -83,7 +82,7 @@ impl QueuePair<'_> {
                     Attempt::InRing => return self.next_in_ring(scratch),
                 }
             }
-            // One that is decided already sends nothing.
+            // One that has failed sends nothing.
             let attempt = self.send_next(scratch);
             let connection = self.qp.runtime.connection();
             let whole = connection.window.is_sent();
@@ -136,8 +135,7 @@ impl QueuePair<'_> {
             self.unfetch(index, scratch);
             return Ok(Attempt::Waits);
         }
-        let in_ring = [Action::Copy, Action::Wait];
-        if work.as_ref().is_ok_and(|(work, _)| in_ring.contains(&work.operation.action)) {
+        if work.as_ref().is_ok_and(|(work, _)| work.operation.remote().is_none()) {
             self.unfetch(index, scratch);
             return Ok(Attempt::InRing);
         }
@@ -159,17 +157,17 @@ impl QueuePair<'_> {
             response: Response::Acknowledgement,
             in_parts: false,
             inline: [0; 64],
-            decided: None,
+            failed: None,
         };
-        request.decided = match work {
-            Ok((work, _)) => self.decide(&work, &mut request, scratch),
+        request.failed = match work {
+            Ok((work, _)) => self.measure(&work, &mut request, scratch).err(),
             Err(why) => {
                 let (qpn, opcode) = (self.qpn, work::opcode(&scratch.wqe));
                 tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
-                Some(Err(cqe_syndrome::LOCAL_QP_OPERATION))
+                Some(cqe_syndrome::LOCAL_QP_OPERATION)
             }
         };
-        if request.decided.is_none() {
+        if request.failed.is_none() {
             let next = advance(request.psn, request.packets);
             self.qp.requester.psn = next;
         }
@@ -206,9 +204,9 @@ impl QueuePair<'_> {
         let responses = window.responses();
         let fence = CtrlSegment::from_prefix(wqe).map_or(0, |it| it.ctrl_flags().fm());
         let fence = WqeFence(fence);
-        match work.operation.action {
+        match work.operation.remote() {
             // Whatever changes a key or waits for nothing has its place in the order.
-            Action::Umr | Action::Copy | Action::Wait | Action::Nop => window.requests.is_empty(),
+            None => window.requests.is_empty(),
             _ if fence == WqeFence::STRONG_ORDERING => window.requests.is_empty(),
             _ if FENCES.contains(&fence) && responses > 0 => false,
             _ if work.operation.scatters() => responses < self.qp.requester.max_rd_atomic.into(),
@@ -216,38 +214,24 @@ impl QueuePair<'_> {
         }
     }
 
-    /// What there is to know of a request before it is sent: how long it is, or how it ends.
-    fn decide(
+    /// What there is to know of a request before it is sent: how long it is, and what answers it;
+    /// the error is the syndrome.
+    fn measure(
         &mut self,
         work: &Work,
         request: &mut Request,
         scratch: &mut Scratch,
-    ) -> Option<Result<(), u8>> {
+    ) -> Result<(), u8> {
         if let Some(syndrome) = self.context.state.faults.fails_request(self.qpn) {
-            return Some(Err(syndrome));
+            return Err(syndrome);
         }
-        request.length = match self.gather_list(work, scratch) {
-            Ok(length) => length,
-            Err(syndrome) => {
-                let operation = work.operation.name;
-                tracing::info!(self.qpn, operation, syndrome, "the data segments are no good");
-                return Some(Err(syndrome));
-            }
-        };
+        request.length = self.gather_list(work, scratch).inspect_err(|syndrome| {
+            let operation = work.operation.name;
+            tracing::info!(self.qpn, operation, syndrome, "the data segments are no good");
+        })?;
         request.packets = self.packets(request.length);
-        request.response = match work.operation.action {
-            Action::Read => Response::Read,
-            Action::CompareSwap | Action::FetchAdd => Response::Atomic,
-            _ => Response::Acknowledgement,
-        };
-        match work.operation.action {
-            Action::Nop => Some(Ok(())),
-            Action::Umr => {
-                let asker = Asker::of(self.qpn, self.qp);
-                Some(umr::execute(&mut self.context, &asker, work.immediate, scratch))
-            }
-            _ => None,
-        }
+        request.response = work.operation.response();
+        Ok(())
     }
 
     /// Packets of a message of so many bytes.
@@ -265,8 +249,8 @@ impl QueuePair<'_> {
         while self.is_sending() {
             let Some(request) = self.qp.runtime.connection().window.retire() else { break };
             let Request { index, wqebbs, length, .. } = request;
-            match request.decided.unwrap_or(Ok(())) {
-                Ok(()) => {
+            match request.failed {
+                None => {
                     let general = self.context.caps.general();
                     let qp_type = self.qp.qp_type;
                     match Work::parse(&request.wqe, self.qpn, index, qp_type, general) {
@@ -282,7 +266,7 @@ impl QueuePair<'_> {
                         }
                     }
                 }
-                Err(syndrome) => {
+                Some(syndrome) => {
                     self.stop_timer();
                     let opcode = work::opcode(&request.wqe);
                     tracing::info!(self.qpn, opcode, syndrome, "a send request failed");

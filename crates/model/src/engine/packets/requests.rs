@@ -8,14 +8,13 @@ use verbless_prm::{AtomicEth, Bth, Ieth, Immdt, Reth};
 
 use super::super::context::QueuePair;
 use super::super::keys::{self, Need, Range, Sge, User};
-use super::super::operation::Action;
 use super::super::scratch::Scratch;
 use super::super::transfer::{self, End};
 use super::super::work::{Segment, Work, segments};
 use super::egress::Outgoing;
 use super::requester::Attempt;
 use crate::connection::{PSN_MASK, advance};
-use crate::wire::{Extensions, Message, Opcode, Position};
+use crate::wire::{Extensions, Opcode, Position};
 
 /// PSNs that a requester lets go out before it hears of the first.
 const MOST_IN_FLIGHT: u32 = 128;
@@ -46,7 +45,7 @@ impl QueuePair<'_> {
         let number = window.next;
         // All of the window is sent.
         let Some(request) = window.requests.get_mut(number) else { return Attempt::Waits };
-        if request.decided.is_some() {
+        if request.failed.is_some() {
             return Attempt::Done;
         }
         if in_flight >= MOST_IN_FLIGHT {
@@ -96,7 +95,7 @@ impl QueuePair<'_> {
                     request.done = now_sent;
                 }
             }
-            Err(syndrome) => request.decided = Some(Err(syndrome)),
+            Err(syndrome) => request.failed = Some(syndrome),
         }
         Attempt::Done
     }
@@ -114,22 +113,23 @@ impl QueuePair<'_> {
             (false, false) => Position::Middle,
             (false, true) => Position::Last,
         };
-        let message = operation.message.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-        let invalidate = place.ends() && operation.action == (Action::Send { invalidate: true });
+        let remote = operation.remote().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+        let message = remote.message;
+        let invalidate = place.ends() && operation.invalidate;
         let immediate = place.ends() && operation.immediate && !invalidate;
         let service = self.qp.qp_type.service.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-        let opcode = Opcode { service, message, place, immediate, invalidate };
-        let opcode = opcode.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+        let kind = Opcode { service, message, place, immediate, invalidate };
+        let opcode = kind.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let rest = part.end.saturating_sub(part.at);
         let mut extensions = Extensions::default();
-        if message == Message::ReadRequest || message == Message::Write && place.begins() {
+        if kind.has_reth() {
             let mut reth = Reth::zeroed();
             reth.set_virtual_address(work.remote_address.wrapping_add(part.at))
                 .set_rkey(work.rkey)
                 .set_dma_length(rest as u32);
             extensions.reth = Some(reth);
         }
-        if operation.is_atomic() {
+        if kind.has_atomic_eth() {
             let mut atomic = AtomicEth::zeroed();
             atomic
                 .set_virtual_address(work.remote_address)

@@ -13,11 +13,12 @@ use verbless_prm::hot::event_type;
 
 use super::super::context::QueuePair;
 use super::super::counters::Count;
+use super::super::operation::Remote;
 use super::super::responder::Nak;
 use super::super::scratch::Scratch;
-use crate::connection::{Answer, Distance, Incoming, Target, advance, distance};
+use crate::connection::{Answer, Distance, Incoming, Response, advance, distance};
 use crate::hca::objects::QpState;
-use crate::wire::{Message, Opcode, Packet, Position};
+use crate::wire::{Opcode, Packet, Position};
 
 /// What kind of AETH syndrome it is: bits 6:5.
 const RNR_NAK: u8 = 0x20;
@@ -63,21 +64,21 @@ impl QueuePair<'_> {
             Distance::Same => self.qp.runtime.connection().arriving.reported = false,
         }
         let done = match self.fits(packet, opcode) {
-            Ok(()) => self.execute(packet, opcode, scratch),
-            Err(nak) => Err(nak),
+            true => self.execute(packet, opcode, scratch),
+            false => {
+                self.count(Count::ResponderInvalid);
+                Err(Nak::InvalidRequest)
+            }
         };
-        self.count_done(opcode, &done);
         match done {
-            Ok(()) => {
-                if matches!(opcode.message, Message::Send | Message::Write) {
-                    self.qp.runtime.connection().arriving.executed = Some(psn);
-                }
-                if bth.acknowledge() && opcode.message != Message::ReadRequest && !is_atomic(opcode)
-                {
+            Ok(Response::Acknowledgement) => {
+                self.qp.runtime.connection().arriving.executed = Some(psn);
+                if bth.acknowledge() {
                     let msn = self.qp.runtime.msn;
                     self.answer(Answer::Acknowledge { psn, msn });
                 }
             }
+            Ok(_) => {}
             Err(Nak::NotReady) => {
                 // Until it comes again, what follows it is dropped without a word.
                 self.qp.runtime.connection().arriving.reported = true;
@@ -104,16 +105,7 @@ impl QueuePair<'_> {
         if gap || opcode.place.begins() {
             self.cut_message();
         }
-        let done = match self.fits(packet, opcode) {
-            Ok(()) => self.execute(packet, opcode, scratch),
-            Err(_) => {
-                self.cut_message();
-                self.qp.responder.psn = advance(psn, 1);
-                return;
-            }
-        };
-        self.count_done(opcode, &done);
-        if done.is_err() {
+        if !self.fits(packet, opcode) || self.execute(packet, opcode, scratch).is_err() {
             self.cut_message();
             self.qp.responder.psn = advance(psn, 1);
         }
@@ -131,14 +123,11 @@ impl QueuePair<'_> {
     }
 
     /// Whether a packet can follow those before it, as far as it says itself.
-    fn fits(&mut self, packet: &Packet<'_>, opcode: Opcode) -> Result<(), Nak> {
+    fn fits(&mut self, packet: &Packet<'_>, opcode: Opcode) -> bool {
         let mtu = 1_usize << self.log_mtu();
         let arriving = &self.qp.runtime.connection().arriving;
         let follows = match &arriving.message {
-            Some(Incoming { into: Target::Receive { .. }, .. }) => {
-                opcode.message == Message::Send && !opcode.place.begins()
-            }
-            Some(_) => opcode.message == Message::Write && !opcode.place.begins(),
+            Some(Incoming { into, .. }) => into.is_of(opcode.message) && !opcode.place.begins(),
             None => opcode.place.begins(),
         };
         let length = packet.payload.len();
@@ -147,22 +136,25 @@ impl QueuePair<'_> {
             Position::Last => (1..=mtu).contains(&length),
             Position::Only => length <= mtu,
         };
-        if follows && has_length { Ok(()) } else { Err(Nak::InvalidRequest) }
+        follows && has_length
     }
 
+    /// Executes a packet, counts its message when it is whole or refused, and gives the response
+    /// that the message awaits.
     fn execute(
         &mut self,
         packet: &Packet<'_>,
         opcode: Opcode,
         scratch: &mut Scratch,
-    ) -> Result<(), Nak> {
-        match opcode.message {
-            Message::Send => self.send_arrived(packet, opcode, scratch),
-            Message::Write => self.write_arrived(packet, opcode, scratch),
-            Message::ReadRequest => self.read_asked(packet, scratch),
-            Message::CompareSwap | Message::FetchAdd => self.atomic_asked(packet, opcode, scratch),
-            _ => Err(Nak::InvalidRequest),
+    ) -> Result<Response, Nak> {
+        let remote = Remote::of(opcode.message).ok_or(Nak::InvalidRequest)?;
+        let done = (remote.take)(self, packet, opcode, scratch);
+        if (done.is_err() || opcode.place.ends())
+            && let Some(what) = remote.counted(done.err())
+        {
+            self.count(what);
         }
+        done.map(|()| remote.response)
     }
 
     /// A packet was executed: the next one is expected.
@@ -172,21 +164,6 @@ impl QueuePair<'_> {
             self.qp.runtime.msn = advance(self.qp.runtime.msn, 1);
             self.qp.runtime.connection().arriving.message = None;
         }
-    }
-
-    /// What a message counts as when its last packet was executed, or one was refused.
-    fn count_done(&mut self, opcode: Opcode, done: &Result<(), Nak>) {
-        let what = match (done, opcode.message) {
-            (Err(Nak::NotReady), _) => Count::OutOfBuffer,
-            (Err(Nak::Access), _) => Count::ResponderAccess,
-            (Err(Nak::InvalidRequest), _) => Count::ResponderInvalid,
-            (Err(_), _) => return,
-            (Ok(()), Message::Write) if opcode.place.ends() => Count::Writes,
-            (Ok(()), Message::ReadRequest) => Count::Reads,
-            (Ok(()), Message::CompareSwap | Message::FetchAdd) => Count::Atomics,
-            _ => return,
-        };
-        self.count(what);
     }
 
     /// What was asked for cannot be done: the QP fails, and the requester is told why.
@@ -210,8 +187,4 @@ impl QueuePair<'_> {
             self.refuse(psn, NAK | why.0);
         }
     }
-}
-
-fn is_atomic(opcode: Opcode) -> bool {
-    matches!(opcode.message, Message::CompareSwap | Message::FetchAdd)
 }

@@ -19,7 +19,7 @@ impl QueuePair<'_> {
     /// A request ends with this syndrome.
     pub(super) fn decide_at(&mut self, request: usize, syndrome: u8) {
         match self.qp.runtime.connection().window.requests.get_mut(request) {
-            Some(request) => request.decided = Some(Err(syndrome)),
+            Some(request) => request.failed = Some(syndrome),
             None => tracing::error!(self.qpn, request, syndrome, "a request that fails is gone"),
         }
     }

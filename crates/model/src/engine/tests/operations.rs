@@ -47,13 +47,12 @@ const REFUSED: Option<(u8, u16, u8)> =
 fn what_a_service_does_not_carry_is_a_local_qp_operation_error() {
     for entry in &TABLE {
         for service in SERVICES {
-            if !service.carries.has(entry.action) {
+            if !entry.carriers.has(service) {
                 let outcome = outcome(service, entry.op_mod, entry.opcode, true);
                 assert_eq!(outcome, REFUSED, "{}", entry.name);
             }
         }
-        let carries = |service: &&&QpType| service.carries.has(entry.action);
-        let service = SERVICES.iter().find(carries).unwrap();
+        let service = SERVICES.iter().find(|service| entry.carriers.has(service)).unwrap();
         let other = outcome(service, entry.op_mod + 1, entry.opcode, true);
         assert_eq!(other, REFUSED, "{} with op_mod", entry.name);
         if entry.needs.is_some() {

@@ -5,7 +5,6 @@
 //! where messages that come in packets have it.
 
 use super::super::context::{Missing, QueuePair};
-use super::super::operation::Action;
 use super::super::requester::Step;
 use super::super::responder::{Part, Whole};
 use super::super::scratch::Scratch;
@@ -137,13 +136,9 @@ impl QueuePair<'_> {
     fn part(&self, placed: &Placed) -> Part {
         let at = self.qp.runtime.carried;
         let rest = placed.length.saturating_sub(at);
-        let may_part = matches!(
-            placed.work.operation.action,
-            Action::Send { .. } | Action::Write | Action::Read
-        );
         // All but the last are whole packets.
         let most = MOST.next_multiple_of(1 << self.log_mtu());
-        Part { at, length: if may_part { rest.min(most) } else { rest }, whole: placed.length }
+        Part { at, length: rest.min(most), whole: placed.length }
     }
 
     /// A part has arrived, which took so many packets; true: it was the last one.

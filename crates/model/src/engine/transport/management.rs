@@ -6,7 +6,7 @@
 use verbless_prm::{OptParamMask as Opt, ServiceType};
 
 use super::service::{Transport, one_by_one};
-use crate::hca::qp_type::{Action, Actions, Datagrams, QKey, QpType, Users};
+use crate::hca::qp_type::{Datagrams, QKey, QpType, Users};
 use crate::wire::Service;
 
 /// The Q_Key of QP 1, always.
@@ -38,7 +38,7 @@ const fn transport(st: ServiceType, datagrams: Datagrams) -> Transport {
             reliable: false,
             datagrams: Some(datagrams),
             any_domain: false,
-            carries: Actions::of(&[Action::Send { invalidate: false }, Action::Nop]),
+            copies: false,
         },
         carry: None,
         turn: |pair, scratch| {

@@ -1,7 +1,8 @@
 //! QP types: one module for each transport service and each special use of one, which says who may
-//! have it, what it carries, and how its messages travel, carried whole or in packets.
+//! have it, and how its messages travel, carried whole or in packets.
 //!
-//! To add one is to write its module and to name it in [`TRANSPORTS`].
+//! To add one is to write its module, and to name it in [`TRANSPORTS`] and in the operations that
+//! it carries (`operation`).
 
 mod connected;
 mod management;

@@ -19,7 +19,7 @@ use super::connected::{Carrier, Exchange, PSN, QpId, Reply};
 use super::service::Transport;
 use crate::clock::rnr_timer;
 use crate::hca::objects::QpState;
-use crate::hca::qp_type::{Action, Actions, QpType, Users};
+use crate::hca::qp_type::{QpType, Users};
 use crate::watch::QueueSide;
 use crate::wire::{Message, Opcode, Packet, Service};
 
@@ -40,18 +40,7 @@ pub(super) static RC: Transport = Transport {
         reliable: true,
         datagrams: None,
         any_domain: false,
-        carries: Actions::of(&[
-            Action::Copy,
-            Action::Wait,
-            Action::Write,
-            Action::Send { invalidate: false },
-            Action::Read,
-            Action::Send { invalidate: true },
-            Action::CompareSwap,
-            Action::FetchAdd,
-            Action::Nop,
-            Action::Umr,
-        ]),
+        copies: true,
     },
     carry: Some(|carrier, placed, part, scratch| carrier.send_reliable(placed, part, scratch)),
     turn: |pair, scratch| pair.send_packets(scratch),

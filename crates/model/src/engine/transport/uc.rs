@@ -11,7 +11,7 @@ use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::connected::{Carrier, Exchange, PSN, Reply};
 use super::service::Transport;
-use crate::hca::qp_type::{Action, Actions, QpType, Users};
+use crate::hca::qp_type::{QpType, Users};
 use crate::wire::Service;
 
 pub(super) static UC: Transport = Transport {
@@ -24,12 +24,7 @@ pub(super) static UC: Transport = Transport {
         reliable: false,
         datagrams: None,
         any_domain: false,
-        carries: Actions::of(&[
-            Action::Write,
-            Action::Send { invalidate: false },
-            Action::Nop,
-            Action::Umr,
-        ]),
+        copies: false,
     },
     carry: Some(|carrier, placed, part, scratch| carrier.send_unreliable(placed, part, scratch)),
     turn: |pair, scratch| pair.send_packets(scratch),

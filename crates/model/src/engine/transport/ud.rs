@@ -3,7 +3,7 @@
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::service::{Transport, one_by_one};
-use crate::hca::qp_type::{Action, Actions, Datagrams, QKey, QpType, Users};
+use crate::hca::qp_type::{Datagrams, QKey, QpType, Users};
 use crate::wire::Service;
 
 pub(super) static UD: Transport = Transport {
@@ -21,7 +21,7 @@ pub(super) static UD: Transport = Transport {
             pkey_in_cqe: false,
         }),
         any_domain: false,
-        carries: Actions::of(&[Action::Send { invalidate: false }, Action::Nop]),
+        copies: false,
     },
     carry: None,
     turn: |pair, scratch| {

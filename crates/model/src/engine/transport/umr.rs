@@ -4,7 +4,7 @@ use verbless_prm::ServiceType;
 use verbless_prm::hot::cqe_syndrome;
 
 use super::service::{Transport, one_by_one};
-use crate::hca::qp_type::{Action, Actions, QpType, Users};
+use crate::hca::qp_type::{QpType, Users};
 
 pub(super) static REG_UMR: Transport = Transport {
     qp_type: QpType {
@@ -16,7 +16,7 @@ pub(super) static REG_UMR: Transport = Transport {
         reliable: false,
         datagrams: None,
         any_domain: true,
-        carries: Actions::of(&[Action::Umr, Action::Nop]),
+        copies: false,
     },
     carry: None,
     turn: |pair, scratch| {

@@ -12,7 +12,7 @@ use super::capability::own_function;
 use super::umem::{self, BufferSpec};
 use crate::hca::capability::check_timestamps;
 use crate::hca::objects::{QpObject, QpState, ReceiveQueue, SendQueue};
-use crate::hca::qp_type::{Action, QpType};
+use crate::hca::qp_type::QpType;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -232,7 +232,7 @@ fn extension(call: &mut Call<'_>, qp_type: &QpType) -> Result<bool, Refusal> {
     call.list = &list[QpContextExtension::BYTES..];
     let mut known = QpContextExtension::zeroed();
     known.set_mmo(extension.mmo());
-    let offered = qp_type.carries.has(Action::Copy) && call.hca().caps.general().dma_mmo_qp();
+    let offered = qp_type.offers_copies(call.hca().caps.general());
     if extension.as_bytes() != known.as_bytes() || (extension.mmo() && !offered) {
         return Err(Refusal::Unsupported);
     }

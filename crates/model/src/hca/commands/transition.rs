@@ -13,7 +13,6 @@ use super::qp::check_migration;
 use super::service::{Transition, options};
 use crate::hca::effect::Effect;
 use crate::hca::objects::{QpObject, QpState};
-use crate::hca::qp_type::Action;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -236,8 +235,7 @@ fn extension(call: &Call<'_>, qpn: u32, input: &Init2initQpIn) -> Result<Option<
         no_extension(input.qpc_ext(), mask)?;
         return Ok(None);
     }
-    let carries = call.find(kind::Qp, qpn)?.qp_type.carries;
-    if !carries.has(Action::Copy) || !call.hca().caps.general().dma_mmo_qp() {
+    if !call.find(kind::Qp, qpn)?.qp_type.offers_copies(call.hca().caps.general()) {
         return Err(Refusal::QpOptional);
     }
     Ok(Some(input.qpc_data_ext().mmo()))

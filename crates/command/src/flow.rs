@@ -92,14 +92,14 @@ impl Device {
         tir: &Arc<TirObject>,
     ) -> Result<FlowRule, Error> {
         const WHAT: &str = "CREATE_FLOW";
+        if attr.vlan.is_some_and(|vlan| vlan >> 12 != 0) {
+            return Err(invalid(WHAT, "the number of a VLAN has 12 bits"));
+        }
         let [mask, value] = attr.headers();
         if mask.as_bytes().iter().all(|&byte| byte == 0) {
             let hint = "a rule without a field would take every frame of the port: give it an \
                         address, an EtherType or a VLAN";
             return Err(invalid(WHAT, hint));
-        }
-        if attr.vlan.is_some_and(|vlan| vlan >> 12 != 0) {
-            return Err(invalid(WHAT, "the number of a VLAN has 12 bits"));
         }
         if attr.tag.is_some_and(|tag| tag >= 0xff_ffff) {
             return Err(invalid(WHAT, "the flow tag must be below 0xffffff"));
@@ -156,5 +156,19 @@ mod tests {
         assert_eq!(value.as_bytes(), &expected[..]);
         expected[8..14].fill(0xff);
         assert_eq!(mask.as_bytes(), &expected[..], "an address of zeros is an address");
+    }
+
+    #[test]
+    fn each_method_adds_its_field_to_those_that_are_there() {
+        let to = [2, 0, 0, 0, 0, 1];
+        let attr = FlowAttr::to(to).ethertype(0x88b5).tag(7);
+        let expected = FlowAttr {
+            destination: Some(to),
+            ethertype: Some(0x88b5),
+            tag: Some(7),
+            ..FlowAttr::default()
+        };
+        assert_eq!(attr, expected);
+        assert_eq!(FlowAttr::to(to).tag(7).ethertype(0x88b5), expected);
     }
 }

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 
 use verbless_command::{
-    Device, Error, ErrorKind, RqAttr, RqWqes, SelfLoopback, SqAttr, TisAttr, TisObject,
+    Device, Error, ErrorKind, FlowAttr, RqAttr, RqWqes, SelfLoopback, SqAttr, TisAttr, TisObject,
 };
 use verbless_model::Link;
 use verbless_prm::{
@@ -257,4 +257,26 @@ fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
     refusal_is_told(&model, Opcode::DEALLOC_TRANSPORT_DOMAIN, || domain.destroy());
     let counter = device.alloc_q_counter().expect("a counter");
     refusal_is_told(&model, Opcode::DEALLOC_Q_COUNTER, || counter.destroy());
+}
+
+#[test]
+fn a_flow_rule_names_a_field_a_vlan_of_12_bits_and_a_tag_that_is_not_all_ones() {
+    let (_model, device) = on(Link::Ethernet);
+    let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
+    let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
+    let tir = device.create_tir(domain, rq, SelfLoopback::default()).expect("a TIR");
+    let tir = Arc::new(tir);
+    let to = FlowAttr::to([2, 0, 0, 0, 0, 9]);
+    for attr in [to, to.tag(0xff_fffe), FlowAttr { vlan: Some(0xfff), ..to }] {
+        let rule = device.create_flow_rule(&attr, &tir).expect("a rule");
+        assert!(Arc::ptr_eq(rule.tir(), &tir));
+        rule.destroy().expect("the rule goes");
+    }
+    for (attr, words) in [
+        (FlowAttr::default().tag(1), "without a field"),
+        (FlowAttr { vlan: Some(0x1000), ..to }, "12 bits"),
+        (to.tag(0xff_ffff), "below 0xffffff"),
+    ] {
+        refused(device.create_flow_rule(&attr, &tir), words);
+    }
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use verbless_devx::{ErrorKind, Umem};
+use verbless_devx::Umem;
 
 /// A registration and the owner of its memory, which is let go only after the device has.
 ///
@@ -57,12 +57,11 @@ impl Drop for UserMemory {
     fn drop(&mut self) {
         if let Some(Err(failed)) = self.umem.take().map(Umem::destroy) {
             let context = failed.object.context().clone();
-            let gone = failed.error.kind() == ErrorKind::DeviceGone;
-            // Dropping the registration tries once more and counts it.
+            // Dropping the registration tries once more and counts it. If the device refuses again
+            // and is not gone, its file never closes.
             drop(failed);
-            match self.owner.take() {
-                Some(owner) if gone => context.hold_until_closed(owner),
-                owner => std::mem::forget(owner),
+            if let Some(owner) = self.owner.take() {
+                context.hold_until_closed(owner);
             }
         }
     }

@@ -57,3 +57,15 @@ fn memory_that_the_kernel_keeps_registered_is_never_freed() {
     drop(device);
     assert_eq!(there.strong_count(), 1);
 }
+
+#[test]
+fn memory_that_the_kernel_lets_go_of_at_the_second_attempt_stays_until_its_file_closes() {
+    let (model, device) = on(Link::Ethernet);
+    let (memory, there) = registered(&device);
+    let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
+    model.fail_ioctl(0, ioctl, 1, 16);
+    drop(memory);
+    assert_eq!((there.strong_count(), device.leaked()), (1, 0));
+    drop(device);
+    assert_eq!(there.strong_count(), 0);
+}

@@ -13,8 +13,9 @@ use verbless_command::{
 use verbless_devx::page_size;
 use verbless_model::Link;
 use verbless_prm::{AtomicMode, MiniCqeFormat, MkeyAccessMode, RqType, TimestampFormat};
+use verbless_ring::wr::Capability;
 
-use support::{cq_attr, on, pool, qp, qp_attr, registration, with};
+use support::{based_on, cq_attr, on, pool, qp, qp_attr, registration, with};
 
 /// Fails unless it was refused for what was asked, in words that say so.
 #[track_caller]
@@ -354,5 +355,47 @@ fn limits_of_wqes_are_counted_in_what_fits_beside_their_heads() {
         let to = format!("max_wqe_sz_rq = {bytes}\n");
         let (_model, device) = with(&[("max_wqe_sz_rq = 512\n", &to)]);
         assert_eq!(device.caps().max_receive_sges(), sges, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn an_operation_is_there_by_the_capability_that_names_it() {
+    let has = |name, lines: &str| {
+        let (_model, device) = based_on(name, lines);
+        let has = |capability: &Capability| device.caps().has(*capability);
+        Capability::ALL.into_iter().filter(has).collect::<Vec<_>>()
+    };
+    let (name, general) = ("connectx6dx", "[caps.general]\n");
+    let first = has(name, "");
+    let without = |gone: &[Capability]| {
+        first.iter().copied().filter(|it| !gone.contains(it)).collect::<Vec<_>>()
+    };
+    let [atomics, umr, umr_atomic] = [Capability::Atomics, Capability::Umr, Capability::UmrAtomic];
+    assert!([atomics, umr, umr_atomic].iter().all(|it| first.contains(it)), "{first:?}");
+    assert!(!first.contains(&Capability::Dma) && !first.contains(&Capability::WaitOnData));
+    let set = |line: &str| has(name, &[general, line].concat());
+    assert_eq!(set("umr_indirect_mkey_disabled = true"), without(&[umr]));
+    assert_eq!(set("umr_modify_atomic_disabled = true"), without(&[umr_atomic]));
+    assert_eq!(set("atomic = false"), without(&[atomics, umr_atomic]));
+    assert!(has("bluefield3", "").contains(&Capability::Dma));
+    let none = has("bluefield3", "[caps.general]\ndma_mmo_qp = false\n");
+    assert!(!none.contains(&Capability::Dma), "{none:?}");
+    for (line, more) in
+        [("wait_on_data = true", Capability::WaitOnData), ("dma_mmo_sq = true", Capability::Dma)]
+    {
+        let now = set(line);
+        assert!(now.contains(&more), "{line}: {now:?}");
+        assert_eq!(now.len(), first.len() + 1, "{line}: {now:?}");
+    }
+}
+
+#[test]
+fn a_memory_copy_is_as_long_as_the_device_says_or_2_gib() {
+    let longest = |lines: &str| based_on("bluefield3", lines).1.caps().longest_memory_copy();
+    let none = "[caps.general]\ndma_mmo_qp = false\n";
+    assert_eq!(longest(none), 0, "it has a limit, and no copies");
+    for (log, bytes) in [(31, 1 << 31), (20, 1 << 20), (0, 1 << 31)] {
+        let lines = format!("[caps.general]\nlog_dma_mmo_size = {log}\n");
+        assert_eq!(longest(&lines), bytes, "log_dma_mmo_size {log}");
     }
 }

@@ -382,7 +382,7 @@ fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
 
 #[test]
 fn queue_pairs_take_turns_at_the_ports_of_a_bond() {
-    let (_model, device) = support::bonded();
+    let (_model, device) = support::bonded(2);
     assert_eq!(device.lag_ports(), 2);
     let mut ports = Vec::new();
     for _ in 0..4 {
@@ -391,6 +391,10 @@ fn queue_pairs_take_turns_at_the_ports_of_a_bond() {
         ports.push(qp.query().expect("its context").lag_tx_port_affinity());
     }
     assert!(ports == [1, 2, 1, 2] || ports == [2, 1, 2, 1], "{ports:?}");
+    for (ports, choices) in [(0, 1), (1, 1), (2, 2), (4, 4)] {
+        let (_model, device) = support::bonded(ports);
+        assert_eq!(device.lag_ports(), choices, "num_lag_ports {ports}");
+    }
     let (_model, device) = on(Link::Ethernet);
     assert_eq!(device.lag_ports(), 1);
     let mut qp = qp(&device, ServiceType::RC);

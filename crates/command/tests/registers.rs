@@ -154,3 +154,15 @@ fn the_control_file_goes_with_the_context_and_leaves_nothing() {
     drop(device);
     assert_eq!(model.counts(0), ObjectCounts::default());
 }
+
+#[test]
+fn a_group_is_destroyed_by_its_number() {
+    let (_model, device) = open(load("bluefield3-fwctl"));
+    let groups = [(2, "one"), (3, "two"), (4, "three")]
+        .map(|(unit, name)| (unit, device.create_dpa_group(name, &[unit]).unwrap()));
+    for (unit, group) in &groups {
+        assert_eq!(group.units().unwrap(), [*unit]);
+        write_group(&device, NicDpaOperation::DESTROY, group.id(), *unit).unwrap();
+        assert!(group.units().is_err(), "group {} is gone", group.id());
+    }
+}

@@ -23,9 +23,12 @@ pub(crate) fn with_dpa() -> (Model, Device) {
     open(Profile::load("bluefield3").expect("a profile"))
 }
 
-/// A device whose two ports are one bond.
-pub(crate) fn bonded() -> (Model, Device) {
-    open(Profile::load("connectx6dx-bond").expect("a profile"))
+/// A device whose ports are one bond, of so many.
+pub(crate) fn bonded(ports: u8) -> (Model, Device) {
+    let text = include_str!("../../../model/profiles/connectx6dx-bond.toml");
+    let (from, to) = ("num_lag_ports = 2", format!("num_lag_ports = {ports}"));
+    assert!(text.contains(from));
+    open(Profile::from_toml(&text.replace(from, &to)).expect("a profile"))
 }
 
 /// A device of the model's with some capabilities changed.
@@ -35,6 +38,12 @@ pub(crate) fn with(changes: &[(&str, &str)]) -> (Model, Device) {
         assert!(text.contains(from), "the profile has no {from}");
         text = text.replace(from, to);
     }
+    open(Profile::from_toml(&text).expect("a profile"))
+}
+
+/// The device of this profile with other lines.
+pub(crate) fn based_on(name: &str, lines: &str) -> (Model, Device) {
+    let text = format!("base = \"{name}\"\n{lines}");
     open(Profile::from_toml(&text).expect("a profile"))
 }
 

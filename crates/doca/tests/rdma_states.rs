@@ -282,6 +282,25 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
 }
 
 #[test]
+fn an_instance_that_is_aborted_with_nothing_in_flight_is_in_the_error_state() {
+    for profile in NETWORKS {
+        let [mut a, mut b] = pair(profile);
+        a.workq.abort(a.rdma.as_ref().unwrap()).unwrap();
+        assert_eq!(a.rdma().state(), RdmaState::Error);
+        assert_eq!(kind(a.workq.submit(a.rdma().receive(None))), ErrorKind::BadState);
+        b.workq.submit(b.rdma().write(b.data(0, 64), b.remote(0, 64))).unwrap();
+        assert!(b.failed().local.is_some(), "the peer finds nobody");
+        // It comes back as any other that failed.
+        let mut ends = [a, b];
+        ends.iter_mut().for_each(End::restart);
+        connect(&ends);
+        let [_, b] = &mut ends;
+        b.workq.submit(b.rdma().write(b.data(0, 64), b.remote(0, 64))).unwrap();
+        b.done();
+    }
+}
+
+#[test]
 fn properties_that_cannot_be_are_refused_at_the_start_and_given_back() {
     let dev = support::dev();
     let refused = Rdma::builder(&dev).transport_type(TransportType::Dc).start().unwrap_err();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
-use support::fake::{Fake, context, info};
+use support::fake::{Fake, MAPPED_HALF, context, info};
 use verbless_devx::abi::attr::{
     devx_async_event_fd_alloc, devx_obj_create, query_gid_table, query_port, uar_obj_alloc, uhw,
 };
@@ -120,9 +120,15 @@ fn a_gid_count_above_the_room_is_refused_and_a_huge_table_length_is_bounded() {
 
 #[test]
 fn a_uar_that_is_not_one_page_is_refused() {
-    for (offset, length) in
-        [(0u64, 0u32), (0, 4095), (0, 8192), (0, u32::MAX), (1, 4096), (u64::MAX, 4096)]
-    {
+    for (offset, length) in [
+        (0u64, 0u32),
+        (0, 4095),
+        (0, 8192),
+        (0, u32::MAX),
+        (1, 4096),
+        (u64::MAX, 4096),
+        (MAPPED_HALF, 4096),
+    ] {
         let context = context(move |method, call| {
             (method == method::UAR_OBJ_ALLOC).then(|| {
                 call.fill(uar_obj_alloc::MMAP_OFFSET, &offset.to_ne_bytes());

@@ -339,4 +339,13 @@ a000-b000 rw-p 00000000 00:00 0";
             assert_eq!(client.borrow(fd).map(drop), Err(Errno::EBADF));
         }
     }
+
+    #[test]
+    fn what_a_process_may_do_is_the_hexadecimal_number_of_its_line() {
+        let status = "Name:\tx\nCapInh:\t0000000000000001\nCapEff:\t000001ffffffffff\n";
+        assert_eq!(effective_capabilities(status), 0x1ff_ffff_ffff);
+        for none in ["", "CapEff:\tx\n", "CapInh:\t0000000000000001\n"] {
+            assert_eq!(effective_capabilities(none), 0, "{none}");
+        }
+    }
 }

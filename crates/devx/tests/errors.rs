@@ -8,6 +8,7 @@ use verbless_devx::abi::core::access;
 use verbless_devx::abi::method;
 use verbless_devx::abi::mlx5::CONTEXT_DEVX;
 use verbless_devx::{Context, Errno, ErrorKind, PageSizes, UarKind};
+use verbless_prm::CommandStatus;
 
 #[test]
 fn a_command_that_the_device_refuses_names_command_status_and_syndrome() {
@@ -57,6 +58,25 @@ fn an_unknown_command_and_an_unknown_status_still_print() {
         text.contains("command (0xffff op_mod 0xffff)") && text.contains("0xee (unknown status)"),
         "{text}"
     );
+}
+
+#[test]
+fn every_status_but_that_of_a_datagram_has_advice_of_its_own() {
+    let hint = |status| {
+        let context = context(move |method, call| {
+            (method == method::DEVX_OBJ_CREATE).then(|| {
+                call.fill(devx_obj_create::CMD_OUT, &[status, 0, 0, 0, 0, 0, 0, 0]);
+                Err(Errno::EREMOTEIO)
+            })
+        });
+        // Of a command that nothing more is known of.
+        context.obj_create(&[0xff; 16], &mut [0; 16]).unwrap_err().hint().to_owned()
+    };
+    let unknown = hint(0xee);
+    for status in (0..=u8::MAX).map(CommandStatus) {
+        let own = status.name().is_some() && status != CommandStatus::BAD_PKT;
+        assert_eq!(hint(status.0) != unknown, own, "{status:?}");
+    }
 }
 
 #[test]

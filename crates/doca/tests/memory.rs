@@ -201,9 +201,11 @@ fn an_exported_dynamic_map_does_not_change_any_more() {
     map.dev_add(&dev).unwrap();
     assert_eq!(map.export_rdma(&dev).unwrap_err().kind(), ErrorKind::InvalidValue, "no range");
     map.populate(Memory::allocate(64).unwrap(), 64, None).unwrap();
+    assert!(!map.is_exported(), "nothing came of it");
     let descriptor = map.export_rdma(&dev).unwrap();
     let there = DynamicMmap::create_from_export("x", descriptor.as_bytes(), &other).unwrap();
     assert!(map.is_exported() && there.is_from_export() && there.is_started());
+    assert!(!map.is_from_export() && !there.is_exported());
     assert_eq!(there.max_chunks(), 1, "the remote ranges");
 
     type Change = fn(&mut DynamicMmap, &[Dev; 2]) -> verbless_doca::Result<()>;

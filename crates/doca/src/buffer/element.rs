@@ -207,3 +207,26 @@ impl Store {
         self.free.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use verbless_queue::Lkey;
+
+    use super::*;
+
+    #[test]
+    fn a_reach_is_known_of_what_is_neither_chained_nor_long() {
+        let reach = Reach { reader: 1, writer: 1, lkey: Lkey(7) };
+        for (length, chained, known) in [
+            (0, false, true),
+            (Element::LONG, false, true),
+            (Element::LONG + 1, false, false),
+            (64, true, false),
+        ] {
+            let next = chained.then(|| Box::new(Element::new()));
+            let element = Element { head: 4096, end: 4096 + length, next, ..Element::new() };
+            element.set_reach(reach);
+            assert_eq!(element.reach.get().reader != 0, known, "{length} bytes, {chained}");
+        }
+    }
+}

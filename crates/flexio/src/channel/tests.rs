@@ -53,8 +53,8 @@ fn managed(hangs_at: u64, users: u64) -> (verbless::model::Model, Process) {
     process(&MANAGES, &[0, hangs_at, users], &[(MANAGER, 0)], &config)
 }
 
-fn channel(process: &Process, way: Way, ring_at: Option<u64>) -> Channel {
-    let config = ChannelConfig {
+fn config(way: Way, ring_at: Option<u64>) -> ChannelConfig {
+    ChannelConfig {
         number: 1,
         way,
         log_entry_bytes: 6,
@@ -64,8 +64,11 @@ fn channel(process: &Process, way: Way, ring_at: Option<u64>) -> Channel {
         batch: 1,
         patience: 0,
         affinity: Affinity::None,
-    };
-    Channel::create(process, config).unwrap()
+    }
+}
+
+fn channel(process: &Process, way: Way, ring_at: Option<u64>) -> Channel {
+    Channel::create(process, config(way, ring_at)).unwrap()
 }
 
 /// Claims entry 0 of the ring of the block at `block`, and writes it if it is to be `whole`.
@@ -99,6 +102,18 @@ fn any_number_of_a_program_is_counted_without_overflow() {
     let mut delivered = Vec::new();
     assert!(accept(&mut next, &mut missed, &entry, &mut |index, _| delivered.push(index)));
     assert_eq!((next, missed.lost, delivered), (u64::MAX, u64::MAX, vec![u64::MAX - 1]));
+}
+
+#[test]
+fn a_ring_of_more_entries_than_there_may_be_is_refused() {
+    let (_model, process) = managed(2, 0);
+    for more in [1, 2] {
+        let ring_bytes = 64 << (MOST_LOG_ENTRIES + more);
+        let made =
+            Channel::create(&process, ChannelConfig { ring_bytes, ..config(Way::Heap, None) });
+        let Err(error) = made else { panic!("a ring of {ring_bytes} bytes") };
+        assert!(error.to_string().contains("entries that there may be"), "{error}");
+    }
 }
 
 #[test]

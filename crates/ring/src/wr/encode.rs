@@ -4,7 +4,8 @@ use core::fmt;
 
 use verbless_prm::hot::{CtrlFlags, completion, fence};
 
-use super::info::{Capability, OperationInfo};
+use super::capability::Capability;
+use super::info::OperationInfo;
 use crate::ring::Wqe;
 
 /// Why a request was not posted. Nothing has changed then.

@@ -2,8 +2,8 @@
 
 use verbless_prm::hot::{EthChecksums, EthStart, WQEBB};
 
+use super::capability::Capability;
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
-use super::info::Capability;
 use super::payload::{Payload, tail};
 use crate::ring::Wqe;
 

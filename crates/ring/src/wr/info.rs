@@ -2,69 +2,9 @@
 
 use core::fmt;
 
+use super::capability::Capability;
 use crate::completion::Operation;
 use crate::service::{Class, SERVICES, ServiceInfo};
-
-/// Capability that an operation needs, besides queues of the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Capability {
-    /// Atomics of 8 bytes on queue pairs.
-    Atomics,
-    /// UMR that changes the KLMs of a key.
-    Umr,
-    /// UMR that gives or takes the atomic right of a key.
-    UmrAtomic,
-    /// Queue pairs that copy memory.
-    Dma,
-    /// Waits for data in memory.
-    WaitOnData,
-    /// Checksums of frames that are sent.
-    FrameChecksums,
-    /// VLAN tags that a WQE carries and the device inserts.
-    VlanInsertion,
-}
-
-impl Capability {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Atomics,
-        Self::Umr,
-        Self::UmrAtomic,
-        Self::Dma,
-        Self::WaitOnData,
-        Self::FrameChecksums,
-        Self::VlanInsertion,
-    ];
-
-    /// What it is, and where the device says so.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Self::Atomics => {
-                "compare-and-swap and fetch-and-add of 8 bytes on queue pairs (capability `atomic` \
-                 and its page)"
-            }
-            Self::Umr => {
-                "UMR that changes indirect keys (capability `umr_indirect_mkey_disabled`, 0)"
-            }
-            Self::UmrAtomic => {
-                "UMR that changes the atomic right of a key (capability `atomic`, and \
-                 `umr_modify_atomic_disabled` 0)"
-            }
-            Self::WaitOnData => "waits for data in memory (capability `wait_on_data`)",
-            Self::FrameChecksums => {
-                "checksums of frames that are sent (capability `csum_cap` of the Ethernet page)"
-            }
-            Self::VlanInsertion => {
-                "VLAN tags inserted by the device (capability `wqe_vlan_insert` of the Ethernet \
-                 page)"
-            }
-            Self::Dma => {
-                "queue pairs that copy memory (capability `dma_mmo_qp` or `dma_mmo_sq`, and a \
-                 queue pair that was made for it)"
-            }
-        }
-    }
-}
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

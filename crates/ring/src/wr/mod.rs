@@ -17,6 +17,7 @@
 //! device gathers or scatters in order), or, for what is sent, is [`Inline`]: copied into the WQE,
 //! so that the buffer is free at once.
 
+mod capability;
 mod copy;
 mod datagram;
 mod declare;
@@ -37,13 +38,10 @@ pub use datagram::To;
 pub(crate) use encode::Limits;
 pub use encode::{Fence, PostError, Request};
 pub use frame::{Frame, LEAST_HEADER};
-pub use operation::{Capability, Class, OPERATIONS, OperationInfo, Unsupported, class};
+pub use operation::{Capability, Class, OperationInfo, Unsupported, class};
 pub use payload::{Gather, Inline, Payload};
 pub(crate) use payload::{data_segment, sge_ds};
-pub use request::{
-    CompareSwap, FetchAdd, LocalInvalidate, MemoryCopy, Nop, Read, Send, SendImm, SendInvalidate,
-    Wait, Write, WriteImm,
-};
+pub use request::*;
 pub use umr::Umr;
 pub use wait::Until;
 

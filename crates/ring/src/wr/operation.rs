@@ -4,7 +4,8 @@
 //! opcode and op_mod that go into the control segment, the class that says which services carry it,
 //! and the capability that the device needs. [`OPERATIONS`] lists the entries.
 
-pub use super::info::{Capability, OperationInfo, Unsupported};
+pub use super::capability::Capability;
+pub use super::info::{OperationInfo, Unsupported};
 pub use super::request::OPERATIONS;
 pub use crate::service::{Class, class};
 

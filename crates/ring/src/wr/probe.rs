@@ -2,10 +2,11 @@
 //! payload.
 #![allow(unreachable_pub, reason = "as the operations that there are, which are public")]
 
+use super::capability::Capability;
 use super::datagram::To;
 use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
-use super::info::{Capability, OperationInfo};
+use super::info::OperationInfo;
 use super::payload::Payload;
 use super::segment::Segment;
 use crate::address::Destination;

@@ -1,21 +1,21 @@
 //! The operations, one entry each: required arguments, options, and the segments of its WQE.
 //!
-//! A new operation is an entry here and its name in the list of `wr`. Besides,
+//! A new operation is an entry here. Besides,
 //! - a new opcode needs a variant of [`Operation`] (`completion.rs`), which its CQEs report;
 //! - a new kind of segment needs a type that implements [`Segment`] (`segment.rs`);
 //! - if other services carry it than carry a class that exists: a class in `service/classes.rs`,
 //!   and its name in `carries` of each service in `service/`;
-//! - a new capability needs a variant of [`Capability`] (`info.rs`: the enum, `ALL`, `words`), and
-//!   an arm of `Caps::has` in `crates/command/src/caps.rs`.
+//! - a new capability needs an entry in `capability.rs`.
 
 use verbless_prm::hot::AtomicSegment;
 
+use super::capability::Capability;
 use super::copy::Scratch;
 use super::datagram::To;
 use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
 use super::frame::Frame;
-use super::info::{Capability, OperationInfo};
+use super::info::OperationInfo;
 use super::payload::{Gather, Payload};
 use super::segment::{Ends, Found, Segment, Word};
 use super::umr::{FreeKey, Umr};

@@ -17,9 +17,9 @@ use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
 use zerocopy::transmute;
 
+use super::capability::Capability;
 use super::declare::options;
 use super::encode::{Encode, Fence, Limits, Options, PostError};
-use super::info::Capability;
 use super::payload::data_segment;
 use super::segment::Segment;
 use crate::access::KeyAccess;

@@ -1,0 +1,47 @@
+//! The capabilities that operations need, one entry each. Where the device says that it has one is
+//! in `Caps::has` (`crates/command/src/caps.rs`), which needs an arm for each.
+
+/// Declares the capabilities: what each is, and what messages say of it.
+macro_rules! capabilities {
+    ($($(#[$attr:meta])* $name:ident = $words:literal,)*) => {
+        /// Capability that an operation needs, besides queues of the service.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Capability {
+            $($(#[$attr])* $name,)*
+        }
+
+        impl Capability {
+            /// All of them.
+            pub const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
+
+            /// What it is, and where the device says so.
+            pub const fn words(self) -> &'static str {
+                match self {
+                    $(Self::$name => $words,)*
+                }
+            }
+        }
+    };
+}
+
+capabilities! {
+    /// Atomics of 8 bytes on queue pairs.
+    Atomics = "compare-and-swap and fetch-and-add of 8 bytes on queue pairs (capability `atomic` \
+               and its page)",
+    /// UMR that changes the KLMs of a key.
+    Umr = "UMR that changes indirect keys (capability `umr_indirect_mkey_disabled`, 0)",
+    /// UMR that gives or takes the atomic right of a key.
+    UmrAtomic = "UMR that changes the atomic right of a key (capability `atomic`, and \
+                 `umr_modify_atomic_disabled` 0)",
+    /// Queue pairs that copy memory.
+    Dma = "queue pairs that copy memory (capability `dma_mmo_qp` or `dma_mmo_sq`, and a queue \
+           pair that was made for it)",
+    /// Waits for data in memory.
+    WaitOnData = "waits for data in memory (capability `wait_on_data`)",
+    /// Checksums of frames that are sent.
+    FrameChecksums = "checksums of frames that are sent (capability `csum_cap` of the Ethernet \
+                      page)",
+    /// VLAN tags that a WQE carries and the device inserts.
+    VlanInsertion = "VLAN tags inserted by the device (capability `wqe_vlan_insert` of the \
+                     Ethernet page)",
+}

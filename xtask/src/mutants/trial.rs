@@ -56,6 +56,9 @@ impl Fate {
 /// The copy of the workspace, and how long tests take there.
 pub(super) struct Tree {
     directory: PathBuf,
+    /// What the suite loads into the DPA, where it can be compiled: without it, its cases of
+    /// FlexIO are skipped.
+    dpa_program: Option<PathBuf>,
     limits: BTreeMap<String, Duration>,
 }
 
@@ -69,7 +72,14 @@ impl Tree {
         if packages.iter().any(|package| OF_THE_SUITE.contains(package)) {
             packages.insert(SUITE);
         }
-        let mut tree = Self { directory, limits: BTreeMap::new() };
+        let dpa_program = match crate::dpa::cannot_compile() {
+            None => Some(crate::dpa::shown()?),
+            Some(why) => {
+                println!("cases of programs for the DPA kill no mutant: {why}");
+                None
+            }
+        };
+        let mut tree = Self { directory, dpa_program, limits: BTreeMap::new() };
         for package in packages {
             println!("testing {package} without a mutant");
             let passed = tree.builds(package)? && {
@@ -142,13 +152,20 @@ impl Tree {
     /// compiler as can be; lints are no test.
     fn cargo(&self, package: &str, more: &[&str]) -> Result<Child> {
         let log = File::create(self.log())?;
+        // With a program for the DPA, the suite skips less than is expected of a test run.
+        let skips: &[&str] = match self.dpa_program {
+            Some(_) if package == SUITE => &["--", "--skip", "only expected skips"],
+            _ => &[],
+        };
         Ok(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .args(["test", "--quiet", "--tests", "--package", package])
             .args(more)
+            .args(skips)
             .current_dir(self.directory.join("tree"))
             .env("CARGO_TARGET_DIR", self.directory.join("target"))
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("RUSTFLAGS", "--cap-lints=allow")
+            .envs(self.dpa_program.iter().map(|program| ("VERBLESS_DPA_PROGRAM", program)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -330,8 +330,9 @@ impl Channel {
     /// in the old one. What threads still write there is lost; its memory stays until the stream is
     /// detached, and so does memory that the user gave: the new ring is in the heap.
     ///
-    /// After an error that leaves open whether the program has found the new ring, the old one is
-    /// in use, and the stream is held up until this is called again, which goes on with both.
+    /// After an error that leaves open whether the program has found the new ring, or what is in
+    /// the old one, the old one is in use, and the stream is held up until this is called again,
+    /// which goes on with both.
     pub(crate) fn renew(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         let mut fresh = match self.fresh.take() {
             Some(fresh) => fresh,
@@ -347,11 +348,21 @@ impl Channel {
             self.fresh = fresh.is_seen().then_some(fresh);
             return Err(error);
         }
+        let read = self.receive(deliver).and_then(|_| self.read_all(true, deliver));
+        let progress = match read.and_then(|_| self.progress()) {
+            // No run of the process will read it better.
+            Err(Error::Fatal(why)) => Err(Error::Fatal(why)),
+            Err(error) => {
+                // Detaching this one detaches what has its number.
+                fresh.attached = false;
+                self.fresh = Some(fresh);
+                return Err(error);
+            }
+            progress => progress,
+        };
         (fresh.lossless, fresh.taken_away) = (self.lossless, self.taken_away);
         self.attached = false;
         let mut old = std::mem::replace(self, *fresh);
-        let read = old.receive(deliver).and_then(|_| old.read_all(true, deliver));
-        let progress = old.progress();
         let Progress { claimed, lost, .. } = *progress.as_ref().unwrap_or(&Progress::default());
         // What the block says is the program's word: no more than the ring has.
         let claimed = claimed.min(old.next.saturating_add(old.entries())).max(old.next);
@@ -361,7 +372,7 @@ impl Channel {
         self.missed.lose(claimed.saturating_sub(old.next));
         self.held.append(&mut old.held);
         self.held.push(old);
-        read.and(progress).map(drop)
+        progress.map(drop)
     }
 
     /// Reads the heap, also after a fatal error.

@@ -1,4 +1,5 @@
 use verbless_command::DpaThreadState;
+use verbless_prm::CqeSyndrome;
 
 use crate::event_handler::{EventHandler, EventHandlerConfig};
 use crate::function::Handler;
@@ -147,6 +148,29 @@ fn what_is_written_to_a_new_ring_whose_attach_times_out_is_delivered() {
         drop(channel);
         assert_eq!(process.heap_info(), before, "the heap behind {way:?}");
     }
+}
+
+#[test]
+fn what_is_whole_in_an_old_ring_is_delivered_after_a_read_of_it_failed() {
+    let (model, process) = managed(2, 0);
+    let mut channel = channel(&process, Way::Heap, None);
+    channel.attach(3).unwrap();
+    let old = channel.control.address();
+    claim(&process, old, true);
+    let mut none = |index, _: &[u8]| panic!("entry {index}");
+    let renewed = channel.renew(&mut none);
+    assert!(matches!(renewed, Err(Error::Timeout(_))), "{renewed:?}");
+    // The new ring is there now, and the next copy is the first look at the old one.
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    let renewed = channel.renew(&mut none);
+    assert!(matches!(renewed, Err(Error::Failed(_))), "{renewed:?}");
+    assert_eq!(channel.control.address(), old, "the old one is in use");
+    let mut delivered = Vec::new();
+    channel.renew(&mut |index, _| delivered.push(index)).unwrap();
+    assert_eq!(delivered, [0]);
+    assert_ne!(channel.control.address(), old);
+    assert_eq!(channel.missed(), Missed::default());
+    channel.detach().unwrap();
 }
 
 #[test]

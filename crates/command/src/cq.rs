@@ -9,7 +9,7 @@ use verbless_prm::{
 };
 
 use crate::device::Device;
-use crate::error::{invalid, limit};
+use crate::error::{all_of, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::send;
@@ -109,6 +109,12 @@ impl Device {
             return Err(invalid("CREATE_CQ", hint));
         }
         self.check_cq_options(options)?;
+        let parts = [
+            ("UAR", attr.uar.context()),
+            ("memory of the ring", attr.ring.umem().context()),
+            ("memory of the doorbell record", attr.record.umem().context()),
+        ];
+        all_of(self, "CREATE_CQ", parts)?;
         let mut input = CreateCqIn::new();
         input.set_cq_umem_valid(true);
         emit_ring(&attr, &mut input);

@@ -13,6 +13,7 @@ pub use verbless_prm::DpaThreadState;
 use verbless_prm::{DpaAffinity, DpaFault, GeneralObjectType, Structure};
 
 use crate::device::Device;
+use crate::error::refused;
 use crate::general::GeneralObject;
 use crate::memory::UserMemory;
 use crate::reach::{DpaOutbox, DpaWindow};
@@ -88,6 +89,19 @@ impl DpaEntry {
         Self { address, ..Self::default() }
     }
 
+    /// Fails unless what it begins with is of the process: numbers of outboxes and windows count
+    /// from 0 in each.
+    fn check(&self, process: &Arc<DpaProcess>, attempted: &'static str) -> Result<(), Error> {
+        let outbox = self.outbox.as_ref().map(|outbox| ("outbox", outbox.process()));
+        let windows = self.windows.iter().flatten().map(|window| ("window", window.process()));
+        match outbox.into_iter().chain(windows).find(|(_, of)| !Arc::ptr_eq(of, process)) {
+            Some((what, _)) => {
+                Err(refused(attempted, format!("the {what} is of another process of the DPA")))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn outbox_id(&self) -> u16 {
         self.outbox.as_ref().map_or(NONE, |outbox| outbox.id())
     }
@@ -156,6 +170,11 @@ impl DpaStatus {
     /// Whether it runs.
     pub fn runs(self) -> bool {
         self.0 == 0
+    }
+
+    /// Whether an error has ended it: it neither runs nor has finished by itself.
+    pub fn is_error(self) -> bool {
+        !self.runs() && self.0 != DpaFault::FINISHED.0
     }
 }
 
@@ -277,6 +296,7 @@ impl Device {
         argument: u64,
         kind: DpaThreadKind,
     ) -> Result<DpaThread, Error> {
+        entry.check(process, "CREATE_GENERAL_OBJECT")?;
         let [window, second] = entry.window_ids();
         let (affinity, affinity_id) = entry.affinity.raw();
         let mut context = prm::DpaThread::default();
@@ -308,6 +328,7 @@ impl Device {
         entry: &DpaEntry,
         arguments: [u64; 8],
     ) -> Result<DpaCall, Error> {
+        entry.check(process, "CREATE_GENERAL_OBJECT")?;
         let [window, second] = entry.window_ids();
         let (affinity, affinity_id) = entry.affinity.raw();
         let mut context = prm::DpaCall::default();
@@ -388,7 +409,8 @@ impl DpaProcess {
     /// [`heap_address`](Self::heap_address).
     pub fn heap(self: &Arc<Self>) -> UserMemory {
         let length = u64::from(self.heap_bytes);
-        UserMemory::on_device(self.heap_umem, self.heap_address, length, self.clone())
+        let context = self.object.context().clone();
+        UserMemory::on_device(context, self.heap_umem, self.heap_address, length, self.clone())
     }
 
     /// The function at this address runs in the process when an error ends it, before

@@ -12,6 +12,7 @@ use verbless_prm::GeneralObjectType;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::dpa::{make, query};
+use crate::error::all_of;
 use crate::general::GeneralObject;
 use crate::memory::QueueMemory;
 
@@ -96,6 +97,9 @@ impl Device {
     /// The memory is too short for the entries; the emulated device has no such vector; it is
     /// always armed and raises none.
     pub fn create_dpa_eq(&self, _: &ModelToken, attr: DpaEqAttr) -> Result<DpaEq, Error> {
+        let parts =
+            [("memory of the ring", attr.ring.umem().context()), ("UAR", attr.uar.context())];
+        all_of(self, "CREATE_GENERAL_OBJECT", parts)?;
         let mut context = prm::DpaEq::default();
         context
             .set_umem_id(attr.ring.umem().id())
@@ -137,6 +141,8 @@ impl Device {
         queue: u16,
         cq: &Arc<CqObject>,
     ) -> Result<EmulatedDoorbell, Error> {
+        let parts = [("emulated device", device.context()), ("CQ", cq.object().context())];
+        all_of(self, "CREATE_GENERAL_OBJECT", parts)?;
         let mut context = prm::DpaEmulatedDoorbell::default();
         context.set_device_id(device.id()).set_queue(queue).set_cqn(cq.cqn().0);
         let object = make(self, GeneralObjectType::DPA_EMULATED_DOORBELL, &context)?;

@@ -1,7 +1,7 @@
 //! Errors of this layer: the ones below with what this layer knows, and requests that no device
 //! could be asked.
 
-use verbless_devx::{Error, ErrorKind};
+use verbless_devx::{Context, Error, ErrorKind};
 
 /// A request that cannot be expressed or that no device would take.
 pub(crate) fn invalid(attempted: &'static str, what: &'static str) -> Error {
@@ -25,6 +25,22 @@ pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) 
 /// An answer that contradicts the PRM.
 pub(crate) fn wrong_answer(attempted: &'static str, what: &'static str) -> Error {
     Error::new(ErrorKind::Answer, attempted, what)
+}
+
+/// Fails when a part of what is asked of `device` is of another device context: its number may be
+/// that of something else there.
+pub(crate) fn all_of<'a>(
+    device: &Context,
+    attempted: &'static str,
+    parts: impl IntoIterator<Item = (&'static str, &'a Context)>,
+) -> Result<(), Error> {
+    for (what, context) in parts {
+        if !context.is(device) {
+            let hint = format!("the {what} is of another device context: make it on this one");
+            return Err(refused(attempted, hint));
+        }
+    }
+    Ok(())
 }
 
 /// Fails when `value` needs more than `bits` bits.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use verbless_devx::Umem;
+use verbless_devx::{Context, Umem};
 
 /// A registration and the owner of its memory, which is let go only after the device has.
 ///
@@ -14,6 +14,7 @@ use verbless_devx::Umem;
 pub struct UserMemory {
     /// `None` while dropping, and of memory that the device has and registered itself.
     umem: Option<Umem>,
+    context: Context,
     id: u32,
     address: u64,
     length: u64,
@@ -23,18 +24,24 @@ pub struct UserMemory {
 impl UserMemory {
     /// Joins a registration of `length` bytes at `address` with the owner of that memory.
     pub fn new<T: Any + Send + Sync>(umem: Umem, address: u64, length: u64, owner: T) -> Self {
-        let id = umem.id();
-        Self { umem: Some(umem), id, address, length, owner: Some(Box::new(owner)) }
+        let (id, context) = (umem.id(), umem.context().clone());
+        Self { umem: Some(umem), context, id, address, length, owner: Some(Box::new(owner)) }
     }
 
     /// Memory of the device's own, which goes with its owner, an object there.
     pub(crate) fn on_device<T: Any + Send + Sync>(
+        context: Context,
         id: u32,
         address: u64,
         length: u64,
         owner: T,
     ) -> Self {
-        Self { umem: None, id, address, length, owner: Some(Box::new(owner)) }
+        Self { umem: None, context, id, address, length, owner: Some(Box::new(owner)) }
+    }
+
+    /// The device context that it is registered with.
+    pub fn context(&self) -> &Context {
+        &self.context
     }
 
     /// The number by which commands name it.

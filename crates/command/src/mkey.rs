@@ -9,7 +9,7 @@ use verbless_prm as prm;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryMkeyOut};
 
 use crate::device::Device;
-use crate::error::invalid;
+use crate::error::{all_of, invalid};
 use crate::memory::UserMemory;
 use crate::owned::Owned;
 use crate::send;
@@ -119,6 +119,12 @@ impl Device {
             let what = "the device has no crossing keys (hca_cap.crossing_vhca_mkey)";
             return Err(invalid("CREATE_MKEY", what));
         }
+        let umem = match &attr.memory {
+            KeyMemory::Umem { umem, .. } => Some(("memory", umem.context())),
+            _ => None,
+        };
+        let parts = [("protection domain", attr.pd.context())].into_iter().chain(umem);
+        all_of(self, "CREATE_MKEY", parts)?;
         let variant = next_variant();
         let mut head = CreateMkeyIn::new();
         let mut tail = Vec::new();

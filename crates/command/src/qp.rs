@@ -17,7 +17,7 @@ use verbless_prm::{
 
 use crate::cq::CqObject;
 use crate::device::Device;
-use crate::error::{fits, invalid, limit};
+use crate::error::{all_of, fits, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::path::Path;
@@ -217,6 +217,16 @@ impl Device {
                         capability dma_mmo_qp or dma_mmo_sq";
             return Err(invalid("CREATE_QP", hint));
         }
+        let parts = [
+            ("protection domain", attr.pd.context()),
+            ("UAR", attr.uar.context()),
+            ("CQ of the sends", attr.send_cq.object().context()),
+            ("CQ of the receives", attr.receive_cq.object().context()),
+            ("memory of the rings", attr.rings.umem().context()),
+            ("memory of the doorbell record", attr.record.umem().context()),
+        ];
+        let pool = attr.shared.as_ref().map(|pool| ("pool of receives", pool.object().context()));
+        all_of(self, "CREATE_QP", parts.into_iter().chain(pool))?;
         let mut input = CreateQpIn::new();
         input.set_wq_umem_id(attr.rings.umem().id()).set_wq_umem_offset(attr.rings.offset());
         input.set_wq_umem_valid(true);

@@ -19,7 +19,8 @@ use crate::general::GeneralObject;
 pub struct DpaOutbox {
     object: GeneralObject,
     id: u16,
-    _parents: (Arc<DpaProcess>, Arc<Uar>, Option<Arc<DpaUarExtension>>),
+    process: Arc<DpaProcess>,
+    _parents: (Arc<Uar>, Option<Arc<DpaUarExtension>>),
 }
 
 /// A window of a process to memory that keys of a protection domain lead to.
@@ -27,7 +28,8 @@ pub struct DpaOutbox {
 pub struct DpaWindow {
     object: GeneralObject,
     id: u16,
-    _parents: (Arc<DpaProcess>, Pd),
+    process: Arc<DpaProcess>,
+    _pd: Pd,
 }
 
 /// A UAR page that is extended to a process of another function or context, so that the process can
@@ -80,8 +82,8 @@ impl Device {
         }
         let object = make(self, GeneralObjectType::DPA_OUTBOX, &context)?;
         let id = query::<prm::DpaOutbox>(&object)?.config_id();
-        let parents = (process.clone(), uar.clone(), extension.cloned());
-        Ok(Arc::new(DpaOutbox { object, id, _parents: parents }))
+        let parents = (uar.clone(), extension.cloned());
+        Ok(Arc::new(DpaOutbox { object, id, process: process.clone(), _parents: parents }))
     }
 
     /// Makes a window. The process says which key it leads to; the key must be of this domain.
@@ -97,7 +99,7 @@ impl Device {
         context.set_process_id(process.id()).set_pd(pd.pdn());
         let object = make(self, GeneralObjectType::DPA_WINDOW, &context)?;
         let id = query::<prm::DpaWindow>(&object)?.config_id();
-        Ok(Arc::new(DpaWindow { object, id, _parents: (process.clone(), pd.clone()) }))
+        Ok(Arc::new(DpaWindow { object, id, process: process.clone(), _pd: pd.clone() }))
     }
 
     /// Extends a UAR page of this device to a process of `owner`'s DPA. Both are functions of one
@@ -130,6 +132,11 @@ impl DpaOutbox {
         self.id
     }
 
+    /// The process that has it.
+    pub fn process(&self) -> &Arc<DpaProcess> {
+        &self.process
+    }
+
     /// Destroys it.
     ///
     /// # Errors
@@ -143,6 +150,11 @@ impl DpaWindow {
     /// What the process knows it by.
     pub fn id(&self) -> u16 {
         self.id
+    }
+
+    /// The process that has it.
+    pub fn process(&self) -> &Arc<DpaProcess> {
+        &self.process
     }
 
     /// Destroys it.

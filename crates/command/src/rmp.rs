@@ -7,7 +7,7 @@ use verbless_prm::{
 };
 
 use crate::device::Device;
-use crate::error::{invalid, limit};
+use crate::error::{all_of, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::send;
@@ -57,6 +57,12 @@ impl Device {
         if !(5..=9).contains(&attr.log_stride) {
             return Err(invalid("CREATE_RMP", "the receive stride must be 32 to 512 bytes"));
         }
+        let parts = [
+            ("protection domain", attr.pd.context()),
+            ("memory of the ring", attr.ring.umem().context()),
+            ("memory of the doorbell record", attr.record.umem().context()),
+        ];
+        all_of(self, "CREATE_RMP", parts)?;
         let mut input = CreateRmpIn::new();
         let context = input.ctx_mut();
         context.set_state(RmpState::RDY);

@@ -12,7 +12,7 @@ use crate::caps::offered;
 use crate::counter::QCounter;
 use crate::cq::CqObject;
 use crate::device::Device;
-use crate::error::{fits, invalid, limit};
+use crate::error::{all_of, fits, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::rmp::RmpObject;
@@ -76,6 +76,7 @@ impl Device {
         }
         fits("CREATE_RQ", "the user index", attr.user_index, 24)?;
         offered("CREATE_RQ", attr.timestamps, caps.general.rq_ts_format())?;
+        all_of(self, "CREATE_RQ", [("CQ", attr.cq.object().context())])?;
         let mut input = CreateRqIn::new();
         let context = input.ctx_mut();
         context
@@ -98,6 +99,12 @@ impl Device {
                 if !(4..=9).contains(log_stride) {
                     return Err(invalid("CREATE_RQ", "the receive stride must be 16 to 512 bytes"));
                 }
+                let parts = [
+                    ("protection domain", pd.context()),
+                    ("memory of the ring", ring.umem().context()),
+                    ("memory of the doorbell record", record.umem().context()),
+                ];
+                all_of(self, "CREATE_RQ", parts)?;
                 context.set_mem_rq_type(MemRqType::INLINE);
                 context
                     .wq_mut()
@@ -113,6 +120,7 @@ impl Device {
                     .set_dbr_umem_valid(true);
             }
             RqWqes::Pool(pool) => {
+                all_of(self, "CREATE_RQ", [("pool of receives", pool.object().context())])?;
                 context.set_mem_rq_type(MemRqType::RMP).set_rmpn(pool.rmpn().0);
             }
         }

@@ -11,7 +11,7 @@ use verbless_prm::{
 use crate::caps::offered;
 use crate::cq::CqObject;
 use crate::device::Device;
-use crate::error::{fits, invalid, limit};
+use crate::error::{all_of, fits, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::send;
@@ -85,6 +85,15 @@ impl Device {
                         enhanced_multi_pkt_send_wqe)";
             return Err(invalid("CREATE_SQ", what));
         }
+        let parts = [
+            ("protection domain", attr.pd.context()),
+            ("UAR", attr.uar.context()),
+            ("CQ", attr.cq.object().context()),
+            ("memory of the ring", attr.ring.umem().context()),
+            ("memory of the doorbell record", attr.record.umem().context()),
+        ];
+        let tis = attr.tis.as_ref().map(|tis| ("TIS", tis.context()));
+        all_of(self, "CREATE_SQ", parts.into_iter().chain(tis))?;
         let mut input = CreateSqIn::new();
         let context = input.ctx_mut();
         context

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use verbless_devx::{Error, Pd};
+use verbless_devx::{Context, Error, Pd};
 use verbless_prm::{
     AllocTransportDomainIn, AllocTransportDomainOut, CreateTirIn, CreateTirOut, CreateTisIn,
     CreateTisOut, ModifyTisIn, QueryTirIn, QueryTirOut, QueryTisIn, QueryTisOut, RxHashFn,
@@ -142,6 +142,11 @@ impl fmt::Debug for TransportDomain {
 }
 
 impl TisObject {
+    /// The device context that it is of.
+    pub fn context(&self) -> &Context {
+        self.owned.object().context()
+    }
+
     /// Its number.
     pub fn tisn(&self) -> Tisn {
         self.tisn

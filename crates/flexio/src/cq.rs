@@ -27,7 +27,7 @@ use verbless_queue::uar::FIRST_ARM;
 
 use crate::error::Error;
 use crate::event_handler::EventHandler;
-use crate::memory::{MemoryKind, QueueMemory};
+use crate::memory::{MemoryKind, QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
 use crate::wq::cross;
@@ -209,6 +209,8 @@ impl DpaCq {
             let why = "the doorbell record of a CQ with an element on the DPA must be in the heap";
             return Err(Error::Failed(why.into()));
         }
+        ring.check("ring of the CQ", process, (CQE as u64) << config.log_depth)?;
+        record.check("doorbell record of the CQ", process, RECORD)?;
         let page = config.uar.clone().unwrap_or_else(|| process.uar()).page().clone();
         let CqModeration { max_count, period, mode } = config.moderation;
         let options = CqOptions {

@@ -30,7 +30,7 @@ use verbless_flexio_dev::metadata::{BYTES, ThreadMetadata};
 
 use crate::error::Error;
 use crate::function::Handler;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, storage_of};
 use crate::outbox::Outbox;
 use crate::process::Process;
 use crate::window::Window;
@@ -141,8 +141,8 @@ impl EventHandler {
         address: u64,
         config: &EventHandlerConfig,
     ) -> Result<Self, Error> {
+        let storage = storage_of(config.storage.as_ref(), process)?;
         let id = process.next_thread();
-        let storage = config.storage.as_ref().map_or(0, Buffer::address);
         let metadata = ThreadMetadata::new(id, storage, &config.name);
         let metadata = {
             let buffer = process.alloc(BYTES as u64)?;

@@ -107,9 +107,12 @@ pub enum MemoryKind {
 /// Where a queue or its doorbell record is (`flexio_qmem`).
 #[derive(Debug, Clone)]
 pub struct QueueMemory {
-    kind: MemoryKind,
     place: verbless_command::QueueMemory,
     address: u64,
+    /// Bytes from there to the end of the buffer or registration.
+    room: u64,
+    /// Whose heap it is in; `None`: it is the host's.
+    process: Option<Process>,
 }
 
 impl QueueMemory {
@@ -130,19 +133,38 @@ impl QueueMemory {
         let heap = process.heap_memory().clone();
         let lease = buffer.shared.clone();
         let place = verbless_command::QueueMemory::leased(heap, in_heap, lease);
-        Self { kind: MemoryKind::Dpa, place, address }
+        let room = buffer.len().saturating_sub(offset);
+        Self { place, address, room, process: Some(process.clone()) }
     }
 
     /// In registered memory of the host, from byte `offset` on.
     pub fn host(memory: Arc<UserMemory>, offset: u64) -> Self {
-        let address = memory.address() + offset;
+        let address = memory.address().saturating_add(offset);
+        let room = memory.length().saturating_sub(offset);
         let place = verbless_command::QueueMemory::new(memory, offset);
-        Self { kind: MemoryKind::Host, place, address }
+        Self { place, address, room, process: None }
     }
 
     /// Which kind it is.
     pub const fn kind(&self) -> MemoryKind {
-        self.kind
+        match self.process {
+            Some(_) => MemoryKind::Dpa,
+            None => MemoryKind::Host,
+        }
+    }
+
+    /// Fails unless `bytes` of a queue of `process` find room there.
+    pub(crate) fn check(&self, what: &str, process: &Process, bytes: u64) -> Result<(), Error> {
+        if self.process.as_ref().is_some_and(|of| !of.is(process)) {
+            return Err(Error::Failed(format!("the {what} is in the heap of another process")));
+        }
+        if self.room < bytes {
+            return Err(Error::Failed(format!(
+                "the {what} takes {bytes} bytes, and its memory has {}",
+                self.room
+            )));
+        }
+        Ok(())
     }
 
     /// Its first address: as the process sees it, or the host.
@@ -169,6 +191,19 @@ impl QueueMemory {
     /// As commands name it.
     pub fn for_command(&self) -> verbless_command::QueueMemory {
         self.place.clone()
+    }
+}
+
+/// Bytes of a doorbell record.
+pub(crate) const RECORD: u64 = 8;
+
+/// The address of a thread's storage, 0 if it has none; it is in the heap of the thread's process.
+pub(crate) fn storage_of(storage: Option<&Buffer>, process: &Process) -> Result<u64, Error> {
+    match storage {
+        Some(buffer) if !buffer.process().is(process) => {
+            Err(Error::Failed("the storage of a thread is in the heap of another process".into()))
+        }
+        storage => Ok(storage.map_or(0, Buffer::address)),
     }
 }
 
@@ -437,5 +472,67 @@ impl Unfreed {
     /// The buffer, as it was.
     pub fn into_buffer(self) -> Buffer {
         *self.buffer.downcast().expect("only buffers are put there")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_command::DpaEntry;
+
+    use super::*;
+    use crate::cq::{CqElement, DpaCq, DpaCqConfig, UNWRITTEN};
+    use crate::outbox::{Outbox, OutboxConfig};
+    use crate::process::ProcessConfig;
+    use crate::program::{CODE, process};
+
+    const RETURNS: [u32; 1] = [0x0000_8067];
+
+    fn refused<T>(made: Result<T, Error>, why: &str) {
+        let Err(error) = made else { panic!("not refused: {why}") };
+        assert!(error.to_string().contains(why), "{error}");
+    }
+
+    fn cq(ring: Option<QueueMemory>, record: Option<QueueMemory>) -> DpaCqConfig {
+        DpaCqConfig { ring, record, ..DpaCqConfig::new(2, CqElement::NonDpa { vector: 0 }) }
+    }
+
+    #[test]
+    fn queues_take_no_memory_of_another_process_and_none_that_is_too_short() {
+        let (_model, own) = process(&RETURNS, &[], &[], &ProcessConfig::default());
+        let other = Process::create(own.device(), own.app(), &ProcessConfig::default()).unwrap();
+        let [mine, theirs] = [&own, &other].map(|it| {
+            let buffer = it.alloc(256).unwrap();
+            buffer.fill(UNWRITTEN).unwrap();
+            buffer
+        });
+        let foreign = || Some(QueueMemory::dpa(&theirs));
+        refused(DpaCq::create(&own, &cq(foreign(), None)), "ring of the CQ is in the heap of an");
+        refused(DpaCq::create(&own, &cq(None, foreign())), "record of the CQ is in the heap of an");
+        let short = QueueMemory::at(&mine, 64);
+        refused(
+            DpaCq::create(&own, &cq(Some(short), None)),
+            "takes 256 bytes, and its memory has 1",
+        );
+        let short = QueueMemory::at(&mine, 252);
+        refused(DpaCq::create(&own, &cq(None, Some(short))), "takes 8 bytes, and its memory has 4");
+        DpaCq::create(&own, &cq(Some(QueueMemory::dpa(&mine)), None)).unwrap();
+    }
+
+    #[test]
+    fn threads_begin_with_nothing_of_another_process() {
+        let (_model, own) = process(&RETURNS, &[], &[], &ProcessConfig::default());
+        let other = Process::create(own.device(), own.app(), &ProcessConfig::default()).unwrap();
+        let outbox = |of| Outbox::create(of, &OutboxConfig::default()).unwrap();
+        let [mine, theirs] = [outbox(&own), outbox(&other)];
+        let entry = |outbox: &Outbox| DpaEntry {
+            outbox: Some(outbox.object().clone()),
+            ..DpaEntry::at(CODE)
+        };
+        let call = own.begin(&entry(&mine), [0; 8]).unwrap();
+        own.finish(call).unwrap();
+        refused(own.begin(&entry(&theirs), [0; 8]), "the outbox is of another process");
+        let storage = other.alloc(64).unwrap();
+        refused(storage_of(Some(&storage), &own), "in the heap of another process");
+        assert_eq!(storage_of(Some(&storage), &other).unwrap(), storage.address());
     }
 }

@@ -385,6 +385,11 @@ impl Process {
         self.shared.threads.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Whether both are the same process.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Copies by the process's own queue pair, within the configured time.
     pub(crate) fn copying<T>(
         &self,

@@ -35,7 +35,7 @@ use verbless_queue::{ConnectOptions, Domain, PeerAddress};
 
 use crate::cq::CqHandle;
 use crate::error::Error;
-use crate::memory::QueueMemory;
+use crate::memory::{QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
 use crate::wq::cross;
@@ -340,6 +340,8 @@ impl DpaQp {
             Some(record) => record.clone(),
             None => QueueMemory::holding(process, &[0; 8])?,
         };
+        ring.check("ring of the queue pair", process, bytes)?;
+        record.check("doorbell record of the queue pair", process, RECORD)?;
         let attr = CommandAttr {
             service,
             pd: config.pd.as_ref().unwrap_or_else(|| process.pd()).clone(),
@@ -406,7 +408,8 @@ impl DpaQp {
     }
 
     /// Takes it to another state (`flexio_qp_modify`): from any to RST and ERR, from RST to INIT,
-    /// from INIT to INIT and RTR, from RTR to RTS, from RTS to RTS.
+    /// from INIT to INIT and RTR, from RTR to RTS, from RTS to RTS. One of datagrams stays as it is
+    /// in INIT: it takes its Q_Key on the way there.
     ///
     /// # Errors
     /// The process has ended; no such transition; a value that the transition does not take. The

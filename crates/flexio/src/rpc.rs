@@ -29,7 +29,7 @@ use verbless_flexio_dev::metadata::{BYTES, ThreadMetadata};
 
 use crate::error::Error;
 use crate::function::{Arguments, Function, Word};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, storage_of};
 use crate::outbox::Outbox;
 use crate::process::Process;
 use crate::window::Window;
@@ -70,7 +70,7 @@ impl Process {
         // A thread without anything of its own needs no metadata.
         let metadata = match attr.storage.is_some() || !attr.name.is_empty() {
             true => {
-                let storage = attr.storage.as_ref().map_or(0, Buffer::address);
+                let storage = storage_of(attr.storage.as_ref(), self)?;
                 let metadata = ThreadMetadata::new(self.next_thread(), storage, &attr.name);
                 let buffer = self.alloc(BYTES as u64)?;
                 buffer.write_at(0, &metadata.to_bytes())?;
@@ -90,6 +90,11 @@ impl Process {
         };
         let call = self.begin(&entry, arguments.to_words())?;
         let timeout = attr.timeout.unwrap_or_else(|| self.timeout());
-        self.finish_within(call, timeout).map(R::from_word)
+        let finished = self.finish_within(call, timeout).map(R::from_word);
+        // If the call could not be ended, it may go on to use them.
+        if !matches!(finished, Ok(_) | Err(Error::Fatal(_) | Error::Timeout(_))) {
+            std::mem::forget((metadata, attr.storage.clone()));
+        }
+        finished
     }
 }

@@ -4,7 +4,7 @@ use verbless_command::{Device, TimestampFormat};
 use verbless_devx::Pd;
 
 use crate::error::Error;
-use crate::memory::{MemoryKind, QueueMemory};
+use crate::memory::{MemoryKind, QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
 
@@ -133,6 +133,8 @@ impl WqConfig {
             Some(record) => record.clone(),
             None => QueueMemory::holding(process, &[0; 8])?,
         };
+        ring.check("ring of the work queue", process, 1 << (log + log_stride))?;
+        record.check("doorbell record of the work queue", process, RECORD)?;
         Ok(Places { ring, record })
     }
 }

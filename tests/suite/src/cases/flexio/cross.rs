@@ -318,7 +318,16 @@ fn a_queue_of_another_context_is_of_nothing_of_the_process_s(lab: &Lab) -> Resul
     failed("a queue pair without a domain of its own", qp(&config), "protection domain")?;
     config.pd = Some(process.pd().clone());
     failed("one with the process's", qp(&config), "protection domain")?;
-    drop(config);
+    config.pd = Some(domain.pd().clone());
+    let here = DpaCqConfig::new(2, CqElement::NonDpa { vector: 0 });
+    let near = DpaCq::create(process, &here)?;
+    let strange = DpaQpConfig { rq_cq: (&near).into(), ..config.clone() };
+    failed("one with the process's CQ", qp(&strange), "CQ of the receives is of another device")?;
+    drop((strange, near, config));
+    let strange = DpaCqConfig { ring: places.at(2), ..here };
+    let why = "memory of the ring is of another device";
+    failed("a CQ of the process's in memory of another", DpaCq::create(process, &strange), why)?;
+    drop(strange);
     let mut config = RmpConfig::new(2);
     failed("a pool in the heap", Rmp::create_cross_dev(process, other, &config), "of the host")?;
     (config.wq.ring, config.wq.record) = (places.at(2), places.at(3));

@@ -99,14 +99,16 @@ impl Process {
     }
 
     /// Whether an error that nothing mends has ended the process: the number of its status, 0 if
-    /// none has (`flexio_err_status`). [`display_error`](Self::display_error) alone makes it 0
-    /// again; [`status`](Self::status) tells of the end for good.
+    /// none has, or it has finished by itself (`flexio_err_status`).
+    /// [`display_error`](Self::display_error) alone makes it 0 again; [`status`](Self::status)
+    /// tells of the end for good.
     ///
     /// # Errors
     /// The device does not answer.
     pub fn error_status(&self) -> Result<u8, Error> {
-        let status = self.status()?.status.0;
-        Ok(if self.end().displayed.load(Ordering::Relaxed) { 0 } else { status })
+        let status = self.status()?.status;
+        let shown = self.end().displayed.load(Ordering::Relaxed);
+        Ok(if status.is_error() && !shown { status.0 } else { 0 })
     }
 
     /// Writes how the process has ended, and its registers, if it has (`flexio_err_display`, which

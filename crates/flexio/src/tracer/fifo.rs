@@ -58,6 +58,9 @@ impl Fifo {
             let why = "it is there, and others than its user may write to it: remove it";
             return Err(failed(why.into()));
         }
+        if file.try_lock().is_err() {
+            return Err(failed("another tracer reads it: give another name".into()));
+        }
         Ok(Self { path: path.into(), file, line: Vec::new(), skips: false })
     }
 

@@ -450,12 +450,12 @@ impl TracerInner {
         }
         let Some(run) = &state.run else { return Ok(0) };
         let over = run.until.is_some_and(|until| Instant::now() >= until);
-        let taken = state.receive()?;
+        let taken = state.receive();
         state.output.deliver(false);
         if over && let Err(error) = state.end(self.process.timeout()) {
             crate::log::warning!("a run of the tracer by its FIFO: {error}");
         }
-        Ok(taken)
+        taken
     }
 
     /// The reading thread.
@@ -464,6 +464,11 @@ impl TracerInner {
         while !self.stop.load(Ordering::Relaxed) {
             let taken = match self.poll() {
                 Ok(taken) => taken,
+                // What has not come is there for the next look.
+                Err(error @ (Error::Timeout(_) | Error::CopyTimeout(_))) => {
+                    crate::log::warning!("reading the tracer: {error}");
+                    0
+                }
                 Err(error) => {
                     crate::log::warning!("reading the tracer ends: {error}");
                     return;

@@ -226,7 +226,8 @@ impl Dpa {
         device_id: Option<u32>,
     ) -> Result<u16, Refused> {
         let mut state = self.state();
-        let process = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
+        let process = state.processes.get_mut(&process).filter(|process| !process.ends());
+        let process = process.ok_or(Refused::NoProcess)?;
         let free = (0..MOST_CONFIGS).find(|id| !process.outboxes.contains_key(id));
         let id = free.ok_or(Refused::Full)?;
         let mut outbox = Outbox::new(uar_page);
@@ -245,7 +246,8 @@ impl Dpa {
     /// Gives a process a window, which leads nowhere yet; what it knows it by.
     pub(crate) fn add_window(&self, process: u32, pd: u32) -> Result<u16, Refused> {
         let mut state = self.state();
-        let process = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
+        let process = state.processes.get_mut(&process).filter(|process| !process.ends());
+        let process = process.ok_or(Refused::NoProcess)?;
         let free = (0..MOST_CONFIGS).find(|id| !process.windows.contains_key(id));
         let id = free.ok_or(Refused::Full)?;
         process.windows.insert(id, Window { pd, mkey: 0 });

@@ -150,6 +150,7 @@ fn the_error_handler_runs_before_its_process_ends(lab: &Lab) -> Result<(), Stop>
         }
     })?;
     ensure!(said.is_empty(), "the error handler ran without an error: {said:?}");
+    ensure_eq!(process.error_status()?, 0, "the error of a process that has finished");
     Ok(process.destroy()?)
 }
 

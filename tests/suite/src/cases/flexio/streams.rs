@@ -48,6 +48,7 @@ cases!(
     a_stream_goes_though_an_event_handler_was_ended_in_a_message_to_it,
     an_output_that_fails_is_told_once,
     records_become_text_by_the_host_s_formats,
+    a_flush_brings_what_the_send_queue_has_no_room_for,
     a_record_of_no_format_is_counted,
     the_old_names_make_the_default_stream,
     reports_of_messages_are_read_back,
@@ -587,6 +588,24 @@ fn records_become_text_by_the_host_s_formats(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(stream.lost()?, Lost::default(), "lost by {transport:?}");
         stream.destroy()?;
     }
+    Ok(())
+}
+
+fn a_flush_brings_what_the_send_queue_has_no_room_for(lab: &Lab) -> Result<(), Stop> {
+    let Rig { process } = Rig::new(lab)?;
+    let (stream, seen) = stream(&process, |config| {
+        (config.transport, config.sync_mode) = (Transport::Rc, SyncMode::Tracer);
+        (config.thread, config.formats) = (false, formats());
+    })?;
+    // Each flush sends what there is; the queue is made for batches.
+    for _ in 0..25 {
+        ensure_eq!(process.call(traces(), (stream.id(), 10))?, 7, "records written");
+        process.call(Function::<(u8,), ()>::named("flushes_trace"), (stream.id(),))?;
+    }
+    stream.flush()?;
+    ensure_eq!(seen.texts().len(), 175, "records that came");
+    ensure_eq!(stream.lost()?, Lost::default(), "lost");
+    stream.destroy()?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use verbless_command::{
     Device, Error, GlobalRoute, InitAttr, Mtu, Path, RemoteAccess, RtrAttr, RtsAttr, RtsChange,
 };
 use verbless_devx::ErrorKind;
-use verbless_prm::QpState;
+use verbless_prm::{CreateQpIn, PathMigrationState, QpState, RqType, ServiceType};
 use verbless_queue::wr::{Inline, Nop, PostError, Send, Write};
 use verbless_queue::{ConnectOptions, CqConfig, Domain, Qp, QpConfig, Status};
 
@@ -490,14 +490,36 @@ fn rings_of_exactly_the_limit_take_as_many_requests(lab: &Lab) -> Result<(), Sto
 fn a_queue_pair_in_a_domain_of_another_context_is_refused(lab: &Lab) -> Result<(), Stop> {
     let end = endpoint(lab)?;
     let foreign = lab.device()?.alloc_pd()?;
-    let attr = verbless_command::QpAttr { pd: foreign.clone(), ..end.qp.object().attr().clone() };
-    match end.device.create_qp(attr) {
-        Ok(_) => Err(Stop::fail("a QP is in a PD of another context")),
-        Err(error) => {
-            ensure_eq!(error.kind(), ErrorKind::Command, format!("the kind of {error}"));
-            Ok(())
-        }
-    }
+    let own = end.qp.object().attr();
+    let attr = verbless_command::QpAttr { pd: foreign.clone(), ..own.clone() };
+    let kind = end.device.create_qp(attr).map_err(|error| error.kind()).err();
+    ensure_eq!(kind, Some(ErrorKind::Input), "what the driver says");
+    // The device knows whose the number is, too.
+    let create = |pdn| {
+        let mut input = CreateQpIn::new();
+        input.set_wq_umem_id(own.rings.umem().id()).set_wq_umem_valid(true);
+        input.set_wq_umem_offset(own.rings.offset());
+        input
+            .qpc_mut()
+            .set_st(ServiceType::RC)
+            .set_pm_state(PathMigrationState::MIGRATED)
+            .set_ts_format(end.device.caps().qp_timestamps)
+            .set_pd(pdn)
+            .set_uar_page(own.uar.page_id())
+            .set_cqn_snd(own.send_cq.cqn().0)
+            .set_cqn_rcv(own.receive_cq.cqn().0)
+            .set_log_sq_size(0)
+            .set_rq_type(RqType::NONE)
+            .set_dbr_umem_id(own.record.umem().id())
+            .set_dbr_umem_valid(true)
+            .set_dbr_addr(own.record.offset());
+        end.device.obj_create(input.as_bytes(), &mut [0; 16])
+    };
+    create(own.pd.pdn())?.destroy()?;
+    let refused = create(foreign.pdn()).err();
+    let error = refused.ok_or_else(|| Stop::fail("a QP is in a PD of another context"))?;
+    ensure_eq!(error.kind(), ErrorKind::Command, format!("the kind of {error}"));
+    Ok(())
 }
 
 fn a_hundred_queue_pairs_have_a_hundred_numbers(lab: &Lab) -> Result<(), Stop> {

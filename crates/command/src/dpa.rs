@@ -91,12 +91,13 @@ impl DpaEntry {
 
     /// Fails unless what it begins with is of the process: numbers of outboxes and windows count
     /// from 0 in each.
-    fn check(&self, process: &Arc<DpaProcess>, attempted: &'static str) -> Result<(), Error> {
+    fn check(&self, process: &Arc<DpaProcess>) -> Result<(), Error> {
         let outbox = self.outbox.as_ref().map(|outbox| ("outbox", outbox.process()));
         let windows = self.windows.iter().flatten().map(|window| ("window", window.process()));
         match outbox.into_iter().chain(windows).find(|(_, of)| !Arc::ptr_eq(of, process)) {
             Some((what, _)) => {
-                Err(refused(attempted, format!("the {what} is of another process of the DPA")))
+                let hint = format!("the {what} is of another process of the DPA");
+                Err(refused("CREATE_GENERAL_OBJECT", hint))
             }
             None => Ok(()),
         }
@@ -296,7 +297,7 @@ impl Device {
         argument: u64,
         kind: DpaThreadKind,
     ) -> Result<DpaThread, Error> {
-        entry.check(process, "CREATE_GENERAL_OBJECT")?;
+        entry.check(process)?;
         let [window, second] = entry.window_ids();
         let (affinity, affinity_id) = entry.affinity.raw();
         let mut context = prm::DpaThread::default();
@@ -328,7 +329,7 @@ impl Device {
         entry: &DpaEntry,
         arguments: [u64; 8],
     ) -> Result<DpaCall, Error> {
-        entry.check(process, "CREATE_GENERAL_OBJECT")?;
+        entry.check(process)?;
         let [window, second] = entry.window_ids();
         let (affinity, affinity_id) = entry.affinity.raw();
         let mut context = prm::DpaCall::default();

@@ -334,7 +334,7 @@ fn element(
 ) -> Result<(Element, Option<Kept>), Error> {
     Ok(match element {
         CqElement::Thread(handler) => {
-            if handler.process().object().id() != process.object().id() {
+            if !handler.process().is(process) {
                 let why = "the event handler of the CQ is of another process";
                 return Err(Error::Failed(why.into()));
             }

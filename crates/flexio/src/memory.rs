@@ -104,7 +104,8 @@ pub enum MemoryKind {
     Host = 1,
 }
 
-/// Where a queue or its doorbell record is (`flexio_qmem`).
+/// Where a queue or its doorbell record is (`flexio_qmem`). Queues refuse memory that is too short
+/// for them, in the heap of another process, or registered with another device context than theirs.
 #[derive(Debug, Clone)]
 pub struct QueueMemory {
     place: verbless_command::QueueMemory,

@@ -30,6 +30,7 @@ pub use expect::{environments, unexpected_skips};
 pub use lab::{Choice, Lab};
 pub use need::Need;
 pub use pool::{default_jobs, run_cases};
+pub use raw::create_qp_in;
 pub use report::{Outcome, Row, Run};
 pub use run::run_case;
 

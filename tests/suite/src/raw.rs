@@ -6,11 +6,12 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut};
-use verbless_command::{Device, Error, KeyAccess, UserMemory};
+use verbless_command::{Device, Error, KeyAccess, QpAttr, UserMemory};
 use verbless_devx::abi::core::access;
 use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS};
 use verbless_devx::abi::{Attribute, Header, Method};
 use verbless_devx::{Context, Errno, OpenDevice, PageSizes, Uar, Umem};
+use verbless_prm::{CreateQpIn, PathMigrationState, RqType, ServiceType};
 use verbless_queue::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_queue::{Domain, Region};
 use zerocopy::IntoBytes;
@@ -44,6 +45,28 @@ pub(crate) fn region_owned_by(
     // SAFETY: the owner has a clone of the memory, as its callers see to, and it is reached through
     // atomics only.
     Ok(unsafe { domain.region_from_raw(base, memory.len(), access, owner) }?)
+}
+
+/// CREATE_QP of one WQEBB in the place of a queue pair of `own`, in the protection domain of this
+/// number, which the driver does not look at.
+pub fn create_qp_in(device: &Device, own: &QpAttr, pdn: u32) -> CreateQpIn {
+    let mut input = CreateQpIn::new();
+    input.set_wq_umem_id(own.rings.umem().id()).set_wq_umem_valid(true);
+    input.set_wq_umem_offset(own.rings.offset());
+    input
+        .qpc_mut()
+        .set_st(ServiceType::RC)
+        .set_pm_state(PathMigrationState::MIGRATED)
+        .set_ts_format(device.caps().qp_timestamps)
+        .set_pd(pdn)
+        .set_uar_page(own.uar.page_id())
+        .set_cqn_snd(own.send_cq.cqn().0)
+        .set_cqn_rcv(own.receive_cq.cqn().0)
+        .set_rq_type(RqType::NONE)
+        .set_dbr_umem_id(own.record.umem().id())
+        .set_dbr_umem_valid(true)
+        .set_dbr_addr(own.record.offset());
+    input
 }
 
 /// Tries to register a range that no device may be given. If it is registered after all, it is

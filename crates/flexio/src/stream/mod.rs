@@ -353,6 +353,11 @@ impl StreamInner {
         while !self.stop.load(Ordering::Relaxed) {
             let taken = match self.reader().receive() {
                 Ok(taken) => taken,
+                // What has not come is there for the next look.
+                Err(error @ (Error::Timeout(_) | Error::CopyTimeout(_))) => {
+                    crate::log::warning!("reading {}: {error}", self.name);
+                    0
+                }
                 Err(error) => {
                     crate::log::warning!("reading {} ends: {error}", self.name);
                     return;

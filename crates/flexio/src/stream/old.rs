@@ -22,7 +22,7 @@ pub fn print_init(
     output: Output,
     is_async: bool,
 ) -> Result<MsgStream, Error> {
-    if uar.process().object().id() != process.object().id() {
+    if !uar.process().is(process) {
         return Err(Error::Failed("the UAR is of another process than what is to print".into()));
     }
     let sync_mode = if is_async { SyncMode::Async } else { SyncMode::Sync };

@@ -224,7 +224,7 @@ impl TracerSetup {
                  report"
             )));
         }
-        if buffer.process().object().id() != self.process.object().id() {
+        if !buffer.process().is(&self.process) {
             return Err(Error::Failed("user memory of another process than the tracer's".into()));
         }
         self.umem = Some((buffer.clone(), at, bytes));

@@ -149,6 +149,18 @@ mod tests {
     }
 
     #[test]
+    fn a_fifo_has_one_reader_at_a_time() {
+        let directory = Directory::new("one");
+        let path = directory.0.join("fifo");
+        let first = Fifo::open(&path).unwrap();
+        let second = Fifo::open(&path).unwrap_err().to_string();
+        assert!(second.contains("another tracer reads it"), "{second}");
+        assert!(path.exists(), "the first one's goes with that");
+        drop(first);
+        Fifo::open(&path).unwrap();
+    }
+
+    #[test]
     fn commands_come_line_by_line_and_what_is_none_is_passed_over() {
         let directory = Directory::new("commands");
         let path = directory.0.join("fifo");

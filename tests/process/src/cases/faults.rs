@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use verbless_conformance::{Stop, ensure, ensure_eq, failed};
+use verbless_conformance::{Stop, create_qp_in, ensure, ensure_eq, failed};
 use verbless_model::{Fault, Model};
 use verbless_prm::{self as prm, CommandStatus};
 use verbless_queue::wr::{Inline, Send, Write};
@@ -106,24 +106,8 @@ fn is_refused(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &impatient())?;
     let foreign = role.device()?.alloc_pd()?;
-    let own = end.qp.object().attr();
     // The driver itself would refuse it.
-    let mut create = prm::CreateQpIn::new();
-    create.set_wq_umem_id(own.rings.umem().id()).set_wq_umem_valid(true);
-    create.set_wq_umem_offset(own.rings.offset());
-    create
-        .qpc_mut()
-        .set_st(prm::ServiceType::RC)
-        .set_pm_state(prm::PathMigrationState::MIGRATED)
-        .set_ts_format(end.device.caps().qp_timestamps)
-        .set_pd(foreign.pdn())
-        .set_uar_page(own.uar.page_id())
-        .set_cqn_snd(own.send_cq.cqn().0)
-        .set_cqn_rcv(own.receive_cq.cqn().0)
-        .set_rq_type(prm::RqType::NONE)
-        .set_dbr_umem_id(own.record.umem().id())
-        .set_dbr_umem_valid(true)
-        .set_dbr_addr(own.record.offset());
+    let create = create_qp_in(&end.device, end.qp.object().attr(), foreign.pdn());
     for round in 0..100 {
         match end.device.obj_create(create.as_bytes(), &mut [0; 16]) {
             Ok(_) => return Err(Stop::fail("a QP is in a PD of another context")),

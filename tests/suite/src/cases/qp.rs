@@ -4,11 +4,12 @@ use verbless_command::{
     Device, Error, GlobalRoute, InitAttr, Mtu, Path, RemoteAccess, RtrAttr, RtsAttr, RtsChange,
 };
 use verbless_devx::ErrorKind;
-use verbless_prm::{CreateQpIn, PathMigrationState, QpState, RqType, ServiceType};
+use verbless_prm::QpState;
 use verbless_queue::wr::{Inline, Nop, PostError, Send, Write};
 use verbless_queue::{ConnectOptions, CqConfig, Domain, Qp, QpConfig, Status};
 
 use crate::case::cases;
+use crate::raw::create_qp_in;
 use crate::{Endpoint, Lab, Need, Pair, SMALL_MTU, Stop, ensure, ensure_eq, failed, quiet, until};
 
 cases!(
@@ -496,23 +497,7 @@ fn a_queue_pair_in_a_domain_of_another_context_is_refused(lab: &Lab) -> Result<(
     ensure_eq!(kind, Some(ErrorKind::Input), "what the driver says");
     // The device knows whose the number is, too.
     let create = |pdn| {
-        let mut input = CreateQpIn::new();
-        input.set_wq_umem_id(own.rings.umem().id()).set_wq_umem_valid(true);
-        input.set_wq_umem_offset(own.rings.offset());
-        input
-            .qpc_mut()
-            .set_st(ServiceType::RC)
-            .set_pm_state(PathMigrationState::MIGRATED)
-            .set_ts_format(end.device.caps().qp_timestamps)
-            .set_pd(pdn)
-            .set_uar_page(own.uar.page_id())
-            .set_cqn_snd(own.send_cq.cqn().0)
-            .set_cqn_rcv(own.receive_cq.cqn().0)
-            .set_log_sq_size(0)
-            .set_rq_type(RqType::NONE)
-            .set_dbr_umem_id(own.record.umem().id())
-            .set_dbr_umem_valid(true)
-            .set_dbr_addr(own.record.offset());
+        let input = create_qp_in(&end.device, own, pdn);
         end.device.obj_create(input.as_bytes(), &mut [0; 16])
     };
     create(own.pd.pdn())?.destroy()?;

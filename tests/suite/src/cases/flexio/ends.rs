@@ -169,7 +169,9 @@ fn an_error_handler_that_fails_leaves_the_first_error(lab: &Lab) -> Result<(), S
 }
 
 fn what_meets_an_error_handler_waits_for_it_and_hears_of_the_end(lab: &Lab) -> Result<(), Stop> {
-    let config = verbless_flexio::ProcessConfig { watchdog: 20_000_000, ..<_>::default() };
+    // A model that is not optimised takes more than the usual timeout for so many instructions.
+    let timeout = std::time::Duration::from_secs(60);
+    let config = ProcessConfig { watchdog: 20_000_000, timeout, ..<_>::default() };
     let process = Rig::with(lab, &config)?.process;
     process.set_error_handler(&Handler::named("on_error_spins"))?;
     let seen = Seen::default();

@@ -63,7 +63,8 @@ pub enum Parked {
 pub struct CqEvents {
     channel: EventChannel,
     state: Mutex<State>,
-    /// By which a queue knows the channel that it is on, and whether that is still there.
+    /// Queues hold a weak reference to it: it tells them which channel they are on, and whether
+    /// that still exists.
     alive: Arc<()>,
 }
 
@@ -73,7 +74,7 @@ struct State {
     next: u64,
     /// The queues by the cookies of their subscriptions.
     queues: HashMap<u64, Entry>,
-    /// From so many entries on, those of queues that are gone are looked for.
+    /// When this many queues are registered, the entries of dropped ones are removed.
     prune_at: usize,
     /// Cookies of events that were read and counted, and not handed out.
     fired: VecDeque<u64>,
@@ -89,7 +90,7 @@ pub(crate) struct Subscription {
     cookie: u64,
     /// Events of this queue that were read. Owned here, and known to the `CqEvents`.
     events: Arc<AtomicU32>,
-    /// How many of them its sequence number has counted.
+    /// How many of the events the queue's arm sequence number has counted.
     counted: u32,
     /// The channel, as long as it lives.
     channel: Weak<()>,
@@ -109,11 +110,12 @@ impl CqEvents {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the events of `cq` come here. `token` is what [`CqEvents::wait`] calls it; it need not
-    /// be unique. The queue may be dropped at any time.
+    /// Delivers the completion events of `cq` to this channel. `token` is what [`CqEvents::wait`]
+    /// returns for it; it need not be unique. The queue may be dropped at any time.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if it is on a `CqEvents` already, this one or another; the kernel's
+    /// [`ErrorKind::Input`] if `cq` is on a `CqEvents` already, this one or another; the kernel's
+    /// refusal, for example of a queue of another context.
     /// refusal, as for a queue of another context.
     pub fn add(&self, cq: &mut Cq, token: u64) -> Result<(), Error> {
         if cq.subscription.as_ref().is_some_and(|there| there.channel.strong_count() > 0) {
@@ -142,7 +144,8 @@ impl CqEvents {
         Ok(())
     }
 
-    /// Asks for an event when the next completion arrives, unless some are there.
+    /// Arms the queue: asks for an event when the next completion arrives, unless completions are
+    /// there already.
     ///
     /// An event can come without a completion that has not been polled yet: for one that was polled
     /// after its event was made. Polling then finds nothing, and the queue is parked again.
@@ -351,8 +354,8 @@ impl AsFd for CqEvents {
     }
 }
 
-/// For reactors: the file is non-blocking. It is readable while there are events to read; take
-/// tokens until [`CqEvents::try_next`] yields `None` before sleeping on it.
+/// The channel's file, for a reactor: non-blocking, and readable while there are events to read.
+/// Take tokens until [`CqEvents::try_next`] yields `None` before sleeping on it.
 impl AsRawFd for CqEvents {
     fn as_raw_fd(&self) -> RawFd {
         self.channel.as_raw_fd()

@@ -23,10 +23,11 @@ pub use memory::Memory;
 pub(crate) use pinned::Pinned;
 pub use remote::{RangeError, RemoteRegion};
 
-/// What a region is built from. Not for everybody: [`Region::slice_mut`] counts on `written`, and
-/// on no other handle to the memory being used.
+/// The parts of a region. Crate-private, because [`Region::slice_mut`] is sound only if `written`
+/// is right and no other handle to the memory is in use.
 pub(crate) struct RegionParts {
-    /// What keeps the keys alive. Dropped first: afterwards no key may reach the memory.
+    /// The registration, which keeps the keys alive. Dropped first: afterwards no key may reach the
+    /// memory.
     pub(crate) registration: Box<dyn Any + Send + Sync>,
     /// The memory.
     pub(crate) memory: SharedMemory,
@@ -82,13 +83,14 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region of these parts.
+    /// Makes a region of `parts`.
     pub(crate) fn new(parts: RegionParts) -> Self {
         let RegionParts { registration, memory, lkey, rkey, address, written } = parts;
         Self { registration, memory, lkey, rkey, address, written }
     }
 
-    /// The same, where other handles to its bytes may be in use.
+    /// This region without slices in place ([`Region::slice_mut`]), because other handles to its
+    /// bytes may be in use.
     pub(crate) fn without_slices(self) -> Self {
         Self { written: true, ..self }
     }
@@ -113,7 +115,8 @@ impl Region {
         self.rkey
     }
 
-    /// The object of its key, which says the protection domain and what the key allows.
+    /// The region's memory key object, which has the protection domain and the access rights;
+    /// `None` if the region has no key of its own.
     pub fn key(&self) -> Option<&MkeyObject> {
         (*self.registration).downcast_ref()
     }
@@ -145,7 +148,7 @@ impl Region {
         Ok(RemoteAddr::new(address, self.rkey.ok_or(RangeError::NoRemoteKey)?))
     }
 
-    /// All of it, for a peer that is to address parts of it by offset.
+    /// The address and key of the whole region, for a peer that addresses parts of it by offset.
     ///
     /// # Errors
     /// A region whose access allows peers nothing.
@@ -153,7 +156,7 @@ impl Region {
         Ok(RemoteRegion::new(self.remote(0, self.len())?, self.len() as u64))
     }
 
-    /// What keeps its keys alive.
+    /// The registration that keeps the region's keys alive.
     pub(crate) fn registration(&self) -> &(dyn Any + Send + Sync) {
         &*self.registration
     }

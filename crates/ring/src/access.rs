@@ -1,4 +1,4 @@
-//! Who may do what to memory.
+//! Access rights to registered memory.
 
 /// Remote access that a queue pair permits. A service without READs and atomics ignores those
 /// rights.
@@ -17,12 +17,12 @@ impl RemoteAccess {
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 }
 
-/// What a key lets its holders do. Local reads are always allowed.
+/// Access rights of a memory key. Local reads are always allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeyAccess {
     /// The local device may write (receives, READ responses, atomic results).
     pub local_write: bool,
-    /// What peers may do; writes and atomics need `local_write`.
+    /// Rights of peers; writes and atomics need `local_write`.
     pub remote: RemoteAccess,
     /// PCI reads and writes through the key may be reordered, as far as the device can
     /// (capabilities `relaxed_ordering_read` and `relaxed_ordering_write`).
@@ -42,6 +42,6 @@ impl KeyAccess {
     };
     /// Reading and writing by the local device only.
     pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
-    /// Everything, by everybody who knows the key.
+    /// All local and remote rights.
     pub const ALL: Self = Self { remote: RemoteAccess::ALL, ..Self::LOCAL };
 }

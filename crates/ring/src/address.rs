@@ -1,8 +1,8 @@
-//! Where datagrams go: an address vector, which every one of them carries.
+//! The address vector that every datagram carries.
 //!
-//! An [`AddressHandle`] is the way to a port, and a [`Destination`] a queue pair there and the key
-//! that it asks for. Both are plain values: the device keeps nothing of them, and hundreds of peers
-//! cost hundreds of 48-byte values.
+//! An [`AddressHandle`] is the path to a port, a [`Destination`] that path with a queue pair and
+//! its Q_Key. Both are plain values: the device keeps nothing of them, and each peer costs 48
+//! bytes.
 
 use core::net::Ipv6Addr;
 
@@ -20,7 +20,7 @@ pub const HEADER_BYTES: usize = 40;
 pub struct AddressHandle(DatagramSegment);
 
 impl AddressHandle {
-    /// The way that `vector` describes; its Q_Key and queue pair do not count. Path::address_handle
+    /// The path that `vector` describes; its Q_Key and queue pair are ignored. Path::address_handle
     /// of verbless-command makes one from a path.
     pub const fn new(vector: DatagramSegment) -> Self {
         Self(vector)
@@ -79,17 +79,17 @@ pub enum NetworkHeader {
 }
 
 impl Source {
-    /// The queue pair that sent it.
+    /// The queue pair that sent the message.
     pub const fn qpn(&self) -> Qpn {
         Qpn(self.qp.rqpn())
     }
 
-    /// LID of the port that it came from (InfiniBand).
+    /// LID of the port that sent the message (InfiniBand).
     pub const fn lid(&self) -> u16 {
         self.lid
     }
 
-    /// Which of our port's LIDs it was sent to: the low bits (InfiniBand).
+    /// The low bits of the LID of our port that the message was sent to (InfiniBand).
     pub const fn path_bits(&self) -> u8 {
         self.path_bits
     }
@@ -105,7 +105,8 @@ impl Source {
         self.qp.g() != 0
     }
 
-    /// What that header is, of a packet that came over Ethernet.
+    /// The type of the header at the start of the datagram's memory, if the packet came over
+    /// Ethernet.
     pub const fn network_header(&self) -> NetworkHeader {
         match CqeRoceL3Type(self.qp.roce_l3_type()) {
             CqeRoceL3Type::IPV4 => NetworkHeader::Ipv4,

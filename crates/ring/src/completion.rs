@@ -1,4 +1,4 @@
-//! What became of a work request.
+//! Outcomes of work requests.
 
 use core::fmt;
 
@@ -12,26 +12,26 @@ use crate::types::{Qpn, Rkey, WqeIndex};
 /// A request that completed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// What was given when it was posted.
+    /// The cookie with which the request was posted.
     pub cookie: u64,
     /// The number of the operation, and the queue pair.
     opcode_qpn: U32,
     user_index: U32,
     /// Immediate, or invalidated key, by operation.
     immediate: U32,
-    /// As the CQE counts them.
+    /// Byte count in the byte order of the CQE.
     byte_count: U32,
 }
 
 impl Completion {
-    /// Of a send request, whose CQE has been found to be of what was posted.
+    /// The completion of a send request, after its CQE was matched with what was posted.
     #[inline(always)]
     pub(crate) const fn sent(cookie: u64, request: RequestId, outcome: Outcome) -> Self {
         let Outcome { user_index, immediate, byte_count } = outcome;
         Self { cookie, opcode_qpn: request.opcode_qpn, user_index, immediate, byte_count }
     }
 
-    /// Of a receive; what the CQE has in the opcode's place says nothing there.
+    /// The completion of a receive; the opcode field of its CQE is not meaningful.
     #[inline(always)]
     pub(crate) const fn received(cookie: u64, cqe: &Cqe, operation: Operation) -> Self {
         let opcode_qpn = cqe.request().opcode_qpn().with_wqe_opcode(operation as u8).into_bits();
@@ -39,7 +39,7 @@ impl Completion {
         Self { cookie, opcode_qpn: U32::new(opcode_qpn), user_index, immediate, byte_count }
     }
 
-    /// What was done.
+    /// The operation that completed.
     pub const fn operation(&self) -> Operation {
         Operation::of_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
     }
@@ -68,7 +68,7 @@ impl Completion {
         }
     }
 
-    /// The peer's immediate, if one came.
+    /// The immediate data of the received message, if it has any.
     pub const fn immediate(&self) -> Option<u32> {
         match self.operation() {
             Operation::ReceiveImm | Operation::ReceiveWriteImm => Some(self.immediate.get()),
@@ -104,12 +104,13 @@ impl fmt::Debug for Completion {
 pub struct Datagram {
     /// The completion. The bytes of a receive include the 40 in front of the message.
     pub completion: Completion,
-    /// Where a received message came from; `None` of a send.
+    /// The sender of a received message; `None` of a send.
     pub source: Option<Source>,
 }
 
 impl Datagram {
-    /// Bytes of the message that arrived; they stand behind [`HEADER_BYTES`]. 0 of a send.
+    /// Length in bytes of the datagram that arrived, which begins after [`HEADER_BYTES`]; 0 of a
+    /// send.
     pub const fn message_len(&self) -> u32 {
         self.completion.byte_len().saturating_sub(HEADER_BYTES as u32)
     }
@@ -126,15 +127,15 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// All of them.
+            /// All operations.
             pub const ALL: &[Self] = &[$(Self::$value),*];
         }
     };
 }
 
 operations! {
-    /// What a request did. The numbers are the opcodes of send requests, and those of receive CQEs
-    /// plus 0x80.
+    /// The operation of a request. The values are the opcodes of send requests, and those of
+    /// receive CQEs plus 0x80.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
     pub enum Operation {
@@ -196,7 +197,7 @@ impl Operation {
 pub enum Status {
     /// The message does not fit the receive, or our own length is wrong.
     LocalLength,
-    /// The QP could not do it.
+    /// The QP could not execute the request.
     LocalQpOperation,
     /// A local key is unknown, of another PD, out of bounds, or lacks the right.
     LocalProtection,
@@ -220,7 +221,7 @@ pub enum Status {
     RnrRetryExceeded,
     /// The peer aborted.
     RemoteAborted,
-    /// Another syndrome, which is not published.
+    /// Another, undocumented syndrome.
     Other(u8),
 }
 
@@ -290,7 +291,7 @@ impl Status {
         }
     }
 
-    /// The syndrome of an error CQE that means it.
+    /// The syndrome in an error CQE for this status.
     pub const fn syndrome(self) -> u8 {
         match self {
             Self::LocalLength => cqe_syndrome::LOCAL_LENGTH,
@@ -345,7 +346,7 @@ impl core::error::Error for CompletionError {}
 /// A failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What was given when it was posted.
+    /// The cookie with which the request was posted.
     pub cookie: u64,
     /// Why.
     pub status: Status,
@@ -353,7 +354,7 @@ pub struct Failure {
     pub vendor_syndrome: u8,
     /// The request.
     pub wqe_index: WqeIndex,
-    /// Whether it was a receive.
+    /// Whether the request was a receive.
     pub receive: bool,
     /// The queue pair that the request was posted to; of a shared receive, the one that the message
     /// came for.
@@ -373,7 +374,7 @@ impl fmt::Display for Failure {
 impl core::error::Error for Failure {}
 
 impl Failure {
-    /// What an error CQE says of the request with this cookie.
+    /// The error that an error CQE reports for the request with this cookie.
     pub(crate) const fn new(cookie: u64, cqe: &Cqe) -> Self {
         Self {
             cookie,
@@ -390,18 +391,18 @@ impl Failure {
 /// Why a CQE is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It names another queue. Not the device's fault if it was given to the wrong
-    /// [`QueuePair`](crate::QueuePair).
+    /// The CQE has the QPN of another queue. Not the device's fault if the CQE was given to the
+    /// wrong [`QueuePair`](crate::QueuePair).
     Queue(Qpn),
-    /// It carries another queue's user index.
+    /// The CQE has another queue's user index.
     UserIndex(u32),
     /// The opcode is invalid for this queue.
     Opcode(u8),
-    /// It completes a send request of another opcode than the one that was posted.
+    /// The CQE has another opcode than the send request that was posted.
     WorkRequest(u8),
-    /// It completes a WQE that is not outstanding.
+    /// The CQE has the index of a WQE that is not outstanding.
     Index(WqeIndex),
-    /// It is of a format that this queue did not ask for: compressed.
+    /// The CQE has a format that this queue did not ask for: compressed.
     Format(u8),
 }
 

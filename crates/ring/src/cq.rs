@@ -29,15 +29,15 @@ pub use cleaner::CqCleaner;
 /// Parts of a completion queue.
 #[derive(Debug)]
 pub struct CompletionQueueParts {
-    /// Its number.
+    /// The number of the completion queue.
     pub cqn: Cqn,
-    /// The entries, a power of two of them. The device must not have written there yet.
+    /// The ring, a power of two of entries. The device must not have written there yet.
     pub ring: RingMemory,
     /// Bytes of an entry, 64 or 128.
     pub entry_size: usize,
-    /// Its doorbell record.
+    /// The doorbell record.
     pub record: RecordMemory,
-    /// The page to arm it through: the one that its context names.
+    /// The UAR page to arm it through: the one that the queue's context names.
     pub uar: UarPage,
 }
 
@@ -53,7 +53,7 @@ pub enum Notify {
 /// A completion queue: a ring that the device fills and we empty.
 pub struct CompletionQueue {
     ring: CqRing,
-    /// Behind the CQEs taken so far.
+    /// The position behind the last CQE taken.
     cursor: Cursor,
     consumer_record: Record,
     arm_record: Record,
@@ -70,7 +70,7 @@ pub struct CompletionQueue {
     claims: Arc<AtomicBool>,
 }
 
-/// The data that came inside the last CQE.
+/// Inline data of the last CQE.
 struct Inline {
     words: [u64; 8],
     length: usize,
@@ -96,7 +96,7 @@ impl CompletionQueue {
         })
     }
 
-    /// The same queue with the number that the device assigned: the ring is prepared before the
+    /// Sets the number that the device assigned: the ring is prepared before the
     /// device knows the queue, so the number comes later.
     ///
     /// # Errors
@@ -116,17 +116,17 @@ impl CompletionQueue {
         }
     }
 
-    /// Its number.
+    /// The number of the completion queue.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
 
-    /// CQEs that it holds at most.
+    /// The number of entries: how many CQEs fit.
     pub fn entries(&self) -> u32 {
         self.ring.entries()
     }
 
-    /// CQEs taken since it was made, modulo 2^24.
+    /// CQEs taken since the queue was made, modulo 2^24.
     pub fn consumer_index(&self) -> u32 {
         self.cursor.index()
     }
@@ -165,7 +165,7 @@ impl CompletionQueue {
         zerocopy::IntoBytes::as_bytes(&self.inline.words).get(..self.inline.length).unwrap_or(&[])
     }
 
-    /// Asks for one event when a completion arrives that has not been polled by now.
+    /// Asks for one event when the next completion arrives that has not been polled yet.
     ///
     /// A completion that was already there when the device sees this makes an event too, but one
     /// that arrived before the last poll does not: arm, poll once more, then wait. After the event,
@@ -182,9 +182,10 @@ impl CompletionQueue {
         barrier::after_doorbell();
     }
 
-    /// Counts an event, so that the next [`CompletionQueue::arm`] differs from the one that caused
-    /// the event. One that is counted again, or of a queue that was not armed, changes nothing: the
-    /// next sequence number could be one that the device has answered before.
+    /// Counts an event, so that the sequence number of the next [`CompletionQueue::arm`] differs
+    /// from that of the request that caused it. A second event for the same request, or one of a
+    /// queue that was not armed, is not counted: the next sequence number could be one that the
+    /// device has answered before.
     pub fn event_received(&mut self) {
         if core::mem::take(&mut self.armed) {
             self.arm_sequence = self.arm_sequence.wrapping_add(1);
@@ -216,7 +217,7 @@ impl CompletionQueue {
         self.ring.step(&mut self.cursor);
     }
 
-    /// Reads the next CQE and steps over it, without telling the device.
+    /// Takes the next CQE without writing the doorbell record.
     #[inline(always)]
     fn take(&mut self) -> Option<Cqe> {
         let look = self.look();
@@ -304,7 +305,7 @@ impl CompletionQueue {
         };
     }
 
-    /// Tells the device how far we are.
+    /// Writes the consumer index to the doorbell record.
     #[inline(always)]
     pub(crate) fn publish(&mut self) {
         // Read here: behind the barrier it would be read from memory again.
@@ -332,7 +333,7 @@ impl core::fmt::Debug for CompletionQueue {
     }
 }
 
-/// CQEs as they come, up to a number: see [`CompletionQueue::drain`].
+/// CQEs taken one by one, up to a number: see [`CompletionQueue::drain`].
 pub struct Drain<'q> {
     queue: &'q mut CompletionQueue,
     first: u32,
@@ -340,7 +341,7 @@ pub struct Drain<'q> {
 }
 
 impl Drain<'_> {
-    /// [`CompletionQueue::inline_data`] of the CQE that came last.
+    /// [`CompletionQueue::inline_data`] of the last CQE.
     pub fn inline_data(&self) -> &[u8] {
         self.queue.inline_data()
     }
@@ -387,8 +388,8 @@ pub struct Cqe {
 /// The fields of a CQE that identify its request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RequestId {
-    /// An [`OpcodeQpn`] as it stands in the CQE: one comparison with what was posted tells opcode
-    /// and queue.
+    /// An [`OpcodeQpn`] in the byte order of the CQE: one comparison with the posted value checks
+    /// opcode and queue.
     pub(crate) opcode_qpn: U32,
     /// A [`CqeTail`], whose upper half is the index of the WQE.
     counter: u32,
@@ -402,14 +403,14 @@ pub(crate) struct Outcome {
     pub(crate) immediate: U32,
 }
 
-/// A dword as it stands in memory.
+/// A dword in the byte order of memory.
 #[inline(always)]
 const fn as_it_stands(dword: u32) -> U32 {
     U32::from_bytes(dword.to_ne_bytes())
 }
 
 impl Outcome {
-    /// Reads it from the ring, behind [`RequestId::read`].
+    /// Reads the outcome from the ring, after [`RequestId::read`].
     #[inline(always)]
     pub(crate) fn read(look: &Look<'_>) -> Self {
         let byte_count = as_it_stands(look.dword::<{ hot::Cqe::BYTE_CNT_AT }>());
@@ -419,7 +420,7 @@ impl Outcome {
 }
 
 impl RequestId {
-    /// Reads it from the ring, behind the barrier that belongs there.
+    /// Reads the fields from the ring, after the barrier that must follow the owner bit.
     #[inline(always)]
     pub(crate) fn read(look: &Look<'_>) -> Self {
         event(Event::Barrier("after_owner_bit"));
@@ -429,7 +430,7 @@ impl RequestId {
         Self { opcode_qpn, counter }
     }
 
-    /// What a device could say.
+    /// A value as a device could report it.
     #[cfg(test)]
     pub(crate) fn of(opcode_qpn: OpcodeQpn, WqeIndex(index): WqeIndex) -> Self {
         let counter = u32::from(index) << 16;
@@ -477,56 +478,57 @@ impl Cqe {
         self.outcome
     }
 
-    /// Its opcode, one of [`verbless_prm::hot::cqe_opcode`].
+    /// The CQE's opcode, one of [`verbless_prm::hot::cqe_opcode`].
     #[inline(always)]
     pub const fn opcode(&self) -> u8 {
         OpOwn::from_bits(self.op_own).opcode()
     }
 
-    /// Where its data is, one of [`verbless_prm::hot::cqe_format`].
+    /// The place of the received data, one of [`verbless_prm::hot::cqe_format`].
     #[inline(always)]
     pub const fn format(&self) -> u8 {
         OpOwn::from_bits(self.op_own).format()
     }
 
-    /// Whether it was cleaned away: its queue is gone.
+    /// Whether the CQE was marked as invalid because its queue was destroyed.
     #[inline(always)]
     const fn is_retired(&self) -> bool {
         self.request.opcode_qpn.get() == RETIRED
     }
 
-    /// Whether it was of a frame, and was cleaned away.
+    /// Whether the CQE of a frame was marked as invalid because its queue was destroyed.
     const fn is_retired_frame(&self) -> bool {
         self.is_receive() && self.outcome.user_index.get() == RETIRED
     }
 
-    /// Whether it is a requester's good CQE without data.
+    /// Whether the CQE is a successful requester CQE without inline data.
     #[inline(always)]
     pub(crate) const fn is_plain_request(&self) -> bool {
         const OTHERWISE: u8 = OpOwn::from_bits(!0).with_se(false).with_owner(false).into_bits();
         self.op_own & OTHERWISE == 0
     }
 
-    /// Whether it completes a receive, successful or not; otherwise it completes a send request.
+    /// Whether the CQE completes a receive, successful or not; otherwise it completes a send
+    /// request.
     pub const fn is_receive(&self) -> bool {
         !self.is_request()
     }
 
-    /// Whether it is a requester's, good or bad.
+    /// Whether the CQE is a requester's, successful or not.
     #[inline(always)]
     pub(crate) const fn is_request(&self) -> bool {
         self.is_plain_request() || !is_receive(self.opcode())
     }
 
-    /// A copy of it. Made where a reference goes to a function of its own, so that the CQE itself
-    /// can stay in registers on the way that is taken most.
+    /// A copy of the CQE, for passing a reference to a function that is not inlined: then the
+    /// original can stay in registers on the usual path.
     #[inline(always)]
     pub(crate) const fn apart(&self) -> Self {
         let Self { request, outcome, more, lid, path_bits, op_own } = *self;
         Self { request, outcome, more, lid, path_bits, op_own }
     }
 
-    /// Whether it was solicited.
+    /// Whether the peer asked for a solicited event.
     pub const fn is_solicited(&self) -> bool {
         OpOwn::from_bits(self.op_own).se()
     }
@@ -543,7 +545,7 @@ impl Cqe {
         self.request.opcode_qpn().wqe_opcode()
     }
 
-    /// Index of the WQE that it completes.
+    /// Index of the WQE that this CQE completes.
     #[inline(always)]
     pub const fn wqe_index(&self) -> WqeIndex {
         self.request.index()
@@ -566,7 +568,8 @@ impl Cqe {
         self.outcome.byte_count.get()
     }
 
-    /// Why it failed, one of [`verbless_prm::hot::cqe_syndrome`]; of an error CQE.
+    /// Reason of the failure, one of [`verbless_prm::hot::cqe_syndrome`]; meaningful in error CQEs
+    /// only.
     #[inline(always)]
     pub const fn syndrome(&self) -> u8 {
         CqeSyndromes::from_bits(self.more).syndrome()
@@ -578,8 +581,8 @@ impl Cqe {
         CqeSyndromes::from_bits(self.more).vendor_err_synd()
     }
 
-    /// Where the message of a good receive came from, as far as the transport tells: datagrams say
-    /// everything, connected services the number. `None` of anything else.
+    /// Source of the message of a successful receive, as far as the transport reports it: all
+    /// fields of a datagram, only the QPN of connected services. `None` of any other CQE.
     pub const fn source(&self) -> Option<Source> {
         match self.opcode() {
             cqe_opcode::RESPONDER_WRITE_IMM
@@ -593,7 +596,8 @@ impl Cqe {
         }
     }
 
-    /// The peer's QP, where the transport tells it; of a good receive. 0 of anything else.
+    /// QPN of the sender of a successful receive, where the transport reports it; 0 of any other
+    /// CQE.
     pub const fn peer_qpn(&self) -> Qpn {
         match self.opcode() {
             cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => Qpn(0),

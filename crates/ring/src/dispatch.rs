@@ -33,17 +33,17 @@ use crate::types::Qpn;
 
 /// Entries of a page, and pages: together all numbers of 24 bits.
 const PAGE: usize = 1 << 12;
-/// No queue: more than there can be.
+/// Means no queue: more than there can be.
 const NONE: u32 = u32::MAX;
 
 /// A queue whose requests CQEs complete.
 pub trait Completes {
-    /// What the CQE says of a request of this queue; frees its slots.
+    /// Completes the request of this queue that the CQE reports; frees its slots.
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError>;
 
-    /// The same of a good CQE without data, which most are, if it completes a request of this
-    /// queue; with `None` nothing has changed, and [`Completes::complete`] is asked. A queue that
-    /// leaves this out is only slower.
+    /// A faster [`Completes::complete`] for a successful CQE without inline data, as most are.
+    /// `None`: the CQE completes no request of this queue and nothing has changed; then
+    /// [`Completes::complete`] is called. Implementing it is optional.
     fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
         let _ = cqe;
         None
@@ -57,13 +57,13 @@ pub struct PlainCqe<'r> {
 }
 
 impl PlainCqe<'_> {
-    /// Which request it is of.
+    /// Identifies the request that the CQE completes.
     #[inline(always)]
     pub fn request(&self) -> RequestId {
         self.request
     }
 
-    /// The user index that its queue was created with, 24 bits.
+    /// The user index that the CQE's queue was created with, 24 bits.
     #[inline(always)]
     pub fn user_index(&self) -> u32 {
         let word = u32::from_be(self.look.dword::<{ CqeUserIndex::AT }>());
@@ -80,31 +80,31 @@ pub struct ReceiveCqe<'r> {
 }
 
 impl ReceiveCqe<'_> {
-    /// Which receive it is of.
+    /// Identifies the receive that the CQE completes.
     #[inline(always)]
     pub fn request(&self) -> RequestId {
         self.request
     }
 
-    /// The user index that its queue was created with, 24 bits.
+    /// The user index that the CQE's queue was created with, 24 bits.
     #[inline(always)]
     pub fn user_index(&self) -> u32 {
         CqeUserIndex::from_bits(self.outcome.user_index.get()).srqn_uidx()
     }
 
-    /// What the peer has sent.
+    /// The receive's operation, such as [`Operation::ReceiveImm`].
     #[inline(always)]
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// Bytes that came, or that were written.
+    /// Bytes received, or written by the peer.
     #[inline(always)]
     pub fn byte_len(&self) -> u32 {
         self.outcome.byte_count.get()
     }
 
-    /// The peer's immediate, if one came.
+    /// The immediate data of the message, if it has any.
     #[inline(always)]
     pub fn immediate(&self) -> Option<u32> {
         let has = matches!(self.operation, Operation::ReceiveImm | Operation::ReceiveWriteImm);
@@ -113,7 +113,7 @@ impl ReceiveCqe<'_> {
 }
 
 impl CompletionQueue {
-    /// The next CQE if it is a receive's good one, as [`CompletionQueue::peek_plain`] of sends.
+    /// The next CQE if it is a successful receive, as [`CompletionQueue::peek_plain`] for sends.
     /// `None` also where receives of shared receive queues complete.
     #[inline(always)]
     pub fn peek_receive(&self) -> Option<ReceiveCqe<'_>> {
@@ -132,7 +132,8 @@ impl CompletionQueue {
         Some(ReceiveCqe { request, operation, outcome, look: PhantomData })
     }
 
-    /// The next CQE if it is a requester's good one without data, to be looked at: it stays in the
+    /// The next CQE, without taking it, if it is a successful requester CQE without inline data: it
+    /// stays in the
     /// queue until [`CompletionQueue::pass`]. `None` also if there is another CQE or none.
     #[inline(always)]
     pub fn peek_plain(&self) -> Option<PlainCqe<'_>> {
@@ -140,9 +141,9 @@ impl CompletionQueue {
         look.is_plain_request().then(|| PlainCqe { request: RequestId::read(&look), look })
     }
 
-    /// Steps over the CQE that was [peeked](CompletionQueue::peek_plain) at: its queue has settled
-    /// it, a [request](SendQueue::settle) or a [receive](QueuePair::settle_receive). Not without
-    /// one: what the device writes there next would be passed over.
+    /// Takes the CQE that was [peeked](CompletionQueue::peek_plain) at, after its queue settled it
+    /// as a [request](SendQueue::settle) or a [receive](QueuePair::settle_receive). Do not call it
+    /// without a peeked CQE: the one that the device writes next would be skipped.
     #[inline(always)]
     pub fn pass(&mut self) {
         self.step();
@@ -235,7 +236,7 @@ impl<Q> Default for Dispatcher<Q> {
 }
 
 impl<Q> Dispatcher<Q> {
-    /// No queues.
+    /// A dispatcher without queues.
     pub fn new() -> Self {
         Self::default()
     }
@@ -297,7 +298,7 @@ impl<Q> Dispatcher<Q> {
         self.queues.iter_mut().map(|(number, queue)| (*number, queue))
     }
 
-    /// Where in `queues` it is; beyond them if nowhere.
+    /// The index of the queue of this number in `queues`; out of range if there is none.
     #[inline(always)]
     fn place(&self, number: u32) -> Option<usize> {
         if number >> 24 != 0 {
@@ -349,8 +350,9 @@ impl<Q: Completes> Dispatcher<Q> {
         cq.poll().map(|cqe| self.complete_as(cqe.user_index(), cqe))
     }
 
-    /// The same of queue pairs that draw from a shared receive queue, by their own numbers:
-    /// receives complete there.
+    /// Like [`poll`](Self::poll), for queue pairs that take their receives from a shared receive
+    /// queue: `receives` completes receive CQEs, the queue pair of the CQE's QPN all others.
+    /// Returns the QPN.
     #[inline]
     pub fn poll_shared(
         &mut self,
@@ -364,8 +366,8 @@ impl<Q: Completes> Dispatcher<Q> {
         Some(self.complete(cqe))
     }
 
-    /// What a CQE that was polled says of the queue of its number, as in
-    /// [`CompletionQueue::drain`].
+    /// Completes the request that a polled CQE reports, for example in [`CompletionQueue::drain`],
+    /// in the queue of the CQE's QPN.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Dispatched {
         self.complete_as(cqe.qpn().0, cqe)

@@ -52,18 +52,18 @@ pub enum Transport {
     Udp,
 }
 
-/// What went into the receive hash of a frame.
+/// What the device hashed of a frame (RSS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveHash {
     /// The hash.
     pub value: u32,
-    /// Whose addresses.
+    /// The network header whose addresses were hashed.
     pub network: Option<Network>,
-    /// Whose ports.
+    /// The transport header whose ports were hashed.
     pub transport: Option<Transport>,
 }
 
-/// What a CQE says of a frame beside its length, as the words stand there.
+/// The words of a CQE that describe a frame, except its length, in the byte order of the CQE.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FrameWords {
     frame: u32,
@@ -73,7 +73,7 @@ struct FrameWords {
 }
 
 impl FrameWords {
-    /// Reads them, behind the barrier that [`RequestId::read`] is.
+    /// Reads the words from the ring, after the barrier of [`RequestId::read`].
     #[inline(always)]
     fn read(look: &Look<'_>) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl FrameWords {
 /// A frame that arrived.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedFrame {
-    /// What was given when its memory was posted.
+    /// The cookie with which the frame's memory was posted.
     pub cookie: u64,
     // As they stand in the CQE: what nobody asks for is not converted.
     byte_count: u32,
@@ -99,8 +99,9 @@ pub struct ReceivedFrame {
 }
 
 impl ReceivedFrame {
-    /// Bytes of it, from the destination's address on. Without the frame check sequence unless the
-    /// queue keeps that, and without a VLAN tag that was stripped ([`ReceivedFrame::vlan`]).
+    /// Length of the frame in bytes, from the destination address on; without the frame check
+    /// sequence unless the queue keeps it, and without a VLAN tag that was stripped
+    /// ([`ReceivedFrame::vlan`]).
     #[inline(always)]
     pub const fn byte_len(&self) -> u32 {
         u32::from_be(self.byte_count)
@@ -112,7 +113,8 @@ impl ReceivedFrame {
         OpcodeQpn::from_bits(self.opcode_qpn.get()).qpn()
     }
 
-    /// What a rule wrote into the frame's metadata register, where the device reports it.
+    /// The value that a flow rule wrote into the frame's metadata register, where the device
+    /// reports it.
     pub const fn metadata(&self) -> u32 {
         u32::from_be(self.immediate)
     }
@@ -127,7 +129,7 @@ impl ReceivedFrame {
         self.frame().l2_ok()
     }
 
-    /// Whether there is an IP header and it is sound: its checksum, of IPv4, is right.
+    /// Whether there is a valid IP header: that of IPv4 has the right checksum.
     #[inline(always)]
     pub const fn l3_ok(&self) -> bool {
         self.frame().l3_ok()
@@ -139,7 +141,7 @@ impl ReceivedFrame {
         self.frame().l4_ok()
     }
 
-    /// Its network header, if it is IP.
+    /// The frame's network header; `None` if it is not IP.
     pub const fn network(&self) -> Option<Network> {
         match CqeL3Type(self.frame().l3_hdr_type()) {
             CqeL3Type::IPV4 => Some(Network::Ipv4),
@@ -148,7 +150,7 @@ impl ReceivedFrame {
         }
     }
 
-    /// Its transport header, if it is TCP or UDP.
+    /// The frame's transport header; `None` if it is neither TCP nor UDP.
     pub const fn transport(&self) -> Option<Transport> {
         match CqeL4Type(self.frame().l4_hdr_type()) {
             CqeL4Type::UDP => Some(Transport::Udp),
@@ -208,8 +210,8 @@ impl fmt::Debug for ReceivedFrame {
     }
 }
 
-/// A CQE with what it says of a frame, copied out of the ring: of one that several queues report
-/// to. What it says is the device's word.
+/// A CQE with the words that describe a frame, copied out of the ring of a completion queue that
+/// several queues report to. The contents are as the device wrote them, unchecked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FrameCqe {
     cqe: Cqe,
@@ -235,7 +237,7 @@ impl FrameCqe {
         self.cqe
     }
 
-    /// What it says of a frame, under a cookie of the caller's; `None` if it is of no frame.
+    /// The frame that the CQE reports, with a cookie of the caller's; `None` if it reports none.
     pub fn frame(&self, cookie: u64) -> Option<ReceivedFrame> {
         let good = self.cqe.opcode() == cqe_opcode::RESPONDER_SEND;
         (good && self.cqe.format() != cqe_format::COMPRESSED).then(|| ReceivedFrame {
@@ -249,7 +251,8 @@ impl FrameCqe {
 }
 
 impl CompletionQueue {
-    /// Takes the next CQE with what it says of a frame, if there is one. For a completion queue
+    /// Takes the next CQE with the words that describe a frame, if there is one. For a completion
+    /// queue
     /// that several receivers, or a receiver and a send queue, report to.
     pub fn poll_frame(&mut self) -> Option<FrameCqe> {
         let taken = self.take_frame();
@@ -308,7 +311,7 @@ impl FrameReceiver {
         self.queue.qpn()
     }
 
-    /// The user index that its CQEs carry.
+    /// The user index in the queue's CQEs.
     pub fn user_index(&self) -> u32 {
         self.user_index
     }
@@ -341,8 +344,8 @@ impl FrameReceiver {
         self.queue.reset();
     }
 
-    /// Writes the count of the receives posted so far to the doorbell record again: for after RST,
-    /// where a device may ignore what it is told.
+    /// Writes the count of the receives posted so far to the doorbell record again: needed after
+    /// RST, where a device may ignore the record.
     pub fn publish(&mut self) {
         self.queue.publish();
     }
@@ -365,8 +368,8 @@ impl FrameReceiver {
         polled
     }
 
-    /// The same for as many frames as `into` has room for; returns their number. The consumer index
-    /// is written once, at the end.
+    /// Polls for frames until `into` is full or no CQE is left; returns the number of results in
+    /// `into`. The consumer index is written once, at the end.
     #[inline(always)]
     pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [PolledFrame]) -> usize {
         let (room, mut places) = (into.len(), into.iter_mut());
@@ -396,8 +399,8 @@ impl FrameReceiver {
         polled
     }
 
-    /// What a good CQE says of the oldest receive, whose slot is free from here on, if it is of
-    /// this queue.
+    /// The frame that a successful CQE reports for the oldest receive, if it is one of this queue;
+    /// frees the receive's slot.
     #[inline(always)]
     fn succeed(&mut self, look: &Look<'_>) -> Option<ReceivedFrame> {
         let request = RequestId::read(look);
@@ -423,7 +426,7 @@ impl FrameReceiver {
         cq.take_frame().map(|cqe| self.complete(cqe))
     }
 
-    /// What a CQE says of this queue's oldest receive; frees its slot.
+    /// Completes this queue's oldest receive with the frame that the CQE reports; frees its slot.
     ///
     /// One of another queue is [`Malformed::UserIndex`]: look at [`Cqe::user_index`] first.
     pub fn complete(&mut self, cqe: FrameCqe) -> Result<ReceivedFrame, CompletionError> {
@@ -446,14 +449,15 @@ impl FrameReceiver {
     }
 }
 
-/// What polling a receiver's completion queue yields: nothing, a frame, or why there is none.
+/// Result of polling a receiver's completion queue: nothing, a frame, or why a receive failed.
 pub type PolledFrame = Option<Result<ReceivedFrame, CompletionError>>;
 
 /// A user index that no queue has: of a CQE that was cleaned away.
 const NOBODY: u32 = 0xff_ffff;
 
-/// By user index ([`Dispatcher::poll_by_user_index`](crate::Dispatcher::poll_by_user_index)): what
-/// is said of the frame beside its length is lost.
+/// For dispatch by user index
+/// ([`Dispatcher::poll_by_user_index`](crate::Dispatcher::poll_by_user_index)): the completion has
+/// the frame's length only, not the rest of its description.
 impl Completes for FrameReceiver {
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.judge(&cqe)

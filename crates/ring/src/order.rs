@@ -58,7 +58,7 @@ fn write() -> Write<Sge> {
     Write::new(Sge::new(0, 64, Lkey(1)), RemoteAddr::new(0, Rkey(2)))
 }
 
-/// The events with runs of the same kind drawn together: what happened, in order.
+/// The kinds of events in order, with runs of the same kind shortened to one.
 fn steps(events: &[Event]) -> Vec<&'static str> {
     let mut steps: Vec<&'static str> = events
         .iter()

@@ -45,8 +45,7 @@ pub struct SharedReceiveQueue {
     returns: SrqReturns,
 }
 
-/// What we remember of a WQE. The links in the ring are written for the device, and never read
-/// back.
+/// Software state of a WQE. The links in the ring are written for the device, and never read back.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     cookie: u64,
@@ -96,7 +95,8 @@ impl SharedReceiveQueue {
         self.free + self.returns.count()
     }
 
-    /// Where a [`CqCleaner`](crate::cq::CqCleaner) gives back the WQEs of a destroyed queue pair.
+    /// The place where a [`CqCleaner`](crate::cq::CqCleaner) gives back the WQEs of a destroyed
+    /// queue pair.
     pub fn returns(&self) -> SrqReturns {
         self.returns.clone()
     }

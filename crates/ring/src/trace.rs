@@ -1,5 +1,5 @@
-//! What the data path did to memory, in order: recorded in this crate's unit tests, nothing at all
-//! otherwise.
+//! A log of the data path's accesses to memory and of its barriers, in order. Only this crate's
+//! unit tests record it; otherwise it compiles to nothing.
 //!
 //! Ordinary memory cannot show a missing barrier, so the tests look at the order of accesses and
 //! fences instead.
@@ -37,7 +37,7 @@ pub(crate) fn event(event: Event) {
 #[inline(always)]
 pub(crate) fn event(_: Event) {}
 
-/// What happened since the last call, on this thread.
+/// The events of this thread since the last call.
 #[cfg(test)]
 pub(crate) fn take() -> std::vec::Vec<Event> {
     LOG.take()

@@ -41,7 +41,7 @@ impl RemoteAddr {
         Self { address, rkey }
     }
 
-    /// Length of its encoding in bytes.
+    /// Length of the encoding in bytes.
     pub const BYTES: usize = 12;
 
     /// The place `offset` bytes behind this one. Nothing here knows how long the memory is: the
@@ -58,7 +58,7 @@ impl RemoteAddr {
         [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 
-    /// What a peer sent.
+    /// Decodes an address that a peer sent.
     ///
     /// # Errors
     /// A key of index 0, which no device hands out: these bytes are no address.

@@ -21,7 +21,7 @@ pub struct ConnectOptions {
     pub gid_index: Option<u8>,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// What the peer may do to our memory. Atomics only where the device has them
+    /// The peer's rights to our memory. Atomics are granted only where the device has them
     /// ([`Caps::atomics`]); elsewhere the queue pair connects without that right.
     ///
     /// [`Caps::atomics`]: verbless_command::Caps::atomics
@@ -90,7 +90,7 @@ pub(super) struct Steps {
 }
 
 impl ConnectOptions {
-    /// What INIT needs of them.
+    /// The attributes of the transition to INIT.
     pub(super) const fn init(&self) -> InitAttr {
         let Self { port, pkey_index, access, .. } = *self;
         InitAttr { port, pkey_index, access }
@@ -107,7 +107,8 @@ impl Domain {
         self.address_of(qp.object(), options)
     }
 
-    /// The same of a queue pair whose rings are elsewhere, as in memory of a DPA.
+    /// The address by which a peer reaches `qp`, a queue pair whose rings are not in this process,
+    /// for example in the memory of a DPA.
     pub fn address_of(
         &self,
         qp: &QpObject,
@@ -135,8 +136,8 @@ impl Domain {
         })
     }
 
-    /// Whether a queue pair could be connected with these options: their port, GID and path MTU are
-    /// there.
+    /// Checks that a queue pair could be connected with these options: that the port, GID and path
+    /// MTU exist.
     ///
     /// # Errors
     /// As [`Domain::address`].
@@ -173,7 +174,7 @@ impl Domain {
         Self::take_steps(qp, &self.steps(qp.object(), peer, options)?)
     }
 
-    /// What the three transitions towards `peer` say.
+    /// The attributes of the transitions to INIT, RTR and RTS, connected to `peer`; finds the path.
     pub(super) fn steps(
         &self,
         qp: &QpObject,
@@ -184,7 +185,7 @@ impl Domain {
         Ok(self.steps_over(qp, path, mtu, peer, options))
     }
 
-    /// The same over a path that is known.
+    /// The attributes of the transitions to INIT, RTR and RTS, connected to `peer` over `path`.
     pub(super) fn steps_over(
         &self,
         qp: &QpObject,

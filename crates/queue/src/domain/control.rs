@@ -63,8 +63,8 @@ pub struct Way {
 }
 
 impl<S: Service> Qp<S> {
-    /// Splits it in two: its queues, for the thread that posts and polls, and the control of its
-    /// state, for any other thread.
+    /// Splits the queue pair in two: the queues, for the thread that posts and polls, and the
+    /// control of the state, for any other thread.
     pub fn with_control(self) -> (QpQueues<S>, QpControl) {
         let Self { device, queue } = self;
         let device = DeviceSide(Arc::new(Mutex::new(device)));
@@ -104,7 +104,7 @@ impl QpControl {
         self.device.qpn()
     }
 
-    /// The address by which a peer reaches it: [`Domain::address`].
+    /// The address by which a peer reaches the queue pair: [`Domain::address`].
     pub fn address(&self, domain: &Domain, options: &ConnectOptions) -> Result<PeerAddress, Error> {
         domain.address_of(self.device.lock().object(), options)
     }
@@ -166,12 +166,12 @@ impl QpControl {
         self.device.lock().object_mut().to_error()
     }
 
-    /// Whether it is of the same queue pair.
+    /// Whether both control the same queue pair.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.device.0, &other.device.0)
     }
 
-    /// Whether it is in INIT, where [`QpControl::connect`] takes it from.
+    /// Whether the queue pair is in INIT, the state in which [`QpControl::connect`] expects it.
     ///
     /// # Errors
     /// The device's refusal.

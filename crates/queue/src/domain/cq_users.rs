@@ -1,4 +1,4 @@
-//! Who reports to a completion queue.
+//! Which queues report to a completion queue.
 //!
 //! The CQE of a frame has a flow tag in the place of the queue's number, and the user index tells
 //! whose it is. So receivers of frames on one completion queue need different ones, and queue
@@ -20,7 +20,7 @@ struct Users {
     receivers: BTreeSet<u32>,
 }
 
-/// One of them, until it is dropped.
+/// A queue's entry among the users of a completion queue; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct CqUse {
     users: Arc<CqUsers>,

@@ -55,7 +55,7 @@ impl Domain {
         Ok(handle.to(peer.qpn, q_key))
     }
 
-    /// Bytes of the longest datagram through a port: its MTU.
+    /// The longest datagram that can be sent through a port, in bytes: its MTU.
     pub fn longest_datagram(&self, port: u8) -> Result<u32, Error> {
         Ok(self.device.query_port(port)?.active_mtu().unwrap_or(256))
     }

@@ -45,7 +45,7 @@ use verbless_ring::wr::LEAST_HEADER;
 pub struct SqConfig {
     /// Frames that can be outstanding at least; room for one is always made.
     pub sends: u32,
-    /// Scatter/gather entries of a frame at most, behind its header.
+    /// The most scatter/gather entries of a frame behind its header.
     pub sges: u32,
     /// Bytes that a frame has inline at most, of its header as of what follows; as many as the
     /// device asks for at least.
@@ -92,7 +92,7 @@ pub struct RqConfig {
     /// Number that the device puts into completions (24 bits, and not 0xffffff): what tells the
     /// receive queues apart that complete in one completion queue.
     pub user_index: u32,
-    /// Frames keep their VLAN tag; else it is stripped, and the completion has it.
+    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the completion has it.
     pub keep_vlan: bool,
     /// Which frames that this domain sends do not come back to the queue.
     pub loopback: SelfLoopback,
@@ -101,7 +101,7 @@ pub struct RqConfig {
 }
 
 impl RqConfig {
-    /// So many receives of one entry.
+    /// A receive queue for `receives` frames of one SGE each.
     pub const fn new(receives: u32) -> Self {
         let loopback = SelfLoopback { block_unicast: false, block_multicast: false };
         Self { receives, sges: 1, user_index: 0, keep_vlan: true, loopback, count_lost: false }
@@ -284,7 +284,7 @@ impl Domain {
         Ok(domain)
     }
 
-    /// What frames of a priority go through.
+    /// The TIS that sends frames of this priority; made when first needed.
     fn tis(&self, priority: u8) -> Result<Arc<TisObject>, Error> {
         let domain = self.transport_domain()?;
         let mut shared = self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -332,7 +332,7 @@ impl Sq {
         self.start()
     }
 
-    /// Resets and destroys it, and says whether that worked; a drop counts a failure in
+    /// Resets and destroys the queue, and returns whether that worked; a drop counts a failure in
     /// [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
@@ -356,7 +356,7 @@ impl Rq {
         self.device.side().device.create_flow_rule(attr, self.tir())
     }
 
-    /// What flow rules lead to.
+    /// The TIR of this queue, for flow rules to forward frames to.
     pub fn tir(&self) -> &Arc<TirObject> {
         &self.device.side().tir
     }
@@ -398,7 +398,7 @@ impl Rq {
         self.start()
     }
 
-    /// Resets and destroys it, and says whether that worked.
+    /// Resets and destroys the queue, and returns whether that worked.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] while flow rules lead to it; the device's refusal.

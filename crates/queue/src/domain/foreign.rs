@@ -10,15 +10,15 @@ use verbless_ring::types::{RemoteAddr, Sge};
 use super::protection::Domain;
 use crate::region::{RangeError, Region};
 
-/// What another function must know of a region beside its secret: plain numbers, to be sent in
-/// whatever way the two have.
+/// What another function needs, besides the secret, to import a region: plain numbers that can be
+/// sent in any way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedRegion {
-    /// The function that owns it.
+    /// The vhca_id of the function that owns the region.
     pub vhca_id: u16,
-    /// Its key there.
+    /// The region's memory key in the function that owns it.
     pub key: u32,
-    /// The address of its first byte, as the key counts.
+    /// The address of the region's first byte under `key`.
     pub address: u64,
     /// Bytes.
     pub length: u64,
@@ -26,7 +26,7 @@ pub struct SharedRegion {
 
 impl Domain {
     /// Lets functions of this device that know the secret [`import`](Self::import) a region, with
-    /// the rights that its own key has. It is theirs to use until it is dropped here.
+    /// the rights of the region's own key, until the region is dropped here.
     ///
     /// # Errors
     /// The device shares no keys ([`Caps::shares_keys`](verbless_command::Caps::shares_keys)); the
@@ -90,7 +90,7 @@ impl ImportedRegion {
         self.length == 0
     }
 
-    /// The address of the first byte, as its owner counts.
+    /// The address of the region's first byte under the key.
     pub fn address(&self) -> u64 {
         self.address
     }

@@ -76,16 +76,17 @@ impl DeviceSide {
 }
 
 impl<S: Service> Qp<S> {
-    /// Its two halves, for two threads: one posts sends, the other receives. Each completes what it
-    /// posted, from a completion queue of its own: make the queue pair with two of them.
+    /// Splits the queue pair into two halves for two threads: one posts sends, the other receives.
+    /// Each half completes what it posted, from a completion queue of its own: make the queue pair
+    /// with two of them.
     ///
-    /// What needs the whole queue pair, such as the transitions, waits for [`Qp::join`]; but
-    /// `to_error`, by which one thread makes the other hear of everything that it still has posted,
-    /// is a method of both halves.
+    /// Operations on the whole queue pair, such as transitions, need [`Qp::join`] first. Only
+    /// `to_error` is a method of both halves: by it one thread makes the other receive flushed
+    /// completions for everything that it still has posted.
     ///
     /// # Errors
-    /// It has one completion queue for both sides, which two threads cannot poll; the error has the
-    /// queue pair.
+    /// The queue pair has one completion queue for both sides, which two threads cannot poll; the
+    /// error returns the queue pair.
     pub fn split(self) -> Result<(SendHalf<S>, ReceiveHalf), SplitError<S>> {
         let attr = self.device.object().attr();
         if Arc::ptr_eq(&attr.send_cq, &attr.receive_cq) {
@@ -98,7 +99,7 @@ impl<S: Service> Qp<S> {
         Ok((half, ReceiveHalf { queue: receive, device: DeviceSide(device) }))
     }
 
-    /// The queue pair that was split into these halves.
+    /// Joins the two halves into the queue pair that they were split from.
     ///
     /// # Errors
     /// They are of two queue pairs; the error has them.
@@ -128,7 +129,8 @@ impl<S: Service> SendHalf<S> {
 }
 
 impl ReceiveHalf {
-    /// As [`SendHalf::to_error`]. A sending half that never was in RTS goes on refusing requests.
+    /// Moves the queue pair to the error state, as [`SendHalf::to_error`] does. A sending half that
+    /// never was in RTS goes on refusing requests.
     ///
     /// # Errors
     /// The device's refusal.
@@ -141,7 +143,7 @@ impl ReceiveHalf {
 pub struct SplitError<S: Service = Rc>(Box<Qp<S>>);
 
 impl<S: Service> SplitError<S> {
-    /// The queue pair, as it was.
+    /// The queue pair that could not be split, unchanged.
     pub fn into_queue_pair(self) -> Qp<S> {
         *self.0
     }

@@ -22,9 +22,9 @@ use verbless_ring::service::Connected;
 /// The side that a [`Domain::handshake`] was done with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Where its queue pair is.
+    /// The address of the peer's queue pair.
     pub address: PeerAddress,
-    /// What its program sent along.
+    /// The data that the peer's program passed to the handshake.
     pub data: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ const DONE: [u8; 4] = *b"done";
 const HEAD: usize = 4 + 1 + 1 + 2 + PeerAddress::BYTES;
 
 impl Domain {
-    /// Bytes of its own that a program can send along with a handshake at most.
+    /// The most data of its own that a program can send with a handshake, in bytes.
     pub const MAX_HANDSHAKE_DATA: usize = 1024;
 
     /// Connects `qp` with that of the program at the other end of `stream`, which calls this too,

@@ -12,8 +12,9 @@ use verbless_ring::types::{Lkey, Rkey};
 use verbless_ring::wr::{Request, Umr};
 
 impl Domain {
-    /// A key of its own over ranges of regions, which it keeps: one address range from 0 on, in the
-    /// order given. A range is a region, a byte offset and a length in bytes.
+    /// Makes one key over several ranges of regions, which it keeps alive: the ranges form one
+    /// address range that begins at 0, in the order given. A range is a region, a byte offset and a
+    /// length in bytes.
     ///
     /// # Errors
     /// A range outside of its region; no range at all; rights that no key has together; rights to
@@ -54,9 +55,9 @@ impl Domain {
         Ok(IndirectKey { mkey, _regions: regions })
     }
 
-    /// A key with room for so many KLM entries (1 to 65532), good for nothing until
-    /// [`Umr::map`](crate::wr::Umr::map) sets them. With `remote_invalidate` a peer may end that by
-    /// [`SendInvalidate`](crate::wr::SendInvalidate).
+    /// Makes a key with room for `klms` KLM entries (1 to 65532), unusable until
+    /// [`Umr::map`](crate::wr::Umr::map) sets them. With `remote_invalidate` a peer may invalidate
+    /// it by [`SendInvalidate`](crate::wr::SendInvalidate).
     ///
     /// # Errors
     /// The device bars UMR ([`Capability::Umr`](verbless_ring::wr::Capability::Umr)); no room, or

@@ -16,8 +16,8 @@ use verbless_ring::qp::ReceiveSide;
 use verbless_ring::service::Connected;
 
 impl Domain {
-    /// [`Domain::connect`] with itself as the peer: what it sends, it receives, and it reaches
-    /// memory of its own device by remote keys. For queue pairs that copy memory, and for atomics.
+    /// Connects a queue pair with itself: it receives what it sends, and reaches memory of its own
+    /// device by remote keys. For queue pairs that copy memory, and for atomics.
     ///
     /// Where the device [loops back by force](verbless_command::Device::forces_loopback), a
     /// reliable one needs no address for it, nor a network that is up; unless `options` name a GID.
@@ -38,8 +38,8 @@ impl Domain {
         }
     }
 
-    /// Connects two queue pairs of ours with each other; as [`Domain::connect_to_itself`], without
-    /// an address where that is possible.
+    /// Connects two queue pairs of ours with each other, without an address where force loopback is
+    /// possible, as in [`Domain::connect_to_itself`].
     ///
     /// # Errors
     /// As [`Domain::connect`].
@@ -58,7 +58,8 @@ impl Domain {
         self.connect(one, &second, options)
     }
 
-    /// What a queue pair of ours must know of `qp` if it reaches it by force loopback.
+    /// The address by which one of our queue pairs reaches `qp` with force loopback; `None` if
+    /// force loopback cannot be used.
     fn loopback_address<S: Connected, R: ReceiveSide>(
         &self,
         qp: &Qp<S, R>,

@@ -20,11 +20,11 @@ pub(super) struct OnDevice {
 /// The completion queues of a queue pair, for when it goes.
 pub(super) struct Cleaners {
     send: CqCleaner,
-    /// `None`: the same one.
+    /// `None` if it is the same queue as `send`.
     receive: Option<CqCleaner>,
-    /// Where the receives go back to that it took from others.
+    /// Where receives taken from a shared receive queue are given back.
     returns: Option<SrqReturns>,
-    /// Its places at the two.
+    /// Its entries among the users of both completion queues.
     _reports: [CqUse; 2],
 }
 
@@ -65,8 +65,8 @@ impl OnDevice {
         self.object.as_mut().expect("a queue pair has its object until it is dropped")
     }
 
-    /// Has the completion queues forget what it completed. By the object's number: the queues may
-    /// have been swapped with another's.
+    /// Removes the queue pair's CQEs from its completion queues, by the number of the object: the
+    /// rings may have been swapped with another queue pair's.
     pub(super) fn clean(&self) {
         self.cleaners.clean(self.object().qpn());
     }
@@ -79,7 +79,7 @@ impl OnDevice {
         }
     }
 
-    /// Takes it to RESET if it may have written completions, and takes these away.
+    /// Moves the queue pair to RESET if it may have written completions, and removes these.
     fn leave(&mut self) -> Result<(), Error> {
         let Some(object) = &mut self.object else { return Ok(()) };
         let left = match object.has_left_reset() {

@@ -46,7 +46,7 @@ impl Domain {
         self.path_from(&port, Qpn(0), peer, options)
     }
 
-    /// The same for our queue pair of this number, with the path MTU.
+    /// The path from our queue pair `local` to `peer`, and the path MTU.
     pub(super) fn way(
         &self,
         local: Qpn,
@@ -177,7 +177,7 @@ impl Domain {
     }
 }
 
-/// The route that the options ask for.
+/// The route with the fields that the options give.
 fn route(dgid: Gid, sgid_index: u8, options: &ConnectOptions) -> GlobalRoute {
     GlobalRoute {
         dgid,
@@ -193,7 +193,7 @@ pub(super) fn needs_grh(port: &PortAttributes) -> bool {
     port.link_layer() != LinkLayer::Ethernet && port.is_grh_required()
 }
 
-/// The path MTU that the options ask for: within what the port has.
+/// The path MTU: that of the options, which may not exceed the port's, or the port's.
 pub(super) fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Result<Mtu, Error> {
     let bytes = port.active_mtu().unwrap_or(1024);
     let active = Mtu::of_bytes(bytes).unwrap_or(Mtu::B1024);
@@ -234,8 +234,8 @@ fn is_ipv4(gid: &Gid) -> bool {
     gid.0[..10] == [0; 10] && gid.0[10..12] == [0xff; 2]
 }
 
-/// A CREATE_AH that failed, with what to look at: the kernel asks the route and the neighbour for
-/// the MAC.
+/// The error of a failed CREATE_AH with a hint: the kernel resolves the MAC by route and neighbour
+/// tables.
 fn unresolved(error: Error, peer: &Gid, own: &Gid) -> Error {
     let silent = [Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::EHOSTDOWN];
     match error.errno() {

@@ -1,4 +1,4 @@
-//! What a queue pair's owner tells the other side's, and how it travels.
+//! The address of a queue pair, as its owner sends it to the peer, and its format in bytes.
 
 use verbless_command::{Error, ErrorKind, Gid, Mtu, Qpn};
 
@@ -11,23 +11,24 @@ use verbless_command::{Error, ErrorKind, Gid, Mtu, Qpn};
 pub struct PeerAddress {
     /// The queue pair.
     pub qpn: Qpn,
-    /// First packet sequence number that it will send, 24 bits.
+    /// First packet sequence number that the peer will send, 24 bits.
     pub psn: u32,
-    /// Whether its port is an Ethernet one.
+    /// Whether the peer's port is an Ethernet one.
     pub ethernet: bool,
-    /// LID of its port; 0 on Ethernet.
+    /// LID of the peer's port; 0 on Ethernet.
     pub lid: u16,
-    /// GID of its port; zero where it has none.
+    /// GID of the peer's port; zero where it has none.
     pub gid: Gid,
-    /// Packets to its port need a global route header, as those to a virtual port of InfiniBand do.
+    /// Whether packets to the peer's port need a global route header, as on a virtual port of
+    /// InfiniBand.
     pub grh_required: bool,
     /// Service level, 0 to 15; on Ethernet the 802.1p priority.
     pub service_level: u8,
-    /// The longest packet that it takes.
+    /// The longest packet that the peer accepts.
     pub mtu: Mtu,
-    /// READs and atomics that it answers at a time (its responder resources): 0, or a power of two
-    /// up to 128. More at a time are refused and end the connection, so the other side asks for no
-    /// more.
+    /// READs and atomics that the peer answers at a time (its responder resources): 0, or a power
+    /// of two up to 128. More at a time are refused and break the connection, so the other side
+    /// limits itself to this number.
     pub reads: u8,
 }
 
@@ -36,14 +37,13 @@ const VERSION: u8 = 1;
 /// Flags of the encoding.
 const GRH_REQUIRED: u8 = 1;
 const ETHERNET: u8 = 1 << 1;
-/// Where the code of the responder resources begins among the flags: 0 for none, else one more than
-/// their logarithm.
+/// The lowest flag bit of the responder resources: their base-2 logarithm plus one, or 0 for none.
 const READS_SHIFT: u32 = 4;
 /// LIDs from here on are multicast.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 
 impl PeerAddress {
-    /// Length of its encoding in bytes.
+    /// Length of the encoding in bytes.
     pub const BYTES: usize = 28;
 
     /// The address as bytes, each number in network order: version 1, QPN (3 bytes), flags with the

@@ -17,15 +17,15 @@ use verbless_devx::{PageSizes, abi::core::access};
 use crate::region::Pinned;
 use verbless_ring::ring::{LayoutError, RecordMemory, RingMemory};
 
-/// Bytes of a chunk, unless a builder says otherwise or something larger is asked for.
+/// Bytes of a chunk, unless the builder sets another size or a larger ring is requested.
 pub(super) const CHUNK: usize = 256 << 10;
-/// What a ring's place and length are rounded to.
+/// The granularity of a ring's offset and length, in bytes.
 const RING_UNIT: usize = 4096;
 /// The only pages that a chunk is registered in. A queue begins at a multiple of a 64th of such a
 /// page, an RMP in its first half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of
 /// `wq` 5, in units of a 64th): in pages of a ring's unit, every ring begins a page.
 const PAGES: PageSizes = PageSizes::Bitmap(RING_UNIT as u64);
-/// What a record's are: two queues' records never share a cache line.
+/// The granularity of doorbell records, in bytes: two queues' records never share a cache line.
 const RECORD_UNIT: usize = 64;
 
 /// The pool of a domain.
@@ -37,10 +37,10 @@ pub(super) struct Pool {
     records: Mutex<Vec<Arc<Chunk>>>,
 }
 
-/// One registration.
+/// Memory of the pool with a registration of its own.
 struct Chunk {
     pinned: Pinned,
-    /// Units that nobody holds.
+    /// Units that are not leased.
     free: Mutex<BTreeSet<usize>>,
 }
 
@@ -79,11 +79,11 @@ impl Chunk {
     }
 }
 
-/// A piece of memory as both sides see it.
+/// Memory of a ring or record, as we address it and as the device does.
 pub(super) struct PoolMemory {
     /// Our side.
     pub(super) memory: RingMemory,
-    /// What to tell the device.
+    /// The same memory as commands name it to the device.
     pub(super) place: QueueMemory,
 }
 

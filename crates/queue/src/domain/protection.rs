@@ -30,9 +30,9 @@ pub(super) struct DomainShared {
     pub(super) plain: Page,
     /// Write-combining pages: BlueFlame registers, each of which is one queue's.
     pub(super) blueflame: Mutex<Vec<Page>>,
-    /// So many of them at most.
+    /// The maximum number of pages in `blueflame`.
     pub(super) blueflame_pages: usize,
-    /// What queues of frames have in common.
+    /// The transport domain and TISs that the domain's queues for frames share.
     pub(super) transports: Mutex<Transports>,
 }
 

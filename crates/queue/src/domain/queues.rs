@@ -32,11 +32,12 @@ use verbless_ring::wr::Capability;
 /// Completion queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqConfig {
-    /// Completions that it holds at least; rounded up to a power of two, and to two.
+    /// The least number of completions that the queue holds; rounded up to a power of two of at
+    /// least 2.
     pub entries: u32,
     /// Entries of 128 bytes, which have room for 64 bytes of data.
     pub wide: bool,
-    /// Which of the device's completion vectors its events go to.
+    /// The completion vector of the device that gets the queue's events.
     pub vector: u32,
     /// New completions overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
@@ -69,15 +70,15 @@ pub struct QpConfig {
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// It copies memory within the device ([`MemoryCopy`](crate::wr::MemoryCopy)), beside all else
-    /// that it does. Connected to itself ([`Domain::connect_to_itself`]), it needs no peer. A
-    /// device must have such queue pairs ([`Domain::supports`]).
+    /// Whether it copies memory within the device ([`MemoryCopy`](crate::wr::MemoryCopy)), in
+    /// addition to its other requests. Connected to itself ([`Domain::connect_to_itself`]), it
+    /// needs no peer. The device must support it ([`Domain::supports`]).
     pub memory_copies: bool,
 }
 
 impl QpConfig {
-    /// So many sends and receives of one entry each, 64 bytes inline, BlueFlame where the device
-    /// has it.
+    /// A queue pair for `sends` send requests and `receives` receives of one SGE each, with 64
+    /// bytes of inline data, and BlueFlame where the device has it.
     pub const fn new(sends: u32, receives: u32) -> Self {
         Self {
             sends,
@@ -114,9 +115,9 @@ pub struct Cq {
     pub(crate) subscription: Option<Subscription>,
 }
 
-/// Where queue pairs report to: a completion queue, named without having it. So one thread makes
-/// queue pairs that complete in a queue which another one polls ([`Cq::target`]). It keeps the
-/// object on the device.
+/// A completion queue as the place where queue pairs report, without the right to poll it: one
+/// thread can make queue pairs that complete in a queue that another thread polls ([`Cq::target`]).
+/// It keeps the object on the device alive.
 #[derive(Clone)]
 pub struct CqTarget {
     pub(super) object: Arc<CqObject>,
@@ -222,7 +223,7 @@ impl Domain {
         Ok(Qp { queue, device: OnDevice::new(built.object, cleaners) })
     }
 
-    /// A queue pair without receives of its own.
+    /// Builds a queue pair without a receive queue of its own.
     pub(super) fn build_sharing<S: Service>(
         &self,
         config: &QpConfig,
@@ -307,15 +308,15 @@ impl Domain {
     }
 }
 
-/// Where the messages of a queue pair are to go.
+/// Where the messages that a queue pair receives are placed.
 enum ReceiveShape {
-    /// Into receives of its own.
+    /// Receives of the queue pair's own.
     Own { count: u32, stride: usize },
-    /// Into those of a pool.
+    /// Receives of a pool that several queue pairs share.
     DomainShared(Arc<RmpObject>),
 }
 
-/// A queue pair but for its receive side.
+/// A queue pair without its receive side.
 struct Built<S: Service> {
     object: QpObject,
     send: SendQueue<S>,
@@ -324,7 +325,7 @@ struct Built<S: Service> {
     record: RecordMemory,
 }
 
-/// What cleans up behind a queue pair that reports to these completion queues.
+/// The cleaners of the completion queues and the SRQ that a queue pair uses.
 fn cleaners(
     send_cq: &CqTarget,
     receive_cq: &CqTarget,
@@ -336,7 +337,7 @@ fn cleaners(
     Ok(Cleaners::new(send_cq.cleaner.clone(), receive_cleaner, returns, reports))
 }
 
-/// Rings that are not where we laid them out.
+/// The error for rings that do not fit into the memory given for them.
 fn outside(error: OutOfBounds) -> Error {
     Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string())
 }
@@ -380,7 +381,7 @@ impl Cq {
         poll_within(&mut self.queue, timeout)
     }
 
-    /// Destroys it, and says whether that worked; a drop counts a failure in
+    /// Destroys the queue, and returns whether that worked; a drop counts a failure in
     /// [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
@@ -394,21 +395,21 @@ impl Cq {
         object.destroy()
     }
 
-    /// What a queue pair that is to complete in this CQ is made with.
+    /// This completion queue as the target of a queue pair's completions.
     pub fn target(&self) -> CqTarget {
         let overwrites = self.object.attr().ignore_overrun;
         let cleaner = self.queue.cleaner().overwriting(overwrites);
         CqTarget { object: self.object.clone(), cleaner, users: self.users.clone() }
     }
 
-    /// Completions that it holds.
+    /// The number of completions that the queue holds.
     pub fn entries(&self) -> u32 {
         1 << self.object.attr().log_cqes
     }
 
-    /// Has its completion events come to `channel` with `cookie`; each needs the queue to be armed.
-    /// [`CqEvents`](crate::CqEvents) does all that is needed to sleep; this is for channels with
-    /// their data, or with other events.
+    /// Delivers completion events to `channel` with `cookie`, one event each time that the queue is
+    /// armed. [`CqEvents`](crate::CqEvents) does all that is needed to sleep; this is for channels
+    /// that carry data, or other events as well.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -469,7 +470,7 @@ impl CqTarget {
         &self.users
     }
 
-    /// Whether it is this one.
+    /// Whether this is the target of `cq`.
     pub fn is(&self, cq: &Cq) -> bool {
         Arc::ptr_eq(&self.object, &cq.object)
     }

@@ -12,9 +12,9 @@ use verbless_ring::cq::CqCleaner;
 
 use super::cq_users::CqUse;
 
-/// What a queue of frames is on the device.
+/// The device's objects of one queue for Ethernet frames: an SQ, or an RQ with its TIR.
 pub(super) trait Side {
-    /// As the device calls it.
+    /// The abbreviation of the queue's type: SQ or RQ.
     const NAME: &'static str;
     fn object(&self) -> &DevxObject;
     fn number(&self) -> u32;
@@ -27,7 +27,7 @@ pub(super) trait Side {
 /// A send queue.
 pub(super) struct SqSide(pub(super) SqObject);
 
-/// A receive queue and what leads to it.
+/// A receive queue, and the TIR that leads to it.
 pub(super) struct RqSide {
     pub(super) tir: Arc<TirObject>,
     pub(super) object: Arc<RqObject>,
@@ -97,11 +97,11 @@ impl Side for RqSide {
     }
 }
 
-/// What the queues of frames of a domain have in common; each made when it is first needed.
+/// Objects that all of a domain's queues for frames share; each is made when first needed.
 #[derive(Debug, Default)]
 pub(super) struct Transports {
     pub(super) domain: Option<Arc<TransportDomain>>,
-    /// By priority.
+    /// One TIS for each priority.
     pub(super) tis: [Option<Arc<TisObject>>; 8],
 }
 
@@ -111,14 +111,15 @@ pub(super) struct Raw<S: Side> {
     /// `None` only while it is being dropped.
     side: Option<S>,
     cleaner: CqCleaner,
-    /// Whether it may have written completions.
+    /// Whether the queue was made ready, so that it may have written completions.
     ready: bool,
-    /// The place of its user index, which must not be another's before its completions are gone.
+    /// Its entry among the users of the completion queue: no other queue may get its user index
+    /// before its completions are removed.
     _reports: Option<CqUse>,
 }
 
 impl<S: Side> Raw<S> {
-    /// Of a queue in RST.
+    /// Wraps the objects of a queue that is in RST.
     pub(super) fn new(side: S, cleaner: CqCleaner, reports: Option<CqUse>) -> Self {
         Self { side: Some(side), cleaner, ready: false, _reports: reports }
     }
@@ -134,7 +135,7 @@ impl<S: Side> Raw<S> {
         Ok(())
     }
 
-    /// To RST, if it is not there, with its completions forgotten.
+    /// Moves the queue to RST, if it is not there, and removes its completions.
     pub(super) fn reset(&mut self) -> Result<(), Error> {
         self.leave()
     }

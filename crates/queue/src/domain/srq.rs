@@ -26,7 +26,7 @@ pub struct SrqConfig {
 }
 
 impl SrqConfig {
-    /// So many receives of one entry each.
+    /// A shared receive queue for `receives` messages of one SGE each.
     pub const fn new(receives: u32) -> Self {
         Self { receives, sges: 1 }
     }
@@ -92,7 +92,7 @@ impl Srq {
         self.object.arm_limit(limit)
     }
 
-    /// Has the events that [`Srq::arm_limit`] asks for come to `channel` with `cookie`.
+    /// Delivers the events that [`Srq::arm_limit`] asks for to `channel` with `cookie`.
     pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
         channel.subscribe(Some(self.object.object()), &[event_type::SRQ_LIMIT.into()], cookie)
     }

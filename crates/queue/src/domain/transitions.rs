@@ -67,7 +67,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         Ok(())
     }
 
-    /// INIT2RTR_QP of a datagram queue pair: it receives from here on.
+    /// INIT2RTR_QP of a datagram queue pair, which then can receive.
     pub fn to_rtr_datagram(&mut self) -> Result<(), Error> {
         self.object_mut().to_rtr_datagram()
     }
@@ -122,7 +122,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         Ok(())
     }
 
-    /// Resets and destroys it, and says whether that worked; a drop counts a failure in
+    /// Resets and destroys the queue pair, and returns whether that worked; a drop counts a failure
+    /// in
     /// [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors

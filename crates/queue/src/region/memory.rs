@@ -79,9 +79,9 @@ impl Memory {
         Self(unsafe { SharedMemory::from_raw(base, length, Arc::new(owner)) })
     }
 
-    /// A handle to the same memory, with which `guard` lives: it is dropped when this handle, those
-    /// that come of it, and the regions of them are gone, and never while a device that did not let
-    /// go of one may still reach the bytes.
+    /// A handle to the same memory that keeps `guard` alive. `guard` is dropped when this handle,
+    /// its clones and the regions made of them are gone, but never while a device that failed to
+    /// destroy a region may still reach the bytes.
     #[must_use]
     pub fn guarded(&self, guard: impl Any + Send + Sync) -> Self {
         Self(self.0.guarded(guard))

@@ -11,7 +11,7 @@ use verbless_ring::ring::SharedMemory;
 
 use super::memory::Memory;
 
-/// Registered memory: our handle to its bytes, and the registration.
+/// Registered memory: our handle to its bytes, and its registration with the device.
 ///
 /// Keys and queues on it hold the registration, the registration holds the memory. So the device
 /// loses its way to the bytes before they are unmapped, and when it does not let go they are never
@@ -23,7 +23,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Fresh memory of `length` bytes, as [`Memory::allocate`] makes it. `access` is flags of
+    /// Allocates and registers `length` bytes, as [`Memory::allocate`] does. `access` is flags of
     /// [`verbless_devx::abi::core::access`].
     pub(crate) fn allocate(
         device: &Device,
@@ -34,7 +34,7 @@ impl Pinned {
         Self::of(device, &Memory::allocate(length)?, access, pages)
     }
 
-    /// Registers `memory`, which it keeps.
+    /// Registers `memory` and keeps it alive.
     pub(crate) fn of(
         device: &Device,
         memory: &Memory,
@@ -52,8 +52,8 @@ impl Pinned {
 }
 
 impl Memory {
-    /// Registers it for commands that name registered memory: files, queues, dumps. The device may
-    /// write there; no key leads to it.
+    /// Registers the memory for commands that name registered memory: files, queues, dumps. The
+    /// device may write there; no key is made for it.
     ///
     /// # Errors
     /// The system refuses to pin so much.

@@ -11,9 +11,9 @@ use verbless_ring::types::{RemoteAddr, Rkey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RangeError {
-    /// It is not in the region.
+    /// The range is not within the region.
     OutOfBounds(OutOfBounds),
-    /// It is longer than a request can be, in bytes.
+    /// The range, of this many bytes, is longer than a request can be.
     TooLong(u64),
     /// The region's access allows no remote access, so that it has no remote key.
     NoRemoteKey,
@@ -47,8 +47,9 @@ impl From<RangeError> for Error {
     }
 }
 
-/// A region of the peer: its first byte, its key, and how long it is. [`Region::remote_region`]
-/// makes it, and it fits into 21 bytes. With the feature `serde` it is serialized as these.
+/// A region of the peer: the address of its first byte, its key and its length.
+/// [`Region::remote_region`] makes it; it is encoded in 21 bytes, which it is also serialized as
+/// with the feature `serde`.
 ///
 /// [`Region::remote_region`]: crate::Region::remote_region
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub struct RemoteRegion {
 const VERSION: u8 = 1;
 
 impl RemoteRegion {
-    /// Length of its encoding in bytes.
+    /// Length of the encoding in bytes.
     pub const BYTES: usize = 21;
 
     /// `length` bytes from `base` on.
@@ -106,11 +107,11 @@ impl RemoteRegion {
         bytes
     }
 
-    /// What a peer sent.
+    /// Decodes a region that a peer sent with [`Self::to_bytes`].
     ///
     /// # Errors
-    /// Another length or version; a range that passes the end of the address space; a key that
-    /// cannot be. The error says which.
+    /// An unknown version or a wrong length; a range that passes the end of the address space; an
+    /// impossible key. The error says which.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let refuse = |why: String| Error::new(ErrorKind::Peer, "reading a peer's region", why);
         let Ok(&[version, a, b, c, d, e, f, g, h, k0, k1, k2, k3, ref length @ ..]) =

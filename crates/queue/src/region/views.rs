@@ -77,7 +77,7 @@ impl Region {
         Ok(unsafe { slice::from_raw_parts(base, count) })
     }
 
-    /// The first of `count` values, if all of them are there.
+    /// A pointer to the first of `count` values, if all of them are within the region and aligned.
     fn place<T>(&self, offset: usize, count: usize) -> Result<*mut T, Error> {
         let refuse =
             |why: String| Err(Error::new(ErrorKind::Input, "viewing a region as a slice", why));

@@ -69,8 +69,8 @@ impl CqCleaner {
         Self { overwrites, ..self }
     }
 
-    /// Forgets those of a queue, of receives only if `receives`, and calls `receive` with the WQE
-    /// of each receive among them.
+    /// Invalidates the unpolled CQEs of a queue, or only those of receives if `receives`, and calls
+    /// `receive` with the WQE index of each receive among them.
     fn each(&self, qpn: Qpn, receives: bool, mut receive: impl FnMut(WqeIndex)) {
         self.entries(|look| {
             let request = RequestId::read(look);
@@ -88,7 +88,7 @@ impl CqCleaner {
         });
     }
 
-    /// Looks at each CQE that has not been polled.
+    /// Calls `look_at` for each CQE that has not been polled.
     ///
     /// CQEs from the consumer index that the device knows of are looked at: some of them may have
     /// been polled, and it does no harm to mark those. When the index moves meanwhile, the device

@@ -47,9 +47,9 @@ use crate::wr::{Gather, PostError, WorkRequest};
 #[derive(Debug)]
 #[repr(C)]
 pub struct QueuePair<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
-    /// Its send queue.
+    /// The send queue.
     pub send: SendQueue<S>,
-    /// Its receive queue, or [`WithSrq`].
+    /// The receive queue, or [`WithSrq`].
     pub receive: R,
 }
 
@@ -81,13 +81,13 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         self.receive.reset();
     }
 
-    /// Writes the count of the receives posted so far to the doorbell record again. For after
-    /// RST2INIT_QP: a device may ignore what it was told in RESET.
+    /// Writes the count of the receives posted so far to the doorbell record again: needed after
+    /// RST2INIT_QP, because a device may ignore the record in RESET.
     pub fn publish_receives(&mut self) {
         self.receive.publish();
     }
 
-    /// Its number.
+    /// The number of the queue pair.
     pub fn qpn(&self) -> Qpn {
         self.send.qpn()
     }
@@ -122,7 +122,7 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         }
     }
 
-    /// What a CQE says that is no plain request's.
+    /// Completes any CQE but a requester's successful one without inline data.
     #[inline(never)]
     fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.is_request() {
@@ -224,5 +224,5 @@ impl QueuePair<Ud> {
     }
 }
 
-/// What polling a queue pair's completion queue yields: nothing, or how a request went.
+/// Result of polling a queue pair's completion queue: nothing, or the outcome of a request.
 pub type Polled = Option<Result<Completion, CompletionError>>;

@@ -108,7 +108,8 @@ impl ReceiveQueue {
         self.complete_any(cqe)
     }
 
-    /// The same of a CQE that does not say which queue it is of, or says it elsewhere.
+    /// Completes the oldest receive without checking the CQE's QPN: for CQEs that carry none, or
+    /// have it in another field.
     pub(crate) fn complete_any(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         let operation = match cqe.opcode() {
             cqe_opcode::RESPONDER_SEND => Operation::Receive,
@@ -192,7 +193,7 @@ impl ReceiveQueue {
         Ok(WqeIndex(index as u16))
     }
 
-    /// Tells the doorbell record what is in the ring.
+    /// Writes the producer count to the doorbell record.
     #[inline(always)]
     pub(crate) fn publish(&mut self) {
         event(Event::Barrier("before_doorbell_record"));

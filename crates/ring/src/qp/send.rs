@@ -43,7 +43,7 @@ pub struct SendQueueParts {
     pub ring: RingMemory,
     /// The doorbell record of the queue pair.
     pub record: RecordMemory,
-    /// Where to ring.
+    /// The doorbell register of the queue.
     pub doorbell: SendDoorbell,
     /// Most SGEs of a request, at most 59.
     pub max_sges: u32,
@@ -65,18 +65,18 @@ pub struct SendQueue<S: Service = Rc> {
     slots: Slots<Slot>,
     /// Wqebbs posted so far, modulo 2^32.
     producer: u32,
-    /// What `producer` may grow to: a ring's wqebbs more than have completed, modulo 2^32; only as
-    /// many while the queue is closed.
+    /// The value that `producer` must not exceed: wqebbs of the ring plus those completed, modulo
+    /// 2^32; the number completed alone while the queue is closed.
     limit: u32,
     /// Wqebbs that may be used: all of the ring, or none while the queue is closed.
     wqebbs: u32,
-    /// What a request is told that has no room: full, or closed.
+    /// The error when there is no room: the queue is full, or closed.
     no_room: PostError,
-    /// The control words with what is the same in every request, the number and the completion
-    /// mode; the second one as it stands in the ring.
+    /// The parts of the control segment that are the same in every request: the queue number and
+    /// the completion mode; `flags` in the byte order of the ring.
     control: u64,
     flags: u64,
-    /// What is the same in every [`Slot::request`], as it stands there.
+    /// The part of every [`Slot::request`] that is the same: the QPN, in the byte order of the CQE.
     request: u32,
     limits: Limits,
     /// Which lone WQEs are copied: of gathered data, of inline data.
@@ -86,13 +86,13 @@ pub struct SendQueue<S: Service = Rc> {
     service: PhantomData<S>,
 }
 
-/// What we remember of a posted request, at the index of its first wqebb.
+/// Software state of a posted request, at the index of its first wqebb.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     cookie: u64,
     /// Opcode and queue, as a CQE of the request has them: an [`OpcodeQpn`].
     request: U32,
-    /// What [`SendQueue::limit`] is when it has completed.
+    /// The value of [`SendQueue::limit`] after the request has completed.
     limit: u32,
 }
 
@@ -106,14 +106,14 @@ impl Slot {
     }
 }
 
-/// No operation has this opcode.
+/// An opcode that no operation has.
 const NOT_POSTED: u8 = 0xff;
 
 /// A request that is in the ring, and whose doorbell has not been rung.
 #[derive(Clone, Copy)]
 struct Posted {
     index: u32,
-    /// Its first 8 bytes, as they stand in the ring.
+    /// The first 8 bytes of the WQE, in the byte order of the ring.
     word: u64,
 }
 
@@ -186,8 +186,8 @@ impl<S: Service> SendQueue<S> {
         self.record.store(0);
     }
 
-    /// Refuses requests ([`PostError::NotConnected`]) until [`SendQueue::open`]: those of a queue
-    /// pair that cannot send yet. Costs posting nothing: a closed queue has no room.
+    /// Refuses requests ([`PostError::NotConnected`]) until [`SendQueue::open`], because the queue
+    /// pair cannot send yet. This costs posting nothing: a closed queue has no room.
     ///
     /// A queue with requests in it cannot be closed, and stays open. Close it only before its queue
     /// pair is first taken to RTS, or after 2RST_QP.
@@ -307,8 +307,8 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// Says of a good CQE which request succeeded, and frees everything up to it. `None` if none
-    /// can have: [`SendQueue::misfit`] then tells why.
+    /// Completes the request that a successful CQE reports, and frees all slots up to it. `None` if
+    /// it completes no outstanding request: [`SendQueue::misfit`] then tells why.
     ///
     /// One comparison tells that queue and opcode are those of the request; the window tells that
     /// it is outstanding. The index counts modulo the ring: that finds the request, and is all that
@@ -328,8 +328,8 @@ impl<S: Service> SendQueue<S> {
         Some(Completion::sent(cookie, request, outcome()))
     }
 
-    /// The same of the request with this cookie; false, and nothing has changed, if it is another
-    /// one's.
+    /// Like [`Self::succeed`], but only if the request has this cookie; otherwise returns false and
+    /// changes nothing.
     #[inline(always)]
     pub(crate) fn succeed_with(&mut self, request: RequestId, cookie: u64) -> bool {
         let slot = self.slots.get_upper(request.counter());
@@ -371,7 +371,8 @@ impl<S: Service> SendQueue<S> {
         }))
     }
 
-    /// What any other CQE says: a good one with data, an error, or one that cannot be.
+    /// Completes a CQE that is no plain success: a success with inline data, an error, or a
+    /// malformed one.
     #[cold]
     #[inline(never)]
     pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
@@ -416,8 +417,7 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// Writes a WQE of so many `ds` into the ring and remembers it. On an error nothing has
-    /// changed.
+    /// Writes a WQE into the ring and remembers it. On an error nothing has changed.
     #[inline(always)]
     fn enqueue<W: WorkRequest<S>>(
         &mut self,
@@ -467,7 +467,7 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// Tells the doorbell record what is in the ring.
+    /// Writes the producer count to the doorbell record.
     #[inline(always)]
     fn publish(&mut self) {
         // Read here: behind the barrier it would be read from memory again.
@@ -477,7 +477,7 @@ impl<S: Service> SendQueue<S> {
         self.record.store(producer & 0xffff);
     }
 
-    /// Whether a lone request of so many `ds` goes to the device by BlueFlame.
+    /// Whether a lone request of `ds` segments is copied to the device by BlueFlame.
     #[inline(always)]
     fn copies(&self, ds: u32, inline: bool) -> Option<Copied> {
         self.copy[inline as usize].admit(ds)
@@ -527,8 +527,9 @@ impl SendQueue<Eth> {
         self.reset();
     }
 
-    /// Says how many bytes of each frame the device needs inline, by what its context has in
-    /// `min_wqe_inline_mode`: none, [`LEAST_HEADER`] for the Ethernet header, or more.
+    /// Sets how many bytes of each frame the device needs inline, according to
+    /// `min_wqe_inline_mode` of its context: none, [`LEAST_HEADER`] for the Ethernet header, or
+    /// more.
     ///
     /// # Errors
     /// More than the queue takes inline.
@@ -601,8 +602,8 @@ impl<S: Service> SendBatch<'_, S> {
         Ok(WqeIndex(posted.index as u16))
     }
 
-    /// Posts the batch: one doorbell for all of it. A batch of one is copied like a lone request;
-    /// an empty one rings nothing.
+    /// Rings one doorbell for the whole batch. A batch of one request is copied by BlueFlame like a
+    /// lone request; an empty one rings nothing.
     #[inline(always)]
     pub fn ring(mut self) {
         if self.queue.producer == self.first {

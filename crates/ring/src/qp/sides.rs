@@ -1,4 +1,4 @@
-//! Where the messages of a queue pair go: receives of its own, or those that it shares with others.
+//! The receive side of a queue pair: a receive queue of its own, or a shared receive queue.
 
 use super::receive::ReceiveQueue;
 use verbless_prm::hot::cqe_opcode;
@@ -21,9 +21,9 @@ pub(crate) mod sealed {
     use crate::cq::Cqe;
     use crate::types::Qpn;
 
-    /// What a queue pair asks of either.
+    /// The operations of a queue pair on its receive side.
     pub trait ReceiveSide {
-        /// What a CQE says that is no requester's; `qpn` is the queue pair's number.
+        /// Completes a CQE that is not a requester's; `qpn` is the queue pair's number.
         fn complete(&mut self, qpn: Qpn, cqe: &Cqe) -> Result<Completion, CompletionError>;
         fn reset(&mut self);
         fn publish(&mut self);
@@ -59,9 +59,9 @@ impl sealed::ReceiveSide for WithSrq {
         })
     }
 
-    /// What was posted is everybody's, and stays.
+    /// Keeps the posted receives: they belong to all users of the shared receive queue.
     fn reset(&mut self) {}
 
-    /// The device was told by the shared receive queue.
+    /// Nothing: the shared receive queue writes its own doorbell record.
     fn publish(&mut self) {}
 }

@@ -133,14 +133,14 @@ impl CqRing {
     }
 }
 
-/// Where in a [`CqRing`] its consumer is.
+/// A consumer's position in a [`CqRing`].
 pub(crate) struct Cursor {
     /// The CQE proper of the next entry, and that of the last one of the ring.
     next: NonNull<u8>,
     last: NonNull<u8>,
     /// Owner bit of the entries of this lap.
     lap: u8,
-    /// Entries passed so far, modulo 2^24: what the device is told.
+    /// Entries passed so far, modulo 2^24: the consumer index in the doorbell record.
     index: u32,
 }
 
@@ -159,7 +159,8 @@ impl Cursor {
 #[derive(Clone, Copy)]
 pub(crate) struct Look<'r> {
     slot: Slot<'r>,
-    /// That byte without the owner bit that ours has.
+    /// The last byte (opcode, format, solicited and owner bit), XORed with the owner bit of an
+    /// entry that is ours.
     difference: u8,
     lap: u8,
 }
@@ -172,14 +173,15 @@ impl<'r> Look<'r> {
 }
 
 impl Look<'_> {
-    /// What most CQEs are: ours, a good request without data. Only the solicited bit may be set.
+    /// Whether the entry is ours, of a successful request, and without inline data, as most CQEs
+    /// are. Only the solicited bit may be set.
     #[inline(always)]
     pub(crate) fn is_plain_request(&self) -> bool {
         self.difference & 0xfd == 0
     }
 
-    /// What most CQEs of receives are: ours, a good one without data of its own or an immediate.
-    /// Only the solicited bit may be set.
+    /// Whether the entry is ours, of a successful receive, without inline data and immediate, as
+    /// most receive CQEs are. Only the solicited bit may be set.
     #[inline(always)]
     pub(crate) fn is_plain_receive(&self) -> bool {
         self.difference & 0xfd == cqe_opcode::RESPONDER_SEND << 4
@@ -192,7 +194,7 @@ impl Look<'_> {
         if self.difference & 0x0d == 0 { self.difference >> 4 } else { u8::MAX }
     }
 
-    /// Not written yet.
+    /// Whether the device has not written the entry yet.
     #[inline(always)]
     pub(crate) fn is_not_ours(&self) -> bool {
         self.difference & 1 != 0 || self.difference >> 4 == cqe_opcode::INVALID
@@ -240,9 +242,9 @@ impl Look<'_> {
     }
 }
 
-/// What stands in place of queue number and opcode once a CQE means nothing any more, or in place
-/// of the user index of a frame. The number is that of multicast, which no queue has; no receiver
-/// of frames has such a user index.
+/// Marks a CQE as invalid, in place of queue number and opcode, or of a frame's user index. Its
+/// lower 24 bits are the QPN of multicast, which no queue has; no receiver of frames has this user
+/// index.
 pub(crate) const RETIRED: u32 = u32::MAX;
 
 /// A place for one CQE in the ring.

@@ -64,7 +64,7 @@ impl RingMemory {
         self.memory.base()
     }
 
-    /// What keeps the bytes mapped.
+    /// The owner of the mapping.
     pub(super) fn owner(&self) -> Arc<dyn Any + Send + Sync> {
         self.memory.owner()
     }

@@ -14,7 +14,7 @@ use super::copy;
 pub struct OutOfBounds {
     /// First byte of the range.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length of the memory in bytes.
     pub length: u64,
     /// Bytes that there are.
     pub size: u64,
@@ -94,8 +94,8 @@ impl SharedMemory {
         Ok(Self { base, length, owner: self.owner.clone() })
     }
 
-    /// A handle to the same bytes, with which `guard` lives: it is dropped after what keeps the
-    /// bytes mapped, or lets that go, once this handle and those that come of it are gone.
+    /// A handle to the same bytes that keeps `guard` alive. `guard` is dropped when this handle and
+    /// its clones are gone, after the owner of the mapping.
     pub fn guarded(&self, guard: impl Any + Send + Sync) -> Self {
         let owner = Arc::new((self.owner.clone(), guard));
         Self { base: self.base, length: self.length, owner }
@@ -120,7 +120,7 @@ impl SharedMemory {
         self.base
     }
 
-    /// What keeps the bytes mapped.
+    /// The owner of the mapping.
     pub(super) fn owner(&self) -> Arc<dyn Any + Send + Sync> {
         self.owner.clone()
     }
@@ -184,7 +184,7 @@ impl SharedMemory {
         Ok(unsafe { AtomicU32::from_ptr(self.base.add(offset).cast().as_ptr()) }.load(Relaxed))
     }
 
-    /// The same bytes, which then keep `owner` alive as well.
+    /// A handle to the same bytes that keeps `owner` alive as well.
     pub fn held_with(&self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { base: self.base, length: self.length, owner: Arc::new((owner, self.owner.clone())) }
     }
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// As far as threads on one machine can show it: no byte is ever anything but what some writer
+    /// Copies on several threads of one machine: no byte is ever anything but what some writer
     /// wrote there.
     #[test]
     fn copies_of_any_alignment_race_byte_by_byte() {

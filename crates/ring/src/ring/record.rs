@@ -23,13 +23,13 @@ impl Record {
         Self { word: NonNull::from(word), _memory: memory.clone() }
     }
 
-    /// What the device was told last.
+    /// The value that was last stored for the device.
     pub(crate) fn load(&self) -> u32 {
         // SAFETY: a word of the memory, which lives as long as we do.
         u32::from_be(unsafe { self.word.as_ref() }.load(Relaxed))
     }
 
-    /// Tells the device `value`.
+    /// Stores `value` for the device.
     #[inline(always)]
     pub(crate) fn store(&self, value: u32) {
         event(Event::Record(value));

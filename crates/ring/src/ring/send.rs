@@ -58,7 +58,7 @@ impl SendRing {
 #[derive(Clone, Copy)]
 pub struct Wqe<'r> {
     ring: &'r SendRing,
-    /// Its first wqebb.
+    /// The first wqebb of the WQE.
     first: NonNull<u8>,
     /// Byte offset in the ring: at most its mask, and a multiple of 64.
     start: u32,
@@ -80,18 +80,17 @@ impl Wqe<'_> {
         unsafe { AtomicU64::from_ptr(self.word(index).as_ptr()) }.store(word, Relaxed);
     }
 
-    /// 8-byte word number `index` of the WQE, as it stands in memory. We wrote it; the device does
-    /// not.
+    /// 8-byte word number `index` of the WQE, as it stands in memory. Only the driver writes it.
     #[inline(always)]
     pub(crate) fn load_word(&self, index: usize) -> u64 {
         // SAFETY: as in `store_word`.
         unsafe { AtomicU64::from_ptr(self.word(index).as_ptr()) }.load(Relaxed)
     }
 
-    /// Where 8-byte word number `index` is: in the ring, aligned.
+    /// Pointer to 8-byte word number `index` in the ring, aligned.
     ///
-    /// The first wqebb never meets the end of the ring, being aligned to its size: no mask, no
-    /// instruction.
+    /// Within the first wqebb it needs no wrapping at the ring's end, because the wqebb is aligned
+    /// to its size.
     #[inline(always)]
     fn word(&self, index: usize) -> NonNull<u64> {
         let (from, offset) = if index < WQEBB / 8 {

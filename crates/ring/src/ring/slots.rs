@@ -1,4 +1,4 @@
-//! What we remember of each WQE until it completes. Only we write here.
+//! Software state of each WQE until it completes. Only the driver writes it.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -22,7 +22,7 @@ impl<T: Copy + Default> Slots<T> {
         Self::of(count, T::default())
     }
 
-    /// The same with this in each.
+    /// Slots for `count` entries, each with this value.
     pub(crate) fn of(count: u32, value: T) -> Self {
         let count = count.next_power_of_two().min(1 << 16);
         let mask = (count - 1) << Self::LOG_BYTES;

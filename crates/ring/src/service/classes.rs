@@ -41,6 +41,6 @@ classes! {
     Wait,
     /// Messages that carry their destination.
     Datagram,
-    /// Whole Ethernet frames.
+    /// Complete Ethernet frames.
     Frame,
 }

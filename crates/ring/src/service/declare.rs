@@ -1,4 +1,5 @@
-//! What a service declares of itself: its numbers, and the classes of requests that it carries.
+//! The declaration of a transport service: its numbers, and the classes of requests that it
+//! carries.
 
 use core::fmt;
 
@@ -10,15 +11,15 @@ use super::classes::{Class, class};
 pub trait Service:
     sealed::Sealed + Carries<class::Nop> + Copy + fmt::Debug + Default + Send + Sync + 'static
 {
-    /// Its number on the device.
+    /// The service's number in device contexts.
     const TYPE: ServiceType;
-    /// As the specifications abbreviate it.
+    /// Abbreviation in the specifications, such as `RC`.
     const NAME: &'static str;
     /// The ds between the control segment and the rest of a WQE: the address of a datagram.
     const ADDRESS_DS: u32;
     /// The classes of requests that it carries.
     const CARRIES: &'static [Class];
-    /// The same as a value.
+    /// The service's constants as a value.
     const INFO: ServiceInfo = ServiceInfo {
         service: Self::TYPE,
         name: Self::NAME,
@@ -41,12 +42,12 @@ pub trait Connected:
 )]
 pub trait Carries<C>: sealed::Sealed {}
 
-/// What there is to know of a service.
+/// The constants of a transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceInfo {
-    /// Its number on the device.
+    /// The service's number in device contexts.
     pub service: ServiceType,
-    /// As the specifications abbreviate it.
+    /// Abbreviation in the specifications, such as `RC`.
     pub name: &'static str,
     /// The ds of an address in each WQE.
     pub address_ds: u32,

@@ -37,7 +37,7 @@ compile_error!(
      in two and s390x does not pass to a device: compile for a 64-bit architecture other than s390x"
 );
 
-/// One barrier instruction, which the compiler moves no access across.
+/// One barrier instruction that is a compiler barrier too.
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 macro_rules! barrier {
     ($instruction:literal) => {
@@ -77,7 +77,7 @@ pub fn before_doorbell() {
     fence(Ordering::SeqCst);
 }
 
-/// The doorbell leaves the CPU before whatever is stored to the UAR next; on x86-64 and aarch64 it
+/// Orders the doorbell before later stores to the UAR; on x86-64 and aarch64 it
 /// also leaves now, rather than wait in a write-combining buffer.
 #[inline(always)]
 pub fn after_doorbell() {

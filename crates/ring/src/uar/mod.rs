@@ -37,7 +37,7 @@ pub struct UarPage(Arc<Page>);
 
 struct Page {
     memory: SharedMemory,
-    /// One bit for each 256 bytes of BlueFlame registers that a queue has taken.
+    /// One bit for each BlueFlame register (256 bytes) that a queue has taken.
     taken: AtomicU32,
 }
 
@@ -148,10 +148,10 @@ pub(crate) struct CopyLimit(u32);
 impl CopyLimit {
     /// None.
     pub(crate) const NONE: Self = Self(0);
-    /// Those of 2 to 16 `ds`: of one that is a control segment alone, the doorbell is all.
+    /// Allows WQEs of 2 to 16 `ds`; one of a control segment alone is complete with the doorbell.
     const BUFFER: Self = Self((BLUEFLAME_BUFFER / 16) as u32 - 1);
 
-    /// Whether a WQE of so many `ds` is among them.
+    /// Whether a WQE of `ds` segments is short enough.
     #[inline(always)]
     pub(crate) fn admit(self, ds: u32) -> Option<Copied> {
         (ds.wrapping_sub(2) < self.0).then_some(Copied { ds })
@@ -164,9 +164,9 @@ pub(crate) struct Copied {
     ds: u32,
 }
 
-/// Where one send queue rings.
+/// The doorbell register of one send queue.
 pub struct SendDoorbell {
-    /// Where in the page the next doorbell goes: the start of one of the register's two buffers.
+    /// Address of the next doorbell: the start of one of the register's two buffers.
     next: usize,
     /// Bytes of a buffer; 0 of a plain doorbell, which is one place.
     buffer: usize,
@@ -180,8 +180,8 @@ impl SendDoorbell {
         if self.buffer == 0 { CopyLimit::NONE } else { CopyLimit::BUFFER }
     }
 
-    /// Where the doorbell goes, and from now on the other buffer of the register is next. The
-    /// register begins at a multiple of two buffers, so one bit of the address tells them apart.
+    /// The address of this doorbell; makes the register's other buffer the next one. The register
+    /// is aligned to the size of two buffers, so one bit of the address selects the buffer.
     #[inline(always)]
     fn alternate(&mut self) -> NonNull<u8> {
         let at = core::ptr::with_exposed_provenance_mut(self.next);

@@ -11,10 +11,10 @@ macro_rules! capabilities {
         }
 
         impl Capability {
-            /// All of them.
+            /// All capabilities.
             pub const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
 
-            /// What it is, and where the device says so.
+            /// The capability in words, and the field in which the device reports it.
             pub const fn words(self) -> &'static str {
                 match self {
                     $(Self::$name => $words,)*

@@ -1,4 +1,4 @@
-//! What the device writes while it copies memory.
+//! The memory that the device writes its result to when it copies memory (MMO).
 
 use verbless_prm::hot::MmoSegment;
 use zerocopy::transmute;
@@ -15,7 +15,7 @@ use crate::types::Sge;
 pub struct Scratch(MmoSegment);
 
 impl Scratch {
-    /// Bytes of it, and what its address is a multiple of.
+    /// Size in bytes, and alignment of its address.
     pub const BYTES: u32 = 64;
 
     /// The memory of a segment; `None` unless that is of 64 bytes at a multiple of 64.

@@ -120,14 +120,14 @@ macro_rules! operations {
 }
 pub(super) use operations;
 
-/// The type that stands for all of a generic one in the list.
+/// Replaces the type parameter of a generic operation in the list of operations.
 macro_rules! any {
     ($p:ident) => { Sge };
     ($datagram:literal $name:ident) => { $name<Sge> };
 }
 pub(super) use any;
 
-/// The entry of an operation at its request type.
+/// The constant [`OperationInfo`](super::OperationInfo) of a request type.
 macro_rules! entry {
     (impl ($($generics:tt)*) $type:ty: $text:literal, $operation:ident, $op_mod:literal,
      $class:ident $(, $needs:ident)?) => {
@@ -148,11 +148,11 @@ macro_rules! entry {
 }
 pub(super) use entry;
 
-/// An operation as a datagram: it says whom it is for.
+/// The method `to` of operations that can be sent as datagrams.
 macro_rules! datagram {
     ($name:ident: $text:literal) => {
         impl<P: Payload> $name<P> {
-            /// Makes a datagram of it: the last thing to say of the request ([`To`]).
+            /// Adds the destination and so makes the request a datagram: call it last ([`To`]).
             #[inline(always)]
             pub const fn to(self, destination: &Destination) -> To<'_, Self> {
                 To::new(self, destination)
@@ -192,7 +192,7 @@ macro_rules! options {
                 self.fence_with(Fence::Full)
             }
 
-            /// Waits for what `fence` says.
+            /// Orders this request after earlier ones as `fence` tells.
             #[inline(always)]
             pub const fn fence_with(mut self, fence: Fence) -> Self {
                 self.options.fence = fence;

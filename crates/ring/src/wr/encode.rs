@@ -131,7 +131,7 @@ pub enum Fence {
     Full = fence::FENCE_AND_INITIATOR_SMALL,
 }
 
-/// What a queue can carry in one request, and what its device can do.
+/// The most that a queue carries in one request, and the capabilities of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) sges: u32,
@@ -202,6 +202,6 @@ pub trait Encode: Copy {
 pub trait Request: Encode {
     /// Which services carry it.
     type Class;
-    /// Its entry in [`OPERATIONS`](super::OPERATIONS).
+    /// The operation's entry in [`OPERATIONS`](super::OPERATIONS).
     const INFO: OperationInfo;
 }

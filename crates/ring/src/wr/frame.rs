@@ -16,8 +16,7 @@ pub const LEAST_HEADER: u32 = 18;
 
 /// Ds of the control and the Ethernet segment.
 const HEAD: u32 = 2;
-/// Where the checksums that the device shall compute stand in the first word of the Ethernet
-/// segment.
+/// Bit position of the checksum flags in the first word of the Ethernet segment.
 const CHECKSUMS_SHIFT: u32 = 56 - 8 * EthChecksums::AT as u32;
 /// Bytes of the header that stand in the Ethernet segment itself.
 const START: usize = 2;
@@ -41,7 +40,7 @@ const START: usize = 2;
 pub struct Frame<'a, P: Payload> {
     header: &'a [u8],
     body: P,
-    /// What the device computes: [`EthChecksums`].
+    /// The checksums that the device computes: [`EthChecksums`].
     checksums: u8,
     /// The VLAN tag to insert, or nothing: [`EthStart`].
     start: u32,
@@ -80,15 +79,16 @@ impl<'a, P: Payload> Frame<'a, P> {
         self
     }
 
-    /// The device inserts a VLAN tag (0x8100) of these 16 bits: priority, DEI, number. Only of a
-    /// frame without inline header, which the tag would stand in.
+    /// Has the device insert a VLAN tag (0x8100) with these 16 bits: priority, DEI, VLAN id. Only
+    /// for a frame without inline header, because the tag takes the header's place in the WQE.
     #[inline(always)]
     pub const fn vlan(mut self, tci: u16) -> Self {
         self.start = EthStart::new().with_insert_vlan(true).with_vlan_tci(tci).into_bits();
         self
     }
 
-    /// The same with a service tag (0x88a8).
+    /// Has the device insert a service VLAN tag (0x88a8) with these 16 bits, as [`Self::vlan`] does
+    /// with a customer tag.
     #[inline(always)]
     pub const fn service_vlan(mut self, tci: u16) -> Self {
         self = self.vlan(tci);
@@ -146,7 +146,8 @@ impl<P: Payload> Encode for Frame<'_, P> {
         }
     }
 
-    /// Of whole headers, as a queue needs them, without VLAN tag.
+    /// The length in ds if the queue's usual number of inline bytes covers whole headers and no
+    /// VLAN tag is inserted.
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn usual_ds(&self, limits: &Limits) -> Option<u32> {

@@ -9,23 +9,24 @@ use crate::service::{Class, SERVICES, ServiceInfo};
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationInfo {
-    /// As the specifications call it.
+    /// Name in the specifications, such as `RDMA READ`.
     pub name: &'static str,
-    /// What its completions say; the number is the opcode of the control segment.
+    /// The operation that its completions report; its number is the opcode of the control segment.
     pub operation: Operation,
     /// The opcode's modifier in the control segment.
     pub op_mod: u8,
     /// Which services carry it.
     pub class: Class,
-    /// What the device must have, if anything.
+    /// The capability that the device must have; `None` if every device has the operation.
     pub needs: Option<Capability>,
-    /// Its WQE in ds of 16 bytes, with one SGE if it carries data.
+    /// Length of the WQE in ds of 16 bytes, with one SGE if the operation carries data.
     pub ds: u32,
 }
 
 impl OperationInfo {
-    /// Ds of its WQE at most. A READ's is of 512 bytes (Linux `include/linux/mlx5/device.h`,
-    /// `MLX5_MAX_SGE_RD`); any other fills what the control segment can state.
+    /// Greatest length of the WQE in ds. A READ has at most 512 bytes (Linux
+    /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`), any other operation what the control
+    /// segment can state.
     pub const fn most_ds(&self) -> u32 {
         match self.operation {
             Operation::Read => 512 / 16,
@@ -48,7 +49,7 @@ pub enum Unsupported {
     Capability {
         /// The operation.
         operation: &'static str,
-        /// What it needs.
+        /// The missing capability.
         needs: Capability,
     },
     /// The send ring is shorter than the WQE.
@@ -84,7 +85,7 @@ impl fmt::Display for Unsupported {
 impl core::error::Error for Unsupported {}
 
 impl OperationInfo {
-    /// Wqebbs of 64 bytes of its WQE, with one SGE if it carries data.
+    /// Length of the WQE in wqebbs of 64 bytes, with one SGE if the operation carries data.
     pub const fn wqebbs(&self) -> u32 {
         self.ds.div_ceil(4)
     }
@@ -95,7 +96,8 @@ impl OperationInfo {
         SERVICES.into_iter().filter(move |service| service.carries.contains(&class))
     }
 
-    /// Whether queues of `service` take it on a device; `has` says what that has.
+    /// Checks that queues of `service` support the operation; `has` tells which capabilities the
+    /// device has.
     ///
     /// # Errors
     /// The service does not carry it, or the device lacks what it needs.

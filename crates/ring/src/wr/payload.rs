@@ -16,7 +16,7 @@ impl Payload for Inline<'_> {}
 pub trait Gather: Payload + AsSges {}
 impl<T: Payload + AsSges> Gather for T {}
 
-/// Data that is copied into the WQE: its memory need not be registered, and is free when the
+/// Data that is copied into the WQE: its memory need not be registered, and can be reused when the
 /// request is posted.
 #[derive(Clone, Copy, Debug)]
 pub struct Inline<'a>(
@@ -188,7 +188,7 @@ impl Segment for Inline<'_> {
 }
 
 impl Inline<'_> {
-    /// Its ds, whatever the limits.
+    /// Length in ds, not checked against the queue's limits.
     #[inline(always)]
     fn whole_ds(&self) -> u32 {
         let length = self.0.len();
@@ -246,7 +246,7 @@ impl Inline<'_> {
 /// whose loop would cost these the registers.
 const USUAL: core::ops::RangeInclusive<usize> = 8..=20;
 
-/// The word that has `header` (as it stands in memory) and then the bytes of `data`
+/// A word of `header` (in the byte order of memory) followed by the bytes of `data`
 /// (little-endian).
 #[inline(always)]
 fn pair(header: u32, data: u32) -> u64 {

@@ -17,7 +17,7 @@ use crate::types::{RemoteAddr, Rkey, Sge};
 
 operations! {
 declared {
-    /// What it stands for does not matter.
+    /// An operation for tests; no device has it.
     Probe<P: Payload> = "probe" {
         completes: CompareSwap, op_mod: 0x5a, class: Send, needs: Atomics;
         /// A probe.
@@ -31,5 +31,5 @@ declared {
 elsewhere {}
 }
 
-/// What comes behind the payload.
+/// The segment that follows the payload.
 pub(crate) const BEHIND: RemoteAddr = RemoteAddr::new(0x0102_0304_0506_0708, Rkey(0x090a_0b0c));

@@ -28,7 +28,7 @@ use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
 
 operations! {
 declared {
-    /// Does nothing, in its turn.
+    /// No operation; completes in order with the other requests.
     Nop = "NOP" {
         completes: Nop, op_mod: 0, class: Nop;
         /// A request that does nothing.
@@ -45,7 +45,7 @@ declared {
         datagram: "SEND to a destination";
     }
 
-    /// Sends a message with 32 bits beside it, which the peer finds in its completion.
+    /// Sends a message and 32 bits of immediate data, which the peer's completion reports.
     SendImm<P: Payload> = "SEND with immediate" {
         completes: SendImm, op_mod: 0, class: Send;
         /// Sends `payload` and `immediate`.
@@ -75,7 +75,7 @@ declared {
     /// Writes into memory of the peer, then takes one of its receives to tell it so, with 32 bits.
     WriteImm<P: Payload> = "RDMA WRITE with immediate" {
         completes: WriteImm, op_mod: 0, class: Write;
-        /// Writes `payload` to `remote`, and tells the peer `immediate`.
+        /// Writes `payload` to `remote`, and gives the peer `immediate` in a receive completion.
         new(payload: P, remote: RemoteAddr, immediate: u32);
         control: u32 = immediate;
         segments: { remote: RemoteAddr = remote, payload: P = payload };

@@ -15,10 +15,10 @@ use crate::types::{Lkey, RemoteAddr, Sge};
 pub trait Segment: Copy {
     /// Whether the segment is inline data.
     const INLINE: bool = false;
-    /// Its ds as a rule; of a payload, that of one SGE.
+    /// Usual length of the segment in ds of 16 bytes; of a payload, that of one SGE.
     const DS: u32;
 
-    /// Its ds, at most 60.
+    /// Length of this value in ds of 16 bytes, at most 60.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
     /// The ds of a common segment, which the compiler can make a constant; `None` for others (an
@@ -28,7 +28,7 @@ pub trait Segment: Copy {
     fn usual_ds(&self, limits: &Limits) -> Option<u32> {
         self.ds(limits).ok()
     }
-    /// Stores it at segment `at` of the WQE; returns where the next one goes.
+    /// Stores the segment at index `at` of the WQE; returns the index of the next one.
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize;
 }
 
@@ -57,7 +57,7 @@ one_ds!(RemoteAddr, self => transmute!(RaddrSegment::new(self.address, self.rkey
 one_ds!(AtomicSegment, self => transmute!(*self));
 one_ds!(Scratch, self => self.segment());
 
-/// Where an atomic puts what it found: 8 bytes.
+/// The data segment for the 8 bytes that an atomic returns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found(pub(super) Sge);
 

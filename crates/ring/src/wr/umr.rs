@@ -28,7 +28,7 @@ use crate::types::{Rkey, Sge};
 
 /// The ds of a request in front of its list: control, UMR control and key.
 const HEAD: u32 = 1 + 3 + 4;
-/// Lists come in multiples of so many entries.
+/// The number of entries in a list is a multiple of this.
 const GRANULE: usize = WQEBB / OCTOWORD;
 /// A list in memory begins at a multiple of so many bytes.
 const LIST_ALIGNMENT: u64 = 2048;
@@ -49,14 +49,14 @@ pub struct Umr<'a> {
 }
 options!(impl () Umr<'_>);
 
-/// Where the KLMs are.
+/// Where the device finds the KLMs of a UMR.
 #[derive(Clone, Copy, Debug)]
 enum List<'a> {
-    /// They stay as they are.
+    /// The key keeps its KLMs.
     Unchanged,
-    /// They go into the request.
+    /// KLMs in the WQE itself.
     Inline(&'a [Sge]),
-    /// They are in memory, as [`Umr::entry`] makes them.
+    /// A list in registered memory, with entries as [`Umr::entry`] makes them.
     Memory { list: Sge, length: u64 },
 }
 
@@ -153,7 +153,7 @@ impl Encode for Umr<'_> {
         }
     }
 
-    /// As libmlx5 sends it for mlx5dv_wr_mr_list, with the start address added.
+    /// The WQE has the layout that libmlx5 builds for mlx5dv_wr_mr_list, plus the start address.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn write(&self, wqe: &Wqe<'_>, at: usize, limits: &Limits) {
         let (entries, length) = self.extent();
@@ -232,7 +232,8 @@ impl Segment for FreeKey {
     }
 }
 
-/// Stores what stands behind the control segment of every UMR.
+/// Stores the UMR control segment and the key context, which follow the control segment of every
+/// UMR.
 #[inline(always)]
 fn write_head(wqe: &Wqe<'_>, at: usize, umr: UmrCtrlSegment, mkey: MkeyContext) {
     let umr: [[u64; 2]; 3] = transmute!(umr);

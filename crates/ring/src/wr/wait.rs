@@ -1,5 +1,5 @@
-//! What a wait for data waits for. A WQE says how its value compares to the word, so that the names
-//! are the other way round there.
+//! The condition of a wait for data. A WQE compares its value with the word in memory, not the word
+//! with the value, so the names are reversed there.
 
 use verbless_prm::WaitCondition;
 use verbless_prm::hot::WaitOperation;
@@ -19,33 +19,34 @@ impl Until {
         Self { operation, value, mask: u64::MAX }
     }
 
-    /// It equals `value`.
+    /// Waits until the word equals `value`.
     pub const fn equal(value: u64) -> Self {
         Self::new(WaitCondition::EQUAL, value)
     }
 
-    /// It is larger than `value`.
+    /// Waits until the word is larger than `value`.
     pub const fn above(value: u64) -> Self {
         Self::new(WaitCondition::SMALLER, value)
     }
 
-    /// It is smaller than `value`.
+    /// Waits until the word is smaller than `value`.
     pub const fn below(value: u64) -> Self {
         Self::new(WaitCondition::BIGGER, value)
     }
 
-    /// It is ahead of `value`, by less than half the range of the bits that count: for counters
-    /// that wrap.
+    /// Waits until the word is ahead of `value` by less than half the range of the masked bits: for
+    /// counters that wrap.
     pub const fn past(value: u64) -> Self {
         Self::new(WaitCondition::CYCLIC_SMALLER, value)
     }
 
-    /// It is behind `value`, by less than half the range of the bits that count.
+    /// Waits until the word is behind `value` by less than half the range of the masked bits: for
+    /// counters that wrap.
     pub const fn before(value: u64) -> Self {
         Self::new(WaitCondition::CYCLIC_BIGGER, value)
     }
 
-    /// Only these bits of the word count.
+    /// Compares only these bits of the word.
     pub const fn masked(mut self, mask: u64) -> Self {
         self.mask = mask;
         self

@@ -20,12 +20,12 @@ use crate::mkey::MkeyObject;
 use crate::owned::Owned;
 use verbless_ring::number::{Lkey, Rkey};
 
-/// The secret by which other functions are let at an object: 32 bytes. It is not shown by `Debug`.
+/// The secret that gives other functions access to an object: 32 bytes. `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AccessKey([u8; 32]);
 
 impl AccessKey {
-    /// These bytes.
+    /// A secret of these bytes.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -40,7 +40,7 @@ impl AccessKey {
         Ok(Self(bytes))
     }
 
-    /// The bytes, to hand to whom they are for.
+    /// The bytes, for the function that shall have access.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -52,16 +52,16 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// What an alias of a memory key is made of.
+/// Attributes of an alias of a memory key.
 #[derive(Debug, Clone)]
 pub struct AliasAttr {
-    /// Protection domain here: queue pairs of it may use the alias.
+    /// Protection domain in this function, whose queue pairs may use the alias.
     pub pd: Pd,
     /// The function that owns the key ([`Device::vhca_id`] there).
     pub vhca_id: u16,
     /// The key there.
     pub key: Rkey,
-    /// The secret that its owner gave.
+    /// The secret that the key's owner set.
     pub access_key: AccessKey,
 }
 
@@ -73,7 +73,7 @@ pub struct AliasKey {
 }
 
 impl Caps {
-    /// Whether the function can open its memory keys to others, and make aliases of theirs
+    /// Whether the function can share its memory keys with others, and make aliases of theirs
     /// (UCX's `uct_ib_mlx5_devx_check_xgvmi`).
     pub fn shares_keys(&self) -> bool {
         self.general_2.as_ref().is_some_and(|page| {
@@ -89,7 +89,7 @@ impl Caps {
 
 impl MkeyObject {
     /// ALLOW_OTHER_VHCA_ACCESS: functions that know the secret may make aliases of this key, until
-    /// it is destroyed. A second secret takes the place of the first.
+    /// it is destroyed. A second secret replaces the first.
     ///
     /// # Errors
     /// The device shares no keys ([`Caps::shares_keys`]); the key is of another context than the
@@ -105,7 +105,7 @@ impl MkeyObject {
 }
 
 impl Device {
-    /// The number that tells this function from the others of its device.
+    /// The vhca_id: the number of this function among those of its device.
     pub fn vhca_id(&self) -> u16 {
         self.caps().general.vhca_id()
     }
@@ -168,7 +168,7 @@ impl AliasKey {
         Rkey(self.key)
     }
 
-    /// What it was created from.
+    /// The attributes that the alias was created with.
     pub fn attr(&self) -> &AliasAttr {
         self.owned.parents()
     }

@@ -1,4 +1,4 @@
-//! What a device can do: the capability pages, read once when it is opened.
+//! Capabilities of a device: the capability pages, read once when it is opened.
 
 use verbless_prm as prm;
 use verbless_prm::{
@@ -58,10 +58,12 @@ pub struct Caps {
     pub atomics: bool,
     /// Keys may let the device's writes to memory pass each other on PCI.
     pub relaxed_writes: bool,
-    /// Keys must let them: there are no others (`mkc_order_write_after_write_ro_only`).
+    /// Every key must allow relaxed writes, because the device has no other keys
+    /// (`mkc_order_write_after_write_ro_only`).
     pub relaxed_writes_only: bool,
-    /// Keys may let its reads do so. What a device allows only while its PCI function is set so
-    /// (`relaxed_ordering_read_pci_enabled`) does not count: that setting cannot be read here.
+    /// Keys may let the device's reads pass each other on PCI. Not set if the device allows it only
+    /// with a certain setting of its PCI function (`relaxed_ordering_read_pci_enabled`): that
+    /// setting cannot be read here.
     pub relaxed_reads: bool,
     /// Timestamp format for queue pair contexts: free-running clock, or the device default where
     /// only real time exists.
@@ -82,10 +84,10 @@ pub struct Caps {
     pub ethernet: Option<Box<EthernetOffloadCap>>,
 }
 
-/// What the context of a queue must say of timestamps, by the capability of its kind: the
-/// free-running clock where the device has it, else the device's default. A device set to real time
-/// only refuses the free-running clock, whose value is the 0 of a field left out. Linux asks the
-/// same way (`get_ts_format` of mlx5_ib).
+/// The timestamp format for a queue's context, by the capability of its type of queue: the
+/// free-running clock where the device has it, else the device's default. A device that is set to
+/// real time only refuses the free-running clock, whose value is 0, that of an unset field. Linux
+/// chooses in the same way (`get_ts_format` of mlx5_ib).
 const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
     match offered {
         TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
@@ -227,7 +229,7 @@ impl Caps {
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
     }
 
-    /// Scatter/gather entries of a READ at most: its WQE is of 512 bytes at most (Linux
+    /// The most scatter/gather entries of a READ: its WQE has at most 512 bytes (Linux
     /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`).
     pub fn max_read_sges(&self) -> usize {
         self.max_send_sges().min((512 - 32) / 16)

@@ -28,12 +28,13 @@ impl Device {
 }
 
 impl QCounter {
-    /// Its number.
+    /// The counter's number.
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// QUERY_Q_COUNTER: the counts so far. `out_of_buffer` counts messages that found no receive.
+    /// QUERY_Q_COUNTER: the counts so far. `out_of_buffer` counts messages that found no posted
+    /// receive.
     ///
     /// # Errors
     /// The device's refusal.

@@ -28,7 +28,7 @@ pub struct CqAttr {
     pub log_cqes: u8,
     /// 128-byte CQEs instead of 64.
     pub wide: bool,
-    /// Receiver of its completion events.
+    /// Receiver of the queue's completion events.
     pub element: CqElement,
     /// Lets new CQEs overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
@@ -39,14 +39,14 @@ pub struct CqAttr {
 pub enum CqElement {
     /// An event queue.
     Eq(Eqn),
-    /// A thread of the DPA ([`DpaThread::id`](crate::DpaThread::id)), which they start.
+    /// A thread of the DPA ([`DpaThread::id`](crate::DpaThread::id)), which the events start.
     Thread(u32),
     /// An event queue of the DPA ([`DpaEq::id`](crate::DpaEq::id)).
     DpaEq(u32),
 }
 
 impl CqElement {
-    /// Whether it is the DPA's, its type (ext_element_type) and its number.
+    /// Whether the receiver is one of the DPA, its type (ext_element_type) and its number.
     fn raw(self) -> (bool, u8, u32) {
         match self {
             Self::Eq(eqn) => (false, 0, eqn.0),
@@ -72,7 +72,7 @@ pub struct CqOptions {
     pub collapsed: bool,
     /// Every CQE makes an event; arming is not needed.
     pub always_armed: bool,
-    /// The moderation that it begins with.
+    /// The initial event moderation.
     pub moderation: Moderation,
     /// The time of moderation begins with a CQE, and not with an event.
     pub period_from_cqe: bool,
@@ -80,7 +80,7 @@ pub struct CqOptions {
     pub compression: Option<MiniCqeFormat>,
 }
 
-/// A completion queue as the device has it. `verbless_queue::Cq` joins it with its ring.
+/// A completion queue on the device, without its ring, which `verbless_queue::Cq` adds.
 #[derive(Debug)]
 pub struct CqObject {
     cqn: Cqn,
@@ -197,7 +197,7 @@ impl CqObject {
         self.cqn
     }
 
-    /// What it was created from.
+    /// The attributes that the queue was created with.
     pub fn attr(&self) -> &CqAttr {
         self.owned.parents()
     }
@@ -213,7 +213,8 @@ impl CqObject {
         self.modify_moderation(moderation, CqPeriodMode::START_FROM_EQE, fields)
     }
 
-    /// MODIFY_CQ: sets the event moderation, and whether its time begins with a CQE.
+    /// MODIFY_CQ: sets the event moderation, and whether its period starts at a CQE instead of an
+    /// EQE.
     pub fn set_moderation_from(&self, moderation: Moderation, cqe: bool) -> Result<(), Error> {
         let mode = if cqe { CqPeriodMode::START_FROM_CQE } else { CqPeriodMode::START_FROM_EQE };
         let fields = CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0;
@@ -238,7 +239,7 @@ impl CqObject {
         send::modify_object(self.owned.object(), &input)
     }
 
-    /// QUERY_CQ: its event moderation, and whether its time begins with a CQE.
+    /// QUERY_CQ: the event moderation, and whether its period starts at a CQE instead of an EQE.
     pub fn moderation(&self) -> Result<(Moderation, bool), Error> {
         let context = self.query()?;
         let moderation = Moderation { period: context.cq_period(), count: context.cq_max_count() };

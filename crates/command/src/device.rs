@@ -23,7 +23,7 @@ pub struct Device {
     known: Arc<Known>,
 }
 
-/// What is asked once.
+/// Results of queries at opening.
 struct Known {
     caps: Caps,
     adapter: Adapter,
@@ -47,7 +47,7 @@ impl Device {
         Ok(Self { context, known: Arc::new(known) })
     }
 
-    /// What the device can do.
+    /// The device's capabilities.
     pub fn caps(&self) -> &Caps {
         &self.known.caps
     }
@@ -66,12 +66,12 @@ impl Device {
         }
     }
 
-    /// Which device it is.
+    /// The device's identity: vendor id and PSID.
     pub fn adapter(&self) -> &Adapter {
         &self.known.adapter
     }
 
-    /// What a typed command needs whose layout only the software model knows; `None` on hardware.
+    /// The token for typed commands whose layout only the software model has; `None` on hardware.
     /// Without it, such a command is refused before it is sent
     /// ([`ErrorKind::ModelOnly`](crate::ErrorKind::ModelOnly)).
     pub fn as_model(&self) -> Option<ModelToken> {

@@ -18,15 +18,15 @@ use crate::general::GeneralObject;
 use crate::memory::UserMemory;
 use crate::reach::{DpaOutbox, DpaWindow};
 
-/// No outbox or window.
+/// Means no outbox or window.
 const NONE: u16 = 0xffff;
 
-/// What a process is made of.
+/// Attributes of a process.
 #[derive(Debug, Clone)]
 pub struct DpaProcessAttr {
     /// The registration that holds the ELF file; the device reads it while it makes the process.
     pub file: Arc<UserMemory>,
-    /// Where in it the file begins, in bytes.
+    /// Offset of the file in that registration, in bytes.
     pub offset: u64,
     /// Length of the file in bytes.
     pub length: u64,
@@ -52,9 +52,9 @@ pub enum Affinity {
     /// Any.
     #[default]
     None,
-    /// This one.
+    /// This execution unit only.
     Strict(u16),
-    /// Those of this group.
+    /// The execution units of this group.
     Group(u16),
 }
 
@@ -68,18 +68,18 @@ impl Affinity {
     }
 }
 
-/// Where a thread or call begins, and with what.
+/// Entry point of a thread or call, and what it starts with.
 #[derive(Debug, Clone, Default)]
 pub struct DpaEntry {
     /// Address of the function in the process.
     pub address: u64,
-    /// `metadata_parameter` of its thread context.
+    /// `metadata_parameter` of the thread context.
     pub metadata: u64,
-    /// The outbox that it begins with.
+    /// The outbox that is configured at the start.
     pub outbox: Option<Arc<DpaOutbox>>,
-    /// The windows of entities 0 and 1 that it begins with.
+    /// The windows of entities 0 and 1 that are configured at the start.
     pub windows: [Option<Arc<DpaWindow>>; 2],
-    /// Where it runs.
+    /// The execution units on which it may run.
     pub affinity: Affinity,
 }
 
@@ -89,8 +89,8 @@ impl DpaEntry {
         Self { address, ..Self::default() }
     }
 
-    /// Fails unless what it begins with is of the process: numbers of outboxes and windows count
-    /// from 0 in each.
+    /// Checks that the outbox and windows belong to the process: their numbers count from 0 in each
+    /// process.
     fn check(&self, process: &Arc<DpaProcess>) -> Result<(), Error> {
         let outbox = self.outbox.as_ref().map(|outbox| ("outbox", outbox.process()));
         let windows = self.windows.iter().flatten().map(|window| ("window", window.process()));
@@ -112,14 +112,14 @@ impl DpaEntry {
     }
 }
 
-/// What kind of thread it is.
+/// Properties of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DpaThreadKind {
-    /// The watchdog leaves it alone.
+    /// Whether the watchdog ignores the thread.
     pub polling: bool,
-    /// It may yield: its next run goes on where it did.
+    /// Whether the thread may yield: its next run then continues where it yielded.
     pub continuable: bool,
-    /// Events do not start it, and are lost, until [`DpaThread::run`].
+    /// Whether events are lost and do not start the thread until [`DpaThread::run`].
     pub held: bool,
 }
 
@@ -130,16 +130,16 @@ pub struct DpaThread {
     _parents: (Arc<DpaProcess>, DpaEntry),
 }
 
-/// What a thread does, and has done.
+/// State and counts of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DpaThreadInfo {
-    /// What it does.
+    /// The thread's state.
     pub state: DpaThreadState,
-    /// How often it has run.
+    /// How often the thread has run.
     pub runs: u64,
-    /// Instructions of its ended runs.
+    /// Instructions of completed runs.
     pub instructions: u64,
-    /// The execution unit of its last run.
+    /// The execution unit of the last run.
     pub unit: u32,
     /// Events that have come, modulo 2^32.
     pub events: u32,
@@ -152,14 +152,14 @@ pub struct DpaCall {
     _parents: (Arc<DpaProcess>, DpaEntry),
 }
 
-/// How a call goes.
+/// State of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DpaCallState {
-    /// It waits for an execution unit, or runs.
+    /// The call waits for an execution unit, or runs.
     Running,
-    /// It has returned this.
+    /// The call has returned this value.
     Returned(u64),
-    /// Its process ended before; this is the process's status.
+    /// The process ended before the call returned; this is the process's status.
     ProcessEnded(DpaStatus),
 }
 
@@ -168,12 +168,12 @@ pub enum DpaCallState {
 pub struct DpaStatus(pub u8);
 
 impl DpaStatus {
-    /// Whether it runs.
+    /// Whether the process runs.
     pub fn runs(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether an error has ended it: it neither runs nor has finished by itself.
+    /// Whether an error ended the process: it neither runs nor finished by itself.
     pub fn is_error(self) -> bool {
         !self.runs() && self.0 != DpaFault::FINISHED.0
     }
@@ -210,31 +210,31 @@ impl fmt::Debug for DpaStatus {
     }
 }
 
-/// How a process is, and what ended it.
+/// State of a process, and the reason of its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpaProcessInfo {
-    /// Its status.
+    /// The process's status.
     pub status: DpaStatus,
-    /// An error has ended it but for its error handler, which still runs.
+    /// Whether an error has ended the process except its error handler, which still runs.
     pub ending: bool,
     /// Instructions of ended runs.
     pub instructions: u64,
-    /// The run that ended it, once its status says so.
+    /// The run that ended the process, if its status is that of an end.
     pub crash: Option<DpaCrash>,
-    /// What names it to a debugger of its user's; 0: it may not be debugged.
+    /// Token by which the user's debugger attaches to the process; 0 if it may not be debugged.
     pub udbg_token: u64,
 }
 
 /// The run that ended a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpaCrash {
-    /// It was a call, and not a thread.
+    /// Whether the run was a call, and not a thread's.
     pub in_call: bool,
     /// The thread's or call's number.
     pub runner: u32,
     /// Address of the instruction.
     pub pc: u64,
-    /// Address that it could not reach, or the instruction that is illegal.
+    /// The address that could not be accessed, or the illegal instruction.
     pub address: u64,
     /// x0 to x31.
     pub registers: [u64; 32],
@@ -286,7 +286,7 @@ impl Device {
         }))
     }
 
-    /// Makes a thread, which waits for its first event then.
+    /// Makes a thread, which then waits for its first event.
     ///
     /// # Errors
     /// The process has ended, or has no stack left.
@@ -386,12 +386,12 @@ pub(crate) fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {
 }
 
 impl DpaProcess {
-    /// Its number.
+    /// The object id of the process.
     pub fn id(&self) -> u32 {
         self.object.id()
     }
 
-    /// Tells it from every process of any function that is or was.
+    /// A number that no other process of any function has, nor had.
     pub fn serial(&self) -> u64 {
         self.serial
     }
@@ -427,7 +427,7 @@ impl DpaProcess {
         self.object.modify(context.as_bytes())
     }
 
-    /// Has its end signal an eventfd, for as long as the channel lives.
+    /// Signals an eventfd when the process ends, for as long as the channel lives.
     ///
     /// # Errors
     /// EINVAL: the file is no eventfd.
@@ -435,7 +435,7 @@ impl DpaProcess {
         self.object.signal_changes(channel, eventfd)
     }
 
-    /// Destroys it, and ends whatever runs in it.
+    /// Destroys the process, and ends its threads and calls.
     ///
     /// # Errors
     /// Keys or queues still use its heap.
@@ -443,7 +443,7 @@ impl DpaProcess {
         self.object.destroy()
     }
 
-    /// How it is.
+    /// Queries the state of the process.
     pub fn query(&self) -> Result<DpaProcessInfo, Error> {
         let context: prm::DpaProcess = query(&self.object)?;
         let status = DpaStatus(context.status());
@@ -461,12 +461,12 @@ impl DpaProcess {
 }
 
 impl DpaThread {
-    /// Its number, by which CQs name it.
+    /// The thread's object id, by which CQs refer to it.
     pub fn id(&self) -> u32 {
         self.object.id()
     }
 
-    /// What it does.
+    /// Queries the state of the thread.
     pub fn query(&self) -> Result<DpaThreadInfo, Error> {
         let context: prm::DpaThread = query(&self.object)?;
         Ok(DpaThreadInfo {
@@ -478,7 +478,7 @@ impl DpaThread {
         })
     }
 
-    /// Lets events start it if it was held, with this argument from its next run on.
+    /// Lets events start the thread, if it was held; `argument` is that of its next runs.
     ///
     /// # Errors
     /// The process has ended.
@@ -488,7 +488,7 @@ impl DpaThread {
         self.object.modify(context.as_bytes())
     }
 
-    /// Ends it, whatever it does.
+    /// Ends the thread, also while it runs.
     ///
     /// # Errors
     /// A CQ still starts it.
@@ -498,7 +498,7 @@ impl DpaThread {
 }
 
 impl DpaCall {
-    /// How it goes.
+    /// Queries the state of the call.
     pub fn state(&self) -> Result<DpaCallState, Error> {
         let context: prm::DpaCall = query(&self.object)?;
         Ok(match (context.status(), context.state()) {
@@ -508,7 +508,7 @@ impl DpaCall {
         })
     }
 
-    /// Ends it, whatever it does.
+    /// Ends the call, also while it runs.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }

@@ -11,7 +11,7 @@ use verbless_prm::{
 use crate::device::Device;
 use crate::error::limit;
 
-/// What is attempted when a group or partition cannot be expressed.
+/// The operation that error messages name.
 const UNITS: &str = "sharing execution units of the DPA";
 /// Units that a mask can name.
 const MOST_UNITS: u16 = 1024;
@@ -48,14 +48,14 @@ pub struct DpaPartition {
     id: u16,
 }
 
-/// What a partition consists of.
+/// Attributes of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DpaPartitionAttr {
-    /// Its units. No other partition but the default one has them.
+    /// The partition's units. Besides it, only the default partition may have them.
     pub units: Vec<u16>,
-    /// The functions that may use it, by vhca_id: each is in one partition at most.
+    /// The functions that may use the partition, by vhca_id: each is in one partition at most.
     pub functions: Vec<u16>,
-    /// Groups of its units that there may be.
+    /// The most groups that may be made of the units.
     pub groups: u16,
 }
 
@@ -121,13 +121,13 @@ impl Device {
         Ok(DpaPartition { device: self.clone(), id: register.eu_partition_id() })
     }
 
-    /// A partition that is there already, by its number; no command is sent.
+    /// The existing partition of this number; sends no command.
     pub fn dpa_partition(&self, id: u16) -> DpaPartition {
         DpaPartition { device: self.clone(), id }
     }
 }
 
-/// The elements of a mask of these units.
+/// The bit mask of these units, as elements of the register.
 fn mask(units: &[u16]) -> Result<[u32; 32], Error> {
     let mut words = [0; 32];
     for &unit in units {
@@ -140,7 +140,7 @@ fn mask(units: &[u16]) -> Result<[u32; 32], Error> {
     Ok(words)
 }
 
-/// The units of a mask, by its elements.
+/// The units whose bits are set in a mask, given by its elements.
 fn units(word: impl Fn(usize) -> u32) -> Vec<u16> {
     let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
     (0..MOST_UNITS).filter(named).collect()
@@ -182,19 +182,20 @@ impl DpaGroup {
         register
     }
 
-    /// Its number, for [`Affinity::Group`](crate::Affinity::Group).
+    /// The group's number, for [`Affinity::Group`](crate::Affinity::Group).
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// The units that it has now.
+    /// Queries the group's units.
     pub fn units(&self) -> Result<Vec<u16>, Error> {
         let mut register = self.register(NicDpaOperation::default());
         self.device.read_register(RegisterId::NIC_DPA_EUG, &mut register)?;
         Ok(units(|index| register.member_mask(index)))
     }
 
-    /// Gives it other units. What runs on one of the old ones ends its run there.
+    /// Replaces the group's units. Threads and calls on a removed unit finish their current run
+    /// there.
     ///
     /// # Errors
     /// As for [`create_dpa_group`](Device::create_dpa_group).
@@ -207,7 +208,7 @@ impl DpaGroup {
         self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)
     }
 
-    /// Destroys it.
+    /// Destroys the group.
     ///
     /// # Errors
     /// Threads or calls are bound to it.
@@ -225,12 +226,12 @@ impl Drop for DpaGroup {
 }
 
 impl DpaPartition {
-    /// Its number.
+    /// The partition's number.
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// What it consists of.
+    /// Queries the partition's attributes.
     ///
     /// # Errors
     /// The function neither uses it nor makes partitions, or it is gone.
@@ -246,7 +247,7 @@ impl DpaPartition {
         })
     }
 
-    /// Gives it other units; those that it had are the default partition's again.
+    /// Replaces the partition's units; the removed ones return to the default partition.
     ///
     /// # Errors
     /// As for [`create_dpa_partition`](Device::create_dpa_partition).
@@ -256,7 +257,7 @@ impl DpaPartition {
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Gives it to other functions, by their vhca_id.
+    /// Replaces the functions that may use the partition, given by vhca_id.
     ///
     /// # Errors
     /// As for [`create_dpa_partition`](Device::create_dpa_partition).
@@ -266,7 +267,7 @@ impl DpaPartition {
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Says how many groups there may be of its units.
+    /// Sets how many groups may be made of the partition's units.
     ///
     /// # Errors
     /// There are more already.
@@ -276,7 +277,7 @@ impl DpaPartition {
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Makes a group of its units, as [`create_dpa_group`](Device::create_dpa_group).
+    /// Makes a group of the partition's units, as [`create_dpa_group`](Device::create_dpa_group).
     ///
     /// # Errors
     /// As there, and the function neither uses it nor makes partitions.
@@ -284,7 +285,7 @@ impl DpaPartition {
         self.device.create_dpa_group_of(Some(self.id), name, units)
     }
 
-    /// Destroys it: its units are the default partition's again.
+    /// Destroys the partition: its units return to the default partition.
     ///
     /// # Errors
     /// Functions that it names have processes, there are groups of its units, or the function does

@@ -16,7 +16,7 @@ use crate::error::all_of;
 use crate::general::GeneralObject;
 use crate::memory::QueueMemory;
 
-/// What an event queue of the DPA is made of.
+/// Attributes of an event queue of the DPA.
 #[derive(Debug, Clone)]
 pub struct DpaEqAttr {
     /// Memory of the entries, 64 bytes each: the host's, or the heap of a process. Software has
@@ -26,16 +26,16 @@ pub struct DpaEqAttr {
     pub log_entries: u8,
     /// The UAR page of the outboxes that may update it.
     pub uar: Arc<Uar>,
-    /// The emulated device and its vector that the first entry raises after the EQ was armed.
+    /// The emulated device and its MSI-X vector that the first event after arming raises.
     pub raises: Option<(Arc<EmulatedDevice>, u16)>,
-    /// Every entry raises it, and nobody arms the EQ.
+    /// Whether every event raises the vector, without arming.
     pub always_armed: bool,
-    /// Entries that nobody has taken are overwritten; else events are lost when it is full.
+    /// Whether new events overwrite unread ones; otherwise events are lost when the queue is full.
     pub ignore_overrun: bool,
 }
 
 impl DpaEqAttr {
-    /// Of 2^`log_entries` entries in `ring`; it raises nothing.
+    /// Attributes of a queue of 2^`log_entries` entries in `ring` that raises no vector.
     pub const fn new(ring: QueueMemory, log_entries: u8, uar: Arc<Uar>) -> Self {
         Self { ring, log_entries, uar, raises: None, always_armed: false, ignore_overrun: false }
     }
@@ -80,13 +80,13 @@ pub struct EmulatedDoorbell {
 /// How a doorbell of an emulated device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmulatedDoorbellInfo {
-    /// What was written to it last.
+    /// The value that was last written to the doorbell.
     pub value: u32,
-    /// How often it was rung, modulo 2^32.
+    /// How often the doorbell was rung, modulo 2^32.
     pub rings: u32,
-    /// The next time that it is rung makes a CQE.
+    /// Whether the next ring makes a CQE.
     pub armed: bool,
-    /// It was rung and has made no CQE since: arming it makes one at once.
+    /// Whether the doorbell was rung and has made no CQE since: arming it makes one at once.
     pub pending: bool,
 }
 
@@ -115,7 +115,7 @@ impl Device {
         Ok(DpaEq { object, attr })
     }
 
-    /// Makes an emulated device with so many queues and MSI-X vectors.
+    /// Makes an emulated device with these numbers of queues and MSI-X vectors.
     ///
     /// # Errors
     /// It has no queue, or more than 64 vectors.
@@ -131,7 +131,7 @@ impl Device {
         Ok(Arc::new(EmulatedDevice { object, queues, vectors }))
     }
 
-    /// Has the doorbell of a queue of an emulated device make CQEs.
+    /// Attaches to the doorbell of a queue of an emulated device, so that rings make CQEs.
     ///
     /// # Errors
     /// The device has no such queue, or somebody has its doorbell already.
@@ -151,17 +151,17 @@ impl Device {
 }
 
 impl DpaEq {
-    /// Its number, by which CQs and outboxes name it.
+    /// The queue's object id, by which CQs and outboxes refer to it.
     pub fn id(&self) -> u32 {
         self.object.id()
     }
 
-    /// What it was created from.
+    /// The attributes that the queue was created with.
     pub const fn attr(&self) -> &DpaEqAttr {
         &self.attr
     }
 
-    /// How far it is.
+    /// Queries the indexes of the queue and whether it is armed.
     pub fn query(&self) -> Result<DpaEqInfo, Error> {
         let context: prm::DpaEq = query(&self.object)?;
         Ok(DpaEqInfo {
@@ -171,7 +171,7 @@ impl DpaEq {
         })
     }
 
-    /// Destroys it.
+    /// Destroys the event queue.
     ///
     /// # Errors
     /// A CQ still names it.
@@ -181,27 +181,27 @@ impl DpaEq {
 }
 
 impl EmulatedDevice {
-    /// Its number.
+    /// The object id of the emulated device.
     pub fn id(&self) -> u32 {
         self.object.id()
     }
 
-    /// The context that it was made in.
+    /// The context in which the emulated device was made.
     pub fn context(&self) -> &Context {
         self.object.context()
     }
 
-    /// How many queues it has, each with a doorbell.
+    /// The number of queues, each with a doorbell.
     pub const fn queues(&self) -> u16 {
         self.queues
     }
 
-    /// How many MSI-X vectors it has.
+    /// The number of MSI-X vectors.
     pub const fn vectors(&self) -> u16 {
         self.vectors
     }
 
-    /// Destroys it.
+    /// Destroys the emulated device.
     ///
     /// # Errors
     /// Event queues or doorbells are still of it.
@@ -227,12 +227,12 @@ impl EmulatedDevice {
 }
 
 impl EmulatedDoorbell {
-    /// Its number: the emulation context of outboxes.
+    /// The doorbell's object id: the emulation context of outboxes.
     pub fn id(&self) -> u32 {
         self.object.id()
     }
 
-    /// Destroys it: nobody hears of the doorbell any more.
+    /// Destroys the attachment: rings of the doorbell make no more CQEs.
     ///
     /// # Errors
     /// The device does not answer.
@@ -240,7 +240,7 @@ impl EmulatedDoorbell {
         self.object.destroy()
     }
 
-    /// How it is.
+    /// Queries the doorbell.
     pub fn query(&self) -> Result<EmulatedDoorbellInfo, Error> {
         let context: prm::DpaEmulatedDoorbell = query(&self.object)?;
         Ok(EmulatedDoorbellInfo {

@@ -8,7 +8,7 @@ pub(crate) fn invalid(attempted: &'static str, what: &'static str) -> Error {
     Error::new(ErrorKind::Input, attempted, what)
 }
 
-/// The same with a value in what is wrong.
+/// An invalid request, with a message made at run time.
 pub(crate) fn refused(attempted: &'static str, what: String) -> Error {
     Error::new(ErrorKind::Input, attempted, what)
 }
@@ -27,8 +27,8 @@ pub(crate) fn wrong_answer(attempted: &'static str, what: &'static str) -> Error
     Error::new(ErrorKind::Answer, attempted, what)
 }
 
-/// Fails when a part of what is asked of `device` is of another device context: its number may be
-/// that of something else there.
+/// Fails if a part of a request to `device` belongs to another device context: its number may be
+/// that of another object in this one.
 pub(crate) fn all_of<'a>(
     device: &Context,
     attempted: &'static str,

@@ -12,9 +12,9 @@ use crate::transport::TirObject;
 /// Which frames a flow rule is for, and how it ranks: what is `None` may be anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowAttr {
-    /// Address that they are sent to.
+    /// Destination MAC address.
     pub destination: Option<[u8; 6]>,
-    /// Address that they come from.
+    /// Source MAC address.
     pub source: Option<[u8; 6]>,
     /// EtherType, behind VLAN tags.
     pub ethertype: Option<u16>,
@@ -22,12 +22,12 @@ pub struct FlowAttr {
     pub vlan: Option<u16>,
     /// Rules with a lower one come first.
     pub priority: u16,
-    /// What completions say of frames that came by this rule; 24 bits, and not 0xffffff. `None`
-    /// says 0.
+    /// Flow tag in the completions of frames that match; 24 bits, and not 0xffffff. `None`: they
+    /// have tag 0.
     pub tag: Option<u32>,
 }
 
-/// A flow rule: while it lives, its frames go to a TIR, which it keeps.
+/// A flow rule: while it lives, matching frames go to a TIR, which it keeps alive.
 #[derive(Debug)]
 pub struct FlowRule {
     // Before the TIR, which the device keeps as long as rules lead to it.
@@ -41,13 +41,13 @@ impl FlowAttr {
         Self { destination: Some(destination), ..Self::default() }
     }
 
-    /// Those of this EtherType among them.
+    /// Matches only frames of this EtherType.
     #[must_use]
     pub fn ethertype(self, ethertype: u16) -> Self {
         Self { ethertype: Some(ethertype), ..self }
     }
 
-    /// The same with a tag.
+    /// Sets the flow tag.
     #[must_use]
     pub fn tag(self, tag: u32) -> Self {
         Self { tag: Some(tag), ..self }
@@ -112,12 +112,12 @@ impl Device {
 }
 
 impl FlowRule {
-    /// The TIR that it leads to.
+    /// The TIR that matching frames go to.
     pub fn tir(&self) -> &Arc<TirObject> {
         &self.tir
     }
 
-    /// Removes it, and says whether that worked; a drop counts a failure in
+    /// Removes the rule, and returns whether that worked; a drop counts a failure in
     /// [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors

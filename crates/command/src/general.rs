@@ -58,17 +58,17 @@ impl Device {
 }
 
 impl GeneralObject {
-    /// The object's number among those of its type.
+    /// The object's id among those of its type.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Its type.
+    /// The object's type.
     pub fn kind(&self) -> GeneralObjectType {
         self.kind
     }
 
-    /// The context that it was made in.
+    /// The context in which the object was made.
     pub fn context(&self) -> &Context {
         self.owned.object().context()
     }
@@ -91,7 +91,7 @@ impl GeneralObject {
         self.owned.object().modify(&[head.as_bytes(), body].concat(), output.as_bytes_mut())
     }
 
-    /// Has the device's events that the object has changed signal an eventfd, for as long as the
+    /// Signals an eventfd on the device's object change events of this object, for as long as the
     /// channel lives.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use verbless_devx::{Context, Umem};
 
-/// A registration and the owner of its memory, which is let go only after the device has.
+/// A registration and the owner of its memory, which is dropped only after deregistration.
 ///
 /// Keys and queues hold it in an `Arc`. If it cannot be deregistered the owner is leaked: the
 /// device may still write there. If the device was removed, the owner is kept until the device's
@@ -28,7 +28,8 @@ impl UserMemory {
         Self { umem: Some(umem), context, id, address, length, owner: Some(Box::new(owner)) }
     }
 
-    /// Memory of the device's own, which goes with its owner, an object there.
+    /// Memory of the device itself, such as a heap, which lives as long as `owner`, an object
+    /// there.
     pub(crate) fn on_device<T: Any + Send + Sync>(
         context: Context,
         id: u32,
@@ -39,12 +40,12 @@ impl UserMemory {
         Self { umem: None, context, id, address, length, owner: Some(Box::new(owner)) }
     }
 
-    /// The device context that it is registered with.
+    /// The device context in which the memory is registered.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The number by which commands name it.
+    /// The number by which commands refer to the registration.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -95,14 +96,14 @@ impl QueueMemory {
         Self { umem, offset, _lease: None }
     }
 
-    /// The same, leased from a pool: `lease` is dropped only when the device has let go of the
-    /// queue.
+    /// Byte `offset` of a registration, leased from a pool: `lease` is dropped only after the
+    /// device has destroyed the queue.
     pub fn leased(umem: Arc<UserMemory>, offset: u64, lease: Arc<dyn Any + Send + Sync>) -> Self {
         Self { umem, offset, _lease: Some(lease) }
     }
 
-    /// The same, which also keeps `owner` until the device has let go of the queue. It goes before
-    /// the lease does, as it may be who uses the memory.
+    /// Also keeps `owner` alive until the device has destroyed the queue. It is dropped before the
+    /// lease, as it may use the leased memory.
     #[must_use]
     pub fn keeping(mut self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         self._lease = Some(match self._lease {
@@ -117,7 +118,7 @@ impl QueueMemory {
         &self.umem
     }
 
-    /// Byte offset into it.
+    /// Byte offset in the registration.
     pub fn offset(&self) -> u64 {
         self.offset
     }

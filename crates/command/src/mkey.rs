@@ -19,7 +19,7 @@ use verbless_ring::number::{Lkey, Rkey};
 /// A KLM entry of an indirect key: a range of memory under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Klm {
-    /// Key of the memory behind it.
+    /// Key of the memory that the entry maps.
     pub key: Lkey,
     /// Address under that key.
     pub address: u64,
@@ -27,17 +27,18 @@ pub struct Klm {
     pub length: u32,
 }
 
-/// What is behind a key.
+/// The memory that a key maps.
 #[derive(Debug, Clone)]
 pub enum KeyMemory {
     /// Registered user memory from a byte offset on.
     Umem {
-        /// The registration; the key keeps it.
+        /// The registration; the key keeps it alive.
         umem: Arc<UserMemory>,
         /// First byte.
         offset: u64,
     },
-    /// Ranges of any length, one after the other. The keys that they name must outlive this one.
+    /// Ranges of any length, one after the other. The keys that they refer to must outlive this
+    /// one.
     Klms(Vec<Klm>),
     /// Ranges of one power-of-two length (KSM), which the device translates without a search. The
     /// keys that they name must outlive this one.
@@ -66,12 +67,12 @@ pub enum KeyMemory {
     },
 }
 
-/// What a memory key is made of.
+/// Attributes of a memory key.
 #[derive(Debug, Clone)]
 pub struct MkeyAttr {
     /// Protection domain.
     pub pd: Pd,
-    /// What holders may do.
+    /// Rights of holders of the key.
     pub access: KeyAccess,
     /// Address of the first byte as WQEs will name it.
     pub start: u64,
@@ -81,7 +82,7 @@ pub struct MkeyAttr {
     pub memory: KeyMemory,
 }
 
-/// A memory key as the device has it. It is destroyed before its memory is let go.
+/// A memory key on the device. It is destroyed before its memory is released.
 #[derive(Debug)]
 pub struct MkeyObject {
     key: u32,
@@ -104,7 +105,7 @@ const MOST_KLMS: u32 = 65_532;
 const ANY_QP: u32 = 0xff_ffff;
 
 impl MkeyObject {
-    /// Whether it is of the device's context.
+    /// Whether the key belongs to the device's context.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
         self.owned.object().context().is(device)
     }
@@ -298,7 +299,7 @@ impl MkeyObject {
         Rkey(self.key)
     }
 
-    /// What it was created from.
+    /// The attributes that the key was created with.
     pub fn attr(&self) -> &MkeyAttr {
         self.owned.parents()
     }

@@ -30,7 +30,7 @@ impl GlobalRoute {
     }
 }
 
-/// Which RoCE a source GID stands for.
+/// The RoCE version of a source GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoceVersion {
     /// RoCE v1: an Ethertype of its own, one broadcast domain.
@@ -39,7 +39,7 @@ pub enum RoceVersion {
     V2,
 }
 
-/// The way from a queue pair to its peer.
+/// The path from a queue pair to its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// Over an InfiniBand port.
@@ -118,7 +118,7 @@ impl Path {
         }
     }
 
-    /// The path as datagrams carry it, to any queue pair at its end.
+    /// The path as an address handle for datagrams, to any queue pair at its end.
     ///
     /// # Errors
     /// A field that does not fit.
@@ -297,8 +297,8 @@ mod tests {
         assert_eq!(roce(0xffff, 7).problem(), None);
     }
 
-    /// What libmlx5 builds of the same attributes: `mlx5_create_ah`, and the Q_Key and QPN that
-    /// posting adds.
+    /// Compares with the bytes that libmlx5 builds of the same attributes: `mlx5_create_ah`, and
+    /// the Q_Key and QPN that posting adds.
     #[test]
     fn an_infiniband_destination_has_the_bytes_that_libmlx5_writes() {
         let mut grh = GlobalRoute::new(Gid(*b"the peer's gid.."), 3);

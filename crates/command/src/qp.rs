@@ -36,7 +36,7 @@ const fn rights(service: ServiceType) -> u32 {
     }
 }
 
-/// What a queue pair is made of. The memory of its queues lies in user memory that the caller
+/// Attributes of a queue pair. The memory of its queues lies in user memory that the caller
 /// registered.
 ///
 /// Its `counter_set_id` stays 0: mlx5_ib gives its own queue pairs the counter set of their port in
@@ -44,15 +44,15 @@ const fn rights(service: ServiceType) -> u32 {
 /// what these queue pairs do.
 #[derive(Debug, Clone)]
 pub struct QpAttr {
-    /// Its transport service: RC, UC or UD.
+    /// Transport service: RC, UC or UD.
     pub service: ServiceType,
     /// Protection domain of the queue pair and of the keys that it may use.
     pub pd: Pd,
     /// The UAR page whose doorbells wake it.
     pub uar: Arc<Uar>,
-    /// Where completions of sends go.
+    /// Completion queue of sends.
     pub send_cq: Arc<CqObject>,
-    /// Where completions of receives go.
+    /// Completion queue of receives.
     pub receive_cq: Arc<CqObject>,
     /// Memory of the receive ring followed by the send ring.
     pub rings: QueueMemory,
@@ -62,14 +62,15 @@ pub struct QpAttr {
     pub log_send_wqebbs: Option<u8>,
     /// log2 of the number of receive WQEs; `None` for no receive queue of its own.
     pub log_receive_wqes: Option<u8>,
-    /// Where its messages go if it has no receive queue of its own; `None`: it receives nothing.
+    /// The shared receive memory pool, if the queue pair has no receive queue of its own; `None`:
+    /// it receives nothing.
     pub shared: Option<Arc<RmpObject>>,
     /// log2 of the bytes per receive WQE, 4 (one data segment) and up.
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// It copies memory ([`MemoryCopy`](verbless_ring::wr::MemoryCopy)); reliable connected ones of
-    /// devices with `dma_mmo_qp` only.
+    /// Whether the queue pair can copy memory ([`MemoryCopy`](verbless_ring::wr::MemoryCopy)); only
+    /// reliable connected ones, on devices with `dma_mmo_qp`.
     pub memory_copies: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct InitAttr {
     pub port: u8,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// What the peer may do.
+    /// Rights of the peer.
     pub access: RemoteAccess,
 }
 
@@ -91,7 +92,7 @@ pub struct DatagramAttr {
     pub port: u8,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// What a message must carry to be received.
+    /// The Q_Key that a datagram must carry to be received.
     pub q_key: QKey,
 }
 
@@ -112,7 +113,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Each of them, the smallest first.
+    /// All values, in ascending order.
     pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
 
     /// Bytes of payload.
@@ -164,33 +165,33 @@ pub struct RtsAttr {
     pub max_reads: u8,
 }
 
-/// What RTS → RTS may change.
+/// Attributes that RTS2RTS_QP may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RtsChange {
-    /// What the peer may do.
+    /// New rights of the peer.
     pub access: Option<RemoteAccess>,
     /// RNR NAK timer code, 0 to 31.
     pub min_rnr_timer: Option<u8>,
 }
 
-/// A queue pair as the device has it: no rings, no requests. `verbless_queue::Qp` joins it with
-/// them.
+/// A queue pair on the device, without rings and requests, which `verbless_queue::Qp` adds.
 #[derive(Debug)]
 pub struct QpObject {
     qpn: Qpn,
-    /// What RST2INIT set, for INIT2RTR to say again.
+    /// The attributes of RST2INIT, which INIT2RTR repeats.
     init: InitAttr,
-    /// INIT2RTR said that the peer may have no reads outstanding. The least that the context can
-    /// say is one, so that none is a matter of rights.
+    /// Whether INIT2RTR forbade reads of the peer. The context cannot state fewer outstanding reads
+    /// than one, so the peer's rights forbid them.
     no_reads: bool,
     log_max_message: u8,
     atomics: bool,
-    /// Port of a bond that it sends from, 0 without one.
+    /// Port of a bond that the queue pair sends from, 0 without one.
     lag_port: u8,
     /// See [`QpObject::first_psn`].
     psn: u32,
     left_reset: bool,
-    /// It copies memory, and must be set up for it: not where the device has `dma_mmo_sq` alone.
+    /// Whether the context enables memory copies: only with `dma_mmo_qp`, not where the device has
+    /// `dma_mmo_sq` alone.
     sets_up_copies: bool,
     owned: Owned<QpAttr>,
 }
@@ -285,7 +286,7 @@ impl QpObject {
         self.qpn
     }
 
-    /// What it was created from.
+    /// The attributes that the queue pair was created with.
     pub fn attr(&self) -> &QpAttr {
         self.owned.parents()
     }
@@ -365,7 +366,7 @@ impl QpObject {
         self.modify(&input, "INIT needs RESET")
     }
 
-    /// INIT2RTR_QP of a datagram queue pair: it receives from here on.
+    /// INIT2RTR_QP of a datagram queue pair, which then can receive.
     pub fn to_rtr_datagram(&mut self) -> Result<(), Error> {
         self.datagram("INIT2RTR_QP")?;
         let mut input = Init2rtrQpIn::new();
@@ -514,9 +515,9 @@ impl QpObject {
         Ok(())
     }
 
-    /// Whether it may have left RESET since it was made or last reset: then it may have written
-    /// CQEs. Transitions that are sent as raw commands on [`QpObject::object`] are not seen: reset
-    /// such a queue pair before it is dropped.
+    /// Whether the queue pair may have left RESET since it was made or last reset, so that it may
+    /// have written CQEs. Transitions that are sent as raw commands on [`QpObject::object`] are not
+    /// noticed: reset such a queue pair before it is dropped.
     pub fn has_left_reset(&self) -> bool {
         self.left_reset
     }
@@ -530,7 +531,7 @@ impl QpObject {
         Ok(*output.qpc())
     }
 
-    /// The state that the device says it is in.
+    /// The state that the device reports.
     pub fn state(&self) -> Result<QpState, Error> {
         self.query().map(|context| context.state())
     }
@@ -611,11 +612,11 @@ impl QpObject {
 /// log2 of the bytes of a datagram at most.
 const LOG_DATAGRAM: u8 = 12;
 
-/// log2 of the packets after which the requester asks for an ACK.
+/// log2 of the number of packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
 
-/// 24 bits that nobody can guess: the keys of the standard library's hash maps come from the
-/// system's random numbers.
+/// A random PSN of 24 bits: the keys of the standard library's hash maps come from the system's
+/// random numbers.
 fn random_psn() -> u32 {
     (RandomState::new().hash_one(0_u8) & 0xff_ffff) as u32
 }

@@ -67,12 +67,12 @@ pub struct VportState {
     pub max_tx_speed: u16,
 }
 
-/// One entry of the RoCE address table.
+/// An entry of a port's RoCE address table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoceAddress {
     /// The GID.
     pub gid: Gid,
-    /// MAC that packets from it carry.
+    /// The source MAC of packets with this address.
     pub mac: [u8; 6],
     /// VLAN, if any.
     pub vlan: Option<u16>,
@@ -158,7 +158,7 @@ impl Device {
         })
     }
 
-    /// QUERY_VUID: our own function's identifier, which no other function of any device has.
+    /// QUERY_VUID: the identifier of our own function, unique among all functions of all devices.
     pub fn query_vuid(&self) -> Result<String, Error> {
         let mut output = vec![0; prm::QueryVuidOut::BYTES + VUID_BYTES];
         let mut input = prm::QueryVuidIn::new();

@@ -1,8 +1,8 @@
-//! What programs of the DPA reach the device by: outboxes, windows, and UARs that are extended to
-//! processes of another function, or of another context.
+//! Access of DPA programs to the device: outboxes, windows, and UARs that are extended to processes
+//! of another function or context.
 //!
-//! Hardware's commands for them are published nowhere. As with processes ([`Device::as_model`]),
-//! these layouts are the software model's own.
+//! Hardware's commands for them are not published. As with processes ([`Device::as_model`]), these
+//! layouts are the software model's own.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ impl Device {
         self.dpa_outbox(process, uar, None)
     }
 
-    /// The same, which begins with the queues of another function's, or another context's, to which
-    /// the process was let by an extension. A program may have it ring for those of `uar` then.
+    /// Makes an outbox that at first rings for the queues of another function or context, to which
+    /// `extension` gives the process access. A program may switch it to the queues of `uar`.
     ///
     /// # Errors
     /// As [`create_dpa_outbox`](Self::create_dpa_outbox).
@@ -127,17 +127,17 @@ impl Device {
 }
 
 impl DpaOutbox {
-    /// What the process knows it by.
+    /// The outbox's number in its process.
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// The process that has it.
+    /// The process that the outbox belongs to.
     pub fn process(&self) -> &Arc<DpaProcess> {
         &self.process
     }
 
-    /// Destroys it.
+    /// Destroys the outbox.
     ///
     /// # Errors
     /// A thread or call begins with it.
@@ -147,17 +147,17 @@ impl DpaOutbox {
 }
 
 impl DpaWindow {
-    /// What the process knows it by.
+    /// The window's number in its process.
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// The process that has it.
+    /// The process that the window belongs to.
     pub fn process(&self) -> &Arc<DpaProcess> {
         &self.process
     }
 
-    /// Destroys it.
+    /// Destroys the window.
     ///
     /// # Errors
     /// A thread or call begins with it.
@@ -167,7 +167,7 @@ impl DpaWindow {
 }
 
 impl DpaUarExtension {
-    /// The number by which programs name it.
+    /// The number by which programs refer to the extension.
     pub const fn device_id(&self) -> u32 {
         self.device_id
     }
@@ -177,7 +177,7 @@ impl DpaUarExtension {
         &self.uar
     }
 
-    /// Destroys it: a doorbell by it then reaches no queue.
+    /// Destroys the extension: doorbells through it then reach no queue.
     ///
     /// # Errors
     /// The device does not answer.

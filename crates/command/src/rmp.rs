@@ -31,8 +31,8 @@ pub struct RmpAttr {
     pub cyclic: bool,
 }
 
-/// A receive memory pool as the device has it; `verbless_queue::Srq` joins it with its ring. Queue
-/// pairs that draw from it keep it.
+/// A receive memory pool on the device, without its ring, which `verbless_queue::Srq` adds. Queue
+/// pairs that use it keep it alive.
 #[derive(Debug)]
 pub struct RmpObject {
     rmpn: Rmpn,
@@ -90,7 +90,7 @@ impl RmpObject {
         self.rmpn
     }
 
-    /// What it was created from.
+    /// The attributes that the pool was created with.
     pub fn attr(&self) -> &RmpAttr {
         self.owned.parents()
     }

@@ -22,27 +22,28 @@ use verbless_ring::number::Rqn;
 /// Attributes of a receive queue.
 #[derive(Debug, Clone)]
 pub struct RqAttr {
-    /// Where its completions go.
+    /// Completion queue of the receives.
     pub cq: Arc<CqObject>,
-    /// Where its WQEs are.
+    /// The ring or pool that holds the WQEs.
     pub wqes: RqWqes,
     /// Number that the device puts into CQEs beside the queue's own (24 bits).
     pub user_index: u32,
-    /// What was posted completes as flushed when the queue is in the error state.
+    /// Whether posted receives complete as flushed when the queue is in the error state.
     pub flush_in_error: bool,
-    /// Frames keep their VLAN tag; else it is stripped, and the CQE has it.
+    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the CQE has it.
     pub keep_vlan: bool,
-    /// The clock of its CQEs: [`Caps::rq_timestamps`](crate::Caps::rq_timestamps) is what every
-    /// device has.
+    /// The clock of the CQE timestamps; every device supports the value of
+    /// [`Caps::rq_timestamps`](crate::Caps::rq_timestamps).
     pub timestamps: TimestampFormat,
-    /// Q counter that counts its events, such as frames without a receive (`out_of_buffer`).
+    /// Q counter that counts the queue's events, such as frames without a posted receive
+    /// (`out_of_buffer`).
     pub counter: Option<Arc<QCounter>>,
 }
 
-/// Where the WQEs of a receive queue are.
+/// The ring or pool that holds the WQEs of a receive queue.
 #[derive(Debug, Clone)]
 pub enum RqWqes {
-    /// In a ring of its own.
+    /// A ring of the queue's own.
     Own {
         /// Protection domain of the keys in its WQEs.
         pd: Pd,
@@ -55,11 +56,11 @@ pub enum RqWqes {
         /// log2 of the bytes of a WQE, 4 (one data segment) to 9.
         log_stride: u8,
     },
-    /// In a pool that it shares with others.
+    /// A pool that is shared with other queues.
     Pool(Arc<RmpObject>),
 }
 
-/// A receive queue as the device has it. TIRs that lead to it keep it.
+/// A receive queue on the device, without its ring. TIRs that lead to it keep it alive.
 #[derive(Debug)]
 pub struct RqObject {
     rqn: Rqn,
@@ -136,7 +137,7 @@ impl RqObject {
         self.rqn
     }
 
-    /// What it was created from.
+    /// The attributes that the queue was created with.
     pub fn attr(&self) -> &RqAttr {
         self.owned.parents()
     }
@@ -151,12 +152,12 @@ impl RqObject {
         self.modify(RqState::RST, RqState::RDY)
     }
 
-    /// MODIFY_RQ to ERR, from the state that it is in.
+    /// MODIFY_RQ to ERR from the current state.
     pub fn to_error(&self) -> Result<(), Error> {
         self.modify(self.query()?.state(), RqState::ERR)
     }
 
-    /// MODIFY_RQ to RST, from the state that it is in: all that was posted is forgotten.
+    /// MODIFY_RQ to RST from the current state: discards posted receives.
     pub fn to_reset(&self) -> Result<(), Error> {
         self.modify(self.query()?.state(), RqState::RST)
     }

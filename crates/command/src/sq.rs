@@ -28,9 +28,9 @@ pub struct SqAttr {
     pub pd: Pd,
     /// The UAR page whose doorbells wake it.
     pub uar: Arc<Uar>,
-    /// Where its completions go.
+    /// Completion queue of the sends.
     pub cq: Arc<CqObject>,
-    /// The TIS of its frames; `None` for a queue that sends none
+    /// The TIS through which frames are sent; `None` for a queue that sends none
     /// ([`non_wire`](verbless_prm::SqContext::non_wire)).
     pub tis: Option<Arc<TisObject>>,
     /// Memory of the ring.
@@ -43,16 +43,16 @@ pub struct SqAttr {
     pub min_inline: MinWqeInlineMode,
     /// Number that the device puts into CQEs beside the queue's own (24 bits).
     pub user_index: u32,
-    /// What was posted completes as flushed when the queue is in the error state.
+    /// Whether posted requests complete as flushed when the queue is in the error state.
     pub flush_in_error: bool,
     /// A WQE may hold several frames (ENHANCED_MPSW).
     pub multi_packet: bool,
-    /// The clock of its CQEs: [`Caps::sq_timestamps`](crate::Caps::sq_timestamps) is what every
-    /// device has.
+    /// The clock of the CQE timestamps; every device supports the value of
+    /// [`Caps::sq_timestamps`](crate::Caps::sq_timestamps).
     pub timestamps: TimestampFormat,
 }
 
-/// A send queue as the device has it.
+/// A send queue on the device, without its ring.
 #[derive(Debug)]
 pub struct SqObject {
     sqn: Qpn,
@@ -133,7 +133,7 @@ impl SqObject {
         self.sqn
     }
 
-    /// What it was created from.
+    /// The attributes that the queue was created with.
     pub fn attr(&self) -> &SqAttr {
         self.owned.parents()
     }
@@ -148,13 +148,13 @@ impl SqObject {
         self.modify(SqState::RST, SqState::RDY)
     }
 
-    /// MODIFY_SQ to ERR, from the state that it is in.
+    /// MODIFY_SQ to ERR from the current state.
     pub fn to_error(&self) -> Result<(), Error> {
         self.modify(self.query()?.state(), SqState::ERR)
     }
 
-    /// MODIFY_SQ to RST, from the state that it is in: all that was posted is forgotten, and the
-    /// next WQE has index 0.
+    /// MODIFY_SQ to RST from the current state: discards posted requests, and the next WQE has
+    /// index 0.
     pub fn to_reset(&self) -> Result<(), Error> {
         self.modify(self.query()?.state(), SqState::RST)
     }

@@ -1,5 +1,5 @@
-//! What Ethernet frames go through beside their queues: transport domains, and transport interfaces
-//! for sending (TIS) and receiving (TIR).
+//! Transport objects for Ethernet frames: transport domains, and transport interfaces for sending
+//! (TIS) and receiving (TIR).
 //!
 //! An SQ sends through a TIS. A flow rule leads to a TIR, and a TIR to an RQ. Both belong to a
 //! transport domain, within which a device may keep a sender's own frames from coming back.
@@ -54,7 +54,7 @@ pub struct SelfLoopback {
     pub block_multicast: bool,
 }
 
-/// What a TIR keeps.
+/// The objects that a TIR keeps alive.
 #[derive(Debug)]
 struct TirParents {
     domain: Arc<TransportDomain>,
@@ -124,7 +124,7 @@ impl Device {
 }
 
 impl TransportDomain {
-    /// Its number.
+    /// The domain's number.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -142,17 +142,17 @@ impl fmt::Debug for TransportDomain {
 }
 
 impl TisObject {
-    /// The device context that it is of.
+    /// The device context in which the TIS was made.
     pub fn context(&self) -> &Context {
         self.owned.object().context()
     }
 
-    /// Its number.
+    /// The TIS's number.
     pub fn tisn(&self) -> Tisn {
         self.tisn
     }
 
-    /// What it was created from.
+    /// The attributes that the TIS was created with.
     pub fn attr(&self) -> &TisAttr {
         self.owned.parents()
     }
@@ -183,7 +183,7 @@ impl TisObject {
 }
 
 impl TirObject {
-    /// Its number.
+    /// The TIR's number.
     pub fn tirn(&self) -> Tirn {
         self.tirn
     }
@@ -193,7 +193,7 @@ impl TirObject {
         &self.owned.parents().domain
     }
 
-    /// The receive queue that it leads to.
+    /// The receive queue that the TIR leads to.
     pub fn rq(&self) -> &Arc<RqObject> {
         &self.owned.parents().rq
     }

@@ -66,7 +66,7 @@ impl Ah {
         self.destination_mac
     }
 
-    /// Destroys it.
+    /// Destroys the address handle.
     ///
     /// # Errors
     /// The kernel has none in practice; the object comes back if it finds one.

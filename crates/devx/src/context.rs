@@ -23,7 +23,7 @@ pub struct Context(Arc<Inner>);
 struct Inner {
     /// Closed before what is held until then: fields are dropped in this order.
     device: Arc<dyn OpenDevice>,
-    /// The function's other file, once somebody has asked for it and there was one.
+    /// The function's control file, once it has been opened.
     control: OnceLock<Arc<dyn ControlFile>>,
     info: DeviceInfo,
     attributes: ContextAttributes,
@@ -54,7 +54,7 @@ impl Context {
         Self::from_device(backend.open(device)?, device.clone())
     }
 
-    /// The same on a device that is open already.
+    /// Makes a context on a device file that is open already.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`ErrorKind::Answer`] when the kernel's answer makes no sense.
@@ -85,7 +85,7 @@ impl Context {
         Ok(Self::of(device, info, attributes, recognition))
     }
 
-    /// The context that somebody else has made on an open device.
+    /// Makes a context of one that somebody else has made on an open device.
     pub(crate) fn import(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
         let attributes = query(&*device)?;
         Ok(Self::of(device, info, attributes, Recognition::default()))
@@ -109,13 +109,13 @@ impl Context {
         }))
     }
 
-    /// The device as it was enumerated.
+    /// The device's properties from enumeration.
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
 
-    /// What the kernel said when the context was made.
+    /// The kernel's answer from when the context was made.
     #[must_use]
     pub fn attributes(&self) -> &ContextAttributes {
         &self.0.attributes
@@ -276,8 +276,8 @@ impl ContextAttributes {
     }
 }
 
-/// What GET_CONTEXT asks for. The static BlueFlame registers that it names are never made, as
-/// dynamic UARs are asked for too; they are there because every user asks so.
+/// Sends GET_CONTEXT. It must name static BlueFlame registers as every user does; they are never
+/// allocated, because dynamic UARs are requested too.
 fn allocate(device: &dyn OpenDevice, flags: u32) -> Result<ContextAttributes> {
     let ask = AllocContextRequest {
         total_num_bfregs: 16,
@@ -299,7 +299,7 @@ fn allocate(device: &dyn OpenDevice, flags: u32) -> Result<ContextAttributes> {
     ContextAttributes::parse(vectors, core_support, driver)
 }
 
-/// What the context of a device answered when it was made.
+/// Queries the attributes of a device's context that exists already.
 fn query(device: &dyn OpenDevice) -> Result<ContextAttributes> {
     let (mut vectors, mut core_support) = (0u32, 0u64);
     let mut driver = AllocContextResponse::default();

@@ -116,7 +116,7 @@ impl FlowMatcher {
 }
 
 impl FlowRule {
-    /// The context that it belongs to.
+    /// The context in which the rule was made.
     #[must_use]
     pub const fn context(&self) -> &Context {
         self.handle.context()

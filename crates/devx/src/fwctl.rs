@@ -18,7 +18,8 @@ use crate::sys::{ControlFile, Errno, control_info, control_rpc};
 const INFO: &str = "FWCTL_INFO";
 const RPC: &str = "FWCTL_RPC";
 
-/// What a command is for, as the kernel is told: it passes each command in some scopes.
+/// The purpose of a command, as declared to the kernel, which passes each command only in certain
+/// scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ControlScope {
@@ -37,18 +38,18 @@ impl ControlScope {
     }
 }
 
-/// What stands for the open file in the device.
+/// The device's user context for an open control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlInfo {
-    /// Its user context.
+    /// The uid of the user context.
     pub uid: u32,
-    /// What that may do (values in prm's `uctx_cap`).
+    /// Capabilities of the user context (values in prm's `uctx_cap`).
     pub uctx_caps: u32,
 }
 
 impl ControlInfo {
-    /// Whether it may reach what is the whole device's, such as registers: firmware that does not
-    /// know this privilege gives the file those of any DevX context.
+    /// Whether the file may access resources of the whole device, such as registers. Firmware that
+    /// does not know this privilege gives the file those of any DevX context.
     #[must_use]
     pub const fn has_tools_resources(self) -> bool {
         self.uctx_caps & UctxCapBits::TOOLS_RESOURCES.0 != 0
@@ -63,9 +64,9 @@ pub struct FirmwareControl<'a> {
 }
 
 impl Context {
-    /// The control file of the function, opened when it is first asked for; `None` if there is
-    /// none: the kernel is older than Linux 6.15 or was built without CONFIG_FWCTL_MLX5, or it is
-    /// that of a sub-function.
+    /// The control file of the function, opened on the first call; `None` if there is none, because
+    /// the kernel is older than Linux 6.15 or was built without CONFIG_FWCTL_MLX5, or the function
+    /// is a sub-function.
     ///
     /// # Errors
     /// It is there and cannot be opened: [`ErrorKind::Permission`] for all but root, unless the
@@ -131,7 +132,7 @@ impl FirmwareControl<'_> {
 /// Bytes of a mailbox, in words.
 const SIZES: &str = "16 bytes to 2 MiB";
 
-/// What an errno of a request means, and what to do.
+/// The error for an errno of a request, with advice.
 fn refused(request: &'static str, errno: Errno, scope: Option<ControlScope>) -> Error {
     let (kind, hint) = match errno {
         Errno::EBADMSG => (

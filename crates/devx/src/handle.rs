@@ -12,9 +12,9 @@ use crate::sys::Request;
 pub(crate) struct Release {
     /// Name of the kind, for people.
     pub(crate) what: &'static str,
-    /// The method that destroys it.
+    /// The method that destroys the object.
     pub(crate) method: Method,
-    /// Its only attribute, the handle.
+    /// The only attribute of `method`: the handle.
     pub(crate) attribute: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a device before it is opened.
+//! Properties of a device that are known before it is opened.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct DeviceInfo {
     /// PCI address, such as `0000:08:00.0`; of the parent function when the device is a
     /// sub-function.
     pub pci_address: Option<String>,
-    /// What sort of function it is.
+    /// Type of the PCI function.
     pub function: FunctionKind,
     /// PCI vendor id; 0x15b3 for hardware.
     pub vendor_id: u16,
@@ -26,16 +26,16 @@ pub struct DeviceInfo {
     pub node_guid: u64,
     /// System image GUID: equal for the functions of one card.
     pub system_image_guid: u64,
-    /// Whether it is a function of a DPU's embedded CPU, as far as the kernel tells: it represents
-    /// the host's functions, or the machine is a BlueField.
+    /// Whether the device is a function of a DPU's embedded CPU, as far as the kernel tells: it has
+    /// representors of the host's functions, or the machine is a BlueField.
     pub embedded_cpu: bool,
-    /// Names of the network devices of its PCI function, but for representors.
+    /// Names of the network devices of the PCI function, without representors.
     pub netdevs: Vec<String>,
-    /// Its ports, in the order of their numbers.
+    /// The ports, in the order of their numbers.
     pub ports: Vec<PortInfo>,
 }
 
-/// What sort of function a device is.
+/// The type of a device's function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FunctionKind {
     /// A physical PCI function (PF).
@@ -47,23 +47,24 @@ pub enum FunctionKind {
     Sub,
 }
 
-/// What stands for a function behind an embedded switch, as
-/// [`Backend::representors`](crate::Backend::representors) finds it.
+/// A representor: a network device that represents a function behind an embedded switch
+/// ([`Backend::representors`](crate::Backend::representors)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepresentorInfo {
-    /// Name of its network device, such as `pf0hpf`.
+    /// Name of the representor's network device, such as `pf0hpf`.
     pub name: String,
     /// Id of the switch (`phys_switch_id`).
     pub switch_id: String,
     /// Whether the function belongs to another host: to that of a DPU.
     pub external: bool,
-    /// What sort of function it stands for.
+    /// Type of the represented function.
     pub function: FunctionKind,
-    /// Number of that function if it is a PF; of its parent if it is a VF or SF.
+    /// Number of the represented function if it is a PF; of its parent if it is a VF or SF.
     pub pf: u32,
     /// Number of the VF, or that which the SF's user gave it; `None` for a PF.
     pub number: Option<u32>,
-    /// PCI address of the function where it is plugged, if the kernel tells: of an SF, none.
+    /// PCI address of the represented function in the machine where it is plugged, if the kernel
+    /// tells; an SF has none.
     pub pci_address: Option<String>,
     /// The function's VUID, if the kernel tells.
     pub vuid: Option<String>,
@@ -74,7 +75,7 @@ pub struct RepresentorInfo {
 pub struct PortInfo {
     /// 1-based number.
     pub number: u8,
-    /// What it is connected to.
+    /// The type of link.
     pub link_layer: LinkLayer,
     /// State when enumerated, as [`port_state`](crate::abi::core::port_state); 0 if unknown.
     pub state: u8,
@@ -89,13 +90,13 @@ pub struct GidInfo {
     pub index: u32,
     /// The GID.
     pub gid: Gid,
-    /// Its type.
+    /// The type of the GID.
     pub kind: GidType,
-    /// Name of the network device that it belongs to; RoCE only.
+    /// Name of the network device that the GID belongs to; RoCE only.
     pub netdev: Option<String>,
 }
 
-/// What a port is connected to.
+/// The type of link that a port is connected to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkLayer {
     /// The kernel did not say.

@@ -28,11 +28,11 @@ impl fmt::Debug for ModelToken {
     }
 }
 
-/// What a context knows of its device.
+/// A context's knowledge of whether its device is the software model.
 pub(crate) struct Recognition {
-    /// The model's PSID was seen.
+    /// Whether the model's PSID was seen.
     model: AtomicBool,
-    /// The description of a command; a test puts its own here.
+    /// Finds the description of a command by opcode; tests put their own function here.
     commands: fn(u16) -> Option<&'static CommandInfo>,
 }
 
@@ -43,8 +43,8 @@ impl Default for Recognition {
 }
 
 impl Context {
-    /// Asks the device who it is (QUERY_ADAPTER); `None` if it is not the model. From then on this
-    /// context may send what only the model knows.
+    /// Recognizes the software model by its PSID (QUERY_ADAPTER); `None` if the device is not the
+    /// model. From then on this context may send commands that only the model has.
     ///
     /// # Errors
     /// As [`devx_other`](Self::devx_other).
@@ -167,7 +167,7 @@ mod tests {
         mailboxes: Arc<AtomicUsize>,
     }
 
-    /// Its control file.
+    /// A control file in memory.
     struct Control(Arc<AtomicUsize>);
 
     #[allow(

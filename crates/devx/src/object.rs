@@ -16,7 +16,7 @@ const RELEASE: Release = Release {
     attribute: devx_obj_destroy::HANDLE,
 };
 
-/// What stands in place of a handle that the kernel is to make.
+/// Handle value in a request for a new object, which the kernel replaces.
 const NEW: u32 = 0;
 
 /// An object that a command created: a QP, a CQ, an mkey and so on. The kernel keeps the command
@@ -113,13 +113,13 @@ impl DevxObject {
         exchange(self.context(), method, Some((id, self.handle())), input, output)
     }
 
-    /// Its uverbs handle.
+    /// The object's uverbs handle.
     #[must_use]
     pub const fn handle(&self) -> u32 {
         self.handle.number()
     }
 
-    /// The context that it belongs to.
+    /// The context in which the object was made.
     #[must_use]
     pub const fn context(&self) -> &Context {
         self.handle.context()
@@ -134,7 +134,7 @@ impl DevxObject {
     }
 }
 
-/// Sends a mailbox and checks what came back.
+/// Sends an input mailbox and checks the output mailbox.
 fn exchange(
     context: &Context,
     method: Method,
@@ -169,7 +169,7 @@ fn send(
         .map_err(|failure| failure.of_command(input, output))
 }
 
-/// Checks that the mailbox that came back with success says success too.
+/// Checks that the output mailbox of a successful request reports success too.
 fn check(
     answer: &Answer,
     method: Method,

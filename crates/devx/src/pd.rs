@@ -30,7 +30,7 @@ struct Inner {
 #[derive(Debug)]
 enum Owner {
     Here(Handle),
-    /// Somebody else, who has it under this handle of the same context.
+    /// Made by somebody else, with this handle in the same context.
     Elsewhere(Context, u32),
 }
 
@@ -65,13 +65,13 @@ impl Context {
 }
 
 impl Pd {
-    /// The number by which command mailboxes name it.
+    /// The number by which command mailboxes refer to the protection domain.
     #[must_use]
     pub fn pdn(&self) -> u32 {
         self.0.pdn
     }
 
-    /// Its uverbs handle.
+    /// The protection domain's uverbs handle.
     #[must_use]
     pub fn handle(&self) -> u32 {
         match &self.0.owner {
@@ -80,7 +80,7 @@ impl Pd {
         }
     }
 
-    /// The context that it belongs to.
+    /// The context in which the protection domain was made.
     #[must_use]
     pub fn context(&self) -> &Context {
         match &self.0.owner {
@@ -89,7 +89,7 @@ impl Pd {
         }
     }
 
-    /// Destroys it. Of a [foreign](Context::foreign_pd) one this forgets the number only.
+    /// Destroys the protection domain; a [foreign](Context::foreign_pd) one is only forgotten.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] while clones exist, and EBUSY while the kernel has objects in it.

@@ -13,7 +13,7 @@ use crate::sys::Request;
 /// State and properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// Everything, as the kernel writes it.
+    /// All attributes in the kernel's layout.
     pub raw: QueryPortResponse,
 }
 
@@ -24,7 +24,7 @@ impl PortAttributes {
         self.raw.state == core::port_state::ACTIVE
     }
 
-    /// What the port is connected to.
+    /// The type of link that the port is connected to.
     #[must_use]
     pub const fn link_layer(&self) -> LinkLayer {
         LinkLayer::from_code(self.raw.link_layer)
@@ -53,9 +53,9 @@ pub struct GidTableEntry {
     pub port: u32,
     /// Index in the port's table.
     pub index: u32,
-    /// Its type.
+    /// The type of the GID.
     pub kind: GidType,
-    /// Interface index of the network device that it belongs to, or 0.
+    /// Interface index of the network device that the GID belongs to, or 0.
     pub ifindex: u32,
 }
 
@@ -71,7 +71,7 @@ impl From<GidEntry> for GidTableEntry {
     }
 }
 
-/// Most entries that one request can carry.
+/// The most entries that one request can return.
 const MAX_GIDS: usize = u16::MAX as usize / size_of::<GidEntry>();
 
 impl Context {

@@ -84,7 +84,7 @@ impl Uar {
         self.page_id
     }
 
-    /// How it is mapped.
+    /// How the page is mapped.
     #[must_use]
     pub const fn kind(&self) -> UarKind {
         self.kind
@@ -96,13 +96,13 @@ impl Uar {
         &self.mapping
     }
 
-    /// The context that it belongs to.
+    /// The context in which the page was allocated.
     #[must_use]
     pub const fn context(&self) -> &Context {
         self.handle.context()
     }
 
-    /// Gives the page back and unmaps it.
+    /// Unmaps the page and gives it back to the kernel.
     ///
     /// # Errors
     /// EBUSY while an object uses the page; it comes back, still mapped.

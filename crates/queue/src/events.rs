@@ -116,7 +116,6 @@ impl CqEvents {
     /// # Errors
     /// [`ErrorKind::Input`] if `cq` is on a `CqEvents` already, this one or another; the kernel's
     /// refusal, for example of a queue of another context.
-    /// refusal, as for a queue of another context.
     pub fn add(&self, cq: &mut Cq, token: u64) -> Result<(), Error> {
         if cq.subscription.as_ref().is_some_and(|there| there.channel.strong_count() > 0) {
             let hint = "it was added to another CqEvents already: drop that one first";

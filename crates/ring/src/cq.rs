@@ -96,8 +96,8 @@ impl CompletionQueue {
         })
     }
 
-    /// Sets the number that the device assigned: the ring is prepared before the
-    /// device knows the queue, so the number comes later.
+    /// Sets the number that the device assigned: the ring is prepared before the device knows the
+    /// queue, so the number comes later.
     ///
     /// # Errors
     /// A number of more than 24 bits.

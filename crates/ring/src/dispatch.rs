@@ -133,8 +133,8 @@ impl CompletionQueue {
     }
 
     /// The next CQE, without taking it, if it is a successful requester CQE without inline data: it
-    /// stays in the
-    /// queue until [`CompletionQueue::pass`]. `None` also if there is another CQE or none.
+    /// stays in the queue until [`CompletionQueue::pass`]. `None` also if there is another CQE or
+    /// none.
     #[inline(always)]
     pub fn peek_plain(&self) -> Option<PlainCqe<'_>> {
         let look = self.look();

@@ -252,8 +252,7 @@ impl FrameCqe {
 
 impl CompletionQueue {
     /// Takes the next CQE with the words that describe a frame, if there is one. For a completion
-    /// queue
-    /// that several receivers, or a receiver and a send queue, report to.
+    /// queue that several receivers, or a receiver and a send queue, report to.
     pub fn poll_frame(&mut self) -> Option<FrameCqe> {
         let taken = self.take_frame();
         if taken.is_some() {

@@ -16,7 +16,7 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// Driver data of methods that have it.
+    /// The driver's part of methods that have one (`UVERBS_ATTR_UHW`).
     uhw {
         /// `UVERBS_ATTR_UHW_IN`, in: the driver's request.
         IN = 0x1000,
@@ -131,7 +131,7 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM`, in, u32: an eventfd to signal instead; not
         /// with a cookie.
         FD_NUM = 0x1003,
-        /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE`, in, u64: comes back with each event.
+        /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE`, in, u64: returned with each event.
         COOKIE = 0x1004,
     }
     /// [`DEVX_OBJ_CREATE`](crate::abi::method::DEVX_OBJ_CREATE).
@@ -174,7 +174,7 @@ attributes! {
         CMD_IN = 0x1001,
         /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD`, fd of an async command channel.
         FD = 0x1002,
-        /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID`, in, u64: comes back with the answer.
+        /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID`, in, u64: returned with the answer.
         WR_ID = 0x1003,
         /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN`, in, u64 that must fit u16.
         OUT_LEN = 0x1004,
@@ -281,12 +281,12 @@ attributes! {
 
 /// Elements of [`flow_matcher_create::FLOW_TYPE`] (`enum mlx5_ib_flow_type`).
 pub mod flow_matcher_type {
-    /// Packets that match; its data is the priority, u16.
+    /// Packets that match; the attribute's data is the priority, u16.
     pub const NORMAL: u8 = 0;
     /// Copies of all packets.
     pub const SNIFFER: u8 = 1;
-    /// All packets that nobody else takes.
+    /// All packets that no other rule takes.
     pub const ALL_DEFAULT: u8 = 2;
-    /// All multicast packets that nobody else takes.
+    /// All multicast packets that no other rule takes.
     pub const MC_DEFAULT: u8 = 3;
 }

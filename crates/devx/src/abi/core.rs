@@ -22,7 +22,7 @@ macro_rules! layout {
 pub(super) use layout;
 
 layout! {
-    /// `struct ib_uverbs_query_port_resp_ex`: what a port is and how it is doing.
+    /// `struct ib_uverbs_query_port_resp_ex`: properties and state of a port.
     QueryPortResponse[48] {
         /// `enum ib_uverbs_query_port_cap_flags`.
         port_cap_flags: u32,
@@ -142,7 +142,7 @@ layout! {
     CreateAh[56] {
         /// Address of the response; the ioctl path ignores it.
         response: u64,
-        /// Comes back in events; 0 here.
+        /// Returned in events; 0 here.
         user_handle: u64,
         /// Handle of the PD.
         pd_handle: u32,
@@ -196,7 +196,7 @@ pub const GRH_REQUIRED: u8 = 1;
 
 /// States of a port (`enum ib_port_state`).
 pub mod port_state {
-    /// No link.
+    /// The port has no link.
     pub const DOWN: u8 = 1;
     /// Link up, not configured.
     pub const INIT: u8 = 2;

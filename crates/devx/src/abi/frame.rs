@@ -57,7 +57,7 @@ pub struct Attribute {
     pub len: u16,
     /// [`MANDATORY`] from the caller, [`VALID_OUTPUT`] from the kernel.
     pub flags: u16,
-    /// Element of an enumerated input; 0 of all others.
+    /// Element of an enumerated input; 0 of all other attributes.
     pub elem_id: u8,
     /// Zero, or the kernel answers EINVAL.
     pub reserved: u8,

@@ -16,15 +16,15 @@ pub const DEVICE_TYPE_MLX5: u32 = 1;
 /// Bytes of a mailbox: at least a header, at most what the kernel copies.
 pub const MAILBOX_BYTES: std::ops::RangeInclusive<usize> = 16..=2 << 20;
 
-/// `enum fwctl_rpc_scope`: what a caller says that a command is for.
+/// `enum fwctl_rpc_scope`: the purpose that a caller declares for a command.
 pub mod scope {
     /// Settings that a user may change.
     pub const CONFIGURATION: u32 = 0;
     /// Looking at the device.
     pub const DEBUG_READ_ONLY: u32 = 1;
-    /// Changing it for debugging; taints the kernel.
+    /// Writing for debugging; taints the kernel.
     pub const DEBUG_WRITE: u32 = 2;
-    /// The same without bounds: needs CAP_SYS_RAWIO.
+    /// Unrestricted writing for debugging: needs CAP_SYS_RAWIO.
     pub const DEBUG_WRITE_FULL: u32 = 3;
 }
 
@@ -39,15 +39,15 @@ layout! {
         out_device_type: u32,
         /// Bytes of room for the driver's data; answer: bytes that it has.
         device_data_len: u32,
-        /// Where the driver's data goes: [`Mlx5Info`].
+        /// Address of the output for the driver's data: [`Mlx5Info`].
         out_device_data: u64,
     }
 
     /// `struct fwctl_info_mlx5`.
     Mlx5Info[8] {
-        /// The user context that stands for the open file.
+        /// The uid of the open file's user context.
         uid: u32,
-        /// What it may do (`uctx_cap` of prm).
+        /// Capabilities of the user context (`uctx_cap` of prm).
         uctx_caps: u32,
     }
 
@@ -55,7 +55,7 @@ layout! {
     Rpc[32] {
         /// Bytes of this structure.
         size: u32,
-        /// One of [`scope`].
+        /// The declared purpose: one of [`scope`].
         scope: u32,
         /// Bytes of the input mailbox.
         in_len: u32,
@@ -77,8 +77,8 @@ pub const fn structure_bytes(request: u32) -> Option<usize> {
     }
 }
 
-/// Whether a structure has as many bytes as its request needs, and as it says in its first field,
-/// which is what the kernel goes by.
+/// Whether a structure has as many bytes as its request needs, and as its first field states, by
+/// which the kernel goes.
 pub fn is_whole(request: u32, structure: &[u64]) -> bool {
     let said = structure.first().map_or(0, |word| {
         let [a, b, c, d, ..] = word.to_ne_bytes();

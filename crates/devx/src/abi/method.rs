@@ -3,7 +3,7 @@
 //! Sources: Linux `include/uapi/rdma/ib_user_ioctl_cmds.h` (objects below 0x1000) and
 //! `mlx5_user_ioctl_cmds.h` (from 0x1000).
 
-/// What a request calls: a method of an object. Constants of this type may stand in patterns.
+/// A method of an object, as a request names it. Constants of this type may be used as patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Method {
     /// Object id.

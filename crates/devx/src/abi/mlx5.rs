@@ -12,7 +12,7 @@ layout! {
     AllocContextRequest[32] {
         /// Static BlueFlame registers; ignored with [`LIB_CAP_DYN_UAR`].
         total_num_bfregs: u32,
-        /// How many of them are for low latency.
+        /// How many of the BlueFlame registers are for low latency.
         num_low_latency_bfregs: u32,
         /// [`CONTEXT_DEVX`] or 0.
         flags: u32,

@@ -23,10 +23,10 @@ pub struct EventChannel {
 
 channel!(EventChannel);
 
-/// One event.
+/// An event that a subscription delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Cookie of the subscription that it belongs to.
+    /// The cookie of the subscription.
     pub cookie: u64,
     /// The event queue entry; `None` on a channel that omits data.
     pub eqe: Option<[u8; EQE_BYTES]>,
@@ -53,7 +53,7 @@ impl Context {
 }
 
 impl EventChannel {
-    /// Asks for events of an object (0 is a CQ's completion), or with `None` for events of the
+    /// Subscribes to events of an object (0 is a CQ's completion), or with `None` to events of the
     /// device and its ports. `cookie` comes back with each.
     ///
     /// # Errors
@@ -78,8 +78,9 @@ impl EventChannel {
         Ok(())
     }
 
-    /// The same, but the events signal an eventfd and nothing is read from the channel. Call again
-    /// with another eventfd for another object; the subscription lasts as long as the channel.
+    /// Subscribes as [`subscribe`](Self::subscribe) does, but the events signal an eventfd and
+    /// nothing is read from the channel. Call again with another eventfd for another object; the
+    /// subscription lasts as long as the channel.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe); EBADF or EINVAL when the file is no eventfd.

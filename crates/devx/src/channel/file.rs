@@ -1,4 +1,4 @@
-//! What every channel is: a file that the kernel made for us to read, one record at a time.
+//! Common parts of all channels: a file from the kernel, read one record at a time.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Channel {
         Ok(Self { file, context: context.clone(), what })
     }
 
-    /// Reads one record into `record`: its length, or `None` if there is none yet.
+    /// Reads one record into `record`; returns its length, or `None` if there is none yet.
     pub(super) fn read(&self, record: &mut [u8]) -> Result<Option<usize>> {
         outcome(self.what, nix::unistd::read(&self.file, record), || self.is_closed())
     }
@@ -53,7 +53,7 @@ impl Channel {
         }
     }
 
-    /// Whether the other side has closed, without waiting.
+    /// Whether the kernel has closed its side; does not wait.
     fn is_closed(&self) -> bool {
         let hung_up = PollFlags::from_bits_retain(libc::POLLRDHUP);
         let mut files = [PollFd::new(self.file.as_fd(), hung_up)];
@@ -92,7 +92,7 @@ impl Channel {
     }
 }
 
-/// What the result of a read means.
+/// Interprets the result of a read.
 fn outcome(
     what: &'static str,
     read: Result<usize, Errno>,
@@ -135,7 +135,7 @@ impl AsFd for Channel {
     }
 }
 
-/// What every channel offers: its file, and waiting on it.
+/// Methods of every channel: access to its file, and waiting on it.
 macro_rules! channel {
     ($name:ident) => {
         impl $name {
@@ -148,7 +148,7 @@ macro_rules! channel {
                 self.channel.wait(timeout)
             }
 
-            /// The context that it belongs to.
+            /// The context in which the channel was made.
             #[must_use]
             pub const fn context(&self) -> &crate::context::Context {
                 &self.channel.context
@@ -161,9 +161,8 @@ macro_rules! channel {
             }
         }
 
-        /// For reactors that take a raw descriptor, such as tokio's `AsyncFd`: the file is
-        /// non-blocking, and readable while [`read`](Self::read) has something or the device is
-        /// gone.
+        /// The raw descriptor, for reactors such as tokio's `AsyncFd`: the file is non-blocking,
+        /// and readable while [`read`](Self::read) has something or the device is gone.
         impl std::os::fd::AsRawFd for $name {
             fn as_raw_fd(&self) -> std::os::fd::RawFd {
                 std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(self))

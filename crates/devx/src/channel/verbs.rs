@@ -27,14 +27,14 @@ pub enum AsyncEvent {
     Port {
         /// 1-based port.
         port: u64,
-        /// What, as [`event_type`].
+        /// The event's type: one of [`event_type`].
         event: u32,
     },
     /// An event of an object of the verbs; DevX objects have none here.
     Other {
         /// User handle of the object.
         element: u64,
-        /// What, as [`event_type`].
+        /// The event's type: one of [`event_type`].
         event: u32,
     },
 }

@@ -8,7 +8,7 @@ use verbless_ring::wr::PostError;
 
 use super::{Error, ErrorKind};
 
-/// What a program that reads and writes elsewhere may return with `?`. The errno is kept.
+/// Makes I/O errors of the program's own usable with `?`. The errno is kept.
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         // One that has passed through is what it was.
@@ -41,7 +41,7 @@ impl From<OutOfBounds> for Error {
     }
 }
 
-/// A queue that cannot be laid out so, or a number that cannot be.
+/// The error for an impossible layout of a queue, or an impossible number.
 impl From<LayoutError> for Error {
     fn from(error: LayoutError) -> Self {
         Self::new(ErrorKind::Input, error.to_string(), "").with_source(error)

@@ -18,7 +18,8 @@ pub(super) fn status_name(status: u8) -> &'static str {
     CommandStatus(status).name().unwrap_or("unknown status")
 }
 
-/// What to check after a status of a command: what is known of this command, or else of the status.
+/// Advice for a command's status: that of the command's own description if it has any, else that of
+/// the status.
 pub(super) fn status(opcode: Option<u16>, status: u8) -> &'static str {
     let command = opcode.and_then(CommandInfo::by_opcode);
     let rule =
@@ -69,7 +70,7 @@ fn of_any_command(status: CommandStatus) -> &'static str {
     }
 }
 
-/// What sort of failure an errno of a method is.
+/// The kind of failure that an errno of a method means.
 pub(super) fn kind(method: Method, errno: Errno) -> ErrorKind {
     match errno {
         Errno::ENOMEM if method == method::DEVX_UMEM_REG => ErrorKind::MemoryLimit,
@@ -86,7 +87,7 @@ fn is_devx(method: Method) -> bool {
     (method::DEVX_OTHER.object..=method::DEVX_ASYNC_EVENT_FD_ALLOC.object).contains(&method.object)
 }
 
-/// What to check after an errno of a method.
+/// Advice for an errno of a method.
 pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
     let advice = match (method, errno) {
         (method::DEVX_UMEM_REG, Errno::ENOMEM) => return memory_limit().into(),

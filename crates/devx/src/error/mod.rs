@@ -32,22 +32,22 @@ struct Details {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What sort of failure it is, of this layer or of one above it.
+/// The kind of a failure, in this layer or one above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// There is no mlx5 device, or it has no device node.
     NoDevice,
-    /// There are devices, but none has the requested name; the hint lists their names.
+    /// No mlx5 device has the requested name; the hint lists the names that exist.
     NotFound,
-    /// There is a device, but a kernel module that it needs is not loaded.
+    /// The device exists, but a kernel module that it needs is not loaded.
     ModuleMissing,
     /// The kernel refuses access to the device's file.
     Permission,
     /// Memory could not be pinned: the limit of locked memory is too low, or the machine is out of
     /// memory.
     MemoryLimit,
-    /// The device or its firmware offers no DevX.
+    /// The device or its firmware does not support DevX.
     NoDevx,
     /// The device carried out a command and refused it; status and syndrome say why.
     Command,
@@ -65,8 +65,8 @@ pub enum ErrorKind {
     /// The layout of a command is defined by the software model only, and the device has not been
     /// identified as the model; nothing was sent.
     ModelOnly,
-    /// What this needs is offered by neither device, firmware nor kernel, in none of the ways that
-    /// there are to it; the hint names them.
+    /// The operation is supported by neither device, firmware nor kernel, in any of the ways to do
+    /// it; the hint names them.
     NotSupported,
     /// A queue is full: poll its completion queue, then try again.
     Full,
@@ -135,28 +135,28 @@ impl Error {
         }))
     }
 
-    /// The same with the errno that the system gave.
+    /// Adds the errno of a system call.
     #[must_use]
     pub fn with_errno(mut self, errno: Errno) -> Self {
         self.0.errno = Some(errno);
         self
     }
 
-    /// The same with the error of another layer, which it then names as its source.
+    /// Adds the error of another layer as the source of this one.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.0.source = Some(Arc::new(source));
         self
     }
 
-    /// The same with something better to check next.
+    /// Replaces the advice on what to check next.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.0.hint = hint.into();
         self
     }
 
-    /// The same with the command that an input mailbox carries.
+    /// Adds the command that an input mailbox carries.
     pub(crate) fn with_command(mut self, input: &[u8]) -> Self {
         self.0.command = Command::of(input);
         self
@@ -168,8 +168,8 @@ impl Error {
         Self::new(kind, method.name(), hints::refused(method, errno)).with_errno(errno)
     }
 
-    /// The same for a method that carries a command: EREMOTEIO is the device's own refusal,
-    /// explained by `output`.
+    /// The error for an errno of a method that carries a command. EREMOTEIO means that the device
+    /// refused, and `output` has status and syndrome.
     pub(crate) fn from_command(method: Method, input: &[u8], output: &[u8], errno: Errno) -> Self {
         let mut error = Self::refused(method, errno);
         error.0.command = Command::of(input);
@@ -186,7 +186,7 @@ impl Error {
         error
     }
 
-    /// Says of a refused command what is in its output.
+    /// Adds the status and syndrome of a refused command from its output.
     fn explain(&mut self, output: &[u8]) {
         self.0.kind = ErrorKind::Command;
         self.0.status = output.first().copied();
@@ -206,20 +206,20 @@ impl Error {
         )
     }
 
-    /// What sort of failure it is.
+    /// The kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What was attempted: a method such as `DEVX_OBJ_CREATE`, or a step such as `opening
+    /// The attempted operation: a method such as `DEVX_OBJ_CREATE`, or a step such as `opening
     /// /dev/infiniband/uverbs0`.
     #[must_use]
     pub fn attempted(&self) -> &str {
         &self.0.attempted
     }
 
-    /// The device command that was on its way, if there was one.
+    /// The device command that failed, if the operation sent one.
     #[must_use]
     pub fn command(&self) -> Option<Command> {
         self.0.command
@@ -243,7 +243,7 @@ impl Error {
         self.0.syndrome
     }
 
-    /// What to check next.
+    /// Advice on what to check next.
     #[must_use]
     pub fn hint(&self) -> &str {
         &self.0.hint

@@ -12,7 +12,7 @@ use super::sysfs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::Errno;
 
-/// Where the control file of a function would be; it is looked for when it is wanted.
+/// Where to find the control file of a function; looked up when it is opened.
 pub(super) struct ControlPlace {
     /// The function, in sysfs.
     function: PathBuf,

@@ -25,7 +25,7 @@ pub(super) fn devices(sysfs: &Path) -> Result<Vec<DeviceInfo>> {
     if found.is_empty() { Err(none(sysfs)) } else { Ok(found) }
 }
 
-/// A device by its uverbs node; `None` if it is not an mlx5 device.
+/// Describes the device of a uverbs node; `None` if it is not an mlx5 device.
 fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
     let name = text(entry.join("ibdev"))?;
     let parent = resolved(entry.join("device"));

@@ -36,14 +36,14 @@ impl Kernel {
         Self::with_roots("/sys", "/dev/infiniband")
     }
 
-    /// Other places for sysfs and for the directory of uverbs nodes, for containers and tests.
-    /// Nodes of fwctl are in the directory `fwctl` beside that of uverbs.
+    /// A kernel with other roots of sysfs and of the directory of uverbs nodes, for containers and
+    /// tests. Nodes of fwctl are in the directory `fwctl` beside that of uverbs.
     pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
         Self { sysfs: sysfs.into(), dev: dev.into() }
     }
 
-    /// What opens the control file of a device, whose function is looked up now: when the file is
-    /// wanted, the node's name may be that of another function.
+    /// A function that opens the control file of a device. The device's PCI function is determined
+    /// now: when the file is opened, the node's name may belong to another function.
     fn control_of(&self, device: &DeviceInfo) -> OpenControl {
         let verbs = self.sysfs.join("class/infiniband_verbs").join(&device.node);
         let function = verbs.join("device");

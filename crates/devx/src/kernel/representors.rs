@@ -18,7 +18,7 @@ pub(super) struct Netdevs {
     pub representors: Vec<RepresentorInfo>,
 }
 
-/// Those of a PCI function, by its directory.
+/// The network devices of a PCI function, given by its sysfs directory.
 pub(super) fn of_function(sysfs: &Path, function: &Path) -> Netdevs {
     let mut found = Netdevs::default();
     let mut switches: Vec<String> = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn of_function(sysfs: &Path, function: &Path) -> Netdevs {
     found
 }
 
-/// A network device as a representor, if it is one of a function.
+/// Describes a network device as a representor; `None` if it represents no function.
 fn representor(netdev: &Path, name: &str, function: &Path) -> Option<RepresentorInfo> {
     let port = parse(&text(netdev.join("phys_port_name"))?)?;
     // The model's kernel tells of the function itself; Linux does not.
@@ -71,14 +71,14 @@ fn representor(netdev: &Path, name: &str, function: &Path) -> Option<Representor
     })
 }
 
-/// The address of a VF of this machine: its PF has a link to it.
+/// The PCI address of a VF of this machine, from the link in its PF's directory.
 fn own_virtual(function: &Path, port: &PortName) -> Option<String> {
     let is_own = !port.external && port.kind == FunctionKind::Virtual;
     let link: PathBuf = function.join(format!("virtfn{}", port.number?));
     is_own.then(|| link_name(link)).flatten()
 }
 
-/// What `phys_port_name` says of a representor.
+/// The parts of a representor's `phys_port_name`.
 #[derive(Debug, PartialEq, Eq)]
 struct PortName {
     external: bool,
@@ -87,8 +87,8 @@ struct PortName {
     number: Option<u32>,
 }
 
-/// Reads `pf0hpf`, `pf0vf1`, `pf0sf88`, and those with the number of an external controller in
-/// front: `c1pf0`, `c1pf0vf1`. Names of uplinks (`p0`) and of others are none.
+/// Parses `pf0hpf`, `pf0vf1`, `pf0sf88`, also with the number of an external controller in front:
+/// `c1pf0`, `c1pf0vf1`. `None` for uplinks (`p0`) and other names.
 fn parse(name: &str) -> Option<PortName> {
     let (controller, rest) = match name.strip_prefix('c') {
         Some(rest) => number(rest).map(|(number, rest)| (Some(number), rest))?,

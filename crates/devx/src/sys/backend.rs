@@ -45,9 +45,9 @@ pub trait Backend: Send + Sync {
         ))
     }
 
-    /// What stands for the functions behind the embedded switch that a device manages, in a stable
-    /// order; empty if it manages none, or the switch is not in switchdev mode. The list is what is
-    /// there now.
+    /// The representors of the functions behind the embedded switch that a device manages, at the
+    /// time of the call, in a stable order; empty if it manages no switch, or the switch is not in
+    /// switchdev mode.
     ///
     /// # Errors
     /// The device is gone.
@@ -89,8 +89,8 @@ pub trait OpenDevice: Send + Sync {
     /// The errno of mmap.
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno>;
 
-    /// Opens the other file of the same function, `/dev/fwctl/fwctlN`, or what stands for it;
-    /// `None`: there is none, as in a kernel without CONFIG_FWCTL_MLX5 or of a sub-function.
+    /// Opens the control file of the same function, `/dev/fwctl/fwctlN` or its equivalent; `None`
+    /// if there is none, as in a kernel without CONFIG_FWCTL_MLX5 or for a sub-function.
     ///
     /// # Errors
     /// It is there and cannot be opened: [`ErrorKind::Permission`] above all.

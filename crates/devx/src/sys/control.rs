@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::backend::{ControlFile, Errno};
 use crate::abi::fwctl::{FWCTL_INFO, FWCTL_RPC, Info, Mlx5Info, Rpc};
 
-/// FWCTL_INFO: what the driver says, and what it says of mlx5.
+/// FWCTL_INFO: the general part, and the part of mlx5.
 pub(crate) fn control_info(file: &dyn ControlFile) -> Result<(Info, Mlx5Info), Errno> {
     let mut data = Mlx5Info::default();
     let mut info = Info {

@@ -17,7 +17,7 @@ pub(crate) type OpenControl = Box<dyn Fn() -> Result<Option<File>, Error> + Send
 /// An open `/dev/infiniband/uverbsN`.
 pub(crate) struct UverbsFile {
     pub file: File,
-    /// Opens the function's other file, if there is one.
+    /// Opens the function's control file, if there is one.
     pub control: OpenControl,
 }
 

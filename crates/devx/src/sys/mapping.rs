@@ -10,7 +10,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::page::page_size;
 
-/// What a mapping may be used for.
+/// How a mapping may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Loads only.

@@ -70,7 +70,7 @@ impl<'a> Request<'a> {
         self.push(id, 8, value)
     }
 
-    /// An output of exactly these bytes.
+    /// Adds an output of exactly as many bytes.
     pub(crate) fn output(self, id: u16, bytes: &'a mut [u8]) -> Self {
         let (length, data) = (bytes.len(), bytes.as_mut_ptr().expose_provenance() as u64);
         self.push(id, length, data)
@@ -96,7 +96,7 @@ impl<'a> Request<'a> {
         self.push(id, 0, 0)
     }
 
-    /// Lets a kernel that does not know the last attribute ignore it.
+    /// Marks the last attribute as one that a kernel may ignore if it does not know it.
     pub(crate) fn optional(mut self) -> Self {
         if let Some(last) = self.count.checked_sub(1) {
             self.frame.attributes[last].flags &= !MANDATORY;
@@ -141,7 +141,7 @@ impl<'a> Request<'a> {
 /// A request that did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The kernel refused it.
+    /// The kernel refused the request.
     Errno { method: Method, errno: Errno },
     /// A payload does not fit an attribute; nothing was sent.
     TooLong { method: Method, id: u16, length: usize },
@@ -170,7 +170,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// What came back with success. Nothing in it is trusted.
+/// The outputs of a successful request. Their contents are not trusted.
 pub(crate) struct Answer {
     method: Method,
     frame: Frame,
@@ -185,7 +185,7 @@ impl Answer {
             .ok_or_else(|| Error::answer(self.method, format_args!("attribute {id:#x} is gone")))
     }
 
-    /// Checks that the kernel says it filled these outputs.
+    /// Checks that the kernel marked these outputs as filled.
     pub(crate) fn filled(&self, ids: &[u16]) -> Result<()> {
         for &id in ids {
             if self.attribute(id)?.flags & VALID_OUTPUT == 0 {
@@ -214,7 +214,7 @@ impl Answer {
     }
 }
 
-/// What a test needs that plays the kernel.
+/// Helpers for tests that play the kernel.
 #[cfg(test)]
 pub(crate) mod testing {
     use crate::abi::Attribute;

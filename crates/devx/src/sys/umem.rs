@@ -29,14 +29,14 @@ pub struct Umem {
 pub enum PageSizes {
     /// Any from the system's page size up. Then every command must use offset 0 in this UMEM.
     Any,
-    /// Those whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the offsets that
-    /// commands use: the buffer of a CQ or QP begins at a multiple of a 64th of the page; that of a
-    /// work queue (SQ, RQ, RMP) in the first half of one, too.
+    /// The sizes whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the offsets
+    /// that commands use: the buffer of a CQ or QP must begin at a multiple of a 64th of that page;
+    /// that of a work queue (SQ, RQ, RMP) must also be in the first half of a page.
     Bitmap(u64),
 }
 
 impl PageSizes {
-    /// The bitmap, and whether a kernel must know it.
+    /// The bitmap, and whether the request must fail on a kernel that does not know it.
     fn bitmap(self) -> (u64, bool) {
         match self {
             Self::Any => ((page_size() as u64).wrapping_neg(), false),
@@ -114,19 +114,19 @@ impl Context {
 }
 
 impl Umem {
-    /// The number by which command mailboxes name it.
+    /// The number by which command mailboxes refer to the registration.
     #[must_use]
     pub const fn id(&self) -> u32 {
         self.id
     }
 
-    /// The context that it belongs to.
+    /// The context in which the memory was registered.
     #[must_use]
     pub const fn context(&self) -> &Context {
         self.handle.context()
     }
 
-    /// Deregisters it. After success the device cannot reach the memory any more.
+    /// Deregisters the memory. After success the device cannot reach it any more.
     ///
     /// # Errors
     /// EBUSY while an object lives on it. The object comes back, and the memory must be kept.

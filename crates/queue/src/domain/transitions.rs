@@ -123,8 +123,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     }
 
     /// Resets and destroys the queue pair, and returns whether that worked; a drop counts a failure
-    /// in
-    /// [`Context::leaked`](verbless_devx::Context::leaked).
+    /// in [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
     /// The device's refusal.

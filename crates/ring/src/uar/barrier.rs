@@ -77,8 +77,8 @@ pub fn before_doorbell() {
     fence(Ordering::SeqCst);
 }
 
-/// Orders the doorbell before later stores to the UAR; on x86-64 and aarch64 it
-/// also leaves now, rather than wait in a write-combining buffer.
+/// Orders the doorbell before later stores to the UAR; on x86-64 and aarch64 it also leaves now,
+/// rather than wait in a write-combining buffer.
 #[inline(always)]
 pub fn after_doorbell() {
     #[cfg(target_arch = "x86_64")]

@@ -19,26 +19,26 @@ pub const ENTRY: &str = "verbless_cmdq_1";
 pub const TASK_BYTES: usize = 16;
 /// Bytes of a [`Worker`]. Its address is a multiple of 8.
 pub const BYTES: usize = 0x40;
-/// Where a [`Worker`] counts the tasks that it has ended (8 bytes, little-endian).
+/// Offset at which a [`Worker`] counts completed tasks (8 bytes, little-endian).
 pub const DONE_AT: usize = 0x38;
 /// log2 of the most tasks that wait for a worker.
 pub const MOST_LOG_DEPTH: u8 = 15;
 
-/// What a worker stands on: the host writes it before the worker's first run.
+/// State of a worker, which the host writes before the worker's first run.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Worker {
-    /// Where its CQEs are.
+    /// Address of the CQEs.
     pub cqes: u64,
-    /// Where the CQ's doorbell record is.
+    /// Address of the CQ's doorbell record.
     pub cq_record: u64,
-    /// Where the doorbell record of the queue pair is.
+    /// Address of the queue pair's doorbell record.
     pub rq_record: u64,
-    /// Where tasks arrive, each at its receive WQE's place.
+    /// Address of the tasks: each arrives at the index of its receive WQE.
     pub tasks: u64,
     /// The CQ.
     pub cqn: u32,
-    /// Tasks that one run works off at most.
+    /// The most tasks that are executed in one run.
     pub batch: u32,
     /// log2 of the tasks, of the receive WQEs and of the CQEs.
     pub log_depth: u32,
@@ -72,7 +72,7 @@ impl Worker {
         }
     }
 
-    /// As it is in memory.
+    /// The state's bytes in the process's memory.
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let addresses = [self.cqes, self.cq_record, self.rq_record, self.tasks];

@@ -52,7 +52,7 @@ pub struct ThreadContext {
 }
 
 impl ThreadContext {
-    /// The number that stands for no outbox or window. The model's own choice.
+    /// Means no outbox or window. The model's own choice.
     pub const NONE: u16 = 0xffff;
 
     /// The last error that did not end the process; 0 if there was none (`flexio_dev_get_errno`).
@@ -65,19 +65,19 @@ impl ThreadContext {
         self.os_errno.store(0, Ordering::Relaxed);
     }
 
-    /// Forgets the last error and returns it (`flexio_dev_get_and_rst_errno`). In one step, so that
-    /// an error that comes meanwhile is returned or kept.
+    /// Clears the last error and returns it, in one step (`flexio_dev_get_and_rst_errno`): an error
+    /// that occurs meanwhile is either returned or kept.
     pub fn take_errno(&self) -> u32 {
         self.os_errno.swap(0, Ordering::Relaxed)
     }
 
-    /// What the host gave the thread: 0, or the address of its [`ThreadMetadata`].
+    /// The `metadata_parameter` that the host gave the thread: 0, or the address of its
+    /// [`ThreadMetadata`].
     pub fn metadata_parameter(&self) -> u64 {
         self.metadata_parameter.load(Ordering::Relaxed)
     }
 
-    /// What the host says of the thread; `None` if it says nothing, or what cannot be an address
-    /// of metadata, which is a multiple of 8.
+    /// The thread's metadata; `None` if the host gave none, or an address that is no multiple of 8.
     pub fn metadata(&self) -> Option<ThreadMetadata> {
         match self.metadata_parameter() {
             address if address != 0 && address.is_multiple_of(8) => {
@@ -104,7 +104,7 @@ impl ThreadContext {
         self.default_outbox_config_id.load(Ordering::Relaxed)
     }
 
-    /// That outbox. If there is none, ringing by it ends the process.
+    /// The outbox that the thread rings by. If there is none, ringing ends the process.
     pub fn outbox(&self) -> Outbox<'_> {
         Outbox::at(self.outbox_base())
     }
@@ -122,7 +122,8 @@ impl ThreadContext {
         Ok(())
     }
 
-    /// The same without the check (`flexio_dev_outbox_config_fast`).
+    /// Rings by outbox `id` from now on, as [`Self::set_outbox`], without the check
+    /// (`flexio_dev_outbox_config_fast`).
     pub fn set_outbox_unchecked(&self, id: u16) {
         self.outbox_base.store(self.outbox_address(id), Ordering::Relaxed);
         self.default_outbox_config_id.store(id, Ordering::Relaxed);
@@ -182,7 +183,8 @@ impl ThreadContext {
 
 #[cfg(test)]
 impl ThreadContext {
-    /// A context whose outboxes (0 first; it has 1) and windows' configurations are there.
+    /// A context for tests, with outbox 0 at `outbox_base`, outbox 1 selected, and the windows'
+    /// configurations at `window_config_base`.
     pub(crate) fn at(outbox_base: u64, window_config_base: u64, window_msbs: u8) -> Self {
         Self {
             version: 9,

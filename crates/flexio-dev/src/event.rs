@@ -13,7 +13,7 @@ pub const BYTES: usize = 64;
 type Slot = [AtomicU64; BYTES / 8];
 /// The word of a slot that ends with the owner bit.
 const LAST: usize = BYTES / 8 - 1;
-/// Where in that word of an EQE is which CQ it tells of.
+/// Offset of the CQ number in the last word of an EQE.
 const CQN: usize = Eqe::EVENT_DATA_AT + EqeCqn::AT - 8 * LAST;
 
 /// A ring of CQEs or EQEs in memory, and how far the program is with it.
@@ -34,8 +34,8 @@ pub type CqRing<'a> = Ring<'a, Cqe>;
 pub type EqRing<'a> = Ring<'a, Eqe>;
 
 impl<'a, Entry> Ring<'a, Entry> {
-    /// A ring in these words, which are 8 to an entry; `consumer` entries were consumed before,
-    /// modulo 2^32. `None` if the entries are no power of two.
+    /// A ring of 8 words an entry; `consumer` entries were consumed before, modulo 2^32. `None` if
+    /// the number of entries is no power of two.
     pub fn new(words: &'a [AtomicU64], consumer: u32) -> Option<Self> {
         let (slots, rest) = words.as_chunks();
         let entries = slots.len();
@@ -52,8 +52,8 @@ impl<'a, Entry> Ring<'a, Entry> {
         self.consumer
     }
 
-    /// Takes the next entry, if its last byte says in this phase that it is new: its slot, and the
-    /// last of its words.
+    /// Takes the next entry, if `is_new` accepts its last byte in the current phase; returns its
+    /// slot and its last word.
     fn next(&mut self, is_new: impl FnOnce(u8, bool) -> bool) -> Option<(&'a Slot, [u8; 8])> {
         let index = self.consumer & (self.slots.len() as u32 - 1);
         let slot = &self.slots[index as usize];
@@ -69,7 +69,7 @@ impl<'a, Entry> Ring<'a, Entry> {
     }
 }
 
-/// All of an entry.
+/// The bytes of an entry.
 fn bytes(slot: &Slot) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     for (bytes, word) in bytes.chunks_exact_mut(8).zip(slot) {
@@ -110,7 +110,8 @@ impl EqRing<'_> {
         Eqe::from_prefix(&bytes(slot)).copied()
     }
 
-    /// The same of an EQ that gets completions only: which CQ the EQE tells of, by one load.
+    /// Takes the next EQE of an EQ that gets completions only, by one load; returns the number of
+    /// the CQ.
     pub fn poll_cqn(&mut self) -> Option<u32> {
         let (_, last) = self.next(is_new_eqe)?;
         let (_, cqn) = last.split_at(CQN);
@@ -118,7 +119,7 @@ impl EqRing<'_> {
     }
 }
 
-/// The CQ whose completion an EQE tells (`flexio_dev_eqe_get_cqn`); of another EQE what is there.
+/// The CQ of a completion EQE (`flexio_dev_eqe_get_cqn`); meaningless of another EQE.
 pub fn eqe_cqn(eqe: &Eqe) -> u32 {
     EqeCompletion::from_prefix(eqe.event_data()).map_or(0, |it| it.cqn())
 }
@@ -131,15 +132,16 @@ pub fn eqe_cqn(eqe: &Eqe) -> u32 {
 pub struct CompressedCqe(MiniCqeBlock);
 
 impl CompressedCqe {
-    /// The block in a slot; `None` if it is one CQE that is not compressed
+    /// The block in a slot; `None` if the slot has one CQE that is not compressed
     /// (`flexio_dev_comp_cqe_is_comp_cqe_array`).
     pub fn of(slot: &[u8; BYTES]) -> Option<Self> {
         let block = MiniCqeBlock::from_prefix(slot)?;
         (block.format() == CqeFormat::COMPRESSED).then_some(Self(*block))
     }
 
-    /// How often the ring was gone round when the block was written, modulo 256
-    /// (`flexio_dev_comp_cqe_get_validity_byte`): it is new when this is the program's own count.
+    /// The number of the pass through the ring in which the block was written, modulo 256
+    /// (`flexio_dev_comp_cqe_get_validity_byte`): the block is new if it equals the program's own
+    /// count.
     pub fn validity(slot: &[u8; BYTES]) -> u8 {
         MiniCqeBlock::from_prefix(slot).map_or(0, |block| block.validity_iteration_count())
     }
@@ -152,7 +154,7 @@ impl CompressedCqe {
         }
     }
 
-    /// How many mini CQEs it has, 1 to 7 (`flexio_dev_comp_cqe_get_num_comp_cqes`).
+    /// The number of mini CQEs, 1 to 7 (`flexio_dev_comp_cqe_get_num_comp_cqes`).
     pub fn count(&self) -> usize {
         (usize::from(self.0.num_minis_minus_1()) + 1).min(7)
     }

@@ -88,9 +88,9 @@ pub type RpcHandler = extern "C" fn(u64) -> u64;
 /// A function that the host calls and whose end it does not wait for
 /// (`flexio_dev_async_rpc_handler_t`).
 pub type AsyncRpcHandler = extern "C" fn(u64);
-/// What an event starts (`flexio_dev_event_handler_t`).
+/// A function that runs once for each event (`flexio_dev_event_handler_t`).
 pub type EventHandler = extern "C" fn(u64);
-/// What runs for as long as its process and polls (`flexio_dev_poll_thread_t`).
+/// A function that polls for the lifetime of its process (`flexio_dev_poll_thread_t`).
 pub type PollThread = extern "C" fn(u64);
 /// Takes a host's arguments out of a buffer and calls a function with them
 /// (`flexio_dev_arg_unpack_func_t`).

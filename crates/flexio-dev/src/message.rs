@@ -15,9 +15,9 @@ use crate::stream::table::with;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// It is not written at all; of a stream: nothing is (`FLEXIO_MSG_DEV_NO_PRINT`).
+    /// The message is not written; as a stream's level: no message is (`FLEXIO_MSG_DEV_NO_PRINT`).
     None = 0,
-    /// It is written whatever the level of the stream is, but for `None`
+    /// The message is written at every level of the stream except `None`
     /// (`FLEXIO_MSG_DEV_ALWAYS_PRINT`).
     Always = 1,
     /// An error (`FLEXIO_MSG_DEV_ERROR`).
@@ -26,7 +26,7 @@ pub enum Level {
     Warn = 3,
     /// Information (`FLEXIO_MSG_DEV_INFO`).
     Info = 4,
-    /// For whoever looks for a mistake (`FLEXIO_MSG_DEV_DEBUG`).
+    /// For debugging (`FLEXIO_MSG_DEV_DEBUG`).
     Debug = 5,
 }
 
@@ -45,7 +45,7 @@ impl Level {
     }
 }
 
-/// A stream, by its number.
+/// A message stream, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(u8);
 
@@ -55,12 +55,12 @@ impl Stream {
     /// All streams (`FLEXIO_MSG_DEV_BROADCAST_STREAM`).
     pub const BROADCAST: Self = Self(0xff);
 
-    /// Stream `number`, as the host says.
+    /// Stream `number`, as the host told it to the program.
     pub const fn new(number: u8) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// The stream's number.
     pub const fn number(self) -> u8 {
         self.0
     }

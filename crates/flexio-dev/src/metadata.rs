@@ -1,11 +1,11 @@
-//! What a host that makes threads by verbless-flexio says of each: its number, its storage, its
-//! name. The layout is the project's own; the C library's is not published.
+//! Metadata that a host gives each thread it makes with verbless-flexio: its number, its storage,
+//! its name. The layout is the project's own; the C library's is not published.
 
 use crate::mmio;
 
 /// Bytes of a thread's metadata in memory.
 pub const BYTES: usize = 32;
-/// Bytes of a thread's name, with zeros behind it.
+/// Bytes of a thread's name, padded with zeros.
 pub const NAME_BYTES: usize = 16;
 
 /// A thread's metadata, little-endian in memory: the number at 0 (4 bytes), the storage's address
@@ -14,13 +14,14 @@ pub const NAME_BYTES: usize = 16;
 pub struct ThreadMetadata {
     /// The thread's number in its process (`flexio_dev_get_thread_id`).
     pub id: u32,
-    /// Address of its storage (`flexio_dev_get_thread_local_storage`); 0 if it has none.
+    /// Address of the thread-local storage (`flexio_dev_get_thread_local_storage`); 0 if the thread
+    /// has none.
     pub storage: u64,
     name: [u8; NAME_BYTES],
 }
 
 impl ThreadMetadata {
-    /// Of a thread; a name is cut after 16 bytes, at a character's end.
+    /// Metadata of a thread; a name is cut to 16 bytes, at the end of a character.
     pub fn new(id: u32, storage: u64, name: &str) -> Self {
         let mut bytes = [0; NAME_BYTES];
         let length = name.floor_char_boundary(NAME_BYTES);
@@ -28,7 +29,7 @@ impl ThreadMetadata {
         Self { id, storage, name: bytes }
     }
 
-    /// The thread's name (`flexio_dev_get_current_thread_name`): what of it is UTF-8.
+    /// The thread's name (`flexio_dev_get_current_thread_name`): the part that is valid UTF-8.
     pub fn name(&self) -> &str {
         let length = self.name.iter().position(|&byte| byte == 0).unwrap_or(NAME_BYTES);
         let name = &self.name[..length];
@@ -37,7 +38,7 @@ impl ThreadMetadata {
         })
     }
 
-    /// As it is in memory.
+    /// The metadata's bytes in the process's memory.
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&self.id.to_le_bytes());
@@ -46,7 +47,7 @@ impl ThreadMetadata {
         bytes
     }
 
-    /// What is at `address`, a multiple of 8, which the host has given.
+    /// Reads the metadata at `address`, a multiple of 8, which the host gave.
     pub(crate) fn read(address: u64) -> Self {
         let mut name = [0; NAME_BYTES];
         name[..8].copy_from_slice(&mmio::read64(address + 16).to_le_bytes());

@@ -40,7 +40,7 @@ accesses! {
     read64, write64: u64;
 }
 
-/// All loads and stores before this, of memory and through windows, come before all after it.
+/// Orders all earlier loads and stores, of memory and through windows, before all later ones.
 #[inline(always)]
 pub(crate) fn in_order() {
     #[cfg(target_arch = "riscv64")]
@@ -51,8 +51,8 @@ pub(crate) fn in_order() {
     core::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// What the thread stored before, in memory or through windows, is visible before the doorbell
-/// that follows; and the control word was read before it.
+/// Makes the thread's earlier stores, to memory and through windows, visible before the doorbell
+/// that follows, and reads the control word before it.
 #[inline(always)]
 pub(crate) fn before_doorbell() {
     #[cfg(target_arch = "riscv64")]

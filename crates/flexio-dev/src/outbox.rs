@@ -89,7 +89,7 @@ pub const fn emulated_read(address: u32) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub struct Outbox<'a> {
     page: u64,
-    /// The outbox is its process's.
+    /// An outbox belongs to its process.
     process: PhantomData<&'a ()>,
 }
 
@@ -99,7 +99,7 @@ impl Outbox<'_> {
         Self { page, process: PhantomData }
     }
 
-    /// The address of its page.
+    /// The address of the outbox's page.
     pub const fn address(&self) -> u64 {
         self.page
     }
@@ -138,7 +138,7 @@ impl Outbox<'_> {
         self.ring(EQ_DB_NO_REARM, eq_update(eqn, ci));
     }
 
-    /// The same, and the next EQE makes an event.
+    /// Reports that `ci` EQEs of EQ `eqn` are consumed, and arms it: the next EQE makes an event.
     pub fn arm_eq(&self, eqn: u32, ci: u32) {
         self.ring(EQ_DB_REARM, eq_update(eqn, ci));
     }
@@ -160,7 +160,8 @@ impl Outbox<'_> {
         self.ring(EMU_CAP, emulation(cqn, context));
     }
 
-    /// Triggers it (`flexio_dev_db_ctx_force_trigger`).
+    /// Triggers context `context` of an emulated doorbell, whose CQ is `cqn`
+    /// (`flexio_dev_db_ctx_force_trigger`).
     pub fn trigger_emulated(&self, cqn: u32, context: u32) {
         self.ring(EMU_CAP_TRIGGER, emulation(cqn, context));
     }

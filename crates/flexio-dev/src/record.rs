@@ -13,8 +13,8 @@ pub fn cq_set_ci(record: &AtomicU32, ci: u32) {
     record.store(CqRecordConsumer::pack(ci).to_be(), Ordering::Release);
 }
 
-/// One more receive WQE is posted; `record` is the first word of the queue's record, which nobody
-/// else writes (`flexio_dev_dbr_rq_inc_pi`).
+/// Counts one more posted receive WQE; `record` is the first word of the queue's doorbell record,
+/// which only the caller writes (`flexio_dev_dbr_rq_inc_pi`).
 pub fn rq_inc_pi(record: &AtomicU32) {
     let counter = QpRecordReceive::from_be(record.load(Ordering::Relaxed)).receive_counter();
     record.store(QpRecordReceive::pack(counter.wrapping_add(1)).to_be(), Ordering::Release);

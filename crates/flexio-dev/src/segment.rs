@@ -26,7 +26,7 @@ const LOCAL_MMO: u8 = 0x32;
 #[repr(C, align(8))]
 pub struct Segment([u8; BYTES]);
 
-/// What a WQE does and of which segments it is made: `flexio_ctrl_seg`.
+/// The operation of a WQE, which decides its segments: `flexio_ctrl_seg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A packet of an Ethernet SQ: control, Ethernet, data.
@@ -43,7 +43,7 @@ pub enum Request {
     RdmaRead,
     /// Ethernet send that the device cuts into TCP segments: four segments.
     Lso,
-    /// Nothing: control.
+    /// NOP: the control segment alone.
     Nop,
     /// RDMA WRITE with immediate: control, remote address, data. See [`Segment::ctrl_with_imm`].
     RdmaWriteImm,
@@ -87,7 +87,7 @@ pub enum CompletionMode {
     OnFirstError = completion::ON_FIRST_ERROR,
     /// Always.
     Always = completion::ALWAYS,
-    /// Always, and an EQE with it.
+    /// Always, and an EQE as well.
     AlwaysAndEvent = completion::ALWAYS_AND_EVENT,
 }
 
@@ -98,7 +98,8 @@ impl Segment {
         Self::ctrl_with_imm(pi, number, mode, request, 0)
     }
 
-    /// The same with immediate data (in host order) or whatever else the request has there.
+    /// The control segment with immediate data (in host order), or the other value that the request
+    /// has in its place.
     pub const fn ctrl_with_imm(
         pi: u16,
         number: u32,
@@ -112,7 +113,7 @@ impl Segment {
         Self(*CtrlSegment::new(word, flags).as_bytes())
     }
 
-    /// Where RDMA or an atomic goes: `address` under the remote key `rkey`.
+    /// The remote address segment of RDMA and atomics: `address` under the remote key `rkey`.
     pub const fn rdma(rkey: u32, address: u64) -> Self {
         Self(*RaddrSegment::new(address, rkey).as_bytes())
     }
@@ -131,7 +132,7 @@ impl Segment {
         Some(segment)
     }
 
-    /// 16 bytes as they are: what follows an inline header or an Ethernet segment.
+    /// A segment of any 16 bytes: what follows an inline header or an Ethernet segment.
     pub const fn bytes(bytes: [u8; BYTES]) -> Self {
         Self(bytes)
     }
@@ -174,9 +175,9 @@ impl Segment {
         split(address.as_bytes())
     }
 
-    /// What [`Request::WaitOnData`] waits for. The value is written big-endian, as the mask is; the
-    /// C function writes the bytes of its argument as they are, so that what it was given swapped
-    /// is given as it is here.
+    /// The condition that [`Request::WaitOnData`] waits for. Value and mask are given in host order
+    /// and written big-endian. The C function writes the bytes of its argument unchanged: a value
+    /// that is swapped for it is not swapped here.
     pub fn wait_on_data(wait: &WaitDataSegment) -> [Self; 2] {
         split(wait.as_bytes())
     }
@@ -188,7 +189,7 @@ impl Segment {
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Its bytes, as they are in the ring.
+    /// The segment's bytes, as they are in the ring.
     pub const fn as_bytes(&self) -> &[u8; BYTES] {
         &self.0
     }
@@ -224,9 +225,9 @@ pub mod eth {
     pub const INNER_L3_CHECKSUM: u16 = flags(EthChecksums::new().with_l3_inner_cs(true));
     /// A trailer is aligned (25.1).
     pub const TRAILER_ALIGN: u16 = 0x0200;
-    /// By software: the inner L4 header is UDP.
+    /// Set by software if the inner L4 header is UDP.
     pub const INNER_L4_UDP: u16 = 0x0002;
-    /// By software: the inner L3 header is IPv6.
+    /// Set by software if the inner L3 header is IPv6.
     pub const INNER_L3_IPV6: u16 = 0x0001;
 }
 

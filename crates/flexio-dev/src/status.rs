@@ -1,8 +1,8 @@
-//! What could not be done.
+//! Results of calls.
 
 use core::fmt;
 
-/// It could not be done, and nothing has changed (`FLEXIO_DEV_STATUS_FAILED`).
+/// The call failed and changed nothing (`FLEXIO_DEV_STATUS_FAILED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed;
 
@@ -16,14 +16,14 @@ impl fmt::Display for Failed {
 
 impl core::error::Error for Failed {}
 
-/// What the functions of older versions return (`flexio_dev_status_t`).
+/// The result type of functions of older versions (`flexio_dev_status_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[must_use]
 pub enum Status {
-    /// It is done (`FLEXIO_DEV_STATUS_SUCCESS`).
+    /// Success (`FLEXIO_DEV_STATUS_SUCCESS`).
     Success = 0,
-    /// It could not be done (`FLEXIO_DEV_STATUS_FAILED`).
+    /// Failure (`FLEXIO_DEV_STATUS_FAILED`).
     Failed = 1,
 }
 

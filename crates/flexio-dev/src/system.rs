@@ -1,8 +1,8 @@
-//! What a thread asks the system for: how its run or its process ends, and when others may run.
+//! System calls of a thread: to end its run or process, and to yield the processor.
 //!
-//! NVIDIA publishes what the calls mean and not how a program makes them. These are system calls of
-//! verbless's model: the number in a7, an argument in a0. Programs for hardware would need other
-//! ones, and other ways to outboxes and windows than those of [`context`](crate::context).
+//! NVIDIA documents the meaning of the calls, but not how a program makes them. These are system
+//! calls of verbless's model: the number in a7, an argument in a0. Programs for hardware would need
+//! other ones, and other ways to find outboxes and windows than [`context`](crate::context).
 #![allow(unsafe_code)]
 
 use crate::context::ThreadContext;
@@ -24,8 +24,8 @@ mod number {
     pub(super) const RING: u64 = 11;
 }
 
-/// Makes a system call that comes back, and gives what it answers. What the system reads of the
-/// process's memory, and what it writes there, is the thread context's.
+/// Makes a system call that returns, and returns its answer. The only memory of the process that
+/// the system reads and writes is the thread context.
 #[inline(always)]
 fn call_with(number: u64, arguments: [u64; 3]) -> u64 {
     let [argument, second, third] = arguments;
@@ -60,8 +60,8 @@ fn last_call(number: u64, argument: u64) -> ! {
 }
 
 impl ThreadContext {
-    /// The context of the thread that asks (`flexio_dev_get_thread_ctx`). It is the thread's as
-    /// long as the run lasts, so it must not be kept for another.
+    /// The context of the calling thread (`flexio_dev_get_thread_ctx`). It is valid until the run
+    /// ends, so it must not be kept for another run.
     #[inline(always)]
     pub fn current() -> &'static Self {
         let address: *const Self;
@@ -80,8 +80,8 @@ impl ThreadContext {
     }
 }
 
-/// How an event handler ends its run: what a function with
-/// [`#[event_handler]`](crate::event_handler) may return. One that returns nothing reschedules.
+/// How an event handler ends its run: the return value of a function with
+/// [`#[event_handler]`](crate::event_handler). One that returns nothing reschedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub enum Next {
@@ -101,7 +101,7 @@ impl From<()> for Next {
 }
 
 impl Next {
-    /// Ends the run so.
+    /// Ends the run in this way.
     ///
     /// # Safety
     /// As [`reschedule`].
@@ -170,8 +170,8 @@ fn end(status: u8) -> ! {
     last_call(number::ERROR, status.into())
 }
 
-/// Others may have the core's time for a moment: what a loop that waits should do. The run goes on,
-/// and its execution unit stays its own.
+/// Lets others use the core for a moment: for loops that wait. The run continues, and keeps its
+/// execution unit.
 pub fn pause() {
     call(number::PAUSE, 0);
 }
@@ -186,7 +186,7 @@ pub fn activate(number: u32) {
     call(number::ACTIVATE, number.into());
 }
 
-/// That a doorbell or an outbox was refused, as a system call answers.
+/// The result of a system call for a doorbell or outbox, which the system may refuse.
 fn checked(answer: u64) -> Result<(), Failed> {
     if answer == 0 { Ok(()) } else { Err(Failed) }
 }
@@ -215,15 +215,16 @@ pub fn ring_device(device: u32, number: u32, pi: u16) -> Result<(), Failed> {
     checked(call_with(number::RING, [device.into(), number.into(), pi.into()]))
 }
 
-/// Ends the run here: the next event goes on behind this call, with stack and registers as they are
-/// (`flexio_dev_yield`). A thread that was not made continuable goes on at once.
+/// Suspends the run: the next event continues after this call, with stack and registers preserved
+/// (`flexio_dev_yield`). A thread that was not made continuable continues at once.
 pub fn yield_until_event() {
     mmio::in_order();
     call(number::YIELD, 0);
     mmio::in_order();
 }
 
-/// The same, with an event that comes at once (`flexio_dev_yield_and_retrigger`).
+/// Suspends the run and continues it at once, as if an event arrived
+/// (`flexio_dev_yield_and_retrigger`).
 pub fn yield_and_retrigger() {
     mmio::in_order();
     call(number::YIELD_AND_RETRIGGER, 0);

@@ -22,7 +22,7 @@ use crate::word::Word;
 
 /// Words of a record.
 pub trait Arguments {
-    /// Them, and 0 for what is left.
+    /// The words in order; 0 for those that are not given.
     fn words(self) -> [u64; ARGUMENTS];
 }
 
@@ -63,8 +63,8 @@ pub fn record(
     written == Some(true)
 }
 
-/// Passes a trace point; whether its record was written. It is not if no tracer runs, or there is
-/// no room (which the tracer counts).
+/// Passes a trace point; returns whether its record was written. It is not written if no tracer
+/// runs, or if there is no room (which the tracer counts).
 pub fn pass(context: &ThreadContext, point: u32, arguments: impl Arguments) -> bool {
     let written = with(TRACER, |control| {
         control.level().0 != 0 && write(control, context, point, arguments.words())
@@ -92,7 +92,8 @@ pub fn flush(stream: Stream, context: &ThreadContext) {
     with(stream.number().into(), |control| control.hand_over(context, 1));
 }
 
-/// The same of the process's tracer.
+/// Sends the records of the process's tracer, even if they fill no whole batch. Other threads may
+/// go on tracing.
 pub fn flush_tracer(context: &ThreadContext) {
     with(TRACER, |control| control.hand_over(context, 1));
 }

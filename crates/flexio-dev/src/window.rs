@@ -13,12 +13,12 @@ use crate::status::Failed;
 #[derive(Debug, Clone, Copy)]
 pub struct Window<'a> {
     id: u16,
-    /// Where its key is.
+    /// Address of the register that holds the window's key.
     config: u64,
-    /// Where it shows address 0.
+    /// Address at which the window shows address 0 of its key.
     base: u64,
     log_bytes: u8,
-    /// A thread's window is its own: another thread would race for the key.
+    /// A window may be used by one thread only: another thread could change the key.
     alone: PhantomData<(&'a (), *const ())>,
 }
 
@@ -28,7 +28,7 @@ impl Window<'_> {
         Self { id, config, base, log_bytes, alone: PhantomData }
     }
 
-    /// Its number.
+    /// The window's number.
     pub const fn id(&self) -> u16 {
         self.id
     }
@@ -38,7 +38,7 @@ impl Window<'_> {
         mmio::write32(self.config, mkey);
     }
 
-    /// The memory key that it leads by.
+    /// The memory key that the window accesses.
     pub fn mkey(&self) -> u32 {
         mmio::read32(self.config)
     }
@@ -60,7 +60,7 @@ impl Window<'_> {
         }
     }
 
-    /// The same of a word of `bytes` bytes.
+    /// The address at which the thread sees the aligned word of `bytes` bytes at `host`.
     fn aligned(&self, host: u64, bytes: usize) -> Result<u64, Failed> {
         match host.is_multiple_of(bytes as u64) {
             true => self.range(host, bytes),

@@ -5,9 +5,9 @@ pub type Address = u64;
 
 /// A type that a word in a register holds. Words of other hosts are cut to the type's width.
 pub trait Word {
-    /// Of a word.
+    /// Makes the value of a word.
     fn from_word(word: u64) -> Self;
-    /// As a word; signed types are extended by their sign.
+    /// The value as a word; signed types are sign-extended.
     fn to_word(self) -> u64;
 }
 

@@ -42,7 +42,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// What [`embed!`](crate::embed) has read.
+    /// A program that [`embed!`](crate::embed) has read.
     #[doc(hidden)]
     pub const fn new(name: &'static str, file: &'static [u8]) -> Self {
         Self { name, file }
@@ -62,23 +62,23 @@ impl Embedded {
     }
 }
 
-/// What is known of a function or event handler of a program (`flexio_func_get_register_info`).
+/// Description of a function or event handler of a program (`flexio_func_get_register_info`).
 ///
 /// There are no routines that pack arguments or take them out of a buffer, and no such buffer:
 /// arguments are words in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionInfo<'a> {
-    /// Its name.
+    /// The function's name.
     pub name: &'a str,
-    /// Its name with the types of its arguments and result; the name alone of an event handler.
+    /// The name with the types of arguments and result; of an event handler, the name alone.
     pub signature: &'a str,
     /// Whether events start it, and not calls.
     pub event_handler: bool,
-    /// Its address in the program's processes.
+    /// The function's address in the program's processes.
     pub address: u64,
 }
 
-/// What precedes the signatures of entry points in a program's symbols.
+/// Prefix of the signatures of entry points in a program's symbols.
 const SIGNATURES: &str = "dpa:";
 
 impl App {
@@ -96,12 +96,12 @@ impl App {
         Ok(app)
     }
 
-    /// Its name (`flexio_app_get_name`).
+    /// The application's name (`flexio_app_get_name`).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its file (`flexio_app_get_elf`).
+    /// The program's ELF file (`flexio_app_get_elf`).
     pub fn elf(&self) -> &[u8] {
         &self.file
     }
@@ -111,9 +111,9 @@ impl App {
         self.program.symbol(name).map(|symbol| symbol.address)
     }
 
-    /// What its file has of an object (`flexio_app_extract_symbol`): a `static` with
-    /// `#[unsafe(no_mangle)]`. Zeros that the file leaves out are there, too. Empty if the file
-    /// does not say how long it is; `None` if there is no such symbol.
+    /// The initial content of an object in the program's file (`flexio_app_extract_symbol`): a
+    /// `static` with `#[unsafe(no_mangle)]`. Zeros that the file leaves out (`.bss`) are included.
+    /// Empty if the file does not give the object's size; `None` if there is no such symbol.
     pub fn symbol_data(&self, name: &str) -> Option<Vec<u8>> {
         let symbol = self.program.symbol(name)?;
         let end = symbol.address.checked_add(symbol.length)?;
@@ -128,8 +128,8 @@ impl App {
         Some(data)
     }
 
-    /// What is known of a function with `#[rpc]`, or of an event handler
-    /// (`flexio_func_get_register_info`); `None` if the program has none of this name.
+    /// Describes a function with `#[rpc]`, or an event handler (`flexio_func_get_register_info`);
+    /// `None` if the program has none of this name.
     pub fn function_info(&self, name: &str) -> Option<FunctionInfo<'_>> {
         let signature = self.entry_points().find(|it| name_of(it) == name)?;
         let symbol = self.program.symbol(name).filter(|symbol| symbol.function)?;
@@ -161,7 +161,7 @@ impl App {
         self.address_of(&function).map(|_| function)
     }
 
-    /// Where an event handler begins.
+    /// Address of an event handler.
     pub(crate) fn address_of_handler(&self, handler: &Handler) -> Result<u64, Error> {
         let name = handler.name();
         if self.entry_points().any(|there| there == name)
@@ -179,7 +179,7 @@ impl App {
         Err(Error::Failed(format!("{} has no event handler {name}: {instead}", self.name)))
     }
 
-    /// Where a function begins.
+    /// Address of a function.
     pub(crate) fn address_of<A, R>(&self, function: &Function<A, R>) -> Result<u64, Error> {
         let signature = function.signature();
         if self.entry_points().any(|there| there == signature)

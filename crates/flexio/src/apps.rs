@@ -32,11 +32,11 @@ pub struct Apps {
 /// Which program it is to be (`flexio_app_select_attr`).
 #[derive(Debug, Clone, Copy)]
 pub struct AppSelect<'a> {
-    /// Its name.
+    /// The application's name.
     pub name: &'a str,
     /// The model that it is for; [`HwModel::Default`] is that of the device.
     pub hw_model: HwModel,
-    /// Of which device, with [`HwModel::Default`].
+    /// The device whose hardware model is meant, with [`HwModel::Default`].
     pub device: Option<&'a Device>,
 }
 
@@ -65,7 +65,7 @@ impl Apps {
         Ok(())
     }
 
-    /// All of them, in the order in which they were added (`flexio_app_get_list`).
+    /// All applications, in the order in which they were added (`flexio_app_get_list`).
     pub fn list(&self) -> impl ExactSizeIterator<Item = (&App, HwModel)> {
         self.all.iter().map(|(app, hw_model)| (app, *hw_model))
     }

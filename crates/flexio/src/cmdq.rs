@@ -54,10 +54,10 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum CmdqState {
-    /// It collects them (`FLEXIO_CMDQ_STATE_PENDING`).
+    /// Tasks are collected (`FLEXIO_CMDQ_STATE_PENDING`).
     #[default]
     Pending = 0,
-    /// It does (`FLEXIO_CMDQ_STATE_RUNNING`).
+    /// Tasks are executed (`FLEXIO_CMDQ_STATE_RUNNING`).
     Running = 1,
 }
 
@@ -72,12 +72,12 @@ pub struct CmdqConfig {
     pub state: CmdqState,
     /// log2 of the tasks that each worker has at most, 1 to 15.
     pub log_depth: u8,
-    /// Where the workers run.
+    /// The execution units on which the workers run.
     pub affinity: Affinity,
 }
 
 impl Default for CmdqConfig {
-    /// One worker for batches of 8, which runs, and 256 tasks.
+    /// One worker, running, for batches of 8 and 256 tasks.
     fn default() -> Self {
         Self {
             workers: 1,
@@ -93,7 +93,7 @@ impl Default for CmdqConfig {
 #[derive(Debug)]
 pub struct Cmdq {
     workers: Vec<Worker>,
-    /// Whose turn it is.
+    /// The index of the worker that gets the next task.
     next: usize,
     state: CmdqState,
     process: Process,
@@ -115,7 +115,7 @@ struct Worker {
     depth: u64,
     sent: u64,
     done: u64,
-    /// Its arrivals start it.
+    /// Whether arriving tasks start it.
     runs: bool,
 }
 
@@ -277,7 +277,8 @@ impl Cmdq {
         Ok(queue)
     }
 
-    /// Has it work its tasks off from now on (`flexio_cmdq_state_running`); nothing if it does.
+    /// Executes the tasks from now on (`flexio_cmdq_state_running`); does nothing if it runs
+    /// already.
     ///
     /// # Errors
     /// The process has ended. [`Error::CopyTimeout`]: some workers may work their tasks off; the
@@ -291,7 +292,7 @@ impl Cmdq {
         Ok(())
     }
 
-    /// Whether it works its tasks off.
+    /// Whether tasks are executed or only collected.
     pub const fn state(&self) -> CmdqState {
         self.state
     }

@@ -25,12 +25,12 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// So long after now.
+    /// The deadline that is `timeout` from now.
     pub(crate) fn after(timeout: Duration) -> Self {
         Self { end: Instant::now().checked_add(timeout), timeout }
     }
 
-    /// What is left of the time.
+    /// The time left until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
     }
@@ -121,7 +121,7 @@ pub(crate) struct Copier {
     cq: Cq,
     staging: Region,
     heap: MkeyObject,
-    /// Of the copy whose turn it is.
+    /// The deadline of the current copy.
     deadline: Deadline,
 }
 

@@ -37,7 +37,7 @@ pub(crate) const CQE: usize = 64;
 /// A CQE that the device has not written: opcode 0xf.
 pub(crate) const UNWRITTEN: u8 = 0xf0;
 
-/// Who hears of a CQ's events: the element attached to it, by the C library's types.
+/// The receiver of a CQ's events: the element attached to it, by the C library's types.
 #[derive(Debug, Clone)]
 pub enum CqElement {
     /// An event handler, which an event starts (`FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD`).
@@ -67,7 +67,7 @@ impl CqElement {
     }
 }
 
-/// What starts the time of a CQ's moderation (`flexio_cq_period_mode`).
+/// The event that starts the period of a CQ's moderation (`flexio_cq_period_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum CqPeriodMode {
@@ -94,7 +94,7 @@ pub struct CqModeration {
 pub struct DpaCqConfig {
     /// log2 of its CQEs.
     pub log_depth: u8,
-    /// Who hears of its events.
+    /// The receiver of the CQ's events.
     pub element: CqElement,
     /// The UAR of the outboxes that may arm it; without one, the process's.
     pub uar: Option<Uar>,
@@ -103,19 +103,19 @@ pub struct DpaCqConfig {
     pub compression: Option<MiniCqeFormat>,
     /// The moderation that it begins with.
     pub moderation: CqModeration,
-    /// It is not armed when it is made; else its first CQE makes an event.
+    /// Whether the CQ is not armed when it is made; otherwise its first CQE makes an event.
     pub no_arm: bool,
-    /// All CQEs go to the first entry, whose WQE counter tells how far it is (`cc`).
+    /// Whether all CQEs go to the first entry, whose WQE counter tells the progress (`cc`).
     pub collapsed: bool,
     /// New CQEs overwrite those that nobody has taken; else the CQ breaks (`overrun_ignore`).
     pub overrun_ignore: bool,
     /// Every CQE makes an event, and nobody arms it.
     pub always_armed: bool,
-    /// Where its CQEs are (`cq_ring_qmem`): each is marked as not written, opcode 0xf, before. With
-    /// none they are in memory of the heap that is allocated for them.
+    /// Memory of the CQEs (`cq_ring_qmem`), each marked as not written (opcode 0xf) beforehand.
+    /// `None`: it is allocated in the heap.
     pub ring: Option<QueueMemory>,
-    /// Where its doorbell record is, 8 bytes of zeros (`cq_dbr_daddr`), in the heap if the element
-    /// is the DPA's; with none in memory of the heap that is allocated for it.
+    /// Memory of the doorbell record, 8 bytes of zeros (`cq_dbr_daddr`), in the heap if the element
+    /// is the DPA's. `None`: it is allocated in the heap.
     pub record: Option<QueueMemory>,
 }
 
@@ -148,7 +148,7 @@ pub struct DpaCq {
     record: u64,
 }
 
-/// One doorbell page is mapped once at a time.
+/// Held while a doorbell page is mapped: a page is mapped only once at a time.
 static MAPPING: Mutex<()> = Mutex::new(());
 
 impl DpaCq {
@@ -161,10 +161,10 @@ impl DpaCq {
         Self::make(process, process.device(), config)
     }
 
-    /// The same on another device context than the process's (`flexio_cq_create` with its
-    /// `ibv_ctx`), for queues there: with ring and record in memory of the host that is registered
-    /// there, and a UAR of that context ([`Uar::extend`](crate::Uar::extend)). Its element is
-    /// [`CqElement::NonDpa`], as what hears on the DPA is of the process's context.
+    /// Makes a CQ on another device context than the process's (`flexio_cq_create` with its
+    /// `ibv_ctx`), for queues there. Ring and record are in host memory that is registered there,
+    /// and the UAR is of that context ([`Uar::extend`](crate::Uar::extend)). The element must be
+    /// [`CqElement::NonDpa`], because the DPA's receivers belong to the process's context.
     ///
     /// # Errors
     /// The context is the process's; what is of another one; another element; as [`DpaCq::create`].
@@ -257,12 +257,12 @@ impl DpaCq {
         Ok(())
     }
 
-    /// Its number (`flexio_cq_get_cq_num`).
+    /// The number of the CQ (`flexio_cq_get_cq_num`).
     pub fn number(&self) -> u32 {
         self.cqn().0
     }
 
-    /// The same, for the functions of `verbless-queue`.
+    /// The number of the CQ, as a type of `verbless-queue`.
     pub fn cqn(&self) -> Cqn {
         self.object.cqn()
     }
@@ -272,12 +272,12 @@ impl DpaCq {
         &self.object
     }
 
-    /// Where its CQEs are, as their reader sees them: a program, or the host.
+    /// Address of the CQEs for their reader: a program, or the host.
     pub const fn ring_address(&self) -> u64 {
         self.ring
     }
 
-    /// Where its doorbell record is.
+    /// Address of the doorbell record.
     pub const fn record_address(&self) -> u64 {
         self.record
     }
@@ -303,7 +303,7 @@ impl DpaCq {
         Ok(self.object.set_moderation_from(moderation, mode == CqPeriodMode::Cqe)?)
     }
 
-    /// Its moderation, as the device has it (`flexio_cq_query_moderation`).
+    /// The event moderation that the device reports (`flexio_cq_query_moderation`).
     ///
     /// # Errors
     /// The device does not answer.
@@ -326,7 +326,7 @@ impl DpaCq {
 
 type Kept = Arc<dyn std::any::Any + Send + Sync>;
 
-/// What the command names, and what must outlive the CQ for it.
+/// The element as the command states it, and what must outlive the CQ for it.
 fn element(
     process: &Process,
     device: &Device,

@@ -83,7 +83,8 @@ pub struct DoorbellToCq {
 }
 
 impl DoorbellToCq {
-    /// Has the doorbell of a queue make CQEs of zeros on `cq` (`flexio_emu_db_to_cq_map`).
+    /// Attaches to the doorbell of a queue, so that rings make CQEs of zeros on `cq`
+    /// (`flexio_emu_db_to_cq_map`).
     ///
     /// # Errors
     /// The process has ended; the device has no such queue, or somebody has its doorbell; the
@@ -96,18 +97,18 @@ impl DoorbellToCq {
         Ok(Self { object, cq: cq.clone() })
     }
 
-    /// What programs know it by (`flexio_emu_db_to_cq_ctx_get_id`, which the document of 2022 only
-    /// refers to).
+    /// The number by which programs refer to the doorbell (`flexio_emu_db_to_cq_ctx_get_id`, which
+    /// the document of 2022 only mentions).
     pub fn id(&self) -> u32 {
         self.object.id()
     }
 
-    /// Its CQ.
+    /// The CQ that gets the CQEs.
     pub const fn cq(&self) -> &DpaCq {
         &self.cq
     }
 
-    /// How it is.
+    /// Queries the doorbell.
     ///
     /// # Errors
     /// The device does not answer.
@@ -281,7 +282,7 @@ impl Msix {
         &self.eq.eq
     }
 
-    /// Where its 64 entries are, as the program sees them.
+    /// Address of the 64 entries for the program.
     pub fn eq_address(&self) -> u64 {
         self.eq.ring
     }

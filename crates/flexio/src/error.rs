@@ -1,4 +1,4 @@
-//! What went wrong, by the kinds that FlexIO has.
+//! Errors, by the kinds that FlexIO has.
 
 use std::any::Any;
 use std::fmt;
@@ -10,7 +10,7 @@ use verbless_command::DpaStatus;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// It failed, for this reason (`FLEXIO_STATUS_FAILED`).
+    /// The operation failed, for this reason (`FLEXIO_STATUS_FAILED`).
     Failed(String),
     /// The device or the kernel refused a command (`FLEXIO_STATUS_FAILED`).
     Device(verbless_command::Error),
@@ -30,7 +30,7 @@ pub enum Error {
     Fatal(DpaStatus),
 }
 
-/// What a function of the C library returns (`flexio_status`), by its number.
+/// The result of a function of the C library (`flexio_status`), by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
@@ -61,7 +61,7 @@ impl Error {
 #[derive(Debug)]
 pub struct Unfreed {
     error: Box<Error>,
-    /// Its address and bytes.
+    /// Address and length in bytes.
     place: (u64, u64),
     pub(crate) buffer: Box<dyn Any + Send + Sync>,
 }

@@ -40,17 +40,17 @@ use crate::window::Window;
 pub struct EventHandlerConfig {
     /// The function.
     pub handler: Handler,
-    /// It may yield: the next event goes on where it did.
+    /// Whether it may yield: the next event then continues where it yielded.
     pub continuable: bool,
-    /// It polls for as long as it likes: the watchdog leaves it alone.
+    /// Whether it may poll for any time: the watchdog ignores it.
     pub polling: bool,
-    /// Its argument, until [`EventHandler::run`] gives it another.
+    /// The argument, until [`EventHandler::run`] sets another.
     pub argument: u64,
-    /// Its local storage, which it keeps.
+    /// The thread-local storage, which the handler keeps alive.
     pub storage: Option<Buffer>,
     /// The execution units that it may run on.
     pub affinity: Affinity,
-    /// Its name, of which 16 bytes count.
+    /// The thread's name, cut to 16 bytes.
     pub name: String,
     /// The outbox that its runs begin with. Without one they choose one by its number, as since
     /// 2023 they do.
@@ -60,7 +60,7 @@ pub struct EventHandlerConfig {
 }
 
 impl EventHandlerConfig {
-    /// This function, and nothing else.
+    /// A configuration with this function and defaults.
     pub fn new(handler: Handler) -> Self {
         Self {
             handler,
@@ -92,8 +92,8 @@ struct EventHandlerShared {
     id: u32,
     name: String,
     process: Process,
-    /// What it uses: what the device shows it of itself, its storage, and what
-    /// [`EventHandler::keep`] was given.
+    /// Buffers that the thread uses: its metadata, its storage, and those given to
+    /// [`EventHandler::keep`].
     memory: Mutex<Vec<Buffer>>,
 }
 
@@ -187,18 +187,18 @@ impl EventHandler {
         self.thread().run(argument).map_err(|error| shared.process.fatal_or(error))
     }
 
-    /// Has it keep these buffers until it is ended.
+    /// Keeps these buffers alive until the event handler is destroyed.
     pub(crate) fn keep(&self, buffers: impl IntoIterator<Item = Buffer>) {
         self.shared.memory.lock().unwrap_or_else(PoisonError::into_inner).extend(buffers);
     }
 
-    /// Its number in its process, from 1 on, which it finds in its metadata
-    /// (`flexio_event_handler_get_id`). Calls with attributes get numbers of the same row.
+    /// The thread's number in its process, from 1, which is in its metadata
+    /// (`flexio_event_handler_get_id`). Calls with attributes are numbered in the same sequence.
     pub fn id(&self) -> u32 {
         self.shared.id
     }
 
-    /// Its name.
+    /// The thread's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -220,7 +220,7 @@ impl EventHandler {
         self.shared.thread.as_ref().expect("an event handler has its thread until it is dropped")
     }
 
-    /// What it does, and how often it has run.
+    /// The thread's state, and how often it has run.
     ///
     /// # Errors
     /// The device does not answer.

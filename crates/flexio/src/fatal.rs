@@ -1,5 +1,5 @@
-//! What a fatal error leaves: its status, a file that polls, crash data, a core dump; and what runs
-//! in the process before it ends.
+//! The end of a process by a fatal error: its status, a file to poll, crash data, a core dump, and
+//! an error handler that runs in the process before it ends.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -40,7 +40,7 @@ use crate::error::Error;
 use crate::function::Handler;
 use crate::process::Process;
 
-/// What the host knows of its process's end.
+/// The host's record of its process's end.
 #[derive(Debug, Default)]
 pub(crate) struct End {
     signal: OnceLock<Signal>,
@@ -68,14 +68,14 @@ fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Error {
     move |error| Error::Failed(format!("{what}: {error}"))
 }
 
-/// Where a name does not begin with a slash and cannot be made here, it is made there.
+/// The directory for core dumps with a relative name that cannot be created in the current one.
 const ELSEWHERE: &str = "/tmp";
 /// Room for a core dump at first, beside that of the heap.
 const ROOM: u64 = 1 << 20;
 
 impl Process {
-    /// Has an event handler of the program run in the process when an error ends it, before
-    /// anything says that it has ended (`flexio_process_error_handler_set`). Its argument is the
+    /// Sets an event handler of the program that runs in the process when an error ends it, before
+    /// anything reports that it has ended (`flexio_process_error_handler_set`). Its argument is the
     /// status; outbox, windows and metadata are those of the run that made the error. Nothing else
     /// runs in the process by then; what the handler writes to message streams and through windows
     /// reaches the host. It does not run when the process finishes without an error.
@@ -197,7 +197,7 @@ impl Process {
         }
     }
 
-    /// What names the process to a debugger of its user's; 0: it may not be debugged
+    /// The token by which the user's debugger attaches to the process; 0: it may not be debugged
     /// (`flexio_process_udbg_token_get`). The model allows it where it serves a debugger:
     /// `verbless-model run --gdb`, `Model::debug_programs`.
     ///
@@ -207,7 +207,7 @@ impl Process {
         Ok(self.status()?.udbg_token)
     }
 
-    /// How it ended, in words.
+    /// A report of the process's end.
     fn report(&self, info: &DpaProcessInfo) -> String {
         let mut text = format!("process {} of {}: {info}\n", self.object().id(), self.app().name());
         if let Some(crash) = &info.crash

@@ -22,7 +22,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What a register holds, with its name in a program's symbols.
+/// A type that fits a register, with its name in a program's symbols.
 pub trait Word: verbless_flexio_dev::Word {
     /// The type's name; empty of `()`.
     const NAME: &'static str;
@@ -44,9 +44,9 @@ impl Word for () {
 
 /// Arguments of a call: a tuple of up to 8 words.
 pub trait Arguments {
-    /// As they are in registers.
+    /// The arguments as register values.
     fn to_words(self) -> [u64; 8];
-    /// Their types' names, separated by commas.
+    /// The names of the types, separated by commas.
     fn names() -> String;
 }
 
@@ -97,18 +97,19 @@ impl<A: Arguments, R: Word> Function<A, R> {
 }
 
 impl<A, R> Function<A, R> {
-    /// What [`embed!`](crate::embed) has read in a program: types and signature are of one symbol.
+    /// A function that [`embed!`](crate::embed) has read in a program: types and signature are of
+    /// one symbol.
     #[doc(hidden)]
     pub const fn embedded(signature: &'static str) -> Self {
         Self { signature: std::borrow::Cow::Borrowed(signature), types: PhantomData }
     }
 
-    /// As the program's symbols have it: `add(u64,u32)->u64`.
+    /// The signature in the program's symbols: `add(u64,u32)->u64`.
     pub fn signature(&self) -> &str {
         &self.signature
     }
 
-    /// Its name.
+    /// The function's name.
     pub fn name(&self) -> &str {
         self.signature.split('(').next().unwrap_or_default()
     }
@@ -127,7 +128,7 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// What [`embed!`](crate::embed) has read in a program.
+    /// An event handler that [`embed!`](crate::embed) has read in a program.
     #[doc(hidden)]
     pub const fn embedded(name: &'static str) -> Self {
         Self { name: std::borrow::Cow::Borrowed(name) }
@@ -138,7 +139,7 @@ impl Handler {
         Self { name: name.to_owned().into() }
     }
 
-    /// Its name.
+    /// The event handler's name.
     pub fn name(&self) -> &str {
         &self.name
     }

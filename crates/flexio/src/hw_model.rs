@@ -23,8 +23,8 @@ pub enum HwModel {
 }
 
 impl HwModel {
-    /// That of a device, by its PCI device id (`flexio_hw_model_id_get`). VFs of all models have
-    /// one id between them, from which nothing follows.
+    /// The hardware model of a device, by its PCI device id (`flexio_hw_model_id_get`). VFs of all
+    /// models share one id, which identifies no model.
     pub fn of(device: &Device) -> Self {
         Self::of_pci_device(device.info().device_id)
     }

@@ -1,4 +1,4 @@
-//! What the library itself tells on stderr, and how much of it.
+//! The library's log on stderr, and its level.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LogLevel {
-    /// What failed without anybody being told otherwise.
+    /// Failures that no caller learns of otherwise.
     Error = 0,
-    /// What was lost or ended early.
+    /// Losses, and runs that were terminated.
     Warn = 1,
     /// Processes that are made, and that are gone.
     Info = 2,

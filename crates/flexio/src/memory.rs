@@ -44,7 +44,7 @@ struct BufferShared {
     process: Process,
     address: u64,
     length: u64,
-    /// Where the bytes go when they are freed.
+    /// Host memory that gets a copy of the bytes when they are freed.
     recovered: Option<(Arc<Region>, RemoteAddr)>,
 }
 
@@ -75,7 +75,7 @@ impl Drop for BufferShared {
 /// large a block of a DPA is: this is verbless's own.
 pub const MEMORY_BLOCK: u64 = 4096;
 
-/// Where [`Process::memcpy`] copies from.
+/// The source of [`Process::memcpy`].
 #[derive(Debug)]
 pub enum Source<'a> {
     /// Memory of the host (`FLEXIO_MEMTYPE_HOST`).
@@ -84,7 +84,7 @@ pub enum Source<'a> {
     Dpa(u64),
 }
 
-/// Where [`Process::memcpy`] copies to.
+/// The destination of [`Process::memcpy`].
 #[derive(Debug)]
 pub enum Destination<'a> {
     /// Memory of the host (`FLEXIO_MEMTYPE_HOST`).
@@ -104,25 +104,25 @@ pub enum MemoryKind {
     Host = 1,
 }
 
-/// Where a queue or its doorbell record is (`flexio_qmem`). Queues refuse memory that is too short
-/// for them, in the heap of another process, or registered with another device context than theirs.
+/// Memory of a queue or its doorbell record (`flexio_qmem`). Queues refuse memory that is too
+/// short, in the heap of another process, or registered with another device context than theirs.
 #[derive(Debug, Clone)]
 pub struct QueueMemory {
     place: verbless_command::QueueMemory,
     address: u64,
     /// Bytes from there to the end of the buffer or registration.
     room: u64,
-    /// Whose heap it is in; `None`: it is the host's.
+    /// The process whose heap it is in; `None`: it is host memory.
     process: Option<Process>,
 }
 
 impl QueueMemory {
-    /// In a buffer of the heap. The queue keeps the buffer.
+    /// A buffer of the heap. The queue keeps it alive.
     pub fn dpa(buffer: &Buffer) -> Self {
         Self::at(buffer, 0)
     }
 
-    /// In a buffer of the heap, from byte `offset` on.
+    /// A buffer of the heap, from byte `offset` on.
     ///
     /// # Panics
     /// `offset` is not in the buffer.
@@ -138,7 +138,7 @@ impl QueueMemory {
         Self { place, address, room, process: Some(process.clone()) }
     }
 
-    /// In registered memory of the host, from byte `offset` on.
+    /// Registered memory of the host, from byte `offset` on.
     pub fn host(memory: Arc<UserMemory>, offset: u64) -> Self {
         let address = memory.address().saturating_add(offset);
         let room = memory.length().saturating_sub(offset);
@@ -168,7 +168,7 @@ impl QueueMemory {
         Ok(())
     }
 
-    /// Its first address: as the process sees it, or the host.
+    /// The first address: in the process's address space, or the host's.
     pub const fn address(&self) -> u64 {
         self.address
     }
@@ -178,18 +178,18 @@ impl QueueMemory {
         (self.place.umem().id(), self.place.offset())
     }
 
-    /// In memory of the heap that is allocated for it, with this content.
+    /// Allocates memory in the heap, with this content.
     pub(crate) fn holding(process: &Process, bytes: &[u8]) -> Result<Self, Error> {
         Ok(Self::dpa(&process.alloc_from(bytes)?))
     }
 
-    /// The same, which also keeps `owner` until the device has let go of the queue.
+    /// Also keeps `owner` alive until the device has destroyed the queue.
     pub(crate) fn keeping(mut self, owner: Arc<dyn std::any::Any + Send + Sync>) -> Self {
         self.place = self.place.keeping(owner);
         self
     }
 
-    /// As commands name it.
+    /// The same memory as a command states it.
     pub fn for_command(&self) -> verbless_command::QueueMemory {
         self.place.clone()
     }
@@ -222,8 +222,8 @@ impl Process {
         self.alloc_aligned(length, GRANULE)
     }
 
-    /// The same at a multiple of `alignment`, a power of two and a multiple of 64
-    /// (`flexio_buf_dev_memalign`).
+    /// Allocates `length` bytes in the heap at a multiple of `alignment`, a power of two and a
+    /// multiple of 64 (`flexio_buf_dev_memalign`).
     ///
     /// # Errors
     /// Another alignment, and as [`Process::alloc`].
@@ -394,7 +394,7 @@ impl Process {
 }
 
 impl Buffer {
-    /// Its first address, as the process sees it.
+    /// The first address in the process's address space.
     pub fn address(&self) -> u64 {
         self.shared.address
     }

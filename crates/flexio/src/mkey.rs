@@ -30,7 +30,7 @@ use crate::process::Process;
 pub struct MkeyConfig {
     /// The protection domain; without one, the process's.
     pub pd: Option<Pd>,
-    /// What its holders may do.
+    /// Rights of holders of the key.
     pub access: KeyAccess,
 }
 
@@ -89,7 +89,7 @@ impl Mkey {
         Ok(Self { object, address, length, process: process.clone(), _buffer: None })
     }
 
-    /// Its number (`flexio_mkey_get_id`).
+    /// The key's number (`flexio_mkey_get_id`).
     pub fn id(&self) -> u32 {
         self.object.lkey().0
     }
@@ -99,12 +99,12 @@ impl Mkey {
         &self.object
     }
 
-    /// For requests of queues of the device.
+    /// The key for local requests of the device's queues.
     pub fn lkey(&self) -> Lkey {
         self.object.lkey()
     }
 
-    /// For requests of peers.
+    /// The key for requests of peers.
     pub fn rkey(&self) -> Rkey {
         self.object.rkey()
     }

@@ -75,12 +75,12 @@ impl Outbox {
         Ok(Self { object, uar })
     }
 
-    /// What threads know it by (`flexio_outbox_get_id`).
+    /// The number by which threads refer to the outbox (`flexio_outbox_get_id`).
     pub fn id(&self) -> u16 {
         self.object.id()
     }
 
-    /// Its UAR (`flexio_outbox_get_uar`).
+    /// The outbox's UAR (`flexio_outbox_get_uar`).
     pub const fn uar(&self) -> &Uar {
         &self.uar
     }

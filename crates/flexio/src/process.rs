@@ -44,11 +44,12 @@ use crate::uar::Uar;
 /// let one choose).
 #[derive(Debug, Clone)]
 pub struct ProcessConfig {
-    /// Its protection domain; without one it makes one of its own.
+    /// The protection domain; `None`: the process makes one of its own.
     pub pd: Option<Pd>,
-    /// Its name, for messages.
+    /// The process's name, for messages.
     pub name: String,
-    /// It may do congestion control (`en_pcc`), which the model does not have: `true` is refused.
+    /// Whether it may do congestion control (`en_pcc`), which the model does not have: `true` is
+    /// refused.
     pub congestion_control: bool,
     /// Bytes of heap, rounded up to 4 KiB.
     pub heap: u32,
@@ -216,14 +217,14 @@ impl Process {
         &self.shared.app
     }
 
-    /// What the program's file has of an object, as [`App::symbol_data`] says
-    /// (`flexio_process_extract_symbol`). What the process has made of it is in its memory, at
+    /// The initial content of an object in the program's file, as [`App::symbol_data`]
+    /// (`flexio_process_extract_symbol`). Its current content is in the process's memory, at
     /// [`App::symbol`].
     pub fn symbol_data(&self, name: &str) -> Option<Vec<u8>> {
         self.app().symbol_data(name)
     }
 
-    /// Its name.
+    /// The process's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -238,18 +239,18 @@ impl Process {
         &self.shared.object
     }
 
-    /// Its protection domain (`flexio_process_get_pd`).
+    /// The process's protection domain (`flexio_process_get_pd`).
     pub fn pd(&self) -> &Pd {
         self.shared.domain.pd()
     }
 
-    /// Its protection domain, with which the host makes regions and queues that work together with
+    /// The process's domain, in which the host makes regions and queues that work together with
     /// those of the process.
     pub fn domain(&self) -> &Domain {
         &self.shared.domain
     }
 
-    /// Its UAR, which its outboxes ring by (`flexio_process_get_uar`).
+    /// The process's UAR, through which its outboxes ring (`flexio_process_get_uar`).
     pub fn uar(&self) -> Uar {
         Uar::of(self, self.shared.uar.clone())
     }
@@ -265,7 +266,7 @@ impl Process {
         &self.shared.heap_memory
     }
 
-    /// Its status, and how it ended if it did (`flexio_err_status_get`).
+    /// The process's status, and the reason of its end if it has ended (`flexio_err_status_get`).
     ///
     /// # Errors
     /// The device does not answer.
@@ -301,7 +302,7 @@ impl Process {
         self.finish_within(call, self.shared.timeout)
     }
 
-    /// The same, for so long.
+    /// Waits up to `timeout` for what a call returns.
     pub(crate) fn finish_within(&self, call: DpaCall, timeout: Duration) -> Result<u64, Error> {
         let begun = Instant::now();
         for look in 0.. {
@@ -319,7 +320,7 @@ impl Process {
         Err(Error::Timeout(timeout))
     }
 
-    /// One more run was ended where it was.
+    /// Counts a run that was terminated before it ended.
     pub(crate) fn count_taken_away(&self) {
         self.shared.taken_away.fetch_add(1, Ordering::Relaxed);
     }
@@ -329,9 +330,9 @@ impl Process {
         self.shared.taken_away.load(Ordering::Relaxed)
     }
 
-    /// That the process has ended, if that is why a command was refused. While its error handler
-    /// runs it takes nothing any more, and has no status yet: this waits for that, for the
-    /// configured time at most.
+    /// Turns a refused command into [`Error::Fatal`] if the process has ended. While its error
+    /// handler runs, the process accepts no commands and has no status yet: this waits for the
+    /// status, for the configured time at most.
     pub(crate) fn fatal_or(&self, error: verbless_command::Error) -> Error {
         if error.kind() != ErrorKind::Command {
             return Error::Device(error);
@@ -356,7 +357,7 @@ impl Process {
         }
     }
 
-    /// What objects of the model's own layouts need.
+    /// The token for commands in the model's own layouts.
     pub fn token(&self) -> &ModelToken {
         &self.shared.token
     }
@@ -365,7 +366,7 @@ impl Process {
         lock(&self.shared.heap)
     }
 
-    /// What the host knows of its end.
+    /// The host's record of the process's end.
     pub(crate) fn end(&self) -> &End {
         &self.shared.end
     }
@@ -398,7 +399,7 @@ impl Process {
         self.copying_until(Deadline::after(self.shared.timeout), copy)
     }
 
-    /// The same until then.
+    /// Copies by the process's own queue pair, until `deadline`.
     pub(crate) fn copying_until<T>(
         &self,
         deadline: Deadline,

@@ -1,4 +1,4 @@
-//! For tests of what needs a program: an ELF file of instructions that the test gives.
+//! For tests that need a program: an ELF file of the instructions that the test gives.
 
 use verbless::model::{InProcess, Model, Profile};
 use verbless::prelude::*;
@@ -6,7 +6,7 @@ use verbless::prelude::*;
 use crate::app::App;
 use crate::process::{Process, ProcessConfig};
 
-/// Where the instructions are, and a page of data behind them.
+/// Addresses of the instructions, and of a page of data.
 pub(crate) const CODE: u64 = 0x4000_0000;
 pub(crate) const DATA: u64 = 0x8000_0000;
 

@@ -101,7 +101,7 @@ pub enum QpState {
     Rts,
     /// `FLEXIO_QP_STATE_ERR`.
     Err,
-    /// Another, by the device's number: 4 is the error of an unreliable send queue.
+    /// Another state, by the device's number: 4 is the error of an unreliable send queue.
     Other(u8),
 }
 
@@ -136,7 +136,7 @@ pub enum QpReceive {
     /// None (`FLEXIO_QP_QPC_RQ_TYPE_ZERO_SIZE_RQ`).
     #[default]
     None,
-    /// One of its own, of 2^n WQEs of 16 bytes (`FLEXIO_QP_QPC_RQ_TYPE_REGULAR`).
+    /// A receive queue of its own, of 2^n WQEs of 16 bytes (`FLEXIO_QP_QPC_RQ_TYPE_REGULAR`).
     Regular {
         /// n (`log_rq_depth`).
         log_depth: u8,
@@ -152,22 +152,22 @@ pub struct DpaQpConfig {
     pub transport: QpTransport,
     /// The UAR of the outboxes that ring for it; without one, the process's.
     pub uar: Option<Uar>,
-    /// What its CQEs carry beside its number (24 bits).
+    /// The user index in the CQEs, beside the queue's number (24 bits).
     pub user_index: u32,
     /// The protection domain; without one, the process's.
     pub pd: Option<Pd>,
     /// log2 of the send queue's WQEBBs of 64 bytes (`log_sq_depth`); `None`: it has none (`no_sq`).
     pub log_sq_depth: Option<u8>,
-    /// Where sends complete (`sq_cqn`).
+    /// Completion queue of sends (`sq_cqn`).
     pub sq_cq: CqHandle,
     /// The receive queue.
     pub receive: QpReceive,
-    /// Where receives complete (`rq_cqn`).
+    /// Completion queue of receives (`rq_cqn`).
     pub rq_cq: CqHandle,
-    /// Where its ring is (`qp_wq_buff_qmem`); with none in memory of the heap that is allocated for
-    /// it.
+    /// Memory of the rings (`qp_wq_buff_qmem`); `None`: it is allocated in the heap.
     pub ring: Option<QueueMemory>,
-    /// Where its doorbell record is, 8 bytes of zeros (`qp_wq_dbr_qmem`); the same.
+    /// Memory of the doorbell record, 8 bytes of zeros (`qp_wq_dbr_qmem`); `None`: it is allocated
+    /// in the heap.
     pub record: Option<QueueMemory>,
 }
 
@@ -189,17 +189,18 @@ impl DpaQpConfig {
     }
 }
 
-/// What a queue pair is to be (`flexio_qp_attr`, as far as `flexio_qp_modify` reads it). Each
-/// transition reads those of its own; the default has the values of most connections.
+/// Attributes of a queue pair's transitions (`flexio_qp_attr`, as far as `flexio_qp_modify` reads
+/// it). Each transition reads only some of them; the defaults suit most connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpAttr {
     /// The state to go to.
     pub next_state: QpState,
-    /// What the peer may do: read for INIT, behind it if the mask says so (`qp_access_mask`).
+    /// Rights of the peer: set in INIT, and by later transitions if the mask says so
+    /// (`qp_access_mask`).
     pub access: RemoteAccess,
     /// The port, counted from 1 (INIT).
     pub vhca_port_num: u8,
-    /// What datagrams must carry (INIT of UD).
+    /// The Q_Key that datagrams must carry (INIT of UD).
     pub q_key: u32,
     /// The peer's queue pair (RTR).
     pub remote_qp_num: u32,
@@ -231,7 +232,8 @@ pub struct QpAttr {
     pub next_send_psn: u32,
     /// Retries after a timeout of 67 ms, 0 to 7 (RTS).
     pub retry_count: u8,
-    /// Its packets take a lane or class that is kept from others: `true` is refused.
+    /// Isolates the packets in a virtual lane or traffic class of their own; not supported: `true`
+    /// is refused.
     pub isolate_vl_tc: bool,
 }
 
@@ -262,7 +264,7 @@ impl Default for QpAttr {
     }
 }
 
-/// What a transition that need not set it is to set all the same (`flexio_qp_attr_opt_param_mask`).
+/// Optional attributes that a transition shall set (`flexio_qp_attr_opt_param_mask`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QpAttrMask {
     /// [`QpAttr::access`].
@@ -276,7 +278,7 @@ pub struct QpAttrMask {
 pub struct DpaQp {
     object: QpObject,
     process: Process,
-    /// Where its context reaches peers.
+    /// The domain through which the queue pair reaches peers.
     domain: Domain,
     ring: u64,
     record: u64,
@@ -293,10 +295,10 @@ impl DpaQp {
         Self::make(process, process.domain().clone(), config)
     }
 
-    /// The same on another device context than the process's (`flexio_qp_create` with its
-    /// `ibv_ctx`): with ring and record in memory of the host that is registered there, which the
-    /// program reaches by a window, and with a protection domain, a UAR
-    /// ([`Uar::extend`](crate::Uar::extend)) and CQs of that context.
+    /// Makes a queue pair on another device context than the process's (`flexio_qp_create` with its
+    /// `ibv_ctx`). Ring and record are in host memory that is registered there, which the program
+    /// accesses through a window; protection domain, UAR ([`Uar::extend`](crate::Uar::extend)) and
+    /// CQs are of that context too.
     ///
     /// # Errors
     /// The context is the process's; what is of another one; as [`DpaQp::create`].
@@ -369,7 +371,7 @@ impl DpaQp {
         })
     }
 
-    /// Its number (`flexio_qp_get_qp_num`).
+    /// The number of the queue pair (`flexio_qp_get_qp_num`).
     pub fn number(&self) -> u32 {
         self.object.qpn().0
     }
@@ -379,17 +381,17 @@ impl DpaQp {
         &self.object
     }
 
-    /// Where its receive queue is, as a program sees it.
+    /// Address of the receive queue for a program.
     pub const fn rq_address(&self) -> u64 {
         self.ring
     }
 
-    /// Where its send queue is, as a program sees it.
+    /// Address of the send queue for a program.
     pub const fn sq_address(&self) -> u64 {
         self.ring + self.receive_bytes
     }
 
-    /// Where its doorbell record is: the receive counter, and 4 bytes on the send counter.
+    /// Address of the doorbell record: the receive counter, and the send counter 4 bytes after it.
     pub const fn record_address(&self) -> u64 {
         self.record
     }
@@ -469,7 +471,7 @@ impl DpaQp {
         Ok(())
     }
 
-    /// What RTS to RTS may change.
+    /// RTS2RTS_QP with the attributes that it may change.
     fn change(&mut self, attr: &QpAttr, mask: &QpAttrMask) -> Result<(), Error> {
         let change = RtsChange {
             access: mask.qp_access_mask.then_some(attr.access),
@@ -485,7 +487,7 @@ impl DpaQp {
         route::path(self.domain.device(), attr)
     }
 
-    /// What a peer must know to reach it.
+    /// The address by which a peer reaches the queue pair.
     ///
     /// # Errors
     /// The port has no address.
@@ -533,7 +535,7 @@ impl DpaQp {
     }
 }
 
-/// So many READs as a logarithm says.
+/// A number of READs, given by its base-2 logarithm.
 fn reads(log: u8) -> Result<u8, Error> {
     1_u8.checked_shl(log.into()).ok_or_else(|| {
         Error::Failed(format!("2^{log} READs and atomics at a time: 2^7 at most are possible"))

@@ -32,9 +32,9 @@ const LOG_LEAST: u8 = 5;
 /// How a receive memory pool is made (`flexio_wq_attr` with the `wq_type` of `flexio_wq_rq_attr`).
 #[derive(Debug, Clone)]
 pub struct RmpConfig {
-    /// What every work queue has.
+    /// Parameters of every work queue.
     pub wq: WqConfig,
-    /// How its WQEs follow each other.
+    /// How the WQEs follow each other.
     pub wq_type: WqType,
 }
 
@@ -67,9 +67,9 @@ impl Rmp {
         Self::make(process, process.device(), config)
     }
 
-    /// The same on another device context than the process's (`flexio_rmp_create` with its
-    /// `ibv_ctx`): with ring and record in memory of the host that is registered there, and with a
-    /// protection domain and a UAR ([`Uar::extend`](crate::Uar::extend)) of that context.
+    /// Makes a pool on another device context than the process's (`flexio_rmp_create` with its
+    /// `ibv_ctx`). Ring and record are in host memory that is registered there; protection domain
+    /// and UAR ([`Uar::extend`](crate::Uar::extend)) are of that context too.
     ///
     /// # Errors
     /// The context is the process's; what is of another one; as [`Rmp::create`].
@@ -100,7 +100,7 @@ impl Rmp {
         Ok(Self { object: Arc::new(object), process: process.clone(), places: Arc::new(places) })
     }
 
-    /// Its number (`flexio_rmp_get_wq_num`).
+    /// The number of the pool (`flexio_rmp_get_wq_num`).
     pub fn number(&self) -> u32 {
         self.object.rmpn().0
     }
@@ -110,12 +110,12 @@ impl Rmp {
         &self.object
     }
 
-    /// Where its WQEs are, as a program sees them.
+    /// Address of the WQEs for a program.
     pub fn ring_address(&self) -> u64 {
         self.places.ring.address()
     }
 
-    /// Where its doorbell record is; its first word counts what is posted.
+    /// Address of the doorbell record, whose first word counts posted WQEs.
     pub fn record_address(&self) -> u64 {
         self.places.record.address()
     }

@@ -34,14 +34,14 @@ use crate::outbox::Outbox;
 use crate::process::Process;
 use crate::window::Window;
 
-/// What a call's thread is given (`flexio_rpc_attr`). The C library publishes the struct's name and
-/// that it sets thread local storage; the other fields are verbless's own. It is a Rust type that
-/// is nowhere bytes: its version is the crate's.
+/// Attributes of a call's thread (`flexio_rpc_attr`). The C library publishes only the struct's
+/// name and that it sets thread-local storage; the other fields are verbless's own. It is a Rust
+/// type without a binary layout, so its version is the crate's.
 #[derive(Debug, Clone, Default)]
 pub struct RpcAttr {
-    /// Its local storage, which `get_thread_local_storage` finds.
+    /// The thread-local storage, which `get_thread_local_storage` returns.
     pub storage: Option<Buffer>,
-    /// Its name, of which 16 bytes count.
+    /// The thread's name, cut to 16 bytes.
     pub name: String,
     /// The outbox that it begins with; without one it chooses one by its number.
     pub outbox: Option<Outbox>,

@@ -37,9 +37,9 @@ const LOG_SEGMENT: u8 = 4;
 /// How a receive queue is made (`flexio_wq_attr` with `flexio_wq_rq_attr`).
 #[derive(Debug, Clone)]
 pub struct DpaRqConfig {
-    /// What every work queue has.
+    /// Parameters of every work queue.
     pub wq: WqConfig,
-    /// How its WQEs follow each other: in a ring. Lists are for pools.
+    /// How the WQEs follow each other: in a ring. Lists are for pools.
     pub wq_type: WqType,
     /// Whether frames are padded: not supported.
     pub end_pad_mode: WqEndPadMode,
@@ -49,7 +49,7 @@ pub struct DpaRqConfig {
     pub vlan_strip_disable: bool,
     /// The clock of its CQEs.
     pub ts_format: WqTsFormat,
-    /// Where frames are counted that find no receive (ours: the C library has none).
+    /// The Q counter for frames that find no receive (ours: the C library has none).
     pub counter: Option<Arc<QCounter>>,
 }
 
@@ -93,10 +93,10 @@ impl DpaRq {
         Self::make(process, process.device(), cq.into(), config)
     }
 
-    /// The same on another device context than the process's (`flexio_rq_create_cross_dev`): with
-    /// ring and record in memory of the host that is registered there, which the program reaches by
-    /// a window, and with a protection domain, a UAR ([`Uar::extend`](crate::Uar::extend)) and a CQ
-    /// of that context.
+    /// Makes a receive queue on another device context than the process's
+    /// (`flexio_rq_create_cross_dev`). Ring and record are in host memory that is registered there,
+    /// which the program accesses through a window; protection domain, UAR
+    /// ([`Uar::extend`](crate::Uar::extend)) and CQ are of that context too.
     ///
     /// # Errors
     /// The context is the process's; what is of another one; as [`DpaRq::create`].
@@ -156,7 +156,7 @@ impl DpaRq {
         Ok(Self { tir: Arc::new(tir), object, process: process.clone(), places })
     }
 
-    /// Its number (`flexio_rq_get_wq_num`).
+    /// The number of the receive queue (`flexio_rq_get_wq_num`).
     pub fn number(&self) -> u32 {
         self.object.rqn().0
     }
@@ -166,17 +166,17 @@ impl DpaRq {
         &self.object
     }
 
-    /// What flow rules lead to (`flexio_rq_get_tir`).
+    /// The TIR, for flow rules to forward frames to (`flexio_rq_get_tir`).
     pub const fn tir(&self) -> &Arc<TirObject> {
         &self.tir
     }
 
-    /// Where its WQEs are, as a program sees them.
+    /// Address of the WQEs for a program.
     pub const fn ring_address(&self) -> u64 {
         self.places.ring.address()
     }
 
-    /// Where its doorbell record is; its first word counts what is posted.
+    /// Address of the doorbell record, whose first word counts posted WQEs.
     pub const fn record_address(&self) -> u64 {
         self.places.record.address()
     }

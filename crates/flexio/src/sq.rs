@@ -34,12 +34,12 @@ const LOG_WQEBB: u8 = 6;
 /// How a send queue is made (`flexio_wq_attr` with `flexio_wq_sq_attr`).
 #[derive(Debug, Clone)]
 pub struct DpaSqConfig {
-    /// What every work queue has.
+    /// Parameters of every work queue.
     pub wq: WqConfig,
     /// A WQE may hold several frames (`allow_multi_pkt_send_wqe`), where the device takes such
     /// (capability `enhanced_multi_pkt_send_wqe`).
     pub allow_multi_pkt_send_wqe: bool,
-    /// What it sends through; without one it makes one, in a transport domain of its own.
+    /// The TIS for its frames; `None`: the queue makes one, in a transport domain of its own.
     pub tis: Option<SqTis>,
     /// More of it.
     pub ext: SqExtAttr,
@@ -64,7 +64,7 @@ impl DpaSqConfig {
 pub struct SqExtAttr {
     /// The clock of its CQEs.
     pub ts_format: WqTsFormat,
-    /// What was posted completes as flushed when the queue is in the error state.
+    /// Whether posted requests complete as flushed when the queue is in the error state.
     pub flush_in_error: bool,
 }
 
@@ -92,11 +92,11 @@ impl DpaSq {
         Self::make(process, process.device(), process.domain(), cq.into(), config)
     }
 
-    /// The same on another device context than the process's (`flexio_sq_create_cross_dev`): with
-    /// ring and record in memory of the host that is registered there, which the program reaches by
-    /// a window, and with a protection domain, a UAR ([`Uar::extend`](crate::Uar::extend)) and a CQ
-    /// of that context. The program rings for it by an outbox that it gives the UAR's extension, as
-    /// the host may by the page.
+    /// Makes a send queue on another device context than the process's
+    /// (`flexio_sq_create_cross_dev`). Ring and record are in host memory that is registered there,
+    /// which the program accesses through a window; protection domain, UAR
+    /// ([`Uar::extend`](crate::Uar::extend)) and CQ are of that context too. The program rings
+    /// through an outbox to which it gives the UAR's extension, the host through the page.
     ///
     /// # Errors
     /// The context is the process's; what is of another one; as [`DpaSq::create`].
@@ -147,7 +147,7 @@ impl DpaSq {
         Ok(Self { object, process: process.clone(), places, inline })
     }
 
-    /// Its number (`flexio_sq_get_wq_num`).
+    /// The number of the send queue (`flexio_sq_get_wq_num`).
     pub fn number(&self) -> u32 {
         self.object.sqn().0
     }
@@ -157,12 +157,12 @@ impl DpaSq {
         &self.object
     }
 
-    /// Where its WQEs are, as a program sees them.
+    /// Address of the WQEs for a program.
     pub const fn ring_address(&self) -> u64 {
         self.places.ring.address()
     }
 
-    /// Where its doorbell record is; its second word counts what is posted.
+    /// Address of the doorbell record, whose second word counts posted WQEBBs.
     pub const fn record_address(&self) -> u64 {
         self.places.record.address()
     }

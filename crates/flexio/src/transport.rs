@@ -60,7 +60,7 @@ impl TransportDomain {
     }
 }
 
-/// What send queues send through (`flexio_sq_tis`). Clones are the same one.
+/// A TIS for send queues (`flexio_sq_tis`). Clones refer to the same one.
 #[derive(Debug, Clone)]
 pub struct SqTis {
     object: Arc<TisObject>,

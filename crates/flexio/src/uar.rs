@@ -45,15 +45,15 @@ impl Uar {
         Ok(Self::of(process, page))
     }
 
-    /// One of a page that there is (`flexio_uar_create` of 2022).
+    /// Wraps an existing UAR page (`flexio_uar_create` of 2022).
     pub fn of(process: &Process, page: Arc<verbless_devx::Uar>) -> Self {
         Self { extension: None, page, process: process.clone() }
     }
 
-    /// One of another device context, whose queues the process rings for then
+    /// Makes a UAR of another device context, whose queues the process can then ring
     /// (`flexio_uar_extend`): of another function of the card, or of the same one opened a second
-    /// time. Queues of that context name the new UAR by [`Uar::id`], programs by
-    /// [`Uar::extended_id`]; an outbox may begin with it
+    /// time. Queues of that context refer to the new UAR by [`Uar::id`], programs by
+    /// [`Uar::extended_id`]; an outbox may start with it
     /// ([`OutboxConfig::uar`](crate::OutboxConfig::uar)).
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Uar {
         Ok(Self { extension: Some(Arc::new(extension)), ..Self::of(&self.process, page) })
     }
 
-    /// What programs of the process name one by that [`Uar::extend`] has made
+    /// The number by which programs of the process refer to a UAR that [`Uar::extend`] made
     /// (`flexio_uar_get_extended_id`, a `flexio_uar_device_id`); `None` of any other.
     pub fn extended_id(&self) -> Option<u32> {
         self.extension.as_ref().map(|extension| extension.device_id())
@@ -87,7 +87,7 @@ impl Uar {
         self.extension.as_ref()
     }
 
-    /// Its number, by which queues name it (`flexio_uar_get_id`).
+    /// The page's number, by which queues refer to it (`flexio_uar_get_id`).
     pub fn id(&self) -> u32 {
         self.page.page_id()
     }

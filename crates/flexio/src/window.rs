@@ -53,7 +53,7 @@ impl Window {
         Ok(Self { object, process: process.clone() })
     }
 
-    /// What threads know it by (`flexio_window_get_id`).
+    /// The number by which threads refer to the window (`flexio_window_get_id`).
     pub fn id(&self) -> u16 {
         self.object.id()
     }

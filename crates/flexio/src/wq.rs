@@ -1,4 +1,4 @@
-//! What work queues have in common: where they are, and the numbers of the C library.
+//! Common parts of work queues: their memory, and the constants of the C library.
 
 use verbless_command::{Device, TimestampFormat};
 use verbless_devx::Pd;
@@ -14,7 +14,7 @@ use crate::uar::Uar;
 pub enum WqType {
     /// Each names the next one (`FLEXIO_WQ_TYPE_LINKED_LIST`): receive memory pools alone.
     LinkedList = 0,
-    /// In a ring (`FLEXIO_WQ_TYPE_CYCLIC`).
+    /// A ring (`FLEXIO_WQ_TYPE_CYCLIC`).
     #[default]
     Cyclic = 1,
 }
@@ -23,7 +23,7 @@ pub enum WqType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum WqEndPadMode {
-    /// No (`FLEXIO_WQ_END_PAD_NONE`).
+    /// No padding (`FLEXIO_WQ_END_PAD_NONE`).
     #[default]
     None = 0,
     /// To the cache line (`FLEXIO_WQ_END_PAD_ALIGN`): not supported yet.
@@ -45,7 +45,7 @@ pub enum WqTsFormat {
 }
 
 impl WqTsFormat {
-    /// As contexts have it.
+    /// The format as queue contexts state it.
     pub(crate) const fn of_context(self) -> TimestampFormat {
         match self {
             Self::FreeRunning => TimestampFormat::FREE_RUNNING,
@@ -58,7 +58,7 @@ impl WqTsFormat {
 /// Bytes of a page of the heap.
 const PAGE: u64 = 4096;
 
-/// What every work queue is made of (`flexio_wq_attr`).
+/// Attributes of every work queue (`flexio_wq_attr`).
 #[derive(Debug, Clone)]
 pub struct WqConfig {
     /// log2 of the bytes of a WQE, of receive queues; `None` is the least: 4, of a pool 5.
@@ -67,14 +67,15 @@ pub struct WqConfig {
     pub log_wq_depth: u8,
     /// The UAR of the outboxes that ring for it; without one, the process's.
     pub uar: Option<Uar>,
-    /// What its CQEs carry beside its number (24 bits).
+    /// The user index in the CQEs, beside the queue's number (24 bits).
     pub user_index: u32,
     /// The protection domain of the keys in its WQEs; without one, the process's.
     pub pd: Option<Pd>,
-    /// Where its WQEs are (`wq_ring_qmem`): in the first half of a page of 4096 bytes they begin,
-    /// at a multiple of 64; with none in memory of the heap that is allocated for them.
+    /// Memory of the WQEs (`wq_ring_qmem`); they begin at a multiple of 64 in the first half of a
+    /// page of 4096 bytes. `None`: it is allocated in the heap.
     pub ring: Option<QueueMemory>,
-    /// Where its doorbell record is, 8 bytes of zeros (`wq_dbr_qmem`); the same.
+    /// Memory of the doorbell record, 8 bytes of zeros (`wq_dbr_qmem`); `None`: it is allocated in
+    /// the heap.
     pub record: Option<QueueMemory>,
 }
 
@@ -139,7 +140,7 @@ impl WqConfig {
     }
 }
 
-/// That a queue is made of another device context than the process's, as functions for such say.
+/// Checks that all parts of a queue are of `device`, another device context than the process's.
 ///
 /// `pd`: `None` of a queue that has none.
 pub(crate) fn cross(
@@ -172,7 +173,7 @@ pub(crate) fn cross(
     Ok(())
 }
 
-/// Where a queue is.
+/// Memory of a queue.
 #[derive(Debug)]
 pub(crate) struct Places {
     pub(crate) ring: QueueMemory,

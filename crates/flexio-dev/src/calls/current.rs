@@ -18,8 +18,8 @@ pub fn get_thread_ctx() -> &'static ThreadContext {
     ThreadContext::current()
 }
 
-/// What the host says of the thread; `None` if it says nothing
-/// (`flexio_dev_get_current_thread_name` is its `name`).
+/// The metadata of the thread; `None` if the host gave none (`flexio_dev_get_current_thread_name`
+/// is its `name`).
 pub fn get_current_thread() -> Option<ThreadMetadata> {
     get_thread_ctx().metadata()
 }
@@ -32,7 +32,7 @@ pub fn outbox_config(id: u16) -> Result<(), Failed> {
     get_thread_ctx().set_outbox(id)
 }
 
-/// The same without the check.
+/// Rings by outbox `id` from now on, as [`outbox_config`], without the check.
 pub fn outbox_config_fast(id: u16) {
     get_thread_ctx().set_outbox_unchecked(id);
 }
@@ -54,7 +54,7 @@ pub fn cross_device_ring_db(device: u32, number: u32, pi: u32) -> Result<(), Fai
     ring_device(device, number, pi as u16)
 }
 
-/// Takes a window, and the memory key that it leads by.
+/// Selects a window, and the memory key that it accesses.
 ///
 /// # Errors
 /// No process has so many windows.

@@ -17,7 +17,7 @@ use crate::word::Address;
 
 const PRIMARY: WindowEntity = WindowEntity::Primary;
 
-/// The number of the thread in its process; 0 if the host has not said.
+/// The number of the thread in its process; 0 if the host gave none.
 pub fn get_thread_id(context: &ThreadContext) -> u32 {
     context.metadata().map_or(0, |it| it.id)
 }
@@ -37,7 +37,7 @@ pub fn rst_errno(context: &ThreadContext) {
     context.reset_errno();
 }
 
-/// Forgets the last error and returns it.
+/// Clears the last error and returns it.
 pub fn get_and_rst_errno(context: &ThreadContext) -> u64 {
     context.take_errno().into()
 }
@@ -69,7 +69,7 @@ pub fn window_mkey_config(context: &ThreadContext, mkey: u32) -> Status {
     context.window(PRIMARY).map(|window| window.set_mkey(mkey)).into()
 }
 
-/// See [`calls::window_ptr_acquire`](super::window_ptr_acquire); `address` is as it was on failure.
+/// See [`calls::window_ptr_acquire`](super::window_ptr_acquire); on failure `address` is unchanged.
 pub fn window_ptr_acquire(context: &ThreadContext, host: u64, address: &mut Address) -> Status {
     match context.window(PRIMARY).and_then(|window| window.address(host)) {
         Ok(found) => {

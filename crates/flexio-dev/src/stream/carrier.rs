@@ -43,7 +43,8 @@ impl Control {
         }
     }
 
-    /// The host's ring has as many slots, so that whatever was claimed has one there.
+    /// Stores entries into the host's ring, which has as many slots: every claimed entry has one
+    /// there.
     fn store(&self, context: &ThreadContext, from: u64, end: u64) -> Result<u64, Failed> {
         let window = context.window_at(self.setup.window);
         for index in from..end {
@@ -87,14 +88,14 @@ impl Control {
         posted.wrapping_sub(completed) + self.wqebbs() <= 1 << self.setup.log_wqebbs
     }
 
-    /// Where the WQE is that begins with WQEBB `index`. None goes round the end of its ring, which
-    /// is a multiple of its WQEBBs.
+    /// Address of the WQE that begins with WQEBB `index`. No WQE wraps around the end of the ring,
+    /// whose length is a multiple of a WQE's.
     fn wqe(&self, index: u32) -> u64 {
         let within = index & ((1 << self.setup.log_wqebbs) - 1);
         self.setup.wqes + BLOCK * u64::from(within)
     }
 
-    /// Where a WQE keeps the number behind its last entry.
+    /// Address in a WQE at which the index after its last entry is kept.
     fn end_of(&self, wqe: u64) -> u64 {
         wqe + BLOCK * u64::from(self.wqebbs()) - 8
     }

@@ -9,40 +9,40 @@ pub const VERSION: u32 = 2;
 pub const BYTES: usize = SETUP_BYTES + PROGRESS_BYTES;
 /// Bytes of [`Setup`], with which the block begins.
 pub const SETUP_BYTES: usize = 0x80;
-/// Bytes of the progress behind it.
+/// Bytes of the progress block that follows.
 pub const PROGRESS_BYTES: usize = 0x40;
-/// Where the host finds which entries are free, in the block: it writes it if it is the carrier.
+/// Offset in the block of the number of freed entries; the host writes it if it is the carrier.
 pub const FREED_AT: usize = SETUP_BYTES + 0x18;
 
-/// Where its level is, in the block: the program writes it when it finds the stream, before it uses
+/// Offset in the block of the level: the program writes it when it finds the stream, before it uses
 /// it. Until then it may be [`UNSEEN`].
 pub const LEVEL_AT: usize = SETUP_BYTES + 0x3c;
 /// No level: the program has not found the stream yet.
 pub const UNSEEN: u32 = u32::MAX;
 
-/// Where the slots begin in a ring of the host's, behind the number of entries that it has taken
-/// (8 bytes at 0, little-endian).
+/// Offset of the slots in a ring of the host's, after the number of entries that it has taken (8
+/// bytes at 0, little-endian).
 pub const HOST_SLOTS_AT: u64 = 0x40;
 
 /// log2 of the most entries that a ring has.
 pub const MOST_LOG_ENTRIES: u8 = 20;
 
-/// What brings entries to the host.
+/// The way in which entries reach the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Carrier {
-    /// The host takes them out of the process's memory by itself, and says how far it is.
+    /// The host reads them from the process's memory, and writes back how far it is.
     #[default]
     Host = 0,
     /// Threads store them into a ring of the host's through a window.
     Window = 1,
-    /// A queue pair sends them to one of the host's with which it is connected.
+    /// A queue pair sends them to a connected one of the host.
     Connected = 2,
     /// A queue pair sends them as datagrams.
     Datagram = 3,
 }
 
-/// What a stream is made of. Everything that the host leaves out is 0.
+/// Parameters of a stream, which the host writes. Unused ones are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Setup {
@@ -56,40 +56,40 @@ pub struct Setup {
     pub log_entry_bytes: u8,
     /// log2 of the WQEBBs of the send queue.
     pub log_wqebbs: u8,
-    /// Where the ring is in the process, a multiple of 64.
+    /// Address of the ring in the process, a multiple of 64.
     pub ring: u64,
     /// Entries that are handed over together; a power of two. 1: each at once.
     pub batch: u32,
-    /// Entries that one message of the queue pair carries at most.
+    /// The most entries of one message of the queue pair.
     pub most: u32,
-    /// How often a thread pauses for room before it counts its message as lost.
+    /// How often a thread waits for room before it counts its message as lost.
     pub patience: u32,
     /// The key of the host's ring, or of the ring of entries if a queue pair sends them.
     pub key: u32,
-    /// Where the host's ring is under its key, a multiple of 8; it has as many slots.
+    /// Address of the host's ring under its key, a multiple of 8; it has as many slots as the ring.
     pub host_ring: u64,
-    /// The window that leads to it, which has no other use.
+    /// The window through which the host's ring is written, used for nothing else.
     pub window: u16,
     /// The outbox that reaches the queue pair, which has no other use.
     pub outbox: u16,
     /// The queue pair.
     pub queue: u32,
-    /// Where its send queue is.
+    /// Address of the send queue.
     pub wqes: u64,
-    /// Where the CQ of its completions is, with as many entries as WQEBBs at least.
+    /// Address of the CQEs of its completions; at least as many as WQEBBs.
     pub cqes: u64,
-    /// Where the CQ's doorbell record is.
+    /// Address of the CQ's doorbell record.
     pub cq_record: u64,
     /// log2 of the CQEs.
     pub log_cqes: u8,
     /// Reserved.
     pub reserved: [u8; 7],
-    /// Whom datagrams are for: the address vector of their WQEs.
+    /// Address vector of the datagrams.
     pub destination: [u8; 48],
 }
 
 impl Setup {
-    /// A stream that nothing carries, with its ring there.
+    /// A stream that the host reads itself, with its ring at address `ring`.
     pub const fn new(ring: u64, log_entries: u8, log_entry_bytes: u8) -> Self {
         Self {
             version: VERSION,
@@ -149,7 +149,8 @@ impl Setup {
         }
     }
 
-    /// Whether threads can work by it. That addresses are the process's is the host's promise.
+    /// Whether the parameters are consistent. Addresses are not checked: the host promises that
+    /// they are the process's.
     pub(crate) const fn is_sound(&self) -> bool {
         let Some(carrier) = self.carrier() else { return false };
         let entries = 1_u64 << if self.log_entries > 31 { 31 } else { self.log_entries };
@@ -195,7 +196,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of the bytes behind [`Setup`].
+    /// Decodes the bytes that follow [`Setup`].
     pub fn from_bytes(bytes: &[u8; PROGRESS_BYTES]) -> Self {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |index: usize| u64::from_le_bytes(words[index]);
@@ -210,7 +211,7 @@ impl Progress {
     }
 }
 
-/// The block as threads see it.
+/// The control block as the threads access it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
@@ -220,7 +221,7 @@ pub struct Control {
     pub(crate) carried: AtomicU64,
     pub(crate) freed: AtomicU64,
     pub(crate) lost: AtomicU64,
-    /// Who hands over holds it: 1.
+    /// 1 while a thread hands over entries.
     pub(crate) lock: AtomicU32,
     /// WQEBBs that were posted, and that are completed, modulo 2^32.
     pub(crate) posted: AtomicU32,
@@ -232,7 +233,7 @@ pub struct Control {
     pub(crate) level: AtomicU32,
 }
 
-/// In a stream's level: entries stay in the process's memory, whatever the carrier is.
+/// Flag in a stream's level: entries stay in the process's memory, whatever the carrier is.
 pub const HOLDS: u32 = 1 << 8;
 
 impl Control {

@@ -1,4 +1,4 @@
-//! What an entry looks like: a head of 16 bytes and what it carries, little-endian.
+//! The layout of an entry: a head of 16 bytes and its content, little-endian.
 //!
 //! | a segment of text, [`TEXT_ENTRY_BYTES`] | |
 //! |---|---|
@@ -16,16 +16,16 @@
 //!
 //! A record is a `flexio_tracer_msg` of the headers of 25.1 whose reserved words are in use.
 
-/// Where an entry's number is.
+/// Offset of an entry's number.
 pub const NUMBER_AT: usize = 8;
-/// Bytes of an entry before what it carries.
+/// Bytes of an entry before its content.
 pub const HEAD_BYTES: usize = 16;
 
 /// log2 of [`TEXT_ENTRY_BYTES`].
 pub const LOG_TEXT_ENTRY_BYTES: u8 = 8;
 /// Bytes of an entry that carries text.
 pub const TEXT_ENTRY_BYTES: usize = 1 << LOG_TEXT_ENTRY_BYTES;
-/// Bytes of text in it.
+/// Bytes of text in a segment.
 pub const TEXT_BYTES: usize = TEXT_ENTRY_BYTES - HEAD_BYTES;
 
 /// log2 of [`RECORD_BYTES`].
@@ -35,7 +35,7 @@ pub const RECORD_BYTES: usize = 1 << LOG_RECORD_BYTES;
 /// Arguments of a record.
 pub const ARGUMENTS: usize = 6;
 
-/// The message goes on in the next entry.
+/// The message continues in the next entry.
 pub const MORE: u8 = 1 << 0;
 /// The entry continues the message of the one before.
 pub const CONTINUES: u8 = 1 << 1;

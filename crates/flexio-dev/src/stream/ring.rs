@@ -24,7 +24,7 @@ impl Control {
         1 << self.setup.log_entry_bytes
     }
 
-    /// Where entry `index` is.
+    /// Address of entry `index`.
     pub(super) const fn place(&self, index: u64) -> u64 {
         let within = index & (self.entries() - 1);
         self.setup.ring + (within << self.setup.log_entry_bytes)
@@ -96,7 +96,7 @@ impl Control {
         self.written.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Where the run of whole entries ends that begins at `from`.
+    /// The end of the run of completely written entries that begins at `from`.
     pub(super) fn whole_until(&self, from: u64, limit: u64) -> u64 {
         let whole = |&index: &u64| {
             mmio::read64(self.place(index) + NUMBER_AT as u64) == index.wrapping_add(1)
@@ -107,7 +107,8 @@ impl Control {
         end
     }
 
-    /// Where the whole entries end that can be handed over in batches of `batch`.
+    /// The first entry that was not handed over, and the end of the completely written ones that
+    /// fill whole batches of `batch`.
     fn ready_until(&self, batch: u64) -> (u64, u64) {
         let carried = self.carried.load(Ordering::Relaxed);
         let claimed = self.claimed.load(Ordering::Relaxed);
@@ -137,7 +138,8 @@ impl Control {
         }
     }
 
-    /// The same under the lock; whether the carrier takes no more now.
+    /// Hands all completely written batches to the carrier; the caller holds the lock. Returns
+    /// whether the carrier accepts no more for now.
     fn carry_all(&self, context: &ThreadContext, batch: u64) -> bool {
         loop {
             let (carried, end) = self.ready_until(batch);
@@ -155,7 +157,7 @@ impl Control {
     }
 }
 
-/// Others may have the core's time.
+/// Lets others use the core for a moment.
 fn pause() {
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
     crate::system::pause();

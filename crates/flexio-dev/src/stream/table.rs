@@ -16,15 +16,15 @@ use crate::context::ThreadContext;
 pub const MAX_STREAMS: usize = 255;
 /// The number by which the host manages the tracer.
 pub const TRACER: u64 = 256;
-/// What [`manage`] returns if it cannot do it.
+/// Answer of [`manage`] if the operation fails.
 pub const FAILED: u64 = u64::MAX;
 
-/// What the host does with a stream, in bits 7:0 of the first argument of [`manage`].
+/// The host's operations on a stream, in bits 7:0 of the first argument of [`manage`].
 pub mod operation {
     /// Attaches the stream whose [`Control`](super::Control) is at the address in the third
     /// argument, with the level in bits 31:16 of the first. Returns 0.
     pub const ATTACH: u64 = 0;
-    /// Detaches it. Returns how many threads still use it.
+    /// Detaches the stream. Returns how many threads still use it.
     pub const DETACH: u64 = 1;
     /// Sets the level to that of bits 31:16 of the first argument. Returns 0.
     pub const LEVEL: u64 = 2;
@@ -37,7 +37,7 @@ pub const fn first_argument(operation: u64, level: u32) -> u64 {
     operation | (level as u64 & 0xffff) << 16
 }
 
-/// Where the host attaches a stream.
+/// An entry of the table, to which the host attaches a stream.
 struct StreamSlot {
     control: AtomicPtr<Control>,
     users: AtomicU32,

@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// claimed.
 const LEAVE: Duration = Duration::from_secs(1);
 
-/// What carries entries.
+/// How entries reach the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The host reads the heap.
@@ -53,16 +53,16 @@ pub(crate) enum Way {
     Ud,
 }
 
-/// What a channel is to be.
+/// Parameters of a channel.
 #[derive(Debug, Clone)]
 pub(crate) struct ChannelConfig {
-    /// Of a stream, or of the tracer.
+    /// The number of the stream, or of the tracer.
     pub(crate) number: u64,
     pub(crate) way: Way,
     pub(crate) log_entry_bytes: u8,
     /// Bytes of the ring in the heap, a power of two.
     pub(crate) ring_bytes: u64,
-    /// Where the ring is, if the user gives its memory.
+    /// Address of the ring, if the user provides its memory.
     pub(crate) ring_at: Option<u64>,
     /// Bytes of the host's memory, a power of two and no less.
     pub(crate) host_bytes: u64,
@@ -70,7 +70,7 @@ pub(crate) struct ChannelConfig {
     pub(crate) batch: u32,
     /// Pauses of a thread before its message is lost.
     pub(crate) patience: u32,
-    /// Where the calls that manage the channel run.
+    /// The execution units for the calls that manage the channel.
     pub(crate) affinity: Affinity,
 }
 
@@ -87,13 +87,13 @@ pub(crate) struct Channel {
     ring_at: u64,
     /// The number of the entry that comes next.
     next: u64,
-    /// What did not come as it should.
+    /// Entries that were lost or damaged.
     missed: Missed,
     attached: bool,
-    /// What finds no room any more is not written: nothing is handed over or given back.
+    /// Whether entries that find no room are dropped when written: nothing is handed over or freed.
     lossless: bool,
     level: u32,
-    /// What the rings before this one had: entries, and messages that found no room.
+    /// Totals of the rings before this one: entries, and messages that found no room.
     before: Progress,
     /// The rings before this one: threads may still write to them.
     held: Vec<Channel>,
@@ -106,17 +106,18 @@ pub(crate) struct Channel {
     taken_away: u64,
 }
 
-/// What did not come as it should, in entries.
+/// Counts of lost and damaged entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Missed {
-    /// They never came.
+    /// Entries that never arrived.
     pub(crate) lost: u64,
-    /// What came was none.
+    /// Arrivals that were no valid entries.
     pub(crate) damaged: u64,
 }
 
 impl Missed {
-    /// So many more never came. Numbers are the program's word, and may be any.
+    /// Counts `entries` as lost. Saturates, because entry numbers come from the program and may be
+    /// any.
     fn lose(&mut self, entries: u64) {
         self.lost = self.lost.saturating_add(entries);
     }
@@ -234,8 +235,8 @@ impl Channel {
         }
     }
 
-    /// Has the program find it, with this level. If that times out, the program may have found it,
-    /// and a drop detaches it then.
+    /// Attaches the channel in the program, with this level. If that times out, the program may
+    /// have attached it all the same; then a drop detaches it.
     pub(crate) fn attach(&mut self, level: u32) -> Result<(), Error> {
         let outcome = self.manage(operation::ATTACH, level);
         self.attached = match &outcome {
@@ -468,7 +469,8 @@ impl Channel {
         self.read_all(ended, deliver)
     }
 
-    /// The same; if nothing more is written, also behind one that is not whole.
+    /// Reads the entries in the heap in order up to an incomplete one; if `ended`, because nothing
+    /// more is written, also behind it.
     fn read_all(&mut self, ended: bool, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let base = self.before.claimed;
         let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
@@ -524,8 +526,8 @@ impl Channel {
         self.process.write(self.control.address() + FREED_AT as u64, &freed)
     }
 
-    /// Has the program forget it. If that cannot be seen to be done, the memory stays as it is for
-    /// as long as the process does, and this says so.
+    /// Detaches the channel in the program. If that cannot be confirmed, this fails, and the memory
+    /// stays allocated for as long as the process lives.
     pub(crate) fn detach(&mut self) -> Result<(), Error> {
         if !self.attached {
             return Ok(());

@@ -20,10 +20,10 @@ use crate::process::Process;
 
 use super::{ChannelConfig, Way};
 
-/// What the host receives by.
+/// The host's side of a channel.
 #[derive(Debug)]
 pub(super) enum Receiver {
-    /// Nothing: it reads the heap.
+    /// Nothing: the host reads the process's heap.
     Heap,
     Window {
         ring: Region,
@@ -43,7 +43,7 @@ pub(super) struct Queue {
     stride: usize,
     room: usize,
     entries: u32,
-    /// Whom datagrams are taken from.
+    /// The queue pair whose datagrams are accepted.
     sender: Option<Qpn>,
 }
 

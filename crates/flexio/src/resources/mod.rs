@@ -50,7 +50,7 @@ pub const VERSION: u16 = 1;
 /// Bytes that a file has at most.
 pub const MOST_BYTES: usize = 1 << 20;
 
-/// What a program may have (`flexio_resource`).
+/// Resources that a program may use (`flexio_resource`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resources {
     app_name: String,
@@ -59,8 +59,8 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// What a file says of a key (`flexio_resources_create`). Dropping it destroys it
-    /// (`flexio_resources_destroy`). The whole file must be right, whatever the key is.
+    /// Reads the resources of `key` from a file (`flexio_resources_create`). Dropping them destroys
+    /// them (`flexio_resources_destroy`). The whole file must be right, whatever the key is.
     ///
     /// # Errors
     /// The file is wrong, in the line that the error says, or it does not have the key.
@@ -81,13 +81,13 @@ impl Resources {
         &self.app_name
     }
 
-    /// Its groups of execution units, for [`Affinity::Group`](crate::Affinity::Group)
+    /// The groups of execution units, for [`Affinity::Group`](crate::Affinity::Group)
     /// (`flexio_resources_get_eugs`, `flexio_resources_get_eugs_num`).
     pub fn eu_groups(&self) -> &[u16] {
         &self.eu_groups
     }
 
-    /// Its execution units, for [`Affinity::Strict`](crate::Affinity::Strict)
+    /// The execution units, for [`Affinity::Strict`](crate::Affinity::Strict)
     /// (`flexio_resources_get_eus`, `flexio_resources_get_eus_num`).
     pub fn eus(&self) -> &[u16] {
         &self.eus

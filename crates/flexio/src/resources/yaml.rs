@@ -4,7 +4,7 @@
 /// Mappings within each other, at most.
 const MOST_DEPTH: usize = 8;
 
-/// What is wrong, and where: lines count from 1.
+/// An error and its line, counted from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) line: usize,
@@ -31,7 +31,7 @@ pub(super) enum Value {
     /// Each with its line.
     List(Vec<(String, usize)>),
     Mapping(Vec<Node>),
-    /// Nothing stands behind the key.
+    /// The key has no value.
     Nothing,
 }
 
@@ -91,7 +91,7 @@ fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<No
     Ok(all)
 }
 
-/// What stands below a key that nothing stands behind.
+/// Reads the indented value below a key that has none on its line.
 fn below(rest: &mut &[Line<'_>], key: Line<'_>, depth: usize) -> Result<Value, Fault> {
     let Some(first) = rest.first().copied() else { return Ok(Value::Nothing) };
     let is_item = |line: &Line<'_>| line.text == "-" || line.text.starts_with("- ");

@@ -1,4 +1,4 @@
-//! What a message stream is to be.
+//! Configuration of a message stream.
 
 use verbless_command::Affinity;
 use verbless_flexio_dev::Level;
@@ -12,15 +12,15 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum SyncMode {
-    /// As they are written (`FLEXIO_MSG_DEV_SYNC_MODE_SYNC`).
+    /// Messages are sent as they are written (`FLEXIO_MSG_DEV_SYNC_MODE_SYNC`).
     #[default]
     Sync = 0,
-    /// When the host asks by [`MsgStream::flush`](super::MsgStream::flush)
+    /// Messages are sent when the host calls [`MsgStream::flush`](super::MsgStream::flush)
     /// (`FLEXIO_MSG_DEV_SYNC_MODE_ASYNC`).
     Async = 1,
-    /// The same as `Sync` (`FLEXIO_MSG_DEV_SYNC_MODE_BATCH`).
+    /// Behaves like [`SyncMode::Sync`] (`FLEXIO_MSG_DEV_SYNC_MODE_BATCH`).
     Batch = 2,
-    /// Records that formats of the host's make text of, a quarter of the buffer together
+    /// Records, which the host formats as text, are sent a quarter of the buffer at a time
     /// (`FLEXIO_MSG_DEV_SYNC_MODE_TRACER`).
     Tracer = 3,
 }
@@ -61,9 +61,9 @@ pub const MOST_BUFFER: u32 = (TEXT_ENTRY_BYTES as u32) << MOST_LOG_ENTRIES;
 /// How a stream is made (`flexio_msg_stream_attr_t`).
 #[derive(Debug, Clone)]
 pub struct MsgStreamConfig {
-    /// Its name, for messages of the library.
+    /// The stream's name, for messages of the library.
     pub name: String,
-    /// It is the default stream, whose number is 0.
+    /// Whether this is the default stream, whose number is 0.
     pub default: bool,
     /// Messages above this level are not written. Of the default stream it is [`Level::Info`];
     /// [`Level::Always`] is none.
@@ -75,8 +75,8 @@ pub struct MsgStreamConfig {
     pub sync_mode: SyncMode,
     /// How they do.
     pub transport: Transport,
-    /// What records say, by their numbers; for [`SyncMode::Tracer`] alone. printf's conversions of
-    /// integers, up to six in a format.
+    /// Format strings of records, by their numbers; for [`SyncMode::Tracer`] only. They have
+    /// printf's integer conversions, up to six in a format.
     pub formats: Vec<String>,
     /// The execution units on which the program does what making, changing and destroying the
     /// stream takes.

@@ -76,7 +76,7 @@ pub use config::{LEAST_BUFFER, MOST_BUFFER, MsgStreamConfig, SyncMode, Transport
 pub use output::Output;
 pub use text::{Message, Record};
 
-/// What was lost of a stream.
+/// Counts of what a stream lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
     /// Messages or records that found no room.
@@ -105,7 +105,7 @@ struct StreamInner {
     reader: Mutex<Reader>,
 }
 
-/// Who has it takes messages.
+/// Takes messages; guarded by a mutex, so one thread does at a time.
 #[derive(Debug)]
 struct Reader {
     channel: Channel,
@@ -218,12 +218,13 @@ impl MsgStream {
         Ok(Self { shared, thread, closed: false })
     }
 
-    /// Its number, which a program names it by (`flexio_msg_stream_get_id`). 0 is the default one.
+    /// The number by which a program refers to the stream (`flexio_msg_stream_get_id`). 0 is the
+    /// default one.
     pub fn id(&self) -> u8 {
         self.shared.id
     }
 
-    /// Its name.
+    /// The stream's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -286,7 +287,7 @@ impl MsgStream {
         reader.sink.works(&self.shared.name)
     }
 
-    /// What was lost so far.
+    /// Counts of what was lost so far.
     ///
     /// # Errors
     /// The program's memory cannot be read, or not in time: [`Error::CopyTimeout`].

@@ -11,8 +11,8 @@ use crate::error::Error;
 pub(crate) struct Streams {
     taken: [u64; 4],
     pub(crate) tracer: bool,
-    /// By the number of a stream or the tracer: threads that did not leave what had it, as the
-    /// program counts them.
+    /// By number of a stream or the tracer: how many threads still use the former owner of the
+    /// number, as the program counts them.
     pub(crate) left: BTreeMap<u64, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Where messages go.
+//! Destinations of messages.
 
 use std::fmt;
 use std::fs::File;
@@ -8,9 +8,10 @@ use std::path::Path;
 use super::report::MsgBinReport;
 use super::text::Message;
 
-/// Where the messages of a stream go: what the C library takes a `FILE` for.
+/// The destination of a stream's messages, for which the C library takes a `FILE`.
 ///
-/// It is used by whoever takes messages: the stream's reading thread, or who polls or flushes.
+/// Used by the thread that takes messages: the stream's reading thread, or the caller that polls or
+/// flushes.
 pub struct Output(Kind);
 
 enum Kind {

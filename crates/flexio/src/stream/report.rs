@@ -46,17 +46,17 @@ const MOST_TEXT: u32 = 3 * MOST_BUFFER;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MsgBinReport(pub Message);
 
-/// What is wrong with a report.
+/// Why a file of reports cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// It cannot be read.
+    /// An I/O error.
     Io(io::Error),
-    /// It does not begin as a report does.
+    /// The file does not begin like a report.
     NoReport,
-    /// It has this version.
+    /// A report has this unknown version.
     Version(u16),
-    /// It ends within a report.
+    /// The file ends within a report.
     Cut,
     /// A field has a value that it cannot have; this one.
     Field(&'static str),
@@ -86,7 +86,7 @@ impl std::error::Error for ReportError {
 }
 
 impl MsgBinReport {
-    /// Its bytes.
+    /// The encoded report.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Message { number, level, thread, text } = &self.0;
         let mut bytes = Vec::with_capacity(HEAD_BYTES + text.len());
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(MsgBinReport::read(&mut from).unwrap(), None);
     }
 
-    /// Where the level of report `index` of [`report`]s is.
+    /// Offset of the level of report `index` of [`report`]s.
     fn bytes_of_level(index: usize) -> usize {
         index * report().to_bytes().len() + 0x14
     }

@@ -1,4 +1,4 @@
-//! What becomes of the entries of a stream: messages, for its output.
+//! Decodes the entries of a stream into messages and writes them to its output.
 
 use std::io;
 
@@ -20,9 +20,9 @@ pub(super) struct Sink {
 /// How entries become messages.
 #[derive(Debug)]
 pub(super) enum Texts {
-    /// They are segments of them.
+    /// Entries are segments of messages.
     Messages(Messages),
-    /// They are records, by these formats.
+    /// Entries are records, to be formatted with these templates.
     Records { templates: Vec<Template>, broken: u64 },
 }
 
@@ -52,7 +52,7 @@ impl Sink {
         self.taken
     }
 
-    /// What was no whole message.
+    /// The number of incomplete or invalid messages.
     pub(super) const fn broken(&self) -> u64 {
         match &self.texts {
             Texts::Messages(messages) => messages.broken,
@@ -71,7 +71,7 @@ impl Sink {
     }
 }
 
-/// What a record says; `None` if it is none, or of a format that is not there.
+/// The message of a record; `None` if the entry is no record, or its format does not exist.
 fn of_record(templates: &[Template], entry: &[u8]) -> Option<Message> {
     let record = Record::parse(entry)?;
     let template = templates.get(usize::try_from(record.id).ok()?)?;

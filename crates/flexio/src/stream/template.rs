@@ -59,7 +59,7 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// What it says of these words.
+    /// The text with these words inserted.
     pub(crate) fn text(&self, arguments: &[u64; ARGUMENTS]) -> String {
         let mut words = arguments.iter();
         let texts = self.parts.iter().map(|part| match part {
@@ -71,7 +71,7 @@ impl Template {
 }
 
 impl Conversion {
-    /// What follows a percent sign, or what is wrong with it.
+    /// Parses the conversion after a percent sign; the error says what is wrong with it.
     fn parse(rest: &mut Characters<'_>) -> Result<Self, String> {
         let mut made = Self { bits: 32, ..Self::default() };
         while let Some(flag) = rest.next_if(|it| "-0+ #".contains(*it)) {

@@ -11,13 +11,13 @@ use verbless_flexio_dev::stream::entry::{
 pub struct Message {
     /// The number of its first entry in the stream, from 0.
     pub number: u64,
-    /// Its level; `None` of a trace record, which does not carry it.
+    /// The message's level; `None` of a trace record, which has none.
     pub level: Option<Level>,
     /// The number of the thread that wrote it
     /// ([`EventHandler::id`](crate::EventHandler::id)); 0: it has none, as a call without
     /// attributes.
     pub thread: u32,
-    /// What it says. Bytes that are no UTF-8 are shown as U+FFFD.
+    /// The text. Bytes that are not UTF-8 are shown as U+FFFD.
     pub text: String,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Segment<'a> {
 }
 
 impl Messages {
-    /// Of a stream whose messages have so many entries at most.
+    /// For a stream whose messages have `most` entries at most.
     pub(crate) fn new(most: u64) -> Self {
         Self { most, ..Self::default() }
     }
@@ -125,21 +125,22 @@ impl Messages {
     }
 }
 
-/// What a program traced: a number and six words (`flexio_tracer_msg`, `dtrace_tp_report`).
+/// A record that a program traced: a number and six words (`flexio_tracer_msg`,
+/// `dtrace_tp_report`).
 ///
-/// What `dtrace_tp_report` has is not published: these fields are verbless's own, and have a
-/// version where they are bytes. Between program and host that is the version of streams
-/// ([`control::VERSION`](verbless_flexio_dev::stream::control::VERSION)), of which a program
-/// refuses another; in a file it is that of [`trace_file`](crate::tracer::trace_file::VERSION).
+/// The layout of `dtrace_tp_report` is not published: these fields are verbless's own. Their
+/// encoding has a version: between program and host that of streams
+/// ([`control::VERSION`](verbless_flexio_dev::stream::control::VERSION)), and programs refuse any
+/// other; in a file, [`trace_file::VERSION`](crate::tracer::trace_file::VERSION).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// Its number in the stream or the tracer, from 0.
+    /// The record's number in the stream or the tracer, from 0.
     pub number: u64,
     /// The number of its format or of its trace point.
     pub id: u32,
     /// The number of the thread that wrote it; 0: it has none.
     pub thread: u32,
-    /// Its words; those that it was not given are 0.
+    /// The arguments; 0 for those that were not given.
     pub arguments: [u64; ARGUMENTS],
 }
 
@@ -160,7 +161,7 @@ impl Record {
         })
     }
 
-    /// As it is in an entry.
+    /// The record's bytes in an entry.
     pub(crate) fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..4].copy_from_slice(&self.id.to_le_bytes());

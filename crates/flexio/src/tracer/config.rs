@@ -1,5 +1,5 @@
-//! What a tracer is to be, between `init` and `create`: the setters of the C library, its defaults
-//! and its limits (DOCA 3.2.0).
+//! Configuration of a tracer, between `init` and `create`: the setters of the C library, its
+//! defaults and its limits (DOCA 3.2.0).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::stream::Record;
 
 use super::Tracer;
 
-/// What becomes of reports (`flexio_dtrace_output_mode`).
+/// The destination of reports (`flexio_dtrace_output_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum OutputMode {
@@ -35,10 +35,10 @@ pub enum TracerTransport {
     Uc = 0,
     /// Stores through a window (`FLEXIO_DTRACE_TRANSPORT_TYPE_WINDOW`).
     Window = 1,
-    /// They stay in a buffer of the process's, out of which the host reads them
+    /// Reports stay in a buffer of the process, from which the host reads them
     /// (`FLEXIO_DTRACE_TRANSPORT_TYPE_DBUF`).
     Dbuf = 2,
-    /// The same in memory of the process that the user gives
+    /// Reports stay in memory of the process that the user provides, from which the host reads them
     /// (`FLEXIO_DTRACE_TRANSPORT_TYPE_UMEM`).
     Umem = 3,
 }
@@ -86,7 +86,7 @@ pub struct TracerSetup {
     pub(super) claimed: bool,
 }
 
-/// What a [`TracerSetup`] comes to.
+/// The validated parameters of a [`TracerSetup`].
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) way: Way,
@@ -179,9 +179,9 @@ impl TracerSetup {
         self
     }
 
-    /// What becomes of reports; without it [`OutputMode::Csv`], and [`OutputMode::Callback`] if
-    /// there is a callback (`flexio_dtrace_set_output_mode`). A file beside a callback is an error
-    /// of [`create`](Self::create).
+    /// Sets the destination of reports; by default [`OutputMode::Csv`], or [`OutputMode::Callback`]
+    /// if there is a callback (`flexio_dtrace_set_output_mode`). A file together with a callback is
+    /// an error of [`create`](Self::create).
     pub fn set_output_mode(&mut self, mode: OutputMode) -> &mut Self {
         self.mode = mode;
         self

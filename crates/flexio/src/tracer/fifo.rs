@@ -20,7 +20,7 @@ use crate::error::Error;
 /// The most bytes that a command has.
 const LONGEST_COMMAND: usize = 32;
 
-/// What the tracer is told.
+/// A command to the tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     /// Run for so long.

@@ -93,13 +93,14 @@ pub struct Tracer {
 /// Reports that were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
-    /// They found no room in the process's memory.
+    /// Reports that found no room in the process's memory.
     pub without_room: u64,
-    /// They did not come: by UC, or of a run that was taken away.
+    /// Reports that did not arrive: lost by UC, or of a run that was terminated.
     pub on_the_way: u64,
-    /// What came was none.
+    /// Arrivals that were no valid reports.
     pub damaged: u64,
-    /// They came, and the file was full or could not be written, or the callback did not take them.
+    /// Reports that arrived, but the file was full or could not be written, or the callback did not
+    /// accept them.
     pub dropped: u64,
 }
 
@@ -157,7 +158,7 @@ impl State {
         Ok(())
     }
 
-    /// Has the program trace, into a ring in which nothing is held up.
+    /// Starts tracing in the program, into a ring in which no incomplete entry blocks the others.
     fn let_through(&mut self, lossless: bool) -> Result<(), Error> {
         let (output, damaged) = (&mut self.output, &mut self.damaged);
         let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
@@ -302,7 +303,7 @@ impl Tracer {
         self.begin(false)
     }
 
-    /// The same without losses: until the process's memory for reports is full, which ends tracing
+    /// Starts tracing without losses: when the process's memory for reports is full, tracing ends
     /// until the next start (`flexio_dtrace_ll_start`).
     ///
     /// # Errors
@@ -335,7 +336,7 @@ impl Tracer {
         self.shared.state().end(self.shared.process.timeout())
     }
 
-    /// Whether it runs.
+    /// Whether tracing is started.
     pub fn runs(&self) -> bool {
         self.shared.state().run.is_some()
     }

@@ -1,4 +1,4 @@
-//! What becomes of reports: a file that never exceeds its limit, or a function.
+//! Destinations of reports: a file that never exceeds its limit, or a function.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::trace_file;
 /// The first line of a file of lines.
 pub(super) const CSV_HEAD: &str = "number,point,thread,arg0,arg1,arg2,arg3,arg4,arg5\n";
 
-/// Where reports go.
+/// The destination of reports.
 pub(super) enum Output {
     File(Files),
     Callback(Calls),

@@ -31,19 +31,20 @@ pub(super) fn head() -> [u8; HEAD_BYTES] {
     head
 }
 
-/// What is wrong with a file.
+/// Why a file cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read.
+    /// An I/O error.
     Io(io::Error),
-    /// It does not begin as such a file does.
+    /// The file does not begin like a trace file.
     NoTrace,
-    /// It has this version, or records of so many bytes.
+    /// The file has this unknown version, or records of this unexpected size in bytes.
     Version(u32, u32),
-    /// It ends within this record, counted from 0 in the file.
+    /// The file ends within this record, counted from 0 in the file.
     Cut(u64),
-    /// This record of the file has no number, or one that is no larger than the one before.
+    /// This record of the file has no number, or one that is not larger than that of the record
+    /// before.
     Number(u64),
 }
 

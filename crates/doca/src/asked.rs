@@ -1,4 +1,4 @@
-//! What is asked for its capabilities: a device, open or not.
+//! Devices that capability queries accept: open or not.
 
 use crate::device::{Dev, DevInfo};
 use crate::error::Result;
@@ -14,8 +14,8 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// What the libraries' capability queries take: an open device, or what is known of one before,
-/// which the query opens for as long as it takes. So a device can be chosen by what it can do.
+/// The argument of the libraries' capability queries: an open device, or the description of one,
+/// which the query opens temporarily. So a device can be chosen by its capabilities.
 pub trait AsDev: Sealed {}
 
 impl AsDev for Dev {}

@@ -21,7 +21,7 @@ macro_rules! kinds {
         }
 
         impl ErrorKind {
-            /// All of them, in the order of their numbers.
+            /// All kinds, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// DOCA's name, such as `DOCA_ERROR_AGAIN`.
@@ -29,7 +29,7 @@ macro_rules! kinds {
                 match self { $(Self::$name => $c,)* }
             }
 
-            /// What to do about it in general.
+            /// General advice for this kind of error.
             pub const fn advice(self) -> &'static str {
                 match self { $(Self::$name => $advice,)* }
             }
@@ -45,10 +45,10 @@ kinds! {
         "give the memory map the permission, or run with more rights";
     /// Something still uses the object.
     InUse = 3, "DOCA_ERROR_IN_USE", "give back what uses it first";
-    /// This device, this build or this side cannot do it.
+    /// This device, build or side does not support the operation.
     NotSupported = 4, "DOCA_ERROR_NOT_SUPPORTED",
         "ask the capability query first, or choose another device";
-    /// Nothing there now, or no room now.
+    /// There is nothing to retrieve, or no room, at this moment.
     Again = 5, "DOCA_ERROR_AGAIN", "retrieve completions, then try again";
     /// An argument cannot be.
     InvalidValue = 6, "DOCA_ERROR_INVALID_VALUE", "correct the argument that the text names";
@@ -72,13 +72,13 @@ kinds! {
     NotConnected = 14, "DOCA_ERROR_NOT_CONNECTED", "connect first";
     /// A lock is held by another.
     NoLock = 15, "DOCA_ERROR_NO_LOCK", "try again when the other is done";
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound = 16, "DOCA_ERROR_NOT_FOUND", "list what there is";
     /// A job failed.
     IoFailed = 17, "DOCA_ERROR_IO_FAILED", "the event says which job, and why";
     /// The object is in a state in which this is not possible.
     BadState = 18, "DOCA_ERROR_BAD_STATE", "bring it into the state that the text names first";
-    /// The other side speaks another version.
+    /// The other side uses another version.
     UnsupportedVersion = 19, "DOCA_ERROR_UNSUPPORTED_VERSION",
         "run the same release on both sides";
     /// The operating system refused.
@@ -87,13 +87,13 @@ kinds! {
     Driver = 21, "DOCA_ERROR_DRIVER", "the text has status and syndrome";
     /// Something that should not be possible happened.
     Unexpected = 22, "DOCA_ERROR_UNEXPECTED", "report it";
-    /// It is there already.
+    /// The object exists already.
     AlreadyExist = 23, "DOCA_ERROR_ALREADY_EXIST", "use the one that is there";
-    /// No room is left.
+    /// There is no room left.
     Full = 24, "DOCA_ERROR_FULL", "give something back, or make it larger";
-    /// Nothing is left to take.
+    /// There are no elements left.
     Empty = 25, "DOCA_ERROR_EMPTY", "give something back, or make it larger";
-    /// It has begun, and is not finished.
+    /// The operation has begun, and is not finished.
     InProgress = 26, "DOCA_ERROR_IN_PROGRESS", "wait until it is finished";
 }
 
@@ -139,7 +139,7 @@ impl Error {
         Self { kind, what: what.into(), source: None }
     }
 
-    /// One whose text is not made before somebody reads it.
+    /// An error with a constant text.
     pub(crate) const fn plain(kind: ErrorKind, what: &'static str) -> Self {
         Self { kind, what: Cow::Borrowed(what), source: None }
     }
@@ -170,7 +170,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// What the layers below refuse, under DOCA's name for it.
+/// Errors of the layers below, under DOCA's name.
 impl From<lower::Error> for Error {
     fn from(error: lower::Error) -> Self {
         use lower::ErrorKind as Lower;
@@ -196,7 +196,7 @@ impl From<lower::Error> for Error {
     }
 }
 
-/// What a callback answers when a call of it failed.
+/// Lets a callback use `?` on this crate's errors: only the kind is kept.
 impl From<Error> for ErrorKind {
     fn from(error: Error) -> Self {
         error.kind
@@ -208,7 +208,7 @@ impl From<Error> for ErrorKind {
 pub struct Refused<T> {
     /// Why.
     pub error: Error,
-    /// What was given.
+    /// The argument that was refused.
     pub given: T,
 }
 

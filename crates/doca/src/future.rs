@@ -67,21 +67,21 @@ struct Inner {
     workq: WorkQ,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Those who wait for room.
+    /// Futures that wait for room in the work queue.
     room: Vec<Waker>,
     /// External events, and those who wait for one.
     external: VecDeque<Event>,
     listeners: Vec<Waker>,
 }
 
-/// What becomes of a job's event.
+/// Where the event of a job goes.
 enum Slot {
     Free,
     /// A future waits for it.
     Waits(Option<Waker>),
     /// The future is gone.
     Dropped,
-    /// It is here.
+    /// The event has arrived.
     Ended(Event),
 }
 

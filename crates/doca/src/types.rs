@@ -1,11 +1,11 @@
-//! What many objects share (`doca_types.h`).
+//! Types that many objects share (`doca_types.h`).
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
 use verbless_queue::access::{KeyAccess, RemoteAccess};
 
-/// What a program attaches to a job and gets back with its completion (`union doca_data`): a
+/// Data that a program attaches to a job and gets back with its completion (`union doca_data`): a
 /// number, or a pointer as one.
 ///
 /// ```
@@ -45,8 +45,8 @@ impl UserData {
     }
 }
 
-/// Who may do what to the memory of a map (`enum doca_access_flags`, and
-/// `enum doca_mmap_access_flags` of 1.3).
+/// Access rights to the memory of a map (`enum doca_access_flags`, and `enum
+/// doca_mmap_access_flags` of 1.3).
 ///
 /// | flag | bit | lets |
 /// |---|---|---|
@@ -185,7 +185,7 @@ impl fmt::Debug for AccessFlags {
     }
 }
 
-/// What a PCI function is (`enum doca_pci_func_type`).
+/// The type of a PCI function (`enum doca_pci_func_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum PciFuncType {
@@ -217,7 +217,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// As it is displayed: whoever reads an address knows hexadecimal numbers.
+/// The same as `Display`, in hexadecimal.
 impl fmt::Debug for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PciAddress({self})")
@@ -248,8 +248,8 @@ impl std::str::FromStr for PciAddress {
 }
 
 impl PciAddress {
-    /// What `text`, from which this was read, means among the addresses that there are: if it names
-    /// no domain, that of the only ones that are like it, else 0.
+    /// Completes an address that was parsed from `text` without a domain: takes the domain of the
+    /// address in `there` that matches in the rest if there is only one, else 0.
     pub(crate) fn in_domain_of(self, text: &str, there: impl Iterator<Item = Self>) -> Self {
         if text.matches(':').count() > 1 {
             return self;

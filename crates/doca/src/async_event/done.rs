@@ -1,4 +1,4 @@
-//! What a device tells of.
+//! Events that a device reports.
 
 use verbless_devx::abi::core::event_type;
 
@@ -8,14 +8,14 @@ use crate::types::UserData;
 /// An external event of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncEvent {
-    /// What was given with the context.
+    /// The user data of the context.
     pub user_data: UserData,
-    /// What happened. A failure, which is retrieved as that of a job, is the last event of its work
-    /// queue: the kernel's file could not be read, for the reason that it has.
+    /// The change that is reported. A failure, which is retrieved like that of a job, is the last
+    /// event of its work queue: the kernel's file could not be read, for the given reason.
     pub result: std::result::Result<Change, JobError>,
 }
 
-/// What happened to a device. Ports are counted from 1.
+/// A change of a device. Ports are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Change {
@@ -35,7 +35,7 @@ pub enum Change {
     /// The device failed, or was removed (`IBV_EVENT_DEVICE_FATAL`): nothing completes any more,
     /// and nothing more is told.
     DeviceFatal,
-    /// What is not known here.
+    /// A type of event that this crate does not know.
     Other {
         /// The number of `enum ibv_event_type`.
         event: u32,

@@ -14,7 +14,7 @@ use crate::device::Dev;
 use crate::error::{Error, Result};
 use crate::types::UserData;
 
-/// What a device tells one work queue of.
+/// The external events of a device for one work queue.
 pub struct Listener {
     /// `None` once there will be no more: what is closed wakes nobody.
     channel: Option<AsyncEventChannel>,

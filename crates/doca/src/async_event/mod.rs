@@ -61,7 +61,7 @@ pub struct AsyncEventsBuilder {
 }
 
 impl AsyncEventsBuilder {
-    /// What comes with each event.
+    /// Sets the user data that each event returns.
     #[must_use = "a context exists when it is started"]
     pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
         Self { user_data: user_data.into(), ..self }
@@ -84,7 +84,7 @@ impl AsyncEvents {
         AsyncEventsBuilder { dev: dev.clone(), user_data: UserData::default() }
     }
 
-    /// Its device.
+    /// The context's device.
     pub fn dev(&self) -> &Dev {
         self.core.dev()
     }

@@ -30,7 +30,7 @@ use crate::memory::MemoryMap;
 /// ```
 pub struct BufArray {
     elements: Box<[Option<Buf>]>,
-    /// Where the descriptors of its elements are at home.
+    /// The store that the descriptors of the elements return to.
     store: Arc<Store>,
     first: u64,
     size: u64,
@@ -45,7 +45,7 @@ pub struct BufArrayBuilder<'m, M: MemoryMap> {
     offset: u64,
 }
 
-/// Whose memory the descriptors of an array are in.
+/// The processor in whose memory the descriptors of an array are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The CPU's.
@@ -112,7 +112,7 @@ impl BufArray {
         self.elements.len()
     }
 
-    /// Whether it has none.
+    /// Whether the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
     }

@@ -52,7 +52,7 @@ pub(crate) struct Room {
     pub(crate) lkey: Lkey,
 }
 
-/// One buffer of a chain, as a job sees it.
+/// One buffer of a chain, as jobs use it.
 #[derive(Clone, Copy)]
 pub(crate) struct Link<'b> {
     element: &'b Element,
@@ -117,7 +117,7 @@ impl Buf {
         &mut self.element
     }
 
-    /// Whether its descriptor is one of a store.
+    /// Whether the buffer's descriptor belongs to this store.
     pub(super) fn is_at_home_in(&self, store: &Arc<Store>) -> bool {
         self.element().home.as_ref().is_some_and(|home| Arc::ptr_eq(home, store))
     }
@@ -133,7 +133,7 @@ impl Buf {
         (reader == device).then_some(Room { address, length, lkey })
     }
 
-    /// The tailroom, if the same is known, and that the device may write there.
+    /// The tailroom, if it is known that `device` may write it.
     #[inline(always)]
     pub(crate) fn writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -142,7 +142,7 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
-    /// The dataroom, if the same is known of it.
+    /// The dataroom, if it is known that `device` may write it.
     #[inline(always)]
     pub(crate) fn data_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -151,7 +151,7 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
-    /// All from the dataroom's begin on, if the same is known.
+    /// The memory from the start of the dataroom on, if it is known that `device` may write it.
     #[inline(always)]
     pub(crate) fn rest_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -160,8 +160,8 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
-    /// All from the dataroom's begin on, if it is known to be memory of a peer of the device that
-    /// these [readers](Reach::reader_of_peer) are; the key is the remote one.
+    /// The memory from the start of the dataroom on, if it is known to be reachable at the peer by
+    /// these [readers](Reach::reader_of_peer); the key is the remote one.
     #[inline(always)]
     pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<Room> {
         let element = self.element();
@@ -206,17 +206,17 @@ impl Buf {
         self.element_mut().data_end -= length;
     }
 
-    /// Its first byte's address (`doca_buf_head_get`).
+    /// The address of the buffer's first byte (`doca_buf_head_get`).
     pub fn head(&self) -> u64 {
         self.element().head
     }
 
-    /// Its bytes, all rooms together (`doca_buf_len_get`).
+    /// The length of the buffer in bytes: headroom, dataroom and tailroom (`doca_buf_len_get`).
     pub fn len(&self) -> u64 {
         self.element().length()
     }
 
-    /// Whether it has no bytes.
+    /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -236,7 +236,7 @@ impl Buf {
         self.first().tail().1
     }
 
-    /// What the map that it points into lets whom do.
+    /// The access rights of the map that the buffer points into.
     pub fn permissions(&self) -> AccessFlags {
         self.first().chunk().access()
     }
@@ -351,8 +351,9 @@ impl Buf {
         self.element().shared.count()
     }
 
-    /// One more reference (`doca_buf_refcount_add`). While it lives, the descriptor stays out of
-    /// its inventory and the map stays in use, the buffer may be gone or not.
+    /// Makes another reference (`doca_buf_refcount_add`). While it lives, the descriptor stays out
+    /// of its inventory and the map stays in use, even if the buffer is dropped. its inventory and
+    /// the map stays in use, the buffer may be gone or not.
     ///
     /// # Errors
     /// [`ErrorKind::Full`] with 65,535 references.

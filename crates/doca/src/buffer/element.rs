@@ -1,4 +1,4 @@
-//! What a buffer consists of, and the store that it goes back to.
+//! A buffer's descriptor, and the store that it returns to.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::memory::{Chunk, Reach};
 /// program.
 #[derive(Debug)]
 pub(crate) struct Element {
-    /// Where it points; `None` of one in an inventory's store.
+    /// The memory that it points to; `None` in an inventory's store.
     pub(super) chunk: Option<Arc<Chunk>>,
-    /// Its first byte, and the one behind its last; the same of the dataroom.
+    /// Bounds of the buffer and of its dataroom: the first address, and the one after the last.
     pub(super) head: u64,
     pub(super) end: u64,
     pub(super) data: u64,
@@ -27,11 +27,11 @@ pub(crate) struct Element {
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
     pub(super) shared: Arc<BufState>,
-    /// Where it goes back to; `None` while it is there.
+    /// The store that the descriptor returns to; `None` while it is there.
     pub(super) home: Option<Arc<Store>>,
 }
 
-/// What the references to a buffer have in common with it.
+/// State that the references to a buffer share with it.
 #[derive(Debug, Default)]
 pub(crate) struct BufState {
     count: AtomicU16,
@@ -52,7 +52,7 @@ impl BufState {
         self.count.store(1, Ordering::Release);
     }
 
-    /// One more; false if there are as many as can be counted.
+    /// Counts one more reference; false if the count is at its maximum.
     pub(super) fn add(&self) -> bool {
         let more = |count: u16| count.checked_add(1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -62,7 +62,7 @@ impl BufState {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One less; whoever was the last gives the descriptor back.
+    /// Counts one reference less; the last one returns the descriptor.
     pub(super) fn remove(&self) {
         let mut left = self.left();
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1
@@ -114,7 +114,7 @@ impl Element {
         self.reach.set(if alone { reach } else { Reach::UNKNOWN });
     }
 
-    /// Whether it can be part of a chain.
+    /// Whether the buffer can be part of a chain.
     pub(super) fn can_chain(&self) -> bool {
         self.home.as_ref().is_some_and(|home| home.chains)
     }
@@ -146,9 +146,9 @@ impl Element {
 #[derive(Debug)]
 pub(crate) struct Store {
     free: ArrayQueue<Box<Element>>,
-    /// Where its descriptors always point, if it is a pool.
+    /// The memory that its descriptors always point to, if it is a pool's store.
     pool_of: Option<Arc<Chunk>>,
-    /// Its buffers can be chained.
+    /// Whether its buffers can be chained.
     chains: bool,
 }
 

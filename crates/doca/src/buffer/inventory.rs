@@ -10,14 +10,14 @@ use super::element::{Element, Store};
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::memory::{Chunk, MemoryMap};
 
-/// What buffers of an inventory can do beside pointing to memory.
+/// Optional features of an inventory's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Extensions(u32);
 
 impl Extensions {
-    /// Nothing.
+    /// No optional features.
     pub const NONE: Self = Self(0);
-    /// They can be chained.
+    /// Buffers can be chained.
     pub const LINKED_LIST: Self = Self(1);
 
     /// The bits.
@@ -73,7 +73,7 @@ impl InventoryBuilder {
         Self { name: name.into(), ..self }
     }
 
-    /// What its buffers can do.
+    /// Sets the optional features of the buffers.
     pub fn extensions(self, extensions: Extensions) -> Self {
         Self { extensions, ..self }
     }
@@ -102,7 +102,7 @@ impl Inventory {
         InventoryBuilder { name: String::new(), capacity, extensions: Extensions::NONE }
     }
 
-    /// Its name.
+    /// The inventory's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -117,7 +117,7 @@ impl Inventory {
         self.store.available()
     }
 
-    /// What its buffers can do.
+    /// The optional features of the buffers.
     pub fn extensions(&self) -> Extensions {
         self.extensions
     }
@@ -132,7 +132,8 @@ impl Inventory {
         self.make(map, (address, length), (address, 0))
     }
 
-    /// The same with all of it as dataroom (`doca_buf_inventory_buf_by_data`).
+    /// A buffer of `length` bytes from `data` on, which is an address of the map. All of it is its
+    /// dataroom (`doca_buf_inventory_buf_by_data`).
     ///
     /// # Errors
     /// As [`Inventory::buf_by_addr`].
@@ -140,7 +141,8 @@ impl Inventory {
         self.make(map, (data, length), (data, length))
     }
 
-    /// The same with this dataroom, address and bytes, in it (`doca_buf_inventory_buf_by_args`).
+    /// A buffer of `length` bytes from `address` on, which is an address of the map. Its dataroom
+    /// is the `data_length` bytes from `data` on (`doca_buf_inventory_buf_by_args`).
     ///
     /// # Errors
     /// As [`Inventory::buf_by_addr`]; [`ErrorKind::InvalidValue`] if the dataroom is not inside.
@@ -157,7 +159,7 @@ impl Inventory {
         Ok(buffer)
     }
 
-    /// Another buffer that points to the same bytes, with the same dataroom
+    /// Makes another buffer that points to the same bytes, with the same dataroom
     /// (`doca_buf_inventory_buf_dup`). Of a chain, it is a copy of the whole chain. The bytes are
     /// not copied.
     ///

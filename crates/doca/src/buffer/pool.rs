@@ -45,8 +45,7 @@ pub struct BufPoolBuilder<'m, M: MemoryMap> {
 }
 
 impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
-    /// What the first address of each buffer is a multiple of, a power of two; 1 if this is not
-    /// called.
+    /// Sets the alignment of each buffer's first address, a power of two; 1 by default.
     pub fn alignment(self, alignment: u64) -> Self {
         Self { alignment, ..self }
     }
@@ -57,7 +56,7 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
         Self { begin: Some((address, length)), ..self }
     }
 
-    /// What its buffers can do.
+    /// Sets the optional features of the buffers.
     pub fn extensions(self, extensions: Extensions) -> Self {
         Self { extensions, ..self }
     }

@@ -50,7 +50,7 @@ impl BufRef {
         self.0.length.load(Ordering::Relaxed)
     }
 
-    /// Whether it has none.
+    /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! What all contexts have in common.
+//! Common parts of all contexts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub(super) const NEAR: usize = 64;
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl CtxId {
-    /// No context's.
+    /// The id of no context.
     pub(super) const NONE: Self = Self(0);
 
     fn new() -> Self {
@@ -46,7 +46,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// Of a context on `dev`, which takes `most` work queues at a time.
+    /// Makes the common part of a context on `dev`, which can be added to `most` work queues at a
+    /// time.
     pub(crate) fn new(dev: &Dev, event_driven: bool, most: u32) -> Self {
         let (id, dev, workqs) = (CtxId::new(), dev.clone(), AtomicU32::new(0));
         Self { id, dev, event_driven, workqs, most }

@@ -1,4 +1,4 @@
-//! What runs the jobs of a context on one work queue.
+//! Engines, which execute the jobs of a context on one work queue.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,11 +8,11 @@ use super::event::{Done, Settled, Tag};
 use super::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where an engine is made.
+/// The environment in which an engine is made.
 pub struct Place<'w> {
     /// Jobs at a time at most.
     pub(crate) depth: u32,
-    /// What its queues have as user index.
+    /// The user index of its queues.
     pub(crate) user_index: u32,
     /// The device, and the completion queue of the work queue on it.
     pub(crate) side: &'w mut Side,
@@ -38,8 +38,8 @@ pub trait Engine: Send {
         None
     }
 
-    /// The same of a receive's good CQE: the event is written where it is needed, and whose it is
-    /// comes back.
+    /// Like [`Engine::succeed`], for the CQE of a successful receive: the event is written to
+    /// `into`, and the job's tag returned.
     fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
         let _ = (cqe, into);
         None
@@ -76,7 +76,7 @@ pub trait Engine: Send {
     /// Jobs in flight.
     fn in_flight(&self) -> u32;
 
-    /// Has every job in flight yield an event soon: done, or failed with
+    /// Ends every job in flight soon: done, or failed with
     /// [`Shutdown`](crate::ErrorKind::Shutdown).
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! All sorts of engines.
+//! All types of engines.
 //!
 //! They are a closed set, so that work queues call them without a table of functions, and a job
 //! finds its own without asking for its type: both would cost more than all else that a work queue

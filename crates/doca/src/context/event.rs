@@ -1,4 +1,4 @@
-//! What a work queue yields.
+//! The events of a work queue.
 
 use std::fmt;
 
@@ -27,12 +27,12 @@ pub enum Event {
     Rdma(RdmaDone),
     /// An instance of a graph.
     Graph(GraphDone),
-    /// No job: an external event, of a device.
+    /// No job: an external event of a device.
     Async(AsyncEvent),
 }
 
 impl Event {
-    /// What was given with the job; of an external event, with its context.
+    /// The user data of the job; of an external event, that of its context.
     pub fn user_data(&self) -> UserData {
         match self {
             Self::Dma(done) => done.user_data,
@@ -44,7 +44,7 @@ impl Event {
         }
     }
 
-    /// What sort of job it was.
+    /// The type of the job.
     pub fn job_type(&self) -> JobType {
         match self {
             Self::Dma(_) => JobType::DmaMemcpy,
@@ -56,7 +56,7 @@ impl Event {
         }
     }
 
-    /// How it went (`doca_event::result`).
+    /// The result (`doca_event::result`).
     pub fn result(&self) -> std::result::Result<(), JobError> {
         match self {
             Self::Dma(done) => done.result,
@@ -68,7 +68,7 @@ impl Event {
         }
     }
 
-    /// Whether it is retrieved as a failure. That an instance of a graph has ended is a success,
+    /// Whether the event is retrieved as a failure. The end of a graph's instance is a success,
     /// whatever its status.
     pub(crate) fn is_failed_job(&self) -> bool {
         !matches!(self, Self::Graph(_)) && self.result().is_err()
@@ -131,7 +131,7 @@ impl std::error::Error for Retrieve {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag(u64);
 
-/// What a [`Tag`] says.
+/// The submitter that a [`Tag`] identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The program's: it retrieves the event.
@@ -148,7 +148,8 @@ impl Tag {
     pub(crate) const PROGRAM: Self = Self(0);
     pub(crate) const EXTERNAL: Self = Self(2 << 32);
 
-    /// There are fewer runs and futures than 2^31: each has memory of its own.
+    /// Encodes the owner. Runs and futures number fewer than 2^31, because each has memory of its
+    /// own.
     pub(crate) const fn of(owner: Owner) -> Self {
         Self(match owner {
             Owner::Program => 0,
@@ -169,7 +170,7 @@ impl Tag {
     }
 }
 
-/// What a work queue yields, if it yields something: a place for it, which is [`None`].
+/// An event of a work queue, or the place for one, which is [`None`].
 pub(crate) type Settled = Option<std::result::Result<Event, Retrieve>>;
 
 /// A job that ended.

@@ -1,4 +1,4 @@
-//! What sorts of jobs there are, and why they fail.
+//! The types of jobs, and the reasons why they fail.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -9,7 +9,7 @@ use verbless_queue::{Qpn, Status, WqeIndex};
 
 use crate::error::{Error, ErrorKind};
 
-/// What sort of job an event is of (`doca_event::type`).
+/// The type of an event's job (`doca_event::type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum JobType {
@@ -45,7 +45,7 @@ pub enum JobType {
     RdmaFetchAdd,
     /// An instance of a graph (`DOCA_GRAPH_JOB`).
     Graph,
-    /// No job: an external event, of a device.
+    /// No job: an external event of a device.
     AsyncEvent,
 }
 
@@ -57,11 +57,11 @@ pub enum JobType {
 pub struct JobError {
     /// The number of its kind, and above it what is known of it, a [`Cause`] by its number.
     head: NonZeroU64,
-    /// The rest of a failure.
+    /// The other fields of a failure of the device: queue pair and user index.
     rest: u64,
 }
 
-/// What is known of a job's failure.
+/// The reason of a job's failure, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Unknown,
@@ -70,7 +70,7 @@ enum Cause {
     Told(&'static str),
 }
 
-/// Where in the words of a [`JobError`] its parts are: the bits above which each is.
+/// Bit positions of the parts in the words of a [`JobError`].
 mod at {
     // Of the head.
     pub(super) const CAUSE: u32 = 8;
@@ -78,7 +78,7 @@ mod at {
     pub(super) const VENDOR: u32 = 24;
     pub(super) const INDEX: u32 = 32;
     pub(super) const RECEIVE: u32 = 48;
-    /// Of the rest; the number of the queue pair is below.
+    /// In `rest`, above the queue pair's number.
     pub(super) const USER: u32 = 32;
 }
 
@@ -131,7 +131,7 @@ impl JobError {
         Self::of_words(kind, head, rest)
     }
 
-    /// Of a job that the device was to have, when this kept it from there.
+    /// The failure of a job that could not be given to the device because of `error`.
     pub(crate) fn told(error: &Error) -> Self {
         match keep(error.to_string()) {
             Some(text) => Self::of_words(error.kind(), TOLD << at::CAUSE, text as u64),
@@ -139,7 +139,7 @@ impl JobError {
         }
     }
 
-    /// The same failure, where one knows better what sort it is.
+    /// The same failure with another kind, for a caller who knows it better.
     pub(crate) const fn of_kind(self, kind: ErrorKind) -> Self {
         Self::of_words(kind, self.head.get() & !0xff, self.rest)
     }
@@ -167,8 +167,8 @@ impl JobError {
         }
     }
 
-    /// What the device said, if it was the device. Its cookie is 0: the event says which job it
-    /// was.
+    /// The device's failure, if the device reported one. Its cookie is 0: the event identifies the
+    /// job.
     pub fn cause(&self) -> Option<Failure> {
         match self.what() {
             Cause::Device(failure) => Some(failure),
@@ -176,7 +176,7 @@ impl JobError {
         }
     }
 
-    /// What kept the context from its work, if that ended the job.
+    /// Why the context could not go on, if that ended the job.
     pub(crate) fn why(&self) -> Option<&'static str> {
         match self.what() {
             Cause::Told(why) => Some(why),

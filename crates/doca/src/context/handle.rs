@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub(super) struct Handle {
     epoll: Epoll,
-    /// For what no device tells of.
+    /// Signals events that come from no device.
     own: EventFd,
 }
 

@@ -1,4 +1,4 @@
-//! What a work queue takes.
+//! Jobs that a work queue accepts.
 
 pub(crate) mod sealed {
     use crate::context::core::CtxId;
@@ -9,13 +9,13 @@ pub(crate) mod sealed {
     use crate::error::Refused;
 
     pub trait Sealed: Sized + Send + 'static {
-        /// What runs jobs of this type.
+        /// The engine that executes jobs of this type.
         type Engine: Listed;
 
         /// The context that it is for.
         fn context(&self) -> CtxId;
 
-        /// What sort of job it is.
+        /// The type of the job.
         fn job_type(&self) -> JobType;
 
         /// Whether [`Sealed::begin_kept`] is what begins a job that is not simple.
@@ -30,9 +30,9 @@ pub(crate) mod sealed {
             side: SideOf<'_>,
         ) -> std::result::Result<(), Refused<Self>>;
 
-        /// Of jobs that [are kept](Sealed::KEEPS): begins it if it is a simple one; else the engine
-        /// keeps it, and [`Sealed::begin_kept`] is called at once. So who calls this needs neither
-        /// job nor engine any more, which would cost every job.
+        /// For jobs that [are kept](Sealed::KEEPS): begins a simple job; any other is kept by the
+        /// engine, and [`Sealed::begin_kept`] is called at once. So the caller needs neither job
+        /// nor engine any more, which would cost time for every job.
         #[inline(always)]
         fn begin_simple(self, tag: Tag, engine: &mut Self::Engine) -> bool {
             let _ = (self, tag, engine);

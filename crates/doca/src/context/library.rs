@@ -1,4 +1,4 @@
-//! What every library's context is to a work queue.
+//! The interface of every library's context to work queues.
 
 pub(crate) mod sealed {
     use std::sync::Arc;
@@ -19,13 +19,13 @@ pub(crate) mod sealed {
             Ok(None)
         }
 
-        /// What runs the jobs of one work queue.
+        /// Makes the engine for the jobs of one work queue.
         fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine>;
     }
 
-    /// What may be on a work queue.
+    /// An object that may be on a work queue.
     pub trait Member {
-        /// Its number there; `None` if it never was on one.
+        /// The object's id there; `None` if it never was on one.
         fn member(&self) -> Option<CtxId>;
     }
 
@@ -51,8 +51,8 @@ pub trait Context: sealed::Sealed {
     }
 }
 
-/// What a work queue can be taken from: any [`Context`], and an instance of RDMA that was stopped
-/// while it was on one ([`RdmaBuilder`](crate::rdma::RdmaBuilder)).
+/// An object that can be removed from a work queue: any [`Context`], and an RDMA instance that was
+/// stopped while it was on one ([`RdmaBuilder`](crate::rdma::RdmaBuilder)).
 pub trait Removable: sealed::Member {}
 
 impl<C: Context + ?Sized> Removable for C {}

@@ -17,7 +17,7 @@ use super::library::Context;
 use super::side::{Side, SideOf, Sides};
 use crate::error::{Error, ErrorKind, Refused, Result};
 
-/// What jobs run on. It does not know whose they are.
+/// The engines and completion queues of a work queue. They do not know who submitted the jobs.
 pub(crate) struct Queues {
     depth: u32,
     /// Jobs that may begin before others have ended.
@@ -26,15 +26,15 @@ pub(crate) struct Queues {
     /// compared with the number of places. They are here, and not elsewhere in memory, as each job
     /// asks for one twice.
     near: [Added; NEAR],
-    /// Those that found their place taken.
+    /// Contexts whose place in `near` was taken.
     far: Vec<Added>,
-    /// Those that are there, with their places; that of a far one comes behind the near ones.
+    /// The contexts, with their places; those in `far` are numbered after those in `near`.
     there: Vec<(u32, Arc<Core>)>,
-    /// Where each of them is.
+    /// The place of each context.
     places: HashMap<CtxId, u32>,
     /// The places of those that software may do something for.
     software: Vec<u32>,
-    /// In `software`, the one that is asked first the next time.
+    /// The index in `software` of the one that is asked first the next time.
     turn: usize,
     /// The device that had something the last time: it is asked last.
     last: usize,
@@ -45,14 +45,14 @@ pub(crate) struct Queues {
 /// A completion of a request that went well. Who gets a job of it calls [`Peeked::pass`].
 pub(super) struct Peeked<'q> {
     pub(super) request: RequestId,
-    /// What may know the request.
+    /// The engine that may know the request.
     pub(super) engine: &'q mut AnyEngine,
     side: &'q mut Side,
     left: &'q mut u32,
 }
 
 impl Peeked<'_> {
-    /// It has ended a job.
+    /// Takes the CQE: it has ended a job.
     #[inline(always)]
     pub(super) fn pass(self) {
         self.side.cq.pass();
@@ -64,7 +64,7 @@ impl Peeked<'_> {
 struct Added {
     engine: AnyEngine,
     id: CtxId,
-    /// In `sides`.
+    /// Index in `sides`.
     side: u32,
 }
 
@@ -154,7 +154,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Where a context can be; the place may not be there yet.
+    /// A free place for a context; it may have to be added.
     fn free_place(&self, id: CtxId) -> u32 {
         let near = id.modulo::<NEAR>();
         if self.near[near].id == CtxId::NONE {
@@ -252,7 +252,7 @@ impl Queues {
         place.and_then(|place| Some((place, self.at(place)?))).ok_or_else(is_not_on_it)
     }
 
-    /// Whether it is on a context.
+    /// Whether the work queue was added to this context.
     pub(crate) fn has(&self, id: CtxId) -> bool {
         self.place_of(id).is_some()
     }
@@ -351,7 +351,7 @@ impl Queues {
         Some(Peeked { request, engine: &mut near[at].engine, left, side })
     }
 
-    /// The same of a receive that went well: its event is written to `into`.
+    /// Polls for a successful receive: its event is written to `into`, and the job's tag returned.
     fn poll_receive(&mut self, into: &mut Settled) -> Option<Tag> {
         let Self { near, sides, left, .. } = self;
         let side = sides.only.as_mut()?;
@@ -396,7 +396,7 @@ impl Queues {
         Ok(None)
     }
 
-    /// Has software do a bit of its work, until one completes a job or has an external event.
+    /// Lets software engines work, until one completes a job or has an external event.
     pub(super) fn progress(&mut self) -> Option<Done> {
         let count = self.software.len();
         for step in 0..count {
@@ -426,7 +426,7 @@ impl Queues {
         })
     }
 
-    /// Has each device make an event when a job is done; true if one is already.
+    /// Arms each device to make an event when a job is done; true if one is done already.
     pub(super) fn park(&mut self) -> Result<bool> {
         let mut ready = false;
         for side in self.sides.iter_mut() {

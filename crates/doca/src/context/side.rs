@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Side {
     pub(crate) dev: Dev,
     pub(crate) cq: Cq,
-    /// In event-driven mode.
+    /// The event channel, in event-driven mode.
     events: Option<CqEvents>,
     pub(crate) room: Room,
     /// Contexts here.
@@ -54,9 +54,9 @@ impl Room {
 pub(super) struct Sides {
     /// The only one, if there is one alone: most work queues have one device.
     pub(super) only: Option<Box<Side>>,
-    /// Its place.
+    /// The index of `only`.
     place: usize,
-    /// All of several.
+    /// All sides, if there are several.
     several: Vec<Option<Box<Side>>>,
 }
 
@@ -134,7 +134,7 @@ impl<'w> SideOf<'w> {
 }
 
 impl Side {
-    /// For so many jobs at a time. With `handle`, events go there.
+    /// Makes a side for `depth` jobs at a time. With `handle`, its events go there.
     pub(super) fn new(dev: &Dev, depth: u32, handle: Option<&Handle>) -> Result<Self> {
         let least = depth.saturating_mul(2).max(256);
         let most: u32 = 1 << dev.caps().log_max_cqes.min(22);
@@ -170,7 +170,7 @@ impl Side {
         Ok(Self { dev: dev.clone(), cq, events, room, contexts: 0, owner: None })
     }
 
-    /// For an engine that is tested alone.
+    /// Makes a side for an engine that is tested alone.
     #[cfg(test)]
     pub(crate) fn alone(dev: &Dev, depth: u32) -> Result<Self> {
         Self::new(dev, depth, None)

@@ -17,8 +17,8 @@ impl WorkQ {
         self.handle.as_fd()
     }
 
-    /// Has the file become readable when the next job is done (`doca_workq_event_handle_arm`), at
-    /// once if one is. Jobs may be submitted before and after; none is missed.
+    /// Makes the file readable when the next job is done (`doca_workq_event_handle_arm`), at once
+    /// if one is. Jobs may be submitted before and after; none is missed.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] in polling mode; the device is gone.
@@ -171,7 +171,7 @@ impl WorkQ {
 /// Steps of software's work that a future does before it lets others work.
 pub(crate) const BURST: u32 = 16;
 
-/// What `readable` of a program failed with.
+/// The error for a program whose `readable` failed.
 pub(crate) fn not_readable(error: std::io::Error) -> Error {
     let text = format!("waiting for the work queue's file: {error}");
     Error::new(ErrorKind::OperatingSystem, text).with_source(error)

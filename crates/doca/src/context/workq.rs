@@ -52,7 +52,7 @@ pub struct WorkQBuilder {
 }
 
 impl WorkQBuilder {
-    /// Has it make events, so that a thread can sleep until jobs are done.
+    /// Enables events, so that a thread can sleep until jobs are done.
     pub const fn event_driven(self) -> Self {
         Self { event_driven: true, ..self }
     }
@@ -116,7 +116,7 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Whether it makes events.
+    /// Whether events are enabled.
     pub fn is_event_driven(&self) -> bool {
         self.event_driven
     }
@@ -230,7 +230,8 @@ impl WorkQ {
         self.submit_tagged(job, Tag::PROGRAM)
     }
 
-    /// The same for whom `tag` says. One that was refused before may have another tag.
+    /// Submits a job for the owner that `tag` identifies. A job that was refused may be submitted
+    /// again with another tag.
     #[inline(always)]
     pub(crate) fn submit_tagged<J: Job>(
         &mut self,
@@ -346,8 +347,8 @@ impl WorkQ {
         other.unwrap_or_else(|| Err(Retrieve::Again))
     }
 
-    /// The same of whatever there is: nothing, or what only few jobs have. It leaves its result in
-    /// a place of its own, so that an event that was not made here can stay in registers.
+    /// Retrieves the rarer events, or none. The result goes to memory of its own, so that events
+    /// that are not made here can stay in registers.
     #[inline(never)]
     fn progress_retrieve_other(&mut self, result: &mut Settled) {
         if self.runs.in_flight() == 0 && !self.queues.has_work() {
@@ -371,7 +372,7 @@ impl WorkQ {
         });
     }
 
-    /// The same, with whose the event is.
+    /// Retrieves the next event, with its owner.
     pub(crate) fn progress(&mut self) -> std::result::Result<Done, Retrieve> {
         if self.runs.has_work() {
             match self.runs.step(&mut self.queues) {
@@ -392,8 +393,8 @@ impl WorkQ {
         if self.runs.in_flight() == 0 { Ok(done) } else { self.of_graphs(done) }
     }
 
-    /// What is no plain completion of a device. An event that came together in memory, as here,
-    /// would cost those that did not if both went on by one way.
+    /// Handles everything but plain completions of a device. It is separate, because events that
+    /// are assembled in memory, as here, would slow down the others on a common path.
     #[inline(never)]
     fn progress_others(&mut self) -> std::result::Result<Done, Retrieve> {
         let mut into = None;

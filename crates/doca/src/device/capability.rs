@@ -1,5 +1,5 @@
-//! What a device can do with the host's memory and with functions of its card
-//! (`doca_devinfo_get_is_…_supported`). What a library can do, its context tells.
+//! Capabilities of a device for sharing the host's memory and for functions of its card
+//! (`doca_devinfo_get_is_…_supported`). The capabilities for a library are queried at its context.
 
 use super::{Dev, DevInfo};
 use crate::error::{Error, ErrorKind, Result};

@@ -46,8 +46,8 @@ pub enum DevType {
     Software,
 }
 
-/// What is known of a device before it is opened (`struct doca_devinfo`), as it was when it was
-/// listed. Clones are the same.
+/// The description of a device at the time when it was listed, before it is opened (`struct
+/// doca_devinfo`). Clones refer to the same description.
 #[derive(Clone)]
 pub struct DevInfo(Arc<Listed>);
 
@@ -87,7 +87,7 @@ impl DevInfo {
         Self::find_in(&KERNEL, name)
     }
 
-    /// The same among the devices of a backend.
+    /// Finds a device among those of a backend.
     ///
     /// # Errors
     /// As [`DevInfo::find`].
@@ -130,7 +130,7 @@ impl DevInfo {
         })
     }
 
-    /// Its PCI address; that of the parent function for a sub-function.
+    /// The PCI address; of a sub-function, that of its parent function.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for a device that is on no PCI bus, as the model in this process.
@@ -170,17 +170,17 @@ impl DevInfo {
         first.ok_or_else(|| self.has_no("network interface"))
     }
 
-    /// Its RDMA device name, such as `mlx5_0`.
+    /// The RDMA device name, such as `mlx5_0`.
     pub fn ib_device_name(&self) -> &str {
         &self.0.info.name
     }
 
-    /// What sort of function it is.
+    /// The type of the function.
     pub fn function_type(&self) -> PciFuncType {
         func_type(self.0.info.function)
     }
 
-    /// Whether it is hardware.
+    /// Whether the device is hardware or the software model.
     ///
     /// # Errors
     /// The device cannot be opened.
@@ -189,7 +189,7 @@ impl DevInfo {
         Ok(if model { DevType::Software } else { DevType::Hardware })
     }
 
-    /// What the layers below know of it.
+    /// The description in the layers below.
     pub fn device_info(&self) -> &DeviceInfo {
         &self.0.info
     }
@@ -224,7 +224,7 @@ impl PartialEq for DevInfo {
 
 impl Eq for DevInfo {}
 
-/// What sort of function the layers below say that it is.
+/// DOCA's name for the type of a function.
 fn func_type(kind: FunctionKind) -> PciFuncType {
     match kind {
         FunctionKind::Physical => PciFuncType::Pf,

@@ -27,7 +27,7 @@ struct Open {
     id: u64,
 }
 
-/// What is open in this process.
+/// The devices that are open in this process.
 static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -60,13 +60,13 @@ impl Dev {
         Ok(this)
     }
 
-    /// One of its own, whatever else is open.
+    /// A new open device, not shared with others of the same device.
     pub(super) fn of(info: &DevInfo, device: Device, domain: Domain) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(Arc::new(Open { info: info.clone(), device, domain, shared: OnceLock::new(), id }))
     }
 
-    /// What is known of it (`doca_dev_as_devinfo`).
+    /// The device's description (`doca_dev_as_devinfo`).
     pub fn info(&self) -> &DevInfo {
         &self.0.info
     }
@@ -76,8 +76,8 @@ impl Dev {
         &self.0.device
     }
 
-    /// Its protection domain (`doca_dev_get_pd`), from which regions and queues of the layers below
-    /// can be made beside what is made here.
+    /// The protection domain (`doca_dev_get_pd`), in which regions and queues of the layers below
+    /// can be made in addition to those of this crate.
     pub fn domain(&self) -> &Domain {
         &self.0.domain
     }

@@ -9,9 +9,9 @@ use super::{Dev, DevInfo, func_type};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{PciAddress, PciFuncType};
 
-/// What was known of a representor when it was listed (`struct doca_devinfo_rep`, and
-/// `struct doca_devinfo_remote` of 1.3). It outlives the device that it was listed by. Clones are
-/// the same.
+/// The description of a representor at the time when it was listed (`struct doca_devinfo_rep`, and
+/// `struct doca_devinfo_remote` of 1.3). It outlives the device that listed it. Clones refer to the
+/// same description.
 ///
 /// A DPU has a representor for each function of its host and for each of its own sub-functions, at
 /// the PF that manages the switch they are behind. The host's device and its representor have the
@@ -33,7 +33,7 @@ use crate::types::{PciAddress, PciFuncType};
 /// # }
 /// ```
 ///
-/// [`DevInfoRep::find`] is this in one call.
+/// [`DevInfoRep::find`] does this in one call.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DevInfoRep(Arc<ListedRep>);
 
@@ -136,7 +136,7 @@ impl DevInfoRep {
         vuid.ok_or_else(|| self.has_no("VUID: the kernel does not tell the function's"))
     }
 
-    /// What sort of function it stands for.
+    /// The type of the represented function.
     pub fn function_type(&self) -> PciFuncType {
         func_type(self.0.info.function)
     }
@@ -146,7 +146,7 @@ impl DevInfoRep {
         &self.0.info.name
     }
 
-    /// What the layers below know of it.
+    /// The description in the layers below.
     pub fn representor_info(&self) -> &RepresentorInfo {
         &self.0.info
     }
@@ -169,7 +169,7 @@ impl fmt::Debug for DevInfoRep {
 pub struct DevRep(DevInfoRep);
 
 impl DevRep {
-    /// What was known of it when it was listed (`doca_dev_remote_as_devinfo`).
+    /// The description of the representor (`doca_dev_remote_as_devinfo`).
     pub fn info(&self) -> &DevInfoRep {
         &self.0
     }

@@ -28,7 +28,7 @@ use crate::types::UserData;
 /// Copies that one job may need: a request is of one piece of source and destination each.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
 const _: () = assert!(MAX_REQUESTS <= side::LONGEST_JOB, "each may complete");
-/// No device, nor the 0 of a buffer that nobody is known to reach.
+/// The id of no device; it also differs from 0, the reader of memory whose reach is unknown.
 const NOBODY: u64 = u64::MAX;
 /// Bytes of a request at most.
 const MOST: u32 = 0x7fff_ffff;
@@ -49,13 +49,13 @@ pub struct Copier {
     queue: CopyQueue,
     /// Bytes of a job at most.
     longest: u64,
-    /// By the place of a job that is not simple: requests beside its first.
+    /// For each place whose job is not simple: the number of requests beside the first.
     more: Box<[u32]>,
     /// The sum of them of all in flight.
     sum_of_more: u32,
     state: State,
-    /// What follows says nothing while it works: whether the device has let go of all jobs, with
-    /// the completion queue's index at that time. It flushes them one by one else.
+    /// Set when the device has released all jobs: the index of the completion queue at that time.
+    /// `None`: the device flushes the jobs one by one. Meaningless while jobs run.
     let_go: Option<u32>,
     /// The number of the first job that the device was not given.
     posted: u32,
@@ -73,7 +73,7 @@ enum State {
     /// A job failed: the device has let go of those behind it, and they are posted again when all
     /// that it completed before has been read.
     Failed,
-    /// For good: all jobs end.
+    /// Finally: all jobs end.
     Aborted,
 }
 
@@ -122,7 +122,7 @@ impl JobPlace {
     }
 }
 
-/// What the cookie of a request has above the job's number: nothing if the job is simple.
+/// Flags in a request's cookie above the job's number; none if the job is simple.
 const LAST: u64 = 1 << 32;
 const MORE_FOLLOW: u64 = 2 << 32;
 
@@ -347,7 +347,7 @@ impl Copier {
         cookie as u32 == self.first && self.first != self.next
     }
 
-    /// What a failed request means.
+    /// Handles a failed request.
     fn failed(&mut self, failure: Failure, side: &mut Side) -> Result<Option<Done>> {
         let is_flushed = failure.status == Status::Flushed;
         if self.state != State::Works && self.let_go.is_some() && is_flushed {
@@ -377,8 +377,8 @@ impl Copier {
         Ok(self.end(Err(why), &mut side.room))
     }
 
-    /// Has the device let go of the jobs, which it has up to that one. If it does not, they end as
-    /// it flushes them: its queue failed, and does nothing else.
+    /// Takes the jobs back from the device, which has those before `posted`. If that fails, they
+    /// end when the device flushes them: its queue has failed, and does nothing else.
     fn stand_still(&mut self, state: State, posted: u32, side: &Side) {
         (self.state, self.posted, self.open_to) = (state, posted, NOBODY);
         self.let_go = Some(side.cq.consumer_index());
@@ -429,7 +429,7 @@ impl Copier {
     }
 }
 
-/// What a job is told that comes too late.
+/// The error for a job that is submitted after the context was aborted.
 #[cold]
 fn shut_down(given_up: &JobError) -> Error {
     let text = match given_up.why() {
@@ -442,7 +442,7 @@ fn shut_down(given_up: &JobError) -> Error {
     Error::new(ErrorKind::Shutdown, text)
 }
 
-/// What a request copies: as many bytes as `from` has.
+/// The source and destination of a request, which copies all bytes of `from`.
 #[inline(always)]
 fn ends(from: Room, to: Room) -> (Sge, Sge) {
     let length = from.length as u32;

@@ -1,4 +1,4 @@
-//! What a copy yields.
+//! The event of a copy.
 
 use crate::buffer::Buf;
 use crate::context::failure::JobError;
@@ -7,9 +7,9 @@ use crate::types::UserData;
 /// A copy that is done.
 #[derive(Debug)]
 pub struct MemcpyDone {
-    /// What was given with the job.
+    /// The user data of the job.
     pub user_data: UserData,
-    /// How it went.
+    /// The result of the copy.
     pub result: std::result::Result<(), JobError>,
     /// The source, as it was.
     pub source: Buf,

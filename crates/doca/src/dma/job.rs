@@ -15,7 +15,7 @@ pub struct Memcpy {
 }
 
 impl Memcpy {
-    /// What comes back with its event.
+    /// Sets the user data that the job's event returns.
     #[inline]
     pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
         Self { user_data: user_data.into(), ..self }

@@ -83,7 +83,7 @@ impl Dma {
         DmaBuilder { dev: dev.clone() }
     }
 
-    /// Its device.
+    /// The context's device.
     pub fn dev(&self) -> &Dev {
         self.core.dev()
     }

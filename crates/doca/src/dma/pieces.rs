@@ -1,4 +1,4 @@
-//! What a copy consists of, if the job may have it.
+//! Checks a copy and splits it into requests.
 
 use crate::buffer::{Buf, Link};
 use crate::device::Dev;

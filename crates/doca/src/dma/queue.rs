@@ -34,7 +34,7 @@ pub(super) struct CopyQueue {
 }
 
 impl CopyQueue {
-    /// For so many requests at a time.
+    /// Makes a queue for `requests` requests at a time.
     ///
     /// # Errors
     /// The device's refusal; of one that does not loop back by force, also that its port has no
@@ -103,7 +103,8 @@ impl CopyQueue {
         self.qp.send.capacity()
     }
 
-    /// Whether it is the request of this cookie that went well; if not, nothing has changed.
+    /// Completes the successful request if it has this cookie; otherwise returns false and changes
+    /// nothing.
     #[inline(always)]
     pub(super) fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
         self.qp.send.settle(request, cookie)
@@ -121,7 +122,7 @@ impl CopyQueue {
         Ok(dev.domain().connect_to_itself(&mut self.qp, &ConnectOptions::default())?)
     }
 
-    /// Has the device flush what it has.
+    /// Makes the device flush its requests.
     pub(super) fn flush(&mut self) -> Result<()> {
         Ok(self.qp.to_error()?)
     }

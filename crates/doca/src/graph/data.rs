@@ -1,4 +1,4 @@
-//! What the nodes of an instance have.
+//! The data of an instance's nodes: jobs, user data and sub-graphs.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Refused, Result};
 
 /// A job of whatever type, or the place of one.
 pub(super) trait Held: Any + Send {
-    /// Its context, if there is a job.
+    /// The job's context; `None` if the place has no job.
     fn context(&self) -> Option<CtxId>;
 
     /// Begins the job; it stays if it is refused.
@@ -51,17 +51,18 @@ pub(super) enum Data {
 /// The instance of a sub-graph node.
 pub(super) struct SubInstance {
     pub(super) instance: Instance,
-    /// Its state, from the submission of the outer instance to the end of that; but while it runs.
+    /// The sub-graph's state while the outer instance is in flight, except while the sub-graph
+    /// itself runs.
     pub(super) claimed: Option<Box<Body>>,
 }
 
 /// How far a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It waits for so many others.
+    /// The node waits for this many other nodes.
     Waits(u32),
     Ended,
-    /// It depends on one that failed.
+    /// The node depends on one that failed.
     Stopped,
 }
 
@@ -192,7 +193,7 @@ impl Body {
         }
     }
 
-    /// Those of the last run, its sub-graphs' among them, which may not run this time.
+    /// Forgets the results of the last run, also in sub-graphs: their nodes may not run this time.
     fn forget_results(&mut self) {
         for node in &mut self.nodes {
             node.result = None;
@@ -262,9 +263,9 @@ impl Body {
 pub(super) type Callback =
     dyn Fn(&mut UserNode<'_>) -> std::result::Result<(), ErrorKind> + Send + Sync;
 
-/// What the function of a user node sees of its instance: its own data, and [all nodes](Nodes).
-/// Those on which it depends have all ended, and those that depend on it have not begun; others may
-/// be either.
+/// The view that a user node's function has of its instance: the node's own data, and [all
+/// nodes](Nodes). The nodes on which it depends have all ended, and those that depend on it have
+/// not begun; others may be in any state.
 pub struct UserNode<'b> {
     nodes: Nodes<'b>,
     node: u32,

@@ -1,4 +1,4 @@
-//! What an instance yields.
+//! The event of an instance that has ended.
 
 use std::any::Any;
 use std::fmt;
@@ -10,13 +10,14 @@ use crate::types::UserData;
 
 /// An instance of a graph that has ended.
 pub struct GraphDone {
-    /// What was given with the submission.
+    /// The user data of the submission.
     pub user_data: UserData,
-    /// How it went: as its first node to fail, if one did.
+    /// The result: that of the first node that failed, if one did.
     pub result: std::result::Result<(), JobError>,
     /// The first node that failed. If it is a sub-graph node, the sub-graph's own failed.
     pub failed: Option<Node>,
-    /// What an instance consists of. Events know nothing of graphs, whose nodes know of events.
+    /// The instance's data. It is untyped because graphs know of events, so events cannot know of
+    /// graphs.
     pub(super) instance: Arc<dyn Any + Send + Sync>,
 }
 

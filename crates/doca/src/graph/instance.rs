@@ -100,7 +100,7 @@ impl Instance {
         self.shared.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its state, unless it is in flight.
+    /// Locks the instance's state; an error while the instance is in flight.
     pub(super) fn idle(&self) -> Result<Idle<'_>> {
         let body = self.lock();
         if body.is_some() {
@@ -111,12 +111,12 @@ impl Instance {
         Err(Error::plain(ErrorKind::InUse, text))
     }
 
-    /// It is not in flight any more.
+    /// Returns the state: the instance is not in flight any more.
     pub(super) fn put_back(&self, body: Box<Body>) {
         *self.lock() = Some(body);
     }
 
-    /// Whether it is in flight: by itself, or in a sub-graph node of one that is.
+    /// Whether the instance is in flight: by itself, or in a sub-graph node of one that is.
     pub fn is_running(&self) -> bool {
         self.lock().is_none()
     }

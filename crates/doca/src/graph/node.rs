@@ -1,4 +1,4 @@
-//! What names a node of a graph.
+//! Identifies a node of a graph.
 
 /// A node of a graph (`struct doca_graph_node`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -8,7 +8,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Its number: nodes are counted from 0 on in the order in which they were made.
+    /// The node's number: nodes are counted from 0 in the order in which they were made.
     pub const fn index(self) -> u32 {
         self.index
     }

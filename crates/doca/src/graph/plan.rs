@@ -1,4 +1,4 @@
-//! What a graph consists of.
+//! The structure of a graph: its nodes and their dependencies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::context::failure::JobType;
 use crate::context::library::Context;
 use crate::error::{Error, ErrorKind, Refused, Result};
 
-/// What a node does.
+/// The type of a node.
 #[derive(Clone)]
 pub(super) enum Kind {
     Ctx(CtxId, JobType),
@@ -79,7 +79,7 @@ impl GraphBuilder {
         Node { graph: self.serial, index }
     }
 
-    /// Has `to` begin only when `from` is done (`doca_graph_add_dependency`).
+    /// Adds a dependency: `to` begins only when `from` is done (`doca_graph_add_dependency`).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if `from` depends on `to` already, with the cycle, and for a
@@ -174,7 +174,7 @@ impl Graph {
         GraphBuilder { serial: SERIAL.fetch_add(1, Ordering::Relaxed), nodes: Vec::new() }
     }
 
-    /// Its nodes.
+    /// The number of nodes.
     pub fn num_nodes(&self) -> usize {
         self.plan.nodes.len()
     }

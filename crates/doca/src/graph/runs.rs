@@ -52,11 +52,11 @@ struct Run {
 enum Whose {
     /// A node's of another run.
     Node { run: u32, node: u32 },
-    /// Who submitted it.
+    /// The submitter of an outermost instance.
     Submitter { tag: Tag, user_data: UserData },
 }
 
-/// What [`Runs::step`] did.
+/// The result of [`Runs::step`].
 pub(crate) enum Step {
     /// There was nothing to do.
     Nothing,

@@ -12,7 +12,7 @@ use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;
 
-/// What is called when a range is no longer used, with its first address and its bytes
+/// Called when a range is no longer used, with its first address and its length in bytes
 /// (`doca_mmap_memrange_free_cb_t`).
 pub type FreeCallback = Box<dyn FnOnce(u64, usize) + Send>;
 
@@ -50,7 +50,7 @@ pub struct Chunk {
     address: u64,
     length: u64,
     access: AccessFlags,
-    /// By device. Dropped before the memory.
+    /// The keys of each device. Dropped before the memory.
     keys: Keys,
     /// The bytes, if this process can reach them.
     memory: Option<Memory>,
@@ -58,7 +58,7 @@ pub struct Chunk {
     buffers: AtomicU64,
     /// Pools and arrays made of it.
     pools: AtomicU64,
-    /// Its map is stopped: no buffers are made of it.
+    /// Whether the map is stopped, so that no buffers are made.
     stopped: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Reach {
     /// The [id](Dev::id) of the device that may read; 0 if none is known. Of a peer's memory it is
     /// [`Reach::reader_of_peer`].
     pub(crate) reader: u64,
-    /// That of the device if it may also write; else 0.
+    /// The id of the device if it may also write; else 0.
     pub(crate) writer: u64,
     /// The key; of a peer's memory, the remote one.
     pub(crate) lkey: Lkey,
@@ -81,7 +81,7 @@ impl Reach {
     /// Above all ids: what the device reaches by requests to its peer.
     const PEER: u64 = 1 << 63;
 
-    /// What `reader` is of memory of a peer of this device.
+    /// The value of `reader` for memory of a peer of this device.
     pub(crate) const fn reader_of_peer(device: u64) -> u64 {
         device | Self::PEER
     }
@@ -160,8 +160,8 @@ impl Chunk {
         self.keys.add(key);
     }
 
-    /// What the DPU needs to make an alias of the range's key on a device, and the secret that
-    /// allows it; the same every time.
+    /// The data that the DPU needs to make an alias of the range's key on a device, and the secret
+    /// that allows it; the same every time.
     pub(crate) fn share(&self, key: &DeviceKey) -> Result<(SharedRegion, AccessKey)> {
         let Some(memory) = &self.memory else {
             let text = "memory of another machine or side is its owner's to share";
@@ -242,7 +242,7 @@ impl Chunk {
         self.memory.as_ref()
     }
 
-    /// Whether it has a byte of another range.
+    /// Whether the ranges overlap.
     pub(crate) fn overlaps(&self, address: u64, length: u64) -> bool {
         let end = |from: u64, bytes: u64| from.saturating_add(bytes);
         address < end(self.address, self.length) && self.address < end(address, length)
@@ -275,7 +275,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Its map is stopped or started.
+    /// Notes that the map was stopped or started.
     pub(crate) fn set_stopped(&self, stopped: bool) {
         self.stopped.store(stopped, Ordering::Relaxed);
     }

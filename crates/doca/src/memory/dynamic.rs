@@ -45,12 +45,12 @@ pub struct DynamicMmap {
     exported: bool,
     from_export: bool,
     devices: Vec<Dev>,
-    /// In the order of their addresses; no two have a byte in common.
+    /// The ranges in the order of their addresses; they do not overlap.
     chunks: Vec<Arc<Chunk>>,
     _not_sync: PhantomData<Cell<()>>,
 }
 
-/// What a map did not take: [`DynamicMmap::populate`].
+/// The memory that [`DynamicMmap::populate`] refused, and why.
 pub struct NotPopulated {
     /// The memory.
     pub memory: Memory,
@@ -142,7 +142,7 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Its name.
+    /// The map's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -157,17 +157,18 @@ impl DynamicMmap {
         self.max_devices
     }
 
-    /// Who may do what.
+    /// The access rights.
     pub fn access_flags(&self) -> AccessFlags {
         self.access
     }
 
-    /// Its ranges, in the order of their addresses: the first address and the bytes of each.
+    /// The ranges in the order of their addresses: the first address and the length in bytes of
+    /// each.
     pub fn ranges(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
         self.chunks.iter().map(|chunk| (chunk.address(), chunk.length()))
     }
 
-    /// Its devices, in the order in which they were added.
+    /// The devices in the order in which they were added.
     pub fn devices(&self) -> &[Dev] {
         &self.devices
     }
@@ -177,17 +178,17 @@ impl DynamicMmap {
         self.chunks.iter().map(|chunk| chunk.buffers()).sum()
     }
 
-    /// Whether it was exported.
+    /// Whether the map was exported.
     pub fn is_exported(&self) -> bool {
         self.exported
     }
 
-    /// Whether it was made from an export.
+    /// Whether the map was made from an export.
     pub fn is_from_export(&self) -> bool {
         self.from_export
     }
 
-    /// Whether it is started.
+    /// Whether the map is started.
     pub fn is_started(&self) -> bool {
         self.state == State::Started
     }
@@ -341,8 +342,9 @@ impl DynamicMmap {
         Ok((at, chunk))
     }
 
-    /// What the DPU of the same card needs to reach the one range (`doca_mmap_export`). From then
-    /// on the map does not change, and is exported no second time: the descriptor can be copied.
+    /// Exports the map for the DPU of the same card (`doca_mmap_export`): the descriptor has what
+    /// it needs to reach the one range. From then on the map cannot change or be exported again:
+    /// the descriptor can be copied.
     ///
     /// # Errors
     /// As [`DynamicMmap::export_rdma`], for the `DPU_` permissions; [`ErrorKind::NotSupported`] if
@@ -351,8 +353,8 @@ impl DynamicMmap {
         self.export(dev, true)
     }
 
-    /// What a peer needs to reach the one range through `dev`. From then on the map does not
-    /// change.
+    /// Exports the map for peers that reach its one range through `dev`. From then on the map
+    /// cannot change.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if it was exported or made from an export, started or not, has

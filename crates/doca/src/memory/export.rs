@@ -72,7 +72,7 @@ const VERSION: u16 = 1;
 /// Bytes of the checksum.
 const SUM: usize = 8;
 
-/// Whom a descriptor is for.
+/// The receiver of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -95,7 +95,7 @@ impl Kind {
 /// Bytes of the longest descriptor.
 const LONGEST: usize = 88 + SUM;
 
-/// What a peer or the DPU needs to reach a map's memory. It is sent as bytes.
+/// The data that a peer or the DPU needs to reach a map's memory. It is sent as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExportDescriptor {
     /// Zero behind `length`.
@@ -116,7 +116,7 @@ impl AsRef<[u8]> for ExportDescriptor {
     }
 }
 
-/// Its keys are not shown.
+/// The keys are not shown.
 impl fmt::Debug for ExportDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ExportDescriptor(..)")
@@ -177,7 +177,7 @@ pub(crate) fn export_event(
     describe_shared(dev, Kind::SyncEvent, AccessFlags::DPU_READ_WRITE, shared, secret)
 }
 
-/// What all kinds begin with.
+/// The head that all kinds of descriptors have.
 fn begin(dev: &Dev, kind: Kind, access: AccessFlags, (address, length): (u64, u64)) -> Vec<u8> {
     let info = dev.info().device_info();
     let mut bytes = Vec::with_capacity(LONGEST);
@@ -367,7 +367,7 @@ fn alias(fields: &Fields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> 
     })
 }
 
-/// For the fuzz target: reads bytes as [`Mmap::create_from_export`](super::Mmap) does.
+/// Parses bytes as [`Mmap::create_from_export`](super::Mmap) does, for the fuzz target.
 #[doc(hidden)]
 pub fn check(bytes: &[u8]) -> Result<()> {
     parse(bytes).map(drop)

@@ -14,9 +14,10 @@ pub(crate) struct DeviceKey {
     pub(super) dev: Dev,
     pub(super) lkey: Option<Lkey>,
     pub(super) rkey: Option<Rkey>,
-    /// What it shares with the DPU.
+    /// The key that is shared with the DPU.
     pub(super) shared: OnceLock<DpuKey>,
-    /// What keeps the keys: a registration of local memory, an alias, or nothing of ours.
+    /// The owner of the keys: a registration of local memory, or an alias; `None` for keys of a
+    /// peer.
     _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -53,7 +54,7 @@ impl DeviceKey {
 /// none does.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    /// Of most maps the only one.
+    /// The only device's keys in most maps.
     first: OnceLock<DeviceKey>,
     rest: OnceLock<Box<Keys>>,
 }

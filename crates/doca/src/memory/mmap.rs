@@ -35,7 +35,7 @@ use crate::types::AccessFlags;
 /// It is `Send`, and used by one thread at a time: it is not `Sync`.
 pub struct Mmap {
     chunk: Arc<Chunk>,
-    /// As it was configured; `None` if it was made from an export.
+    /// The configuration; `None` if the map was made from an export.
     config: Option<MmapBuilder>,
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -56,8 +56,8 @@ impl MmapBuilder {
         Self { memory: Some(memory), ..self }
     }
 
-    /// Who may do what (`doca_mmap_set_permissions`); devices of this side read if this is not
-    /// called.
+    /// Sets the access rights (`doca_mmap_set_permissions`); by default devices of this side may
+    /// read.
     #[must_use = "a map exists when it is started"]
     pub fn permissions(self, access: AccessFlags) -> Self {
         Self { access, ..self }
@@ -127,12 +127,12 @@ impl Mmap {
         self.len() == 0
     }
 
-    /// Who may do what.
+    /// The access rights.
     pub fn permissions(&self) -> AccessFlags {
         self.chunk.access()
     }
 
-    /// Whether it was made from an export.
+    /// Whether the map was made from an export.
     pub fn is_from_export(&self) -> bool {
         self.config.is_none()
     }
@@ -159,8 +159,8 @@ impl Mmap {
         bytes_of(&self.chunk)?.read_at(offset, into).map_err(outside)
     }
 
-    /// What a peer needs for RDMA to this memory (`doca_mmap_export_rdma`), through `dev`.
-    /// Exporting again gives an equal descriptor.
+    /// Exports the map for peers that access this memory by RDMA (`doca_mmap_export_rdma`) through
+    /// `dev`. Exporting again gives an equal descriptor.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if the map has no `RDMA_` permission, was made from an export,
@@ -169,8 +169,8 @@ impl Mmap {
         export::export(&self.chunk, dev, false)
     }
 
-    /// What the DPU of the same card needs to reach this memory (`doca_mmap_export_dpu`), of which
-    /// `dev` is a function. Exporting again gives an equal descriptor.
+    /// Exports the map for the DPU of the same card (`doca_mmap_export_dpu`), of which `dev` is a
+    /// function. Exporting again gives an equal descriptor.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if the map has no `DPU_` permission, was made from an export, or

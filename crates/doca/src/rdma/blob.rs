@@ -36,7 +36,7 @@ const BYTES: usize = ADDRESS + PeerAddress::BYTES + SUM;
 /// The random number of a descriptor.
 pub(super) type Nonce = [u8; 16];
 
-/// What a peer needs to connect to an instance. It is sent as bytes.
+/// The data that a peer needs to connect to an instance. It is sent as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnectionDescriptor([u8; BYTES]);
 
@@ -56,14 +56,14 @@ impl AsRef<[u8]> for ConnectionDescriptor {
     }
 }
 
-/// Who has what is in it can connect.
+/// The contents are not shown: whoever has them can connect.
 impl fmt::Debug for ConnectionDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ConnectionDescriptor(..)")
     }
 }
 
-/// What a descriptor says.
+/// The fields of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) permissions: AccessFlags,
@@ -133,7 +133,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Fields> {
     Ok(Fields { permissions, nonce: std::array::from_fn(|i| bytes[16 + i]), address })
 }
 
-/// For the fuzz target: reads bytes as [`Rdma::connect`](super::Rdma::connect) does.
+/// Parses bytes as [`Rdma::connect`](super::Rdma::connect) does, for the fuzz target.
 #[doc(hidden)]
 pub fn check(bytes: &[u8]) -> Result<()> {
     parse(bytes).map(drop)

@@ -20,7 +20,7 @@ use crate::error::ErrorKind;
 pub struct RdmaBuilder {
     dev: Dev,
     properties: Properties,
-    /// What was stopped, to be started again where it is.
+    /// The instance that was stopped, to be started again in its place of the work queue.
     stopped: Option<(Arc<Core>, Arc<Instance>)>,
 }
 
@@ -82,7 +82,7 @@ impl RdmaBuilder {
         reads: u8;
     }
 
-    /// What the properties are set to (`doca_rdma_get_<property>`).
+    /// The current properties (`doca_rdma_get_<property>`).
     pub fn properties(&self) -> &Properties {
         &self.properties
     }

@@ -1,4 +1,4 @@
-//! What a job becomes, if the job may have its buffers (chapter 4 of the guide).
+//! Checks the buffers of a job and makes its request of them (chapter 4 of the guide).
 
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 
@@ -58,20 +58,20 @@ impl Sges {
     }
 }
 
-/// What counts of a local buffer.
+/// The part of a local buffer that a job uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Its data.
+    /// The dataroom.
     Data,
-    /// From its data's begin to its end.
+    /// From the start of the dataroom to the end of the buffer.
     Rest,
 }
 
-/// What an instance allows.
+/// The limits of an instance.
 pub(super) struct Limits {
     pub(super) send_chain: u32,
     pub(super) receive_chain: u32,
-    /// Of a read, whatever the properties say.
+    /// The longest chain of a read, which no property sets.
     pub(super) read_chain: u32,
     /// Bytes of a message.
     pub(super) longest: u64,
@@ -154,7 +154,7 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, 
     Ok((sges, remote.unwrap_or(RemoteAddr::new(0, Rkey(0)))))
 }
 
-/// What a job may have as its local buffer.
+/// The requirements for a job's local buffer.
 struct Rule {
     part: Part,
     /// The device writes there.
@@ -223,7 +223,7 @@ fn peer(buffer: Option<&Buf>, dev: &Dev, bytes: u64) -> Result<Option<RemoteAddr
     Ok(Some(RemoteAddr::new(address, rkey)))
 }
 
-/// Has each single buffer of the job remember how `dev` reaches it.
+/// Stores in each single buffer of the job how `dev` reaches it.
 pub(super) fn remember(job: &RdmaJob, dev: &Dev) {
     for buffer in job.local.as_ref().into_iter().chain(job.remote.as_ref()) {
         let chunk = buffer.first().chunk();

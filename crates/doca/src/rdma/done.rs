@@ -1,4 +1,4 @@
-//! What a job of RDMA yields.
+//! The event of an RDMA job.
 
 use crate::buffer::Buf;
 use crate::context::failure::{JobError, JobType};
@@ -7,18 +7,18 @@ use crate::types::UserData;
 /// A job that is done (`struct doca_rdma_result`).
 #[derive(Debug)]
 pub struct RdmaDone {
-    /// What was given with the job.
+    /// The user data of the job.
     pub user_data: UserData,
-    /// What sort of job it was.
+    /// The type of the job.
     pub job_type: JobType,
-    /// How it went. After the first failure the instance is in
+    /// The result. After the first failure the instance is in
     /// [`RdmaState::Error`](super::RdmaState::Error), and the jobs that were in flight come back
     /// with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown).
     pub result: std::result::Result<(), JobError>,
-    /// Of a receive that went well: what the peer has sent.
+    /// The peer's operation, of a successful receive.
     pub opcode: Option<RdmaOpcode>,
-    /// Of a receive that went well: the peer's immediate, if one came, as the number that the peer
-    /// gave. On the wire it is big-endian.
+    /// The peer's immediate data, of a successful receive, as the number that the peer gave. On the
+    /// wire it is big-endian.
     pub immediate: Option<u32>,
     /// The buffer of this side: the source of a send or write, the destination of a receive or
     /// read, the result of an atomic. Of a receive that went well, its datarooms are what arrived.
@@ -28,7 +28,7 @@ pub struct RdmaDone {
     pub remote: Option<Buf>,
 }
 
-/// What a receive was for (`enum doca_rdma_opcode_t`).
+/// The operation that a receive served (`enum doca_rdma_opcode_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RdmaOpcode {
     /// The peer has sent (`DOCA_RDMA_OPCODE_RECV_SEND`).

@@ -31,7 +31,7 @@ const LONG: u64 = 1 << 30;
 
 /// The jobs, and the queue pair that does them.
 pub struct RdmaEngine {
-    /// What the queues are for.
+    /// The instance's state that the queues were last set up for.
     pub(super) known: Word,
     pub(super) sends: Lane,
     pub(super) receives: Lane,
@@ -41,7 +41,7 @@ pub struct RdmaEngine {
     pub(super) ctx: CtxId,
     /// A job that is to be looked through.
     pub(super) kept: Option<(RdmaJob, Tag)>,
-    /// Its operation, which is kept first: so nothing but what is passed in registers is.
+    /// The operation of `kept`, which is stored first, because it alone is passed in registers.
     pub(super) kept_operation: Operation,
     /// The completion queue's index when the jobs were taken from the device: it flushes nothing.
     pub(super) let_go: Option<u32>,
@@ -198,7 +198,7 @@ impl RdmaEngine {
         Some(tag)
     }
 
-    /// What a CQE says of its job.
+    /// Ends the job that the CQE reports.
     fn completed(&mut self, cqe: Cqe, into: &mut Settled) -> Result<Option<Tag>> {
         let receive = cqe.is_receive();
         let first = u64::from(self.lane(receive).first);
@@ -374,7 +374,8 @@ mod tests {
     use crate::device::DevInfo;
     use crate::rdma::Rdma;
 
-    /// Has a queue pair that the engine does not know complete a receive in its completion queue.
+    /// Completes a receive in the engine's completion queue by a queue pair that the engine does
+    /// not know.
     fn complete_as_a_stranger(side: &Side, model: &Model) {
         let (target, config) = (side.cq.target(), QpConfig::new(1, 1));
         let domain = side.dev.domain();

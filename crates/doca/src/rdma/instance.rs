@@ -1,10 +1,10 @@
-//! What an instance is to its program and to its work queue: its state, and the queue pair behind
+//! The state of an instance, which its handle and its work queue share, and the queue pair behind
 //! it.
 //!
-//! The queue pair is in two parts. Its queues are the engine's, in the work queue, and its states
-//! are here behind a lock that no job takes. It is made when it is needed first: for an export or a
+//! The queue pair is in two parts. The engine in the work queue has its queues; its states are
+//! here, behind a lock that no job takes. It is made when first needed: for an export or a
 //! connection, with a completion queue of its own, or when the instance is added to a work queue,
-//! with that one's.
+//! with the completion queue of that.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,11 +23,11 @@ use crate::memory::Reach;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum RdmaState {
-    /// It is not started: it is an [`RdmaBuilder`](super::RdmaBuilder).
+    /// The instance is not started: it is an [`RdmaBuilder`](super::RdmaBuilder).
     Reset = 0,
-    /// It is started: it can be exported, connected, and take receives.
+    /// The instance is started: it can be exported and connected, and accepts receives.
     Init = 1,
-    /// It is connected, and takes all jobs.
+    /// The instance is connected, and accepts all jobs.
     Connected = 2,
     /// A job failed in flight, or the connection was given up: stop it to start over.
     Error = 3,
@@ -58,7 +58,7 @@ impl Word {
     }
 }
 
-/// No device, nor the 0 of a buffer that nobody is known to reach.
+/// The id of no device; it also differs from 0, the reader of memory whose reach is unknown.
 const NOBODY: u64 = u64::MAX >> 1;
 
 /// Descriptors that an instance remembers having connected by. One from before leads nowhere all
@@ -77,7 +77,7 @@ pub(super) struct Instance {
     /// their buffers alone; else [`NOBODY`]: the engine then reads the state first. The engine
     /// [opens](Instance::open) it for a state, and whoever ends that state closes it.
     sends_to: AtomicU64,
-    /// The same for receives.
+    /// Like `sends_to`, for receives.
     receives_to: AtomicU64,
     /// `sends_to` as [`Reach::reader_of_peer`] has it, for buffers of the peer's memory.
     peers_to: AtomicU64,
@@ -89,17 +89,17 @@ struct Inner {
     properties: Properties,
     /// The queue pair.
     live: Option<Live>,
-    /// Its queues, until the engine takes them.
+    /// The queues, until the engine takes them.
     queues: Option<QpQueues>,
     /// The completion queue that it came with, until a work queue takes it.
     own: Option<Cq>,
-    /// Where its completions come, with the room there; `None` until it is known.
+    /// The completion queue of the queue pair, and its room; `None` until it is known.
     target: Option<(CqTarget, u32)>,
     /// The work queue's place for it, while it has one.
     place: Option<u32>,
     /// Whether the work queue was told to give back its jobs.
     given_back: bool,
-    /// What it has connected to since it was made.
+    /// The nonces of the peers that it has connected to since it was made.
     seen: Vec<Nonce>,
 }
 
@@ -111,7 +111,7 @@ struct Live {
 }
 
 impl Instance {
-    /// One that is started.
+    /// A started instance.
     pub(super) fn new(core: &Core, properties: Properties) -> Self {
         let inner = Inner {
             properties,
@@ -178,7 +178,7 @@ impl Instance {
         }
     }
 
-    /// Has the engine read the state before the next job, as it has changed.
+    /// Makes the engine read the state, which has changed, before the next job.
     fn close(&self) {
         for to in [&self.sends_to, &self.peers_to, &self.receives_to] {
             to.store(NOBODY, Ordering::SeqCst);
@@ -194,7 +194,7 @@ impl Instance {
         self.set(Word::new(self.word().starts(), state));
     }
 
-    /// Its jobs of this start do not go on.
+    /// Fails the instance if it is still in this start: its jobs are flushed.
     pub(super) fn fail(&self, starts: u32) {
         let to_error = |word| {
             let word = Word(word);
@@ -287,7 +287,7 @@ impl Instance {
         Ok(live.descriptor)
     }
 
-    /// Whether it can be connected to a peer with this descriptor.
+    /// Checks that the instance can be connected to a peer with this descriptor.
     fn may_connect(&self, inner: &Inner, peer: &Fields) -> Result<()> {
         let refuse = |text| Err(Error::plain(ErrorKind::BadState, text));
         match self.word().state() {
@@ -380,7 +380,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Its handle is dropped. One that was stopped has no queue pair.
+    /// Called when the handle is dropped. A stopped instance has no queue pair.
     pub(super) fn abandon(&self) {
         let inner = self.inner();
         if let Some(live) = &inner.live
@@ -394,13 +394,14 @@ impl Instance {
         }
     }
 
-    /// It takes no more jobs. The queue pair that the work queue has may be one from before.
+    /// Ends the current start: no more jobs are accepted. The work queue may still have the queue
+    /// pair of an earlier start.
     pub(super) fn abort(&self) {
         self.give_back(self.inner());
     }
 
-    /// The same of the start with this number, which may have been stopped since, and another one
-    /// begun: that goes on.
+    /// Ends the start of this number only: if the instance has since been stopped and started
+    /// again, the new start goes on.
     pub(super) fn abort_start(&self, starts: u32) {
         let inner = self.inner();
         // It changes under the lock alone.
@@ -431,7 +432,7 @@ impl Instance {
         Ok(inner.own.take())
     }
 
-    /// It is at this place of a work queue, whose completion queue is `cq`.
+    /// Attaches the instance to a place of a work queue, whose completion queue is `cq`.
     pub(super) fn attach(&self, place: u32, cq: &Cq) -> Result<(QpQueues, Word, Properties)> {
         let mut inner = self.inner();
         if let Some((target, _)) = &inner.target {
@@ -463,7 +464,7 @@ impl Instance {
         Some((queues, self.word(), inner.properties))
     }
 
-    /// No work queue has it any more: its connection is gone.
+    /// Detaches the instance from its work queue: its connection is gone.
     pub(super) fn detach(&self) {
         let mut inner = self.inner();
         let live = inner.live.take();

@@ -16,7 +16,7 @@ pub struct RdmaJob {
     pub(super) remote: Option<Buf>,
 }
 
-/// What is done, with what goes into the request beside buffers.
+/// The operation, with the fields of the request besides buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Receive,
@@ -56,13 +56,13 @@ impl RdmaJob {
         Self { ctx, user_data: UserData(0), operation, local, remote }
     }
 
-    /// What comes back with its event.
+    /// Sets the user data that the job's event returns.
     #[inline(always)]
     pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
         Self { user_data: user_data.into(), ..self }
     }
 
-    /// What sort of job it is.
+    /// The type of the job.
     pub fn job_type(&self) -> JobType {
         self.operation.job_type()
     }

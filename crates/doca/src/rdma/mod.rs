@@ -194,12 +194,12 @@ impl Rdma {
         RdmaBuilder::new(dev)
     }
 
-    /// Its device.
+    /// The instance's device.
     pub fn dev(&self) -> &Dev {
         self.core.dev()
     }
 
-    /// Its properties (`doca_rdma_get_<property>`).
+    /// The instance's properties (`doca_rdma_get_<property>`).
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
@@ -235,7 +235,7 @@ impl Rdma {
         Ok(properties::max_message_size(&dev.dev()?))
     }
 
-    /// What [`Properties::send_queue_size`] can be at most; with longer chains it is less.
+    /// The upper limit of [`Properties::send_queue_size`]; it is lower with longer chains.
     ///
     /// # Errors
     /// The device cannot be opened.
@@ -243,7 +243,7 @@ impl Rdma {
         Ok(properties::max_send_queue_size(&dev.dev()?))
     }
 
-    /// What [`Properties::recv_queue_size`] can be at most.
+    /// The upper limit of [`Properties::recv_queue_size`].
     ///
     /// # Errors
     /// The device cannot be opened.
@@ -251,7 +251,7 @@ impl Rdma {
         Ok(properties::max_recv_queue_size(&dev.dev()?))
     }
 
-    /// What [`Properties::send_buf_chain_len`] can be at most.
+    /// The upper limit of [`Properties::send_buf_chain_len`].
     ///
     /// # Errors
     /// The device cannot be opened.
@@ -268,7 +268,7 @@ impl Rdma {
         Ok(properties::max_read_buf_chain_len(&dev.dev()?))
     }
 
-    /// What [`Properties::recv_buf_chain_len`] can be at most.
+    /// The upper limit of [`Properties::recv_buf_chain_len`].
     ///
     /// # Errors
     /// The device cannot be opened.
@@ -276,7 +276,8 @@ impl Rdma {
         Ok(properties::max_recv_buf_chain_len(&dev.dev()?))
     }
 
-    /// What a peer needs to connect to it (`doca_rdma_export`): the same until it is stopped.
+    /// The data that a peer needs to connect to the instance (`doca_rdma_export`): the same until
+    /// it is stopped.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] in ERROR; the device's refusal of a queue pair.
@@ -311,7 +312,8 @@ impl Rdma {
         self.job(Operation::Send, source, None)
     }
 
-    /// The same with a number that the peer's receive yields (`DOCA_RDMA_JOB_SEND_IMM`).
+    /// A send with immediate data, a number that the peer's receive reports
+    /// (`DOCA_RDMA_JOB_SEND_IMM`).
     #[inline(always)]
     pub fn send_imm(&self, source: Option<Buf>, immediate: u32) -> RdmaJob {
         self.job(Operation::SendImm(immediate), source, None)
@@ -324,8 +326,8 @@ impl Rdma {
         self.job(Operation::Write, source, destination)
     }
 
-    /// The same, and then takes a receive of the peer, which yields the number
-    /// (`DOCA_RDMA_JOB_WRITE_IMM`).
+    /// A write with immediate data, which consumes a receive of the peer: the receive reports the
+    /// number (`DOCA_RDMA_JOB_WRITE_IMM`).
     #[inline(always)]
     pub fn write_imm(
         &self,

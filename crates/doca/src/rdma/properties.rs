@@ -1,4 +1,4 @@
-//! What an instance can be set to, and what devices allow.
+//! Properties of an instance, and the limits of devices.
 
 use verbless_devx::LinkLayer;
 use verbless_queue::ConnectOptions;
@@ -37,8 +37,8 @@ pub struct Properties {
     pub recv_buf_chain_len: u32,
     /// Buffers that the local buffer of a send, write or read is chained of at most; 4 if not set.
     pub send_buf_chain_len: u32,
-    /// What the peer may do: any of `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`; nothing if not set.
-    /// The map must permit it, too.
+    /// Rights of the peer: any of `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`; none by default. The
+    /// map must grant them, too.
     pub permissions: AccessFlags,
     /// The transport service.
     pub transport_type: TransportType,
@@ -89,7 +89,7 @@ impl Default for Properties {
     }
 }
 
-/// What the permissions of an instance may have.
+/// The permissions that an instance may have.
 const PERMISSIONS: u32 = AccessFlags::LOCAL_READ_WRITE.bits()
     | AccessFlags::RDMA_READ.bits()
     | AccessFlags::RDMA_WRITE.bits()
@@ -146,7 +146,7 @@ impl Properties {
         })
     }
 
-    /// What a connection is made with.
+    /// The options of the connection.
     pub(super) fn options(&self) -> ConnectOptions {
         let may = |right| self.permissions.contains(right);
         ConnectOptions {
@@ -169,7 +169,7 @@ impl Properties {
         }
     }
 
-    /// Its queue pair.
+    /// The configuration of the queue pair.
     pub(super) fn config(&self, user_index: u32) -> QpConfig {
         QpConfig {
             send_sges: sges(self.send_buf_chain_len),
@@ -216,7 +216,7 @@ pub(super) fn max_send_buf_chain_len(dev: &Dev) -> u32 {
     dev.caps().max_send_sges().min(MAX_SGES) as u32
 }
 
-/// Of a read, whatever `send_buf_chain_len` is.
+/// The longest chain of a read, whatever `send_buf_chain_len` is.
 pub(super) fn max_read_buf_chain_len(dev: &Dev) -> u32 {
     dev.caps().max_read_sges().min(MAX_SGES) as u32
 }

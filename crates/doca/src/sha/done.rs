@@ -1,4 +1,4 @@
-//! What a hash yields.
+//! The event of a hash.
 
 use crate::buffer::Buf;
 use crate::context::failure::{JobError, JobType};
@@ -9,11 +9,11 @@ use super::function::Partial;
 /// A SHA job that is done.
 #[derive(Debug)]
 pub struct HashDone {
-    /// What was given with the job.
+    /// The user data of the job.
     pub user_data: UserData,
-    /// What sort of job it was.
+    /// The type of the job.
     pub job_type: JobType,
-    /// How it went.
+    /// The result.
     pub result: std::result::Result<(), JobError>,
     /// The source, as it was.
     pub source: Buf,

@@ -42,7 +42,7 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// Its function.
+    /// The hash function.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }

@@ -28,7 +28,7 @@ pub(super) struct Running {
     pub(super) done: u64,
 }
 
-/// Where a job has its function: that of a part is its session's.
+/// A job's hash function: its own, or for a partial hash that of its session.
 #[expect(clippy::large_enum_variant, reason = "a job allocates nothing")]
 pub(super) enum Held {
     Whole(State),
@@ -110,12 +110,12 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// For so many jobs.
+    /// Makes a hasher for `depth` jobs.
     pub(super) fn new(depth: u32) -> Self {
         Self { jobs: VecDeque::with_capacity(depth as usize), aborted: false }
     }
 
-    /// Whether it takes no more jobs.
+    /// Whether it was aborted and accepts no more jobs.
     pub(super) fn is_aborted(&self) -> bool {
         self.aborted
     }

@@ -80,7 +80,7 @@ impl Sha {
         ShaBuilder { dev: dev.clone() }
     }
 
-    /// Its device.
+    /// The context's device.
     pub fn dev(&self) -> &Dev {
         self.core.dev()
     }
@@ -208,7 +208,7 @@ pub struct HashJob {
 }
 
 impl HashJob {
-    /// What comes back with its event.
+    /// Sets the user data that the job's event returns.
     pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
         Self { user_data: user_data.into(), ..self }
     }
@@ -218,7 +218,7 @@ impl HashJob {
         (self.source, self.destination)
     }
 
-    /// Whether it can be done as it is, for a context on `dev`.
+    /// Checks that the job is valid for a context on `dev`.
     fn check(&self, dev: &Dev) -> Result<()> {
         let refuse = |kind, text: &'static str| Err(Error::plain(kind, text));
         let sole = self.source.is_sole() && self.destination.as_ref().is_none_or(Buf::is_sole);

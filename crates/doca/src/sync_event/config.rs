@@ -7,7 +7,7 @@ use super::{Error, ErrorKind, Result, SyncEvent};
 use crate::device::{Dev, capability};
 use crate::memory::Memory;
 
-/// Where a sync event is published or waited for.
+/// The processor on which a sync event is published or waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// A CPU: the host's, or the DPU's.
@@ -96,7 +96,8 @@ impl SyncEventBuilder {
         self.word().map(SyncEvent::new)
     }
 
-    /// It as a context (`doca_sync_event_as_ctx`), whose start is that of asynchronous mode.
+    /// Makes a context of the event (`doca_sync_event_as_ctx`), whose start is that of asynchronous
+    /// mode.
     pub fn as_ctx(self) -> SyncEventCtxBuilder {
         SyncEventCtxBuilder(Unstarted::Own(self))
     }
@@ -121,7 +122,8 @@ impl Imported {
         Ok(SyncEvent::new(self.0))
     }
 
-    /// It as a context (`doca_sync_event_as_ctx`), whose start is that of asynchronous mode.
+    /// Makes a context of the event (`doca_sync_event_as_ctx`), whose start is that of asynchronous
+    /// mode.
     pub fn as_ctx(self) -> SyncEventCtxBuilder {
         SyncEventCtxBuilder(Unstarted::Imported(self))
     }

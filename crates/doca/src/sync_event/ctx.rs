@@ -73,7 +73,7 @@ impl SyncEventCtx {
         Self { core, word: Arc::new(word), _not_sync: PhantomData }
     }
 
-    /// Its device.
+    /// The context's device.
     pub fn dev(&self) -> &Dev {
         self.core.dev()
     }
@@ -105,11 +105,11 @@ impl SyncEventCtx {
         SyncEventJob::new(self.core.id(), Operation::WaitGt(threshold))
     }
 
-    /// What the DPU needs to use it: see
+    /// The data that the DPU needs to use the event: see
     /// [`SyncEvent::export_to_dpu`](super::SyncEvent::export_to_dpu).
     ///
     /// # Errors
-    /// As there.
+    /// As of that method.
     pub fn export_to_dpu(&self) -> Result<ExportDescriptor> {
         self.word.export()
     }

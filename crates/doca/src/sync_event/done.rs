@@ -1,4 +1,4 @@
-//! What a job of a sync event yields.
+//! The event of a job on a sync event.
 
 use crate::context::failure::{JobError, JobType};
 use crate::types::UserData;
@@ -6,13 +6,13 @@ use crate::types::UserData;
 /// A job of a sync event that is done.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncEventDone {
-    /// What was given with the job.
+    /// The user data of the job.
     pub user_data: UserData,
-    /// What sort of job it was.
+    /// The type of the job.
     pub job_type: JobType,
-    /// How it went.
+    /// The result.
     pub result: std::result::Result<(), JobError>,
-    /// Of a job that got the value, the value; of one that added to it, the value before
-    /// (`struct doca_sync_event_result`).
+    /// The value that the job got, or the value before it added to it (`struct
+    /// doca_sync_event_result`).
     pub value: Option<u64>,
 }

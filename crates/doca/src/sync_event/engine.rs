@@ -41,7 +41,8 @@ pub struct SyncEngine {
     count: u64,
     /// Why it takes no more jobs, and fails those that the device does not have.
     given_up: Option<JobError>,
-    /// It was aborted: the device let go of all jobs when its completion queue had this index.
+    /// Set when the context was aborted and the device released all jobs: the index of the
+    /// completion queue at that time.
     let_go: Option<u32>,
     /// A word for each job.
     results: Region,
@@ -222,7 +223,7 @@ impl Engine for SyncEngine {
     }
 }
 
-/// What a job is told that comes too late.
+/// The error for a job that is submitted after the context was aborted.
 #[cold]
 fn shut_down(given_up: &JobError) -> Error {
     let text = match given_up.why() {

@@ -18,7 +18,7 @@ impl SyncEventJob {
         Self { ctx, user_data: UserData(0), operation }
     }
 
-    /// What comes back with its event.
+    /// Sets the user data that the job's event returns.
     pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
         Self { user_data: user_data.into(), ..self }
     }

@@ -20,7 +20,7 @@ pub(super) struct Request {
     /// The place of the job, which is the cookie.
     pub(super) slot: u32,
     pub(super) operation: Operation,
-    /// Where its result goes.
+    /// The memory for the result.
     pub(super) into: Sge,
     /// The one of the smaller order goes to the device first.
     pub(super) order: u64,
@@ -32,29 +32,29 @@ enum State {
     Works,
     /// The device gives back what it has, and has done nothing of what it flushes.
     Returns,
-    /// The same, but what it flushes may have been done.
+    /// The device gives its requests back, but may have executed those that it flushes.
     Loses,
 }
 
 /// A queue.
 pub(super) struct Lane {
     link: Link,
-    /// It does waits alone.
+    /// Whether the queue executes only waits.
     of_waits: bool,
     state: State,
     /// Requests that the device has.
     in_flight: u32,
     /// The order of the last one of them.
     last: u64,
-    /// Those that it has not, in their order.
+    /// Requests that the device does not have, in their order.
     held: Vec<Request>,
 }
 
-/// What a completion means for the job in a place.
+/// The outcome of a completion for the job in a place.
 pub(super) enum Ended {
     Done(u64),
     Failed(Failure),
-    /// It was not done, and goes to the device again unless it is failed now.
+    /// The request was not executed, and is posted again unless the job is failed now.
     Returned(Failure),
 }
 
@@ -105,7 +105,7 @@ impl Lane {
         !self.held.is_empty()
     }
 
-    /// What became of a request.
+    /// The outcome of a request that completed.
     pub(super) fn complete(&mut self, cqe: Cqe) -> Result<Ended> {
         let ended = match self.link.qp.complete(cqe) {
             Ok(completion) => Ended::Done(completion.cookie),
@@ -155,7 +155,7 @@ impl Lane {
         result
     }
 
-    /// Has the device let go of what it has. What it completed can still be read.
+    /// Takes the requests back from the device. Those that it completed can still be read.
     pub(super) fn take_back(&mut self) -> Result<()> {
         match self.link.qp.to_reset() {
             // What is gone does nothing.

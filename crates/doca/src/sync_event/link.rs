@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// first. As long as that is all of the number, the order is right.
 pub(super) const MAX_THRESHOLD: u64 = 254;
 
-/// What is done to the word.
+/// An operation on the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Get,
@@ -37,7 +37,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// For so many requests at a time.
+    /// Makes a queue for `requests` requests at a time.
     pub(super) fn new(word: &Word, cq: &Cq, requests: u32, user_index: u32) -> Result<Self> {
         let config = QpConfig { inline: BYTES as u32, user_index, ..QpConfig::new(requests, 1) };
         let qp = word.domain().queue_pair(&config, cq, cq)?;
@@ -106,7 +106,7 @@ fn refused(error: PostError) -> Error {
 pub(super) struct Calls {
     link: Link,
     cq: Cq,
-    /// Where the device puts what was in the word.
+    /// The memory in which the device puts the word's previous value.
     result: Region,
 }
 

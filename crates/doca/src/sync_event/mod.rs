@@ -105,7 +105,7 @@ impl SyncEvent {
         Self { calls: RefCell::new(None), word: Arc::new(word) }
     }
 
-    /// Its device.
+    /// The event's device.
     pub fn dev(&self) -> &Dev {
         self.word.dev()
     }
@@ -166,7 +166,8 @@ impl SyncEvent {
         self.wait(threshold, std::hint::spin_loop)
     }
 
-    /// The same, but gives up the processor after each look (`doca_sync_event_wait_gt_yield`).
+    /// Waits until the value is greater than `threshold`, and gives up the processor after each
+    /// look (`doca_sync_event_wait_gt_yield`).
     ///
     /// # Errors
     /// As [`SyncEvent::get`].
@@ -190,8 +191,8 @@ impl SyncEvent {
         calls.perform(&self.word, operation)
     }
 
-    /// What the DPU needs to make a handle to the event (`doca_sync_event_export_to_dpu`): its
-    /// bytes are to be sent over a channel that is trusted, as whoever has them can change the
+    /// The data that the DPU needs to make a handle to the event (`doca_sync_event_export_to_dpu`):
+    /// its bytes are to be sent over a channel that is trusted, as whoever has them can change the
     /// event. Exporting again gives an equal descriptor.
     ///
     /// # Errors
@@ -217,7 +218,7 @@ impl SyncEvent {
     }
 }
 
-/// What devices can do. `Ok` means that it works, for devices of this profile and side.
+/// Capabilities of devices. `Ok` means supported, for devices of this profile and side.
 impl SyncEvent {
     /// Whether `dev` does jobs of a type (`doca_sync_event_job_get_supported`).
     ///

@@ -1,4 +1,4 @@
-//! What a device can do for sync events (`doca_sync_event_…_supported`).
+//! Capabilities of a device for sync events (`doca_sync_event_…_supported`).
 
 use verbless_queue::Rc;
 use verbless_queue::wr::{FetchAdd, Read, Request, Wait, Write};

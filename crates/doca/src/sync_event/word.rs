@@ -36,7 +36,7 @@ enum Held {
 }
 
 impl Word {
-    /// In `memory`, or in memory of its own, where it is 0 at first.
+    /// Makes the word in `memory`, or in newly allocated memory, where it is 0 at first.
     pub(super) fn own(dev: &Dev, memory: Option<Memory>) -> Result<Self> {
         let memory = match memory {
             Some(memory) => memory,
@@ -60,7 +60,7 @@ impl Word {
         Ok(Self { held, local, remote, domain, dev: dev.clone() })
     }
 
-    /// What the host exported.
+    /// Makes a word of what the host exported.
     pub(super) fn imported(dev: &Dev, descriptor: &[u8]) -> Result<Self> {
         let domain = Domain::new(dev.device())?;
         let alias = export::import_event(descriptor, dev, &domain)?;
@@ -68,7 +68,7 @@ impl Word {
         Ok(Self { held: Held::Imported { _alias: alias }, local, remote, domain, dev: dev.clone() })
     }
 
-    /// What the DPU needs to reach it; the same every time.
+    /// The data that the DPU needs to reach the word; the same every time.
     pub(super) fn export(&self) -> Result<ExportDescriptor> {
         let Held::Own { region, shared } = &self.held else {
             let text = "a sync event that was made from an export is its owner's to export";
@@ -111,18 +111,18 @@ impl Word {
         &self.domain
     }
 
-    /// For a request that has it as its own memory.
+    /// Address and key of the word as local memory of a request.
     pub(super) fn local(&self) -> (u64, Lkey) {
         (self.remote.address, self.local)
     }
 
-    /// For a request that has it as the peer's memory.
+    /// Address and key of the word as remote memory of a request.
     pub(super) fn remote(&self) -> RemoteAddr {
         self.remote
     }
 }
 
-/// What requests may do to a word.
+/// Access rights of a word's key.
 fn rights(dev: &Dev) -> KeyAccess {
     let atomic = dev.caps().atomics;
     let remote = RemoteAccess { read: true, write: true, atomic };

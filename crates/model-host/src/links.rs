@@ -1,4 +1,4 @@
-//! What `run` and `pci` do with links: faults from a file, a capture, a socket at the switch.
+//! Links of `run` and `pci`: faults from a file, a capture, an uplink at the switch.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,7 @@ use verbless_model::{
     External, FaultPlan, FaultPlanError, Link, Model, RoceUplink, Uplink as EthernetUplink, Watch,
 };
 
-/// Who outside is reached, and how.
+/// The outside network that the switch is connected to.
 #[derive(Clone, Debug)]
 pub enum Uplink {
     /// A datagram socket at the Ethernet switch.
@@ -19,7 +19,7 @@ pub enum Uplink {
     Roce(RoceUplink),
 }
 
-/// What the text of an uplink to the IP network begins with.
+/// The prefix of an uplink to the IP network.
 const ROCE: &str = "udp:";
 
 impl FromStr for Uplink {
@@ -42,23 +42,24 @@ impl fmt::Display for Uplink {
     }
 }
 
-/// What there is to do with the links of a model.
+/// Options for the links of a model.
 #[derive(Debug, Default)]
 pub struct LinkOptions {
-    /// What is to go wrong.
+    /// The faults to inject.
     pub faults: FaultPlan,
-    /// Where every frame that a port sends or receives is written, in the format pcapng.
+    /// The file to which every frame that a port sends or receives is written, in the format
+    /// pcapng.
     pub pcap: Option<File>,
-    /// Who outside is joined.
+    /// The outside network to connect to.
     pub uplink: Option<Uplink>,
     /// Which MACs, GUIDs and link-local GIDs the devices have.
     pub identity: u16,
 }
 
-/// Why it cannot be done.
+/// Why the link options cannot be applied.
 #[derive(Debug, Error)]
 pub enum LinkError {
-    /// The faults name what there is not.
+    /// The plan of faults does not fit the model's devices.
     #[error("the faults cannot be applied: {0}")]
     Faults(#[from] FaultPlanError),
     /// There is no modelled kernel whose ioctls could fail.
@@ -82,15 +83,15 @@ pub enum LinkError {
         uplink.hint()
     )]
     Uplink {
-        /// Its ends.
+        /// The uplink that failed.
         uplink: Uplink,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Uplink {
-    /// What else may be wrong with its local end.
+    /// Advice for a local end that cannot be used.
     fn hint(&self) -> &'static str {
         match self {
             Self::Ethernet(_) => "",

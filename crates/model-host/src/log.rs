@@ -122,7 +122,7 @@ impl Queue {
     }
 }
 
-/// What one line is written to, at once.
+/// Collects one line, which is written at once.
 struct Line(Arc<Queue>);
 
 impl Write for Line {

@@ -36,7 +36,7 @@ enum Command {
     /// clients have disconnected.
     #[command(after_help = profiles())]
     Pci {
-        /// Unix socket of a PCI function; once for each function, those of the first device first.
+        /// Unix socket of a PCI function; once for each function, in the order of the devices.
         #[arg(long, required = true)]
         socket: Vec<PathBuf>,
         /// Profile of a device, once for each device: a name from the list below, or a TOML file.
@@ -95,17 +95,17 @@ enum Command {
         /// command is ended 5 s later by SIGTERM and 10 s later by SIGKILL.
         #[arg(long, value_name = "COMMAND", conflicts_with_all = ["side", "join"])]
         dpu: Option<OsString>,
-        /// Gives the network device of a device, by its number from 0, an IP address, which becomes
-        /// two GIDs: as 0=192.0.2.1.
+        /// IP address of a device's network interface, which becomes two GIDs. Devices are numbered
+        /// from 0; example: 0=192.0.2.1.
         #[arg(long, value_name = "DEVICE=IP", value_parser = address, conflicts_with = "join")]
         address: Vec<(usize, IpAddr)>,
-        /// Static neighbour: IP=MAC of a remote host, as 192.0.2.2=52:54:00:12:34:56.
+        /// Static neighbour: IP and MAC of a remote host; example: 192.0.2.2=52:54:00:12:34:56.
         #[arg(long, value_name = "IP=MAC", conflicts_with = "join")]
         neighbour: Vec<Neighbour>,
         /// Name of this run, by which other programs --join it.
         #[arg(long, conflicts_with = "join")]
         name: Option<String>,
-        /// Run the program on the devices of the run of this name, while that one is running.
+        /// Run the program on the devices of another run, by its name, while that one is running.
         #[arg(long, value_name = "NAME")]
         #[arg(conflicts_with_all = ["faults", "pcap", "uplink", "identity"])]
         join: Option<String>,
@@ -128,9 +128,8 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
     },
-    /// Change a run that has a name (`run --name NAME`, `pci --name NAME`), or see its links, while
-    /// it runs. Devices are numbered from 0, a DPU's two sides one by one, as `ctl NAME show`
-    /// lists them.
+    /// Show or change a named run (`run --name NAME`, `pci --name NAME`) while it is running.
+    /// Devices are numbered from 0, the two sides of a DPU separately: `ctl NAME show` lists them.
     Ctl {
         /// The name of the run.
         name: String,
@@ -148,21 +147,21 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Print how the link of each port is, and what it has carried.
+    /// Print the state and the traffic counts of each port's link.
     Show,
-    /// Let the link of a port go up.
+    /// Set the link of a port up.
     Up {
         /// The device, from 0.
         device: usize,
-        /// Its port, from 1.
+        /// The device's port, from 1.
         #[arg(default_value_t = 1)]
         port: u8,
     },
-    /// Let the link of a port go down.
+    /// Set the link of a port down.
     Down {
         /// The device, from 0.
         device: usize,
-        /// Its port, from 1.
+        /// The device's port, from 1.
         #[arg(default_value_t = 1)]
         port: u8,
     },
@@ -173,7 +172,7 @@ enum Action {
     },
     /// Make all links perfect again.
     Reset,
-    /// Let a queue pair fail: WQ_CATASTROPHIC_ERROR (IBV_EVENT_QP_FATAL).
+    /// Make a queue pair fail: WQ_CATASTROPHIC_ERROR (IBV_EVENT_QP_FATAL).
     FailQp {
         /// The device, from 0.
         device: usize,
@@ -181,7 +180,7 @@ enum Action {
         #[arg(value_parser = number)]
         qpn: u32,
     },
-    /// Let a completion queue fail: CQ_ERROR (IBV_EVENT_CQ_ERR).
+    /// Make a completion queue fail: CQ_ERROR (IBV_EVENT_CQ_ERR).
     FailCq {
         /// The device, from 0.
         device: usize,
@@ -227,24 +226,23 @@ impl Action {
 
 #[derive(clap::Args)]
 struct LinkArguments {
-    /// What is to go wrong with links, their frames, commands, ioctls and queues: a TOML file,
-    /// described in docs/faults.md.
+    /// Faults of links, frames, commands, ioctls and queues: a TOML file as described in
+    /// docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
     /// Write every frame that a port sends or receives to this file, in the format pcapng, which
     /// Wireshark opens.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Join a datagram socket to the switch between the Ethernet ports, with a frame in each
-    /// datagram, as -netdev dgram of QEMU has it: our end, which is bound, and the other end. Each
-    /// is the path of a Unix socket, with a /, or ADDRESS:PORT. Or reach hosts on the IP network
-    /// from port 1 of the first Ethernet device, by RoCE v2 in UDP datagrams of port 4791:
-    /// udp:LOCAL,PEER with an IP address of this machine and that of the peer, or those of more
-    /// peers.
+    /// Connect the switch between the Ethernet ports to a datagram socket, one frame in each
+    /// datagram, as QEMU's -netdev dgram does. LOCAL is bound, REMOTE is the other end: each is the
+    /// path of a Unix socket, with a /, or ADDRESS:PORT. Or connect port 1 of the first Ethernet
+    /// device to hosts on the IP network, by RoCE v2 in UDP datagrams of port 4791:
+    /// udp:LOCAL,PEER[,PEER...] with an IP address of this machine and those of the peers.
     #[arg(long, value_name = "LOCAL,REMOTE")]
     uplink: Option<Uplink>,
-    /// Number of the devices' MACs, GUIDs and link-local GIDs, 0 to 65535: runs that are on one
-    /// network need different ones.
+    /// Number from which the devices' MACs, GUIDs and link-local GIDs are made, 0 to 65535: runs on
+    /// one network need different numbers.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     identity: u16,
 }
@@ -401,7 +399,7 @@ fn profiles() -> String {
     format!("Profiles: {}", names.join(", "))
 }
 
-/// As shells say it.
+/// The exit code that a shell would report.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.unwrap_or(1) as u8)

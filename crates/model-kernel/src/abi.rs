@@ -143,7 +143,7 @@ pub(super) mod attr {
     pub(crate) const UAR_PAGE_ID: u16 = DRIVER + 4;
 }
 
-/// What a method does with an object that an attribute names.
+/// How a method uses the object that an attribute names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     New,
@@ -151,7 +151,7 @@ pub(super) enum Access {
     Destroy,
 }
 
-/// What an attribute carries.
+/// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Data from the client: at least `min` bytes, at most `len`; longer ones only when
@@ -168,10 +168,10 @@ pub(super) enum Kind {
     RawFd,
 }
 
-/// One attribute of a method.
+/// Description of a method's attribute.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttrSpec {
-    /// As the kernel calls it, without what all attributes of a method begin with.
+    /// The kernel's name, without the prefix that all attributes of a method have.
     pub name: &'static str,
     pub id: u16,
     pub mandatory: bool,
@@ -211,10 +211,10 @@ pub(super) enum Call {
     Destroy,
 }
 
-/// One method of an object.
+/// Description of an object's method.
 #[derive(Debug)]
 pub(super) struct MethodSpec {
-    /// As the kernel calls it, without the prefix that all methods have.
+    /// The kernel's name, without the prefix that all methods have.
     pub name: &'static str,
     pub object: u16,
     pub id: u16,

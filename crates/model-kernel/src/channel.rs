@@ -29,7 +29,8 @@ const MOST_WAITING: usize = 1 << 16;
 pub(super) struct Channel {
     /// The file that the client's descriptor refers to.
     pub file: FileId,
-    /// What one record of a channel of equal records counts for in the socket; 0 when they are not.
+    /// The kernel's account of one record in the socket, in bytes, if all records have one size;
+    /// otherwise 0.
     record_cost: usize,
     state: Mutex<State>,
 }

@@ -49,11 +49,11 @@ pub trait Client: Send + Sync {
     fn dma_address(&self, address: u64) -> u64;
     /// RLIMIT_MEMLOCK in bytes.
     fn memlock(&self) -> u64;
-    /// Pages that it has pinned so far.
+    /// Pages that the client has pinned so far.
     fn pinned(&self) -> &AtomicU64;
-    /// Its eventfds that subscriptions signal.
+    /// The client's eventfds that subscriptions signal.
     fn eventfds(&self) -> &Eventfds;
-    /// Whether it holds a privilege.
+    /// Whether the client has a privilege.
     fn capable(&self, capability: Capability) -> bool;
     /// Gives it a descriptor; returns the number.
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno>;
@@ -87,7 +87,7 @@ pub fn identify(fd: &OwnedFd) -> Result<FileId, Errno> {
     Ok(FileId(stat.st_dev, stat.st_ino))
 }
 
-/// This process as a client of the model in it.
+/// This process as a client of a model in the same process.
 #[derive(Debug, Default)]
 pub(crate) struct Ourselves {
     pinned: AtomicU64,
@@ -182,7 +182,8 @@ pub fn effective_capabilities(status: &str) -> u64 {
 /// How often a range is looked at before it counts as one that cannot be pinned.
 const LOOKS: usize = 3;
 
-/// What `look` says of a range that a client wants to pin; EFAULT counts when every look says so.
+/// Runs the check `look` of a range that a client wants to pin, until it succeeds; EFAULT only if
+/// every attempt fails.
 ///
 /// A process's other threads map, split and join mappings meanwhile, and its list is read piece by
 /// piece. A range that was mapped all the time was refused once; why is not known, so that it is

@@ -30,7 +30,7 @@ const JIFFIES: u64 = 250;
 struct Time {
     nanoseconds: u64,
     cycles: u64,
-    /// What is left of a nanosecond, in parts of 2^shift.
+    /// The remaining fraction of a nanosecond, in units of 2^-shift.
     fraction: u64,
     multiplier: u32,
     shift: u32,
@@ -190,7 +190,7 @@ fn keep(kernel: &Weak<Kernel>) {
 mod tests {
     use super::*;
 
-    /// As `mlx5dv_ts_to_ns` has it.
+    /// The conversion of `mlx5dv_ts_to_ns`.
     fn nanoseconds(page: &[u8], stamp: u64) -> u64 {
         let long = |at: usize| u64::from_ne_bytes(page[at..at + 8].try_into().unwrap());
         let word = |at: usize| u32::from_ne_bytes(page[at..at + 4].try_into().unwrap());

@@ -1,5 +1,5 @@
-//! The other file of a function, `/dev/fwctl/fwctlN`: commands to the firmware that uverbs do not
-//! pass, as Linux's `drivers/fwctl/{main,mlx5/main}.c` answer them.
+//! The control file of a function, `/dev/fwctl/fwctlN`: firmware commands that uverbs do not pass,
+//! answered like Linux's `drivers/fwctl/{main,mlx5/main}.c`.
 
 use std::sync::Arc;
 

@@ -22,9 +22,9 @@ const LONGEST: usize = 256;
 pub struct Described {
     /// The method, or the command of the old interface.
     pub name: String,
-    /// What came with it: `name=value`, separated by commas.
+    /// The request's attributes: `name=value`, separated by commas.
     pub given: String,
-    /// What was answered, when it succeeded.
+    /// The answer's attributes, if the call succeeded.
     pub answered: String,
 }
 

@@ -29,8 +29,8 @@ pub(crate) fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
         .map_err(|error| error.raw_os_error().map_or(Errno::EBADF, Errno::from_raw))
 }
 
-/// What the peer of `socket` has yet to read, in bytes as the kernel accounts for them: a fixed sum
-/// per record of one size.
+/// The bytes that the peer of `socket` has yet to read, as the kernel accounts for them: a fixed
+/// amount for each record of one size.
 pub(crate) fn unread(socket: &OwnedFd) -> usize {
     let mut bytes: libc::c_int = 0;
     // SAFETY: TIOCOUTQ writes one int to the pointer, which is valid for it; the descriptor is

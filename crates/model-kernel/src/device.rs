@@ -27,7 +27,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::PORT_RESP, &response)
     }
 
-    /// The same by the old command, with a structure that ends where the new one goes on.
+    /// QUERY_PORT by the old write command, whose structure is the beginning of the new one.
     pub(super) fn write_query_port(&mut self, request: &Core) -> Result<(), Errno> {
         self.state.context()?;
         let kernel = &self.file.kernel;

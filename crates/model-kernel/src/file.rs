@@ -1,4 +1,4 @@
-//! One open device file: its ioctls and mappings, and what becomes of its objects when it is
+//! An open device file: its ioctls and mappings, and the destruction of its objects when it is
 //! closed.
 //!
 //! An ioctl runs in the kernel's order: header, attributes one by one (each read, looked up or
@@ -23,10 +23,10 @@ use super::uar;
 use super::verbs::listener::{Heard, Kind, heard_of_cq};
 use super::verbs::wire::Core;
 
-/// What a method made.
+/// The result of a method.
 pub(super) enum Made {
     Nothing,
-    /// With the handles of what it uses.
+    /// An object, with the handles of those that it uses.
     Object(Object, Vec<u32>),
     Stream(Stream, OwnedFd),
 }
@@ -43,7 +43,7 @@ pub(super) struct Named {
     /// Handle of an object to be destroyed.
     destroy: Option<u32>,
     pub stream: Option<Stream>,
-    /// All of them, by attribute.
+    /// The handles of all objects that are used, by attribute.
     handles: Vec<(u16, u32)>,
     streams: Vec<(u16, Stream)>,
 }
@@ -55,7 +55,7 @@ const DRIVER_NAMESPACE: u32 = 12;
 pub(super) struct File {
     pub kernel: Arc<Kernel>,
     pub client: Arc<dyn Client>,
-    /// Where the client maps its UAR pages from, if it does that by itself.
+    /// The file from which the client maps its UAR pages, if it maps them by itself.
     doorbells: Option<Arc<OwnedFd>>,
     state: Mutex<State>,
 }
@@ -88,7 +88,7 @@ fn mapped_page(state: &State, offset: u64, length: u64) -> Result<u32, Errno> {
 /// A method at work.
 pub(super) struct Method<'a> {
     pub file: &'a File,
-    /// Who calls it.
+    /// The calling client.
     pub client: &'a Arc<dyn Client>,
     pub state: &'a mut State,
     pub attrs: Attrs<'a>,
@@ -100,7 +100,7 @@ impl File {
         Self { kernel, client, doorbells: None, state: Mutex::default() }
     }
 
-    /// Its client maps UAR pages from this file.
+    /// Sets the file from which the client maps UAR pages.
     pub(super) fn with_doorbells(mut self, doorbells: Arc<OwnedFd>) -> Self {
         self.doorbells = Some(doorbells);
         self

@@ -19,7 +19,7 @@ const TABLE_TYPES: u64 = 5;
 const DEFAULT_MISS: u32 = 1;
 const DROP: u32 = 2;
 
-/// What a client wrote as mask or value: as much of it as the device knows.
+/// A client's mask or value, as far as the device knows its fields.
 fn match_param(bytes: &[u8]) -> Result<Box<FteMatchParam>, Errno> {
     let mut param = Box::new(FteMatchParam::zeroed());
     let known = bytes.len().min(FteMatchParam::BYTES);

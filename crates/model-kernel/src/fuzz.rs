@@ -28,13 +28,13 @@ pub struct FuzzFile {
 pub struct Method {
     /// The object that it is a method of.
     pub object: u16,
-    /// Its id.
+    /// The method's id.
     pub id: u16,
-    /// Its attributes by id.
+    /// The attributes by id.
     pub attributes: Vec<(u16, Sort)>,
 }
 
-/// What an attribute carries.
+/// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
     /// Data in: at least so many bytes.

@@ -1,4 +1,4 @@
-//! What an open device file holds: its context, and its objects and event streams by handle.
+//! The contents of an open device file: its context, and its objects and event streams by handle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::subscriptions::EventChannel;
 use super::verbs::objects::{Cq, Mr, Srq, VerbsQp};
 use crate::numbers::Numbers;
 
-/// What a handle stands for.
+/// The object of a handle.
 #[derive(Debug)]
 pub(super) enum Object {
     Pd {
@@ -85,7 +85,7 @@ pub(super) struct DevxObject {
     pub serial: u64,
 }
 
-/// What a descriptor of the kernel's making stands for.
+/// The event channel of a descriptor that the kernel made.
 #[derive(Debug, Clone)]
 pub(super) enum Stream {
     Events(Arc<EventChannel>),
@@ -154,7 +154,7 @@ pub(super) struct Context {
 /// The first command of pages that are allocated one by one.
 pub(super) const MMAP_OFFSETS: u64 = 9;
 
-/// Where pages that are allocated one by one are mapped: command << 16 | index.
+/// The mmap offsets of pages that are allocated one by one: command << 16 | index.
 #[derive(Debug)]
 pub(super) struct MmapNumbers(pub Numbers);
 
@@ -164,7 +164,7 @@ impl Default for MmapNumbers {
     }
 }
 
-/// What a file holds.
+/// The state of an open file.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub context: Option<Context>,
@@ -174,7 +174,7 @@ pub(super) struct State {
     /// UAR page by page number within the file.
     pub mmaps: BTreeMap<u32, u32>,
     pub mmap_numbers: MmapNumbers,
-    /// Where the client mapped UAR pages by itself.
+    /// Addresses at which the client mapped UAR pages by itself.
     pub mapped: BTreeMap<u32, u64>,
     /// The page by which timestamps become times, once it is mapped.
     pub(super) clock: Option<Arc<ClockPage>>,

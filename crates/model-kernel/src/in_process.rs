@@ -29,7 +29,7 @@ use super::topology;
 #[derive(Clone)]
 pub struct InProcess {
     inner: Arc<Inner>,
-    /// Whose devices are shown; `None`: everybody's.
+    /// The side whose devices are shown; `None`: all devices.
     side: Option<Side>,
 }
 
@@ -37,7 +37,7 @@ struct Inner {
     devices: Arc<[Device]>,
     client: Arc<dyn Client>,
     network: Arc<Network>,
-    /// By device.
+    /// The kernels of the devices, by device number.
     kernels: Mutex<Vec<Attached>>,
     /// Devices that are not plugged in.
     absent: Mutex<BTreeSet<usize>>,
@@ -94,8 +94,8 @@ impl InProcess {
         Self { inner, side: None }
     }
 
-    /// The same as a program on one side sees it: there are no devices but those of that side,
-    /// numbered from 0.
+    /// A backend with the devices of one side only, numbered from 0, as programs on that side see
+    /// them.
     pub fn on_side(self, side: Side) -> Self {
         Self { side: Some(side), ..self }
     }
@@ -175,7 +175,8 @@ impl InProcess {
         self.numbered().map(|(_, device)| device)
     }
 
-    /// The same with the numbers that they go by, which stay theirs while others come and go.
+    /// The devices that are shown, with their numbers, which stay the same while other devices come
+    /// and go.
     fn numbered(&self) -> impl Iterator<Item = (usize, &Device)> {
         let side = self.side;
         let is_shown =
@@ -196,8 +197,8 @@ impl InProcess {
         }
     }
 
-    /// What represents other functions on the switch of a device, which is numbered as in the
-    /// methods of [`Model`].
+    /// The representors of other functions on the switch of a device. `device` is a number as in
+    /// the methods of [`Model`].
     pub fn represented(&self, device: usize) -> Vec<RepresentorInfo> {
         let all = &self.inner.devices;
         let present = all.iter().filter(|other| self.inner.is_present(other));
@@ -413,7 +414,7 @@ fn name(number: usize) -> String {
     format!("mlx5_{number}")
 }
 
-/// What is known of a device, by the number under which it is shown, before it is opened.
+/// Describes a device before it is opened, by the number under which it is shown.
 fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();

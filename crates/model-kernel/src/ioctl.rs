@@ -17,7 +17,7 @@ pub const HEADER_WORDS: usize = 3;
 /// Words of an attribute: id, length, flags and the last two bytes; data.
 const ATTR_WORDS: usize = 2;
 
-/// One attribute as the client wrote it.
+/// An attribute in the client's layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawAttr {
     pub id: u16,
@@ -117,11 +117,11 @@ struct Attr {
     index: usize,
     len: u16,
     data: u64,
-    /// What the client's pointer led to, for those that are read before the method runs.
+    /// The data that the client's pointer refers to, if it is read before the method runs.
     copy: Option<Vec<u8>>,
 }
 
-/// What to do about an attribute before the next is looked at.
+/// The action on an attribute before the next one is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing: unknown and not mandatory, or plain data.

@@ -67,7 +67,7 @@ pub(super) struct Kernel {
     pub spare_uid: u16,
     pub subscriptions: Subscriptions,
     pub clock: Clock,
-    /// Who hears of the objects that verbs made.
+    /// The receivers of events of objects made by verbs.
     pub listeners: Listeners,
     /// Rules that steer what the port receives.
     pub flows: Flows,

@@ -92,8 +92,8 @@ pub use fuzz::{FuzzFile, Method, Sort};
 pub use in_process::InProcess;
 pub use network::Neighbour;
 
-/// What a front end needs that answers ioctls for other processes: `DeviceFile` takes them, a
-/// `Client` stands for the process.
+/// Interface for a front end that answers ioctls for other processes: `DeviceFile` takes them, a
+/// `Client` represents the process.
 pub mod remote {
     pub use crate::abi::DRIVER_ID;
     pub use crate::client::{

@@ -51,7 +51,7 @@ pub(super) const STATUS: Field = Field(0x0, 31, 24);
 pub(super) const SYNDROME: Field = Field(0x4, 31, 0);
 /// The number that most commands have in their third dword.
 pub(super) const NUMBER: Field = Field(0x8, 23, 0);
-/// The same, all 32 bits.
+/// The object's number where it has 32 bits.
 pub(super) const NUMBER_32: Field = Field(0x8, 31, 0);
 
 /// An inbox of `bytes` zeros but for its opcode, op_mod and uid.

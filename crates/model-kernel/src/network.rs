@@ -1,5 +1,5 @@
-//! What an administrator tells the network devices of Ethernet ports: their IP addresses, which
-//! become GIDs, and the MACs of neighbours that nobody asks for theirs.
+//! An administrator's settings of the network devices of Ethernet ports: their IP addresses, which
+//! become GIDs, and static neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -57,9 +57,9 @@ impl Network {
 /// A neighbour of network devices. As text it is `IP=MAC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its address.
+    /// The neighbour's address.
     pub address: IpAddr,
-    /// Its MAC.
+    /// The neighbour's MAC.
     pub mac: [u8; 6],
 }
 

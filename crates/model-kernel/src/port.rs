@@ -1,13 +1,13 @@
-//! What a port is, as far as queries tell.
+//! State of a port, as far as queries report it.
 
-/// What a port is, as far as queries tell.
+/// State of a port, as far as queries report it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortState {
-    /// Its link layer is Ethernet; else InfiniBand.
+    /// Whether the link layer is Ethernet; otherwise it is InfiniBand.
     pub ethernet: bool,
-    /// It is ACTIVE; else DOWN.
+    /// Whether the port is ACTIVE; otherwise it is DOWN.
     pub active: bool,
-    /// Its LID; 0 on Ethernet.
+    /// The port's LID; 0 on Ethernet.
     pub lid: u16,
     /// The subnet manager's LID.
     pub sm_lid: u16,
@@ -21,9 +21,9 @@ pub struct PortState {
     pub lmc: u8,
     /// The subnet manager's service level.
     pub sm_sl: u8,
-    /// As PortInfo encodes it.
+    /// Encoded as in PortInfo.
     pub subnet_timeout: u8,
-    /// As PortInfo encodes it.
+    /// Encoded as in PortInfo.
     pub init_type_reply: u8,
     /// How many data VLs there are, by the code of verbs; 0 on Ethernet.
     pub max_vls: u8,
@@ -31,9 +31,9 @@ pub struct PortState {
     pub max_mtu: u8,
     /// The MTU in force, an `ib_mtu` code.
     pub active_mtu: u8,
-    /// As InfiniBand encodes it.
+    /// Encoded as in InfiniBand.
     pub width: u8,
-    /// As InfiniBand encodes it.
+    /// Encoded as in InfiniBand.
     pub speed: u16,
     /// The GID table, entries in use only.
     pub gids: Vec<GidEntry>,
@@ -42,7 +42,7 @@ pub struct PortState {
 /// An entry of a GID table that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// Index in the table.
     pub index: u32,
     /// The address.
     pub gid: [u8; 16],

@@ -13,7 +13,7 @@ use super::mailbox::{STATUS, SYNDROME};
 use super::port::PortState;
 use super::rules;
 
-/// What a function's PCI registers and its initialisation segment say.
+/// Contents of a function's PCI registers and initialization segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct About {
     pub firmware: [u16; 3],
@@ -39,7 +39,7 @@ pub(super) trait Function: Send + Sync {
     fn vectors(&self) -> u32;
     /// Says where interrupts go.
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
-    /// What its PCI registers and its initialisation segment say.
+    /// The contents of its PCI registers and initialization segment.
     fn about(&self) -> About;
     /// Lets a UAR page be that of a file of a client's, which maps it by itself. Nobody can cut the
     /// file short.
@@ -54,8 +54,8 @@ pub(super) trait Function: Send + Sync {
     fn port(&self, number: u32) -> Option<PortState>;
     /// MAC and addresses, as GIDs, of the network device on an Ethernet port.
     fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)>;
-    /// Another PD and other access rights for a key, by UMR on a queue of the driver's, which is
-    /// over when this returns.
+    /// Sets another PD and other access rights of a key, by UMR on a queue of the driver's; waits
+    /// until it is done.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
     /// Whether an ioctl of the device with these ids and names is to fail, as somebody asked.
     fn fails_ioctl(&self, _ids: (u16, u16), _names: &[&str]) -> Option<Errno> {
@@ -65,7 +65,7 @@ pub(super) trait Function: Send + Sync {
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
 }
 
-/// What went wrong with a command of the kernel's own.
+/// The errno for the status of a command of the kernel's own.
 pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
     match STATUS.get(output) {
         0x00 => Ok(()),

@@ -23,7 +23,7 @@ pub(super) fn logged(
     result
 }
 
-/// The same of an ioctl of a control file.
+/// Logs a refused ioctl of a control file.
 pub(super) fn logged_control(
     client: &dyn Client,
     request: u32,

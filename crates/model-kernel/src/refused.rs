@@ -34,7 +34,7 @@ pub(super) fn probe(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno 
     errno
 }
 
-/// What was said of the last refusal in this thread; it is said once.
+/// The text of this thread's last refusal; returned once.
 pub(super) fn take() -> Option<(Level, Cow<'static, str>)> {
     WORDS.take()
 }

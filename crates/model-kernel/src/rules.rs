@@ -1,4 +1,4 @@
-//! What DevX lets through, and what it does to a mailbox on the way: the rules of Linux 6.12
+//! The commands that DevX passes, and its changes to their mailboxes: the rules of Linux 6.12
 //! `hw/mlx5/devx.c`.
 //!
 //! An object's id within the kernel is its number and the opcode of the command that made it (for
@@ -58,14 +58,14 @@ pub(super) fn is_general(input: &[u8], tunnel: bool) -> bool {
     )
 }
 
-/// What is known of a command that makes an object.
+/// The description of a command that makes an object.
 #[derive(Debug, Clone, Copy)]
 struct Creation {
     opcode: Opcode,
-    /// Where the object's number is: in the outbox, or in the inbox that chose it.
+    /// The place of the object's number: in the outbox, or in the inbox that chose it.
     number: Where,
     destroy: Opcode,
-    /// Where the number goes in the destroy command.
+    /// The field of the destroy command that takes the number.
     destroy_number: Field,
     /// Length of the destroy command in bytes.
     destroy_bytes: usize,
@@ -104,7 +104,7 @@ const VXLAN_PORT: Field = Field(0xc, 15, 0);
 const COUNTER_SET: Field = Field(0x8, 7, 0);
 /// other_vport, vport_number and table_type.
 const FLOW_TABLE: &[Field] = &[Field(0x8, 31, 31), Field(0x8, 15, 0), Field(0x10, 31, 24)];
-/// The same, and table_id.
+/// The fields of [`FLOW_TABLE`], and table_id.
 const FLOW_IN_TABLE: &[Field] =
     &[Field(0x8, 31, 31), Field(0x8, 15, 0), Field(0x10, 31, 24), Field(0x14, 23, 0)];
 const MULTICAST_GID: &[Field] =

@@ -30,7 +30,7 @@ const MULTICAST_RANK: u16 = 16;
 /// The tag of an entry whose first rule says none (`MLX5_FS_DEFAULT_FLOW_TAG`).
 const NO_TAG: u32 = 0;
 
-/// What a matcher compares.
+/// The fields that the rules of a matcher compare.
 #[derive(Debug, Clone)]
 pub(super) struct FlowMatcher {
     pub mask: Box<FteMatchParam>,
@@ -38,7 +38,7 @@ pub(super) struct FlowMatcher {
     pub priority: u16,
 }
 
-/// What a rule of a matcher says.
+/// A rule of a matcher.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub value: Box<FteMatchParam>,
@@ -48,7 +48,7 @@ pub(super) struct Rule {
     pub to: Option<FlowDestination>,
 }
 
-/// Where a rule is.
+/// The place of a rule among the entries of the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flow {
     rank: u16,
@@ -64,7 +64,7 @@ pub(super) struct Flows(Mutex<BTreeMap<u16, Table>>);
 #[derive(Debug)]
 struct Table {
     id: u32,
-    /// By the number of the range of entries that each has.
+    /// By the number of the range of entries that each group has.
     groups: BTreeMap<u32, Group>,
 }
 
@@ -77,12 +77,12 @@ struct Group {
     entries: BTreeMap<u32, Entry>,
 }
 
-/// What the device has for the rules of a value.
+/// The device's flow table entry for all rules with one value.
 #[derive(Debug)]
 struct Entry {
     value: Box<FteMatchParam>,
     tag: u32,
-    /// Where each of the rules leads.
+    /// The destination of each of the rules.
     rules: Vec<Option<FlowDestination>>,
 }
 
@@ -204,7 +204,7 @@ fn remove_if_empty(function: &dyn Function, tables: &mut BTreeMap<u16, Table>, r
 }
 
 impl Entry {
-    /// Where it leads, each once.
+    /// The destinations of the entry without duplicates.
     fn destinations(&self) -> Vec<u8> {
         let mut all: Vec<_> = self.rules.iter().flatten().map(|to| *to.as_bytes()).collect();
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! Who hears of which event: the device's table of DevX subscriptions, and its async event files.
+//! Receivers of events: the device's table of DevX subscriptions, and its async event files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ pub(super) struct EventChannel {
     pub omit_data: bool,
 }
 
-/// One subscription, as it is asked for.
+/// A requested subscription.
 #[derive(Debug)]
 pub(super) struct Subscription {
     /// Event and type of object.

@@ -1,10 +1,10 @@
-//! What a kernel tells of a function's place on its card, and of the functions that it represents.
+//! The kernel's description of a function's place on its card, and of its representors.
 
 use verbless_devx::{FunctionKind, RepresentorInfo};
 use verbless_model::device::Device;
 use verbless_model::{FunctionPlace, Role, Side};
 
-/// What sort of function it is.
+/// The type of the function.
 pub(super) fn kind(place: &FunctionPlace) -> FunctionKind {
     match place.role {
         Role::Pf => FunctionKind::Physical,
@@ -13,7 +13,7 @@ pub(super) fn kind(place: &FunctionPlace) -> FunctionKind {
     }
 }
 
-/// Its PCI address, with the domain of most machines.
+/// The PCI address, with domain 0, that of most machines.
 pub(super) fn pci_address(place: &FunctionPlace) -> Option<String> {
     place.address.as_ref().map(|address| format!("0000:{address}"))
 }
@@ -50,7 +50,7 @@ pub(super) fn representors<'a>(
     behind.collect()
 }
 
-/// What a BlueField calls a representor: `pf0hpf`, `pf0vf1`, `pf0sf0`.
+/// The name that a BlueField gives a representor: `pf0hpf`, `pf0vf1`, `pf0sf0`.
 fn name(place: &FunctionPlace) -> String {
     let (pf, number) = (place.pf, place.number.unwrap_or_default());
     match place.role {

@@ -75,7 +75,7 @@ impl Method<'_> {
     }
 }
 
-/// What a descriptor that should be a dmabuf gets; we can import none.
+/// The errno for a descriptor that should be a dmabuf; the model can import none.
 fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     use std::os::fd::AsRawFd;
     if offset.checked_add(length).is_none() {

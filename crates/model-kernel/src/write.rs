@@ -22,7 +22,7 @@ const AH_RESPONSE: usize = 10;
 
 /// A command of the old interface.
 struct Command {
-    /// As `ib_user_verbs.h` has it, without what all begin with.
+    /// Name in `ib_user_verbs.h`, without the common prefix.
     name: &'static str,
     number: u32,
     /// Bytes of the request that must be there, and of its whole structure.
@@ -81,7 +81,7 @@ static COMMANDS: &[Command] = &[
     plain("DESTROY_SRQ", 35, 16, 4, |method, core| method.write_destroy_srq(core)),
 ];
 
-/// What a command is called, for people.
+/// The name of a command, for people.
 pub(super) fn name(number: u64) -> Option<&'static str> {
     let command = COMMANDS.iter().find(|command| u64::from(command.number) == number)?;
     Some(command.name)
@@ -149,7 +149,7 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// What one who shares the file and imports a PD must know of it.
+    /// The data of a PD for a process that shares the file and imports it.
     pub(super) fn query_pd(&mut self) -> Result<(), Errno> {
         let handle = self.named.handle.ok_or(Errno::EINVAL)?;
         let Some(&Object::Pd { pdn }) = self.state.object(handle) else {

@@ -23,13 +23,13 @@ pub(crate) fn mulhu(a: u64, b: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
 
-/// All ones by zero; the dividend on overflow.
+/// Signed division: all ones if the divisor is 0; the dividend on overflow.
 #[inline(always)]
 pub(crate) fn div(a: u64, b: u64) -> u64 {
     if b == 0 { u64::MAX } else { (a as i64).wrapping_div(b as i64) as u64 }
 }
 
-/// All ones by zero.
+/// Unsigned division: all ones if the divisor is 0.
 #[inline(always)]
 pub(crate) fn divu(a: u64, b: u64) -> u64 {
     a.checked_div(b).unwrap_or(u64::MAX)

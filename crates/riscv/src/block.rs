@@ -28,7 +28,7 @@ pub(crate) struct Block {
     /// The address behind its last instruction: where it goes on if nothing else is said, and what
     /// a call leaves in its register.
     pub(crate) end: u64,
-    /// Its operations in [`Blocks::ops`].
+    /// The range of its operations in [`Blocks::ops`].
     pub(crate) first: u32,
     pub(crate) behind: u32,
     /// How many instructions these are.
@@ -41,7 +41,7 @@ pub(crate) struct Blocks {
     ops: Vec<Op>,
     blocks: Vec<Block>,
     by_pc: HashMap<u64, u32>,
-    /// For computed jumps: an address and its block, at the place that the address gives.
+    /// A cache for computed jumps: an address and its block, indexed by bits of the address.
     jumps: Box<[(u64, u32); JUMPS]>,
     /// Blocks end before these.
     pub(crate) breakpoints: BTreeSet<u64>,
@@ -224,8 +224,8 @@ fn push(ops: &mut Vec<Op>, first: usize, op: Op) {
     ops.push(op);
 }
 
-/// One operation that does what `one` and then `two` do, if there is one. Neither can fail, so that
-/// no fault falls between them.
+/// Fuses `one` and `two` into one operation, if there is one that does both. Neither can fail, so
+/// that no fault occurs between them.
 fn fuse(one: &Op, two: &Op) -> Option<Op> {
     let same = one.rd == two.rd && two.rs1 == one.rd;
     match (one.kind, two.kind) {

@@ -191,7 +191,8 @@ fn quadrant_2(word: u16, funct3: u16) -> Option<u32> {
 mod tests {
     use super::expand;
 
-    /// What binutils 2.40 assembles from a compressed instruction and from what it stands for.
+    /// Encodings by binutils 2.40 of compressed instructions and of the instructions that they
+    /// abbreviate.
     const PAIRS: [(&str, u16, u32); 76] = [
         ("c.addi4spn a0,sp,4", 0x0048, 0x00410513),
         ("c.addi4spn s0,sp,1020", 0x1fe0, 0x3fc10413),

@@ -25,9 +25,9 @@ pub(crate) enum Leave {
     Wait,
     Pause,
     Breakpoint,
-    /// With the instruction.
+    /// An illegal instruction: its encoding.
     Illegal(u64),
-    /// With the address.
+    /// An instruction that could not be fetched: its address.
     FetchFault(u64),
     /// [`Mmu::failure`] has more, [`Core::stalled`] the operation.
     DataFault,

@@ -49,12 +49,12 @@ const QUANTUM: u64 = 100_000;
 /// Bytes of a packet at most; the debugger is told, and who sends more is no debugger.
 const MOST_PACKET: usize = 16 << 10;
 
-/// What becomes of a program that left the hart for something that is no debugger's.
+/// Tells a session how a program goes on after an exit that the debugger does not handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// It goes on at the hart's pc.
+    /// The program continues at the hart's pc.
     GoesOn,
-    /// It has ended, with this code.
+    /// The program has ended, with this code.
     Exited(u8),
 }
 
@@ -81,16 +81,16 @@ pub trait Debuggee {
     }
 }
 
-/// What has become of a program that was to execute some instructions.
+/// The result of running a program for some instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ran {
-    /// It goes on.
+    /// The program can continue.
     GoesOn,
-    /// It had nothing to execute, for a moment.
+    /// The program has nothing to execute at the moment.
     Waits,
-    /// It stopped, as the debugger is to be told: a breakpoint, EBREAK, a trap.
+    /// The program stopped at a breakpoint, EBREAK or a trap, which the debugger is told.
     Stopped(Exit),
-    /// It has ended, with this code.
+    /// The program has ended, with this code.
     Exited(u8),
 }
 
@@ -121,7 +121,7 @@ pub fn serve(
     serve_program(stream, &mut Alone { hart, after })
 }
 
-/// The same of a program that somebody looks after.
+/// Serves a debugger of a program with an environment of its own, as [`serve`] does for a hart.
 ///
 /// # Errors
 /// The connection fails, or ends without a word.

@@ -13,27 +13,27 @@ use crate::space::{Access, AddressSpace};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u64)]
 pub enum Cause {
-    /// Nothing may be executed there.
+    /// No permission to execute at the address.
     FetchAccess = 1,
     /// A reserved encoding, an extension that is not here, a CSR that is not there.
     Illegal = 2,
     /// The address of a load is no multiple of its size.
     LoadMisaligned = 4,
-    /// Nothing may be loaded from there.
+    /// No permission to load from the address.
     LoadAccess = 5,
     /// The address of a store, an SC or an AMO is no multiple of its size.
     StoreMisaligned = 6,
-    /// Nothing may be stored there; or it is no RAM, for SC and AMOs.
+    /// No permission to store to the address; or, of SC and AMOs, no RAM there.
     StoreAccess = 7,
 }
 
 impl Cause {
-    /// Its number in `mcause` and `scause`.
+    /// The trap's number in `mcause` and `scause`.
     pub fn code(self) -> u64 {
         self as u64
     }
 
-    /// What the program did.
+    /// The type of access that failed.
     pub fn access(self) -> Access {
         match self {
             Self::FetchAccess | Self::Illegal => Access::Fetch,
@@ -74,7 +74,7 @@ impl std::fmt::Display for Trap {
 /// Why [`Hart::run`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Exit {
-    /// As many instructions as it was given were executed.
+    /// The given number of instructions was executed.
     Budget,
     /// ECALL; the pc is that of the instruction. [`Hart::skip`] goes on behind it.
     Ecall,
@@ -102,11 +102,11 @@ pub struct Transfer {
     pub address: u64,
     /// Bytes: 1, 2, 4 or 8.
     pub size: u64,
-    /// What is stored, in the low bits; `None` of a load.
+    /// The value to be stored, in the low bits; `None` of a load.
     pub store: Option<u64>,
 }
 
-/// What a program sees of a hart: for crash reports, core dumps and debuggers.
+/// The registers of a hart: for crash reports, core dumps and debuggers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Registers {
     /// x0 to x31; x0 is 0.
@@ -120,8 +120,8 @@ pub struct Registers {
 pub struct Stopper(Arc<AtomicBool>);
 
 impl Stopper {
-    /// Has the hart's current run return soon, whatever the program does; if it does not run, its
-    /// next run returns at once.
+    /// Makes the hart's current run return soon, whatever the program does; if the hart does not
+    /// run, its next run returns at once.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -198,7 +198,8 @@ impl Hart {
         exit
     }
 
-    /// What the operation at which the hart stalled wants; `None` if it is no plain load or store.
+    /// The memory access of the operation at which the hart stalled; `None` if it is no plain load
+    /// or store.
     fn transfer(&self, address: u64, access: Access) -> Option<Transfer> {
         let (op, _) = self.core.stalled?;
         let (size, _) = op.kind.access()?;
@@ -223,7 +224,7 @@ impl Hart {
         self.core.retired += 1;
     }
 
-    /// What the program sees.
+    /// The current values of the registers.
     pub fn registers(&self) -> Registers {
         let mut x = [0; 32];
         x.copy_from_slice(&self.core.x[..32]);
@@ -277,12 +278,12 @@ impl Hart {
         self.core.retired
     }
 
-    /// What `time` reads; without it, that is `instret`.
+    /// Sets the clock that `time` reads; without it, `time` equals `instret`.
     pub fn set_clock(&mut self, clock: Clock) {
         self.core.clock = Some(clock);
     }
 
-    /// What becomes of misaligned loads and stores.
+    /// Sets how misaligned loads and stores behave.
     pub fn set_misaligned(&mut self, misaligned: Misaligned) {
         self.core.mmu.set_misaligned(misaligned);
     }
@@ -292,7 +293,7 @@ impl Hart {
         self.core.mmu.space()
     }
 
-    /// Another address space; all that was translated is forgotten.
+    /// Sets another address space; discards all translated code.
     pub fn set_space(&mut self, space: Arc<AddressSpace>) {
         self.core.mmu.set_space(space);
         self.core.blocks.forget();
@@ -315,12 +316,13 @@ impl Hart {
         self.core.blocks.release();
     }
 
-    /// What stops this hart from other threads.
+    /// A handle by which other threads stop this hart.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Has a run return before the instruction at `address` is executed; the next run executes it.
+    /// Sets a breakpoint: a run returns before the instruction at `address` is executed; the next
+    /// run executes it.
     pub fn add_breakpoint(&mut self, address: u64) {
         if self.core.blocks.breakpoints.insert(address) {
             self.core.flush();

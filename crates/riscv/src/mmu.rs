@@ -14,7 +14,7 @@ use crate::op::Amo;
 use crate::ram::{PAGE, Ram, Value};
 use crate::space::{Access, AddressSpace, Backing, Region};
 
-/// What becomes of a plain load or store whose address is no multiple of its size.
+/// How a plain load or store with a misaligned address behaves.
 ///
 /// The specification leaves it to the environment, and what a DPA does is not published. A trap is
 /// the default, because a program that never needs such accesses works on both kinds; compilers
@@ -24,8 +24,8 @@ pub enum Misaligned {
     /// A load or store address-misaligned exception.
     #[default]
     Trap,
-    /// It is done byte by byte: it may be torn, and after a fault in its middle a store may be half
-    /// done. Devices still refuse it.
+    /// The access is done byte by byte: it may be torn, and a store may be half done after a fault
+    /// in its middle. Devices still refuse it.
     Emulate,
 }
 
@@ -35,21 +35,21 @@ pub(crate) struct Failure {
     pub(crate) access: Access,
     pub(crate) misaligned: bool,
     pub(crate) address: u64,
-    /// It is for the embedder to do.
+    /// Whether the embedder must carry out the access.
     pub(crate) environment: bool,
 }
 
-/// What a store did.
+/// The result of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stored {
     Done,
-    /// It changed bytes that were translated: leave the block and forget all of them.
+    /// The store changed translated bytes: leave the block and discard all translations.
     IntoCode,
     Failed,
 }
 
 const ENTRIES: usize = 64;
-/// No address: bit 0 is set, and no tag with a page's address has it.
+/// Matches no address: bit 0 is set, which no tag of a page has.
 const NEVER: u64 = 1;
 /// Bytes that share a bit of [`Mmu::code`].
 const LINE: u64 = PAGE / 64;
@@ -59,14 +59,14 @@ const LINE: u64 = PAGE / 64;
 struct Entry {
     /// The page's address if it may be loaded from, or [`NEVER`].
     load: u64,
-    /// The same for stores that need no more than to store.
+    /// The page's address if a store needs no further action, or [`NEVER`].
     store: u64,
     /// Which page of `ram` it is.
     page: usize,
     ram: Ram,
 }
 
-/// What a hart remembers of an LR.
+/// The reservation of a hart's last LR.
 struct Reservation {
     address: u64,
     size: u64,
@@ -106,7 +106,8 @@ impl Mmu {
         &self.space
     }
 
-    /// Another space; what was remembered of the old one is forgotten, translated code included.
+    /// Sets another address space; discards everything cached of the old one, translated code
+    /// included.
     pub(crate) fn set_space(&mut self, space: Arc<AddressSpace>) {
         *self = Self { misaligned: self.misaligned, ..Self::new(space) };
     }
@@ -124,7 +125,7 @@ impl Mmu {
         (address / PAGE) as usize % ENTRIES
     }
 
-    /// What a tag must be equal to for an aligned `V` at `address`.
+    /// The value that a tag must have for an aligned access of type `V` at `address`.
     #[inline(always)]
     fn tag<V: Value>(address: u64) -> u64 {
         address & (!(PAGE - 1) | (V::SIZE - 1))
@@ -325,7 +326,7 @@ impl Mmu {
         self.code_changed
     }
 
-    /// Nothing is translated any more.
+    /// Discards all translated code.
     pub(crate) fn forget_code(&mut self) {
         self.code.clear();
         self.code_changed = false;

@@ -1,7 +1,7 @@
 //! Instructions as the interpreter takes them: decoded once, 16 bytes each.
 
-/// What an [`Op`] does. Where the name of an instruction stands, it does what the specification
-/// says; `I` and `W` at the end are those of the mnemonics.
+/// The type of an [`Op`]. One that is named after an instruction does what the specification says;
+/// a final `I` or `W` is that of the mnemonic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -103,7 +103,7 @@ pub(crate) enum Kind {
     SlliAdd,
 }
 
-/// What an AMO makes of the value in memory and of that in the register.
+/// The operation of an AMO on the value in memory and that in the register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Amo {
     Swap,
@@ -146,7 +146,7 @@ impl Counter {
 /// The register number of writes to x0, which nobody reads.
 pub(crate) const SINK: u8 = 32;
 
-/// One instruction, or several in one.
+/// One instruction, or several that are fused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub(crate) struct Op {
@@ -170,14 +170,14 @@ impl Op {
         Self { imm: 0, kind, rd: SINK, rs1: 0, rs2: 0, extra: 0, index: 0, offset: 0 }
     }
 
-    /// Whether it is the last of its block.
+    /// Whether the operation ends its block.
     pub(crate) fn ends_block(&self) -> bool {
         (self.kind as u8) >= Kind::Beq as u8 && (self.kind as u8) <= Kind::AddiBne as u8
     }
 }
 
 impl Kind {
-    /// Of a plain load or store: its bytes, and of a load whether the sign is extended.
+    /// Size of a plain load or store in bytes, and of a load whether it extends the sign.
     pub(crate) const fn access(self) -> Option<(u64, Option<bool>)> {
         Some(match self {
             Self::Lb => (1, Some(true)),

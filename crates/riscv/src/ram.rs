@@ -19,8 +19,8 @@ const WORDS: usize = PAGE as usize / 8;
 #[cfg(not(target_endian = "little"))]
 compile_error!("RISC-V is little-endian, and so must the host be: words are stored as they are");
 
-/// One page: aligned, so that a word of the hart is a word of the host; and no more than that,
-/// since the system gives memory of zeros without touching it up to this alignment only.
+/// One page, aligned so that a word of the hart is a word of the host. Not aligned further: up to
+/// this alignment the system provides zeroed memory without touching it.
 #[repr(C, align(16))]
 struct Page([AtomicU64; WORDS]);
 
@@ -104,18 +104,18 @@ impl Ram {
         Self { pages: unsafe { pages.assume_init() } }
     }
 
-    /// Its size in bytes, a multiple of [`PAGE`].
+    /// Size in bytes, a multiple of [`PAGE`].
     pub fn len(&self) -> u64 {
         self.pages.len() as u64 * PAGE
     }
 
-    /// Whether it has no bytes.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// Where it is in this process, for agents that move data by address. Whatever they do must be
-    /// atomic or allowed to race, and end while a clone of this value lives.
+    /// The address of the memory in this process, for agents that move data by address. Their
+    /// accesses must be atomic or allowed to race, and end while a clone of this value lives.
     pub fn as_ptr(&self) -> *const AtomicU64 {
         self.pages.as_ptr().cast()
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::ram::{PAGE, Ram};
 
-/// What a program may do with a region.
+/// A program's permissions for a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Permissions {
     /// Loads.
@@ -31,7 +31,7 @@ impl Permissions {
     pub const RWX: Self = Self { read: true, write: true, execute: true };
 }
 
-/// What a hart does at an address.
+/// The type of a hart's access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
     /// A load, LR included.
@@ -57,15 +57,15 @@ pub trait Device: Send + Sync {
     fn store(&self, offset: u64, size: u64, value: u64) -> Result<(), Refused>;
 }
 
-/// What is behind the addresses of a region.
+/// What serves the accesses to a region.
 #[derive(Clone)]
 pub enum Backing {
     /// RAM, from the given byte on, a multiple of [`PAGE`].
     Ram(Ram, u64),
     /// A device. It can be neither executed nor used by atomic instructions.
     Device(Arc<dyn Device>),
-    /// What only the embedder has: a load or store makes the hart's run return
-    /// [`crate::Exit::Environment`]. Otherwise as a device.
+    /// The embedder: a load or store makes the hart's run return [`crate::Exit::Environment`].
+    /// Otherwise like a device.
     Environment,
 }
 
@@ -86,14 +86,14 @@ pub struct Region {
     pub base: u64,
     /// Bytes, a multiple of [`PAGE`], not 0.
     pub length: u64,
-    /// What a program may do there.
+    /// The program's permissions.
     pub permissions: Permissions,
-    /// What is there.
+    /// What serves the accesses.
     pub backing: Backing,
 }
 
 impl Region {
-    /// All of `ram` at `base`.
+    /// A region with all of `ram` at `base`.
     pub fn ram(base: u64, ram: &Ram, permissions: Permissions) -> Self {
         Self { base, length: ram.len(), permissions, backing: Backing::Ram(ram.clone(), 0) }
     }
@@ -118,9 +118,9 @@ impl Region {
 pub enum MapError {
     /// The base, the length or the place in RAM is no multiple of [`PAGE`], or the length is 0.
     Unaligned,
-    /// It ends behind the last address, or behind the end of its RAM.
+    /// The region passes the end of the address space, or of its RAM.
     TooLong,
-    /// It overlaps the region that begins at this address.
+    /// The region overlaps the one that begins at this address.
     Overlap(u64),
 }
 
@@ -153,7 +153,7 @@ impl AddressSpace {
         regions.into_iter().try_fold(Self::default(), |space, region| space.with(region))
     }
 
-    /// This space with one region more.
+    /// A copy of this space with `region` added.
     pub fn with(&self, region: Region) -> Result<Self, MapError> {
         let aligned = |value: u64| value.is_multiple_of(PAGE);
         let (from, held) = match &region.backing {
@@ -177,12 +177,12 @@ impl AddressSpace {
         Ok(Self { regions })
     }
 
-    /// This space without the region that begins at `base`, if there is one.
+    /// A copy of this space without the region that begins at `base`, if there is one.
     pub fn without(&self, base: u64) -> Self {
         Self { regions: self.regions.iter().filter(|it| it.base != base).cloned().collect() }
     }
 
-    /// All regions, by address.
+    /// All regions in order of address.
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }

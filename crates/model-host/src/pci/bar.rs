@@ -14,7 +14,7 @@ const QUEUE_HIGH: u64 = 0x10;
 const QUEUE_LOW: u64 = 0x14;
 const DOORBELL: u64 = 0x18;
 
-/// What the driver writes over bits 10:8 to ask for a reset.
+/// The value that the driver writes to bits 10:8 to request a reset.
 const RESET: u32 = 7;
 
 /// The revision of the command interface that is spoken here.

@@ -8,12 +8,12 @@ use verbless_model::{Link, Profile};
 
 /// Bytes of the space.
 pub(super) const CONFIG_BYTES: usize = 4096;
-/// Where the MSI-X table lies in BAR 0, and its pending bits.
+/// Offsets in BAR 0 of the MSI-X table, and of its pending bits.
 pub(super) const MSIX_TABLE: u32 = 0x5000;
 const MSIX_PENDING: u32 = 0x6000;
 
 const COMMAND: usize = 0x04;
-/// In the command register: the function may issue memory requests, messages of MSI-X among them.
+/// Bit of the command register: the function may issue memory requests, MSI-X messages included.
 const BUS_MASTER: u8 = 1 << 2;
 const STATUS: usize = 0x06;
 const BAR0: usize = 0x10;
@@ -43,7 +43,7 @@ pub(super) struct ConfigSpace {
     counter: u32,
 }
 
-/// What a write asked for, beside what it changed.
+/// The action that a write requests, in addition to the change of the register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     Nothing,

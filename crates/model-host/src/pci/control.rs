@@ -16,7 +16,7 @@ use crate::run::{Host, Peer, Request};
 const PATIENCE: u8 = 100;
 /// How long whoever connects may take to say what is to be done.
 const TO_ASK: Duration = Duration::from_secs(1);
-/// What whoever wants more than that is told.
+/// The refusal of requests to join.
 const NO_PROGRAMS: &str = "it serves PCI devices to virtual machines, which no program can join";
 
 /// Answers those who change the devices, until this is dropped.

@@ -1,4 +1,4 @@
-//! One function as a vfio-user device: what becomes of the client's accesses to its regions.
+//! One function as a vfio-user device: handles the client's accesses to its regions.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +28,7 @@ pub(super) struct Function {
 }
 
 impl Function {
-    /// As after power-on.
+    /// Resets the function to the state after power-on.
     fn restart(&mut self) {
         self.device.reset();
         self.registers = Registers::new();

@@ -44,7 +44,7 @@ impl Vectors {
         true
     }
 
-    /// No vector reaches anybody any more.
+    /// Disconnects all vectors from their eventfds.
     pub(super) fn clear(&self) {
         self.eventfds.write().unwrap_or_else(PoisonError::into_inner).fill_with(|| None);
     }

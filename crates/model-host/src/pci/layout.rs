@@ -11,9 +11,9 @@ use verbless_model::memory::UAR_PAGE;
 pub(super) struct Layout {
     /// Bytes of the whole.
     pub bytes: u64,
-    /// Where UAR pages begin; registers are before that.
+    /// Offset of the UAR pages in the BAR; registers are before them.
     pub doorbells: u64,
-    /// What the client may map.
+    /// The range that the client may map.
     pub mapped: Option<Range<u64>>,
 }
 

@@ -15,10 +15,10 @@ use super::server::attach;
 use verbless_model::memory::{GuestMemory, HostMemory};
 use verbless_model::{Link, Model, Profile};
 
-/// Where the guest's memory begins, and how much there is.
+/// Start and size of the guest's memory, in bytes.
 pub(super) const MEMORY: u64 = 0x10_0000;
 pub(super) const MEMORY_BYTES: u64 = 16 << 20;
-/// Where the command queue lies.
+/// Address of the command queue.
 pub(super) const QUEUE: u64 = MEMORY;
 
 pub(super) struct Driver {
@@ -42,7 +42,7 @@ impl Driver {
         Self::of(Profile::load("bluefield3").unwrap().with_link(Link::Infiniband))
     }
 
-    /// The same of another kind.
+    /// Starts a driver for a device of this profile.
     pub(super) fn of(profile: Profile) -> Self {
         let memory = Arc::new(GuestMemory::default());
         memory.map(MEMORY, MEMORY_BYTES, &ram(MEMORY_BYTES), 0, true).unwrap();

@@ -26,7 +26,7 @@ use crate::run::{Host, RunError};
 use verbless_model::memory::{GuestMemory, HostMemory};
 use verbless_model::{Model, Profile};
 
-/// Nothing could be served.
+/// Why PCI devices cannot be served.
 #[derive(Debug, Error)]
 pub enum PciError {
     /// Each function needs a socket of its own.
@@ -44,24 +44,24 @@ pub enum PciError {
     Socket {
         /// The socket.
         socket: PathBuf,
-        /// What went wrong.
+        /// The error of the socket.
         source: vfio_user::Error,
     },
-    /// Its links cannot be as they are to be.
+    /// The link options cannot be applied.
     #[error(transparent)]
     Links(#[from] LinkError),
-    /// Its name cannot be had.
+    /// The name of the server cannot be used.
     #[error(transparent)]
     Name(#[from] RunError),
-    /// There is no thread for who changes the devices.
+    /// The thread that answers `ctl` cannot be started.
     #[error("cannot answer `ctl`: {0}")]
     Control(std::io::Error),
 }
 
-/// What there is to attach.
+/// Options of the PCI devices.
 #[derive(Debug)]
 pub struct PciOptions {
-    /// What each device is.
+    /// The profile of each device.
     pub devices: Vec<Profile>,
     /// Functions per device, 1 to 8.
     pub functions: u16,
@@ -69,11 +69,12 @@ pub struct PciOptions {
     pub sides: bool,
     /// A socket per function, those of the first device first.
     pub sockets: Vec<PathBuf>,
-    /// No UAR page is mapped into the guest: every doorbell is a message.
+    /// Whether no UAR page is mapped into the guest, so that every doorbell is a message.
     pub trap: bool,
-    /// Where every command is written with its answer, as text that `cargo xtask prm decode` reads.
+    /// The file to which every command is written with its answer, as text that `cargo xtask prm
+    /// decode` reads.
     pub record: Option<File>,
-    /// What to do with links.
+    /// Options for the links.
     pub links: LinkOptions,
     /// Under which name `verbless-model ctl` changes the devices.
     pub name: Option<String>,

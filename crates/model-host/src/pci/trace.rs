@@ -15,8 +15,8 @@ use verbless_model::Profile;
 const TRACE: &[u8] = include_bytes!("../../../../prm/evidence/connectx4-bringup-trace.txt.gz");
 const PROFILE: &str = include_str!("trace/connectx4.toml");
 
-/// Where the answers differ: command, the start of the field's path, and why that is as it should
-/// be.
+/// Known differences between the answers: command, start of the field's path, and why the
+/// difference is right.
 const EXPLAINED: &[(&str, &str, &str)] = &[
     ("QUERY_HCA_CAP", "capability.csum_cap", NO_ETHERNET),
     ("QUERY_HCA_CAP", "capability.vlan_cap", NO_ETHERNET),
@@ -68,7 +68,7 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
         "The model says by a PSID of its own that it is one. mlx5_core only shows it.",
     ),
 ];
-/// What ties an Ethernet port to a network interface is not modelled.
+/// Reason: what ties an Ethernet port to a network interface is not modelled.
 const NO_ETHERNET: &str = "Raw Ethernet is not modelled. mlx5_core then makes no network interface \
                            (mlx5_eth_supported), and goes on with RDMA.";
 

@@ -19,12 +19,12 @@ use super::shared::SharedRun;
 use super::side::View;
 use super::sys::{Gate, Listener, Notification, Stat};
 
-/// What a call gets.
+/// The answer to a call.
 pub(super) enum Answer {
     /// The kernel's own.
     Kernel,
     Ours(Result<i64, Errno>),
-    /// It was given with a descriptor.
+    /// The answer was already given together with a descriptor.
     Given,
 }
 
@@ -34,7 +34,7 @@ impl From<Errno> for Answer {
     }
 }
 
-/// Who answers the calls of one filter.
+/// Answers the calls of one filter.
 #[derive(Clone)]
 pub(super) struct Answerer {
     pub shared: Arc<SharedRun>,
@@ -77,8 +77,8 @@ impl Answerer {
         }
     }
 
-    /// The same; a mistake of ours is the one caller's bad luck, and does not leave all others
-    /// without an answer.
+    /// Answers a call even if [`Answerer::answer`] panics: a bug fails this one call, and does not
+    /// leave all other callers without an answer.
     fn answer_at_any_rate(&self, call: &Notification) -> Answer {
         let answer = catch_unwind(AssertUnwindSafe(|| self.answer(call)));
         answer.unwrap_or_else(|_| {
@@ -87,7 +87,7 @@ impl Answerer {
         })
     }
 
-    /// What a call gets.
+    /// Determines the answer to a call.
     pub(super) fn answer(&self, call: &Notification) -> Answer {
         const HERE: u64 = libc::AT_FDCWD as u64;
         let [first, second, third, fourth, ..] = call.arguments;
@@ -141,7 +141,8 @@ impl Answerer {
         }
     }
 
-    /// Who made the call. The call still waits, so the thread was not another's in between.
+    /// The process that made the call. The call still waits, so the thread id was not reused in
+    /// between.
     pub(super) fn caller(&self, call: &Notification) -> Result<Caller, Errno> {
         let process = self.shared.processes().of_thread(call.tid)?;
         if !self.gate.is_waiting(call.id) {

@@ -1,4 +1,4 @@
-//! What `verbless-model ctl` asks of a run: how its links are, and what is to go wrong.
+//! Requests of `verbless-model ctl` to a run: to show its links, and to inject faults.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub enum Control {
     Link {
         /// The device, from 0.
         device: usize,
-        /// Its port, from 1.
+        /// The device's port, from 1.
         port: u8,
         /// Up, or down.
         up: bool,
@@ -26,9 +26,9 @@ pub enum Control {
     Fail {
         /// The device, from 0.
         device: usize,
-        /// What it is.
+        /// The type of queue.
         kind: QueueKind,
-        /// Its QPN or CQN.
+        /// The QPN or CQN.
         number: u32,
     },
     /// Put a device into a fatal error.
@@ -38,7 +38,7 @@ pub enum Control {
 }
 
 impl Control {
-    /// As it is sent.
+    /// The request as it is sent.
     pub(super) fn to_text(&self) -> String {
         match self {
             Self::Show => "show".into(),
@@ -57,7 +57,7 @@ impl Control {
         }
     }
 
-    /// What somebody sent.
+    /// Parses a request; `None` if it is none.
     pub(super) fn of_text(text: &str) -> Option<Self> {
         let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
         let link = |up| {

@@ -1,7 +1,7 @@
-//! Where the tree of files lies: a directory of its own, in the first place that takes it.
+//! The directory of the tree of files: in the first temporary directory that accepts it.
 //!
-//! Its owner holds a lock on it. One that was killed leaves the directory behind, unlocked: whoever
-//! makes the next one in the same place removes it.
+//! The owner holds a lock on it. An owner that was killed leaves the directory behind, unlocked;
+//! the next one in the same place removes it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, io};
 
-/// What the names of such directories begin with.
+/// The prefix of the names of such directories.
 const PREFIX: &str = "verbless-model-";
 /// How often another's clearing may take a new directory for one that was left behind.
 const TRIES: u32 = 8;

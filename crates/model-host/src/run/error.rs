@@ -12,15 +12,15 @@ pub enum RunError {
     /// No program was named.
     #[error("no program was given: use `run -- PROGRAM [ARGUMENTS]`")]
     NoProgram,
-    /// No debugger could find the programs of a DPA.
+    /// The socket for debuggers of DPA programs cannot be opened.
     #[error("cannot serve a debugger: {0}")]
     Debugger(io::Error),
     /// The program itself could not be started.
     #[error("cannot run {program}: {source}")]
     Program {
-        /// Its name.
+        /// The program.
         program: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// No device has a function on the side that the program is on.
@@ -37,7 +37,7 @@ pub enum RunError {
         "'{name}' is not a valid run name: use 1 to {longest} letters, digits, '-', '_' and '.'"
     )]
     BadName {
-        /// What was given.
+        /// The name that was given.
         name: String,
         /// Characters of the longest name.
         longest: usize,
@@ -60,23 +60,23 @@ pub enum RunError {
         /// The names that there are.
         known: String,
     },
-    /// A run does not let a program join, or does not do what it is told.
+    /// A run refuses a program that wants to join it, or a request of `ctl`.
     #[error("the run refuses: {0}")]
     Refused(String),
-    /// The run that was joined ended, and took the devices along.
+    /// The run that was joined ended, and its devices with it.
     #[error("the joined run ended, and its devices with it: the program was killed")]
     HostGone,
-    /// The system does not let this process answer a program's calls.
+    /// The environment forbids an operation that answering a program's calls needs.
     #[error("`run` cannot serve a program in this environment: {what} ({errno}): {remedy}")]
     Preflight {
-        /// What was refused.
+        /// The operation that the environment forbids.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         errno: Errno,
-        /// What to do about it.
+        /// How to allow it.
         remedy: &'static str,
     },
-    /// The links of the devices cannot be as they are to be.
+    /// The link options cannot be applied.
     #[error(transparent)]
     Links(#[from] LinkError),
     /// A network device cannot have an address.

@@ -21,8 +21,8 @@ use verbless_model::memory::Reach;
 #[derive(Debug)]
 pub(super) struct Exec {
     program: Reach,
-    /// What the kernel told the program at its start: addresses that are another program's by
-    /// chance only.
+    /// The kernel's data on the program's stack at its start, whose random addresses another
+    /// program would match only by chance.
     told: Vec<u8>,
     threads: Vec<u32>,
 }
@@ -39,7 +39,7 @@ impl Exec {
         self.program.clone()
     }
 
-    /// Another thread of the same process waits with such a call.
+    /// Adds a thread of the same process that waits with such a call.
     pub(super) fn and(&mut self, tid: u32) {
         if !self.threads.contains(&tid) {
             self.threads.push(tid);

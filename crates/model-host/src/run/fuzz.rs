@@ -33,12 +33,12 @@ impl IdleProcess {
     }
 }
 
-/// What programs see of devices of a kind; it costs many files.
+/// The files that programs see of devices of a kind; there are many, so it is made once.
 #[derive(Clone)]
 pub struct DeviceTree(Arc<View>);
 
 impl DeviceTree {
-    /// What programs see of this model, and of those like it.
+    /// Makes the files for this model, and for those like it.
     ///
     /// # Errors
     /// The files cannot be made.
@@ -113,7 +113,7 @@ impl FuzzProgram {
     }
 }
 
-/// What a program was given, and how long it lives.
+/// The descriptors given to a program, and how long it lives.
 #[derive(Debug, Default)]
 struct Descriptors {
     given: Mutex<Vec<OwnedFd>>,

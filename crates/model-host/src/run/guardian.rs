@@ -1,9 +1,9 @@
-//! What becomes of programs when `run` itself is killed, by SIGKILL or for want of memory.
+//! Kills programs when `run` itself is killed, by SIGKILL or for lack of memory.
 //!
-//! The kernel kills the program that `run` has started (`PR_SET_PDEATHSIG`), but not what that one
-//! has started: those would go on with devices that nobody answers for. A process of its own, which
-//! was forked before all others, has a pidfd of everybody who uses a device. Once `run` has gone,
-//! it kills those who are left, and ends.
+//! The kernel kills the program that `run` has started (`PR_SET_PDEATHSIG`), but not its
+//! descendants, which would go on with devices that nobody answers for. The guardian is a process
+//! that is forked before all others and gets a pidfd of every process that uses a device. When
+//! `run` is gone, it kills those that are left, and ends.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Drop for Guardian {
 }
 
 impl Wards {
-    /// This process is killed if it survives us.
+    /// Has this process killed if it outlives us.
     pub(super) fn add(&self, pidfd: BorrowedFd<'_>) {
         let descriptors = [pidfd.as_raw_fd()];
         let control = [ControlMessage::ScmRights(&descriptors)];
@@ -65,7 +65,7 @@ impl Wards {
     }
 }
 
-/// What the process does: takes pidfds, until there is nobody any more who sends some.
+/// The guardian's loop: receives pidfds until the sender is gone.
 fn watch(socket: &OwnedFd) {
     process::allow_many_descriptors();
     let (mut guarded, mut many): (Vec<OwnedFd>, _) = (Vec::new(), MANY);

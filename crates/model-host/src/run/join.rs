@@ -78,7 +78,7 @@ fn check(name: &str) -> Result<(), RunError> {
     Ok(())
 }
 
-/// What there is to join, in words.
+/// A text that lists the runs that can be joined.
 fn known() -> String {
     match names() {
         names if names.is_empty() => "no run can be joined".into(),
@@ -144,7 +144,7 @@ impl AsFd for Host {
     }
 }
 
-/// What a guest wants.
+/// A request of a guest.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// To see the devices of this side.
@@ -182,7 +182,7 @@ impl Host {
 }
 
 impl Peer {
-    /// What a guest wants. EAGAIN: nothing yet.
+    /// Receives a request of a guest. EAGAIN: there is none yet.
     pub(crate) fn request(&self) -> Result<Request, Errno> {
         let (message, descriptor) = self.receive()?;
         if message == PROGRAM {
@@ -221,7 +221,7 @@ impl Peer {
 #[derive(Debug)]
 pub(super) struct Joined {
     peer: Peer,
-    /// Who answers.
+    /// The pid of the process that answers.
     pub pid: i32,
 }
 
@@ -250,7 +250,7 @@ impl Joined {
         }
     }
 
-    /// Has something done to the run of that name; what it tells.
+    /// Sends a control request to the run of that name; returns its answer.
     ///
     /// # Errors
     /// There is no such run, or it cannot be done.
@@ -290,7 +290,7 @@ impl Joined {
         self.request(PROGRAM, Some(listener.as_fd().as_raw_fd())).map(drop)
     }
 
-    /// What is told with a "yes".
+    /// Sends a request; returns the text that follows the positive answer.
     fn request(&self, message: &[u8], descriptor: Option<RawFd>) -> Result<String, RunError> {
         let refused = |errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),

@@ -105,7 +105,7 @@ use verbless_model::memory::ClientMemory;
 use verbless_model::{Builder, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::{InProcess, Neighbour};
 
-/// What to run, and on which devices.
+/// Options of `run`: the program, and the devices that it sees.
 #[derive(Debug)]
 pub struct RunOptions {
     /// The devices, in the order of their numbers; each with all its sides.
@@ -116,9 +116,9 @@ pub struct RunOptions {
     pub addresses: Vec<(usize, IpAddr)>,
     /// Static neighbours: remote hosts by IP address and MAC.
     pub neighbours: Vec<Neighbour>,
-    /// Whose devices the program sees.
+    /// The side whose devices the program sees.
     pub side: Side,
-    /// Name by which others may join, with [`join`].
+    /// Name by which others may join, with [`join`](fn@join).
     pub name: Option<String>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
@@ -127,7 +127,7 @@ pub struct RunOptions {
     pub dpu: Option<OsString>,
     /// Whether and where to tell of what passes.
     pub trace: Trace,
-    /// What to do with links.
+    /// Options for the links.
     pub links: LinkOptions,
     /// The TCP port of this machine at which debuggers find programs of the DPA; 0: any.
     pub gdb: Option<u16>,
@@ -135,18 +135,18 @@ pub struct RunOptions {
     pub gdb_entry: Option<u64>,
 }
 
-/// What to run on the devices of another run.
+/// Options of a program that joins the devices of another run.
 #[derive(Debug)]
 pub struct JoinOptions {
     /// The name of that run.
     pub name: String,
-    /// Whose devices the program sees.
+    /// The side whose devices the program sees.
     pub side: Side,
     /// The program and its arguments.
     pub program: Vec<OsString>,
 }
 
-/// What becomes of the ioctls and commands that pass.
+/// What is printed of ioctls and commands.
 #[derive(Debug, Default)]
 pub enum Trace {
     /// Nothing.

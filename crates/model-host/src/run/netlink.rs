@@ -77,7 +77,7 @@ impl Answerer {
         Answer::Ours(sent.map(|()| datagram.len() as i64))
     }
 
-    /// What the caller sends to the kernel.
+    /// The message that the caller sends to the kernel.
     fn datagram(&self, call: &Notification) -> Result<Option<Vec<u8>>, Errno> {
         let [_, second, third, _, fifth, sixth] = call.arguments;
         let is_message = i64::from(call.number) == libc::SYS_sendmsg;

@@ -353,7 +353,7 @@ mod tests {
         sysfs::shown(&InProcess::of(&model))
     }
 
-    /// What one request is answered: type, flags and body of each.
+    /// The messages that answer one request: type, flags and body of each.
     fn ask(
         devices: &[Shown],
         command: u16,

@@ -13,7 +13,7 @@ const VERBS: &str = "/dev/infiniband/uverbs";
 const CONTROL: &str = "/dev/fwctl/fwctl";
 
 impl Node {
-    /// Its path.
+    /// The path of the node.
     pub(super) fn path(self) -> String {
         match self {
             Self::Verbs(number) => format!("{VERBS}{number}"),
@@ -21,7 +21,7 @@ impl Node {
         }
     }
 
-    /// The last part of it.
+    /// The file name of the node.
     pub(super) fn name(self) -> String {
         let path = self.path();
         path.rsplit_once('/').map_or(String::new(), |(_, name)| name.to_owned())

@@ -16,7 +16,7 @@ use super::node::Node;
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{Client, ControlFile, DeviceFile, FileId, MMAP_SPAN, identify};
 
-/// What answers the ioctls of a descriptor.
+/// The file that answers the ioctls of a descriptor.
 pub(super) enum Served {
     Verbs(Box<DeviceFile>),
     Control(ControlFile),
@@ -25,12 +25,12 @@ pub(super) enum Served {
 /// One open of a device.
 pub(super) struct Open {
     pub file: Served,
-    /// By which programs know it.
+    /// The node by which programs opened it.
     pub node: Node,
     watch: WatchDescriptor,
 }
 
-/// All that are open, by the inode of their memfd.
+/// All open devices, by the inode of their memfd.
 pub(super) struct Opens {
     by_file: HashMap<FileId, Arc<Open>>,
     by_watch: HashMap<WatchDescriptor, FileId>,

@@ -1,9 +1,9 @@
-//! What `run` needs of its environment, tried before a program starts: containers, sandboxes and
-//! old kernels forbid some of it. An error names what is forbidden and how to allow it; without it
-//! the program would find no device, for no visible reason.
+//! Checks of the environment before a program starts: containers, sandboxes and old kernels forbid
+//! some of what `run` needs. An error names what is forbidden and how to allow it; without the
+//! check the program would find no device, for no visible reason.
 //!
-//! What the program's calls need is done once for a call that the child makes behind its filter,
-//! before it becomes the program (`sys::start`).
+//! The system calls that answers need are tried once, for a call that the child makes behind its
+//! filter before it becomes the program (`sys::start`).
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -30,10 +30,10 @@ const PROFILE: &str = "the sandbox must allow it; docker and podman do with --ca
 const YAMA: &str = "set kernel.yama.ptrace_scope to 0 or 1; 2 works for root only";
 const SECURITY: &str = "a security module (AppArmor, SELinux) or a user namespace forbids it";
 const MEMORY: &str = "raise the limit of address space (ulimit -v), or use fewer devices";
-/// Bytes of addresses that a function takes, pages of doorbells before all, with much room; and the
-/// rest as much again.
+/// Bytes of address space for a function, mostly its pages of doorbells, generously rounded up; the
+/// same once more for everything else.
 const ADDRESSES: usize = 64 << 20;
-/// Where Yama says who may look into whom.
+/// The setting of Yama that restricts access to other processes.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 /// How long a child may take to make its first call: it does so at once.
@@ -43,7 +43,7 @@ fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunErro
     move |errno| RunError::Preflight { what, errno, remedy }
 }
 
-/// Tries what the model needs, before there is one of so many functions.
+/// Checks what a model of this many functions needs, before it is made.
 pub(super) fn check(functions: usize) -> Result<(), RunError> {
     let room = Vec::<u8>::new().try_reserve_exact(ADDRESSES.saturating_mul(functions + 1));
     room.map_err(|_| cannot("there is not enough address space", MEMORY)(Errno::ENOMEM))?;
@@ -58,7 +58,7 @@ pub(super) fn check(functions: usize) -> Result<(), RunError> {
     memory.map(drop).map_err(cannot("memfd_create is refused", PROFILE))
 }
 
-/// What it means that closes cannot be watched. It is not tried beforehand: to give up an inotify
+/// The error if closes cannot be watched. It is not checked beforehand, because closing an inotify
 /// takes milliseconds.
 pub(super) fn no_watch(errno: Errno) -> RunError {
     cannot("no file can be watched", WATCHES)(errno)
@@ -151,8 +151,8 @@ fn look_into(call: &Notification) -> Result<(), RunError> {
         .map_err(|error| cannot("/proc does not show its descriptors", MOUNT)(errno_of(&error)))
 }
 
-/// Of the read of another process's memory: whoever forbids the call at all, or whoever keeps the
-/// two apart.
+/// Names what forbids reading another process's memory: a filter on the call itself, or a barrier
+/// between the two processes.
 fn who_is_in_the_way() -> &'static str {
     let own = 0u8;
     if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {

@@ -29,7 +29,7 @@ pub(super) struct Process {
     pub pid: Pid,
     /// Readable once it has ended; while it is held, nobody else is meant by it.
     pub pidfd: OwnedFd,
-    /// Its number in [`ClientMemory`].
+    /// The process's number in [`ClientMemory`].
     number: u16,
     memory: Arc<ClientMemory>,
     pinned: AtomicU64,
@@ -57,13 +57,13 @@ pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
 #[derive(Debug)]
 pub(super) struct Processes {
     memory: Arc<ClientMemory>,
-    /// Whoever becomes known wakes the supervisor in the end.
+    /// Wakes the supervisor when a known process ends.
     wakes: Arc<Wakes>,
     known: HashMap<Pid, Arc<Process>>,
     threads: HashMap<u32, Pid>,
-    /// Those of the known that may be about to run another program.
+    /// Known processes that may be about to run another program.
     leaving: HashMap<Pid, Exec>,
-    /// Who kills them if we are killed.
+    /// Kills the known processes if we are killed.
     wards: Option<Wards>,
 }
 
@@ -73,7 +73,7 @@ impl Processes {
         Self { memory, wakes, known, threads, leaving, wards: None }
     }
 
-    /// Whoever becomes known from now on does not survive us.
+    /// Makes processes that become known from now on be killed together with us.
     pub(super) fn guarded_as(&mut self, wards: Wards) {
         self.wards = Some(wards);
     }

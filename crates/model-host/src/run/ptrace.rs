@@ -21,7 +21,7 @@ const ERRORS: u64 = 4096;
 /// theirs, as the kernel tells all threads of a tracer's process of them.
 static SEIZING: Mutex<()> = Mutex::new(());
 
-/// Nothing is seized while this is held.
+/// Keeps all threads from being seized while the guard is held.
 pub(super) fn none() -> MutexGuard<'static, ()> {
     SEIZING.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What all programs under one model share: the devices, who is known, what is open.
+//! State that all programs under one model share: the devices, known processes, open files.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +15,14 @@ use verbless_model::Model;
 use verbless_model::memory::ClientMemory;
 use verbless_model_kernel::InProcess;
 
-/// What wakes the supervisor.
+/// An event that wakes the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     /// A signal was sent to us.
     Signal,
     /// Somebody closed a descriptor of a device.
     Close,
-    /// This process ended.
+    /// The process ended.
     Death(Pid),
     /// Nobody is left behind the filter with this number.
     Gone(u32),
@@ -102,7 +102,7 @@ impl Wakes {
     }
 }
 
-/// What all programs under one model share.
+/// State that all programs under one model share.
 pub(super) struct SharedRun {
     model: Model,
     pub backend: InProcess,
@@ -146,8 +146,8 @@ impl SharedRun {
         }
     }
 
-    /// What is open at this moment: what a client has closed by now is freed first, as its `close`
-    /// would have done.
+    /// The open devices at this moment: those that a client has closed by now are freed first, as
+    /// its `close` would have done.
     pub(super) fn opens(&self) -> MutexGuard<'_, Opens> {
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         opens.closed();

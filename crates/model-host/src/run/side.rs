@@ -1,4 +1,4 @@
-//! What programs on one side see: the devices of that side, numbered from 0, in a tree of their
+//! The view of programs on one side: the devices of that side, numbered from 0, in a tree of their
 //! own.
 //!
 //! A model has the devices of both sides from the start, whichever a program is on, so that the
@@ -21,7 +21,7 @@ pub(super) struct View {
     pub tree: Tree,
     /// The model's number of each device that is shown.
     devices: Vec<usize>,
-    /// The same of each that has a control file.
+    /// The device numbers in the model of those that have a control file.
     controls: Vec<usize>,
     /// The devices as other ways than the tree tell of them.
     pub shown: Vec<Shown>,

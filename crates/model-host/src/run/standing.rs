@@ -1,4 +1,4 @@
-//! Where a process stands: changing into the tree, and being told where that is.
+//! Working directories in the tree: changing into it, and reporting the current one.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -37,7 +37,7 @@ impl Answerer {
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
     }
 
-    /// What the program calls the place of the tree where it stands.
+    /// The program's path of its working directory, if that is in the tree.
     fn stands_within(&self, call: &Notification) -> Option<PathBuf> {
         if !self.view.tree.may_be_reached_by(b"") {
             return None;

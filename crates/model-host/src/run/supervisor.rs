@@ -20,8 +20,8 @@ use super::side::{View, Views};
 use super::sys::{self, Listener};
 use super::{answer, preflight};
 
-/// What is passed on to the program when somebody sends it to us. From a terminal it reaches it by
-/// itself, and not the command on the DPU side.
+/// Signals to us that are passed on to the program. Those from a terminal reach the program
+/// directly, but not the command on the DPU side.
 const FORWARDED: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -51,7 +51,8 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
 /// A child that we run, with its status as `wait` gives it, once it has ended.
 struct Child {
     pid: Pid,
-    /// It leads a process group: what it started hears signals, too, after it has ended as well.
+    /// Whether it leads a process group: then its descendants get signals too, even after it has
+    /// ended.
     leads: bool,
     status: Option<i32>,
 }
@@ -162,18 +163,18 @@ impl Programs {
 /// A filter behind which somebody is left.
 struct Filter {
     listener: Arc<Listener>,
-    /// Who brought it, if it is not ours.
+    /// The guest that brought the filter; `None` if it is ours.
     guest: Option<u32>,
 }
 
-/// Who joined, or is about to.
+/// A connection that has joined the run, or is about to.
 struct Guest {
     peer: Peer,
-    /// What its programs are to see, once it has asked.
+    /// The devices that its programs see, once it has asked for a side.
     view: Option<Arc<View>>,
 }
 
-/// Who keeps house.
+/// The supervisor's state: programs, guests, filters.
 pub(super) struct Supervisor {
     shared: Arc<SharedRun>,
     programs: Programs,

@@ -329,13 +329,14 @@ pub(super) fn take_short_turns(tid: i32) {
     }
 }
 
-/// What a child opens behind its filter before it becomes the program, to see that it is answered.
+/// The path that a child opens behind its filter before it becomes the program, to test that calls
+/// are answered.
 pub(super) const FIRST_PATH: &std::ffi::CStr = c"/dev/infiniband/verbless-check";
 
 /// Why a start failed.
 pub(super) enum StartError<E> {
-    /// Nothing was started. EBUSY: there is a listener already; EINVAL, ENOSYS: the kernel is too
-    /// old; EPERM.
+    /// The filter could not be installed. EBUSY: there is a listener already; EINVAL, ENOSYS: the
+    /// kernel is too old; EPERM.
     Filter(io::Error),
     /// The child could not be answered.
     Check(E),

@@ -19,7 +19,7 @@ use verbless_model_kernel::remote::{ControlFile, PortState, device_flags};
 
 use super::node::Node;
 
-/// Where the modelled PCI functions are plugged: a domain that no machine has.
+/// The PCI domain of the modelled functions, which no machine has.
 const PCI_DOMAIN: &str = "fb0b";
 /// Major and first minor number of uverbs devices.
 pub(super) const MAJOR: u32 = 231;
@@ -63,9 +63,9 @@ const HARDWARE_COUNTERS: [&str; 5] = [
     "rx_dct_connect",
     "out_of_buffer",
 ];
-/// Those that come with `out_of_seq_cnt`.
+/// Counters of the capability `out_of_seq_cnt`.
 const SEQUENCE_COUNTERS: [&str; 1] = ["out_of_sequence"];
-/// Those that come with `retransmission_q_counters`.
+/// Counters of the capability `retransmission_q_counters`.
 const RETRANSMISSION_COUNTERS: [&str; 5] = [
     "duplicate_request",
     "rnr_nak_retry_err",
@@ -82,11 +82,11 @@ pub(super) struct Shown {
     pub flags: u64,
     /// From port 1 on.
     pub ports: Vec<PortState>,
-    /// Where its files are.
+    /// The paths of the device's files.
     paths: DevicePaths,
     /// The number of its control file (`fwctlN`), if it has one.
     pub control: Option<usize>,
-    /// What represents other functions on its switch.
+    /// Representors of other functions on its switch.
     representors: Vec<RepresentorInfo>,
     /// Entries of each port's GID table, and of its P_Key table.
     gids: u32,
@@ -94,7 +94,7 @@ pub(super) struct Shown {
     counters: Vec<&'static str>,
 }
 
-/// Where the files of a device are.
+/// The paths of a device's files.
 #[derive(Debug)]
 struct DevicePaths {
     /// The PCI function: its bus, and its address.
@@ -106,7 +106,7 @@ struct DevicePaths {
 }
 
 impl DevicePaths {
-    /// That of the device of this number, which chooses an address for one that has none.
+    /// The paths of device `number`; chooses a PCI address if the device has none.
     fn new(number: usize, on_card: FunctionPlace) -> Self {
         let address = match &on_card.address {
             Some(address) => address.clone(),
@@ -219,7 +219,7 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
     virtual_functions(&to, devices)
 }
 
-/// What is said of a sub-function, an auxiliary device below its PCI function.
+/// Writes the files of a sub-function, an auxiliary device below its PCI function.
 fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     let paths = &device.paths;
     let at = format!("sys/devices/{}", paths.device());
@@ -280,7 +280,7 @@ fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     Ok(())
 }
 
-/// What is said of the PCI function.
+/// Writes the files of the PCI function.
 fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     let (pci, slot) = (format!("sys/devices/{}", device.paths.function()), &device.paths.slot);
     let link = format!("../../../devices/{}", device.paths.function());
@@ -322,7 +322,7 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     Ok(())
 }
 
-/// What is said of the RDMA device and its ports.
+/// Writes the files of the RDMA device and its ports.
 fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     let (paths, info) = (&device.paths, &device.info);
     let name = &info.name;
@@ -393,7 +393,7 @@ fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> i
     Ok(())
 }
 
-/// What is said of the device as verbs reach it.
+/// Writes the files of the device as a verbs device.
 fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
     let (paths, node) = (&device.paths, &device.info.node);
     let verbs = format!("sys/devices/{}/infiniband_verbs/{node}", paths.device());
@@ -411,7 +411,7 @@ fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
     fs::write(to.0.join(format!("dev/infiniband/{node}")), "")
 }
 
-/// What is said of the function's control file.
+/// Writes the files of the function's control file.
 fn control_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     let Some(number) = device.control else { return Ok(()) };
     let (paths, node) = (&device.paths, Node::Control(number));

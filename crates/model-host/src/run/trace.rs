@@ -1,4 +1,4 @@
-//! What `--trace` prints: one line for each ioctl and each command, as `strace` would.
+//! The output of `--trace`: one line for each ioctl and each command, as `strace` would print it.
 //!
 //! ```text
 //!   [     0.012340] function 0 CREATE_CQ(cq_context.log_cq_size=8, …) -> cqn=0x400

@@ -1,5 +1,5 @@
-//! What the program finds below /sys and /dev: a directory of files like the kernel's, which stands
-//! in for the real one.
+//! The files below /sys and /dev that programs see: a directory of files like the kernel's, which
+//! takes the place of the real ones.
 //!
 //! The tree is made once, in a directory of its own, and holds every place that belongs to RDMA
 //! devices: real ones are out of sight. A path is opened beneath the tree's root as if that were
@@ -39,7 +39,7 @@ pub(super) struct Tree {
     within: AtomicBool,
 }
 
-/// What the text of every path into the tree contains.
+/// Every path into the tree contains one of these texts.
 const MARKS: [&[u8]; 3] = [b"infiniband", b"fwctl", b"fb0b"];
 
 fn is_marked(path: &[u8]) -> bool {
@@ -104,7 +104,7 @@ impl Tree {
         self.within.load(Ordering::Relaxed) || is_marked(path)
     }
 
-    /// What a real path within the directory is called by the program.
+    /// The program's name for a real path within the directory.
     pub(super) fn shown(&self, real: &Path) -> Option<PathBuf> {
         real.strip_prefix(self.directory.path()).ok().map(|rest| Path::new("/").join(rest))
     }

@@ -29,15 +29,15 @@ const UAR_PAGE_INDEX: u16 = 1 << 1;
 const REAL_TIME: u16 = 1 << 2;
 /// `IB_CQ_MODERATE`, the only change that there is.
 const MODERATE: u32 = 1;
-/// As many microseconds as the context's field can say.
+/// The largest period that the context's field can state, in microseconds.
 const LONGEST_PERIOD: u16 = 0xfff;
-/// Its bytes, and those up to its flags.
+/// Bytes of the driver's request, and up to the end of its flags.
 const DRIVER_BYTES: usize = 32;
 const DRIVER_LEAST: usize = 22;
 /// Bytes of `mlx5_ib_resize_cq`.
 const RESIZE_BYTES: usize = 16;
 
-/// What is asked for, whichever way it came.
+/// The client's request, by either command.
 struct Wanted {
     user_handle: u64,
     entries: u32,
@@ -77,7 +77,7 @@ impl Method<'_> {
         Ok(Object::Cq(cq))
     }
 
-    /// The same by the old command.
+    /// CREATE_CQ by the old write command.
     pub(crate) fn write_create_cq(&mut self, request: &Core) -> Result<(), Errno> {
         let channel = match request.u32(24) as i32 {
             none if none < 0 => None,
@@ -215,8 +215,8 @@ impl Method<'_> {
         kernel.exec(input.as_bytes(), &mut [0; 16])
     }
 
-    /// Another buffer. When this returns, the old one ends with the CQE that says so, and is the
-    /// client's again.
+    /// Moves a CQ to another buffer. When this returns, the old buffer ends with the CQE that marks
+    /// the resize, and belongs to the client again.
     pub(crate) fn resize_cq(&mut self, request: &Core) -> Result<(), Errno> {
         let wanted = request.u32(12);
         let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
@@ -267,7 +267,7 @@ impl Method<'_> {
     }
 }
 
-/// As the context says it.
+/// The size as the context states it.
 fn cqe_size(bytes: u32, padded: bool) -> CqeSize {
     match (bytes, padded) {
         (128, false) => CqeSize::BYTES_128,

@@ -1,4 +1,4 @@
-//! Who hears of an object's completions and events: the completion channel and the async event file
+//! Receivers of an object's completions and events: the completion channel and the async event file
 //! of a CQ, QP or SRQ.
 
 use std::collections::BTreeMap;
@@ -24,10 +24,10 @@ pub(crate) enum Kind {
     Srq,
 }
 
-/// Where an object's records go.
+/// The destination of an object's records.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// What the client calls the object.
+    /// The client's user handle of the object.
     element: u64,
     /// Marks its records, so that those that nobody read are known.
     tag: u64,

@@ -157,8 +157,8 @@ impl Method<'_> {
     }
 }
 
-/// What the kernel looks at before any command; an address that moves a port's path moves the port
-/// too.
+/// Checks that the kernel makes before any command; an address that changes a port's path changes
+/// the port too.
 fn check(
     kernel: &Kernel,
     qp: &VerbsQp,
@@ -301,7 +301,7 @@ fn fill(
     Ok(())
 }
 
-/// What the peer may do; a queue pair that answers nothing may be written only.
+/// Sets the peer's rights; a queue pair that answers no requests may only be written.
 fn set_rights(
     kernel: &Kernel,
     qp: &VerbsQp,

@@ -115,7 +115,7 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// Another range, other rights or another PD for a region, which keeps its handle.
+    /// Changes the range, rights or PD of a region, which keeps its handle.
     pub(crate) fn rereg_mr(&mut self, request: &Core) -> Result<(), Errno> {
         let changes = request.u32(12);
         if changes == 0 {
@@ -163,7 +163,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// Another PD and other rights for a region that stays where it is: its key stays the same.
+    /// Changes the PD and rights of a region whose range stays the same: its key stays the same.
     fn reconfigure(
         &mut self,
         handle: u32,
@@ -188,7 +188,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// What one who shares the file and imports a region must know of it.
+    /// The data of a region for a process that shares the file and imports it.
     pub(crate) fn query_mr(&mut self) -> Result<(), Errno> {
         let handle = self.named.handle.ok_or(Errno::EINVAL)?;
         let Some(Object::Mr(mr)) = self.state.object(handle) else { return Err(Errno::EINVAL) };

@@ -1,4 +1,4 @@
-//! What a file keeps of each object that verbs made.
+//! The data that a file keeps of each object made by verbs.
 
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
@@ -13,7 +13,7 @@ pub(crate) struct Cq {
     pub destroy: Vec<u8>,
     pub cqe_bytes: u32,
     pub real_time: bool,
-    /// Its client reads timestamps.
+    /// Whether the client reads timestamps.
     pub timestamps: bool,
     pub(super) padded: bool,
     pub(super) entries: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Mr {
     pub(super) writable: bool,
 }
 
-/// What a region covers: where it is in the client's memory, and what it is called.
+/// The memory of a region: its address in the client and under its key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Range {
     pub(super) start: u64,
@@ -71,17 +71,17 @@ pub(crate) struct VerbsQp {
     pub service: ServiceType,
     pub pdn: u32,
     pub cqns: [u32; 2],
-    /// As verbs number them.
+    /// The state, as verbs number it.
     pub state: u8,
     pub port: u8,
-    /// What was last set, for later changes of the other of the two.
+    /// The values last set, needed when only one of the two is changed later.
     pub access: u32,
     pub responder_depth: u8,
     pub record: u64,
     pub has_receive_queue: bool,
     pub(super) capacity: Capacity,
-    /// What QUERY_QP says of it: the receive queue as it was made; the library knows its send queue
-    /// better.
+    /// The capacities that QUERY_QP returns: the receive queue as it was made; the library computes
+    /// those of the send queue.
     pub(super) queried: Capacity,
     pub(super) signal_all: bool,
     /// Multicast groups that it joined.

@@ -1,5 +1,5 @@
-//! Where a connected queue pair's packets go: from the addresses of verbs to those of the device,
-//! and back.
+//! The path of a connected queue pair: conversion between address vectors of verbs and address
+//! paths of the device.
 
 use nix::errno::Errno;
 use verbless_prm::{AddressPath, PortType};

@@ -40,7 +40,7 @@ mod driver {
     pub(super) const ALLOW_SCATTER_CQE: u32 = 1 << 8;
     pub(super) const PACKET_BASED_CREDIT: u32 = 1 << 9;
     pub(super) const UAR_PAGE_INDEX: u32 = 1 << 10;
-    /// Its bytes, and those up to its register's index.
+    /// Bytes of the request, and up to the end of its register index.
     pub(super) const BYTES: usize = 56;
     pub(super) const LEAST: usize = 40;
 }
@@ -78,7 +78,7 @@ impl Capacity {
     }
 }
 
-/// What is asked for, whichever way it came.
+/// The client's request, by either command.
 struct Wanted {
     user_handle: u64,
     pd: u32,
@@ -91,7 +91,7 @@ struct Wanted {
     event_fd: Option<u16>,
 }
 
-/// What the driver's request asks for.
+/// The driver's part of the request.
 struct Queues {
     receive_bytes: u64,
     log_receive: u8,
@@ -149,7 +149,7 @@ impl Method<'_> {
         Ok((Object::Qp(qp), uses))
     }
 
-    /// The same by the old command.
+    /// CREATE_QP by the old write command.
     pub(crate) fn write_create_qp(&mut self, request: &Core) -> Result<(), Errno> {
         let find = |at, kind| self.state.lookup(request.u32(at).into(), kind);
         let signal_all = if request.u8(52) != 0 { create::SQ_SIG_ALL } else { 0 };
@@ -420,7 +420,7 @@ fn queues(request: &Core, wanted: Capacity, has_rq: bool, log_max: u8) -> Result
     })
 }
 
-/// What a QP says of its CQEs' timestamps: as its CQs want it, and as the RoCE page offers it
+/// The timestamp format in a QP's context: that of its CQs, if the RoCE page offers it
 /// (`get_qp_ts_format` of mlx5_ib, which reads that page on every port).
 fn timestamp_format(offered: u32, send: &Cq, receive: &Cq) -> Result<TimestampFormat, Errno> {
     use TimestampFormatCap as Cap;

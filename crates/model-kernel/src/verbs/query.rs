@@ -26,7 +26,7 @@ mod flag {
     pub(super) const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
     pub(super) const PCI_WRITE_END_PADDING: u64 = 1 << 36;
 }
-/// Where the driver's own response has its fields' ends: as much is answered as there is room for.
+/// The ends of the fields in the driver's response: as many fields are answered as fit.
 const DRIVER_ENDS: [usize; 12] = [8, 16, 32, 40, 56, 60, 64, 72, 96, 100, 104, 112];
 
 impl Method<'_> {

@@ -24,7 +24,7 @@ const LIMIT: u32 = 1 << 1;
 const DRIVER_BYTES: usize = 32;
 const SEGMENT: u32 = 16;
 
-/// What is asked for, whichever way it came.
+/// The client's request, by either command.
 struct Wanted {
     user_handle: u64,
     pd: u32,
@@ -63,7 +63,7 @@ impl Method<'_> {
         Ok((Object::Srq(srq), vec![pd]))
     }
 
-    /// The same by the old command.
+    /// CREATE_SRQ by the old write command.
     pub(crate) fn write_create_srq(&mut self, request: &Core) -> Result<(), Errno> {
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
         let handle = self.state.free_handle()?;

@@ -27,7 +27,7 @@ pub(super) mod mask {
     pub(crate) const PATH_MIG_STATE: u32 = 1 << 18;
     pub(crate) const DEST_QPN: u32 = 1 << 20;
     pub(crate) const RATE_LIMIT: u32 = 1 << 25;
-    /// What every kernel knows.
+    /// The attributes that every kernel knows.
     pub(crate) const STANDARD: u32 = 0x1f_ffff;
 }
 use mask::{

@@ -28,7 +28,7 @@ pub const MOST_NAME: usize = 64 << 10;
 /// Bytes that the names of a program's functions and objects may have together. Names may share
 /// bytes of the file.
 pub const MOST_NAMES: usize = 64 << 20;
-/// Where programs may be: below the half of the address space that no pointer of theirs reaches.
+/// The end of the addresses that programs may use: the lower half of the address space.
 const HIGHEST: u64 = 1 << 47;
 
 /// Why a file is no program for the core, and what to do.
@@ -52,11 +52,12 @@ fn refused<T>(why: impl Into<Cow<'static, str>>) -> Result<T> {
 /// A program.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Where it begins; `None` of a file that says 0, whose functions are called by their symbols.
+    /// The entry point; `None` if the file says 0, because its functions are called by their
+    /// symbols.
     pub entry: Option<u64>,
-    /// Its memory, by address; no two share a page.
+    /// The segments in order of address; no two share a page.
     pub segments: Vec<Segment>,
-    /// What is initial in each thread's local storage.
+    /// The template of each thread's local storage.
     pub tls: Option<Tls>,
     symbols: BTreeMap<String, Symbol>,
 }
@@ -64,37 +65,37 @@ pub struct Program {
 /// A part of a program's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Its first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Its bytes in memory; those behind `bytes` are 0.
+    /// Length in memory in bytes; those after `bytes` are 0.
     pub length: u64,
-    /// What the file has of it.
+    /// The bytes in the file.
     pub bytes: Vec<u8>,
-    /// What the program may do there.
+    /// The permissions of the program.
     pub permissions: Permissions,
 }
 
 /// The template of thread-local storage (PT_TLS).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// Where the template is, in a segment.
+    /// Address of the template, in a segment.
     pub address: u64,
     /// Bytes of the template; what follows is 0.
     pub initial: u64,
     /// Bytes that each thread has.
     pub length: u64,
-    /// Of the first byte of each thread; a power of two.
+    /// Alignment of each thread's first byte; a power of two.
     pub alignment: u64,
 }
 
 /// A function or an object of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Its bytes; 0 if the file does not say.
+    /// The size in bytes; 0 if the file does not give it.
     pub length: u64,
-    /// Whether it can be called: it is a function in an executable segment.
+    /// Whether the symbol can be called: it is a function in an executable segment.
     pub function: bool,
 }
 
@@ -107,7 +108,7 @@ impl Segment {
         Region::ram(self.address - within, &ram, self.permissions)
     }
 
-    /// Its first page, and the one behind its last.
+    /// The index of the first page, and the one after the last.
     const fn pages(&self) -> (u64, u64) {
         (self.address / PAGE, (self.address + self.length).div_ceil(PAGE))
     }
@@ -166,7 +167,7 @@ impl Program {
         self.symbols.get(name).copied()
     }
 
-    /// All of them, by name.
+    /// All symbols, in order of name.
     pub fn symbols(&self) -> impl Iterator<Item = (&str, Symbol)> {
         self.symbols.iter().map(|(name, symbol)| (name.as_str(), *symbol))
     }
@@ -284,7 +285,7 @@ impl<'f> Header<'f> {
     }
 }
 
-/// What `e_flags` says that the program needs.
+/// Checks the requirements in `e_flags`.
 fn flags(flags: u32) -> Result<()> {
     const COMPRESSED: u32 = 1;
     const FLOAT: u32 = 6;

@@ -73,6 +73,7 @@ pub(super) fn method(object: u16, method: u16) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::super::abi;
+    use super::super::refused;
     use super::super::write;
     use super::*;
 
@@ -86,6 +87,30 @@ mod tests {
                 refused.0 == known.object && refused.1.is_none_or(|method| method == known.id)
             });
             assert_eq!(listed, None, "{}", known.name);
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_it_refused() {
+        let said = |errno, expected| (errno, refused::take().is_some_and(|it| it.1 == expected));
+        let old = [
+            (12, "querying a memory region by the old command (QUERY_MR): not modelled"),
+            (0x8000_0032, "flow steering (CREATE_FLOW): not modelled"),
+            (99, "command 0x63 does not exist in the uverbs ABI"),
+        ];
+        for (number, expected) in old {
+            assert_eq!(said(command(number), expected), (Errno::EOPNOTSUPP, true), "{number:#x}");
+        }
+        let methods = [
+            (0, 1, "listing an open file's handles: not modelled"),
+            (0, 2, "object 0x0 has no method 0x2"),
+            (7, 4, "regions of a dmabuf: not modelled"),
+            (12, 5, "work queues of raw packets: not modelled"),
+            (0x77, 4, "object 0x77 has no method 0x4"),
+        ];
+        for (object, id, expected) in methods {
+            let (errno, told) = said(method(object, id), expected);
+            assert!(errno == Errno::EPROTONOSUPPORT && told, "{object:#x}, {id:#x}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The kernel's rules, one by one, against a device that does what a test tells it to.
 
+mod attributes;
 mod buffers;
 mod control;
 mod devx;
@@ -9,6 +10,7 @@ mod memory;
 mod objects;
 mod random;
 mod regions;
+mod steering;
 mod verbs;
 
 mod support;

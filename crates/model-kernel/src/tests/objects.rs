@@ -44,7 +44,12 @@ impl Verbs {
         caps.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4).set_atomic(true);
         caps.set_sctr_data_cqe(true).set_imaicl(true).set_umr_extended_translation_offset(true);
         change(&mut caps);
-        let fixture = Fixture::of(Arc::new(Device::with(caps, false)));
+        Self::on(Device::with(caps, false))
+    }
+
+    /// The same on a device of the test's own.
+    pub(super) fn on(device: Device) -> Self {
+        let fixture = Fixture::of(Arc::new(device));
         let (memory, address) = buffer(64);
         let mut verbs = Self { fixture, _memory: memory, address, pd: 0 };
         verbs.pd = word(&verbs.write(3, &[0; 8], 4, &[], 4).expect("a PD").0);

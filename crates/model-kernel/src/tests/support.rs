@@ -23,6 +23,8 @@ pub(super) struct Device {
     pub commands: Mutex<Vec<Vec<u8>>>,
     /// The next command with this opcode fails with this status.
     pub refuse: Mutex<Option<(u16, u8)>>,
+    /// What commands answer, from the first byte on, by opcode and modifier.
+    pub answers: Mutex<BTreeMap<(u16, u16), Vec<u8>>>,
     pub caps: HcaCap,
     pub ethernet: bool,
     pub alive: AtomicBool,
@@ -57,6 +59,7 @@ impl Device {
         Self {
             commands: Mutex::default(),
             refuse: Mutex::default(),
+            answers: Mutex::default(),
             caps,
             ethernet,
             backed: Mutex::default(),
@@ -87,6 +90,11 @@ impl Device {
 
     pub(super) fn refuse_next(&self, opcode: u16, status: u8) {
         *Self::lock(&self.refuse) = Some((opcode, status));
+    }
+
+    /// Lets a command of an opcode and modifier answer these bytes.
+    pub(super) fn answer(&self, opcode: Opcode, modifier: u16, bytes: &[u8]) {
+        Self::lock(&self.answers).insert((opcode.0, modifier), bytes.to_vec());
     }
 
     /// What was made and not destroyed.
@@ -137,6 +145,12 @@ impl Function for Device {
             return;
         }
         drop(refuse);
+        let modifier = u16::from_be_bytes([input[6], input[7]]);
+        if let Some(bytes) = Self::lock(&self.answers).get(&(opcode.0, modifier)) {
+            let len = bytes.len().min(output.len());
+            output[..len].copy_from_slice(&bytes[..len]);
+            return;
+        }
         match opcode {
             Opcode::QUERY_HCA_CAP if input[7] == 1 => {
                 let len = self.caps.as_bytes().len().min(output.len() - 0x10);
@@ -237,7 +251,7 @@ impl Function for Device {
             active_mtu: 5,
             width: 2,
             speed: 64,
-            gids: vec![GidEntry { index: 0, gid, kind: u32::from(self.ethernet) }],
+            gids: vec![GidEntry { index: 0, gid, kind: if self.ethernet { 2 } else { 0 } }],
         })
     }
 

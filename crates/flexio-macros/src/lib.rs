@@ -14,7 +14,7 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, FnArg, ItemFn, Result, ReturnType, Signature, Type, parse_macro_input};
 
-/// What an argument and a result may be: what a word holds.
+/// The types that arguments and results may have: those that fit a register.
 const WORDS: [&str; 11] =
     ["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize", "bool"];
 /// Registers that arguments are passed in.

@@ -1,7 +1,7 @@
-//! What wakes the engine's threads.
+//! Wakes the engine's threads.
 //!
-//! One of them looks for work all the time, and sleeps between looks: whoever has work for it
-//! rings. The others sleep until they are called for help.
+//! One thread looks for work all the time and sleeps between looks; whoever gives it work rings.
+//! The others sleep until they are called for help.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ impl Bell {
         self.rings.load(Ordering::SeqCst)
     }
 
-    /// There may be work.
+    /// Notifies the engine that there may be work.
     pub(crate) fn ring(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
@@ -56,7 +56,7 @@ impl Bell {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// There is work for one thread more, if one rests.
+    /// Wakes one more thread to help, if one sleeps.
     pub(crate) fn call_help(&self) {
         if self.resting.load(Ordering::Relaxed) > 0 {
             self.state().calls = 1;

@@ -2,8 +2,8 @@
 
 use proptest::test_runner::Config;
 
-/// So many, or what `PROPTEST_CASES` says if that is less: where a case costs much and the count
-/// adds little, as under a sanitizer of races to a test of one thread.
+/// `cases` cases, or fewer if `PROPTEST_CASES` says so: for tests whose cases are slow and gain
+/// little from repetition, such as single-threaded ones under a thread sanitizer.
 pub(crate) fn at_most(cases: u32) -> Config {
     let said = std::env::var("PROPTEST_CASES").ok().and_then(|said| said.parse().ok());
     Config { cases: said.map_or(cases, |said: u32| said.min(cases)), ..Config::default() }

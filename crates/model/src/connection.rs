@@ -1,5 +1,5 @@
-//! What a connected QP keeps while its messages travel as packets: the requests that are not
-//! acknowledged yet, the message that is arriving, and the answers that are still to go out.
+//! State of a connected QP whose messages travel in packets: the requests that are not acknowledged
+//! yet, the message that is arriving, and the answers that are still to be sent.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ pub(crate) fn advance(psn: u32, by: u32) -> u32 {
     psn.wrapping_add(by) & PSN_MASK
 }
 
-/// Where one PSN lies, seen from another.
+/// The position of one PSN relative to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Distance {
     Same,
@@ -37,7 +37,7 @@ pub(crate) enum Distance {
 pub(crate) struct Connection {
     pub window: Window,
     pub arriving: Arriving,
-    /// It waits for a turn to send its answers.
+    /// Whether it waits for a turn to send its answers.
     pub answers: bool,
 }
 
@@ -50,13 +50,13 @@ pub(crate) struct Window {
     /// The PSN that the peer was last found to miss, or whose response was, since anything
     /// arrived: hearing of it once more is no other loss.
     pub missed: Option<u32>,
-    /// What the QP's timer is for.
+    /// The purpose of the QP's timer.
     pub timer: Timer,
     /// WQE buffers that are free.
     spare: Vec<Vec<u8>>,
 }
 
-/// What a running timer of a QP is for.
+/// The purpose of a QP's running timer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// The peer was not ready to receive: nothing is sent before it runs out.
@@ -75,7 +75,7 @@ pub(crate) struct Request {
     pub wqe: Vec<u8>,
     /// Bytes that its data segments name.
     pub length: u64,
-    /// Its first PSN, and how many it takes: of its packets, or of those of its response.
+    /// The first PSN, and the number of PSNs: of its packets, or of those of its response.
     pub psn: u32,
     pub packets: u32,
     /// Packets that went out since the last return, and the most that ever did.
@@ -83,10 +83,10 @@ pub(crate) struct Request {
     pub reached: u32,
     /// Packets that are acknowledged; of a READ, those of its response that arrived.
     pub done: u32,
-    /// What acknowledges it.
+    /// The answer that acknowledges the request.
     pub response: Response,
-    /// It is a READ, and what is missing of its response was asked for again, in parts: the last
-    /// packet of each says that it is the last.
+    /// Whether it is a READ of whose response a missing part was requested again, in several
+    /// requests: then the last packet of each is marked as last.
     pub in_parts: bool,
     /// The first bytes of a response that goes into the CQE.
     pub inline: [u8; 64],
@@ -94,20 +94,20 @@ pub(crate) struct Request {
     pub failed: Option<u8>,
 }
 
-/// What acknowledges a request.
+/// The answer that acknowledges a request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Response {
     /// An ACK, of it or of what follows it.
     #[default]
     Acknowledgement,
-    /// Its data, and nothing less.
+    /// The data of a READ; an ACK is not enough.
     Read,
-    /// What was there before, and nothing less.
+    /// The old value of an atomic; an ACK is not enough.
     Atomic,
 }
 
 impl Request {
-    /// Nothing less than its response acknowledges it.
+    /// Whether only its response acknowledges the request.
     pub(crate) fn responds(&self) -> bool {
         self.response != Response::Acknowledgement
     }
@@ -122,7 +122,7 @@ impl Request {
     }
 }
 
-/// Where a PSN lies in a window: the request, and the packet in it.
+/// The position of a PSN in a window: the request, and the packet in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PsnPosition {
     pub request: usize,
@@ -147,7 +147,7 @@ impl Window {
         self.spare.push(buffer);
     }
 
-    /// Where a PSN that went out lies; `None`: it did not, or it is acknowledged and forgotten.
+    /// The position of a PSN that was sent; `None` if it was not, or is acknowledged and forgotten.
     pub(crate) fn place(&self, psn: u32) -> Option<PsnPosition> {
         let sent = |request: &Request| psn.wrapping_sub(request.psn) & PSN_MASK < request.reached;
         let request = self.requests.iter().position(sent)?;
@@ -202,8 +202,8 @@ impl Window {
         }
     }
 
-    /// One of those before the next failed: nothing behind it goes out any more, while what stands
-    /// before it may have to go out again.
+    /// Whether a request before the next one failed: then no later request is sent any more, while
+    /// earlier ones may have to be sent again.
     pub(crate) fn has_failed(&self) -> bool {
         self.requests.iter().take(self.next).any(|request| request.failed.is_some())
     }
@@ -227,7 +227,7 @@ impl Window {
     }
 }
 
-/// What arrives, and what goes back.
+/// The responder's state: what arrives, and the answers to it.
 #[derive(Debug, Default)]
 pub(crate) struct Arriving {
     /// The message whose first packet, but not its last, has arrived.
@@ -238,7 +238,7 @@ pub(crate) struct Arriving {
     pub executed: Option<u32>,
     /// A gap was reported: nothing more is said of it before it closes.
     pub reported: bool,
-    /// What goes back, in order.
+    /// Answers to be sent, in order.
     pub answers: VecDeque<Answer>,
     /// READs and atomics that may be asked for again, oldest first.
     pub replay: VecDeque<Replay>,
@@ -247,13 +247,13 @@ pub(crate) struct Arriving {
 /// A message of several packets that is arriving.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
-    /// Where it goes.
+    /// The destination of the message.
     pub into: Target,
     /// Bytes that arrived.
     pub bytes: u64,
 }
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Debug)]
 pub(crate) enum Target {
     /// To the memory of a receive WQE, of which this is a copy.
@@ -296,7 +296,7 @@ pub(crate) enum Answer {
         length: u64,
         again: bool,
     },
-    /// What was there before an atomic.
+    /// The old value of an atomic.
     Atomic { psn: u32, msn: u32, value: u64, again: bool },
 }
 

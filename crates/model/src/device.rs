@@ -27,8 +27,8 @@ use crate::profile::{FunctionPlace, Link, Profile, Role};
 use crate::shared::SharedWorld;
 use crate::world::World;
 
-/// One function of a device. Cloning gives another handle to the same one, which stays for as long
-/// as any handle does.
+/// A function of a device. Clones are handles to the same function, which exists as long as any
+/// handle does.
 #[derive(Clone)]
 pub struct Device {
     shared: Arc<SharedWorld>,
@@ -38,13 +38,13 @@ pub struct Device {
 /// A port as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// Whether it is ACTIVE; else DOWN.
+    /// Whether the port is ACTIVE; otherwise it is DOWN.
     pub up: bool,
-    /// Its LID on InfiniBand, 0 on Ethernet.
+    /// The port's LID on InfiniBand, 0 on Ethernet.
     pub lid: u16,
     /// The GID table of an InfiniBand port; an Ethernet port's is [`Device::roce_addresses`].
     pub gids: Vec<[u8; 16]>,
-    /// Its MAC, in the low 48 bits.
+    /// The port's MAC, in the low 48 bits.
     pub mac: u64,
     /// The link-local GID that belongs to its GUID.
     pub link_local_gid: [u8; 16],
@@ -66,7 +66,7 @@ impl Model {
         Device { shared: self.shared.clone(), id: device }
     }
 
-    /// All devices, for a front end.
+    /// All devices, as handles for a front end.
     pub fn all_devices(&self) -> Vec<Device> {
         (0..self.devices()).map(|id| Device { shared: self.shared.clone(), id }).collect()
     }
@@ -160,8 +160,8 @@ impl Device {
         self.shared.with_function(self.id, |world| engine::event(world, self.id, kind, data));
     }
 
-    /// Another PD and other access rights for memory key `index`, as by UMR on a queue of the
-    /// driver's. False: there is no such key, or the device cannot.
+    /// Sets another PD and other access rights of memory key `index`, as UMR on a queue of the
+    /// driver's does. False: there is no such key, or the device cannot.
     pub fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
         self.shared.with_function(self.id, |world| {
             hca::reconfigure_key(&mut world.functions[self.id].hca, index, change)
@@ -201,7 +201,7 @@ impl Device {
         self.shared.with(|world| memory.cut_off(&world.held(), !on));
     }
 
-    /// Its profile, with the link and the side that it has.
+    /// The profile, for the function's link layer and side.
     pub fn profile(&self) -> Arc<Profile> {
         self.look(|hca| hca.profile.clone())
     }
@@ -234,7 +234,7 @@ impl Device {
         self.look(|hca| hca.removed)
     }
 
-    /// Its node GUID.
+    /// The node GUID.
     pub fn node_guid(&self) -> u64 {
         self.look(|hca| hca.identity.node_guid)
     }
@@ -244,12 +244,12 @@ impl Device {
         self.look(|hca| hca.identity.system_image_guid)
     }
 
-    /// What it is on its card.
+    /// The function's place on its card.
     pub fn on_card(&self) -> FunctionPlace {
         self.look(|hca| hca.on_card.clone())
     }
 
-    /// Its PCI device id: that of a VF differs from that of its parent.
+    /// The PCI device id: that of a VF differs from that of its parent.
     pub fn device_id(&self) -> u16 {
         self.look(|hca| {
             let numbers = hca.profile.device();
@@ -258,7 +258,7 @@ impl Device {
         })
     }
 
-    /// Its VUID, as QUERY_VUID tells it.
+    /// The VUID, as QUERY_VUID returns it.
     pub fn vuid(&self) -> String {
         let bytes = self.look(|hca| hca.identity.vuid());
         let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();

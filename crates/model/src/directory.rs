@@ -26,7 +26,7 @@ struct Reachable {
     gids: Vec<[u8; 16]>,
 }
 
-/// What a function is called.
+/// The addresses of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     link: Link,

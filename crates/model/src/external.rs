@@ -38,14 +38,14 @@ pub enum Uplink {
     Unix {
         /// Ours; the file must not exist.
         local: PathBuf,
-        /// The other.
+        /// The other end.
         remote: PathBuf,
     },
     /// UDP sockets.
     Inet {
         /// Ours.
         local: SocketAddr,
-        /// The other.
+        /// The other end.
         remote: SocketAddr,
     },
 }

@@ -17,12 +17,12 @@ use crate::memory::UarSpace;
 pub(crate) struct Functions(Vec<Option<Box<Function>>>);
 
 impl Functions {
-    /// All of them.
+    /// All functions, at hand.
     pub(crate) fn all(functions: Vec<Function>) -> Self {
         Self(functions.into_iter().map(|function| Some(Box::new(function))).collect())
     }
 
-    /// None of so many.
+    /// As many functions as `count`, none of them at hand.
     pub(crate) fn none(count: usize) -> Self {
         Self((0..count).map(|_| None).collect())
     }
@@ -53,10 +53,10 @@ impl Functions {
         self.0[id].take()
     }
 
-    /// One of them, and the others beside it.
+    /// One function, mutable, and the others beside it.
     ///
     /// # Panics
-    /// If that one is not at hand.
+    /// If function `id` is not at hand.
     #[inline]
     pub(crate) fn split(&mut self, id: usize) -> (&mut Function, Others<'_>) {
         let (before, rest) = self.0.split_at_mut(id);
@@ -65,12 +65,12 @@ impl Functions {
         (one, Others { before, after })
     }
 
-    /// Those at hand.
+    /// The functions at hand.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Function> {
         self.0.iter().flatten().map(|function| &**function)
     }
 
-    /// Those at hand.
+    /// The functions at hand, mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Function> {
         self.0.iter_mut().flatten().map(|function| &mut **function)
     }
@@ -114,11 +114,11 @@ impl IndexMut<usize> for Functions {
 pub(crate) struct Slot {
     state: Mutex<Waiting>,
     returned: Condvar,
-    /// It has work that waits for nothing; false while a thread has it.
+    /// Whether the function has work that it can do now; false while a thread has it.
     pub busy: AtomicBool,
     /// When its next timer runs out; `u64::MAX`: none runs, or a thread has it.
     pub due: AtomicU64,
-    /// Where its doorbells are rung.
+    /// The UAR pages in which its doorbells are rung.
     pub bar: Arc<UarSpace>,
 }
 
@@ -168,7 +168,8 @@ impl Slot {
         function.map(|function| self.taken(function))
     }
 
-    /// What is known of the function's work is for who has it to find out.
+    /// Resets the hints about the function's work, which the thread that has the function knows
+    /// better.
     fn taken(&self, function: Box<Function>) -> Box<Function> {
         self.busy.store(false, Ordering::Relaxed);
         self.due.store(u64::MAX, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Who watches a model, and for how long.
+//! Watchers of a model, and how long they watch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};

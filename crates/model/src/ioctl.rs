@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 
-/// What an errno may be.
+/// The valid values of an errno.
 pub(crate) const ERRNOS: RangeInclusive<i32> = 1..=4095;
 
 /// Which ioctls are meant.
@@ -14,9 +14,9 @@ pub(crate) const ERRNOS: RangeInclusive<i32> = 1..=4095;
 pub enum Ioctl {
     /// All.
     Any,
-    /// Those of a method, or of a command of the old interface, by its name in [`NAMES`].
+    /// The ioctls of a method, or of a command of the old interface, by its name in [`NAMES`].
     Named(&'static str),
-    /// Those of a method by its ids.
+    /// The ioctls of a method by its ids.
     Method {
         /// `UVERBS_OBJECT_` or `MLX5_IB_OBJECT_`.
         object: u16,

@@ -58,8 +58,8 @@ impl Model {
         self.shared.with(|world| set_link(world, at, settings));
     }
 
-    /// What happened to the frames that the card sent over the link of a port, and to those that
-    /// came over it. Messages of connections that were carried whole are no frames; datagrams are.
+    /// Counts of the frames that the card sent over the link of a port, and of those that came over
+    /// it. Messages of connections that were carried whole are no frames; datagrams are.
     ///
     /// # Panics
     /// When there is no such device, or it has no such port.
@@ -68,8 +68,8 @@ impl Model {
         self.shared.common.fabric.lock().traffic(at)
     }
 
-    /// What happened to the frames that stayed in the card of a port: from one function to another,
-    /// or to itself. Faults touch them if the link's settings say so by
+    /// Counts of the frames that stayed in the card of a port: from one function to another, or to
+    /// itself. Faults touch them if the link's settings say so by
     /// [`loopback`](LinkSettings::loopback).
     ///
     /// # Panics

@@ -27,16 +27,16 @@ pub struct Model {
     pub(crate) driver: Arc<OnceLock<Arc<dyn Any + Send + Sync>>>,
 }
 
-/// One function of a device that is to be.
+/// A function of a device that is to be built.
 struct Function {
     profile: Profile,
     /// How many functions of its device come before it.
     place: usize,
     /// Which it is on its side, from 0.
     number: u16,
-    /// What it is on the card.
+    /// The function's place on the card.
     on_card: FunctionPlace,
-    /// Where it does DMA, if that is a memory of its own.
+    /// The memory for its DMA, if it has one of its own.
     memory: Option<Arc<dyn HostMemory>>,
 }
 
@@ -65,7 +65,8 @@ impl Builder {
         self.sides(profile.sides().map(|profile| (profile, None)))
     }
 
-    /// The same, with functions that do DMA in memories of their own: the host's, then the DPU's.
+    /// Adds a device with a function for each side, as [`Self::device_with_sides`], that do DMA in
+    /// memories of their own: the host's, then the DPU's.
     pub fn device_with_sides_in(
         self,
         profile: Profile,

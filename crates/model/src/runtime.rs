@@ -1,5 +1,5 @@
-//! What the engine keeps beside each queue. Commands make it with the queue (the default), throw it
-//! away with what was posted, hand it to the engine when the queue goes, and never look inside.
+//! The engine's state of each queue. Commands make it with the queue (the default), discard it when
+//! they reset the queue, hand it to the engine when the queue is destroyed, and never look inside.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::connection::Connection;
 /// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
 const MOST_COPIES: usize = 1 << 4;
 
-/// What the engine keeps per CQ.
+/// The engine's state of a CQ.
 #[derive(Debug, Default)]
 pub(crate) struct CqRuntime {
     /// Consumer index as last read from the record (24 bits count).
@@ -23,16 +23,16 @@ pub(crate) struct CqRuntime {
     /// When its last CQE was written, and when it last reported.
     pub written_at: u64,
     pub reported_at: u64,
-    /// It waits in the timers of moderation until then.
+    /// The time until which event moderation holds the CQ back, if it does.
     pub moderated: Option<u64>,
     /// CQEs of it that a fault holds back, and when the last of them is due.
     pub delayed: (u32, u64),
 }
 
-/// What the engine keeps per send queue.
+/// The engine's state of a send queue.
 #[derive(Debug, Default)]
 pub(crate) struct SendRuntime {
-    /// It waits in the rotation.
+    /// Whether the queue waits for its turn.
     pub queued: bool,
     /// Bytes that it has moved beyond its share, and that others may move first.
     pub owed: i64,
@@ -51,14 +51,14 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// So many bytes from WQEBB `index` on, if they are there.
+    /// `length` bytes from WQEBB `index` on, if all of them were read.
     pub(crate) fn wqebbs(&self, index: u16, length: usize) -> Option<&[u8]> {
         let at = usize::from(index.wrapping_sub(self.first)) * WQEBB;
         self.bytes.get(at..at + length)
     }
 }
 
-/// What the engine keeps per QP.
+/// The engine's state of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct QpRuntime {
     /// COMM_EST was reported.
@@ -68,24 +68,24 @@ pub(crate) struct QpRuntime {
     /// Bytes of the request at hand that were carried to the peer, of a message that is carried
     /// whole, part by part.
     pub carried: u64,
-    /// Nothing came back for the present request: when the QP goes on, that is because its ACK
-    /// timeout ran out.
+    /// Whether the present request got no answer, so that the QP goes on because its ACK timeout
+    /// expired.
     pub overdue: bool,
     /// When a waiting request goes out again.
     pub resume_at: Option<u64>,
     /// Messages that it has executed, modulo 2^24: what an ACK tells of them.
     pub msn: u32,
-    /// What a connected QP keeps of messages that go in packets.
+    /// State of a connected QP for messages in packets.
     connection: Option<Box<Connection>>,
 }
 
 impl QpRuntime {
-    /// What is kept of messages that go in packets.
+    /// The state for messages in packets; made when first needed.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         self.connection.get_or_insert_default()
     }
 
-    /// The same, if a message ever went so.
+    /// The state for messages in packets, if there ever was one.
     pub(crate) fn started(&self) -> Option<&Connection> {
         self.connection.as_deref()
     }

@@ -31,7 +31,7 @@ pub(crate) struct SharedWorld {
     /// Buffers of those who have all functions.
     scratch: Mutex<Scratch>,
     in_packets: AtomicBool,
-    /// Nothing moves until [`crate::Model::step`] says so.
+    /// Whether the devices work only when [`crate::Model::step`] is called.
     pub stepped: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct SharedWorld {
 enum Which {
     All,
     One(usize),
-    /// These, in ascending order.
+    /// These functions, in ascending order.
     These(Vec<usize>),
 }
 
@@ -82,7 +82,7 @@ impl SharedWorld {
         })
     }
 
-    /// The same with one function at hand.
+    /// Calls `f` for a front end with one function at hand.
     pub(crate) fn with_function<R>(&self, id: usize, f: impl FnOnce(&mut World) -> R) -> R {
         self.front_end(Which::One(id), f)
     }
@@ -108,7 +108,7 @@ impl SharedWorld {
         look(&mut self.world(Which::One(id)).functions[id])
     }
 
-    /// All functions, which nobody else has meanwhile.
+    /// Locks all functions.
     pub(crate) fn all(&self) -> World {
         self.world(Which::All)
     }

@@ -62,7 +62,8 @@ pub struct Request {
     pub qpn: u32,
     /// The index of its WQE, in units of 64 bytes, as the CQE has it in `wqe_counter`.
     pub index: u16,
-    /// What it asked for, by the PRM's name; `"unknown"` where the model knows no such opcode.
+    /// The request's operation, by the PRM's name; `"unknown"` where the model knows no such
+    /// opcode.
     pub operation: &'static str,
     /// Bytes that its data segments name; 0 if it failed.
     pub bytes: u64,
@@ -78,15 +79,15 @@ pub struct Request {
 pub struct SeenFrame {
     /// Which physical port of the fabric, from 0.
     pub port: usize,
-    /// What it is called.
+    /// The port's name.
     pub name: Arc<str>,
-    /// What it is connected to.
+    /// The port's link layer.
     pub link: Link,
     /// When, counted from the start of the model, by its own clock.
     pub at: Duration,
     /// Whether the port sent it.
     pub leaving: bool,
-    /// Its bytes, from the Ethernet header or LRH to the ICRC.
+    /// The frame's bytes, from the Ethernet header or LRH to the ICRC.
     pub bytes: Box<[u8]>,
 }
 
@@ -99,21 +100,21 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// As watchers see it.
+    /// The command as watchers see it.
     pub(crate) fn executed(&self) -> Executed<'_> {
         let Self { function, at, input, output } = self;
         Executed { function: *function, at: Duration::from_nanos(*at), input, output }
     }
 }
 
-/// What watchers are to be told: filled by who has functions, emptied once they are put back. A
-/// model that nobody watches pays one load for each.
+/// Events for watchers: written by threads that have functions, told once these are put back. In a
+/// model that nobody watches each costs one load.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub commands: Queue<Command>,
     pub requests: Queue<Request>,
     pub frames: Queue<SeenFrame>,
-    /// Not told to anybody: written down.
+    /// The log of arrivals, which is told to nobody.
     pub arrivals: ArrivalLog,
 }
 

@@ -1,4 +1,4 @@
-//! What a thread works with: the functions that it has, each with a lock of its own, the fabric
+//! The world of a thread: the functions that it has, each with a lock of its own, the fabric
 //! between them, the clock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use crate::memory::{Held, Interrupts, Space, Spaces};
 use crate::profile::{Link, Role, Side};
 use crate::watch::Outbox;
 
-/// What one thread works with: the functions that it has, and what all threads share.
+/// The world of one thread: the functions that it has, and the state that all threads share.
 pub(crate) struct World {
     pub functions: Functions,
     pub clock: Clock,
-    /// Whom addresses reach.
+    /// The function that each address reaches.
     pub directory: Arc<Directory>,
     /// Which state of the addresses that is.
     version: u64,
@@ -31,11 +31,11 @@ pub(crate) struct World {
     /// A function that the turn at hand needs and another thread has: who has this world begins
     /// again with both.
     pub wanted: Option<usize>,
-    /// What all threads share.
+    /// State that all threads share.
     pub common: Arc<ModelCommon>,
 }
 
-/// What all threads share.
+/// State that all threads share.
 pub(crate) struct ModelCommon {
     pub slots: Box<[Slot]>,
     pub fabric: SharedFabric,
@@ -43,7 +43,7 @@ pub(crate) struct ModelCommon {
     version: AtomicU64,
     /// The model has failed.
     pub dead: AtomicBool,
-    /// What those who watch are told once the locks are released.
+    /// Events for watchers, which are told once the locks are released.
     pub outbox: Arc<Outbox>,
 }
 
@@ -112,7 +112,7 @@ impl World {
         &self.common.fabric
     }
 
-    /// What those who watch are told.
+    /// The events for watchers.
     pub(crate) fn outbox(&self) -> &Outbox {
         &self.common.outbox
     }
@@ -188,7 +188,8 @@ impl World {
         owners.into_iter().all(|owner| self.have(owner))
     }
 
-    /// What one must have to begin again, if one must: what is at hand, and what was wanted.
+    /// The functions with which a thread must begin again, if it must: those at hand and the wanted
+    /// one.
     pub(crate) fn needed(&self) -> Option<Vec<usize>> {
         let wanted = self.wanted?;
         let needed = |&id: &usize| id == wanted || self.functions.has(id);

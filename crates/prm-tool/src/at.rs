@@ -1,4 +1,5 @@
-//! Where a field is, as the PRM writes it: byte offset of the dword, then bits hi:lo within it.
+//! The position of a field in the PRM's notation: byte offset of the dword, then bits hi:lo within
+//! it.
 
 use std::fmt;
 
@@ -7,14 +8,15 @@ use std::fmt;
 pub(crate) struct At {
     /// Byte offset of the dword, a multiple of 4.
     pub(crate) dword: u32,
-    /// What was said after the offset.
+    /// The part after the offset.
     pub(crate) rest: Rest,
 }
 
-/// What follows the dword's offset in an `at`.
+/// The part of an `at` after the dword's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Nothing: the dword, or as much as the field's `bits`, `bytes` or `struct` say.
+    /// No bits are given: the whole dword, or as much as the field's `bits`, `bytes` or `struct`
+    /// say.
     None,
     /// `.hi:lo` or `.bit`, bit 31 being the first.
     Bits(u32, u32),

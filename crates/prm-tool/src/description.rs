@@ -14,7 +14,7 @@ use toml::Value;
 use super::at::{At, Span};
 use super::raw::{RawCommand, RawEnum, RawField, RawStatus, RawStructure, RawValue};
 
-/// No structure has more bytes; a number that is larger is a slip.
+/// The largest size of a structure in bytes; a larger number is a mistake.
 const LARGEST: u32 = 0x10_0000;
 
 /// A mistake in the description: where, what, and what to do about it.
@@ -24,7 +24,7 @@ pub(crate) struct Problem {
     pub(crate) file: String,
     /// `[table]` and field, or empty for the whole file.
     pub(crate) place: String,
-    /// What is wrong and what to write instead.
+    /// The mistake, and what to write instead.
     pub(crate) message: String,
     /// Code can be generated all the same: a text is missing, or a rule names what does not exist.
     pub(crate) harmless: bool,
@@ -97,18 +97,18 @@ pub(crate) struct Field {
     pub(crate) content: Content,
     /// A flexible array after the structure's `bytes`.
     pub(crate) tail: bool,
-    /// Has been declared an array, be it of one element.
+    /// Whether the field was declared as an array, even of one element.
     pub(crate) array: bool,
     /// May overlap other fields.
     pub(crate) overlay: bool,
     pub(crate) doc: String,
     /// The field's own sources, if they are not the structure's.
     pub(crate) sources: Option<Vec<String>>,
-    /// Its name in Linux's header, if that is another.
+    /// The field's name in Linux's header, if it differs.
     pub(crate) linux: Option<String>,
 }
 
-/// What a field holds.
+/// The content of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// A number of at most 64 bits.
@@ -135,7 +135,7 @@ pub(crate) struct Enum {
     pub(crate) values: Vec<EnumValue>,
 }
 
-/// One named value.
+/// A named value.
 #[derive(Clone, Debug)]
 pub(crate) struct EnumValue {
     pub(crate) name: String,
@@ -188,7 +188,7 @@ pub(crate) struct Status {
     pub(crate) name: String,
     /// When the device returns it.
     pub(crate) why: String,
-    /// Who says so: a source, or `reading`, which is our own of its fields and of its name.
+    /// The evidence for the rule: a source, or `reading`, our own reading of fields and names.
     pub(crate) from: String,
 }
 
@@ -209,12 +209,12 @@ impl Field {
         self.sources.as_deref().is_some_and(are_model_only)
     }
 
-    /// All its bits; none for a tail.
+    /// The bits of the field; none for a tail.
     pub(crate) fn span(&self) -> Span {
         Span { start: self.start, width: if self.tail { 0 } else { self.width * self.count } }
     }
 
-    /// Its place as `at` would say it.
+    /// The field's position as an `at` would state it.
     pub(crate) fn place(&self) -> String {
         match At::of_field(self.start, self.width * self.count) {
             (place, None) => place.to_string(),
@@ -244,7 +244,7 @@ impl Structure {
     }
 }
 
-/// What of `bits` bits no span covers.
+/// The parts of `bits` bits that no span covers.
 pub(crate) fn gaps(bits: u32, spans: impl Iterator<Item = Span>) -> Vec<Span> {
     let mut spans: Vec<Span> = spans.filter(|s| s.width > 0).collect();
     spans.sort();
@@ -309,7 +309,7 @@ impl Description {
         self.enums.iter().find(|e| e.name == name)
     }
 
-    /// What a field holds, an enum that does not exist counting as a mere number.
+    /// The content of a field; an enum that does not exist counts as a number.
     pub(crate) fn content<'a>(&self, field: &'a Field) -> &'a Content {
         match &field.content {
             Content::Enum(name) if self.enumeration(name).is_none() => &Content::Number,

@@ -17,7 +17,7 @@ pub(crate) struct Facts {
     pub(crate) enums: BTreeMap<String, u64>,
 }
 
-/// One C structure.
+/// The layout of a C structure.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Size in bits.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::description::{Command, Description, Enum, EnumValue, Field, Structure};
 
-/// What a name can lead to.
+/// An entry that a name can refer to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target<'a> {
     Command(&'a Command),
@@ -18,12 +18,12 @@ pub(crate) enum Target<'a> {
     Value(&'a Enum, &'a EnumValue),
 }
 
-/// What a name was found to be.
+/// The result of looking up a name.
 #[derive(Debug, Default)]
 pub(crate) struct Found<'a> {
     /// The best matches: one, or candidates among which the name does not decide.
     pub(crate) targets: Vec<Target<'a>>,
-    /// What else has the name, less directly.
+    /// Other entries that have the name less directly.
     pub(crate) others: Vec<Target<'a>>,
 }
 
@@ -34,7 +34,7 @@ enum Rank {
     Own,
     /// The first of its sources, or an alias.
     Source,
-    /// Another of its sources.
+    /// The name is another of the entry's sources.
     LaterSource,
     /// The name of a field or a value.
     Part,
@@ -52,7 +52,7 @@ impl Target<'_> {
         }
     }
 
-    /// What sort of thing it is, and where.
+    /// The type of the entry, and its place.
     pub(crate) fn kind(&self) -> String {
         match self {
             Self::Command(command) => format!("command {:#x}", command.opcode),
@@ -63,7 +63,7 @@ impl Target<'_> {
         }
     }
 
-    /// Its text.
+    /// The entry's doc text.
     pub(crate) fn doc(&self) -> &str {
         match self {
             Self::Command(command) => &command.doc,

@@ -14,7 +14,7 @@ use super::names::{method_name, type_name, unsigned};
 
 mod hot;
 
-/// Where the generated files are, from the root of the repository.
+/// Directory of the generated files, from the root of the repository.
 const DIRECTORY: &str = "crates/prm/src/generated";
 
 /// Families that are compiled on request: the feature, and its files without `.toml`. What a driver
@@ -60,7 +60,7 @@ pub(crate) fn run(root: &Path) -> crate::repository::Result {
     Ok(())
 }
 
-/// One line for each generated file that is not what the description says.
+/// One line for each generated file that differs from what the description generates.
 pub(crate) fn stale(
     root: &Path,
     description: &Description,
@@ -217,7 +217,7 @@ pub(super) fn one_file(description: &Description, file: &str) -> String {
     out
 }
 
-/// What a file's structures and commands name of other files, by those.
+/// Names that a file's structures and commands use from other files, by file.
 fn uses(description: &Description, file: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut named = BTreeSet::new();
     for structure in description.structures.iter().filter(|s| s.file == file) {

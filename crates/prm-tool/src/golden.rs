@@ -12,10 +12,10 @@ use verbless_prm::reflect::{Kind, View};
 
 use super::runtime::Runtime;
 
-/// Where the vectors are, from the root of the repository.
+/// Path of the vectors from the root of the repository.
 pub(crate) const GOLDEN: &str = "prm/evidence/wqe-golden.json";
 
-/// What the vectors showed.
+/// Results of checking the vectors.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
     /// WQEs, records, doorbells and CQEs that were read.

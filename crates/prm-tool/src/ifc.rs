@@ -14,9 +14,9 @@ enum Member {
         of: String,
         count: u32,
     },
-    /// Its members are those of the outer structure, unless it has a name.
+    /// A nested structure; without a name, its members belong to the outer structure.
     Inline(Option<String>, Body),
-    /// Its size is a constant that is not known here.
+    /// The size is a constant that is not known here.
     Unknown,
 }
 

@@ -16,7 +16,7 @@ use super::at::{At, Span};
 use super::description::{Content, Description, Field, Problem, Structure, gaps};
 use super::facts::{Facts, Layout, ifc_name};
 
-/// Where the recorded facts are, from the root of the repository.
+/// Path of the recorded facts from the root of the repository.
 pub(crate) const FACTS: &str = "prm/import/linux-7.2-mlx5_ifc.json";
 
 /// Options of `prm import`.

@@ -27,7 +27,7 @@ mod verify;
 
 pub use repository::Result;
 
-/// What to do with the description.
+/// The tasks of `cargo xtask prm`.
 #[derive(Subcommand)]
 pub enum Task {
     /// Take offsets from recorded facts into the tables that name them as source; docs, enums and
@@ -44,7 +44,7 @@ pub enum Task {
     /// A structure, command, enum, register, field or value as a page of text: bit diagram, fields,
     /// who confirms them, sources, users.
     Show {
-        /// By any of its names: cq_context, cqc, mlx5_ifc_cqc_bits, MLX5_CMD_OP_CREATE_CQ,
+        /// Any of the entry's names: cq_context, cqc, mlx5_ifc_cqc_bits, MLX5_CMD_OP_CREATE_CQ,
         /// mlx5_cqe64, dbr_addr, cqc.oi, an opcode (0x400) or a register id (0x5003).
         name: String,
     },

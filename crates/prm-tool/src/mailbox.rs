@@ -18,7 +18,7 @@ use verbless_prm::reflect::Kind;
 
 use super::runtime::Runtime;
 
-/// What the recordings showed.
+/// Results of comparing the recordings.
 #[derive(Debug, Default)]
 pub(crate) struct Alike {
     /// Commands that both drivers sent.
@@ -29,7 +29,7 @@ pub(crate) struct Alike {
     pub(crate) problems: Vec<String>,
 }
 
-/// What a field has been seen to hold.
+/// Values that a field was recorded with.
 #[derive(Debug, Default)]
 struct Seen {
     values: BTreeSet<Vec<u8>>,
@@ -87,8 +87,8 @@ pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>)
     alike
 }
 
-/// What the two sides sent that the device did, by case. A NOP with text is a mark: it names side
-/// and case.
+/// The commands that each side sent and the device executed, by case. A NOP with text marks the
+/// start of a side and case.
 fn sides(commands: &[Dumped]) -> (Side, Side) {
     const NOP: [u8; 2] = [0x08, 0x0d];
     const NOP_BYTES: usize = 16;

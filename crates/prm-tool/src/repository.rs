@@ -1,9 +1,9 @@
-//! What every task needs: where the repository is, how results are shown.
+//! Parts that every task needs: the root of the repository, and the output of results.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// What a task returns: nothing, or an error that is shown to the user as it is.
+/// The result of a task: nothing, or an error that is shown to the user as it is.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Prints a page; a reader that has seen enough (`| head`) is no error.

@@ -18,7 +18,7 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// All of a description that holds no mistakes but missing texts.
+    /// Converts a description that has no mistakes except missing texts.
     pub(crate) fn new(description: &Description) -> Self {
         let mut this =
             Self { structures: BTreeMap::new(), enums: BTreeMap::new(), commands: BTreeMap::new() };

@@ -88,7 +88,7 @@ fn target(
     }
 }
 
-/// One field, with what it holds.
+/// Prints a field, with its content.
 fn field(
     out: &mut String,
     description: &Description,
@@ -129,7 +129,7 @@ fn field(
     }
 }
 
-/// One value, and the structure that commands carry for it, such as a register's.
+/// Prints a value, and the structure that commands carry for it, such as a register's.
 fn value(
     out: &mut String,
     description: &Description,
@@ -221,7 +221,7 @@ fn structure(
     }
 }
 
-/// One line of boxes per dword: bit 31 at the left; equal dwords in a row are drawn once.
+/// Draws a line of boxes per dword: bit 31 at the left; equal dwords in a row are drawn once.
 fn diagram(out: &mut String, structure: &Structure) {
     let mut cells: Vec<(u32, u32, String)> = Vec::new();
     for field in structure.fields.iter().filter(|f| !f.tail && !overlaid(structure, f)) {

@@ -19,10 +19,10 @@ use verbless_prm::reflect::{Kind, Leaf, Path as FieldPath, View};
 
 use super::runtime::Runtime;
 
-/// Where the trace is, from the root of the repository.
+/// Path of the trace from the root of the repository.
 pub(crate) const TRACE: &str = "prm/evidence/connectx4-bringup-trace.txt.gz";
 
-/// What the replay of a trace showed.
+/// Results of the replay of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     /// Each command of the trace, with its description.

@@ -30,7 +30,7 @@ pub struct Options {
     list: bool,
 }
 
-/// Who confirms a field.
+/// The evidence that confirms a field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirmations {
     ifc: bool,
@@ -57,11 +57,11 @@ impl Confirmations {
     }
 }
 
-/// What [`Confirmations::names`] stand for.
+/// The meaning of [`Confirmations::names`].
 pub(crate) const LEGEND: &str = "ifc: a C header of another family; trace: a real ConnectX-4's \
      bring-up; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes";
 
-/// What the descriptions at hand confirm, as (structure, field).
+/// The fields that each kind of evidence confirms, as (structure, field).
 #[derive(Debug, Default)]
 pub(crate) struct Evidence<'a> {
     ifc: BTreeSet<(&'a str, &'a str)>,
@@ -71,7 +71,8 @@ pub(crate) struct Evidence<'a> {
 }
 
 impl<'a> Evidence<'a> {
-    /// All that is in the repository at `root`, and a header of this machine if there is one.
+    /// Collects the evidence in the repository at `root`, and a header of this machine if there is
+    /// one.
     pub(crate) fn gather(
         root: &Path,
         description: &'a Description,
@@ -91,7 +92,7 @@ impl<'a> Evidence<'a> {
         Ok(evidence)
     }
 
-    /// Who confirms a field; its own sources and their relatives do not count.
+    /// The evidence that confirms a field; its own sources and their relatives do not count.
     pub(crate) fn of(&self, structure: &Structure, field: &Field) -> Confirmations {
         let key = (structure.name.as_str(), field.name.as_str());
         let sources = field.sources.as_ref().unwrap_or(&structure.sources);
@@ -242,7 +243,7 @@ fn is_ifc(source: &str) -> bool {
         || (source.starts_with("ucx") && source.contains("_bits"))
 }
 
-/// What a header says about our fields.
+/// Comparison of a header with our fields.
 #[derive(Debug, Default)]
 struct Compared<'a> {
     /// Fields that are where the header has them.

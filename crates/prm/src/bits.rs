@@ -110,7 +110,7 @@ const fn set_by_byte(bytes: &mut [u8], offset: usize, width: usize, value: u64) 
 mod tests {
     use super::*;
 
-    /// What `get` must return, bit by bit.
+    /// The value that `get` must return, computed bit by bit.
     fn plain(bytes: &[u8], offset: usize, width: usize) -> u64 {
         (offset..offset + width).fold(0, |value, bit| value << 1 | u64::from(flag(bytes, bit)))
     }

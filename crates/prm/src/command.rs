@@ -1,4 +1,4 @@
-//! What is known of every command, and command buffers decoded by their opcode.
+//! Descriptions of all commands, and command buffers decoded by their opcode.
 
 use core::fmt;
 
@@ -7,9 +7,9 @@ use crate::reflect::{Kind, StructInfo, View, are_model_only};
 /// A command of the device.
 #[derive(Debug)]
 pub struct CommandInfo {
-    /// Its name, as `CREATE_CQ`.
+    /// The command's name, such as `CREATE_CQ`.
     pub name: &'static str,
-    /// Its opcode.
+    /// The command's opcode.
     pub opcode: u16,
     /// Layout of its input.
     pub input: &'static StructInfo,
@@ -21,17 +21,17 @@ pub struct CommandInfo {
     pub op_mods: &'static [(&'static str, u16)],
     /// States of the object in which it is legal; empty if that does not matter.
     pub states: &'static [&'static str],
-    /// What the device must be able to, as text that names capability fields.
+    /// The capabilities that the device must have, as text with the names of capability fields.
     pub capability: Option<&'static str>,
     /// Statuses that it is known to return.
     pub statuses: &'static [StatusRule],
     /// Structures that opaque fields hold, by an input field.
     pub variants: &'static [Variant],
-    /// Where it is known from.
+    /// Where the description was taken from; `model` alone means that no hardware has the command.
     pub sources: &'static [&'static str],
 }
 
-/// As what the kernel's DevX passes a command.
+/// The DevX method by which the kernel passes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Devx {
     /// OBJ_CREATE.
@@ -44,16 +44,16 @@ pub enum Devx {
     Destroy,
     /// OTHER.
     General,
-    /// Not passed.
+    /// The kernel does not pass the command.
     None,
 }
 
 /// A status that a command is known to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusRule {
-    /// Its value in the output.
+    /// The status's value in the output.
     pub status: u8,
-    /// Its name.
+    /// The status's name, such as `BAD_PARAM`.
     pub name: &'static str,
     /// When the device returns it.
     pub why: &'static str,
@@ -66,9 +66,9 @@ pub struct Variant {
     pub field: &'static str,
     /// The field of the input that decides.
     pub when: &'static str,
-    /// Its values.
+    /// The values of `when`.
     pub values: &'static [u64],
-    /// What `field` holds then.
+    /// The structure that `field` holds then.
     pub info: &'static StructInfo,
 }
 
@@ -103,7 +103,8 @@ impl CommandInfo {
     }
 }
 
-/// What of a command only the model knows: no hardware must ever see it.
+/// The part of a command that only the model knows, so that the command must never be sent to
+/// hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelOnly {
     /// The command itself.
@@ -118,7 +119,7 @@ pub enum ModelOnly {
         field: &'static str,
         /// The value.
         value: u64,
-        /// Its name.
+        /// The value's name.
         name: &'static str,
     },
 }
@@ -135,10 +136,10 @@ impl fmt::Display for ModelOnly {
 }
 
 impl CommandInfo {
-    /// What of this command, with these bytes as its input, only the model knows; nothing if
-    /// hardware may have it.
+    /// The part of this command that only the model knows, with these bytes as its input; `None` if
+    /// the command may be sent to hardware.
     ///
-    /// Bits that are zero say nothing: a field or nested structure counts only when it is not zero.
+    /// A field or nested structure counts only if it is not zero.
     pub fn model_only(&self, input: &[u8]) -> Option<ModelOnly> {
         if are_model_only(self.sources) || self.input.is_model_only() || self.output.is_model_only()
         {
@@ -192,14 +193,15 @@ fn in_view(view: &View<'_>) -> Option<ModelOnly> {
     })
 }
 
-/// One command's buffers as named fields, one line each: `{}` those that are not zero, `{:#}` all.
+/// A command's buffers as named fields, one line each: `{}` prints those that are not zero, `{:#}`
+/// all.
 #[derive(Clone, Copy)]
 pub struct Decoded<'a> {
     /// The command.
     pub command: &'a CommandInfo,
-    /// Its input.
+    /// The input mailbox.
     pub input: &'a [u8],
-    /// Its output, once there is one.
+    /// The output mailbox, if there is one.
     pub output: Option<&'a [u8]>,
 }
 

@@ -28,15 +28,15 @@ use std::vec::Vec;
 /// One command of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dumped {
-    /// What the kernel calls it.
+    /// The command's name in the kernel's dump.
     pub title: String,
-    /// What stands before that in the line: when, and of which device.
+    /// The start of the line, before the title: time stamp and device.
     pub origin: String,
-    /// Its input.
+    /// The input mailbox.
     pub input: Vec<u8>,
     /// Bytes that the input is said to have; the kernel sometimes dumps the first 16 only.
     pub input_length: usize,
-    /// Its output, if the dump has it.
+    /// The output mailbox, if the dump has it.
     pub output: Option<Vec<u8>>,
     /// Bytes that the output is said to have.
     pub output_length: usize,

@@ -181,7 +181,7 @@ macro_rules! enumeration {
 
         impl $name {
             $($(#[doc = $value_doc])* pub const $value_name: Self = Self($value);)*
-            /// Its name and values.
+            /// The name and the named values.
             pub const INFO: &'static EnumInfo = &EnumInfo {
                 name: $text,
                 bits: $bits,
@@ -195,7 +195,7 @@ macro_rules! enumeration {
                 Self::INFO.name_of(self.0 as u64)
             }
 
-            /// What the value means in a sentence, if it has a name.
+            /// The meaning of the value in a sentence, if the value is named.
             #[allow(unreachable_patterns, reason = "a value may have two names")]
             pub const fn doc(self) -> Option<&'static str> {
                 match self.0 {
@@ -213,7 +213,7 @@ macro_rules! enumeration {
     };
 }
 
-/// What makes two structures the input and output of a command.
+/// Declares two structures as the input and output of a command.
 macro_rules! command {
     ($input:ident -> $output:ident, $info:ident) => {
         impl CommandInput for $input {
@@ -222,7 +222,7 @@ macro_rules! command {
         }
 
         impl $input {
-            /// All bits zero but the opcode.
+            /// An input with the opcode, and all other bits zero.
             #[inline]
             pub const fn new() -> Self {
                 let mut this = Self::zeroed();
@@ -249,10 +249,10 @@ macro_rules! word {
         pub struct $name($repr);
 
         impl $name {
-            /// Where the word is in its structure, in bytes.
+            /// Offset of the word in its structure, in bytes.
             pub const AT: usize = $at;
 
-            /// All bits zero.
+            /// A word with all bits zero.
             #[inline(always)]
             pub const fn new() -> Self {
                 Self(0)
@@ -276,13 +276,13 @@ macro_rules! word {
                 Self($repr::from_be_bytes(bytes))
             }
 
-            /// Its bits.
+            /// The word's bits.
             #[inline(always)]
             pub const fn into_bits(self) -> $repr {
                 self.0
             }
 
-            /// Its bits as they are in memory, where it is big-endian.
+            /// The word's bits in big-endian order, as in memory.
             #[inline(always)]
             pub const fn to_be(self) -> $repr {
                 self.0.to_be()
@@ -303,7 +303,7 @@ macro_rules! word {
     };
 }
 
-/// All fields of a word at once, unless some overlap.
+/// A function that packs all fields of a word, unless some overlap.
 macro_rules! word_pack {
     ($name:ident($repr:ident) { $($any:tt)* }) => {};
     ($name:ident($repr:ident) packs { $($get:ident: $kind:ident $arguments:tt;)* }) => {
@@ -315,7 +315,7 @@ macro_rules! word_pack {
     };
 }
 
-/// What a field of a word is passed as.
+/// The type of a field of a word as an argument.
 macro_rules! word_type {
     (flag($shift:literal)) => {
         bool
@@ -399,7 +399,7 @@ macro_rules! new {
     };
 }
 
-/// What the generated files use.
+/// Names that the generated files use.
 pub(crate) mod prelude {
     pub(crate) use crate::bits;
     pub(crate) use crate::command::{CommandInfo, Devx, StatusRule, Variant};
@@ -427,9 +427,9 @@ mod tests {
     enumeration! {
         /// Kinds.
         pub struct Mixed(pub u8) = "mixed", 8 bits {
-            /// One that everybody knows.
+            /// A value that is published.
             PUBLIC = 1,
-            /// One that only the model knows.
+            /// A value that only the model knows.
             OURS = 2,
         } model [2]
     }

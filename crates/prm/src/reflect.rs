@@ -1,4 +1,4 @@
-//! What the structures look like, at run time: names, places, enums, nested structures.
+//! Descriptions of the structures at run time: names, positions, enums, nested structures.
 //!
 //! A [`View`] is bytes seen as a structure that is only known at run time; it reads fields by name,
 //! and prints them. Bytes that are too short for a field lack that field, and nothing more.
@@ -10,13 +10,13 @@ use crate::bits;
 /// A structure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StructInfo {
-    /// Its name in `prm/`, as `cq_context`.
+    /// The structure's name in `prm/`, such as `cq_context`.
     pub name: &'static str,
     /// Size in bytes, a tail not counted.
     pub bytes: usize,
-    /// Where its layout is known from; `model` alone means that no hardware has it.
+    /// Where the layout was taken from; `model` alone means that no hardware has it.
     pub sources: &'static [&'static str],
-    /// Its fields in memory order.
+    /// The fields in memory order.
     pub fields: &'static [FieldInfo],
     /// The gaps: first bit and number of bits.
     pub reserved: &'static [(u32, u32)],
@@ -25,7 +25,7 @@ pub struct StructInfo {
 /// A field of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldInfo {
-    /// Its name.
+    /// The field's name.
     pub name: &'static str,
     /// First bit, counted from the most significant bit of the structure's first byte.
     pub offset: u32,
@@ -33,15 +33,15 @@ pub struct FieldInfo {
     pub width: u32,
     /// Number of elements; 1 if it is no array, 0 for a tail, which has as many as there are bytes.
     pub count: u32,
-    /// What an element holds.
+    /// The type of an element.
     pub kind: Kind,
-    /// Whether it may overlap other fields.
+    /// Whether the field may overlap other fields.
     pub overlay: bool,
     /// Whether only the model knows it: to hardware these bits are reserved.
     pub model_only: bool,
 }
 
-/// What an element of a field holds.
+/// The type of an element of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A number of at most 64 bits.
@@ -57,13 +57,13 @@ pub enum Kind {
 /// Named values.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EnumInfo {
-    /// Its name in `prm/`, as `cqe_size`.
+    /// The enum's name in `prm/`, such as `cqe_size`.
     pub name: &'static str,
     /// Bits that hold a value.
     pub bits: u32,
     /// Names and values.
     pub values: &'static [(&'static str, u64)],
-    /// Those of the values that only the model knows.
+    /// Values that only the model knows.
     pub model_only: &'static [u64],
 }
 
@@ -133,32 +133,32 @@ impl FieldInfo {
         Self { kind: Kind::Struct(info), ..Self::number(name, offset, info.bytes as u32 * 8) }
     }
 
-    /// The same with named values.
+    /// Makes it a field with named values.
     pub const fn of(self, info: &'static EnumInfo) -> Self {
         Self { kind: Kind::Enum(info), ..self }
     }
 
-    /// The same as an array of `count` elements.
+    /// Makes it an array of `count` elements.
     pub const fn times(self, count: u32) -> Self {
         Self { count, ..self }
     }
 
-    /// The same as a flexible array at the end.
+    /// Makes it a flexible array at the end.
     pub const fn tail(self) -> Self {
         Self { count: 0, ..self }
     }
 
-    /// The same, but it may overlap others.
+    /// Lets it overlap other fields.
     pub const fn overlay(self) -> Self {
         Self { overlay: true, ..self }
     }
 
-    /// The same, but only the model knows it.
+    /// Marks it as a field that only the model knows.
     pub const fn model_only(self) -> Self {
         Self { model_only: true, ..self }
     }
 
-    /// Whether it is a flexible array at the end.
+    /// Whether the field is a flexible array at the end.
     pub const fn is_tail(&self) -> bool {
         self.count == 0
     }
@@ -198,16 +198,16 @@ impl FieldInfo {
 pub struct View<'a> {
     /// The structure.
     pub info: &'static StructInfo,
-    /// Its bytes, a tail included; there may be fewer than the structure has.
+    /// The bytes, a tail included; there may be fewer than the structure has.
     pub bytes: &'a [u8],
     /// A field of opaque bytes, and the structure that it is known to hold here.
     pub holds: Option<(&'static str, &'static StructInfo)>,
 }
 
-/// One number or run of bytes in a [`View`], nested structures taken apart.
+/// One number or run of bytes in a [`View`], with nested structures flattened.
 #[derive(Clone, Copy)]
 pub struct Leaf {
-    /// Its field.
+    /// The field that it belongs to.
     pub field: &'static FieldInfo,
     /// First bit, counted from the start of the outermost structure.
     pub bit: usize,
@@ -376,7 +376,7 @@ impl fmt::Debug for View<'_> {
     }
 }
 
-/// One line `path = value` for each field that is not zero; with `{:#}` for every field.
+/// Prints a line `path = value` for each field that is not zero; with `{:#}` for every field.
 impl fmt::Display for View<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut result = Ok(());

@@ -1,4 +1,4 @@
-//! What every generated view has in common.
+//! Common parts of all generated views.
 //!
 //! A view is one type, [`Packed`], with a layout as its parameter: what all views can do is written
 //! and compiled once, and a generated file adds the accessors of the fields and nothing else.
@@ -19,11 +19,11 @@ pub trait Structure:
 {
     /// Size in bytes, a tail not counted.
     const BYTES: usize;
-    /// Its name, fields and sources.
+    /// The structure's name, fields and sources.
     const INFO: &'static StructInfo;
 }
 
-/// What the bytes of a [`Packed`] mean.
+/// The layout of a [`Packed`].
 pub trait Layout: 'static {
     /// Name, fields and sources.
     const INFO: &'static StructInfo;
@@ -38,10 +38,10 @@ pub struct Packed<L: Layout, const N: usize>(pub(crate) [u8; N], PhantomData<L>)
 impl<L: Layout, const N: usize> Packed<L, N> {
     /// Size in bytes, a tail not counted.
     pub const BYTES: usize = N;
-    /// Its name, fields and sources.
+    /// The structure's name, fields and sources.
     pub const INFO: &'static StructInfo = L::INFO;
 
-    /// All bits zero.
+    /// A value with all bits zero.
     #[inline]
     pub const fn zeroed() -> Self {
         Self([0; N], PhantomData)
@@ -59,13 +59,13 @@ impl<L: Layout, const N: usize> Packed<L, N> {
         Self::mut_from_prefix(bytes).ok().map(|(this, _)| this)
     }
 
-    /// Its bytes.
+    /// The structure's bytes.
     #[inline]
     pub const fn as_bytes(&self) -> &[u8; N] {
         &self.0
     }
 
-    /// Its bytes, to be written.
+    /// The structure's bytes, mutable.
     #[inline]
     pub const fn as_bytes_mut(&mut self) -> &mut [u8; N] {
         &mut self.0
@@ -128,7 +128,7 @@ pub trait CommandInput: Structure {
 
 /// The output of a command: it begins with a status and a syndrome.
 pub trait CommandOutput: Structure {
-    /// What became of the command.
+    /// The status of the command.
     fn status(&self) -> CommandStatus {
         CommandStatus(self.as_bytes()[0])
     }

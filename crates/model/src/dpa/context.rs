@@ -1,5 +1,5 @@
-//! What a run finds when it starts: the thread context of the public headers, and where things are
-//! in a process's address space.
+//! The environment of a run when it starts: the thread context of the public headers, and the
+//! layout of a process's address space.
 //!
 //! Source of the context: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). The addresses are
 //! ours.
@@ -14,7 +14,7 @@ pub(super) const STACK: u64 = 0x1_0000;
 pub(super) const STACK_STRIDE: u64 = 2 * STACK;
 /// The thread contexts, a page each.
 pub(super) const CONTEXTS: u64 = 0x3_0000_0000;
-/// Where functions return to.
+/// The address to which functions return.
 pub(super) const RETURN: u64 = 0x3_f000_0000;
 /// The outboxes, a page each.
 pub(super) const OUTBOXES: u64 = 0x4_0000_0000;
@@ -33,7 +33,7 @@ pub(super) const MOST_CONFIGS: u16 = 1 << LOG_WINDOWS;
 /// Threads and calls that a process has at most at a time.
 pub(super) const MOST_RUNNERS: usize = 256;
 
-/// No outbox or window.
+/// Means no outbox or window.
 pub(crate) const NO_ID: u16 = 0xffff;
 
 /// `li a7, 0; ecall`: the system call that ends a run.
@@ -70,7 +70,7 @@ pub(super) fn outbox(contexts: &Ram, slot: usize) -> u16 {
     u16::from_le_bytes(id)
 }
 
-/// Where that context is.
+/// Address of the context of this slot.
 pub(super) const fn address(slot: usize) -> u64 {
     CONTEXTS + slot as u64 * PAGE
 }

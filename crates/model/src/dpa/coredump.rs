@@ -27,9 +27,9 @@ pub(crate) struct CoreDump {
     space: Arc<AddressSpace>,
     note: Vec<u8>,
     parts: Vec<Part>,
-    /// Of so many parts it is known how much of them the file has.
+    /// The number of parts whose length in the file is known.
     measured: usize,
-    /// What precedes the memory in the file, once that is known.
+    /// The bytes of the file before the memory, once all parts are measured.
     head: Vec<u8>,
 }
 
@@ -38,12 +38,12 @@ struct Part {
     base: u64,
     length: u64,
     permissions: Permissions,
-    /// What the file has of it: all but the zeros at its end.
+    /// The bytes that are in the file: all but the zeros at its end.
     in_file: u64,
 }
 
 impl CoreDump {
-    /// That of a process, and of its runs that stand still.
+    /// A core dump of a process, with the registers of its stopped runs.
     pub(super) fn new(process: &Process, stopped: &Stopped) -> Self {
         let regions = process.space.regions().iter();
         let interesting = regions.filter(|region| is_interesting(region, &process.slots));
@@ -86,7 +86,7 @@ impl CoreDump {
         Some(self.head.len() as u64 + memory)
     }
 
-    /// What precedes the memory in the file.
+    /// The bytes of the file before the memory.
     fn head(&self) -> Vec<u8> {
         let headers = self.parts.len() as u64 + 1;
         let mut at = HEADER + headers * PROGRAM_HEADER;

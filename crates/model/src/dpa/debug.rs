@@ -12,21 +12,22 @@ use super::turns::{Next, Turn};
 /// How a run under a debugger goes on.
 pub(crate) enum Debugged {
     Goes,
-    /// For this the debugger is to be told, before anything comes of it.
+    /// The run stopped for this reason, which the debugger must be told before it takes effect.
     Stopped(Exit),
-    /// It asks for the device.
+    /// The run makes a request to the device.
     Asks(Ask),
     /// The run is over.
     Over,
 }
 
-/// Where a runner is that a debugger has.
+/// State of a runner that a debugger has.
 pub(crate) enum NextRun {
     /// Here is its next run.
     Begun(Turn),
-    /// It waits for an event, or an execution unit.
+    /// The runner waits for an event, or an execution unit.
     Waits,
-    /// It has no other: it has finished, is gone, or its process has ended with this status.
+    /// There is no next run: the runner has finished or is gone, or its process has ended with this
+    /// status.
     Never(u8),
 }
 
@@ -37,7 +38,7 @@ impl State {
 }
 
 impl Dpa {
-    /// There is a place for debuggers from now on.
+    /// Enables debuggers.
     pub(crate) fn debug_serve(&self) {
         self.state().debugging.served = true;
     }
@@ -48,7 +49,7 @@ impl Dpa {
         self.state().debugging.wanted = Some(entry);
     }
 
-    /// It does so no more.
+    /// No longer makes a run wait for a debugger.
     pub(crate) fn debug_forgo(&self) {
         let mut state = self.state();
         state.debugging.wanted = None;

@@ -1,9 +1,9 @@
-//! Who of the functions of a card may have which of its execution units: partitions, which
-//! functions use, and groups of units of a partition.
+//! How the functions of a card share its execution units: partitions, which functions use, and
+//! groups of units of a partition.
 //!
-//! Source of what there is to say: the registers NIC_DPA_EU_PARTITION and NIC_DPA_EUG (mstflint),
-//! and DOCA's guide to the tool that writes them. Units and functions that are in no other
-//! partition are in the default one, which is number 0 here.
+//! Source of the parameters: the registers NIC_DPA_EU_PARTITION and NIC_DPA_EUG (mstflint), and
+//! DOCA's guide to the tool that writes them. Units and functions that are in no other partition
+//! are in the default one, which is number 0 here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,27 +17,27 @@ pub(crate) const MOST_MEMBERS: u16 = 255;
 /// Why units are not shared as somebody wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unshared {
-    /// There is no such unit, group, partition or function on the card.
+    /// The unit, group, partition or function does not exist on the card.
     Absent,
-    /// It is in another partition or group already.
+    /// The unit or function is in another partition or group already.
     Taken,
     /// Groups, threads, calls or processes are in the way.
     InUse,
-    /// There are as many as may be.
+    /// The maximum number exists already.
     Full,
     /// The function may not do that.
     NotManager,
-    /// There is no such group, or it is not the sender's.
+    /// The group does not exist, or belongs to another sender.
     NoGroup,
 }
 
-/// Who sends a command about groups: a user context of a function.
+/// The sender of a command about groups: a user context of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sender {
     /// The function, by vhca_id.
     pub function: u16,
     pub uid: u16,
-    /// What all contexts of the function have is its to change: it is the kernel.
+    /// Whether it is the kernel, which may change the groups of all contexts of the function.
     pub kernel: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Partition {
     pub groups: u16,
 }
 
-/// What of a partition is to change.
+/// The changes of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub units: Option<BTreeSet<u16>>,
@@ -66,12 +66,12 @@ pub(crate) struct Changes {
     pub groups: Option<u16>,
 }
 
-/// What a function may do on the card.
+/// A function's rights on the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// It is in the default partition unless another names it.
+    /// Whether it is in the default partition unless another partition names it.
     pub by_default: bool,
-    /// It makes partitions.
+    /// Whether it may make partitions.
     pub manages: bool,
 }
 
@@ -87,7 +87,7 @@ struct Grouped {
     partition: u16,
     /// The function, by vhca_id, and the user context that made it.
     owner: (u16, u16),
-    /// Its owner is gone: it goes once nothing is bound to it.
+    /// Whether the owner is gone: the group is destroyed once nothing is bound to it.
     left: bool,
     /// Threads and calls that are bound to it.
     bound: u32,
@@ -95,9 +95,10 @@ struct Grouped {
 
 /// How the units of a card are shared.
 pub(crate) struct Sharing {
-    /// By unit, its partition, and the threads and calls that are bound to it alone.
+    /// For each unit, its partition, and the number of threads and calls that are bound to it
+    /// alone.
     units: Vec<(u16, u32)>,
-    /// All but the default one.
+    /// All partitions except the default one.
     partitions: BTreeMap<u16, Partition>,
     most_partitions: u16,
     groups: BTreeMap<u16, Grouped>,
@@ -106,8 +107,8 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// So many units, all of the default partition, and how many groups and partitions may be made
-    /// of them.
+    /// A card with `units` units, all in the default partition, and at most this many groups and
+    /// partitions.
     pub(crate) fn new(units: u16, most_groups: u16, most_partitions: u16) -> Self {
         Self {
             units: vec![(DEFAULT, 0); units.into()],
@@ -260,7 +261,7 @@ impl Sharing {
         }
     }
 
-    /// One fewer.
+    /// Counts one process of the function less.
     pub(super) fn remove_process(&mut self, member: u16) {
         if let Some(function) = self.members.get_mut(&member) {
             function.processes = function.processes.saturating_sub(1);
@@ -283,7 +284,7 @@ impl Sharing {
         may
     }
 
-    /// It is bound no more.
+    /// Counts one thread or call less that is bound in this way.
     pub(super) fn unbind(&mut self, affinity: Affinity) {
         if let Some(bound) = self.bound_to(affinity) {
             *bound = bound.saturating_sub(1);

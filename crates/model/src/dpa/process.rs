@@ -15,7 +15,7 @@ use super::runner::RunnerId;
 
 /// A process.
 pub(crate) struct Process {
-    /// No other of the model has had the same.
+    /// A number that no other process of the model has, nor had.
     pub(super) serial: u64,
     pub(super) space: Arc<AddressSpace>,
     pub(super) contexts: Ram,
@@ -28,17 +28,17 @@ pub(crate) struct Process {
     /// Which stacks and contexts are in use.
     pub(super) slots: Vec<bool>,
     pub(super) state: ProcessState,
-    /// It has, or had, a thread.
+    /// Whether it has, or had, a thread.
     pub(super) had_thread: bool,
-    /// What runs in it before an error ends it.
+    /// The handler that runs before an error ends the process.
     pub(super) error_handler: Option<ErrorHandler>,
-    /// Its error handler runs: how it ends when that is over.
+    /// While the error handler runs: the status and crash data with which the process will end.
     pub(super) ending: Option<(u8, Crash)>,
-    /// The other runs that its end, or its error handler, has stopped.
+    /// The other runs that were stopped by its end or its error handler.
     pub(super) stopped: Stopped,
 }
 
-/// What runs in a process before an error ends it.
+/// The handler that runs before an error ends the process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ErrorHandler {
     pub entry: u64,
@@ -51,11 +51,11 @@ pub(super) struct ErrorHandler {
 pub(crate) struct ProcessState {
     /// `dpa_process_status`: 0 while it runs.
     pub status: u8,
-    /// It runs no more but for its error handler.
+    /// Whether only its error handler runs any more.
     pub ending: bool,
     /// Instructions of ended runs.
     pub instructions: u64,
-    /// How it ended, if it did.
+    /// The crash data, if the process has ended.
     pub crash: Option<Crash>,
 }
 
@@ -66,7 +66,7 @@ pub(super) type Stopped = BTreeMap<RunnerId, Registers>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crash {
     pub runner: RunnerId,
-    /// What it could not reach, or the instruction that is illegal; else 0.
+    /// The address that could not be accessed, or the illegal instruction; else 0.
     pub address: u64,
     pub registers: Registers,
 }
@@ -132,7 +132,7 @@ impl Process {
         self.slots.iter().position(|used| !used)
     }
 
-    /// Nothing new begins in it: it has ended, or is about to.
+    /// Whether nothing new begins in the process: it has ended, or is about to.
     pub(super) fn ends(&self) -> bool {
         self.state.status != 0 || self.ending.is_some()
     }
@@ -143,7 +143,7 @@ impl Process {
         ending.or(self.state.crash).map(|crash| crash.runner)
     }
 
-    /// It has ended, for this reason.
+    /// Ends the process for this reason.
     pub(super) fn end(&mut self, status: u8, crash: Crash) {
         self.state.ending = false;
         if self.state.status == 0 {

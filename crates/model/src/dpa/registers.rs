@@ -1,4 +1,4 @@
-//! What programs reach the device by: the registers of outboxes, the configuration of windows, the
+//! Access of programs to the device: the registers of outboxes, the configuration of windows, the
 //! windows themselves.
 //!
 //! Source of the outbox page: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). That a doorbell
@@ -43,18 +43,18 @@ pub(super) mod errno {
 /// The queues that an outbox rings for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Queues {
-    /// Those of its function that name this UAR page.
+    /// The queues of its function that name this UAR page.
     Page(u32),
-    /// Those of a function that has extended a UAR to this process.
+    /// The queues of a function that has extended a UAR to this process.
     Extension { device_id: u32, process: u64 },
 }
 
 /// An outbox of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outbox {
-    /// Its own UAR page.
+    /// The outbox's own UAR page.
     uar_page: u32,
-    /// What it rings for now.
+    /// The queues that it currently rings for.
     queues: Queues,
     busy: bool,
     error: bool,
@@ -107,13 +107,13 @@ pub(crate) enum Doorbell {
     UpdateEq { eqn: u32, consumer: u32, arm: bool },
     /// The next doorbell of an emulated device makes a CQE on its CQ, or without `arm` this one.
     Emulated { cqn: u32, number: u32, arm: bool },
-    /// What was written to a doorbell of an emulated device is to be read.
+    /// A read of the value last written to a doorbell of an emulated device.
     ReadEmulated { number: u32 },
     /// A register whose doorbells are not modelled.
     Other(u64),
 }
 
-/// What a run wants of the device.
+/// A request of a run to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     Ring {
@@ -126,24 +126,24 @@ pub(crate) enum Ask {
     Reach { window: u16, pd: u32, mkey: u32, address: u64, size: u64, store: Option<u64> },
 }
 
-/// What becomes of a load or store of the environment's.
+/// The result of a load or store to an environment region.
 pub(crate) enum Asked {
-    /// It is done; of a load this is the value.
+    /// The access is done; of a load this is the value.
     Done(u64),
-    /// It is done, with this error for os_errno.
+    /// The access is done, with this error for os_errno.
     Errno(u32),
-    /// It asks for the device.
+    /// The access needs this request to the device.
     Device(Ask),
-    /// There is nothing: an access fault.
+    /// No register is at the address: an access fault.
     Nothing,
 }
 
 /// The device's answer to an [`Ask`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Given {
-    /// It is done; of a load this is the value.
+    /// The access is done; of a load this is the value.
     Value(u64),
-    /// It is done, and BUFFER of the outbox is this now.
+    /// The access is done, and sets BUFFER of the outbox to this value.
     Buffer(u32),
     /// A doorbell for no queue.
     NoQueue,
@@ -152,7 +152,7 @@ pub(crate) enum Given {
 }
 
 impl super::process::Process {
-    /// Whether it still has what it asked by.
+    /// Whether the process still has the outbox or window of its request.
     pub(super) fn has(&self, ask: &Ask) -> bool {
         match *ask {
             Ask::Ring { outbox: Some(outbox), queues, .. } => {

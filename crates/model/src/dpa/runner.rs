@@ -1,5 +1,4 @@
-//! What runs in a process: a thread, which events start again and again, or a call, which runs
-//! once.
+//! Runners of a process: a thread, which events start again and again, or a call, which runs once.
 
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ pub(crate) struct Start {
     pub affinity: Affinity,
     /// The watchdog leaves it alone.
     pub polling: bool,
-    /// It may yield.
+    /// Whether it may yield.
     pub continuable: bool,
     /// Events are lost on it.
     pub held: bool,
@@ -57,22 +56,22 @@ impl Default for Start {
     }
 }
 
-/// What a runner does.
+/// State of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunnerState {
-    /// It waits for an event.
+    /// The runner waits for an event.
     Idle,
-    /// It waits for an execution unit.
+    /// The runner waits for an execution unit.
     Waiting,
-    /// It has one.
+    /// The runner has an execution unit.
     Running,
-    /// It never runs again.
+    /// The runner never runs again.
     Finished,
 }
 
 /// A runner.
 pub(super) struct Runner {
-    /// No other of its number has the same.
+    /// A number that no other runner of the same id has.
     pub serial: u64,
     pub process: u32,
     /// Which stack and context it has.
@@ -82,22 +81,22 @@ pub(super) struct Runner {
     pub hart: Option<Box<Hart>>,
     /// Bytes of what its hart had translated when it came back last.
     pub translated: usize,
-    /// Where its hart stands that somebody has in a turn and does not let go on: it waits for the
-    /// device's answer, or a debugger has it.
+    /// The registers of its hart while somebody has it in a turn and does not let it go on: it
+    /// waits for the device's answer, or a debugger has it.
     pub stands: Option<Registers>,
     pub state: RunnerState,
-    /// Another event has come since its run began.
+    /// Whether another event has come since its run began.
     pub again: bool,
-    /// It has yielded: the next run goes on where it did.
+    /// Whether it has yielded, so that the next run goes on where it did.
     pub resumes: bool,
-    /// What the hart had executed when the run began.
+    /// Instructions that the hart had executed when the run began.
     pub began: u64,
-    /// Its run is the error handler of its process.
+    /// Whether its run is the error handler of its process.
     pub handles: bool,
     pub shown: Shown,
 }
 
-/// What a query tells of a runner.
+/// Counts of a runner that a query returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Shown {
     pub runs: u64,
@@ -107,7 +106,7 @@ pub(crate) struct Shown {
     pub events: u32,
     /// The execution unit of the last run.
     pub unit: u16,
-    /// What a call has returned.
+    /// The return value of a call.
     pub result: u64,
 }
 
@@ -169,7 +168,7 @@ impl Runner {
     }
 }
 
-/// What a run has in its registers when it starts; its context is written.
+/// The registers of a run when it starts; also writes its context.
 fn at_entry(start: &Start, slot: usize, process: &Process) -> Registers {
     let Start { entry, arguments, metadata, outbox, windows, .. } = *start;
     context::write(&process.contexts, slot, outbox, windows, metadata);
@@ -185,11 +184,11 @@ fn hart(space: &Arc<AddressSpace>) -> Box<Hart> {
     Box::new(Hart::new(space.clone()))
 }
 
-/// What a debugger has, or wants.
+/// The run that a debugger has, or waits for.
 #[cfg(feature = "gdb")]
 #[derive(Debug, Default)]
 pub(super) struct Debugging {
-    /// There is a place for debuggers.
+    /// Whether debuggers are enabled.
     pub served: bool,
     /// The next run that begins, or the next that begins there.
     pub wanted: Option<Option<u64>>,

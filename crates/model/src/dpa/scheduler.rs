@@ -1,7 +1,7 @@
-//! What commands do with a DPA. Runners get an execution unit in the order in which they came to
-//! need one, keep it until their run is over, and take turns at whoever executes them.
+//! Commands on a DPA. Runners get an execution unit in the order in which they came to need one,
+//! keep it until their run is over, and take turns at the threads that execute them.
 //!
-//! What a command has taken away or found ended executes nothing any more when it answers.
+//! When a command answers, the runs that it has stopped or found ended execute nothing any more.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use super::turns::Waker;
 use super::units::Units;
 use crate::profile::DpaNumbers;
 
-/// What the tokens of processes for debuggers begin with.
+/// The prefix of processes' tokens for debuggers.
 #[cfg(feature = "gdb")]
 const DEBUG_TOKEN: u64 = u64::from_be_bytes(*b"udbg\0\0\0\0");
 
@@ -57,9 +57,9 @@ impl Numbers {
 pub(crate) enum Refused {
     /// The file is no program, for this reason.
     Program(String),
-    /// There is no memory left for it, or no stack, context, outbox or window.
+    /// There is no memory left, or no stack, context, outbox or window.
     Full,
-    /// It names a process that has ended or is not there.
+    /// The process has ended or does not exist.
     NoProcess,
     /// An execution unit or group that does not exist.
     NoUnit,
@@ -87,8 +87,8 @@ impl Dpa {
         Self { numbers, state, stopped: Condvar::new(), waker: Mutex::default() }
     }
 
-    /// It shares these units, as the function with this vhca_id and this number in the model.
-    /// Nothing runs yet.
+    /// Joins the sharing of these units, as the function with this vhca_id and this number in the
+    /// model. Nothing may run yet.
     pub(crate) fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {
         let mut state = self.state();
         (state.card, state.vhca_id, state.function) = (units.clone(), vhca_id, function);
@@ -109,8 +109,9 @@ impl Dpa {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, once nothing executes any more that has been taken away or has ended. Whoever has
-    /// the function may wait for this: what waits for the function does not execute.
+    /// Locks the state once no run executes any more that was stopped or has ended. The thread that
+    /// has the function may wait for this, because runs that wait for the function do not count as
+    /// executing.
     fn settled(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
         while state.stopping() {
@@ -185,7 +186,7 @@ impl Dpa {
         self.settled().processes.get(&number).map(|process| process.state)
     }
 
-    /// What runs in a process before an error ends it.
+    /// Sets the handler that runs in a process before an error ends it.
     pub(crate) fn set_error_handler(&self, process: u32, entry: u64) -> Result<(), Refused> {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
@@ -207,7 +208,7 @@ impl Dpa {
         std::mem::take(&mut self.state().ended)
     }
 
-    /// What names a process to a debugger; 0: there is no place for debuggers.
+    /// The token by which a debugger attaches to a process; 0 if debuggers are disabled.
     pub(crate) fn debug_token(&self, process: u32) -> u64 {
         #[cfg(feature = "gdb")]
         if self.state().debugging.served {
@@ -279,7 +280,7 @@ impl Dpa {
         self.announce(&state);
     }
 
-    /// Its function is dead: nothing runs any more.
+    /// Stops all runs, because the function is dead.
     pub(crate) fn halt(&self) {
         let mut state = self.state();
         state.halt();
@@ -288,7 +289,7 @@ impl Dpa {
         drop(self.settled());
     }
 
-    /// Its function lives again, and has no process of before.
+    /// Lets processes run again after a reset of the function.
     pub(crate) fn unhalt(&self) {
         self.state().halted = false;
     }
@@ -344,7 +345,7 @@ impl Dpa {
         drop(self.settled());
     }
 
-    /// What a thread or a call does, and what is known of it; with the status of its process.
+    /// The state and counts of a thread or a call, and the status of its process.
     pub(crate) fn runner(&self, id: RunnerId) -> Option<(RunnerState, Shown, u8)> {
         let state = self.settled();
         let runner = state.runners.get(&id)?;

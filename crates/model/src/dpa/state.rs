@@ -1,4 +1,4 @@
-//! What a DPA holds: processes, what runs in them, and the execution units that runs have.
+//! The state of a DPA: processes, their threads and calls, and the execution units that runs have.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -59,7 +59,7 @@ pub(super) struct State {
     pub(super) out: BTreeMap<u64, Out>,
 }
 
-/// What the state names and must have: that it is not there is a mistake of the model's.
+/// Reports a bug of the model if an object that the state refers to does not exist.
 fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T> {
     if found.is_none() {
         tracing::error!(?number, what, "a DPA names something that is not there");
@@ -70,12 +70,12 @@ fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T
 /// A hart in a turn.
 pub(super) struct Out {
     stopper: Stopper,
-    /// Its runner is there no more, or has ended.
+    /// Whether the run is to be stopped, because its runner is gone or has ended.
     stopping: bool,
 }
 
 impl State {
-    /// That of the only function of a card.
+    /// The state of the only function of a card.
     pub(super) fn new(mut sharing: Sharing) -> Self {
         const ALONE: u16 = 0;
         sharing.join(ALONE, Rights { by_default: true, manages: true });
@@ -139,7 +139,7 @@ impl State {
         self.out.insert(turn.serial, Out { stopper: turn.hart.stopper(), stopping: false });
     }
 
-    /// It has stopped; whether somebody waits for that.
+    /// Notes that the run has stopped; returns whether somebody waits for that.
     pub(super) fn comes_back(&mut self, turn: &Turn) -> bool {
         let stopping = self.out.remove(&turn.serial).is_some_and(|out| out.stopping);
         let runner = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial);
@@ -248,7 +248,7 @@ impl State {
         Some(())
     }
 
-    /// Whoever has or wants a unit lets it go.
+    /// Takes away the unit that a runner has or waits for.
     pub(super) fn release(&mut self, id: RunnerId) {
         let mut card = self.card.lock();
         self.units.retain(|&unit, &mut has| {
@@ -345,7 +345,7 @@ impl State {
         Next::Over
     }
 
-    /// Nothing runs any more, and nothing will until the function is reset.
+    /// Stops all runs until the function is reset.
     pub(super) fn halt(&mut self) {
         self.halted = true;
         self.ready.clear();
@@ -385,7 +385,7 @@ impl State {
         Next::Over
     }
 
-    /// Whatever else runs in a process stops for good, while its error handler runs.
+    /// Stops all other runs of a process for good, while its error handler runs.
     fn stop_others(&mut self, process: u32, handler: RunnerId) {
         let others =
             self.runners.iter().filter(|(id, it)| it.process == process && **id != handler);

@@ -3,7 +3,7 @@
 use verbless_prm::DpaFault;
 use verbless_riscv::Hart;
 
-/// What a system call asks for.
+/// A system call of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SystemCall {
     /// The run is over.
@@ -24,11 +24,11 @@ pub(super) enum SystemCall {
 /// How a run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// By returning this.
+    /// The run returns this value.
     Return(u64),
     /// To be started by the next event.
     Reschedule,
-    /// For good.
+    /// The thread finishes for good.
     Finish,
     /// To be started again at once.
     Retrigger,

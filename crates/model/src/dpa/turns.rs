@@ -93,18 +93,18 @@ impl Drop for Failing<'_> {
 /// window word by word.
 const SOON: u64 = 32;
 
-/// What a run does.
+/// The result of executing a run.
 enum Step {
     Asks(Turn, Ask),
     Goes(Turn),
     Over,
 }
 
-/// What a run does right after an answer.
+/// The result of executing a run right after an answer.
 pub(crate) enum Soon {
-    /// It asks again.
+    /// The run makes another request.
     Asks(Turn, Ask),
-    /// It would go on by itself, and rests: [`Dpa::resume`].
+    /// The run could go on, and rests: [`Dpa::resume`].
     Rests(Turn),
     /// The turn is over.
     Over,
@@ -145,7 +145,7 @@ impl Dpa {
         }
     }
 
-    /// The same, for so many instructions at most.
+    /// Executes a run for this many instructions at most.
     fn run_for(&self, turn: Turn, instructions: u64) -> Step {
         let failing = Failing { dpa: self, serial: turn.serial };
         let step = self.step(turn, instructions);
@@ -183,9 +183,10 @@ impl Dpa {
         self.run(self.answered(turn, ask, given)?)
     }
 
-    /// The same for a few instructions, which whoever has the function can wait for. A run that has
-    /// more to do rests then: it must not count as executing while its function is given back, as
-    /// who takes that next may wait for all that executes.
+    /// Answers a run and executes it for a few instructions, which whoever has the function can
+    /// wait for. A run that has more to do rests then: it must not count as executing while its
+    /// function is put back, because the next one to take the function may wait for all executing
+    /// runs.
     pub(crate) fn answer_soon(&self, turn: Turn, ask: &Ask, given: Given) -> Soon {
         let Some(turn) = self.answered(turn, ask, given) else { return Soon::Over };
         match self.run_for(turn, SOON) {
@@ -253,7 +254,7 @@ impl Dpa {
         true
     }
 
-    /// What follows when a hart has stopped.
+    /// Handles the exit of a hart.
     pub(super) fn after(&self, turn: &mut Turn, exit: Exit) -> Next {
         let mut state = self.state();
         let mut next = self.next(&mut state, turn, exit);

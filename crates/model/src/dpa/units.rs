@@ -19,7 +19,7 @@ pub(super) struct Ticket(u64);
 /// The units of a card.
 pub(crate) struct Units(Mutex<Shares>);
 
-/// Who has which, and who waits.
+/// The units that runs have, and the runs that wait for one.
 pub(super) struct Shares {
     pub(super) sharing: Sharing,
     taken: Vec<bool>,
@@ -27,12 +27,12 @@ pub(super) struct Shares {
     tickets: u64,
     /// Which function waits, and for which units.
     waiting: BTreeMap<Ticket, (u16, Affinity)>,
-    /// By function, units that it has got and not collected.
+    /// By function, units that were granted and not collected yet.
     granted: BTreeMap<u16, Vec<(Ticket, u16)>>,
 }
 
 impl Units {
-    /// So many units, for functions that join.
+    /// Makes units that functions can join.
     pub(crate) fn new(sharing: Sharing) -> Arc<Self> {
         let count = usize::from(sharing.count());
         Arc::new(Self(Mutex::new(Shares {

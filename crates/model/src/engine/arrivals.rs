@@ -12,7 +12,7 @@ use crate::watch::{QueueId, QueueSide};
 const CHUNK: u64 = 4096;
 
 impl QueuePair<'_> {
-    /// All of `target` has been filled.
+    /// Logs that all of `target` has been filled.
     pub(super) fn data_arrived(&self, side: QueueSide, target: &[Sge]) {
         let Some((function, outbox)) = &self.context.state.outbox else { return };
         if outbox.arrivals.is_wanted() {

@@ -19,9 +19,9 @@ use crate::world::World;
 /// How long the next store of a copy may take, in nanoseconds: a few times what a trapped store
 /// takes.
 const PATIENCE: u64 = 100_000;
-/// The same for a NOP, which nobody waits for. Kernels judge by NOPs whether copies are executed,
-/// once and for good; a guest that is off its CPU in the middle of the first one is to get the same
-/// answer as any other.
+/// How long a NOP's doorbell may be the start of a copy; nobody waits for NOPs. Kernels test with
+/// NOPs, once and for good, whether copies are executed: a guest that is off its CPU in the middle
+/// of the first copy must get the same result as any other.
 const NOP_PATIENCE: u64 = 20_000_000;
 
 /// A store to a UAR page that was trapped.

@@ -1,4 +1,4 @@
-//! What a WAIT on data waits for, as its WQE says it.
+//! The condition of a WAIT on data, as its WQE states it.
 //!
 //! Source: DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_wqe_wseg`, MLX5_WAIT_COND_*). The
 //! word in memory, the value and the mask are big-endian. The condition says how the value compares
@@ -24,7 +24,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// That of a WQE; `None` if it is none that the model knows.
+    /// The condition of a WQE; `None` if the model does not know it.
     pub(super) fn of(wqe: &[u8]) -> Option<Self> {
         let segment = WaitDataSegment::from_prefix(wqe.get(CtrlSegment::BYTES..)?)?;
         let (how, address) = (segment.condition(), segment.va());

@@ -1,5 +1,5 @@
-//! What a queue works with in its turn: the rest of its function, borrowed for as long as the turn
-//! lasts; and the error when a queue that must exist does not.
+//! The context of a queue's turn: the rest of its function, borrowed for the turn; and the error
+//! when a queue that must exist does not.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +34,7 @@ pub(super) struct Context<'a> {
     pub budget: &'a Budget,
     /// The function's own memory: where its rings are.
     pub memory: &'a dyn HostMemory,
-    /// Where payload is: the memory of every function.
+    /// The memory of every function, where payload is.
     pub spaces: &'a Spaces,
     /// Which of them is the function's own.
     pub space: Space,
@@ -77,7 +77,7 @@ pub(crate) enum Missing {
     ReceiveRing(u32),
     Cq(u32),
     Srq(u32),
-    /// This QP is of a type whose messages have no way.
+    /// The QP is of a type that cannot send messages.
     Transport(u32, ServiceType),
 }
 
@@ -190,12 +190,12 @@ impl Function {
         Parts { qps, sqs, rqs, context }
     }
 
-    /// What is there beside QPs, SQs and RQs, at a time.
+    /// The context of a function's queues at this time.
     pub(super) fn context(&mut self, now: u64) -> Context<'_> {
         self.parts(now, Others::default()).context
     }
 
-    /// The same beside other functions.
+    /// The context of a function's queues at this time, beside other functions.
     pub(super) fn context_among<'a>(&'a mut self, now: u64, others: Others<'a>) -> Context<'a> {
         self.parts(now, others).context
     }

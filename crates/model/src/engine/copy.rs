@@ -109,7 +109,7 @@ fn opaque(work: &Work) -> Range {
     Range { key: work.rkey, address: work.remote_address, length: OPAQUE }
 }
 
-/// Where a copy is from and where it goes to: one segment each, and no more.
+/// Source and destination of a copy: one segment each.
 fn ends(work: &Work, wqe: &[u8]) -> Result<(Range, Range), u8> {
     let mut found = segments(wqe, work.data).map(|segment| match segment {
         Ok(Segment::Pointer { lkey, address, length }) => Ok(Range { key: lkey, address, length }),

@@ -7,7 +7,7 @@ use super::context::{Context, QueuePair};
 
 macro_rules! counts {
     ($($name:ident $get:ident $set:ident;)*) => {
-        /// What is counted.
+        /// The counters.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Count {
             $($name,)*

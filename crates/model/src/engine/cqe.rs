@@ -15,9 +15,9 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 pub(crate) struct Completion {
     /// The 64 bytes of the entry.
     pub body: [u8; 64],
-    /// What goes into the first half of a 128-byte entry.
+    /// Inline data for the first half of a 128-byte entry.
     pub first_half: Option<[u8; 64]>,
-    /// It wakes who asked for solicited completions only.
+    /// Whether it is an event for CQs that are armed for solicited completions only.
     pub solicited: bool,
 }
 
@@ -37,9 +37,9 @@ pub(crate) fn vendor(syndrome: u8) -> u8 {
     }
 }
 
-/// What a successful request's CQE says.
+/// The contents of a successful request's CQE.
 pub(crate) struct Requested {
-    /// That of its WQE.
+    /// The opcode of the request's WQE.
     pub opcode: u8,
     pub index: u16,
     /// Bytes that arrived, for READs and atomics; 0 for others.
@@ -48,16 +48,16 @@ pub(crate) struct Requested {
     pub now: u64,
 }
 
-/// What a received message's CQE says.
+/// The contents of a received message's CQE.
 pub(crate) struct Received {
-    /// One of `cqe_opcode`.
+    /// The CQE's opcode, one of `cqe_opcode`.
     pub opcode: u8,
     pub index: u16,
     pub bytes: u32,
     pub immediate: u32,
     pub solicited: bool,
     pub slid: u16,
-    /// Who sent it, bits 23:0; of a datagram also what its headers say.
+    /// The sender's QPN in bits 23:0; of a datagram also fields of its headers.
     pub peer: u32,
     pub now: u64,
 }
@@ -135,9 +135,9 @@ impl Completion {
     }
 }
 
-/// Whose work a CQE reports.
+/// A queue whose work CQEs report.
 pub(crate) trait Reports {
-    /// What the CQE names it by.
+    /// The number by which CQEs refer to the queue.
     fn user_index(&self) -> u32;
 
     /// Bytes of a response that the CQE may carry.

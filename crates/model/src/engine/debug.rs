@@ -70,7 +70,7 @@ fn session(
     ended
 }
 
-/// What the debugger has.
+/// The run that the debugger has.
 struct Held<'a> {
     /// The function.
     id: usize,
@@ -84,12 +84,12 @@ struct Held<'a> {
 struct Program<'a> {
     dpas: &'a [(usize, Arc<Dpa>)],
     shared: &'a Weak<SharedWorld>,
-    /// Nothing before a run has begun.
+    /// `None` before the first run has begun.
     holds: Option<Held<'a>>,
     breakpoints: Vec<u64>,
     /// The debugger knows why it stopped at this address.
     told: Option<u64>,
-    /// What it sees as long as there is no run.
+    /// The hart that the debugger sees while there is no run.
     nothing: Hart,
 }
 

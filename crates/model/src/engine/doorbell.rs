@@ -85,7 +85,7 @@ pub(crate) fn mmio_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]
     store(&mut world.functions[id], world.clock.now, offset, bytes);
 }
 
-/// The same, of a function that is at hand.
+/// Executes a store to a doorbell of a function that is at hand.
 pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]) {
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
         tracing::debug!(offset, "a store behind the last UAR page");

@@ -1,9 +1,9 @@
-//! What programs on the DPA want of the device: doorbells, and memory through windows; and who
-//! gives their runs turns.
+//! Requests of DPA programs to the device: doorbells, and memory through windows; and the turns of
+//! their runs.
 //!
-//! In threaded mode threads of their own do, a fraction of a millisecond at a time, so that no
-//! program holds up the data path; they take the function only for what a program asks of it. In
-//! stepped mode a turn is a step.
+//! In threaded mode, threads of their own execute the programs, a fraction of a millisecond at a
+//! time, so that no program holds up the data path; they take the function only for a program's
+//! request. In stepped mode a turn is a step.
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -36,7 +36,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// It has made an access that visited so many entries; whether it may make another.
+    /// Counts an access that visited this many entries; returns whether the run may make another.
     fn goes_on(&mut self, visited: u32) -> bool {
         self.work += ACCESS + visited;
         self.work < HOLD
@@ -106,15 +106,15 @@ fn give_turn(id: usize, dpa: &Dpa, turn: Turn, shared: &Weak<SharedWorld>) -> bo
     true
 }
 
-/// What came of a run that had asked for the device.
+/// The result of serving a run's request.
 pub(super) enum Served {
-    /// This answer.
+    /// The answer to the request.
     Given(Turn, Ask, Given),
-    /// It has been answered, and asks for this.
+    /// The run was answered, and makes this request next.
     Asks(Turn, Ask),
-    /// It has been answered, and rests until the function is given back.
+    /// The run was answered, and rests until the function is put back.
     Rests(Turn),
-    /// It has been answered, and its turn is over.
+    /// The run was answered, and its turn is over.
     Over,
 }
 
@@ -213,7 +213,7 @@ fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
     serve_counted(world, id, turn, ask, &mut { VISITS })
 }
 
-/// The same; `visits` is what is left to it of [`VISITS`].
+/// Serves a request of a run; `visits` is the rest of the run's [`VISITS`].
 fn serve_counted(world: &mut World, id: usize, turn: &Turn, ask: &Ask, visits: &mut u32) -> Given {
     world.clock.tick();
     let now = world.clock.now;

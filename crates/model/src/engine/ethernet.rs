@@ -30,7 +30,7 @@ const SHORTEST: usize = 60;
 const LONGEST: u64 = 10_240;
 /// Bytes of the check sequence, which a port's MTU counts.
 const CHECK: usize = 4;
-/// Where the headers that a WQE holds begin: in the last two bytes of its Ethernet segment.
+/// Offset of the inline headers in a WQE: they begin in the last two bytes of its Ethernet segment.
 const HEADERS: usize = CtrlSegment::BYTES + EthSegment::BYTES - 2;
 
 impl StandaloneSq<'_> {
@@ -168,13 +168,13 @@ pub(super) struct Parsed<'a> {
     bytes: &'a [u8],
     header: Ethernet,
     pub vlan: Option<Vlan>,
-    /// What is behind the Ethernet header.
+    /// The bytes after the Ethernet header.
     rest: &'a [u8],
     l3: CqeL3Type,
     l3_ok: bool,
     l4: CqeL4Type,
     l4_ok: bool,
-    /// Of an IP packet.
+    /// Version and protocol of an IP packet.
     version: u8,
     protocol: u8,
 }
@@ -258,7 +258,7 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// What flow tables see of it.
+    /// The fields of the frame that flow tables match.
     fn key(&self) -> Key {
         let mac = |bytes: [u8; 6]| {
             let [a, b, c, d, e, f] = bytes;

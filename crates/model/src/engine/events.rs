@@ -18,17 +18,17 @@ const EQE: u64 = 64;
 pub(super) struct Events<'a> {
     pub eqs: &'a mut BTreeMap<u32, Eq>,
     pub dpa_eqs: &'a mut BTreeMap<u32, DpaEq>,
-    /// Whose vectors EQs of the DPA raise.
+    /// The emulated devices, whose vectors EQs of the DPA raise.
     pub devices: &'a mut BTreeMap<u32, EmulatedDevice>,
     /// Vectors to raise once the lock is released.
     pub raised: &'a mut Vec<u32>,
     pub memory: &'a dyn HostMemory,
-    /// Who hears of CQs that start threads.
+    /// The DPA, whose threads CQs start.
     pub dpa: Option<&'a Dpa>,
 }
 
 impl Events<'_> {
-    /// The same for a shorter time.
+    /// Reborrows all parts for a shorter time.
     pub(super) fn reborrow(&mut self) -> Events<'_> {
         Events {
             eqs: self.eqs,
@@ -63,7 +63,7 @@ impl Events<'_> {
         }
     }
 
-    /// The same of a CQ that an EQ of the DPA hears of.
+    /// Writes a completion event of a CQ into an EQ of the DPA.
     pub(super) fn external(&mut self, eqn: u32, cqn: u32) {
         let data = *EqeCompletion::zeroed().set_cqn(cqn).as_bytes();
         match self.dpa_eqs.get_mut(&eqn) {
@@ -79,7 +79,7 @@ impl Events<'_> {
         }
     }
 
-    /// The same of a CQ that starts a thread of the DPA.
+    /// Starts a thread of the DPA for a completion event of a CQ.
     pub(super) fn program(&mut self, thread: u32) {
         match self.dpa {
             Some(dpa) => dpa.event(thread),
@@ -157,7 +157,7 @@ impl Events<'_> {
         }
     }
 
-    /// The same of an EQ of the DPA, by an outbox; false: the page has no such EQ.
+    /// Updates an EQ of the DPA by an outbox; false: the UAR page has no such EQ.
     pub(super) fn external_doorbell(
         &mut self,
         page: u32,

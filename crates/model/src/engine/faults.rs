@@ -30,7 +30,7 @@ pub(crate) struct Strike {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub lose_messages: Strike,
-    /// The same for the messages of one QP.
+    /// Messages to be lost, by QP.
     lose_messages_of: BTreeMap<u32, Strike>,
     /// Send requests that are to fail, by QP, each with its syndrome.
     requests: Countdowns<Option<u32>, u8>,
@@ -110,7 +110,7 @@ impl Faults {
         self.queue_pairs.retain(|of| *of != Some(qpn));
     }
 
-    /// There are no queues any more, and no faults of one.
+    /// Forgets the faults of single queues, after the queues were destroyed.
     pub(crate) fn forget_all(&mut self) {
         self.lose_messages_of.clear();
         self.requests.retain(Option::is_none);

@@ -4,11 +4,11 @@ use super::state::State;
 use crate::hca::Hca;
 use crate::memory::{Space, Spaces};
 
-/// One function of a device.
+/// A function of a device.
 pub(crate) struct Function {
     pub hca: Hca,
     pub engine: State,
-    /// Its own address space, and those of all functions.
+    /// The function's own address space, and those of all functions.
     pub space: Space,
     pub spaces: Spaces,
 }
@@ -70,7 +70,7 @@ impl Function {
             .min()
     }
 
-    /// Whether it has work that waits for nothing.
+    /// Whether the function has work that it can do now.
     pub(crate) fn is_busy(&self) -> bool {
         let State { active, answering, ingress, .. } = &self.engine;
         let idle = active.is_empty() && answering.is_empty() && ingress.is_empty();

@@ -36,7 +36,7 @@ pub(crate) fn are_gone(spaces: &Spaces, sges: &[Sge]) -> bool {
     })
 }
 
-/// What an access needs the key to allow.
+/// The right that an access needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     LocalRead,
@@ -47,9 +47,9 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// What it needs of the keys that an indirect key's entries name: remote rights are those of
-    /// the key that the peer names (a memory window grants what its region does not), the region
-    /// must be readable or writable.
+    /// The right that an access needs of the keys in an indirect key's entries: remote rights are
+    /// checked on the key that the peer names (a memory window grants what its region does not), so
+    /// that the entries' keys only need local ones.
     fn of_entries(self) -> Self {
         match self {
             Self::LocalRead | Self::RemoteRead => Self::LocalRead,
@@ -61,23 +61,24 @@ impl Need {
 /// Why a key refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No key has that index.
+    /// No key has the index.
     NoKey,
     /// The low byte is another one: a stale key.
     Variant,
     /// The key is free: invalidated, or not yet filled.
     Free,
-    /// It belongs to another protection domain.
+    /// The key belongs to another protection domain.
     Pd,
-    /// It belongs to another QP.
+    /// The key belongs to another QP.
     Qp,
-    /// It does not allow this kind of access.
+    /// The key does not allow this kind of access.
     Access,
     /// The range is not within it.
     Bounds,
-    /// Its translation makes no sense: too deep, too long, a hole.
+    /// The translation is invalid: too deep, too long, or with a hole.
     Translation,
-    /// It leads to a key of another function, which is gone or may not be reached any more.
+    /// The key is an alias of a key of another function that was destroyed or may not be reached
+    /// any more.
     Foreign,
 }
 
@@ -111,7 +112,7 @@ pub(crate) struct Keys<'a> {
     /// Names that it has for keys of other functions; their indexes are of one range with its own.
     pub aliases: &'a BTreeMap<u32, Alias>,
     pub limits: &'a Limits,
-    /// Where their translations lead to.
+    /// The address space that the translations lead to.
     pub space: Space,
     /// The other functions at hand.
     pub neighbours: &'a dyn Neighbours,
@@ -123,7 +124,7 @@ pub(crate) trait Neighbours {
     fn keys(&self, id: usize) -> Option<Keys<'_>>;
 }
 
-/// There are none.
+/// No other functions.
 pub(crate) struct NoNeighbours;
 
 impl Neighbours for NoNeighbours {
@@ -133,7 +134,7 @@ impl Neighbours for NoNeighbours {
 }
 
 impl<'a> Keys<'a> {
-    /// Those of a function, this one or another.
+    /// The keys of a function, this one or another.
     fn of(self, function: usize) -> Option<Keys<'a>> {
         match Space::of(function) == self.space {
             true => Some(self),

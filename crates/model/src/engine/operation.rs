@@ -1,6 +1,6 @@
-//! What send queues can be asked to do: one table, one entry for each operation, which holds all
-//! that is particular to it: who carries it, how its WQE is read, and what is done for it by the
-//! device itself or by the peer. To add one is to add its entry, and the methods that this names.
+//! The operations of send queues: one table with one entry for each operation, which holds all that
+//! is particular to it: which services carry it, how its WQE is read, and what the device itself or
+//! the peer does for it. To add an operation, add its entry and the methods that it names.
 //!
 //! Sources: Linux `include/linux/mlx5/device.h` (MLX5_OPCODE_*, MLX5_MAX_SGE_RD),
 //! `include/linux/mlx5/qp.h`; InfiniBand specification, volume 1, 9.2 (operations of each transport
@@ -20,16 +20,16 @@ use crate::connection::Response;
 use crate::hca::qp_type::QpType;
 use crate::wire::{Message, Opcode, Packet};
 
-/// One operation.
+/// An operation.
 #[derive(Debug)]
 pub(super) struct Operation {
     pub name: &'static str,
-    /// What the control segment asks for it by.
+    /// The opcode in the control segment.
     pub opcode: u8,
     pub op_mod: u8,
     /// The QP types whose send queues carry it.
     pub carriers: Carriers,
-    /// What an SQ, which is of no QP type, does for it; `None`: it refuses it.
+    /// The execution on an SQ, which has no QP type; `None`: an SQ refuses it.
     pub on_sq: Option<OnSq>,
     /// The capability without which the device does not know it.
     pub needs: Option<Capability>,
@@ -53,7 +53,7 @@ pub(super) struct Carriers(u32);
 /// Executes the WQE in `Scratch::wqe` for an SQ; the error is the syndrome.
 pub(super) type OnSq = fn(&mut StandaloneSq<'_>, &mut Scratch) -> Result<(), u8>;
 
-/// Who executes an operation.
+/// How an operation is executed.
 #[derive(Debug)]
 pub(super) enum Execution {
     /// The device itself, when nothing before it in the send queue is on its way.
@@ -74,33 +74,33 @@ pub(super) struct Local {
 /// An operation of the peer.
 #[derive(Debug)]
 pub(super) struct Remote {
-    /// What its packets are.
+    /// The type of its packets' message.
     pub message: Message,
-    /// What acknowledges it.
+    /// The answer that acknowledges it.
     pub response: Response,
-    /// What it counts as at the responder.
+    /// The counter of the responder that counts it.
     pub count: Option<Count>,
-    /// What the responder does for a part of a message that is carried whole. An atomic gives what
-    /// was there; a READ's memory is in `Scratch::remote` then.
+    /// Executes, at the responder, a part of a message that is carried whole. An atomic returns the
+    /// old value; a READ leaves the memory's segments in `Scratch::remote`.
     pub perform: fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Result<Option<u64>, Nak>,
-    /// What the responder does for a packet.
+    /// Executes a packet at the responder.
     pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch) -> Result<(), Nak>,
 }
 
 /// A segment in front of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Where it goes, of services whose requests each say so.
+    /// The address vector, of services whose requests each have one.
     Address,
     /// Remote address and rkey.
     Remote,
     /// The operands of an atomic.
     Atomic,
-    /// What a copy of memory tells beside its data: a buffer of the device's own.
+    /// The metadata of a memory copy: the buffer for its status.
     Metadata,
-    /// What is waited for, which is read where it is executed.
+    /// The condition of a WAIT, which is read when it is executed.
     Wait,
-    /// The rest of the WQE is a change of a key, which is read where it is executed.
+    /// The rest of a UMR's WQE, which is read when it is executed.
     Umr,
 }
 
@@ -138,7 +138,7 @@ const WRITE: Remote = Remote {
     take: |pair, packet, opcode, scratch| pair.write_arrived(packet, opcode, scratch),
 };
 
-/// What most entries have in common.
+/// Values that most entries share.
 const BASE: Operation = Operation {
     name: "",
     opcode: opcode::NOP,
@@ -302,9 +302,9 @@ fn fetch_add(now: u64, operands: Operands) -> u64 {
 /// Why a queue does not do what a WQE asks for: a local QP operation error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It is not whole, or says that it belongs elsewhere.
+    /// The WQE is incomplete, or has the index or QPN of another slot.
     Malformed,
-    /// No operation has this opcode and op_mod.
+    /// No operation has the opcode and op_mod.
     Unknown,
     /// The queue is of a QP type that does not carry the operation.
     QpType,
@@ -341,7 +341,7 @@ impl Operation {
         }
     }
 
-    /// What the peer does for it, if it leaves the device.
+    /// The peer's part of the operation, if it leaves the device.
     pub(super) fn remote(&self) -> Option<&Remote> {
         match &self.execution {
             Execution::Local(_) => None,
@@ -349,7 +349,7 @@ impl Operation {
         }
     }
 
-    /// What acknowledges its message.
+    /// The answer that acknowledges the operation's message.
     pub(super) fn response(&self) -> Response {
         self.remote().map_or(Response::Acknowledgement, |remote| remote.response)
     }
@@ -359,19 +359,20 @@ impl Operation {
         self.response() != Response::Acknowledgement
     }
 
-    /// It is COMPARE_SWAP or FETCH_ADD.
+    /// Whether the operation is COMPARE_SWAP or FETCH_ADD.
     pub(super) fn is_atomic(&self) -> bool {
         self.response() == Response::Atomic
     }
 }
 
 impl Remote {
-    /// What the responder does for a message.
+    /// The operation of the peer for this type of message.
     pub(super) fn of(message: Message) -> Option<&'static Self> {
         TABLE.iter().filter_map(Operation::remote).find(|remote| remote.message == message)
     }
 
-    /// What counts at the responder when a message was executed, or refused for this.
+    /// The counter to increase at the responder when a message was executed, or refused for this
+    /// reason.
     pub(super) fn counted(&self, refused: Option<Nak>) -> Option<Count> {
         match refused {
             None => self.count,
@@ -388,7 +389,7 @@ impl Carriers {
         Self(0).and(types)
     }
 
-    /// These and some more.
+    /// These types and `types`.
     const fn and(self, types: &[ServiceType]) -> Self {
         let (mut bits, mut at) = (self.0, 0);
         while at < types.len() {

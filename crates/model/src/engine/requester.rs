@@ -15,9 +15,9 @@ use super::work::{self, Placed, Segment, Work, segments};
 use crate::hca::objects::QpState;
 use crate::watch::Request;
 
-/// What a QP's turn comes to.
+/// The result of beginning a QP's turn.
 pub(super) enum Step {
-    /// It is over.
+    /// The turn is over.
     Over(Turn),
     /// A request is to go out.
     Request(Placed),
@@ -229,7 +229,7 @@ impl QueuePair<'_> {
         Turn::Sleep
     }
 
-    /// Those who watch requests see that one is done with.
+    /// Tells those who watch requests that one is done.
     pub(super) fn seen(
         &self,
         index: u16,

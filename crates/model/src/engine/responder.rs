@@ -36,7 +36,7 @@ pub(super) struct Whole<'a> {
 /// A part of a message that is carried whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Where in the message it begins, and how long it is.
+    /// Offset of the part in the message, and its length.
     pub at: u64,
     pub length: u64,
     /// Bytes of the whole message.
@@ -57,10 +57,10 @@ impl Part {
     }
 }
 
-/// What an atomic puts in the place of a value.
+/// Computes the new value of an atomic from the old one.
 pub(super) type Next = fn(u64, Operands) -> u64;
 
-/// What the responder found wrong.
+/// The reason of the responder's refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nak {
     /// The memory key refused, or does not allow it.
@@ -69,7 +69,7 @@ pub(super) enum Nak {
     InvalidRequest,
     /// The responder's own trouble.
     Operation,
-    /// No receive WQE.
+    /// There is no receive WQE.
     NotReady,
     /// The requester's own memory faulted.
     Source,
@@ -455,7 +455,7 @@ impl QueuePair<'_> {
         self.complete_receive(&of, inline)
     }
 
-    /// What the CQE of a message says.
+    /// The contents of a message's CQE.
     fn report_of(&self, message: &Whole<'_>, index: u16, opcode: u8) -> Received {
         let Work { immediate, solicited, operation, .. } = *message.work;
         Received {

@@ -199,7 +199,7 @@ impl From<Fault> for Stuck {
     }
 }
 
-/// What CQEs name the RQ by.
+/// The user index in the RQ's CQEs.
 fn user_index(rq: &Rq) -> u32 {
     use super::cqe::Reports;
     rq.user_index()

@@ -1,4 +1,4 @@
-//! Whose turn it is: doorbells, timers, and one WQE of a queue at a time, function by function.
+//! The order of work: doorbells, timers, and one WQE of a queue at a time, function by function.
 
 use super::context::Missing;
 use super::cq::CompletionQueue;
@@ -13,7 +13,8 @@ use crate::world::World;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
 const TURNS_PER_SCAN: u32 = 8;
-/// In stepped mode, programs on a DPA have a turn in so many, whatever else there is to do.
+/// In stepped mode, one of this number of turns goes to programs on a DPA, whatever other work
+/// there is.
 const TURNS_PER_PROGRAM: u32 = 16;
 /// Packets that are taken in a row; answers to them go out together.
 const ARRIVALS: u8 = 16;
@@ -234,7 +235,7 @@ fn send_packets(world: &mut World, id: usize) {
     fabric.share_buffers(&mut engine.buffers);
 }
 
-/// What a function was about to do when it died does not happen any more, and holds up no other.
+/// Forgets the pending work of a function that died, so that it holds up no other function.
 fn forget_plans(function: &mut Function) {
     function.engine.forget_queues();
     function.engine.held = Default::default();

@@ -2,11 +2,11 @@
 
 use super::keys::Sge;
 
-/// What takes turns, so that a port that is flooded still answers, and one that answers still
-/// sends.
+/// Kinds of work that take turns, so that a port that is flooded still answers, and one that
+/// answers still sends.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// So many packets more that have arrived are taken.
+    /// Arrived packets are handled, up to this number.
     Arrivals(u8),
     /// A QP sends answers.
     #[default]

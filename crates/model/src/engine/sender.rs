@@ -17,7 +17,7 @@ const WQEBBS_AHEAD: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What became of a queue's turn.
+/// The result of a queue's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// There may be more to do.
@@ -33,7 +33,7 @@ pub(crate) struct Sender<'a> {
     pub record: u64,
     /// The page on which its doorbells ring.
     pub uar_page: u32,
-    /// Whether it is in RESET.
+    /// Whether the queue is in RESET.
     pub reset: bool,
 }
 
@@ -52,7 +52,7 @@ impl Objects {
     }
 }
 
-/// Where in a doorbell record the count of what was posted to the send queue stands.
+/// Address of the word of a doorbell record that counts the posted sends.
 pub(super) fn producer_word(record: u64) -> u64 {
     record.wrapping_add(QpRecordSend::AT as u64)
 }

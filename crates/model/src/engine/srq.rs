@@ -68,7 +68,7 @@ fn has_next_segment(queue: &Srq) -> bool {
     }
 }
 
-/// Where in the queue the next WQE lies; an index that is too large wraps.
+/// Byte offset of the next WQE in the queue; an index that is too large wraps.
 fn place(queue: &Srq) -> u64 {
     (u64::from(queue.head) & ((1 << queue.log_size) - 1)) << queue.log_stride
 }

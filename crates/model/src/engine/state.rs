@@ -1,4 +1,4 @@
-//! What the engine keeps beside the objects that commands make.
+//! The engine's state besides the objects that commands make.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
 use crate::watch::Outbox;
 
-/// What the engine keeps per function.
+/// The engine's state of a function.
 #[derive(Default)]
 pub(crate) struct State {
     /// QPs and SQs that are awake, each once, in the order of their turns.
     pub active: VecDeque<u32>,
     /// Bytes that the turn at hand moved.
     pub moved_bytes: u64,
-    /// What is done next, if there is any of it to do.
+    /// The kind of work that is done next, if there is any.
     pub phase: Phase,
     /// How many pieces of work were done or looked for.
     pub turns: u32,
@@ -49,14 +49,14 @@ pub(crate) struct State {
     pub faults: Faults,
     /// The function's number, and where those who watch its requests are told from.
     pub outbox: Option<(usize, Arc<Outbox>)>,
-    /// Its ports have other addresses than the fabric knows.
+    /// Whether the addresses of its ports differ from those that the fabric knows.
     pub moved: bool,
     /// Trapped stores that may become BlueFlame copies.
     pub held: Held,
 }
 
 impl State {
-    /// There are no queues any more.
+    /// Forgets all queues, after they were destroyed.
     pub(super) fn forget_queues(&mut self) {
         self.active.clear();
         self.answering.clear();
@@ -80,12 +80,12 @@ impl State {
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     pub queues: BTreeMap<u32, Waiting>,
-    /// They are looked at whenever the function is, and have no timer: a stepped model would find
-    /// no end of them.
+    /// Whether words are read whenever the function is stepped, without timers, with which a
+    /// stepped model would never become idle.
     pub at_every_step: bool,
 }
 
-/// One of them.
+/// A send queue that waits.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub condition: Condition,

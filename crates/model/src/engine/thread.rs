@@ -125,12 +125,12 @@ fn help(shared: &Weak<SharedWorld>, bell: &Bell, number: usize) {
     }
 }
 
-/// What a round through the functions found.
+/// The result of a round through the functions.
 struct Round {
     worked: bool,
     /// Functions that have more to do at once.
     busy: usize,
-    /// Another thread has a function that may have work.
+    /// Whether another thread has a function that may have work.
     missed: bool,
 }
 

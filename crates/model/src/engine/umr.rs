@@ -21,7 +21,7 @@ use crate::hca::klm;
 use crate::hca::objects::{Access, Limits, Mkey, QpObject, QueueMemory, Translation};
 use crate::memory::Spaces;
 
-/// Where the segments of the WQE begin.
+/// Offsets of the segments in the WQE.
 const CONTROL: usize = CtrlSegment::BYTES;
 const CONTEXT: usize = CONTROL + UmrCtrlSegment::BYTES;
 const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
@@ -30,7 +30,7 @@ const GRANULE: u64 = 4;
 /// The most that the model keeps of one key's entries, in ds of 16 bytes: pages of 4 KiB for 32
 /// GiB.
 const MOST: u64 = 1 << 22;
-/// What a page that is not there translates to: no host has memory so high.
+/// The translation of an absent page: no host has memory at so high an address.
 const ABSENT: u64 = 1 << 63;
 /// The bits of an entry that let the device read and write the page.
 const PRESENT: u64 = 3;
@@ -107,8 +107,7 @@ pub(super) struct Asker {
     qpn: u32,
     any_domain: bool,
     pd: u32,
-    /// It may say where in memory a key's pages are: only the kernel's queues can be made so
-    /// (`fre`).
+    /// Whether the queue may set the pages of a key (`fre`): only the kernel's queues can.
     fast_registration: bool,
     reserved_lkey: bool,
 }
@@ -251,8 +250,8 @@ fn mode(context: &MkeyContext) -> MkeyAccessMode {
     MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0())
 }
 
-/// Where in the key's table the request's entries go, and how many bytes there are; `None` if it
-/// has none.
+/// The range of the key's table that the request's entries replace, and their length in bytes;
+/// `None` if there are none.
 fn entries(
     general: &HcaCap,
     mkey: &Mkey,
@@ -345,8 +344,8 @@ fn is_sound(context: &MkeyContext) -> bool {
     ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
 }
 
-/// What the entries of a sound key translate to; `None` if they make no sense. Where they do not
-/// cover its length, accesses will fail.
+/// The translation by a key's entries; `None` if they are invalid. Where they do not cover the
+/// key's length, accesses will fail.
 fn translation(
     budget: &Budget,
     context: &MkeyContext,

@@ -107,7 +107,7 @@ impl Waits {
         self.later(qpn, now);
     }
 
-    /// It is looked at again, after a time that grows with its wait.
+    /// Schedules the next look at the queue's word, after a time that grows with its wait.
     fn later(&mut self, qpn: u32, now: u64) {
         if let Some(waiting) = self.queues.get_mut(&qpn) {
             let pause = (now.saturating_sub(waiting.since) / PART).clamp(SHORTEST, LONGEST);
@@ -115,7 +115,7 @@ impl Waits {
         }
     }
 
-    /// Those that are to be looked at: all where nothing else tells of time.
+    /// The queues whose words are to be read now: all of them, if no timers are used.
     fn due(&self, now: u64) -> Vec<(u32, Condition)> {
         let all = self.at_every_step;
         let due = self.queues.iter().filter(|(_, waiting)| all || waiting.due <= now);

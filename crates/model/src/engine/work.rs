@@ -19,17 +19,18 @@ pub(crate) struct Work {
     pub operation: &'static Operation,
     /// A CQE when it succeeded, too.
     pub signaled: bool,
-    /// Its CQE is worth an event to who asked for solicited ones only.
+    /// Whether its CQE is an event for CQs that are armed for solicited completions only.
     pub event: bool,
     /// The peer's CQE is.
     pub solicited: bool,
     /// Immediate, or the key that it is about.
     pub immediate: u32,
-    /// With `rkey`: of the peer; for a copy of memory, of the buffer of the device's own.
+    /// The remote address, under `rkey`; of a memory copy, the address of the device's status
+    /// buffer.
     pub remote_address: u64,
     pub rkey: u32,
     pub operands: Operands,
-    /// Where the data segments start.
+    /// Offset of the data segments.
     pub data: usize,
 }
 

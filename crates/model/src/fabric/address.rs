@@ -1,4 +1,4 @@
-//! Whom a frame is for: the addresses at its start, and those that a vport takes.
+//! The destination of a frame: the addresses at its start, and those that a vport accepts.
 
 use verbless_prm::{Grh, Lrh, LrhNextHeader};
 
@@ -10,21 +10,21 @@ const FIRST_GROUP_LID: u16 = 0xc000;
 /// The LID of whoever is at the other end of the link; no switch forwards it.
 const PERMISSIVE_LID: u16 = 0xffff;
 
-/// Where a frame goes, as far as the fabric looks.
+/// The destination of a frame, as far as the fabric looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// One port, or every port that takes what is for others.
+    /// One port, or every port in promiscuous mode.
     Mac(Mac),
     /// All ports of an Ethernet fabric.
     EthernetGroup,
-    /// One LID, and the GID behind it of a packet with a GRH.
+    /// One LID, and the GID behind it if the packet has a GRH.
     Lid(u16, Option<[u8; 16]>),
     /// All ports of an InfiniBand fabric.
     InfinibandGroup,
 }
 
 impl Destination {
-    /// That of a frame; `None`: it is too short to have one, or its LID is nobody's.
+    /// The destination of a frame; `None` if the frame is too short, or its LID is reserved.
     pub(super) fn of(link: Link, frame: &[u8]) -> Option<Self> {
         match link {
             // A frame has its addresses and its type.
@@ -58,8 +58,8 @@ pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
     frame.get(6..)?.first_chunk().map(|bytes| Mac(*bytes))
 }
 
-/// What a vport takes. Multicast and broadcast come to every vport: groups are the receiver's
-/// matter.
+/// The addresses that a vport accepts. Multicast and broadcast frames go to every vport; the
+/// receiver checks the groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Addresses {
     /// Ethernet: its unicast addresses.

@@ -1,4 +1,4 @@
-//! What is to happen to the frames of a link: which, when, and what.
+//! Faults of frames on a link: which frames, when, and the effect.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use super::link::Direction;
 use super::random::Random;
 use crate::clock::nanoseconds;
 
-/// What happens to a frame.
+/// The effect of a fault on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameEffect {
-    /// It is lost.
+    /// The frame is lost.
     Lose,
-    /// It arrives, and one more of it.
+    /// The frame arrives twice.
     Duplicate,
-    /// It arrives so much later, so that those behind it overtake it.
+    /// The frame is delayed by this time, so that later frames overtake it.
     Delay(Duration),
-    /// So many of its bits are changed, behind the Ethernet header or LRH, and the checks of the
-    /// link do not notice: the ICRC and the checksum of IPv4 are what is left.
+    /// This number of bits in a row is inverted, behind the Ethernet header or LRH. The checks of
+    /// the link do not notice; only the ICRC and the checksum of IPv4 are left.
     Corrupt(u32),
 }
 
@@ -79,7 +79,7 @@ pub enum Occurrence {
 /// A fault of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrameFault {
-    /// What happens.
+    /// The effect.
     pub effect: FrameEffect,
     /// To which frames.
     pub select: FrameSelector,
@@ -95,7 +95,7 @@ pub(super) struct Active {
     seen: u64,
 }
 
-/// What is to happen to one frame.
+/// The combined effect of all faults on one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub lost: bool,
@@ -114,7 +114,7 @@ impl Active {
         Self { fault, random, seen: 0 }
     }
 
-    /// Whether it can happen still.
+    /// Whether the fault can no longer happen.
     pub(super) fn is_over(&self) -> bool {
         match self.fault.when {
             Occurrence::Chance(probability) => probability <= 0.0,

@@ -6,12 +6,12 @@ use super::random::Random;
 use crate::profile::Link;
 use crate::wire::{self, Extensions, Headers, Malformed, Opcode, Packet, Route};
 
-/// What is sent over a link: from the Ethernet header or the LRH to the ICRC, without the check
-/// sequence (FCS) or VCRC, which belong to the link.
+/// A frame on a link: from the Ethernet header or the LRH to the ICRC, without the check sequence
+/// (FCS) or VCRC, which belong to the link.
 ///
-/// An unsealed frame is a RoCE or InfiniBand packet whose ICRC nobody has computed yet: between two
-/// ends in this memory nothing changes it. It is sealed where its bytes leave the memory, where
-/// somebody looks at them, and before one of them is changed.
+/// An unsealed frame is a RoCE or InfiniBand packet whose ICRC has not been computed yet: nothing
+/// changes it between two ends in this memory. It is sealed when it leaves the memory, when
+/// somebody looks at its bytes, and before one of them is changed.
 #[derive(Debug)]
 pub(crate) struct Frame {
     link: Link,
@@ -50,12 +50,13 @@ impl Frame {
         }
     }
 
-    /// Its BTH, whatever its ICRC says; `None` if it has none.
+    /// The frame's BTH, with the ICRC unchecked; `None` if there is none.
     pub(super) fn bth(&self) -> Option<Bth> {
         Bth::from_prefix(self.transport()?).copied()
     }
 
-    /// Whether it is a NAK that fails the requester's connection: of all but PSNs.
+    /// Whether the frame is a NAK that fails the requester's connection: any but a PSN sequence
+    /// error.
     pub(super) fn is_fatal_nak(&self) -> bool {
         let syndrome = self.transport().and_then(|rest| {
             let opcode = Opcode::of(Bth::from_prefix(rest)?.opcode())?;
@@ -65,7 +66,7 @@ impl Frame {
         syndrome.is_some_and(|it| it >> 5 & 3 == 3 && it & 0x1f != AethNak::PSN_SEQUENCE.0)
     }
 
-    /// What begins with its BTH.
+    /// The bytes from the BTH on.
     fn transport(&self) -> Option<&[u8]> {
         match self.link {
             Link::Ethernet => Some(Route::parse_ethernet(self.bytes()).ok()??.1),
@@ -165,7 +166,7 @@ impl Buffers {
         frame
     }
 
-    /// The same frame once more.
+    /// Copies a frame into a buffer.
     pub(crate) fn copy(&mut self, of: &Frame) -> Frame {
         let mut frame = self.frame(of.link, of.length, of.sealed);
         frame.domain = of.domain;

@@ -24,7 +24,7 @@ pub struct LinkSettings {
     /// Whether all this but `up` also applies to frames that are switched inside the card and never
     /// cross the link.
     pub loopback: bool,
-    /// What else happens to frames.
+    /// Faults that happen to frames.
     pub faults: Vec<FrameFault>,
     /// Chooses the frames that faults hit by chance: the same ones for the same seed.
     pub seed: u64,
@@ -55,12 +55,12 @@ pub(super) enum Direction {
     Inside,
 }
 
-/// What happened to the frames of one direction.
+/// Counts of the frames of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Frames that were to cross.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of those frames.
     pub bytes: u64,
     /// Frames that did not fit into the queue in front of the link, or were too many in all.
     pub overflowed: u64,
@@ -133,7 +133,7 @@ impl Cable {
         self.lanes[direction as usize].traffic
     }
 
-    /// What faults do to a frame.
+    /// Determines what faults do to a frame.
     pub(super) fn disturb(&mut self, direction: Direction, frame: &Frame) -> Outcome {
         let mut outcome = Outcome::default();
         if direction != Direction::Inside || self.settings.loopback {
@@ -187,7 +187,7 @@ impl Cable {
         Some(arrival.saturating_add(delay))
     }
 
-    /// There are too many frames on their way, so that one is dropped.
+    /// Counts a frame that is dropped because too many are waiting.
     pub(super) fn overflow(&mut self, direction: Direction) {
         self.lanes[direction as usize].traffic.overflowed += 1;
     }

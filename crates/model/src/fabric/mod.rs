@@ -54,7 +54,7 @@ use crate::profile::Link;
 use crate::watch::{Outbox, SeenFrame};
 use crate::wire::Mac;
 
-/// One port of one function.
+/// A port of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Vport {
     /// The function, from 0.
@@ -70,19 +70,18 @@ pub(crate) struct PhysicalPort(usize);
 /// A frame that has arrived.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    /// Who gets it.
+    /// The receiving vport.
     pub to: Vport,
-    /// Whether it is a vport's own, sent to itself or to a group.
+    /// Whether the receiving vport sent the frame itself, to itself or to a group.
     pub own: bool,
-    /// What was sent; [`Fabric::recycle`] takes it back.
+    /// The frame; [`Fabric::recycle`] reuses its buffer.
     pub frame: Frame,
 }
 
-/// Where frames for somebody outside this process go. It is called with the fabric in hand, so it
-/// must not wait.
+/// Sends frames out of this process. It is called while the fabric is locked, so it must not wait.
 pub(crate) type External = Box<dyn FnMut(&[u8]) + Send>;
 
-/// What somebody outside is for one function: a router, behind which there are other hosts.
+/// A function's gateway out of this process: a router with hosts behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gateway {
     /// The function.
@@ -102,10 +101,11 @@ pub(crate) struct Fabric {
     vports: BTreeMap<Vport, PhysicalPort>,
     /// Which ports have a vport of this name, in order.
     known: BTreeMap<Name, Vec<PhysicalPort>>,
-    /// Where frames from an address that no vport has came from.
+    /// The ports from which frames came whose source address no vport has.
     learned: BTreeMap<Mac, PhysicalPort>,
     schedule: Schedule<Crossing>,
-    /// What has arrived, by function, each with its time and number, by which they are ordered.
+    /// Frames that have arrived, by function, each with its time and number, by which they are
+    /// ordered.
     arrived: Vec<VecDeque<((u64, u64), Delivery)>>,
     /// How many wait there.
     waiting: usize,
@@ -118,11 +118,11 @@ pub(crate) struct Fabric {
     externals: usize,
     /// Whether a link was ever changed.
     changed: bool,
-    /// Where those who watch are shown frames.
+    /// The queue of frames for watchers.
     outbox: Option<Arc<Outbox>>,
 }
 
-/// What the switch knows a port by.
+/// An address by which the switch knows a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Mac(Mac),
@@ -130,7 +130,7 @@ enum Name {
 }
 
 struct Port {
-    /// What captures call it.
+    /// The port's name in captures.
     name: Arc<str>,
     cable: Cable,
     members: Vec<(Vport, Addresses)>,
@@ -319,12 +319,12 @@ impl Fabric {
         self.ports[port.0].cable.set(settings);
     }
 
-    /// What happened to frames from the card to the switch, and to those that came.
+    /// Counts of frames from the card to the switch, and from the switch to the card.
     pub(crate) fn traffic(&self, port: PhysicalPort) -> [Traffic; 2] {
         [Direction::Out, Direction::In].map(|way| self.ports[port.0].cable.traffic(way))
     }
 
-    /// What happened to frames from one vport of the card to another, and to the same.
+    /// Counts of frames that stay in the card, from one vport to another or to itself.
     pub(crate) fn traffic_inside(&self, port: PhysicalPort) -> Traffic {
         self.ports[port.0].cable.traffic(Direction::Inside)
     }

@@ -1,16 +1,16 @@
-//! What is due when: one queue, ordered by time, then by number.
+//! A queue of events ordered by time, then by number.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What happens later, in the order of its time; what is due at the same time, in the order in
-/// which it was added.
+/// Future events in order of time; those due at the same time, in the order in which they were
+/// added.
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
     next: u64,
-    /// What was added behind everything that was here, as it usually is.
+    /// Entries that were added at the end, as most are.
     in_order: VecDeque<Entry<T>>,
-    /// The rest.
+    /// All other entries.
     others: BinaryHeap<Reverse<Entry<T>>>,
 }
 

@@ -15,7 +15,8 @@ pub(crate) struct SharedFabric {
     outbox: Arc<Outbox>,
 }
 
-/// What is known of a fabric without its lock. Whoever releases the lock writes them.
+/// Facts about a fabric that can be read without its lock. They are written when the lock is
+/// released.
 #[derive(Default)]
 struct Hints {
     /// When something arrives on a link; `u64::MAX`: nothing is on its way.

@@ -37,11 +37,11 @@ const STRETCHES: usize = 1024;
 #[derive(Debug, Default)]
 pub struct ClientMemory {
     processes: RwLock<Numbers>,
-    /// By who put it there: what a thread of the engine has written waits for that thread.
+    /// Delayed transfers, by the thread of the engine that made them.
     waiting: [Mutex<Waiting>; mover::ALL],
 }
 
-/// Who has which number.
+/// The processes by number.
 #[derive(Debug, Default)]
 struct Numbers {
     taken: BTreeMap<u16, Reach>,
@@ -50,7 +50,7 @@ struct Numbers {
     last: u16,
 }
 
-/// What waits, and whether it may.
+/// Delayed transfers, and whether transfers may be delayed.
 #[derive(Debug, Default)]
 struct Waiting {
     held: bool,
@@ -62,7 +62,7 @@ pub fn dma_address(number: u16, address: u64) -> Option<u64> {
     (address >> ADDRESS_BITS == 0).then_some(u64::from(number) << ADDRESS_BITS | address)
 }
 
-/// Where an address leads.
+/// The memory behind an address.
 enum Backing {
     Here(u64),
     There(Reach, usize),
@@ -112,7 +112,7 @@ impl ClientMemory {
         Ok(Backing::There(reach, usize::try_from(within).map_err(|_| fault)?))
     }
 
-    /// Whether it is memory of a process of its own; not of this one.
+    /// Whether it is memory of another process.
     fn is_far(&self, address: u64) -> bool {
         address >> ADDRESS_BITS != 0
     }
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// This process under a number, which goes the way of all others.
+    /// A client memory with this process under a number, accessed like any other process.
     fn clients() -> (ClientMemory, u16) {
         let memory = ClientMemory::default();
         let number = memory.add(Pid::this()).expect("the first of many");

@@ -25,7 +25,7 @@ use super::mapping::Mapping;
 use super::process::racing_copy;
 use super::reach::{Reach, settled_word};
 
-/// What offsets in a file are multiples of.
+/// The granularity of offsets in a file.
 const PAGE: u64 = 4096;
 
 /// A guest's memory as a DMA space.
@@ -38,7 +38,7 @@ pub struct GuestMemory {
 struct Space {
     /// By first guest-physical address; they do not overlap.
     ranges: BTreeMap<u64, Range>,
-    /// Nothing of it can be reached: the function is no bus master.
+    /// Whether no memory can be accessed, because the function is no bus master.
     cut_off: bool,
 }
 
@@ -57,7 +57,7 @@ struct Range {
     atomic: Mutex<()>,
 }
 
-/// Where an access goes.
+/// The memory behind an access.
 #[derive(Clone, Copy)]
 enum Pointer<'a> {
     /// To memory that is there, and stays while the range does.

@@ -1,4 +1,4 @@
-//! What the device needs of the host: memory to do DMA in, and somebody who hears its interrupts.
+//! The host of a device: memory for DMA, and a receiver of interrupts.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ pub trait HostMemory: Send + Sync {
     /// this sees no difference, and who watches the memory sees the order that
     /// [`write_entry`](Self::write_entry) promises.
     fn hold(&self) {}
-    /// Nothing waits any more, and nothing will until the next [`hold`](Self::hold).
+    /// Completes the delayed transfers; none are delayed until the next [`hold`](Self::hold).
     fn let_go(&self) {}
 }
 

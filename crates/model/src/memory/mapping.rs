@@ -39,12 +39,12 @@ impl Mapping {
         Ok(Self { start, length })
     }
 
-    /// Where it begins; valid until the mapping is dropped.
+    /// The start of the mapping; valid until it is dropped.
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr().cast()
     }
 
-    /// Its bytes; never 0.
+    /// Length in bytes; never 0.
     pub(super) fn len(&self) -> usize {
         self.length.get()
     }

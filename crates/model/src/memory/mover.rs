@@ -1,4 +1,5 @@
-//! Who moves memory: the engine's threads by their numbers, and everybody else as one.
+//! Identifies the threads that move memory: each thread of the engine by its number, all others as
+//! one.
 
 use std::cell::Cell;
 
@@ -11,12 +12,12 @@ thread_local! {
     static MOVER: Cell<usize> = const { Cell::new(MOST) };
 }
 
-/// This thread is thread `number` of an engine.
+/// Makes this thread number `number` of an engine.
 pub(crate) fn set(number: usize) {
     MOVER.set(number.min(MOST));
 }
 
-/// Who this thread is.
+/// The number of this thread.
 pub(super) fn current() -> usize {
     MOVER.get()
 }

@@ -45,7 +45,7 @@ pub(super) enum Bytes<'a> {
     Write(&'a [u8]),
 }
 
-/// So many bytes at a DMA address.
+/// A range of DMA addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stretch {
     pub address: u64,
@@ -98,12 +98,12 @@ impl Row {
     }
 }
 
-/// What waits.
+/// Delayed transfers.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Where payload comes from that is not here yet.
+    /// Sources of payload that has not been read yet.
     sources: Vec<Stretch>,
-    /// For each of them, its stretch of the payload and its place in the bytes.
+    /// For each source, its range in `payload` and its offset in the bytes.
     places: Vec<(usize, usize)>,
     payload: Row,
     bodies: Row,

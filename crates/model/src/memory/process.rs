@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::host::{Fault, HostMemory, copy_through};
 
-/// This process's own memory as a DMA space.
+/// This process's own memory, for DMA.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct ProcessMemory;
 

@@ -18,9 +18,9 @@ use nix::unistd::Pid;
 /// A way to the memory of another process.
 #[derive(Debug, Clone)]
 pub enum Reach {
-    /// That of the program that this process runs.
+    /// The memory of the program that this process currently runs.
     Process(Pid),
-    /// That of the program which its process ran when the file was opened.
+    /// The memory of the program that the process ran when the file was opened.
     Program(Arc<File>),
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::atomic::AtomicU8;
 
-    /// This process, by either way.
+    /// This process, in both ways.
     fn ways() -> [Reach; 2] {
         let file = File::options().read(true).write(true).open("/proc/self/mem");
         [Reach::Process(Pid::this()), Reach::Program(Arc::new(file.expect("our own memory")))]

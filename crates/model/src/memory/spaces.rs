@@ -9,13 +9,13 @@ use super::HostMemory;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space(u16);
 
-/// All address spaces. Who has it reaches the memory of every function, whoever has that function:
-/// memory is taken away only by those who have all functions.
+/// All address spaces: the memory of every function can be accessed through it, whichever thread
+/// has the function. Memory is removed only by threads that have all functions.
 #[derive(Clone, Default)]
 pub(crate) struct Spaces(Arc<[Arc<dyn HostMemory>]>);
 
 impl Space {
-    /// That of function `id`.
+    /// The address space of function `id`.
     pub(crate) const fn of(id: usize) -> Self {
         assert!(id <= u16::MAX as usize, "more functions than a fabric has");
         Self(id as u16)

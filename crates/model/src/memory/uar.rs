@@ -38,9 +38,9 @@ pub struct UarSpace {
     /// Only touched by atomics.
     mapping: Mapping,
     pages: u32,
-    /// One bit per page: allocated, so worth looking at.
+    /// One bit per page: whether it is allocated, so that it must be looked at.
     allocated: Box<[AtomicU64]>,
-    /// One bit per word of `allocated`: some page of it was allocated once.
+    /// One bit per word of `allocated`: whether a page of it was ever allocated.
     used: Box<[AtomicU64]>,
 }
 

@@ -1,4 +1,4 @@
-//! What is to go wrong in a model, from a file.
+//! A plan of faults for a model, from a file.
 //!
 //! docs/faults.md describes the file.
 
@@ -20,8 +20,8 @@ use crate::engine::QueueKind;
 use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence};
 use crate::ioctl::{ERRNOS, Ioctl};
 
-/// What is to go wrong: how links are, what happens to their frames, and which commands, ioctls and
-/// queues fail.
+/// A plan of faults: settings of links, faults of frames, and commands, ioctls and queues that
+/// fail.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
     seed: Option<u64>,
@@ -35,15 +35,15 @@ pub struct FaultPlan {
 /// Which physical ports an entry is about; `None`: all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports {
-    /// Of this device.
+    /// The device that the entry is for; `None`: all.
     pub device: Option<usize>,
-    /// Of this number, from 1.
+    /// The port's number, from 1; `None`: all.
     pub port: Option<u8>,
-    /// Where the entry is.
+    /// The entry's line in the file.
     line: usize,
 }
 
-/// What an entry says of a link; the rest stays as it is.
+/// The settings of a link that an entry changes; the others stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct LinkChange {
     up: Option<bool>,
@@ -58,7 +58,7 @@ struct LinkChange {
 pub(crate) struct CommandFault {
     /// On this device.
     pub device: usize,
-    /// Its opcode.
+    /// The opcode of the command.
     pub opcode: u16,
     /// Which of those from now on; 1 is the next one.
     pub nth: u32,
@@ -71,7 +71,7 @@ pub(crate) struct CommandFault {
 /// An ioctl that is to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IoctlFault {
-    /// Of this device's driver.
+    /// The device whose driver gets the ioctl.
     pub device: usize,
     /// Which ones count.
     pub ioctl: Ioctl,
@@ -86,9 +86,9 @@ pub(crate) struct IoctlFault {
 pub(crate) struct QueueFault {
     /// On this device.
     pub device: usize,
-    /// Its kind.
+    /// The type of queue.
     pub kind: QueueKind,
-    /// Its number; `None`: any of the kind.
+    /// The QPN or CQN; `None`: any queue of the type.
     pub number: Option<u32>,
     /// At which request or CQE from now on; 1 is the next one.
     pub nth: u32,
@@ -97,7 +97,7 @@ pub(crate) struct QueueFault {
 /// Why a plan cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultPlanError {
-    /// Where in the file, from 1.
+    /// The line in the file, from 1.
     pub line: Option<usize>,
     /// What is wrong.
     pub text: String,
@@ -246,7 +246,7 @@ impl FaultPlan {
         Ok(())
     }
 
-    /// What is to happen to frames, once for each `[[fault]]`.
+    /// The effects of all faults of frames, one for each `[[fault]]`.
     pub fn frame_effects(&self) -> impl Iterator<Item = FrameEffect> {
         self.faults.iter().map(|(_, fault)| fault.effect)
     }
@@ -281,7 +281,7 @@ impl FaultPlan {
         &self.commands
     }
 
-    /// What the plan makes of a link that belongs to these devices, with this number of a port.
+    /// The settings after the plan is applied, of a link of these devices, for this port number.
     pub(crate) fn settings(&self, of: &LinkSettings, devices: &[usize], port: u8) -> LinkSettings {
         let names = |ports: &Ports| {
             ports.device.is_none_or(|device| devices.contains(&device))

@@ -59,12 +59,12 @@ impl<'a> Entry<'a> {
         self.take(key).ok_or_else(|| self.error(format!("{key} is missing")))
     }
 
-    /// What is wrong with the entry.
+    /// An error about this entry.
     pub(super) fn error(&self, why: impl std::fmt::Display) -> FaultPlanError {
         self.text.error(&self.at, format!("[[{}]]: {why}", self.name))
     }
 
-    /// All keys have been asked for.
+    /// Checks that the entry has no other keys.
     pub(super) fn end(&self) -> Result<(), FaultPlanError> {
         let Some((key, _)) = self.keys.iter().next() else { return Ok(()) };
         let (at, key) = (key.span(), key.get_ref());
@@ -72,7 +72,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// That a key is unknown, and what there is.
+/// The text of an error about an unknown key, with the known ones.
 pub(super) fn unknown(section: &str, key: &str, known: &[&'static str]) -> String {
     let near = nearest(key, known.iter().copied()).map(|near| format!("; did you mean {near}?"));
     let all = known.join(", ");
@@ -173,7 +173,7 @@ impl Item<'_> {
         product.ok_or_else(|| self.error(format!("is {text:?}, and must be {expected}")))
     }
 
-    /// One of these names.
+    /// Reads one of these names.
     pub(super) fn one_of<T: Copy>(&self, names: &[(&'static str, T)]) -> Result<T, FaultPlanError> {
         let text = self.string()?;
         let found = names.iter().find(|(name, _)| *name == text);

@@ -9,7 +9,7 @@ use super::error::{ProfileError, nearest};
 use super::file::{ByLink, File, OnDpu};
 use super::text::{Fields, Value};
 
-/// One capability page: what is in force when the device starts, and the most that may be set.
+/// A capability page: the values when the device starts, and the largest that may be set.
 #[derive(Debug, Clone)]
 pub(crate) struct CapPage {
     pub info: &'static verbless_prm::reflect::StructInfo,
@@ -17,12 +17,12 @@ pub(crate) struct CapPage {
     pub max: Box<[u8]>,
 }
 
-/// One register, as ACCESS_REGISTER reads it.
+/// A register, as ACCESS_REGISTER reads it.
 #[derive(Debug, Clone)]
 pub struct Register {
-    /// Its layout.
+    /// The register's layout.
     pub info: &'static verbless_prm::reflect::StructInfo,
-    /// What it reads as.
+    /// The register's contents.
     pub bytes: Box<[u8]>,
 }
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a profile.
+//! Errors in a profile.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Why a profile cannot be used.
 #[derive(Debug)]
 pub enum ProfileError {
-    /// No profile of that name comes with the model.
+    /// No built-in profile has that name.
     NoSuchProfile {
         /// The name asked for.
         name: String,
@@ -20,7 +20,7 @@ pub enum ProfileError {
         /// Why.
         source: std::io::Error,
     },
-    /// Not TOML; the text says what is wrong, and where.
+    /// The text is not TOML; the string says what is wrong, and where.
     Syntax(String),
     /// A section of `caps` or `max` names no capability page.
     NoSuchPage {
@@ -53,7 +53,7 @@ pub enum ProfileError {
         section: String,
         /// The field.
         field: String,
-        /// What is wrong with its value.
+        /// What is wrong with the field's value.
         why: String,
     },
 }
@@ -98,7 +98,7 @@ fn hint(near: &Option<&'static str>) -> String {
     near.map(|near| format!("; did you mean {near}?")).unwrap_or_default()
 }
 
-/// Of `names`, the one that differs from `name` by the fewest edits, if by few.
+/// The name in `names` that differs from `name` by the fewest edits, if by few.
 pub(crate) fn nearest(
     name: &str,
     names: impl Iterator<Item = &'static str>,

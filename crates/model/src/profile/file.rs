@@ -44,7 +44,7 @@ macro_rules! sections {
     };
 }
 
-/// What a port is connected to.
+/// The link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// An InfiniBand fabric: LIDs, P_Keys.
@@ -70,7 +70,7 @@ impl Link {
     }
 }
 
-/// Who uses a function of a device.
+/// The processor that uses a function of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Side {
     /// The machine that the card is plugged into.
@@ -80,7 +80,7 @@ pub enum Side {
     Dpu,
 }
 
-/// What sort of function of a card something is.
+/// The type of a function of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
     /// A physical PCI function.
@@ -135,11 +135,12 @@ sections! {
         pub keys: KeyNumbers,
         pub first: FirstNumbers,
         pub nic_vport: Fields = empty,
-        /// By capability page: what is in force.
+        /// Current values, by capability page.
         pub caps: BTreeMap<String, Fields>,
-        /// By capability page: the most that may be set, where that is not what is in force.
+        /// Largest values that may be set, by capability page, where they differ from the current
+        /// ones.
         pub max: BTreeMap<String, Fields> = empty,
-        /// By register.
+        /// Contents of registers, by register.
         pub registers: BTreeMap<String, Fields> = empty,
         pub infiniband: ByLink,
         pub ethernet: ByLink,
@@ -147,32 +148,32 @@ sections! {
         pub dpa: Option<DpaNumbers> = none,
         /// The embedded CPU's function; without this section, there is none.
         pub dpu: Option<OnDpu> = none,
-        /// All functions of a card that has several, for whoever asks for them.
+        /// All functions of a card that has several, for models that show them all.
         pub topology: Vec<FunctionPlace> = empty,
     }
 
-    /// Where a function is: on which side, at which address, and which of its kind.
+    /// A function's place: its side, its PCI address, and its number among those of its type.
     #[derive(PartialEq, Eq, Default)]
     pub struct FunctionPlace {
-        /// Whose it is.
+        /// The side that uses the function.
         pub side: Side,
-        /// What sort of function it is.
+        /// The type of the function.
         pub role: Role,
         /// Number of the PF: its own, or its parent's.
         pub pf: u16,
         /// Number of the VF or SF on its PF; of a PF, none.
         pub number: Option<u16> = none,
-        /// Its PCI address without the domain, as 0b:00.2; of an SF, its parent's. `None`: the
-        /// front end chooses one.
+        /// PCI address without the domain, such as 0b:00.2; of an SF, that of its parent. `None`:
+        /// the front end chooses one.
         pub address: Option<String> = none,
     }
 
-    /// What goes over all other values on the DPU side.
+    /// Values that replace the others on the DPU side.
     pub(super) struct OnDpu {
         pub caps: BTreeMap<String, Fields>,
     }
 
-    /// What goes over the common values when the ports have a certain link.
+    /// Values that replace the common ones for a certain link layer of the ports.
     pub(super) struct ByLink {
         pub port: PortNumbers,
         pub hca_vport: Fields = empty,
@@ -183,7 +184,7 @@ sections! {
         pub registers: BTreeMap<String, Fields> = empty,
     }
 
-    /// What a device is and how large.
+    /// Numbers that describe a device.
     pub struct DeviceNumbers {
         /// PCI vendor.
         pub vendor_id: u16,
@@ -270,7 +271,7 @@ sections! {
         pub shared_queue: u32,
     }
 
-    /// What the ports of a device are.
+    /// Numbers that describe the ports of a device.
     pub struct PortNumbers {
         /// Largest path MTU in bytes: 256 to 4096, a power of two.
         pub max_mtu: u16,
@@ -298,12 +299,12 @@ impl File {
         }
     }
 
-    /// What goes over the values that stand for all sides.
+    /// The values that replace the common ones on this side.
     pub(super) fn by_side(&self, side: Side) -> Option<&OnDpu> {
         self.dpu.as_ref().filter(|_| side == Side::Dpu)
     }
 
-    /// What types alone cannot say.
+    /// Checks rules that the types do not express.
     pub(super) fn check(&self) -> Result<(), ProfileError> {
         let wrong = |section: &str, field: &str, why: &str| {
             Err(ProfileError::Value {

@@ -59,8 +59,8 @@ impl Profile {
         Self::from_toml(&text)
     }
 
-    /// One that comes along. Its text is read once: a test makes many models, and reading takes an
-    /// unoptimised program longer than all else that makes one.
+    /// A built-in profile. Its text is parsed once, because a test makes many models, and in an
+    /// unoptimized program parsing takes longer than everything else in making one.
     fn builtin(name: &str) -> Result<Self, ProfileError> {
         static READ: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
         let text = base::builtin(name)?;
@@ -101,15 +101,15 @@ impl Profile {
         Ok(host)
     }
 
-    /// The same device with its ports set to another link layer.
+    /// This profile with its ports set to another link layer.
     #[must_use]
     pub fn with_link(self, link: Link) -> Self {
         Self::resolve(self.file, link, self.side)
             .expect("both port types were tried when it was read")
     }
 
-    /// The same device as it is on a side; `None`: it has no such side. Whatever is loaded is the
-    /// host's.
+    /// This profile for one side of the device; `None` if the device has no such side. A profile
+    /// that was just loaded is the host's.
     #[must_use]
     pub fn on(self, side: Side) -> Option<Self> {
         if side == Side::Dpu {
@@ -121,7 +121,7 @@ impl Profile {
         )
     }
 
-    /// The same device as it is on each side that it has, the host's first.
+    /// This profile for each side that the device has, the host's first.
     pub fn sides(&self) -> impl Iterator<Item = Self> {
         [Side::Host, Side::Dpu].into_iter().filter_map(|side| self.clone().on(side))
     }
@@ -156,28 +156,28 @@ impl Profile {
         &self.file.name
     }
 
-    /// What its ports are connected to.
+    /// The link layer of the ports.
     pub fn link(&self) -> Link {
         self.link
     }
 
-    /// Whose function it describes.
+    /// The side that uses the function.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// All functions of the card, if it has several; the host's and the DPU's are each in the order
-    /// of their numbers.
+    /// All functions of the card, if it has several; those of the host and those of the DPU are
+    /// each in the order of their numbers.
     pub fn topology(&self) -> &[FunctionPlace] {
         &self.file.topology
     }
 
-    /// What it is and how large.
+    /// Numbers that describe the device.
     pub fn device(&self) -> &DeviceNumbers {
         &self.file.device
     }
 
-    /// Its data path accelerator, if it has one.
+    /// The data path accelerator, if the device has one.
     pub fn dpa(&self) -> Option<&DpaNumbers> {
         self.file.dpa.as_ref()
     }
@@ -197,7 +197,7 @@ impl Profile {
         &self.file.first
     }
 
-    /// What its ports are, with the link in force.
+    /// Numbers that describe the ports, for the current link layer.
     pub fn port(&self) -> &PortNumbers {
         &self.file.by_link(self.link).port
     }

@@ -9,7 +9,7 @@ use super::error::{ProfileError, nearest};
 /// The fields of a section by name, or sections within it.
 pub(super) type Fields = BTreeMap<String, Value>;
 
-/// What a field is given.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Integer(i128),
@@ -22,7 +22,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// Its kind, in TOML's words.
+    /// The value's type, in TOML's words.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Integer(_) => "integer",
@@ -95,7 +95,7 @@ impl Section {
         value.ok_or_else(|| wrong(&self.within(field), "is missing"))
     }
 
-    /// Nothing else may be in the section.
+    /// Checks that the section has no other fields.
     pub(super) fn end(self) -> Result<(), ProfileError> {
         let Some((field, value)) = self.fields.first_key_value() else { return Ok(()) };
         let near = nearest(field, self.known.iter().copied());
@@ -105,7 +105,7 @@ impl Section {
     }
 }
 
-/// What a field may be.
+/// A type that a field's value can be read as.
 pub(super) trait Read: Sized {
     /// Reads the value of `place`: a section and a field in it.
     fn read(value: Value, place: &str) -> Result<Self, ProfileError>;

@@ -1,8 +1,8 @@
-//! What has arrived, queue by queue: CQEs, and digests of data. For tests that compare one run of a
-//! program with another.
+//! A log of what arrived at each queue: CQEs, and digests of data. For tests that compare two runs
+//! of a program.
 //!
-//! Unlike what watchers are told, this is written down by whoever has the function, at once: the
-//! order of a queue's entries is that in which they arrived, and nothing is left out.
+//! Unlike events for watchers, entries are written at once by the thread that has the function: the
+//! entries of a queue are in order of arrival, and complete.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A side of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QueueSide {
-    /// It sends requests: the data of READs and the results of atomics come back to it.
+    /// The requester's side: the data of READs and the results of atomics arrive here.
     Requester,
-    /// It takes the peer's requests: SENDs and WRITEs put data into its memory.
+    /// The responder's side: the data of the peer's SENDs and WRITEs arrive here.
     Responder,
 }
 
@@ -28,11 +28,11 @@ pub struct QueueId {
     pub side: QueueSide,
 }
 
-/// What has arrived at one side of a QP.
+/// What arrived at one side of a QP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Its CQEs in order: 64 bytes each, or 128 if the first half has data too. The owner bit is 0,
-    /// since it belongs to the CQ's ring.
+    /// The CQEs in order: 64 bytes each, or 128 if the first half has inline data. The owner bit is
+    /// cleared, since it belongs to the CQ's ring.
     pub completions: Vec<Box<[u8]>>,
     /// Bytes of data that were put into memory, repetitions included.
     pub bytes: u64,
@@ -41,13 +41,13 @@ pub struct Arrived {
     pub digest: u64,
 }
 
-/// What has arrived since somebody asked for it.
+/// The arrivals since recording began.
 pub type Arrivals = BTreeMap<QueueId, Arrived>;
 
-/// Where FNV-1a begins, and what it multiplies by.
+/// Offset basis and prime of FNV-1a.
 const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0100_0000_01b3);
 
-/// What is written down, while somebody wants it.
+/// The log of arrivals, kept while somebody records.
 #[derive(Default)]
 pub(crate) struct ArrivalLog {
     wanted: AtomicUsize,
@@ -91,7 +91,7 @@ impl ArrivalRecording {
         Self(outbox.clone())
     }
 
-    /// What has arrived so far, in all recordings of this model since none was left.
+    /// All arrivals so far, of all recordings of this model since it last had none.
     pub fn arrivals(&self) -> Arrivals {
         self.0.arrivals.arrivals().clone()
     }

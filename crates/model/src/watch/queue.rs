@@ -37,14 +37,14 @@ struct Watcher<T> {
     call: Box<dyn FnMut(&T) + Send>,
 }
 
-/// What waits, and who is told.
+/// Events that wait to be told, and the watchers.
 pub(crate) struct Queue<T> {
     /// Whether there are watchers.
     watched: AtomicBool,
     state: Mutex<State<T>>,
     /// Somebody was told, or whoever tells has stopped.
     told: Condvar,
-    /// There is something to tell, or a watcher ends.
+    /// There is an event to tell, or a watcher ends.
     work: Condvar,
 }
 
@@ -58,8 +58,8 @@ struct State<T> {
     /// How many did not fit since the log last heard of it.
     lost: u64,
     watchers: Vec<Watcher<T>>,
-    /// Where each watcher ends: it is dropped when that many are told. One that was dropped is
-    /// not here.
+    /// The number of told events after which each watcher is dropped, for watchers that were ended
+    /// and are not dropped yet.
     ends: BTreeMap<u64, u64>,
     next_id: u64,
     /// A thread tells. It has the watchers out of `watchers` while it calls them, and it alone

@@ -42,8 +42,8 @@ static INVERSE: [u8; 256] = {
     inverse
 };
 
-/// What four bytes in a row must change by for the CRC to change by `difference`, with so many
-/// bytes behind them that stay: there is always exactly one such change.
+/// The change of four consecutive bytes that changes the CRC by `difference`, with `behind`
+/// unchanged bytes after them: there is always exactly one.
 pub(super) fn change(difference: u32, behind: usize) -> [u8; 4] {
     let back = |crc: u32, _| {
         let byte = INVERSE[(crc >> 24) as usize];

@@ -30,10 +30,10 @@ use super::route::{ROCE_PORT, Route};
 const HOP_LIMIT: u8 = 64;
 /// The IPv4 identification and the flags behind it, in the IPv4 header.
 const WORD: std::ops::Range<usize> = 4..8;
-/// Of the flags: DF.
+/// The flag DF of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Who sends a packet to whom.
+/// The ends of a packet's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The sender's address.
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// What a socket makes of a frame as it is, whoever sent it.
+    /// The frame that arrives if a socket sends this one, whatever its sender.
     fn received(frame: &[u8]) -> Vec<u8> {
         let (route, rest) = Route::parse_ethernet(frame).unwrap().unwrap();
         let (Route::Ipv4(ethernet, _, udp) | Route::Ipv6(ethernet, _, udp)) = route else {

@@ -12,7 +12,7 @@ impl Mac {
     /// Everybody's.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it is a group's: broadcast or multicast.
+    /// Whether the address is a group's: broadcast or multicast.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -25,7 +25,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What an Ethernet frame carries.
+/// The type of an Ethernet frame's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -66,13 +66,13 @@ impl Vlan {
 /// An Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ethernet {
-    /// Who gets the frame.
+    /// The receiver's address.
     pub destination: Mac,
-    /// Who sent it.
+    /// The sender's address.
     pub source: Mac,
-    /// Its VLAN tag.
+    /// The VLAN tag.
     pub vlan: Option<Vlan>,
-    /// What it carries, behind the tag.
+    /// The type of the payload behind the tag.
     pub ether_type: EtherType,
 }
 

@@ -16,7 +16,7 @@ pub(super) use super::crc::change;
 /// Bytes of an ICRC.
 pub const LENGTH: usize = 4;
 
-/// What stands in front of the BTH.
+/// The headers in front of the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Front {
     /// An LRH.
@@ -34,15 +34,17 @@ pub(super) enum Front {
 /// Bytes of a GRH or IPv6 header that a router may change, from its start: traffic class and flow
 /// label, hop limit.
 const OF_GRH: [(usize, u8); 5] = [(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)];
-/// Of an IPv4 header: type of service, time to live, checksum.
+/// Fields of an IPv4 header that the ICRC does not cover: type of service, time to live, checksum.
 const OF_IPV4: [(usize, u8); 4] = [(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)];
-/// Of an LRH: the virtual lane; with a GRH behind it everything, since routers make a new one.
+/// Fields of an LRH that the ICRC does not cover: the virtual lane; with a GRH behind it all, since
+/// routers make a new LRH.
 const OF_LRH: [(usize, u8); 1] = [(0, 0xf0)];
 const OF_ROUTED_LRH: [(usize, u8); 8] =
     [(0, 0xff), (1, 0xff), (2, 0xff), (3, 0xff), (4, 0xff), (5, 0xff), (6, 0xff), (7, 0xff)];
-/// Of a UDP header: the checksum.
+/// Fields of a UDP header that the ICRC does not cover: the checksum.
 const OF_UDP: [(usize, u8); 2] = [(6, 0xff), (7, 0xff)];
-/// Of a BTH: the bits of congestion, and the reserved ones beside them.
+/// Fields of a BTH that the ICRC does not cover: the bits of congestion, and the reserved ones
+/// beside them.
 const OF_BTH: [(usize, u8); 1] = [(4, 0xff)];
 
 /// Bytes in front of the payload that are masked at most: LRH, GRH, BTH.

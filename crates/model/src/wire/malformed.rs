@@ -1,4 +1,4 @@
-//! What can be wrong with a packet.
+//! Errors of a malformed packet.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It ends before its header does.
+    /// The packet ends within this header.
     Truncated {
         /// The header.
         header: &'static str,
@@ -19,14 +19,14 @@ pub enum Malformed {
     Version {
         /// The header.
         header: &'static str,
-        /// What it says.
+        /// The version in the header.
         version: u8,
     },
     /// A length in a header is less than what it must hold, or more than there is.
     Length {
         /// The header.
         header: &'static str,
-        /// What it says, in bytes.
+        /// The length in the header, in bytes.
         says: usize,
         /// Bytes that there are.
         has: usize,
@@ -39,17 +39,16 @@ pub enum Malformed {
     HeaderChecksum,
     /// The checksum of a UDP datagram is wrong.
     UdpChecksum,
-    /// What follows a header is not a transport header.
+    /// The header is not followed by a transport header.
     NextHeader {
         /// The header.
         header: &'static str,
-        /// What it says.
+        /// The value of the next header field.
         next: u8,
     },
     /// The BTH's opcode is reserved.
     Opcode(u8),
-    /// There are more pad bytes than bytes behind the headers, or a packet without payload has
-    /// some.
+    /// The packet has more pad bytes than bytes behind the headers, or has some without payload.
     Pad {
         /// The pad count.
         count: usize,
@@ -58,9 +57,9 @@ pub enum Malformed {
     },
     /// The ICRC is wrong.
     Icrc {
-        /// What the packet says.
+        /// The value in the packet.
         says: u32,
-        /// What it should say.
+        /// The correct value.
         is: u32,
     },
 }

@@ -1,5 +1,5 @@
-//! What the opcode of a BTH says of its packet: service, message, place in the message, and which
-//! extension headers follow.
+//! The meaning of a BTH's opcode: service, message, position in the message, and which extension
+//! headers follow.
 
 use verbless_prm::BthOpcode;
 
@@ -18,7 +18,7 @@ pub enum Service {
     Xrc,
 }
 
-/// What the message of a packet is.
+/// The type of a packet's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// SEND.
@@ -43,7 +43,7 @@ pub enum Message {
     RoceCongestion,
 }
 
-/// Where in its message a packet is.
+/// The position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
     /// The first of several.
@@ -173,7 +173,7 @@ impl Opcode {
         }
     }
 
-    /// Whether it goes from responder to requester.
+    /// Whether the packet goes from responder to requester.
     pub const fn is_response(self) -> bool {
         matches!(
             self.message,

@@ -1,4 +1,4 @@
-//! Whole packets.
+//! Complete packets.
 
 use verbless_prm::Bth;
 
@@ -19,14 +19,14 @@ pub struct Headers {
 /// A packet: headers and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Its headers.
+    /// The packet's headers.
     pub headers: Headers,
-    /// Its payload, without the pad.
+    /// The packet's payload, without the pad.
     pub payload: &'a [u8],
 }
 
 impl Headers {
-    /// Where the payload begins in the frame.
+    /// Offset of the payload in the frame.
     pub fn length(&self) -> usize {
         self.route.length() + self.transport.length()
     }
@@ -113,8 +113,7 @@ impl<'a> Packet<'a> {
         Self::parse_ethernet_as(frame, true)
     }
 
-    /// The same of a frame that may be unsealed: then nobody has computed its ICRC, and it is not
-    /// looked at.
+    /// Parses a frame; if it is not `sealed`, its ICRC has not been computed and is not checked.
     ///
     /// # Errors
     /// As those of [`parse_ethernet`](Self::parse_ethernet).
@@ -133,8 +132,7 @@ impl<'a> Packet<'a> {
         Self::parse_infiniband_as(packet, true)
     }
 
-    /// The same of a packet that may be unsealed: then nobody has computed its ICRC, and it is not
-    /// looked at.
+    /// Parses a packet; if it is not `sealed`, its ICRC has not been computed and is not checked.
     ///
     /// # Errors
     /// As those of [`parse_infiniband`](Self::parse_infiniband).

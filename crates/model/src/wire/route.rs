@@ -1,4 +1,4 @@
-//! What brings a packet to its port: the headers of link and network.
+//! The headers of link and network that bring a packet to its port.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ pub const ROCE_PORT: u16 = 4791;
 /// IP version of GRHs and IPv6 headers.
 const VERSION_6: u8 = 6;
 const VERSION_4: u8 = 4;
-/// Of an IPv4 header without options, in units of 4 bytes.
+/// Length of an IPv4 header without options, in units of 4 bytes.
 const HEADER_LENGTH: u8 = (Ipv4Header::BYTES / 4) as u8;
 
 /// The GID of an IP address: an IPv4 address is mapped into IPv6 (RFC 4291, 2.5.5.2).

@@ -28,7 +28,7 @@ pub struct Extensions {
     pub ieth: Option<Ieth>,
 }
 
-/// One line for each extension header: its field, and which opcodes have it.
+/// Lists the extension headers: the field of each, and the opcodes that have it.
 macro_rules! each_extension {
     ($then:ident) => {
         $then! {
@@ -98,12 +98,12 @@ each_extension!(extensions);
 pub struct Transport {
     /// The base transport header. Its pad count is computed when it is emitted.
     pub bth: Bth,
-    /// What follows it.
+    /// The extension headers.
     pub extensions: Extensions,
 }
 
 impl Transport {
-    /// What the packet is; `None` if its opcode is reserved, which no parsed packet's is.
+    /// The packet's opcode; `None` if it is reserved, which that of a parsed packet never is.
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::of(self.bth.opcode())
     }

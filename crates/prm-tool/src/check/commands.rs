@@ -1,5 +1,5 @@
-//! What holds of a command: how its input and output begin, which states it is legal in, what it
-//! needs, which statuses it returns, and what its variants carry.
+//! Rules for commands: how input and output begin, which states the command is legal in, which
+//! capabilities it needs, which statuses it returns, and what its variants carry.
 
 use std::collections::BTreeMap;
 
@@ -112,8 +112,8 @@ impl Check<'_> {
         }
     }
 
-    /// What a command needs are capabilities that exist, and what the creation of an object needs,
-    /// its other commands need too.
+    /// Checks that a command's capabilities exist, and that all commands of an object need those
+    /// that its creation needs.
     fn needs(&mut self, command: &Command) {
         let (file, place) = (&command.file, format!("[{}] capability", command.name));
         let text = command.capability.as_deref().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What holds of a structure: fields within it that do not overlap, gaps that are named, words of
-//! whole fields, and nothing within itself.
+//! Rules for structures: fields within the structure that do not overlap, gaps that are named,
+//! words of whole fields, and no recursion.
 
 use std::collections::BTreeMap;
 
@@ -208,7 +208,7 @@ impl Check<'_> {
         }
     }
 
-    /// No structure may hold itself.
+    /// Checks that no structure contains itself.
     pub(super) fn recursion(&mut self) {
         for structure in &self.description.structures {
             let mut inside = vec![structure.name.as_str()];

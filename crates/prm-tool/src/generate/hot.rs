@@ -72,7 +72,7 @@ fn packed_word(out: &mut String, structure: &Structure, word: &Word) {
     out.push_str("    }\n}\n");
 }
 
-/// Where the fields are that begin with a byte.
+/// Writes the offsets of fields that begin at a byte boundary.
 fn offsets(out: &mut String, description: &Description, structure: &Structure) {
     let whole = |field: &&Field| {
         let bytes = field.start.is_multiple_of(8) && field.width.is_multiple_of(8) && !field.tail;

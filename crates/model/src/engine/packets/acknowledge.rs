@@ -1,4 +1,4 @@
-//! What the peer answers to requests: ACKs, NAKs, the data of READs, the results of atomics.
+//! The requester's handling of answers: ACKs, NAKs, the data of READs, the results of atomics.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
 
@@ -145,7 +145,7 @@ impl QueuePair<'_> {
         self.put_response(place, at, payload, scratch)
     }
 
-    /// What was there before an atomic.
+    /// Stores the value from before an atomic.
     fn atomic_arrived(&mut self, place: PsnPosition, value: u64, scratch: &mut Scratch) -> bool {
         let window = &mut self.qp.runtime.connection().window;
         if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {

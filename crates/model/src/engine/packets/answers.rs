@@ -1,5 +1,5 @@
-//! What goes back to a requester: ACKs, NAKs, the data of READs and the results of atomics, in the
-//! order of the requests; and once more to a request that comes again.
+//! The responder's answers to a requester: ACKs, NAKs, the data of READs and the results of
+//! atomics, in the order of the requests; repeated for a request that is repeated.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
 

@@ -159,7 +159,7 @@ pub(super) fn has_q_key(qp: &QpObject, sent: u32) -> bool {
     }
 }
 
-/// What the receiver finds in front of the message.
+/// The bytes that the receiver finds in front of the message.
 fn front(route: &Route) -> [u8; GRH] {
     const START: usize = GRH - Ipv4Header::BYTES;
     match route {

@@ -17,7 +17,7 @@ use crate::wire::{EtherType, Ethernet, Mac, Route, Vlan};
 /// The LIDs of multicast groups begin here.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 
-/// What the ports of a function are called.
+/// The addresses of the ports of a function.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Addresses<'a> {
     pub link: Link,
@@ -25,7 +25,7 @@ pub(in crate::engine) struct Addresses<'a> {
     pub roce: &'a [RoceAddrLayout],
 }
 
-/// Where a request goes: an address path or an address vector.
+/// The path of a request: an address path or an address vector.
 pub(super) struct Hop<'a> {
     pub loopback: bool,
     pub index: u8,

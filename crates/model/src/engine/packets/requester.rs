@@ -25,10 +25,10 @@ const MOST_REQUESTS: usize = 128;
 /// Fence modes of a WQE that wait for earlier responses.
 const FENCES: [WqeFence; 2] = [WqeFence::FENCE, WqeFence::FENCE_AND_INITIATOR_SMALL];
 
-/// What became of an attempt to send or fetch.
+/// The result of an attempt to send or fetch.
 pub(super) enum Attempt {
     Done,
-    /// There is nothing, or it must wait.
+    /// There is nothing to send, or it must wait.
     Waits,
     /// The next WQE sends nothing: it is executed in the ring.
     InRing,
@@ -98,7 +98,7 @@ impl QueuePair<'_> {
         Ok(Turn::Again)
     }
 
-    /// Nothing of the QP is on its way, and nothing is to be answered.
+    /// Whether no request of the QP is in flight, and none is to be answered.
     pub(in crate::engine) fn is_settled(&self) -> bool {
         self.qp
             .runtime
@@ -214,8 +214,8 @@ impl QueuePair<'_> {
         }
     }
 
-    /// What there is to know of a request before it is sent: how long it is, and what answers it;
-    /// the error is the syndrome.
+    /// Measures a request before it is sent: its length, and what acknowledges it; the error is the
+    /// syndrome.
     fn measure(
         &mut self,
         work: &Work,

@@ -21,7 +21,7 @@ const MOST_IN_FLIGHT: u32 = 128;
 const _: () = assert!(MOST_IN_FLIGHT < PSN_MASK / 2);
 /// Packets of a long response that it asks for at once, when it asks again.
 const PACKETS_OF_PART: u32 = 128;
-/// It asks for an acknowledgement at least once in so many packets.
+/// A requester asks for an acknowledgement at least once in this number of packets.
 const PACKETS_PER_REQUEST: u32 = 16;
 
 /// A packet of a request.
@@ -29,7 +29,8 @@ struct Part {
     /// Which of how many.
     packet: u32,
     packets: u32,
-    /// Where its payload begins in the message; where the message ends, or what a READ asks for.
+    /// Offset of the payload in the message; end of the message, or of the part that a READ asks
+    /// for.
     at: u64,
     end: u64,
     psn: u32,

@@ -20,7 +20,7 @@ use crate::connection::{Answer, Distance, Incoming, Response, advance, distance}
 use crate::hca::objects::QpState;
 use crate::wire::{Opcode, Packet, Position};
 
-/// What kind of AETH syndrome it is: bits 6:5.
+/// Types of AETH syndromes: bits 6:5.
 const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
 
@@ -166,7 +166,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// What was asked for cannot be done: the QP fails, and the requester is told why.
+    /// Fails the QP because a request cannot be executed, and tells the requester why.
     pub(super) fn fail_responder(&mut self, psn: u32, nak: Nak) {
         let (event, why) = match nak {
             Nak::Access => (Some(event_type::WQ_ACCESS_ERROR), AethNak::REMOTE_ACCESS),

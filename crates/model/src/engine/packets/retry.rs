@@ -1,5 +1,5 @@
-//! What a requester does about packets that are missing: sends them again while retries are left,
-//! told by a NAK or by its timers.
+//! The requester's retransmission: sends missing packets again while retries are left, after a NAK
+//! or by its timers.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.6 (the requester's timers and retries).
 

@@ -1,8 +1,8 @@
-//! What RC and UC have in common: a QP with a peer, and a request that goes there.
+//! Common parts of RC and UC: a QP with a peer, and requests to that peer.
 //!
-//! A long message is carried part by part, each in a turn of its own, so that it holds up nobody:
-//! the PSN counts the packets of each part, and the receiver keeps what it needs for the next one
-//! where messages that come in packets have it.
+//! A long message is carried in parts, each in a turn of its own, so that other queues are not held
+//! up: the PSN counts the packets of each part, and the receiver keeps its state between parts
+//! where it keeps that of messages in packets.
 
 use super::super::context::{Missing, QueuePair};
 use super::super::requester::Step;
@@ -28,7 +28,7 @@ pub(in crate::engine) struct Carrier<'a> {
     pub(super) from: QpId,
     /// The function that the QP's address reaches.
     peer: Option<usize>,
-    /// What of the QP stands in a packet of the request at hand.
+    /// The QP's fields in the packets of the current request.
     sender: Sender,
 }
 
@@ -156,7 +156,7 @@ impl QueuePair<'_> {
 /// PSNs count in 24 bits.
 pub(super) const PSN: u32 = 0xff_ffff;
 
-/// What comes back.
+/// The peer's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
     /// Acknowledged. An atomic gives what was there; a READ's memory is in `Scratch::remote`.
@@ -165,14 +165,14 @@ pub(super) enum Reply {
     NotReady { timer: u8 },
     /// NAK, or a failure at home: the requester's syndrome.
     Failed(u8),
-    /// Nothing: there is nobody, or it drops the packet.
+    /// No answer: there is no peer, or it drops the packet.
     Silence,
 }
 
 /// A request that went out, and what came of it.
 pub(super) struct Exchange {
     pub answer: Reply,
-    /// Whom it reached.
+    /// The QP that the message reached.
     pub peer: Option<QpId>,
     pub packets: u32,
 }
@@ -180,7 +180,7 @@ pub(super) struct Exchange {
 /// How a service takes a message.
 pub(super) type Receive = fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Reply;
 
-/// Who sends a message, and to whom.
+/// Sender and receiver of a message.
 #[derive(Default)]
 struct Sender {
     port: u8,

@@ -160,8 +160,8 @@ impl QueuePair<'_> {
         self.wait(rnr_timer(timer))
     }
 
-    /// Nothing comes back. The request is known to be lost only when its time is over, also when no
-    /// retry is left.
+    /// Handles a request without an answer: it counts as lost only when its timeout expires, also
+    /// when no retry is left.
     fn unanswered(&mut self) -> Turn {
         self.qp.runtime.overdue = true;
         self.wait(match self.qp.requester.ack_timeout {
@@ -180,7 +180,7 @@ impl QueuePair<'_> {
         Turn::Sleep
     }
 
-    /// What it received broke it: reports that, and fails.
+    /// Fails the receiving QP because of an invalid message, and reports it.
     fn broken(&mut self, event: Option<u8>, syndrome: u8) -> Reply {
         if let Some(event) = event {
             self.context.events.qp(event, self.qpn);

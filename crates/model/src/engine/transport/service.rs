@@ -1,5 +1,4 @@
-//! What a module of this directory says of its QP type: the rules that commands apply, and how its
-//! messages travel.
+//! The interface of a QP type's module: the rules that commands apply, and how its messages travel.
 
 use super::super::context::{Missing, QueuePair};
 use super::super::requester::Step;

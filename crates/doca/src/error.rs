@@ -58,7 +58,7 @@ kinds! {
     /// The device or a resource of it could not be set up.
     Initialization = 8, "DOCA_ERROR_INITIALIZATION",
         "check that the device is there and its kernel modules are loaded";
-    /// Time ran out before it was known to have happened: it may have, or happen yet.
+    /// The time ran out before the operation was known to be done: it may be done, or still happen.
     TimeOut = 9, "DOCA_ERROR_TIME_OUT", "wait longer, or see why the other side is silent";
     /// The object is being shut down, or is.
     Shutdown = 10, "DOCA_ERROR_SHUTDOWN", "make a new object";
@@ -203,7 +203,7 @@ impl From<Error> for ErrorKind {
     }
 }
 
-/// A refused call that took something: it is given back.
+/// A refused call that took an argument by value, which is returned in `given`.
 #[derive(Debug)]
 pub struct Refused<T> {
     /// Why.

@@ -69,7 +69,7 @@ struct Inner {
     free: Vec<u32>,
     /// Futures that wait for room in the work queue.
     room: Vec<Waker>,
-    /// External events, and those who wait for one.
+    /// External events, and futures that wait for one.
     external: VecDeque<Event>,
     listeners: Vec<Waker>,
 }
@@ -106,7 +106,7 @@ impl AsyncWorkQ {
         Err(Refused::new(Error::plain(ErrorKind::BadState, text), workq))
     }
 
-    /// Adds it to a context: [`WorkQ::add`].
+    /// Adds the work queue to a context: [`WorkQ::add`].
     ///
     /// # Errors
     /// As there.
@@ -114,7 +114,7 @@ impl AsyncWorkQ {
         self.lock().workq.add(context)
     }
 
-    /// Takes it from a context: [`WorkQ::remove`].
+    /// Removes the work queue from a context: [`WorkQ::remove`].
     ///
     /// # Errors
     /// As there.
@@ -131,7 +131,7 @@ impl AsyncWorkQ {
         self.lock().workq.abort(context)
     }
 
-    /// Adds it to a graph: [`WorkQ::add_graph`].
+    /// Adds the work queue to a graph: [`WorkQ::add_graph`].
     ///
     /// # Errors
     /// As there.
@@ -139,7 +139,7 @@ impl AsyncWorkQ {
         self.lock().workq.add_graph(graph)
     }
 
-    /// Takes it from a graph: [`WorkQ::remove_graph`].
+    /// Removes the work queue from a graph: [`WorkQ::remove_graph`].
     ///
     /// # Errors
     /// As there.
@@ -162,7 +162,7 @@ impl AsyncWorkQ {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits a job; it is on its way when this returns. The future is its event.
+    /// Submits a job at once. The future yields the job's event.
     ///
     /// # Errors
     /// As [`WorkQ::submit`].
@@ -170,8 +170,8 @@ impl AsyncWorkQ {
         self.lock().submit(job).map(|slot| JobFuture { queue: self, slot })
     }
 
-    /// Submits a job, after waiting for room for it if there is none. Dropped before it is done, it
-    /// has submitted nothing, and drops the job.
+    /// Submits a job, after waiting for room if there is none. If the future is dropped before it
+    /// is done, nothing was submitted, and the job is dropped.
     ///
     /// # Errors
     /// As [`WorkQ::submit`]; [`ErrorKind::Again`] only if nothing is in flight that makes room.
@@ -220,8 +220,8 @@ impl AsyncWorkQ {
         }
     }
 
-    /// The next [external event](crate::async_event); those that came since the last one are kept.
-    /// Dropped before it is done, it has taken none.
+    /// The next [external event](crate::async_event); events between calls are kept. If the future
+    /// is dropped before it is done, it has taken no event.
     pub async fn external(&self) -> Event {
         poll_fn(|context| {
             let mut inner = self.lock();
@@ -351,7 +351,7 @@ impl Inner {
         }
     }
 
-    /// The event of a slot came. What is to be dropped or woken is given back.
+    /// Stores the event of a slot. Returns what is to be dropped or woken.
     fn ended(&mut self, slot: u32, event: Event) -> Slot {
         if matches!(self.slots[slot as usize], Slot::Dropped) {
             self.release(slot);

@@ -39,7 +39,7 @@ impl<T> From<*mut T> for UserData {
 }
 
 impl UserData {
-    /// The pointer that it was made from; of a number, that address.
+    /// The pointer that the data was made from; of a number, that address.
     pub fn as_ptr<T>(self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.0 as usize)
     }

@@ -72,7 +72,7 @@ pub struct FunctionInfo<'a> {
     pub name: &'a str,
     /// The name with the types of arguments and result; of an event handler, the name alone.
     pub signature: &'a str,
-    /// Whether events start it, and not calls.
+    /// Whether it is an event handler, and not a function to call.
     pub event_handler: bool,
     /// The function's address in the program's processes.
     pub address: u64,
@@ -106,7 +106,7 @@ impl App {
         &self.file
     }
 
-    /// Address of a function or an object in its processes.
+    /// Address of a function or an object in the program's processes.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         self.program.symbol(name).map(|symbol| symbol.address)
     }
@@ -147,7 +147,8 @@ impl App {
         (symbol.length == 0 || offset < symbol.length).then_some((name, offset))
     }
 
-    /// The signatures of its functions with `#[rpc]`, and the names of its event handlers.
+    /// The signatures of the program's functions with `#[rpc]`, and the names of its event
+    /// handlers.
     pub fn entry_points(&self) -> impl Iterator<Item = &str> {
         self.program.symbols().filter_map(|(name, _)| name.strip_prefix(SIGNATURES))
     }

@@ -29,12 +29,12 @@ pub struct Apps {
     all: Vec<(App, HwModel)>,
 }
 
-/// Which program it is to be (`flexio_app_select_attr`).
+/// Selects a program (`flexio_app_select_attr`).
 #[derive(Debug, Clone, Copy)]
 pub struct AppSelect<'a> {
     /// The application's name.
     pub name: &'a str,
-    /// The model that it is for; [`HwModel::Default`] is that of the device.
+    /// The hardware model that the program is for; [`HwModel::Default`] is that of the device.
     pub hw_model: HwModel,
     /// The device whose hardware model is meant, with [`HwModel::Default`].
     pub device: Option<&'a Device>,

@@ -50,7 +50,7 @@ use crate::qp::{DpaQp, DpaQpConfig, QpReceive};
 /// The pause between two looks for room.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Whether a queue works its tasks off (`flexio_cmdq_state`).
+/// Whether a queue executes its tasks or only collects them (`flexio_cmdq_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum CmdqState {
@@ -66,9 +66,9 @@ pub enum CmdqState {
 pub struct CmdqConfig {
     /// Threads that work tasks off.
     pub workers: u32,
-    /// Tasks that a worker works off before others may have its execution unit.
+    /// The number of tasks that a worker executes before others may have its execution unit.
     pub batch_size: u32,
-    /// The state that it begins in.
+    /// The initial state.
     pub state: CmdqState,
     /// log2 of the tasks that each worker has at most, 1 to 15.
     pub log_depth: u8,
@@ -209,12 +209,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Tasks that it has and has not ended, as far as was looked.
+    /// The number of tasks that the worker has not completed, as of the last look.
     const fn pending(&self) -> u64 {
         self.sent - self.done
     }
 
-    /// Looks at how many it has ended.
+    /// Reads how many tasks the worker has completed.
     fn look(&mut self, deadline: Deadline) -> Result<(), Error> {
         if self.pending() > 0 {
             let mut done = [0; 8];
@@ -227,7 +227,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends it a task, for which it has room.
+    /// Sends the worker a task, for which there is room.
     fn send(&mut self, task: &[u8; TASK_BYTES], deadline: Deadline) -> Result<(), Error> {
         // Those that are answered give their places back; there are as many as tasks.
         while let Some(cqe) = self.host_cq.poll() {
@@ -405,8 +405,8 @@ impl Cmdq {
         &self.process
     }
 
-    /// Destroys it (`flexio_cmdq_destroy`), as dropping it does: tasks that have not begun are
-    /// forgotten, one that runs is ended where it is.
+    /// Destroys the queue (`flexio_cmdq_destroy`), as dropping does: tasks that have not begun are
+    /// dropped, a running one is terminated.
     pub fn destroy(self) {
         drop(self);
     }

@@ -19,7 +19,7 @@ const PIECE: usize = 1 << 16;
 /// When something is given up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    /// `None`: never, as the clock does not reach so far.
+    /// `None`: never, because the end is beyond the clock's range.
     end: Option<Instant>,
     timeout: Duration,
 }
@@ -40,7 +40,7 @@ impl Deadline {
         self.left().is_zero()
     }
 
-    /// How long it was.
+    /// The duration that the deadline was made with.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -60,7 +60,7 @@ pub(crate) struct CopierSlot {
 #[derive(Debug, Default)]
 struct SlotState {
     copier: Option<Copier>,
-    /// A copy has it.
+    /// Whether a copy uses the copier.
     taken: bool,
 }
 
@@ -85,8 +85,8 @@ impl CopierSlot {
         Ok(CopierTurn { slot: self, copier: state.copier.take() })
     }
 
-    /// Copies, once it is this copy's turn. After a failure the copier is made anew: its queue pair
-    /// is destroyed, and with that nothing of the copy is under way any more.
+    /// Runs `copy` once it is this copy's turn. After a failure the copier is made anew: destroying
+    /// its queue pair ensures that nothing of the copy is still in flight.
     pub(crate) fn copy<T>(
         &self,
         deadline: Deadline,

@@ -44,8 +44,8 @@ pub enum CqElement {
     Thread(EventHandler),
     /// An event queue of the DPA (`FLEXIO_CQ_ELEMENT_TYPE_EXT_EQ`).
     ExtEq(Arc<DpaEq>),
-    /// Nobody on the DPA (`FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ`): whoever has the ring polls it. Its
-    /// EQ is that of a completion vector of the host's, for which a program can raise MSI-X by it.
+    /// Nobody on the DPA (`FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ`): the owner of the ring polls it. Its
+    /// EQ is that of a completion vector of the host, so that a program can raise MSI-X by it.
     NonDpa {
         /// The host's completion vector.
         vector: u32,
@@ -56,7 +56,7 @@ pub enum CqElement {
 }
 
 impl CqElement {
-    /// The C library's number of its type (`element_type`).
+    /// The C library's number of the element's type (`element_type`).
     pub const fn element_type(&self) -> u8 {
         match self {
             Self::Thread(_) => 0x0,
@@ -78,38 +78,39 @@ pub enum CqPeriodMode {
     Cqe = 1,
 }
 
-/// When an armed CQ makes its event. Only both numbers together hold events back.
+/// Event moderation: when an armed CQ makes its event. Events are held back only if both numbers
+/// are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CqModeration {
-    /// After so many CQEs at the latest (`cq_max_count`).
+    /// The event comes after this number of CQEs at the latest (`cq_max_count`).
     pub max_count: u16,
-    /// After so many microseconds at the latest, 12 bits (`cq_period`).
+    /// The event comes after this number of microseconds at the latest, 12 bits (`cq_period`).
     pub period: u16,
-    /// From when on they are counted (`cq_period_mode`).
+    /// The start of the period (`cq_period_mode`).
     pub mode: CqPeriodMode,
 }
 
 /// How a CQ is made (`flexio_cq_attr`).
 #[derive(Debug, Clone)]
 pub struct DpaCqConfig {
-    /// log2 of its CQEs.
+    /// log2 of the number of CQEs.
     pub log_depth: u8,
     /// The receiver of the CQ's events.
     pub element: CqElement,
-    /// The UAR of the outboxes that may arm it; without one, the process's.
+    /// The UAR whose outboxes may arm the CQ; `None`: the process's.
     pub uar: Option<Uar>,
     /// Compresses bursts of CQEs of receives to mini CQEs of this format (`cqe_comp_type`,
     /// `cqe_comp_format`). Devices without the capability `cqe_compression` refuse it.
     pub compression: Option<MiniCqeFormat>,
-    /// The moderation that it begins with.
+    /// The initial event moderation.
     pub moderation: CqModeration,
     /// Whether the CQ is not armed when it is made; otherwise its first CQE makes an event.
     pub no_arm: bool,
     /// Whether all CQEs go to the first entry, whose WQE counter tells the progress (`cc`).
     pub collapsed: bool,
-    /// New CQEs overwrite those that nobody has taken; else the CQ breaks (`overrun_ignore`).
+    /// Whether new CQEs overwrite unread ones; otherwise the CQ breaks (`overrun_ignore`).
     pub overrun_ignore: bool,
-    /// Every CQE makes an event, and nobody arms it.
+    /// Whether every CQE makes an event, without arming.
     pub always_armed: bool,
     /// Memory of the CQEs (`cq_ring_qmem`), each marked as not written (opcode 0xf) beforehand.
     /// `None`: it is allocated in the heap.
@@ -247,7 +248,7 @@ impl DpaCq {
         Ok(cq)
     }
 
-    /// Arms one that nobody has armed and of which no CQE is taken, by the host's doorbell.
+    /// Arms a CQ that was never armed and of which no CQE was consumed, by the host's doorbell.
     pub(crate) fn arm(&self) -> Result<(), Error> {
         self.process.write(self.record + 4, &FIRST_ARM.to_be_bytes())?;
         let _one = MAPPING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,7 +283,7 @@ impl DpaCq {
         self.record
     }
 
-    /// log2 of its CQEs.
+    /// log2 of the number of CQEs.
     pub fn log_depth(&self) -> u8 {
         self.object.attr().log_cqes
     }
@@ -292,7 +293,7 @@ impl DpaCq {
         &self.process
     }
 
-    /// Changes its moderation (`flexio_cq_modify_moderation`).
+    /// Changes the event moderation (`flexio_cq_modify_moderation`).
     ///
     /// # Errors
     /// The process has ended; a period of more than 12 bits; the device does not moderate.
@@ -313,8 +314,8 @@ impl DpaCq {
         Ok(CqModeration { max_count: count, period, mode })
     }
 
-    /// Destroys it, and says whether that worked (`flexio_cq_destroy`); dropping the last handle
-    /// does the same.
+    /// Destroys the CQ, and returns whether that worked (`flexio_cq_destroy`); dropping the last
+    /// handle does the same.
     ///
     /// # Errors
     /// A queue or a clone keeps it; the device's refusal.

@@ -36,8 +36,8 @@ use crate::memory::QueueMemory;
 use crate::process::Process;
 use crate::uar::Uar;
 
-/// Vectors that one [`MsixMap`] has at most (`FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS`, for which no value
-/// is published: it is verbless's own).
+/// The most vectors of a [`MsixMap`] (`FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS`, for which no value is
+/// published: it is verbless's own).
 pub const MAX_EQ_TO_MSIX_MAP_PAIRS: u16 = 64;
 
 /// log2 of the entries of an event queue that a map has.
@@ -49,7 +49,7 @@ const EQE: u64 = 64;
 /// An entry that is the device's to write.
 const OF_DEVICE: u8 = 0xff;
 
-/// Makes an emulated device with so many queues, and so many MSI-X vectors (64 at most).
+/// Makes an emulated device with these numbers of queues and MSI-X vectors (64 at most).
 ///
 /// # Errors
 /// The process has ended; no queue, or too many vectors.
@@ -116,8 +116,7 @@ impl DoorbellToCq {
         Ok(self.object.query()?)
     }
 
-    /// Nobody hears of the doorbell any more (`flexio_emu_db_to_cq_unmap`); dropping it does the
-    /// same.
+    /// Detaches from the doorbell (`flexio_emu_db_to_cq_unmap`), as dropping does.
     ///
     /// # Errors
     /// The device's refusal.
@@ -191,8 +190,8 @@ impl MsixMap {
         &self.device
     }
 
-    /// Frees it, and says whether that worked (`flexio_emulated_device_msix_map_free`); dropping it
-    /// and what was made of it does the same.
+    /// Frees the map, and returns whether that worked (`flexio_emulated_device_msix_map_free`);
+    /// dropping it and the vectors made of it does the same.
     ///
     /// # Errors
     /// An [`Msix`] was made of it that is there still; the device's refusal.
@@ -287,8 +286,8 @@ impl Msix {
         self.eq.ring
     }
 
-    /// Destroys it, and says whether that worked (`flexio_emulated_device_msix_destroy`); dropping
-    /// it does the same.
+    /// Destroys the vector, and returns whether that worked
+    /// (`flexio_emulated_device_msix_destroy`); dropping it does the same.
     ///
     /// # Errors
     /// Somebody keeps its CQ; the device's refusal.

@@ -20,11 +20,11 @@ pub enum Error {
     /// A copy to or from the heap took longer than this (`FLEXIO_STATUS_TIMEOUT`). Which of its
     /// bytes are copied is not known; the process goes on, and the next copy begins afresh.
     CopyTimeout(Duration),
-    /// A command queue had no room for so long (`FLEXIO_STATUS_TIMEOUT`), or was not empty: the
-    /// task that was to be added was not, and those added before go on.
+    /// A command queue had no room within this time (`FLEXIO_STATUS_TIMEOUT`), or did not become
+    /// empty: the task was not added, and those added before go on.
     QueueTimeout(Duration),
-    /// A recoverable buffer was not freed, as its bytes could not be copied to the host. This has
-    /// the status of that.
+    /// A recoverable buffer was not freed, because its bytes could not be copied to the host. The
+    /// status is that of the copy's error.
     NotRecovered(Unfreed),
     /// The process has ended, and how (`FLEXIO_STATUS_FATAL_ERR`).
     Fatal(DpaStatus),
@@ -45,7 +45,7 @@ pub enum Status {
 }
 
 impl Error {
-    /// The C library's number for it.
+    /// The error's number in the C library.
     pub fn status(&self) -> Status {
         match self {
             Self::Failed(_) | Self::Device(_) => Status::Failed,
@@ -71,7 +71,7 @@ impl Unfreed {
         Self { error: Box::new(error), place, buffer: Box::new(buffer) }
     }
 
-    /// Why its bytes could not be copied.
+    /// Why the buffer's bytes could not be copied.
     pub fn error(&self) -> &Error {
         &self.error
     }

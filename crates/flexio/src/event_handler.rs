@@ -48,14 +48,14 @@ pub struct EventHandlerConfig {
     pub argument: u64,
     /// The thread-local storage, which the handler keeps alive.
     pub storage: Option<Buffer>,
-    /// The execution units that it may run on.
+    /// The execution units on which the handler may run.
     pub affinity: Affinity,
     /// The thread's name, cut to 16 bytes.
     pub name: String,
-    /// The outbox that its runs begin with. Without one they choose one by its number, as since
-    /// 2023 they do.
+    /// The outbox that is configured when a run starts; `None`: the handler chooses one by its
+    /// number, as handlers do since 2023.
     pub outbox: Option<Outbox>,
-    /// The windows that its runs begin with.
+    /// The windows that are configured when a run starts.
     pub windows: [Option<Window>; 2],
 }
 
@@ -87,7 +87,7 @@ pub struct EventHandler {
 
 #[derive(Debug)]
 struct EventHandlerShared {
-    /// `None` once it was ended.
+    /// `None` once the thread was destroyed.
     thread: Option<DpaThread>,
     id: u32,
     name: String,
@@ -98,7 +98,8 @@ struct EventHandlerShared {
 }
 
 impl EventHandlerShared {
-    /// Ends it, whatever it does. What it uses stays if the device refuses that: it may go on.
+    /// Destroys the thread in any state. If the device refuses, its buffers are kept: it may still
+    /// run.
     fn end(&mut self) -> Result<(), Error> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         // Seen before it is ended, so that a run that begins meanwhile is not counted.
@@ -177,8 +178,7 @@ impl EventHandler {
         })
     }
 
-    /// Takes it to the running state, with this argument: from now on events start it
-    /// (`flexio_event_handler_run`).
+    /// Lets events start the handler from now on, with this argument (`flexio_event_handler_run`).
     ///
     /// # Errors
     /// The process has ended.
@@ -203,7 +203,7 @@ impl EventHandler {
         &self.shared.name
     }
 
-    /// The number by which other threads of the process start it
+    /// The number by which other threads of the process activate the handler
     /// (`flexio_event_handler_get_activation_id`).
     pub fn activation_id(&self) -> u32 {
         self.thread().id()
@@ -214,7 +214,7 @@ impl EventHandler {
         self.thread().id()
     }
 
-    /// The thread, by which CQs name it (`flexio_event_handler_get_thread`,
+    /// The thread, for CQs to start (`flexio_event_handler_get_thread`,
     /// `flexio_event_handler_get_thread_obj`).
     pub fn thread(&self) -> &DpaThread {
         self.shared.thread.as_ref().expect("an event handler has its thread until it is dropped")
@@ -233,8 +233,8 @@ impl EventHandler {
         &self.shared.process
     }
 
-    /// Ends it, whatever it does, and says whether that worked (`flexio_event_handler_destroy`);
-    /// dropping the last clone does the same.
+    /// Destroys the handler in any state, and returns whether that worked
+    /// (`flexio_event_handler_destroy`); dropping the last clone does the same.
     ///
     /// # Errors
     /// A CQ or a clone keeps it; the device's refusal.

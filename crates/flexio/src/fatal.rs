@@ -111,10 +111,10 @@ impl Process {
         Ok(if status.is_error() && !shown { status.0 } else { 0 })
     }
 
-    /// Writes how the process has ended, and its registers, if it has (`flexio_err_display`, which
-    /// writes to stderr). [`error_status`](Self::error_status) is 0 from then on. What
-    /// [`error_fd`](Self::error_fd) had to read is read; an event that was still on its way comes
-    /// afterwards.
+    /// Writes a report of the process's end and its registers, if it has ended
+    /// (`flexio_err_display`, which writes to stderr). From then on
+    /// [`error_status`](Self::error_status) is 0, and [`error_fd`](Self::error_fd) is cleared; an
+    /// event that was still on its way signals it again.
     ///
     /// # Errors
     /// The device does not answer; the text cannot be written.

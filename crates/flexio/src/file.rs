@@ -8,8 +8,8 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 
-/// Opens an empty file for writing that only its owner may open; what is there is emptied. In a
-/// directory where others may write, it may be theirs, or a link: that is refused.
+/// Creates or empties a file for writing that only its owner may open. In a directory where others
+/// may write, an existing file of another owner, or a link, is refused.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;

@@ -26,13 +26,13 @@ struct Given {
 /// How full a heap is (`flexio_heap_mem_info`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeapInfo {
-    /// Address of its first byte, in the process.
+    /// Address of the heap's first byte, in the process.
     pub base: u64,
     /// Bytes of the heap.
     pub size: u64,
-    /// Bytes that live allocations asked for.
+    /// Bytes requested by live allocations.
     pub requested: u64,
-    /// Bytes that they take, as each takes a multiple of 64.
+    /// Bytes that live allocations take: each takes a multiple of 64.
     pub allocated: u64,
 }
 

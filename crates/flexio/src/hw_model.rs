@@ -18,7 +18,7 @@ pub enum HwModel {
     Cx8 = 3,
     /// ConnectX-9 (`FLEXIO_HW_MODEL_CX9`).
     Cx9 = 4,
-    /// None of these (`FLEXIO_HW_MODEL_NA`).
+    /// No known model (`FLEXIO_HW_MODEL_NA`).
     NotAvailable = 0xffff,
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How much the library tells (`flexio_log_lvl_t`): everything of this level and of those before
-/// it.
+/// The library's log level (`flexio_log_lvl_t`): messages of this level and the ones before it are
+/// printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LogLevel {
@@ -12,7 +12,7 @@ pub enum LogLevel {
     Error = 0,
     /// Losses, and runs that were terminated.
     Warn = 1,
-    /// Processes that are made, and that are gone.
+    /// Creation and end of processes.
     Info = 2,
     /// Every object.
     Debug = 3,
@@ -22,16 +22,16 @@ impl LogLevel {
     const ALL: [Self; 4] = [Self::Error, Self::Warn, Self::Info, Self::Debug];
 }
 
-/// Warnings, as long as nobody says otherwise.
+/// The current level; warnings by default.
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Warn as u8);
 
-/// Sets how much the library tells, in this program, and returns what it was before
-/// (`flexio_log_lvl_set`). At first it is [`LogLevel::Warn`].
+/// Sets the library's log level in this process, and returns the previous one
+/// (`flexio_log_lvl_set`). The default is [`LogLevel::Warn`].
 pub fn set_log_level(level: LogLevel) -> LogLevel {
     LogLevel::ALL[usize::from(LEVEL.swap(level as u8, Ordering::Relaxed))]
 }
 
-/// Whether something of this level is told.
+/// Whether messages of this level are printed.
 pub(crate) fn tells(level: LogLevel) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }

@@ -49,7 +49,7 @@ struct BufferShared {
 }
 
 impl BufferShared {
-    /// Copies the bytes to where they are to be when they are freed, once.
+    /// Copies the bytes to the host when the buffer is freed, once.
     fn recover(&mut self) -> Result<(), Error> {
         if let Some((_, into)) = self.recovered {
             self.process.copying(|copier| copier.forward(self.address, into, self.length))?;
@@ -146,7 +146,7 @@ impl QueueMemory {
         Self { place, address, room, process: None }
     }
 
-    /// Which kind it is.
+    /// Whether it is memory of the host or of the DPA.
     pub const fn kind(&self) -> MemoryKind {
         match self.process {
             Some(_) => MemoryKind::Dpa,
@@ -173,7 +173,7 @@ impl QueueMemory {
         self.address
     }
 
-    /// The UMEM that it is in, and the byte of that.
+    /// The UMEM of the memory, and the offset in it in bytes.
     pub fn place(&self) -> (u32, u64) {
         (self.place.umem().id(), self.place.offset())
     }
@@ -297,7 +297,7 @@ impl Process {
         Ok(Buffer { shared: Arc::new(BufferShared { process, address, length, recovered }) })
     }
 
-    /// A new buffer with these bytes (`flexio_copy_from_host`).
+    /// Allocates a buffer with these bytes (`flexio_copy_from_host`).
     ///
     /// # Errors
     /// As [`Process::alloc`] and [`Process::write`]. No buffer is left.
@@ -409,7 +409,7 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// The process that it is of.
+    /// The process whose heap has the buffer.
     pub fn process(&self) -> &Process {
         &self.shared.process
     }
@@ -440,7 +440,7 @@ impl Buffer {
         self.process().read(self.part(offset, bytes.len())?, bytes)
     }
 
-    /// Sets all of it.
+    /// Sets all bytes of the buffer to `value`.
     ///
     /// # Errors
     /// As [`Process::write`].
@@ -448,8 +448,8 @@ impl Buffer {
         self.process().fill(self.address(), self.len(), value)
     }
 
-    /// Frees it, and says whether that could be done (`flexio_buf_dev_free`); dropping the last
-    /// clone does the same without a word.
+    /// Frees the buffer, and returns whether that worked (`flexio_buf_dev_free`); dropping the last
+    /// clone does the same without a report.
     ///
     /// # Errors
     /// A clone, a queue or a key keeps it. [`Error::NotRecovered`]: it is a recoverable buffer
@@ -470,7 +470,7 @@ impl Buffer {
 }
 
 impl Unfreed {
-    /// The buffer, as it was.
+    /// The buffer, unchanged.
     pub fn into_buffer(self) -> Buffer {
         *self.buffer.downcast().expect("only buffers are put there")
     }

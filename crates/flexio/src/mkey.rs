@@ -52,7 +52,7 @@ pub struct Mkey {
 }
 
 impl Mkey {
-    /// A key to a buffer, which it keeps (`flexio_device_mkey_create`).
+    /// Makes a key to a buffer, which it keeps alive (`flexio_device_mkey_create`).
     ///
     /// # Errors
     /// As [`Mkey::to_range`].
@@ -109,7 +109,7 @@ impl Mkey {
         self.object.rkey()
     }
 
-    /// The range that it leads to, for a request of a peer.
+    /// The start of the key's range, for a request of a peer.
     pub fn remote(&self) -> RemoteAddr {
         RemoteAddr::new(self.address, self.rkey())
     }
@@ -129,8 +129,8 @@ impl Mkey {
         &self.process
     }
 
-    /// Destroys it, and says whether that worked (`flexio_device_mkey_destroy`); dropping it does
-    /// the same.
+    /// Destroys the key, and returns whether that worked (`flexio_device_mkey_destroy`); dropping
+    /// it does the same.
     ///
     /// # Errors
     /// The device's refusal.

@@ -26,10 +26,10 @@ use crate::uar::Uar;
 /// How an outbox is made (`flexio_outbox_attr`).
 #[derive(Debug, Clone, Default)]
 pub struct OutboxConfig {
-    /// The UAR whose queues it rings for; without one, the process's. Newer versions of the C
-    /// library ignore what is given here and take the process's. One that was extended
-    /// ([`Uar::extend`]) is what the other context of 2022 was; programs may change to another
-    /// extension and to the process's own queues.
+    /// The UAR whose queues the outbox rings for; `None`: the process's. Newer versions of the C
+    /// library ignore this attribute and take the process's UAR. An extended UAR ([`Uar::extend`])
+    /// corresponds to the other context of 2022; programs may change to another extension and to
+    /// the process's own queues.
     pub uar: Option<Uar>,
     /// Doorbells of congestion control, which the model does not have: `true` is refused.
     pub congestion_control: bool,
@@ -89,8 +89,8 @@ impl Outbox {
         &self.object
     }
 
-    /// Destroys it, and says whether that worked (`flexio_outbox_destroy`); dropping the last clone
-    /// does the same.
+    /// Destroys the outbox, and returns whether that worked (`flexio_outbox_destroy`); dropping the
+    /// last clone does the same.
     ///
     /// # Errors
     /// A clone or an event handler keeps it; the device's refusal.

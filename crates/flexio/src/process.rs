@@ -107,7 +107,7 @@ struct ProcessShared {
     taken_away: AtomicU64,
 }
 
-/// Tells when a process is made and when it is gone.
+/// Logs when a process is made and when it is gone.
 #[derive(Debug)]
 struct Told {
     process: u32,
@@ -192,8 +192,8 @@ impl Process {
         })
     }
 
-    /// Destroys it, and says whether that worked (`flexio_process_destroy`). A drop of the last
-    /// clone does the same, without a word.
+    /// Destroys the process, and returns whether that worked (`flexio_process_destroy`). Dropping
+    /// the last clone does the same, without a report.
     ///
     /// # Errors
     /// Something was made for it that is there still; the device's refusal.
@@ -229,7 +229,7 @@ impl Process {
         &self.shared.name
     }
 
-    /// The device that it is on.
+    /// The device that the process is on.
     pub fn device(&self) -> &Device {
         self.shared.domain.device()
     }
@@ -255,7 +255,7 @@ impl Process {
         Uar::of(self, self.shared.uar.clone())
     }
 
-    /// The UMEM of its heap, by which queues and keys name memory in it
+    /// The UMEM of the process's heap, by which queues and keys refer to memory in it
     /// (`flexio_process_get_dumem_id`).
     pub fn dumem_id(&self) -> u32 {
         self.shared.heap_memory.id()

@@ -87,7 +87,7 @@ impl QpTransport {
     }
 }
 
-/// States (`flexio_qp_state`), and those that the C library has no name for.
+/// States of a queue pair (`flexio_qp_state`), including those that the C library has no name for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum QpState {
     /// `FLEXIO_QP_STATE_RST`.
@@ -150,7 +150,7 @@ pub enum QpReceive {
 pub struct DpaQpConfig {
     /// The transport service.
     pub transport: QpTransport,
-    /// The UAR of the outboxes that ring for it; without one, the process's.
+    /// The UAR whose outboxes ring for the queue pair; `None`: the process's.
     pub uar: Option<Uar>,
     /// The user index in the CQEs, beside the queue's number (24 bits).
     pub user_index: u32,
@@ -172,7 +172,8 @@ pub struct DpaQpConfig {
 }
 
 impl DpaQpConfig {
-    /// A reliable connected one without receives, with so many WQEBBs for sends.
+    /// Attributes of a reliable connected queue pair without receives, with 2^`log_sq_depth` WQEBBs
+    /// for sends.
     pub fn rc(sq_cq: impl Into<CqHandle>, rq_cq: impl Into<CqHandle>, log_sq_depth: u8) -> Self {
         Self {
             transport: QpTransport::Rc,
@@ -224,11 +225,11 @@ pub struct QpAttr {
     pub next_rcv_psn: u32,
     /// The code of the RNR timer: read for RTR, behind it if the mask says so.
     pub min_rnr_nak_timer: u8,
-    /// log2 of the READs and atomics that it answers at a time (RTR).
+    /// log2 of the READs and atomics that the queue pair answers at a time (RTR).
     pub log_rra_max: u8,
-    /// log2 of the READs and atomics that it sends at a time (RTS).
+    /// log2 of the READs and atomics that the queue pair sends at a time (RTS).
     pub log_sra_max: u8,
-    /// The first PSN that it sends (RTS).
+    /// The first PSN that the queue pair sends (RTS).
     pub next_send_psn: u32,
     /// Retries after a timeout of 67 ms, 0 to 7 (RTS).
     pub retry_count: u8,
@@ -401,7 +402,7 @@ impl DpaQp {
         &self.process
     }
 
-    /// The state that the device has it in (`flexio_qp_state_get`).
+    /// The state that the device reports (`flexio_qp_state_get`).
     ///
     /// # Errors
     /// The device does not answer.
@@ -409,9 +410,9 @@ impl DpaQp {
         Ok(QpState::of_number(self.object.state()?.0))
     }
 
-    /// Takes it to another state (`flexio_qp_modify`): from any to RST and ERR, from RST to INIT,
-    /// from INIT to INIT and RTR, from RTR to RTS, from RTS to RTS. One of datagrams stays as it is
-    /// in INIT: it takes its Q_Key on the way there.
+    /// Moves the queue pair to another state (`flexio_qp_modify`): from any to RST and ERR, from
+    /// RST to INIT, from INIT to INIT and RTR, from RTR to RTS, from RTS to RTS. For datagrams,
+    /// INIT to INIT changes nothing: the Q_Key is set on the way from RST.
     ///
     /// # Errors
     /// The process has ended; no such transition; a value that the transition does not take. The
@@ -495,9 +496,9 @@ impl DpaQp {
         Ok(self.domain.address_of(&self.object, options)?)
     }
 
-    /// Connects it with a peer, from RST to RTS: the transitions of [`DpaQp::modify`], with what
-    /// the peer's address says. The peer is connected with [`DpaQp::address`] under the same
-    /// options.
+    /// Connects the queue pair with a peer, from RST to RTS: the transitions of [`DpaQp::modify`],
+    /// with what the peer's address says. The peer is connected with [`DpaQp::address`] under the
+    /// same options.
     ///
     /// # Errors
     /// As [`DpaQp::modify`]; a datagram queue pair; no way to the peer.
@@ -526,7 +527,8 @@ impl DpaQp {
         Ok(())
     }
 
-    /// Destroys it, and says whether that worked (`flexio_qp_destroy`); dropping it does the same.
+    /// Destroys the queue pair, and returns whether that worked (`flexio_qp_destroy`); dropping it
+    /// does the same.
     ///
     /// # Errors
     /// The device's refusal.

@@ -125,8 +125,8 @@ impl Rmp {
         &self.process
     }
 
-    /// Destroys it, and says whether that worked (`flexio_rmp_destroy`); dropping the last handle
-    /// does the same.
+    /// Destroys the pool, and returns whether that worked (`flexio_rmp_destroy`); dropping the last
+    /// handle does the same.
     ///
     /// # Errors
     /// A queue pair or a clone keeps it; the device's refusal.

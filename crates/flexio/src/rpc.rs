@@ -43,13 +43,13 @@ pub struct RpcAttr {
     pub storage: Option<Buffer>,
     /// The thread's name, cut to 16 bytes.
     pub name: String,
-    /// The outbox that it begins with; without one it chooses one by its number.
+    /// The outbox that is configured at the start; `None`: the function chooses one by its number.
     pub outbox: Option<Outbox>,
-    /// The windows that it begins with.
+    /// The windows that are configured at the start.
     pub windows: [Option<Window>; 2],
-    /// The execution units that it may run on.
+    /// The execution units on which the call may run.
     pub affinity: Affinity,
-    /// How long it may take; without one, [`ProcessConfig::timeout`](crate::ProcessConfig).
+    /// How long the call may take; `None`: [`ProcessConfig::timeout`](crate::ProcessConfig).
     pub timeout: Option<Duration>,
 }
 

@@ -43,11 +43,11 @@ pub struct DpaRqConfig {
     pub wq_type: WqType,
     /// Whether frames are padded: not supported.
     pub end_pad_mode: WqEndPadMode,
-    /// The transport domain of its TIR; without one it makes one.
+    /// The transport domain of the TIR; `None`: the queue makes one.
     pub td: Option<TransportDomain>,
     /// Frames keep their VLAN tag.
     pub vlan_strip_disable: bool,
-    /// The clock of its CQEs.
+    /// The clock of the CQE timestamps.
     pub ts_format: WqTsFormat,
     /// The Q counter for frames that find no receive (ours: the C library has none).
     pub counter: Option<Arc<QCounter>>,
@@ -79,7 +79,7 @@ pub struct DpaRq {
 }
 
 impl DpaRq {
-    /// Makes one that completes in `cq`, with its TIR (`flexio_rq_create`).
+    /// Makes a receive queue that completes in `cq`, with its TIR (`flexio_rq_create`).
     ///
     /// # Errors
     /// The process has ended; the transport domain is of another device context; the device has no
@@ -186,8 +186,8 @@ impl DpaRq {
         &self.process
     }
 
-    /// Takes it to the error state: what is posted completes as flushed, and frames are dropped
-    /// (`flexio_rq_set_err_state`).
+    /// Moves the queue to the error state: what is posted completes as flushed, and frames are
+    /// dropped (`flexio_rq_set_err_state`).
     ///
     /// # Errors
     /// The process has ended; the device's refusal.
@@ -196,8 +196,8 @@ impl DpaRq {
         Ok(self.object.to_error()?)
     }
 
-    /// Destroys it and its TIR, and says whether that worked (`flexio_rq_destroy`); dropping it
-    /// does the same.
+    /// Destroys the queue and its TIR, and returns whether that worked (`flexio_rq_destroy`);
+    /// dropping it does the same.
     ///
     /// # Errors
     /// A flow rule leads to it; the device's refusal.

@@ -41,7 +41,7 @@ pub struct DpaSqConfig {
     pub allow_multi_pkt_send_wqe: bool,
     /// The TIS for its frames; `None`: the queue makes one, in a transport domain of its own.
     pub tis: Option<SqTis>,
-    /// More of it.
+    /// Further attributes.
     pub ext: SqExtAttr,
 }
 
@@ -62,7 +62,7 @@ impl DpaSqConfig {
 /// crate's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SqExtAttr {
-    /// The clock of its CQEs.
+    /// The clock of the CQE timestamps.
     pub ts_format: WqTsFormat,
     /// Whether posted requests complete as flushed when the queue is in the error state.
     pub flush_in_error: bool,
@@ -167,7 +167,7 @@ impl DpaSq {
         self.places.record.address()
     }
 
-    /// Bytes of a frame that its WQE must have inline; 0: none.
+    /// Bytes of a frame that a WQE must have inline; 0: none.
     pub const fn inline_bytes(&self) -> u32 {
         self.inline
     }
@@ -177,7 +177,8 @@ impl DpaSq {
         &self.process
     }
 
-    /// Destroys it, and says whether that worked (`flexio_sq_destroy`); dropping it does the same.
+    /// Destroys the queue, and returns whether that worked (`flexio_sq_destroy`); dropping it does
+    /// the same.
     ///
     /// # Errors
     /// The device's refusal.

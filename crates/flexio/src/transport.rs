@@ -43,13 +43,13 @@ impl TransportDomain {
         &self.object
     }
 
-    /// Fails unless it is of this context.
+    /// Checks that the transport domain belongs to the context of `device`.
     pub(crate) fn on(&self, device: &Device) -> Result<(), Error> {
         same(&self.device, device, "the transport domain")
     }
 
-    /// Destroys it, and says whether that worked (`flexio_transport_domain_destroy`); dropping the
-    /// last handle does the same.
+    /// Destroys the transport domain, and returns whether that worked
+    /// (`flexio_transport_domain_destroy`); dropping the last handle does the same.
     ///
     /// # Errors
     /// A TIS, a queue or a clone keeps it; the device's refusal.
@@ -68,7 +68,7 @@ pub struct SqTis {
 }
 
 impl SqTis {
-    /// Makes one in a transport domain of the same device context (`flexio_sq_tis_create`).
+    /// Makes a TIS in a transport domain of the same device context (`flexio_sq_tis_create`).
     ///
     /// # Errors
     /// The domain is of another context; the device's refusal.
@@ -84,13 +84,13 @@ impl SqTis {
         &self.object
     }
 
-    /// Fails unless it is of this context.
+    /// Checks that the TIS belongs to the context of `device`.
     pub(crate) fn on(&self, device: &Device) -> Result<(), Error> {
         same(&self.device, device, "the TIS")
     }
 
-    /// Destroys it, and says whether that worked (`flexio_sq_tis_destroy`); dropping the last
-    /// handle does the same.
+    /// Destroys the TIS, and returns whether that worked (`flexio_sq_tis_destroy`); dropping the
+    /// last handle does the same.
     ///
     /// # Errors
     /// A queue or a clone keeps it; the device's refusal.

@@ -34,7 +34,8 @@ pub struct Uar {
 }
 
 impl Uar {
-    /// A new one (`flexio_uar_create`; in 2022 it was made of a DevX UAR, which [`Uar::of`] takes).
+    /// Allocates a UAR (`flexio_uar_create`; in 2022 it was made of a DevX UAR, which [`Uar::of`]
+    /// takes).
     ///
     /// # Errors
     /// The process has ended; the device has no UAR left.
@@ -97,7 +98,7 @@ impl Uar {
         &self.page
     }
 
-    /// The process that it was made for.
+    /// The process that the UAR was made for.
     pub fn process(&self) -> &Process {
         &self.process
     }

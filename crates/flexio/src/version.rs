@@ -19,7 +19,7 @@ impl Version {
         Self((major as u64) << 24 | (minor as u64) << 16 | sub_minor as u64)
     }
 
-    /// The number that C has for it.
+    /// The number of the version in C.
     pub const fn number(self) -> u64 {
         self.0
     }
@@ -40,9 +40,9 @@ impl fmt::Display for Version {
 
 static VERSION: OnceLock<Version> = OnceLock::new();
 
-/// Says which version this host is written for, once (`flexio_version_set`); the same one may be
-/// said again. What 2022's version and 3.2.0's do differently, this library has side by side, so
-/// that nothing else depends on it.
+/// Declares the version that this host is written for, once (`flexio_version_set`); the same
+/// version may be declared again. This library has the functions of both 2022 and 3.2.0 where they
+/// differ, so that nothing else depends on it.
 ///
 /// # Errors
 /// Another version was set before; it is above [`Version::CURRENT`]. A host of a later release

@@ -67,8 +67,8 @@ impl Window {
         &self.object
     }
 
-    /// Destroys it, and says whether that worked (`flexio_window_destroy`); dropping the last clone
-    /// does the same.
+    /// Destroys the window, and returns whether that worked (`flexio_window_destroy`); dropping the
+    /// last clone does the same.
     ///
     /// # Errors
     /// A clone or an event handler keeps it; the device's refusal.

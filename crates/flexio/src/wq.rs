@@ -63,13 +63,13 @@ const PAGE: u64 = 4096;
 pub struct WqConfig {
     /// log2 of the bytes of a WQE, of receive queues; `None` is the least: 4, of a pool 5.
     pub log_wq_stride: Option<u8>,
-    /// log2 of its WQEs; of a send queue, of its WQEBBs of 64 bytes.
+    /// log2 of the number of WQEs; of a send queue, of WQEBBs of 64 bytes.
     pub log_wq_depth: u8,
-    /// The UAR of the outboxes that ring for it; without one, the process's.
+    /// The UAR whose outboxes ring for the queue; `None`: the process's.
     pub uar: Option<Uar>,
     /// The user index in the CQEs, beside the queue's number (24 bits).
     pub user_index: u32,
-    /// The protection domain of the keys in its WQEs; without one, the process's.
+    /// The protection domain of the keys in the WQEs; `None`: the process's.
     pub pd: Option<Pd>,
     /// Memory of the WQEs (`wq_ring_qmem`); they begin at a multiple of 64 in the first half of a
     /// page of 4096 bytes. `None`: it is allocated in the heap.
@@ -93,7 +93,8 @@ impl WqConfig {
         }
     }
 
-    /// Fails unless it is of another device context than the process's.
+    /// Checks that all parts of the queue are of `device`, another device context than the
+    /// process's.
     pub(crate) fn cross(&self, process: &Process, device: &Device) -> Result<(), Error> {
         cross(process, device, [&self.ring, &self.record], &self.uar, Some(&self.pd))
     }
@@ -103,7 +104,7 @@ impl WqConfig {
         self.pd.as_ref().unwrap_or_else(|| process.pd())
     }
 
-    /// Ring and record of WQEs of so many bytes each, for a queue on that device.
+    /// Ring and record for WQEs of 2^`log_stride` bytes, for a queue on that device.
     pub(crate) fn places(
         &self,
         process: &Process,

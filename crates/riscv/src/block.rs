@@ -25,13 +25,13 @@ pub(crate) const UNKNOWN: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) pc: u64,
-    /// The address behind its last instruction: where it goes on if nothing else is said, and what
-    /// a call leaves in its register.
+    /// The address behind the last instruction: where execution continues by default, and the
+    /// return address of a call.
     pub(crate) end: u64,
     /// The range of its operations in [`Blocks::ops`].
     pub(crate) first: u32,
     pub(crate) behind: u32,
-    /// How many instructions these are.
+    /// The number of instructions of the block.
     pub(crate) count: u32,
     /// The blocks that follow: if a branch is not taken or there is none, and if it is.
     pub(crate) next: [u32; 2],
@@ -106,7 +106,7 @@ impl Blocks {
         (pc / 2) as usize % JUMPS
     }
 
-    /// The block at `pc`, which is translated if it is not yet.
+    /// The block at `pc`; translates it if necessary.
     #[cold]
     #[inline(never)]
     pub(crate) fn find(&mut self, mmu: &mut Mmu, pc: u64) -> u32 {
@@ -196,7 +196,7 @@ fn translate(
     }
 }
 
-/// The instruction at `pc` and its length; if a part of it cannot be fetched, the address of that.
+/// The instruction at `pc` and its length; or the address of a part that cannot be fetched.
 fn fetch(mmu: &Mmu, pc: u64) -> Result<(u32, u64), u64> {
     let low = mmu.fetch(pc).ok_or(pc)?;
     if low & 3 != 3 {

@@ -56,8 +56,8 @@ fn jump(rd: u32, offset: u32) -> u32 {
         | (offset >> 20 & 1) << 31
 }
 
-/// The instruction that `word` stands for; none if it is reserved, or belongs to an extension that
-/// is not here.
+/// The instruction that `word` abbreviates; `None` if it is reserved, or of an unsupported
+/// extension.
 pub(crate) fn expand(word: u16) -> Option<u32> {
     let funct3 = word >> 13;
     match word & 3 {

@@ -13,7 +13,7 @@ use crate::block::{Block, Blocks, UNKNOWN};
 use crate::mmu::{Mmu, Stored};
 use crate::op::{Amo, Counter, Kind, Op};
 
-/// The clock that RDTIME reads; its unit is whatever the environment says.
+/// The clock that RDTIME reads; the environment chooses its unit.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Why the interpreter returns.
@@ -199,8 +199,8 @@ impl Core {
     }
 }
 
-/// Executes the block `index` and those that follow it, as far as they are linked; `index` is the
-/// last one then, and `left` has lost the instructions of all.
+/// Executes block `index` and its successors, as far as they are linked. Afterwards `index` is the
+/// last one, and `left` is reduced by the instructions of all.
 fn follow(
     blocks: &Blocks,
     index: &mut u32,

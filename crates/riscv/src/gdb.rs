@@ -43,7 +43,7 @@ use gdbstub_arch::riscv::reg::RiscvCoreRegs;
 
 use crate::hart::{Cause, Exit, Hart, Registers, Trap};
 
-/// Instructions between two looks at what the debugger has sent.
+/// Instructions that are executed before the debugger's input is checked again.
 const QUANTUM: u64 = 100_000;
 
 /// Bytes of a packet at most; the debugger is told, and who sends more is no debugger.
@@ -58,12 +58,12 @@ pub enum After {
     Exited(u8),
 }
 
-/// A program under a debugger: a hart, and somebody who does what the program leaves it for.
+/// A program under a debugger: a hart, and an environment that handles the program's exits.
 pub trait Debuggee {
     /// The hart that the debugger sees.
     fn hart(&mut self) -> &mut Hart;
 
-    /// Lets the program execute so many instructions at most.
+    /// Executes at most `instructions` instructions.
     fn run(&mut self, instructions: u64) -> Ran;
 
     /// Sets a breakpoint; whether that is possible there.
@@ -105,9 +105,9 @@ pub enum Ended {
     Exited(u8),
 }
 
-/// Serves a debugger until it leaves or the program ends. The hart does not run before the debugger
-/// says so. `after` is asked when the hart leaves by [`Exit::Ecall`], [`Exit::Wait`],
-/// [`Exit::Pause`], [`Exit::Stopped`] or [`Exit::Environment`]; of all else the debugger is told.
+/// Serves a debugger until it detaches or the program ends. The hart runs only when the debugger
+/// says so. `after` handles the exits [`Exit::Ecall`], [`Exit::Wait`], [`Exit::Pause`],
+/// [`Exit::Stopped`] and [`Exit::Environment`]; all others are reported to the debugger.
 ///
 /// An [`Exit::Ecall`] that goes on does so behind the instruction.
 ///
@@ -146,7 +146,7 @@ pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Res
 
 type Stream = Box<dyn ConnectionExt<Error = io::Error>>;
 
-/// A hart whose program nobody else looks after.
+/// A hart without an environment of its own.
 struct Alone<'h, F> {
     hart: &'h mut Hart,
     after: F,
@@ -178,7 +178,7 @@ impl<F: FnMut(&mut Hart, Exit) -> After> Debuggee for Alone<'_, F> {
     }
 }
 
-/// A program as the protocol knows it.
+/// The program during a session.
 struct Session<'h, D> {
     program: &'h mut D,
     /// The next run is of one instruction.

@@ -305,12 +305,12 @@ impl Hart {
         self.core.flush();
     }
 
-    /// Bytes of memory that its translated code has, about.
+    /// Approximate size of the translated code in bytes.
     pub fn translated(&self) -> usize {
         self.core.blocks.bytes()
     }
 
-    /// Forgets what was translated and gives back its memory.
+    /// Discards the translated code and frees its memory.
     pub fn release(&mut self) {
         self.core.flush();
         self.core.blocks.release();

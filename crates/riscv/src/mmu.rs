@@ -244,8 +244,8 @@ impl Mmu {
         }
     }
 
-    /// After a store to `at` of RAM: whether it was into code. In a page without any, later
-    /// stores need not ask.
+    /// Handles a store to offset `at` of RAM; returns whether it hit translated code. For a page
+    /// without code, later stores skip this.
     fn stored(&mut self, address: u64, at: u64, ram: Ram) -> Stored {
         match self.code.get(&(address / PAGE)) {
             None => {

@@ -70,7 +70,7 @@ pub(crate) enum Kind {
     /// `extra` is an [`Amo`].
     AmoW,
     AmoD,
-    /// `extra` says whether stores are ordered before later loads.
+    /// FENCE; `extra` tells whether it orders stores before later loads.
     Fence,
     // From here on they end a block. `imm` of jumps and branches is the absolute target.
     Beq,
@@ -92,7 +92,7 @@ pub(crate) enum Kind {
     Illegal,
     /// The instruction at this place cannot be fetched; `imm` is the address that is at fault.
     FetchFault,
-    /// The block ends because it is long enough, or because a breakpoint is next.
+    /// The end of a block that is long enough, or before a breakpoint.
     End,
     // Two instructions in one: `second` bytes and `extra` hold what the second needs.
     /// `Addi`, then `Bne` of its result with `rs2`: the end of most counted loops.
@@ -158,7 +158,7 @@ pub(crate) struct Op {
     pub(crate) rs2: u8,
     /// More of the operation; see [`Kind`].
     pub(crate) extra: u8,
-    /// How many instructions of its block come before it.
+    /// The number of instructions before it in its block.
     pub(crate) index: u8,
     /// Bytes from the beginning of its block.
     pub(crate) offset: u16,

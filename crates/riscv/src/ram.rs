@@ -26,7 +26,7 @@ struct Page([AtomicU64; WORDS]);
 
 /// An integer that a hart loads or stores in one piece.
 pub(crate) trait Value: Copy {
-    /// The atomic of the same width.
+    /// The atomic type of the same width.
     type Atomic;
     /// Bytes.
     const SIZE: u64;
@@ -120,7 +120,7 @@ impl Ram {
         self.pages.as_ptr().cast()
     }
 
-    /// The `V` at `at`, rounded down to its width; none behind the end.
+    /// The `V` at offset `at`, rounded down to its width; `None` behind the end.
     #[inline(always)]
     pub(crate) fn cell<V: Value>(&self, at: u64) -> Option<&V::Atomic> {
         self.cell_of_page::<V>((at / PAGE) as usize, at)

@@ -193,16 +193,17 @@ impl AddressSpace {
         self.regions.get(index).filter(|it| address <= it.last())
     }
 
-    /// Copies RAM into `bytes`, whatever its permissions, as a debugger or a core dump does; how
-    /// many bytes there were before an address that is no RAM.
+    /// Copies RAM into `bytes`, whatever its permissions, as a debugger or a core dump does;
+    /// returns the number of bytes before the first address that is not RAM.
     pub fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
         self.pieces(address, bytes.len(), |ram, at, range| {
             ram.read(at, &mut bytes[range]);
         })
     }
 
-    /// Copies `bytes` into RAM, whatever its permissions; how many fitted before an address that is
-    /// no RAM. Harts that may have executed there must be told ([`crate::Hart::flush`]).
+    /// Copies `bytes` into RAM, whatever its permissions; returns the number of bytes before the
+    /// first address that is not no RAM. Harts that may have executed there must be told
+    /// ([`crate::Hart::flush`]).
     pub fn poke(&self, address: u64, bytes: &[u8]) -> usize {
         self.pieces(address, bytes.len(), |ram, at, range| {
             ram.write(at, &bytes[range]);

@@ -25,7 +25,7 @@ pub enum Change {
     PortDown(u8),
     /// Entries of a port's table of GIDs changed (`IBV_EVENT_GID_CHANGE`).
     Gids(u8),
-    /// Something else of a port changed: its LID, its P_Keys, its subnet manager.
+    /// Another change of a port: its LID, its P_Keys, its subnet manager.
     Port {
         /// The port.
         port: u8,

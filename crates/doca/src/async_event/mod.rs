@@ -67,7 +67,7 @@ impl AsyncEventsBuilder {
         Self { user_data: user_data.into(), ..self }
     }
 
-    /// Starts it.
+    /// Starts the context.
     ///
     /// # Errors
     /// None at present.

@@ -117,7 +117,7 @@ impl BufArray {
         self.elements.is_empty()
     }
 
-    /// Element `index`; `None` if it is out, or there is no such element.
+    /// Element `index`; `None` if it was taken, or there is no such element.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Buf> {
         self.elements.get_mut(index)?.as_mut()
     }
@@ -152,7 +152,7 @@ impl BufArray {
 }
 
 impl BufArray {
-    /// Drops it. A plain drop leaves elements that are out as they are.
+    /// Destroys the array. A plain drop leaves elements that were taken as they are.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while elements are out, neither put back nor dropped.

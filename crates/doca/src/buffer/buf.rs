@@ -15,9 +15,9 @@ use crate::types::AccessFlags;
 use verbless_queue::Lkey;
 
 /// A buffer (`struct doca_buf`): it points to a part of a memory map. A chain of buffers is held by
-/// its first, and what is said of a buffer is said of that one alone, unless its name has `chain`.
-/// To change a later one, [`unlink`](Buf::unlink) what is behind the first, and
-/// [`link`](Buf::link) it again.
+/// its first buffer; methods concern that one only, unless their name has `chain`. To change a
+/// later one, [`unlink`](Buf::unlink) the buffers behind the first, and [`link`](Buf::link) them
+/// again.
 ///
 /// It is `Send`, and not `Sync`. A job takes it, and it comes back with the completion. Dropping it
 /// is `doca_buf_refcount_rm`: its descriptor goes back to where it came from; the bytes stay.
@@ -123,8 +123,8 @@ impl Buf {
     }
 
     /// The dataroom, if it is known that the device of this [id](crate::device::Dev::id) may read
-    /// it, and that it is the only one. What is not known here may still be so:
-    /// [`Buf::remember`].
+    /// it, and the buffer is no chain and has one reference. `None` may only mean that this is not
+    /// known: see [`Buf::remember`].
     #[inline(always)]
     pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -187,7 +187,7 @@ impl Buf {
         self.element().reach.get().lkey
     }
 
-    /// Remembers how a device reaches it, if it is no chain and has one reference.
+    /// Stores how a device reaches the buffer, if it is no chain and has one reference.
     pub(crate) fn remember(&self, reach: Reach) {
         let element = self.element();
         if element.shared.count() == 1 {
@@ -264,8 +264,8 @@ impl Buf {
         Ok(())
     }
 
-    /// Empties the dataroom where it is (`doca_buf_reset_data_len`): what is written next goes to
-    /// the same address.
+    /// Empties the dataroom without moving it (`doca_buf_reset_data_len`): the next data is written
+    /// to the same address.
     #[inline]
     pub fn reset_data_len(&mut self) {
         let element = self.element_mut();
@@ -345,8 +345,8 @@ impl Buf {
         Ok(bytes)
     }
 
-    /// References to it, its own among them (`doca_buf_refcount_get`). One with more than 1 is
-    /// taken by no job.
+    /// The number of references to the buffer, including its own (`doca_buf_refcount_get`). Jobs
+    /// refuse a buffer with more than 1.
     pub fn refcount(&self) -> u16 {
         self.element().shared.count()
     }
@@ -363,7 +363,7 @@ impl Buf {
         BufRef::to(&element.shared)
     }
 
-    /// Hangs `tail`, and what hangs on it, behind the last buffer of this chain.
+    /// Links `tail`, a buffer or chain, behind the last buffer of this chain.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if either was made by an inventory without
@@ -388,7 +388,7 @@ impl Buf {
         next.map(Self::with)
     }
 
-    /// Buffers of the chain, this one among them.
+    /// The number of buffers of the chain, including this one.
     pub fn chain_len(&self) -> usize {
         self.chain().count()
     }
@@ -415,7 +415,7 @@ impl Buf {
         Link { element: self.element() }
     }
 
-    /// Whether a job may take it: each buffer of the chain has one reference.
+    /// Whether a job may use it: each buffer of the chain has one reference.
     pub(crate) fn is_sole(&self) -> bool {
         self.chain().all(|link| link.element.shared.count() == 1)
     }

@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::element::Element;
 
-/// A descriptor, and those that hang on it.
+/// A descriptor, and those that are linked behind it.
 pub(super) struct Descriptor(ManuallyDrop<Box<Element>>);
 
 impl Descriptor {

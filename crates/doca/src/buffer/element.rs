@@ -20,9 +20,9 @@ pub(crate) struct Element {
     pub(super) end: u64,
     pub(super) data: u64,
     pub(super) data_end: u64,
-    /// How a device reaches where it points; [`Reach::UNKNOWN`] whenever it has a next one or a
-    /// reference or is [long](Element::LONG), so that who knows its device here needs to ask
-    /// nothing else.
+    /// How a device reaches the memory. [`Reach::UNKNOWN`] for an element with a next one, with a
+    /// reference, or that is [long](Element::LONG): if the device is known here, nothing else needs
+    /// to be checked.
     pub(super) reach: Cell<Reach>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
@@ -107,7 +107,7 @@ impl Element {
         self.end - self.head
     }
 
-    /// Sets how a device reaches it, if that is all that one needs to know of it.
+    /// Sets how a device reaches the memory, if nothing else needs to be checked for it.
     #[inline]
     pub(super) fn set_reach(&self, reach: Reach) {
         let alone = self.next.is_none() && self.length() <= Self::LONG;
@@ -128,7 +128,7 @@ impl Element {
         }
     }
 
-    /// Goes back to its store.
+    /// Returns the element to its store.
     fn go_home(mut self: Box<Self>) {
         let Some(home) = self.home.take() else { return };
         if let Some(chunk) = &self.chunk {

@@ -107,12 +107,12 @@ impl Inventory {
         &self.name
     }
 
-    /// Buffers that it makes at a time.
+    /// The number of buffers that can exist at a time.
     pub fn num_elements(&self) -> usize {
         self.capacity
     }
 
-    /// Buffers that it can make now.
+    /// The number of buffers that can be made now.
     pub fn num_free_elements(&self) -> usize {
         self.store.available()
     }
@@ -204,8 +204,8 @@ impl Inventory {
         Ok(Buf::of(element))
     }
 
-    /// Makes no more buffers (`doca_buf_inventory_stop`) until it is started again; those that are
-    /// out stay as they are.
+    /// Stops the inventory (`doca_buf_inventory_stop`): it makes no buffers until it is started
+    /// again. Existing buffers are not affected.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is stopped.
@@ -229,8 +229,8 @@ impl Inventory {
         Ok(())
     }
 
-    /// Drops it (`doca_buf_inventory_destroy`). A plain drop leaves buffers that are out as they
-    /// are.
+    /// Destroys the inventory (`doca_buf_inventory_destroy`). A plain drop leaves existing buffers
+    /// as they are.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers are out.

@@ -50,8 +50,8 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
         Self { alignment, ..self }
     }
 
-    /// Which `length` bytes of the map it uses, from `address` on. Needed for a map of several
-    /// ranges; else it is the whole range.
+    /// The `length` bytes of the map from `address` on that the pool uses. Required for a map of
+    /// several ranges; by default it is the whole range.
     pub fn range(self, address: u64, length: u64) -> Self {
         Self { begin: Some((address, length)), ..self }
     }
@@ -125,7 +125,7 @@ impl BufPool {
         Ok(Buf::of(element))
     }
 
-    /// Buffers that it has, out or not.
+    /// The number of buffers of the pool, taken or not.
     pub fn num_elements(&self) -> usize {
         self.count
     }
@@ -140,7 +140,7 @@ impl BufPool {
         self.size
     }
 
-    /// Drops it. A plain drop leaves buffers that are out as they are.
+    /// Destroys the pool. A plain drop leaves buffers that were taken as they are.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers are out.

@@ -55,7 +55,7 @@ impl BufRef {
         self.len() == 0
     }
 
-    /// References to the buffer, this one among them.
+    /// The number of references to the buffer, including this one.
     pub fn refcount(&self) -> u16 {
         self.0.count()
     }

@@ -23,7 +23,7 @@ impl CtxId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The near place of a work queue that it gets unless another has it.
+    /// The place in a work queue's `near` that the context gets unless it is taken.
     pub(crate) const fn likely_place(self) -> u32 {
         self.modulo::<NEAR>() as u32
     }
@@ -35,7 +35,7 @@ impl CtxId {
     }
 }
 
-/// A context as work queues know it.
+/// The part of a context that work queues know.
 #[derive(Debug)]
 pub struct Core {
     id: CtxId,
@@ -66,7 +66,7 @@ impl Core {
         self.workqs.load(Ordering::Acquire)
     }
 
-    /// Whether none but work queues have it: the handle was dropped.
+    /// Whether the handle was dropped, so that only work queues have the context.
     pub(super) fn is_dropped(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) <= self.workqs() as usize
     }
@@ -88,7 +88,7 @@ impl Core {
         self.workqs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Refuses while work queues have it.
+    /// Refuses to stop while work queues have the context.
     pub(crate) fn may_stop(&self) -> Result<()> {
         match self.workqs() {
             0 => Ok(()),

@@ -45,8 +45,8 @@ pub trait Engine: Send {
         None
     }
 
-    /// A CQE of one of its queues. It may be of a job that goes on; else the event of its job is
-    /// written where it is needed, and whose it is comes back.
+    /// Handles a CQE of one of its queues. If it ends a job, the job's event is written to `into`
+    /// and its tag returned; the job may also go on.
     ///
     /// # Errors
     /// A CQE that cannot be.

@@ -20,11 +20,11 @@ use crate::sync_event::engine::SyncEngine;
 
 /// An engine that is listed here.
 pub trait Listed: Engine {
-    /// It, if it is this one.
+    /// The engine, if it is of this type.
     fn of(any: &mut AnyEngine) -> Option<&mut Self>;
 }
 
-/// A completion of a queue that nobody here has.
+/// The error for a completion of a queue that no context has.
 #[cold]
 pub(super) fn stray(cqe: &Cqe) -> Error {
     let text = format!("the device completed a request of {}, which no context has", cqe.qpn());
@@ -34,7 +34,7 @@ pub(super) fn stray(cqe: &Cqe) -> Error {
 /// Declares [`AnyEngine`]: a name for each engine.
 macro_rules! engines {
     ($($name:ident($engine:ty),)*) => {
-        /// An engine of whatever sort.
+        /// An engine of any type.
         pub enum AnyEngine {
             /// None, which has no jobs.
             None,

@@ -98,7 +98,7 @@ impl Retrieve {
     }
 }
 
-/// Without the event, if there is one: its buffers go back to where they came from.
+/// Drops the event, if there is one: its buffers return to where they came from.
 impl From<Retrieve> for Error {
     fn from(why: Retrieve) -> Self {
         match why {
@@ -134,13 +134,13 @@ pub struct Tag(u64);
 /// The submitter that a [`Tag`] identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The program's: it retrieves the event.
+    /// The program, which retrieves the event.
     Program,
     /// A node's of an instance of a graph.
     Node { run: u32, node: u32 },
     /// A future's.
     Future(u32),
-    /// Nobody's: it is no job, but an external event.
+    /// Nobody: it is an external event, and no job's.
     External,
 }
 
@@ -180,7 +180,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Puts the event where it is needed; whose it is comes back.
+    /// Writes the event to `into`; returns its owner.
     pub(crate) fn put(self, into: &mut Settled) -> Tag {
         *into = Some(Ok(self.event));
         self.tag

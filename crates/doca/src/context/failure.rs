@@ -55,7 +55,7 @@ pub enum JobType {
 /// each job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobError {
-    /// The number of its kind, and above it what is known of it, a [`Cause`] by its number.
+    /// The number of the kind, and above it the [`Cause`] by its number.
     head: NonZeroU64,
     /// The other fields of a failure of the device: queue pair and user index.
     rest: u64,
@@ -144,7 +144,7 @@ impl JobError {
         Self::of_words(kind, self.head.get() & !0xff, self.rest)
     }
 
-    /// DOCA's value: what sort of failure it was.
+    /// The kind of failure: DOCA's value.
     pub const fn kind(&self) -> ErrorKind {
         let number = self.head.get() as u8 as usize;
         ErrorKind::ALL[number - 1]

@@ -8,8 +8,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// An epoll descriptor: it is readable when one of the files in it is. So it stays the same while
-/// devices come and go.
+/// An epoll descriptor: readable when one of the files in it is. So it stays the same while devices
+/// come and go.
 #[derive(Debug)]
 pub(super) struct Handle {
     epoll: Epoll,
@@ -42,7 +42,7 @@ impl Handle {
         self.epoll.delete(file).map_err(refused("taking a file from an epoll descriptor"))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub(super) fn signal(&self) -> Result<()> {
         self.own.write(1).map(drop).map_err(refused("writing to an eventfd"))
     }

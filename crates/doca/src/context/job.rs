@@ -12,7 +12,7 @@ pub(crate) mod sealed {
         /// The engine that executes jobs of this type.
         type Engine: Listed;
 
-        /// The context that it is for.
+        /// The context that the job is for.
         fn context(&self) -> CtxId;
 
         /// The type of the job.
@@ -21,8 +21,8 @@ pub(crate) mod sealed {
         /// Whether [`Sealed::begin_kept`] is what begins a job that is not simple.
         const KEEPS: bool = false;
 
-        /// Begins it, or gives it back. Its completion has room; further ones of it take theirs of
-        /// the side.
+        /// Begins the job, or gives it back. There is room for its completion; if it has more of
+        /// them, they take room of the side.
         fn begin(
             self,
             tag: Tag,
@@ -51,5 +51,6 @@ pub(crate) mod sealed {
     }
 }
 
-/// A job (`struct doca_job`): a context makes it, a work queue takes it with its buffers.
+/// A job (`struct doca_job`): made by a context, and submitted to a work queue together with its
+/// buffers.
 pub trait Job: sealed::Sealed {}

@@ -13,8 +13,8 @@ pub(crate) mod sealed {
     pub trait Sealed {
         fn core(&self) -> &Arc<Core>;
 
-        /// The completion queue that it brings along, which the work queue polls from now on; most
-        /// use that of the work queue.
+        /// The completion queue of the context itself, which the work queue polls from now on; most
+        /// contexts use that of the work queue.
         fn brings(&self) -> Result<Option<Cq>> {
             Ok(None)
         }
@@ -45,7 +45,7 @@ pub trait Context: sealed::Sealed {
         self.core().event_driven
     }
 
-    /// Work queues that it is on.
+    /// The number of work queues that the context is on.
     fn workqs(&self) -> u32 {
         self.core().workqs()
     }

@@ -32,11 +32,11 @@ pub(crate) struct Queues {
     there: Vec<(u32, Arc<Core>)>,
     /// The place of each context.
     places: HashMap<CtxId, u32>,
-    /// The places of those that software may do something for.
+    /// The places of contexts whose jobs software executes.
     software: Vec<u32>,
     /// The index in `software` of the one that is asked first the next time.
     turn: usize,
-    /// The device that had something the last time: it is asked last.
+    /// The device that had a completion last: it is polled last.
     last: usize,
     /// Declared behind the contexts: their queues go before the completion queues.
     sides: Sides,
@@ -99,12 +99,12 @@ impl Queues {
         self.depth
     }
 
-    /// Sets it; nothing is in flight.
+    /// Sets the depth; nothing is in flight.
     pub(super) fn set_depth(&mut self, depth: u32) {
         (self.depth, self.left) = (depth, depth);
     }
 
-    /// Contexts that it is on.
+    /// The number of contexts that the work queue was added to.
     pub(super) fn contexts(&self) -> usize {
         self.there.len()
     }
@@ -168,7 +168,7 @@ impl Queues {
         at_place(&mut self.near, &mut self.far, place)
     }
 
-    /// The place of a context that it is on.
+    /// The place of a context that the work queue was added to.
     fn place_of(&self, id: CtxId) -> Option<u32> {
         self.places.get(&id).copied()
     }
@@ -270,7 +270,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Begins a job, whose end is told to `tag`.
+    /// Begins a job, whose end is reported to `tag`.
     #[inline(always)]
     pub(crate) fn begin<J: Job>(
         &mut self,
@@ -363,7 +363,8 @@ impl Queues {
         Some(tag)
     }
 
-    /// A job that a device completed: its event is written to `into`, and whose it is comes back.
+    /// Polls for a job that a device completed: its event is written to `into`, and its tag
+    /// returned.
     ///
     /// # Errors
     /// A completion that cannot be.

@@ -34,7 +34,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Takes so many; false if there are fewer.
+    /// Takes `count` places; false if there are fewer.
     pub(crate) fn take(&mut self, count: u32) -> bool {
         let enough = count <= self.left;
         if enough {
@@ -43,7 +43,7 @@ impl Room {
         enough
     }
 
-    /// Gives back what was taken: so many completions have come, or will not come any more.
+    /// Gives `count` places back, because as many completions have come, or will not come any more.
     pub(crate) fn give(&mut self, count: u32) {
         self.left += count;
     }
@@ -87,7 +87,7 @@ impl Sides {
         self.only.iter_mut().chain(self.several.iter_mut().flatten()).map(|side| &mut **side)
     }
 
-    /// Adds one; its place.
+    /// Adds a side; returns its index.
     pub(super) fn add(&mut self, side: Side) -> usize {
         self.spread();
         let free = self.several.iter().position(Option::is_none);
@@ -106,7 +106,7 @@ impl Sides {
         self.gather();
     }
 
-    /// Puts the only one where it would be among several.
+    /// Moves the only side to its index in `several`.
     fn spread(&mut self) {
         if let Some(only) = self.only.take() {
             self.several[self.place] = Some(only);
@@ -176,8 +176,8 @@ impl Side {
         Self::new(dev, depth, None)
     }
 
-    /// Whether all completions have been read that came before the completion queue had this index,
-    /// or while it had: it is empty, or has gone round since.
+    /// Whether all completions have been read that were written when the completion queue had this
+    /// index: the queue is empty, or its index has wrapped around since.
     pub(crate) fn has_read(&self, index: u32) -> bool {
         let read = self.cq.consumer_index().wrapping_sub(index) & INDEX;
         self.cq.is_empty() || read >= self.cq.entries()
@@ -191,7 +191,7 @@ impl Side {
         }
     }
 
-    /// Takes the events that came.
+    /// Clears the events that came.
     pub(super) fn clear(&self) -> Result<()> {
         if let Some(events) = &self.events {
             while events.try_next()?.is_some() {}
@@ -199,7 +199,7 @@ impl Side {
         Ok(())
     }
 
-    /// Takes its events from `handle`.
+    /// Removes its events from `handle`.
     pub(super) fn leave(&self, handle: &Handle) -> Result<()> {
         match &self.events {
             Some(events) => handle.remove(events.as_fd()),

@@ -43,8 +43,8 @@ impl WorkQ {
         self.queues.clear_events()
     }
 
-    /// Retrieves a result, and waits for it if there is none: asleep in event-driven mode, spinning
-    /// in polling mode. `None`: `timeout` passed. Without a timeout it waits for good.
+    /// Retrieves a result, or waits for one: asleep in event-driven mode, spinning in polling mode.
+    /// `None`: `timeout` passed. Without a timeout it waits indefinitely.
     ///
     /// # Errors
     /// As [`WorkQ::progress_retrieve`], but never [`Retrieve::Again`].
@@ -128,20 +128,21 @@ impl WorkQ {
         }
     }
 
-    /// Arms after whatever was before. An event that nobody has taken would let a reactor that
-    /// tells of changes only sleep for good.
+    /// Arms from any state. Events that were not cleared would make an edge-triggered reactor sleep
+    /// for good.
     pub(crate) fn rearm(&mut self) -> Result<()> {
         self.clear()?;
         self.arm()
     }
 
-    /// The events as they come. Between them it waits as [`WorkQ::retrieve_within`] does, and it
-    /// ends when none comes within `timeout`.
+    /// An iterator over events as they come. Between events it waits as [`WorkQ::retrieve_within`]
+    /// does, and it ends when none comes within `timeout`.
     pub fn events(&mut self, timeout: Option<Duration>) -> Events<'_> {
         Events { workq: self, timeout, until_idle: false, broken: false }
     }
 
-    /// The events of all that is in flight; it waits for them, and ends when nothing is.
+    /// An iterator over the events of all jobs in flight; it waits for them, and ends when no job
+    /// is in flight.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

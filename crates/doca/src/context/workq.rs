@@ -17,9 +17,10 @@ use crate::graph::plan::Graph;
 use crate::graph::runs::{Runs, Step};
 use crate::types::UserData;
 
-/// Software is asked first once in so many retrievals, however many jobs devices complete.
+/// Software engines are asked first in one of this number of retrievals, however many jobs devices
+/// complete.
 const EVERY: u32 = 4;
-/// Contexts before those whose handles were dropped are looked for.
+/// The number of contexts from which on those with dropped handles are looked for.
 const SWEEP: usize = 16;
 
 /// A work queue (`struct doca_workq`): one thread's way to submit jobs and to learn how they went.
@@ -101,7 +102,7 @@ impl WorkQ {
         self.queues.depth()
     }
 
-    /// Sets how many jobs it takes at a time.
+    /// Sets how many jobs can be in flight at a time.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] while it is on a context or a graph; [`ErrorKind::InvalidValue`]
@@ -121,7 +122,7 @@ impl WorkQ {
         self.event_driven
     }
 
-    /// Sets whether it makes events (`doca_workq_set_event_driven_enable`).
+    /// Enables or disables events (`doca_workq_set_event_driven_enable`).
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] while it is on a context.
@@ -156,7 +157,8 @@ impl WorkQ {
         self.queues.in_flight() + self.runs.in_flight()
     }
 
-    /// Adds it to a context (`doca_ctx_workq_add`), for whose jobs it makes queues on the device.
+    /// Adds the work queue to a context (`doca_ctx_workq_add`), for whose jobs it makes queues on
+    /// the device.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExist`] if it is on it; [`ErrorKind::InUse`] if the context takes no
@@ -185,9 +187,9 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Takes it from a context, or from an instance of RDMA that was stopped on it
-    /// (`doca_ctx_workq_rm`). One that was dropped cannot be named, and need not be: when its jobs
-    /// have been retrieved, it is in the way of nothing.
+    /// Removes the work queue from a context, or from an RDMA instance that was stopped on it
+    /// (`doca_ctx_workq_rm`). A context that was dropped needs no removal: once its jobs have been
+    /// retrieved, it takes up nothing.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while jobs for it are in
@@ -261,8 +263,8 @@ impl WorkQ {
         }
     }
 
-    /// Adds it to a graph (`doca_graph_workq_add`), whose instances, and those of its sub-graphs,
-    /// can then be submitted.
+    /// Adds the work queue to a graph (`doca_graph_workq_add`), whose instances, and those of its
+    /// sub-graphs, can then be submitted.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExist`] if it is on it.
@@ -270,7 +272,8 @@ impl WorkQ {
         self.runs.add(graph, self.queues.depth())
     }
 
-    /// Takes it from a graph (`doca_graph_workq_rm`). One that was dropped needs no removal.
+    /// Removes the work queue from a graph (`doca_graph_workq_rm`). A graph that was dropped needs
+    /// no removal.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while instances of it are
@@ -405,7 +408,7 @@ impl WorkQ {
         self.of_graphs(done)
     }
 
-    /// A job that ended, if it was no node's.
+    /// Handles a job that ended; returns it unless it was a graph node's.
     #[inline(never)]
     fn of_graphs(&mut self, done: Done) -> std::result::Result<Done, Retrieve> {
         if self.runs.in_flight() == 0 {
@@ -439,7 +442,7 @@ impl WorkQ {
         self.runs.has_work() || self.queues.has_work()
     }
 
-    /// Drops it (`doca_workq_destroy`).
+    /// Destroys the work queue (`doca_workq_destroy`).
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while it is on a context or a graph.

@@ -141,7 +141,7 @@ impl DevInfo {
         }
     }
 
-    /// An IPv4 address of its network interface.
+    /// An IPv4 address of the device's network interface.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if none is among its GIDs, as always on InfiniBand.
@@ -150,7 +150,7 @@ impl DevInfo {
         found.ok_or_else(|| self.has_no("IPv4 address: give its network interface one"))
     }
 
-    /// An IPv6 address of its network interface, a link-local one if it has no other.
+    /// An IPv6 address of the device's network interface, a link-local one if it has no other.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if none is among its GIDs, as always on InfiniBand.
@@ -161,7 +161,7 @@ impl DevInfo {
             .ok_or_else(|| self.has_no("IPv6 address: give its network interface one"))
     }
 
-    /// The name of its network interface.
+    /// The name of the device's network interface.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it has none.

@@ -23,7 +23,7 @@ struct Open {
     /// Keys that the DPU makes aliases of are here: no queue pair is, so that no peer of ours can
     /// name them.
     shared: OnceLock<Domain>,
-    /// Told apart by it: no two devices of a process have the same, at any time.
+    /// Unique among all devices that the process ever opened.
     id: u64,
 }
 
@@ -91,7 +91,7 @@ impl Dev {
         Ok(self.0.shared.get_or_init(|| made))
     }
 
-    /// The number that no other device of the process has, at any time; not 0.
+    /// The device's id, which no other open device of the process has, nor had; not 0.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }

@@ -39,7 +39,7 @@ pub struct DevInfoRep(Arc<ListedRep>);
 
 #[derive(PartialEq, Eq)]
 struct ListedRep {
-    /// The device that it was listed by; open or not.
+    /// The device that listed the representor; open or not.
     by: DevInfo,
     info: RepresentorInfo,
 }
@@ -89,7 +89,7 @@ impl DevInfoRep {
         })
     }
 
-    /// Opens it (`doca_dev_remote_open`).
+    /// Opens the representor (`doca_dev_remote_open`).
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the function or the device that represents it is gone, or another
@@ -112,7 +112,7 @@ impl DevInfoRep {
         Ok(DevRep(self.clone()))
     }
 
-    /// The PCI address of the function that it stands for, where that is plugged in.
+    /// The PCI address of the represented function in the machine where it is plugged in.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for a sub-function, which has none, and if the kernel does not tell:
@@ -127,7 +127,7 @@ impl DevInfoRep {
         }
     }
 
-    /// The VUID of the function that it stands for.
+    /// The VUID of the represented function.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the kernel does not tell.
@@ -141,7 +141,7 @@ impl DevInfoRep {
         func_type(self.0.info.function)
     }
 
-    /// The name of its network interface, such as `pf0hpf`.
+    /// The name of the representor's network interface, such as `pf0hpf`.
     pub fn interface_name(&self) -> &str {
         &self.0.info.name
     }

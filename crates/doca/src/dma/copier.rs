@@ -51,7 +51,7 @@ pub struct Copier {
     longest: u64,
     /// For each place whose job is not simple: the number of requests beside the first.
     more: Box<[u32]>,
-    /// The sum of them of all in flight.
+    /// The sum of `more` over all jobs in flight.
     sum_of_more: u32,
     state: State,
     /// Set when the device has released all jobs: the index of the completion queue at that time.
@@ -158,8 +158,8 @@ impl Copier {
         (number & self.mask) as usize
     }
 
-    /// Begins a job if it is known to be simple and there is nothing against it. The work queue has
-    /// seen to it that there is a place for it; if it is not begun, it is kept there.
+    /// Begins a job if it is known to be simple and can be begun. The work queue has made sure that
+    /// there is a place for it; a job that is not begun is kept in that place.
     #[inline(always)]
     pub(super) fn begin_simple(&mut self, job: Memcpy, tag: Tag) -> bool {
         let Memcpy { user_data, source, destination, .. } = job;
@@ -279,7 +279,7 @@ impl Copier {
         Ok(requests)
     }
 
-    /// Whether a job of these buffers is simple, if it can be done.
+    /// Whether a job of these buffers is simple, provided that it is valid.
     fn is_simple(&self, source: &Buf, destination: &Buf) -> bool {
         let alone = source.first().next().is_none() && destination.first().next().is_none();
         alone && source.data_len().wrapping_sub(1) < self.longest_simple
@@ -388,7 +388,7 @@ impl Copier {
         }
     }
 
-    /// The device has nothing of ours: goes on with what it did not do.
+    /// Resumes after the device has released all jobs: posts those that it did not do again.
     fn recover(&mut self, side: &mut Side) {
         if let Err(error) = self.queue.recover(&side.dev) {
             return self.give_up(&error);

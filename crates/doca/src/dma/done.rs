@@ -11,8 +11,8 @@ pub struct MemcpyDone {
     pub user_data: UserData,
     /// The result of the copy.
     pub result: std::result::Result<(), JobError>,
-    /// The source, as it was.
+    /// The source, unchanged.
     pub source: Buf,
-    /// The destination; its datarooms have grown by what was copied, if it went well.
+    /// The destination; if the copy succeeded, its datarooms have grown by the copied bytes.
     pub destination: Buf,
 }

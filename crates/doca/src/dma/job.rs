@@ -21,7 +21,7 @@ impl Memcpy {
         Self { user_data: user_data.into(), ..self }
     }
 
-    /// Gives back its buffers: source, destination.
+    /// Returns the job's buffers: source, destination.
     pub fn into_bufs(self) -> (Buf, Buf) {
         (self.source, self.destination)
     }

@@ -66,7 +66,7 @@ pub struct DmaBuilder {
 }
 
 impl DmaBuilder {
-    /// Starts it.
+    /// Starts the context.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if the device copies no memory.

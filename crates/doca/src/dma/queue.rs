@@ -25,7 +25,7 @@ pub(super) fn longest(dev: &Dev) -> u64 {
     dev.caps().longest_memory_copy()
 }
 
-/// A queue pair that is its own peer.
+/// A queue pair that is connected with itself.
 pub(super) struct CopyQueue {
     qp: Qp,
     /// The device's own room, in `_room`.
@@ -70,8 +70,8 @@ impl CopyQueue {
         self.qp.post(&copy, cookie)
     }
 
-    /// Posts several, the last of which tells of all: each with its cookie, and whether it is that
-    /// one. On an error the device knows of none of them.
+    /// Posts several requests, each with its cookie, and whether it is the last one, which alone is
+    /// signaled. On an error the device has none of them.
     ///
     /// Copies are made in any order, but completed in that of their requests. UCX relies on it as
     /// well: `uct_rc_mlx5_txqp_process_tx_cqe` ends all up to the one that a CQE names, those of
@@ -97,7 +97,7 @@ impl CopyQueue {
         self.qp.post(&Nop::new().signaled(), cookie)
     }
 
-    /// Requests that it takes.
+    /// The number of requests that the queue holds.
     pub(super) fn capacity(&self) -> u32 {
         // Each takes one wqebb.
         self.qp.send.capacity()
@@ -115,8 +115,8 @@ impl CopyQueue {
         self.qp.complete(cqe).map(|completion| completion.cookie)
     }
 
-    /// From any state back to work, when its completions have been read; the device has nothing of
-    /// ours.
+    /// Makes the queue work again from any state, when its completions have been read and the
+    /// device has no request of ours.
     pub(super) fn recover(&mut self, dev: &Dev) -> Result<()> {
         self.qp.reset()?;
         Ok(dev.domain().connect_to_itself(&mut self.qp, &ConnectOptions::default())?)

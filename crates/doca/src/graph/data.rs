@@ -314,7 +314,8 @@ impl Nodes<'_> {
         self.body.nodes[place].result.as_mut()
     }
 
-    /// Takes it.
+    /// Takes the event of a context node's job out of the node, with its buffers; `None` as in
+    /// [`Self::result`].
     pub fn take_result(&mut self, node: Node) -> Option<Event> {
         let place = self.body.plan.place(node).ok()?;
         self.body.nodes[place].result.take()

@@ -52,7 +52,7 @@ pub struct Instance {
 
 struct InstanceInner {
     plan: Arc<Plan>,
-    /// `None` while it is in flight, by itself or in another.
+    /// `None` while the instance is in flight, by itself or in another.
     body: Mutex<Option<Box<Body>>>,
 }
 
@@ -73,7 +73,7 @@ impl DerefMut for Idle<'_> {
 }
 
 impl Idle<'_> {
-    /// Takes it for a submission.
+    /// Takes the state for a submission.
     pub(super) fn take(mut self) -> Box<Body> {
         self.0.take().expect("it was there when this was made")
     }

@@ -22,9 +22,9 @@ pub(super) enum Kind {
 #[derive(Clone)]
 pub(super) struct PlanNode {
     pub(super) kind: Kind,
-    /// Nodes that depend on it.
+    /// Nodes that depend on this one.
     pub(super) children: Vec<u32>,
-    /// Nodes that it depends on.
+    /// The number of nodes that this one depends on.
     pub(super) parents: u32,
 }
 
@@ -141,7 +141,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Starts it (`doca_graph_start`): it can be instantiated, and not changed any more.
+    /// Starts the graph (`doca_graph_start`): it can be instantiated, and no longer changed.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if it has no context node, nor has a sub-graph.
@@ -179,12 +179,12 @@ impl Graph {
         self.plan.nodes.len()
     }
 
-    /// Work queues that are on it.
+    /// The number of work queues that the graph was added to.
     pub fn workqs(&self) -> u32 {
         self.plan.workqs.load(Ordering::Acquire)
     }
 
-    /// Ends it (`doca_graph_stop`). Its instances keep what they have.
+    /// Stops the graph (`doca_graph_stop`). Its instances keep their data.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while a work queue is on it.
@@ -206,7 +206,7 @@ impl Drop for Graph {
 }
 
 impl Plan {
-    /// Whether a node of it, or of a sub-graph, has jobs for a context.
+    /// Whether a node of the graph, or of a sub-graph, has jobs for a context.
     pub(super) fn names(&self, context: CtxId) -> bool {
         self.nodes.iter().any(|node| match &node.kind {
             Kind::Ctx(id, _) => *id == context,

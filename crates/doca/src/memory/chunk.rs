@@ -16,8 +16,8 @@ use crate::types::AccessFlags;
 /// (`doca_mmap_memrange_free_cb_t`).
 pub type FreeCallback = Box<dyn FnOnce(u64, usize) + Send>;
 
-/// Calls the callback when it is dropped. It goes with the memory, whose bytes a device that did
-/// not let go of a key may still reach.
+/// Calls the callback when dropped. It lives as long as the memory, whose bytes a device that
+/// failed to destroy a key may still reach.
 pub(super) struct Freed {
     callback: Mutex<Option<FreeCallback>>,
     address: u64,
@@ -191,7 +191,7 @@ impl Chunk {
         self.keys.remove(dev);
     }
 
-    /// The keys of `dev`, if it has some.
+    /// The keys of `dev`, if the range is registered with it.
     #[inline]
     pub(crate) fn key(&self, dev: &Dev) -> Option<&DeviceKey> {
         self.keys.of(dev)
@@ -205,7 +205,7 @@ impl Chunk {
         }
     }
 
-    /// How the device of a key reaches it.
+    /// How the device of a key reaches the range.
     pub(crate) fn reach_by(&self, key: &DeviceKey) -> Reach {
         let reader = key.dev.id();
         let Some(lkey) = key.lkey else {
@@ -220,7 +220,7 @@ impl Chunk {
         Reach { reader, writer: if self.is_writable() { reader } else { 0 }, lkey }
     }
 
-    /// How the first device reaches it; most maps have one.
+    /// How the first device reaches the range; most maps have one.
     #[inline]
     pub(crate) fn reach(&self) -> Reach {
         self.keys.first().map_or(Reach::UNKNOWN, |key| self.reach_by(key))
@@ -248,7 +248,7 @@ impl Chunk {
         address < end(self.address, self.length) && self.address < end(address, length)
     }
 
-    /// Whether `length` bytes from `address` on are in it.
+    /// Whether the range contains `length` bytes from `address` on.
     pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
         address
             .checked_sub(self.address)
@@ -261,7 +261,7 @@ impl Chunk {
         self.buffers.load(Ordering::Acquire)
     }
 
-    /// Whether buffers can be made of it.
+    /// Checks that buffers can be made of the range.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] while its map is stopped.

@@ -111,7 +111,7 @@ impl DynamicMmap {
         })
     }
 
-    /// Sets how many ranges it takes at most.
+    /// Sets the maximum number of ranges.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if it was exported or made from an export;
@@ -122,7 +122,7 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Sets how many devices it takes at most.
+    /// Sets the maximum number of devices.
     ///
     /// # Errors
     /// As [`DynamicMmap::set_max_chunks`].
@@ -147,12 +147,12 @@ impl DynamicMmap {
         &self.name
     }
 
-    /// Ranges that it takes at most; of a map from an export, the remote ranges that it has.
+    /// The maximum number of ranges; of a map from an export, the number of remote ranges.
     pub fn max_chunks(&self) -> u32 {
         if self.from_export { self.chunks.len() as u32 } else { self.max_chunks }
     }
 
-    /// Devices that it takes at most.
+    /// The maximum number of devices.
     pub fn max_devices(&self) -> u32 {
         self.max_devices
     }
@@ -206,10 +206,10 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Stops it (`doca_mmap_stop`): until it is started again, it does not change, is not exported,
-    /// and no buffers are made of it, be they duplicates or of a pool. Buffers that there are stay
-    /// as they are. So it is for exported and imported maps, too; unlike this one,
-    /// [`Mmap::stop`](super::Mmap::stop) takes back the keys.
+    /// Stops the map (`doca_mmap_stop`): until it is started again, it cannot be changed or
+    /// exported, and no buffers are made of it, neither duplicates nor those of a pool. Existing
+    /// buffers are not affected. This also holds for exported and imported maps; unlike this
+    /// method, [`Mmap::stop`](super::Mmap::stop) destroys the keys.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not started.
@@ -220,7 +220,7 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Registers all ranges, and those to come, with a device (`doca_mmap_dev_add`).
+    /// Registers all present and future ranges with a device (`doca_mmap_dev_add`).
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if it was exported or made from an export, started or not;
@@ -248,7 +248,7 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Takes a device out (`doca_mmap_dev_rm`): it can no longer reach the ranges.
+    /// Removes a device (`doca_mmap_dev_rm`): it can no longer reach the ranges.
     ///
     /// # Errors
     /// As [`DynamicMmap::dev_add`]; [`ErrorKind::NotFound`] if it is not there;
@@ -307,7 +307,7 @@ impl DynamicMmap {
         }
     }
 
-    /// A range on all devices, and its place among the others.
+    /// Registers memory with all devices; returns the new range and its index among the others.
     fn registered(&self, memory: Memory, page_size: usize) -> Result<(usize, Chunk)> {
         self.may_change()?;
         if self.chunks.len() >= self.max_chunks as usize {
@@ -378,9 +378,9 @@ impl DynamicMmap {
         Ok(descriptor)
     }
 
-    /// Drops it (`doca_mmap_destroy`): deregisters all ranges, then calls their callbacks. Where
-    /// another thread is just dropping the last buffer, that one calls the callback, and this may
-    /// return before.
+    /// Destroys the map (`doca_mmap_destroy`): deregisters all ranges, then calls their callbacks.
+    /// If another thread is just dropping the last buffer, that thread calls the callback, and this
+    /// may return earlier.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers point into it.
@@ -399,7 +399,7 @@ impl DynamicMmap {
         Err(Error::plain(ErrorKind::BadState, "the memory map is not started: call `start` first"))
     }
 
-    /// Whether ranges and devices may change, and it may be exported.
+    /// Checks that ranges and devices may change, and the map may be exported.
     fn may_change(&self) -> Result<()> {
         self.must_not_be_shared()?;
         self.must_be_started()
@@ -425,8 +425,8 @@ impl DynamicMmap {
     }
 }
 
-/// Whether nobody else has a chunk that no buffer points to. One that drops a buffer has it for a
-/// moment more.
+/// Whether nobody else holds a chunk that no buffer points to. A thread that drops a buffer may
+/// hold it for a moment longer.
 fn is_let_go(chunk: &Arc<Chunk>) -> bool {
     (0..1000).any(|turn| {
         if turn > 0 {

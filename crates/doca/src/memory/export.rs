@@ -337,7 +337,7 @@ pub(crate) fn import_event(bytes: &[u8], dev: &Dev, domain: &Domain) -> Result<I
     alias(&fields, dev, domain)
 }
 
-/// The host's memory, as `dev` reaches it.
+/// Makes an alias of the host's key on `dev`.
 fn alias(fields: &Fields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
     let &Fields { system_image_guid, address, length, .. } = fields;
     let Way::Dpu { vhca_id, key, secret } = fields.way else {

@@ -79,7 +79,7 @@ impl Keys {
         all.filter_map(|here| here.first.get()).find(|key| key.dev == *dev)
     }
 
-    /// Drops those of a device.
+    /// Drops the keys of a device.
     pub(super) fn remove(&mut self, dev: &Dev) {
         let (mut rest, mut kept) = (std::mem::take(self), Vec::new());
         loop {

@@ -49,8 +49,8 @@ pub struct MmapBuilder {
 }
 
 impl MmapBuilder {
-    /// The memory of the map (`doca_mmap_set_memrange`): allocated for it, or the program's own, as
-    /// [the module](crate::memory) shows.
+    /// Sets the memory of the map (`doca_mmap_set_memrange`): allocated for it, or the program's
+    /// own, as [the module](crate::memory) shows.
     #[must_use = "a map exists when it is started"]
     pub fn memrange(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
@@ -112,7 +112,7 @@ impl Mmap {
         Ok(Self { chunk, config: None, _not_sync: PhantomData })
     }
 
-    /// The address of its first byte, of an imported one at its owner.
+    /// The address of the first byte; of an imported map, its address at the owner.
     pub fn address(&self) -> u64 {
         self.chunk.address()
     }
@@ -137,7 +137,7 @@ impl Mmap {
         self.config.is_none()
     }
 
-    /// Buffers that point into it.
+    /// The number of buffers that point into the map.
     pub fn buffers(&self) -> u64 {
         self.chunk.buffers()
     }
@@ -200,8 +200,8 @@ impl Mmap {
         }
     }
 
-    /// Stops and drops it (`doca_mmap_destroy`). Dropping it while buffers point into it leaves its
-    /// memory and keys to them.
+    /// Stops and destroys the map (`doca_mmap_destroy`). If it is dropped while buffers point into
+    /// it, they keep its memory and keys.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers point into it.

@@ -18,9 +18,9 @@ use crate::error::Refused;
 use crate::types::UserData;
 
 impl RdmaEngine {
-    /// Begins a job if its buffers are single, their reach is known, and nothing is against it;
-    /// else it is kept for [`RdmaEngine::begin_kept`]. The work queue has seen to it that its
-    /// completion has room.
+    /// Begins a job if its buffers are single, their reach is known, and it can be begun; otherwise
+    /// it is kept for [`RdmaEngine::begin_kept`]. The work queue has made sure that its completion
+    /// has room.
     ///
     /// The job is in its place before it is posted, and its keys are read from there, so that its
     /// parts need not be kept in registers meanwhile.
@@ -104,7 +104,7 @@ impl RdmaEngine {
         false
     }
 
-    /// Begins the job that is kept, whatever it is, or tells why not.
+    /// Begins the job that is kept, of any type; the error says why it cannot be done.
     pub(super) fn begin_kept(
         &mut self,
         side: SideOf<'_>,

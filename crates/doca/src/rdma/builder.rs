@@ -87,8 +87,8 @@ impl RdmaBuilder {
         &self.properties
     }
 
-    /// Starts it (`doca_ctx_start`): it is in INIT. One that was stopped stays on its work queue,
-    /// unless it was [removed](crate::WorkQ::remove) from it meanwhile.
+    /// Starts the instance (`doca_ctx_start`): it is in INIT. An instance that was stopped stays on
+    /// its work queue, unless it was [removed](crate::WorkQ::remove) from it meanwhile.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] for a property that the device, its port or the completion queue

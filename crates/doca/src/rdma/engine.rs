@@ -29,7 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Bytes of a buffer whose reach is known, at most.
 const LONG: u64 = 1 << 30;
 
-/// The jobs, and the queue pair that does them.
+/// The jobs, and the queue pair that executes them.
 pub struct RdmaEngine {
     /// The instance's state that the queues were last set up for.
     pub(super) known: Word,
@@ -80,7 +80,7 @@ impl RdmaEngine {
         if of_receives { &mut self.receives } else { &mut self.sends }
     }
 
-    /// Posts a job if the instance takes it.
+    /// Posts a job if the instance accepts it.
     pub(super) fn post_checked(&mut self, job: &RdmaJob, side: &Side) -> Result<()> {
         let of_receives = job.operation == Operation::Receive;
         self.may_begin(of_receives, side.dev.id())?;
@@ -118,7 +118,7 @@ impl RdmaEngine {
         posted.map(drop).map_err(refused)
     }
 
-    /// Whether the instance takes a job now; learns its state.
+    /// Whether the instance accepts a job now; reads its state.
     fn may_begin(&mut self, of_receives: bool, device: u64) -> Result<()> {
         let mut word = self.instance.word();
         while word.starts() != self.known.starts() {
@@ -152,7 +152,7 @@ impl RdmaEngine {
         }
     }
 
-    /// The instance was started again: goes on with the new queue pair when nothing of the old one
+    /// Handles a restart of the instance: switches to the new queue pair when no job of the old one
     /// is left.
     fn begin_anew(&mut self) -> Result<()> {
         if self.in_flight() > 0 {
@@ -245,7 +245,7 @@ impl RdmaEngine {
         }
     }
 
-    /// A job failed: the device takes no others, and gives back what it has.
+    /// Handles a failed job: the device takes no others, and gives back those that it has.
     fn failed(&mut self, failure: Failure) -> Option<Done> {
         self.instance.fail(self.known.starts());
         let job = self.lane(failure.receive).take_first()?;

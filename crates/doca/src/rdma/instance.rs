@@ -52,7 +52,7 @@ impl Word {
         }
     }
 
-    /// How often it was started, modulo 2^30.
+    /// How often the instance was started, modulo 2^30.
     pub(super) const fn starts(self) -> u32 {
         self.0 >> 2
     }
@@ -65,8 +65,8 @@ const NOBODY: u64 = u64::MAX >> 1;
 /// the same: its queue pair is gone.
 const REMEMBERED: usize = 256;
 
-/// An instance, as its handle and its engine have it. The [`Core`] is the handle's alone, so that a
-/// work queue sees when that is gone.
+/// An instance, shared by its handle and its engine. Only the handle has the [`Core`], so that a
+/// work queue notices when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Instance {
     dev: Dev,
@@ -91,11 +91,11 @@ struct Inner {
     live: Option<Live>,
     /// The queues, until the engine takes them.
     queues: Option<QpQueues>,
-    /// The completion queue that it came with, until a work queue takes it.
+    /// The completion queue that was made with the queue pair, until a work queue takes it.
     own: Option<Cq>,
     /// The completion queue of the queue pair, and its room; `None` until it is known.
     target: Option<(CqTarget, u32)>,
-    /// The work queue's place for it, while it has one.
+    /// Its place in the work queue, while it is on one.
     place: Option<u32>,
     /// Whether the work queue was told to give back its jobs.
     given_back: bool,
@@ -162,8 +162,8 @@ impl Instance {
         self.peers_to.load(Ordering::Relaxed)
     }
 
-    /// Lets its jobs go to the device of this id at once, as far as the state of `word` takes them;
-    /// those that are no receives only if `sends`.
+    /// Lets jobs go to the device of this id at once, as far as the state of `word` accepts them;
+    /// jobs other than receives only if `sends`.
     pub(super) fn open(&self, word: Word, device: u64, sends: bool) {
         let to = |taken, device| if taken { device } else { NOBODY };
         let connected = word.state() == RdmaState::Connected;
@@ -206,7 +206,7 @@ impl Instance {
         }
     }
 
-    /// Starts it again after [`Instance::stop`].
+    /// Starts the instance again after [`Instance::stop`].
     pub(super) fn restart(&self, properties: Properties) -> Result<()> {
         let mut inner = self.inner();
         let needed = properties.send_queue_size.saturating_add(properties.recv_queue_size);
@@ -354,7 +354,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Ends it. The jobs in flight come back from the work queue.
+    /// Stops the instance. The jobs in flight come back from the work queue.
     pub(super) fn stop(&self) -> Result<()> {
         let mut inner = self.inner();
         if let Some(live) = &inner.live {
@@ -421,7 +421,7 @@ impl Instance {
         self.fail(starts);
     }
 
-    /// The completion queue that it came with.
+    /// The completion queue that was made with the queue pair, if no work queue has taken it.
     pub(super) fn brings(&self) -> Result<Option<Cq>> {
         let mut inner = self.inner();
         if !matches!(self.word().state(), RdmaState::Init | RdmaState::Connected) {

@@ -67,8 +67,8 @@ impl RdmaJob {
         self.operation.job_type()
     }
 
-    /// Gives back its buffers: that of this side, that of the peer's memory, as
-    /// [`RdmaDone`](super::RdmaDone) has them.
+    /// Returns the job's buffers: the one of this side, and the one in the peer's memory, as in
+    /// [`RdmaDone`](super::RdmaDone).
     pub fn into_bufs(self) -> (Option<Buf>, Option<Buf>) {
         (self.local, self.remote)
     }

@@ -204,7 +204,7 @@ impl Rdma {
         &self.properties
     }
 
-    /// The state that it is in, as far as it knows: it learns of an error with a job that failed.
+    /// The state of the instance, as far as it knows: it learns of an error when a job fails.
     pub fn state(&self) -> RdmaState {
         self.instance.word().state()
     }
@@ -285,9 +285,9 @@ impl Rdma {
         self.instance.export()
     }
 
-    /// Connects it to the instance that exported `descriptor` (`doca_rdma_connect`), which may be
-    /// itself. What the peer has not connected yet, it does not receive: both sides connect, then
-    /// one of them sends.
+    /// Connects the instance to the one that exported `descriptor` (`doca_rdma_connect`), which may
+    /// be itself. A peer receives nothing until it is connected too: connect both sides before one
+    /// of them sends.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or were altered, for one that
@@ -371,9 +371,10 @@ impl Rdma {
         RdmaJob::new(self.core.id(), operation, local, remote)
     }
 
-    /// Ends the connection (`doca_ctx_stop`), in whatever state. Jobs in flight come back from the
-    /// work queue, each once: as done if they were, else failed with [`ErrorKind::Shutdown`]. It
-    /// can be started again at once, and takes jobs when they are retrieved.
+    /// Stops the instance in any state, and ends its connection (`doca_ctx_stop`). Jobs in flight
+    /// come back from the work queue, each once: as done if they were, otherwise failed with
+    /// [`ErrorKind::Shutdown`]. It can be started again at once, and accepts jobs when those have
+    /// been retrieved.
     ///
     /// # Errors
     /// The device's refusal; the instance is given back. [`ErrorKind::Shutdown`] if the device is

@@ -58,8 +58,8 @@ pub struct Properties {
     pub rnr_retry_count: u8,
     /// Timeout code: 4.096 µs · 2^n, 0 to 31, where 0 is none; 14 (67 ms) if not set.
     pub ack_timeout: u8,
-    /// Code of how long the peer waits before it sends again what found no receive here, 0 to 31;
-    /// 12 (0.64 ms) if not set.
+    /// Code of the time that the peer waits before it sends a message again that found no receive
+    /// here, 0 to 31; 12 (0.64 ms) by default.
     pub min_rnr_timer: u8,
     /// Reads and atomics in progress at a time, in each direction, at most; 16 if not set. Fewer
     /// where the device or the peer takes fewer.
@@ -96,7 +96,7 @@ const PERMISSIONS: u32 = AccessFlags::LOCAL_READ_WRITE.bits()
     | AccessFlags::RDMA_ATOMIC.bits();
 
 impl Properties {
-    /// Whether an instance on `dev` can have them.
+    /// Checks that an instance on `dev` can have these properties.
     pub(super) fn check(&self, dev: &Dev) -> Result<()> {
         transport_type_supported(dev, self.transport_type)?;
         let within = |name: &str, value: u32, least: u32, most: u32| {
@@ -182,8 +182,8 @@ impl Properties {
     }
 }
 
-/// Scatter/gather entries for chains of so many buffers: no entry has 2 GiB, so that one buffer
-/// of them takes two.
+/// Scatter/gather entries for chains of this many buffers: no entry has 2 GiB, so that one buffer
+/// of that size takes two.
 const fn sges(chain: u32) -> u32 {
     if chain < 2 { 2 } else { chain }
 }

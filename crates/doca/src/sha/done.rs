@@ -15,9 +15,9 @@ pub struct HashDone {
     pub job_type: JobType,
     /// The result.
     pub result: std::result::Result<(), JobError>,
-    /// The source, as it was.
+    /// The source, unchanged.
     pub source: Buf,
-    /// The destination, with the digest behind its dataroom; `None` of a part.
+    /// The destination, with the digest appended; `None` for a part that is not the last.
     pub destination: Option<Buf>,
     /// The session of a part, for the next one. `None` if the part failed when some of it was
     /// hashed already: begin anew.

@@ -64,7 +64,7 @@ pub struct ShaBuilder {
 }
 
 impl ShaBuilder {
-    /// Starts it.
+    /// Starts the context.
     ///
     /// # Errors
     /// None at present.
@@ -94,7 +94,7 @@ impl Sha {
         Ok(())
     }
 
-    /// Whether hardware does them (`doca_sha_get_hardware_supported`).
+    /// Whether hardware computes the hashes (`doca_sha_get_hardware_supported`).
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`]: software does them.
@@ -213,7 +213,7 @@ impl HashJob {
         Self { user_data: user_data.into(), ..self }
     }
 
-    /// Gives back its buffers: source, destination.
+    /// Returns the job's buffers: source, destination.
     pub fn into_bufs(self) -> (Buf, Option<Buf>) {
         (self.source, self.destination)
     }

@@ -48,8 +48,8 @@ impl SyncEventBuilder {
         Self { dev: dev.clone(), publisher: None, subscriber: None, memory: None }
     }
 
-    /// Says where it will be published (`doca_sync_event_publisher_add_location_…`): a hint, that
-    /// must be given once.
+    /// Sets where the event will be published (`doca_sync_event_publisher_add_location_…`): a hint
+    /// that must be given once.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] for the DPA and GPUs; [`ErrorKind::AlreadyExist`] the second
@@ -58,8 +58,8 @@ impl SyncEventBuilder {
         place(&mut self.publisher, location, "publisher").map(|()| self)
     }
 
-    /// Says where it will be waited for (`doca_sync_event_subscriber_add_location_…`): a hint, that
-    /// must be given once.
+    /// Sets where the event will be waited for (`doca_sync_event_subscriber_add_location_…`): a
+    /// hint that must be given once.
     ///
     /// # Errors
     /// As [`SyncEventBuilder::publisher_add_location`].
@@ -67,9 +67,9 @@ impl SyncEventBuilder {
         place(&mut self.subscriber, location, "subscriber").map(|()| self)
     }
 
-    /// The memory that it counts in: 8 bytes at a multiple of 8. It begins with the value that
-    /// stands there, in the CPU's byte order. What `memory` keeps alive, the event does. Without
-    /// it, the event has memory of its own, and begins with 0.
+    /// Sets the memory of the counter: 8 bytes at a multiple of 8. The counter begins with the
+    /// value that is there, in the CPU's byte order. The event keeps alive what `memory` does. By
+    /// default, the event has memory of its own, and begins with 0.
     pub fn memory(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
     }
@@ -87,7 +87,7 @@ impl SyncEventBuilder {
         Err(Error::new(ErrorKind::BadState, text))
     }
 
-    /// Starts it in synchronous mode (`doca_sync_event_start`).
+    /// Starts the event in synchronous mode (`doca_sync_event_start`).
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] without both locations; [`ErrorKind::InvalidValue`] for memory of
@@ -114,7 +114,7 @@ impl Imported {
         Word::imported(dev, descriptor).map(Self)
     }
 
-    /// Starts it in synchronous mode (`doca_sync_event_start`).
+    /// Starts the event in synchronous mode (`doca_sync_event_start`).
     ///
     /// # Errors
     /// None at present.
@@ -141,7 +141,7 @@ enum Unstarted {
 }
 
 impl SyncEventCtxBuilder {
-    /// Starts it in asynchronous mode (`doca_ctx_start`).
+    /// Starts the event in asynchronous mode (`doca_ctx_start`).
     ///
     /// # Errors
     /// As [`SyncEventBuilder::start`].

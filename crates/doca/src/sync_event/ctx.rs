@@ -114,7 +114,7 @@ impl SyncEventCtx {
         self.word.export()
     }
 
-    /// Stops it (`doca_ctx_stop`); what is left can only be destroyed.
+    /// Stops the context (`doca_ctx_stop`); afterwards it can only be destroyed.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while it is on a work queue.

@@ -39,7 +39,7 @@ pub struct SyncEngine {
     free: Vec<u32>,
     /// Gets, sets and adds so far.
     count: u64,
-    /// Why it takes no more jobs, and fails those that the device does not have.
+    /// Why the engine accepts no more jobs, and fails those that the device does not have.
     given_up: Option<JobError>,
     /// Set when the context was aborted and the device released all jobs: the index of the
     /// completion queue at that time.

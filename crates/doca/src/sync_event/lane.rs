@@ -14,7 +14,7 @@ use super::word::Word;
 use crate::context::engine::Place;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A job as the device's queue has it.
+/// A job as a request of the device's queue.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     /// The place of the job, which is the cookie.
@@ -22,15 +22,15 @@ pub(super) struct Request {
     pub(super) operation: Operation,
     /// The memory for the result.
     pub(super) into: Sge,
-    /// The one of the smaller order goes to the device first.
+    /// The request with the smaller order goes to the device first.
     pub(super) order: u64,
 }
 
-/// Whether what is flushed goes to the device again.
+/// What happens to requests that the device flushes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Works,
-    /// The device gives back what it has, and has done nothing of what it flushes.
+    /// The device gives its requests back, and has executed none of those that it flushes.
     Returns,
     /// The device gives its requests back, but may have executed those that it flushes.
     Loses,
@@ -90,7 +90,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Keeps a job until the device may have it. There is room for all.
+    /// Keeps a job until it can be posted. There is room for all jobs.
     pub(super) fn hold(&mut self, request: Request) {
         let at = self.held.partition_point(|held| held.order <= request.order);
         self.held.insert(at, request);
@@ -136,7 +136,7 @@ impl Lane {
         }
     }
 
-    /// Goes on with what is held, once the device has given back all.
+    /// Posts the held jobs again, once the device has given back all requests.
     pub(super) fn go_on(&mut self, word: &Word) -> Result<()> {
         if self.state == State::Works || self.in_flight > 0 {
             return Ok(());

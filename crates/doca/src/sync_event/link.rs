@@ -22,12 +22,12 @@ pub(super) enum Operation {
     Get,
     Set(u64),
     Add(u64),
-    /// Until it is above this, which is [`MAX_THRESHOLD`] at most.
+    /// Wait until the value is above this, which is at most [`MAX_THRESHOLD`].
     WaitGt(u64),
 }
 
-/// A queue pair and its peer, both ours. Requests reach the word under its remote key, but for
-/// waits.
+/// A queue pair and its peer, both ours. All requests but waits access the word under its remote
+/// key.
 ///
 /// It is not its own peer: a responder that refuses a request goes to the error state, which
 /// would flush the request before it is answered, and nobody would know why it failed.
@@ -121,7 +121,7 @@ impl Calls {
         Ok(Self { link, cq, result })
     }
 
-    /// Does it, and returns what was in the word if it asks for that.
+    /// Performs the operation, and returns the word's value if the operation reads it.
     pub(super) fn perform(&mut self, word: &Word, operation: Operation) -> Result<u64> {
         let into = Sge::new(self.result.address(), BYTES as u32, self.result.lkey());
         self.link.post(word, operation, into, 0)?;

@@ -211,8 +211,8 @@ impl SyncEvent {
         Ok(descriptor)
     }
 
-    /// Stops it (`doca_sync_event_stop`); what is left can only be destroyed. Handles of the DPU
-    /// keep working until then: see to it that none is in use.
+    /// Stops the event (`doca_sync_event_stop`); afterwards it can only be destroyed. Handles of
+    /// the DPU keep working until then: make sure that none is in use.
     pub fn stop(self) -> Stopped {
         Stopped::new(self.word)
     }
@@ -274,8 +274,8 @@ impl fmt::Debug for SyncEvent {
     }
 }
 
-/// A stopped sync event: it is started no more. Its memory is there for the DPU until it is
-/// destroyed.
+/// A stopped sync event, which cannot be started again. Its memory stays accessible for the DPU
+/// until it is destroyed.
 #[derive(Debug)]
 #[must_use = "dropping it destroys it"]
 pub struct Stopped {
@@ -287,8 +287,8 @@ impl Stopped {
         Self { _word: word }
     }
 
-    /// Destroys it (`doca_sync_event_destroy`), as dropping does. What the DPU made from its export
-    /// reaches nothing any more: its operations fail.
+    /// Destroys the event (`doca_sync_event_destroy`), as dropping does. Handles that the DPU made
+    /// from its export no longer reach anything: their operations fail.
     pub fn destroy(self) {}
 }
 

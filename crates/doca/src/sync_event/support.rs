@@ -25,7 +25,7 @@ pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
     })
 }
 
-/// The guides say of a DPA that it cannot yet, and nothing of how it would.
+/// The error for the location DPA: the guides say that it is not supported yet.
 pub(super) fn dpa() -> Error {
     let text = "a DPA takes part in no sync event, as in DOCA 2.2: publish and wait on the host or \
                 the DPU";

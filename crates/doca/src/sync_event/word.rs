@@ -15,7 +15,7 @@ use crate::device::{Dev, capability};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::export::{self, ExportDescriptor};
 
-/// Bytes of it.
+/// Bytes of the word.
 pub(super) const BYTES: usize = 8;
 
 /// The word. Its keys are in a protection domain of their own, whose queue pairs are connected to
@@ -29,7 +29,7 @@ pub(super) struct Word {
 }
 
 enum Held {
-    /// Memory of this process, and what of it was shared.
+    /// Memory of this process, and its key for the DPU if it was exported.
     Own { region: Region, shared: OnceLock<(SharedRegion, AccessKey)> },
     /// The host's memory, at its DPU.
     Imported { _alias: ImportedRegion },

@@ -68,7 +68,7 @@ pub(crate) struct ChannelConfig {
     pub(crate) host_bytes: u64,
     /// Entries that are sent together, a power of two.
     pub(crate) batch: u32,
-    /// Pauses of a thread before its message is lost.
+    /// How often a thread waits for room before its message is lost.
     pub(crate) patience: u32,
     /// The execution units for the calls that manage the channel.
     pub(crate) affinity: Affinity,
@@ -100,7 +100,7 @@ pub(crate) struct Channel {
     /// The ring that is to come after this one, which the program may have found: it was not seen
     /// to, in time. What threads write there waits until [`Self::renew`] sees that it has.
     fresh: Option<Box<Channel>>,
-    /// The buffer that its ring is in, if the user gives that.
+    /// The buffer that holds the ring, if the user provided it.
     kept: Option<Buffer>,
     /// Runs of the process that had been ended where they were when the first ring was made.
     taken_away: u64,
@@ -124,7 +124,7 @@ impl Missed {
 }
 
 impl Channel {
-    /// Makes one, which the program does not know yet.
+    /// Makes a channel that the program does not know yet.
     pub(crate) fn create(process: &Process, config: ChannelConfig) -> Result<Self, Error> {
         let log_entries = config.ring_bytes.ilog2() as u8 - config.log_entry_bytes;
         if log_entries > MOST_LOG_ENTRIES {
@@ -187,7 +187,7 @@ impl Channel {
         })
     }
 
-    /// Keeps the buffer that its ring is in.
+    /// Keeps the buffer alive that holds the ring.
     pub(crate) fn keep(&mut self, buffer: Option<Buffer>) {
         self.kept = buffer;
     }
@@ -248,7 +248,7 @@ impl Channel {
         outcome.map(drop)
     }
 
-    /// Whether the program has found it, as far as can be seen.
+    /// Whether the program has attached the channel, as far as the host can see.
     fn is_seen(&self) -> bool {
         let mut level = [0; 4];
         let read = self.read(self.control.address() + LEVEL_AT as u64, &mut level);
@@ -381,8 +381,8 @@ impl Channel {
         self.process.copying(|copier| copier.read(address, bytes))
     }
 
-    /// Takes what has come; `deliver` gets the number and the bytes of each entry, in order. How
-    /// many entries it got.
+    /// Receives the entries that have come; `deliver` gets the number and the bytes of each, in
+    /// order. Returns the number of entries delivered.
     pub(crate) fn receive(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         if self.by_host() {
             return self.read_heap(deliver);
@@ -396,8 +396,8 @@ impl Channel {
         Ok(count)
     }
 
-    /// Takes all that the program has written so far, by whatever carries it; after a fatal error,
-    /// out of the heap.
+    /// Receives all entries that the program has written so far; after a fatal error, from the
+    /// heap.
     pub(crate) fn flush(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         if self.by_host() {
             return self.read_heap(deliver).map(drop);
@@ -514,7 +514,7 @@ impl Channel {
         Ok(count)
     }
 
-    /// A number of entries as the program says it, and no further ahead than entries may be.
+    /// The number of entries that the program claims, limited to what is possible.
     const fn at_most(&self, claimed: u64) -> u64 {
         let most = self.next.saturating_add(FARTHEST);
         if claimed < most { claimed } else { most }
@@ -560,8 +560,8 @@ impl Channel {
         Err(outcome)
     }
 
-    /// Runs that may have been ended while they wrote: those that did not leave what had the
-    /// number before, and all that were ended since this was made.
+    /// The number of runs that may have been ended while they wrote: those that still use the
+    /// number's former owner, and all that were ended since this was made.
     fn may_be_left(&self) -> u64 {
         let before = self.process.streams().left.get(&self.config.number).copied();
         before.unwrap_or(0) + self.process.taken_away().saturating_sub(self.taken_away)
@@ -592,7 +592,7 @@ fn number_of(entry: &[u8]) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Delivers an entry if its number may be the next; whether it did.
+/// Delivers an entry if its number may be the next; returns whether it was delivered.
 fn accept(
     next: &mut u64,
     missed: &mut Missed,

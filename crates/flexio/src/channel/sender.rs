@@ -34,8 +34,8 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Makes it for the ring of `bytes` bytes at `at`, connects it with the host's, and says in
-    /// `setup` where it is.
+    /// Makes a queue pair for the ring of `bytes` bytes at `at`, connects it with the host's, and
+    /// describes it in `setup`.
     pub(super) fn create(
         process: &Process,
         config: &ChannelConfig,

@@ -53,9 +53,9 @@ impl Transport {
 
 /// Bytes of a stream's buffer at least.
 pub const LEAST_BUFFER: u32 = 2 << 10;
-/// Bytes of a stream's buffer at most, as its ring has 2^20 entries of 256 bytes; of
-/// [`SyncMode::Tracer`], whose records have 64 bytes, a quarter. The process's heap has it
-/// ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and as much memory of the host.
+/// The largest buffer of a stream in bytes: its ring has at most 2^20 entries of 256 bytes; in
+/// [`SyncMode::Tracer`], with records of 64 bytes, a quarter. It is allocated in the process's heap
+/// ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and as much again in the host's memory.
 pub const MOST_BUFFER: u32 = (TEXT_ENTRY_BYTES as u32) << MOST_LOG_ENTRIES;
 
 /// How a stream is made (`flexio_msg_stream_attr_t`).
@@ -68,7 +68,7 @@ pub struct MsgStreamConfig {
     /// Messages above this level are not written. Of the default stream it is [`Level::Info`];
     /// [`Level::Always`] is none.
     pub level: Level,
-    /// Bytes of its buffer, on either side: a power of two from [`LEAST_BUFFER`] to
+    /// Bytes of the stream's buffer, on either side: a power of two from [`LEAST_BUFFER`] to
     /// [`MOST_BUFFER`].
     pub buffer: u32,
     /// When messages reach the host.

@@ -83,7 +83,7 @@ pub struct Lost {
     pub without_room: u64,
     /// Segments or records that did not come: by UC or UD, or of a run that was taken away.
     pub on_the_way: u64,
-    /// Messages that did not come whole, and what came and was none.
+    /// Messages that did not arrive complete, and arrivals that were no messages.
     pub damaged: u64,
 }
 
@@ -113,7 +113,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// How many messages it took.
+    /// Receives messages; returns their number.
     fn receive(&mut self) -> Result<u64, Error> {
         let before = self.sink.taken();
         let sink = &mut self.sink;
@@ -229,19 +229,19 @@ impl MsgStream {
         &self.shared.name
     }
 
-    /// The library's thread that takes its messages, if there is one (`ppthread`).
+    /// The library's thread that reads the stream, if there is one (`ppthread`).
     pub fn thread(&self) -> Option<&thread::Thread> {
         self.thread.as_ref().map(JoinHandle::thread)
     }
 
-    /// The numbers of the queue pairs that its messages travel by, the host's and the program's; by
-    /// a window there are none (`flexio_msg_stream_qp_numbers_get`).
+    /// The numbers of the queue pairs that carry the messages, the host's and the program's; `None`
+    /// for a window (`flexio_msg_stream_qp_numbers_get`).
     pub fn qp_numbers(&self) -> Option<(u32, u32)> {
         self.shared.reader().channel.qp_numbers()
     }
 
-    /// Changes its level (`flexio_msg_stream_level_set`). Messages that are written meanwhile may
-    /// still go by the old one.
+    /// Changes the stream's level (`flexio_msg_stream_level_set`). Messages that are written
+    /// meanwhile may still be treated by the old one.
     ///
     /// # Errors
     /// It is the default stream, whose level stays; the level is [`Level::Always`]; the process has
@@ -258,8 +258,8 @@ impl MsgStream {
         self.shared.reader().channel.set_level(level as u32)
     }
 
-    /// Takes the messages that have come and gives them to the output; how many. For streams
-    /// without a reading thread, but of use with one, too.
+    /// Receives the messages that have come and gives them to the output; returns their number.
+    /// Intended for streams without a reading thread, but usable with one, too.
     ///
     /// # Errors
     /// The device failed, or the output did before. [`Error::CopyTimeout`]: what has not come is
@@ -301,9 +301,9 @@ impl MsgStream {
         })
     }
 
-    /// Destroys it: takes what the program has written so far, ends the reading thread, and has the
-    /// program forget the stream (`flexio_msg_stream_destroy`). Messages that come later go
-    /// nowhere. Dropping it does the same without a word.
+    /// Destroys the stream: receives what the program has written so far, ends the reading thread,
+    /// and detaches the stream in the program (`flexio_msg_stream_destroy`). Later messages go
+    /// nowhere. Dropping it does the same without a report.
     ///
     /// # Errors
     /// What was written could not be taken; threads of the program do not leave the stream, whose

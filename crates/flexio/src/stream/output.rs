@@ -21,9 +21,9 @@ enum Kind {
 }
 
 impl Output {
-    /// Lines to whatever takes bytes: a file, a pipe, a buffer. Each message ends a line, whether
-    /// the program said so or not, and is flushed. Control characters in it, other than newlines
-    /// and tabs, are shown as escapes: what a program writes cannot command a terminal.
+    /// Writes messages as lines to any writer: a file, a pipe, a buffer. Each message ends a line,
+    /// even without a final newline, and is flushed. Control characters in it, other than newlines
+    /// and tabs, are shown as escapes: a program cannot send commands to a terminal.
     pub fn lines(to: impl Write + Send + 'static) -> Self {
         Self(Kind::Lines(Box::new(to)))
     }
@@ -46,7 +46,7 @@ impl Output {
         Self(Kind::Reports(Box::new(to)))
     }
 
-    /// Each message as it is, to a function. It must not use the stream that it is for.
+    /// Gives each message to a function, unchanged. The function must not use the stream itself.
     pub fn messages(to: impl FnMut(&Message) + Send + 'static) -> Self {
         Self(Kind::Messages(Box::new(to)))
     }

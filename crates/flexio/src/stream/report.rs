@@ -58,7 +58,7 @@ pub enum ReportError {
     Version(u16),
     /// The file ends within a report.
     Cut,
-    /// A field has a value that it cannot have; this one.
+    /// This field has an invalid value.
     Field(&'static str),
 }
 
@@ -101,7 +101,7 @@ impl MsgBinReport {
         bytes
     }
 
-    /// Reads the next report, whoever wrote it; `None` at the end.
+    /// Reads the next report, without trusting its contents; `None` at the end.
     ///
     /// # Errors
     /// What comes is no whole report of this version.

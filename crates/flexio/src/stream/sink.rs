@@ -12,7 +12,7 @@ use crate::error::Error;
 pub(super) struct Sink {
     texts: Texts,
     output: Output,
-    /// Why the output does not work; it is told once.
+    /// Why the output does not work; reported once.
     failed: Option<io::Error>,
     taken: u64,
 }
@@ -47,7 +47,7 @@ impl Sink {
         }
     }
 
-    /// Messages that were made so far.
+    /// The number of messages so far.
     pub(super) const fn taken(&self) -> u64 {
         self.taken
     }
@@ -60,7 +60,7 @@ impl Sink {
         }
     }
 
-    /// Tells once that the output does not work.
+    /// Reports once that the output does not work.
     pub(super) fn works(&mut self, name: &str) -> Result<(), Error> {
         match self.failed.take() {
             Some(error) => Err(Error::Failed(format!(

@@ -35,7 +35,7 @@ struct Conversion {
 type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
 impl Template {
-    /// A format by its text.
+    /// Parses the text of a format.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |why: String| Error::Failed(format!("the format {text:?} {why}"));
         let mut parts = Vec::new();

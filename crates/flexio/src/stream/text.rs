@@ -9,11 +9,11 @@ use verbless_flexio_dev::stream::entry::{
 /// A message of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The number of its first entry in the stream, from 0.
+    /// The number of the message's first entry in the stream, from 0.
     pub number: u64,
     /// The message's level; `None` of a trace record, which has none.
     pub level: Option<Level>,
-    /// The number of the thread that wrote it
+    /// The number of the thread that wrote the message
     /// ([`EventHandler::id`](crate::EventHandler::id)); 0: it has none, as a call without
     /// attributes.
     pub thread: u32,
@@ -41,7 +41,7 @@ struct Open {
     bytes: Vec<u8>,
 }
 
-/// A segment as it is in an entry.
+/// A segment, as stored in an entry.
 struct Segment<'a> {
     level: Level,
     thread: u32,
@@ -136,9 +136,9 @@ impl Messages {
 pub struct Record {
     /// The record's number in the stream or the tracer, from 0.
     pub number: u64,
-    /// The number of its format or of its trace point.
+    /// The number of the record's format or trace point.
     pub id: u32,
-    /// The number of the thread that wrote it; 0: it has none.
+    /// The number of the thread that wrote the record; 0: it has none.
     pub thread: u32,
     /// The arguments; 0 for those that were not given.
     pub arguments: [u64; ARGUMENTS],
@@ -148,7 +148,7 @@ impl Record {
     /// Bytes of one in memory and in a file.
     pub const BYTES: usize = RECORD_BYTES;
 
-    /// Out of an entry; `None` if it is no whole one.
+    /// Parses an entry; `None` if it is no complete record.
     pub(crate) fn parse(entry: &[u8]) -> Option<Self> {
         let entry: &[u8; RECORD_BYTES] = entry.try_into().ok()?;
         let (words, _) = entry.as_chunks::<8>();

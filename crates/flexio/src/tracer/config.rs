@@ -45,9 +45,9 @@ pub enum TracerTransport {
 
 /// Bytes of a report.
 pub const REPORT_BYTES: u64 = Record::BYTES as u64;
-/// Reports of a batch, if nobody says otherwise.
+/// Default number of reports in a batch.
 pub const DEFAULT_BATCH: u64 = 64;
-/// Bytes of memory on either side, if nobody says otherwise.
+/// Default bytes of memory on either side.
 pub const DEFAULT_MEMORY: u64 = 512 << 10;
 /// Bytes of memory of the device by [`TracerTransport::Dbuf`], if nobody says otherwise.
 pub const DEFAULT_DBUF: u64 = 16 << 10;
@@ -55,16 +55,16 @@ pub const DEFAULT_DBUF: u64 = 16 << 10;
 pub const LEAST_MEMORY: u64 = 1 << 10;
 /// Bytes of the user's memory at least: a quarter of it has a report.
 pub const LEAST_USER_MEMORY: u64 = 4 * REPORT_BYTES;
-/// Bytes of files, if nobody says otherwise.
+/// Default limit of a file in bytes.
 pub const DEFAULT_DISK: u64 = 1 << 30;
 /// Bytes of files at least.
 pub const LEAST_DISK: u64 = 1 << 20;
-/// Name of the FIFO, if nobody says otherwise.
+/// Default name of the FIFO.
 pub const DEFAULT_FIFO: &str = "/tmp/flexio_dtrace_cli.fifo";
-/// Name of the file without its suffix, if nobody says otherwise.
+/// Default name of the file, without its suffix.
 pub const DEFAULT_FILE: &str = "/tmp/flexio_dtrace";
 
-/// Takes reports: how many of those that it is given it has taken, or why it cannot.
+/// Receives reports; returns how many of them it accepted, or why it cannot.
 pub(super) type Callback = Box<dyn FnMut(&[Record]) -> Result<usize, String> + Send>;
 
 /// A tracer that is being configured. [`create`](Self::create) makes one of it; there is nothing to
@@ -157,7 +157,7 @@ impl TracerSetup {
         Ok(self)
     }
 
-    /// Bytes that the file may have; [`DEFAULT_DISK`] without it
+    /// Sets the limit of the file in bytes; the default is [`DEFAULT_DISK`]
     /// (`flexio_dtrace_set_diskspace_limit`). Reports that come when it is full are counted.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl TracerSetup {
         Ok(self)
     }
 
-    /// The file's name without its suffix, `.bin` or `.csv`; [`DEFAULT_FILE`] without it
+    /// Sets the file's name without its suffix, `.bin` or `.csv`; the default is [`DEFAULT_FILE`]
     /// (`flexio_dtrace_set_out_filename`).
     pub fn set_out_filename(&mut self, path: impl Into<PathBuf>) -> &mut Self {
         self.file = path.into();
@@ -187,7 +187,7 @@ impl TracerSetup {
         self
     }
 
-    /// How reports reach the host; [`TracerTransport::Uc`] without it
+    /// Sets how reports reach the host; the default is [`TracerTransport::Uc`]
     /// (`flexio_dtrace_set_transport_type`).
     pub fn set_transport_type(&mut self, transport: TracerTransport) -> &mut Self {
         self.transport = transport;

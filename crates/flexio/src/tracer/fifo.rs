@@ -23,12 +23,12 @@ const LONGEST_COMMAND: usize = 32;
 /// A command to the tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
-    /// Run for so long.
+    /// Run for this long.
     Run(Duration),
     Stop,
 }
 
-/// The FIFO; removed when it is dropped.
+/// The FIFO; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Fifo {
     path: PathBuf,
@@ -39,7 +39,7 @@ pub(super) struct Fifo {
 }
 
 impl Fifo {
-    /// Makes it, or takes one that is there.
+    /// Creates the FIFO, or opens an existing one.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let failed = |why: String| Error::Failed(format!("the FIFO {}: {why}", path.display()));
         match mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR) {

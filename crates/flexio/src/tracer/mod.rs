@@ -324,8 +324,8 @@ impl Tracer {
         Ok(())
     }
 
-    /// Stops it (`flexio_dtrace_stop`): takes what was traced so far, also what is no whole batch,
-    /// and closes the file. Works after a fatal error, too.
+    /// Stops tracing (`flexio_dtrace_stop`): delivers what was traced so far, including an
+    /// incomplete batch, and closes the file. Works after a fatal error, too.
     ///
     /// # Errors
     /// It does not run; the file could not be written, or the callback took nothing any more for
@@ -350,12 +350,12 @@ impl Tracer {
         self.shared.poll()
     }
 
-    /// The file that it writes, with its suffix.
+    /// The file that the tracer writes, with its suffix.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// The FIFO that manages it.
+    /// The FIFO that controls the tracer.
     pub fn fifo(&self) -> Option<&Path> {
         self.fifo.as_deref()
     }
@@ -380,9 +380,9 @@ impl Tracer {
         })
     }
 
-    /// Destroys it: stops it if it runs, ends the thread, removes the FIFO, has the program forget
-    /// it (`flexio_dtrace_destroy`). Another one can be made then. Dropping it does the same
-    /// without a word.
+    /// Destroys the tracer: stops it if it runs, ends the thread, removes the FIFO, and detaches it
+    /// in the program (`flexio_dtrace_destroy`). Then another one can be made. Dropping it does the
+    /// same without a report.
     ///
     /// # Errors
     /// As [`stop`](Self::stop); threads of the program do not leave the tracer, whose memory then
@@ -432,7 +432,7 @@ impl TracerInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what the FIFO says, takes reports, and stops a run whose time is over.
+    /// Executes the FIFO's commands, receives reports, and stops a run whose time is over.
     fn poll(&self) -> Result<u64, Error> {
         let mut state = self.state();
         while let Some(command) = state.fifo.as_mut().and_then(Fifo::command) {

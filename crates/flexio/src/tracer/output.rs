@@ -42,7 +42,7 @@ pub(super) struct Calls {
 }
 
 impl Output {
-    /// To a file of this name without its suffix.
+    /// Writes reports to a file of this name, to which a suffix is added.
     pub(super) fn file(path: &Path, mode: OutputMode, limit: u64) -> Self {
         let suffix = if mode == OutputMode::Bin { ".bin" } else { ".csv" };
         let mut name = path.as_os_str().to_owned();
@@ -51,12 +51,12 @@ impl Output {
         Self::File(Files { path, mode, limit, open: None, dropped: 0, failed: None })
     }
 
-    /// To a function, so many at a time.
+    /// Gives reports to a function, `batch` at a time.
     pub(super) fn callback(callback: Callback, batch: usize) -> Self {
         Self::Callback(Calls { callback, batch, pending: VecDeque::new(), dropped: 0 })
     }
 
-    /// The file, if it is one.
+    /// The path of the file, if reports go to one.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::File(files) => Some(&files.path),
@@ -79,7 +79,7 @@ impl Output {
         }
     }
 
-    /// Brings what was put to where it goes. `all`: also what is no whole batch.
+    /// Delivers buffered reports; if `all`, also an incomplete batch.
     pub(super) fn deliver(&mut self, all: bool) {
         if let Self::Callback(calls) = self {
             calls.deliver(all);
@@ -94,7 +94,7 @@ impl Output {
         }
     }
 
-    /// Ends it: closes the file, drops what the function does not take.
+    /// Ends the output: closes the file, drops reports that the function does not accept.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         match self {
             Self::File(files) => files.end(),
@@ -110,7 +110,7 @@ impl Output {
         }
     }
 
-    /// Reports that came and went nowhere.
+    /// The number of reports that arrived but could not be delivered.
     pub(super) fn dropped(&self) -> u64 {
         match self {
             Self::File(files) => files.dropped,

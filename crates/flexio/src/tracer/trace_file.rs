@@ -76,7 +76,7 @@ impl std::error::Error for FileError {
     }
 }
 
-/// Reads a file of reports, whoever wrote it.
+/// A reader of files of reports. The files are not trusted.
 ///
 /// ```
 /// use verbless_flexio::tracer::trace_file::{FileError, TraceFile};

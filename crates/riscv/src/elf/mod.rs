@@ -130,8 +130,8 @@ impl Program {
         Self::read(file, true)
     }
 
-    /// Reads a file for running it: no [symbol](Self::symbol) is known by its name afterwards, and
-    /// the time that it takes is bounded by the length of the file.
+    /// Parses a file for running it. The result has no [symbols](Self::symbol), and the time it
+    /// takes is bounded by the length of the file.
     ///
     /// # Errors
     /// As for [`Program::parse`].

@@ -29,8 +29,9 @@
 //!   `engine/transport`, which says who may have it and how its messages travel, its name in
 //!   `TRANSPORTS` there, and in `carriers` of the operations that it carries. If its packets have
 //!   opcodes of their own: the service in `wire/opcode.rs`;
-//! - a kind of object: an entry of the registry in `hca/kinds.rs`, the comment of which names what
-//!   else it needs; what its commands mean for queues at work is an `Effect`;
+//! - a kind of object: an entry of the registry in `hca/kinds`, the comment of which explains what
+//!   stands there; its structure, and a module of `hca/commands` with the functions that the entry
+//!   names. What its commands mean for queues at work is an `Effect`;
 //! - another command: an entry of the table in `hca/commands/execute.rs`;
 //! - a header of packets: its layout in `prm/packet.toml`, and where it stands in [`wire`].
 //!

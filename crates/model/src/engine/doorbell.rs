@@ -15,6 +15,7 @@ use super::function::Function;
 use super::scratch::Scratch;
 use super::sender::Sender;
 use crate::hca::Hca;
+use crate::hca::index::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
 use crate::world::World;
@@ -108,7 +109,7 @@ pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]
 /// Wakes every SQ that names the page and has something posted.
 pub(super) fn wake(function: &mut Function, page: u32) {
     let index = std::mem::take(&mut function.hca.objects.by_page);
-    for &number in index.senders.of(page).into_iter().flatten() {
+    for &number in index.by(PageDoorbell::Send).of(page).into_iter().flatten() {
         wake_send_queue(function, number);
     }
     function.hca.objects.by_page = index;
@@ -174,7 +175,7 @@ fn arm(function: &mut Function, page: u32, word: u64, now: u64) {
     let Some(doorbell) = CqArmDoorbell::from_prefix(&bytes) else { return };
     let cqn = doorbell.cqn();
     let index = std::mem::take(&mut function.hca.objects.by_page);
-    let cqs = index.cqs.of(page).into_iter().flatten();
+    let cqs = index.by(PageDoorbell::Arm).of(page).into_iter().flatten();
     // The one that was rung for comes first: it may take the last place in an event queue.
     let (rung, others): (Vec<u32>, Vec<u32>) = cqs.partition(|&&number| number == cqn);
     for number in rung.into_iter().chain(others) {

@@ -2,16 +2,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The doorbells of a UAR page that are rung for whoever names the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PageDoorbell {
+    /// Something was posted to send.
+    Send,
+    /// The next CQE is to be reported.
+    Arm,
+}
+
 /// Which queues a doorbell on a UAR page wakes. A queue that comes, goes or names another page
 /// changes its own entry alone, so that a command costs the same however many queues there are.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
-    /// QPs and SQs.
-    pub senders: ByPage,
-    pub cqs: ByPage,
+pub(crate) struct DoorbellIndex([ByPage; 2]);
+
+impl DoorbellIndex {
+    /// The queues for which a doorbell is rung.
+    pub(crate) fn by(&self, doorbell: PageDoorbell) -> &ByPage {
+        &self.0[doorbell as usize]
+    }
+
+    /// The same, to change.
+    pub(crate) fn by_mut(&mut self, doorbell: PageDoorbell) -> &mut ByPage {
+        &mut self.0[doorbell as usize]
+    }
 }
 
-/// Queues of one kind by the UAR page that they name.
+/// Queues that one doorbell is rung for, by the UAR page that they name.
 #[derive(Debug, Default)]
 pub(crate) struct ByPage {
     pages: BTreeMap<u32, BTreeSet<u32>>,

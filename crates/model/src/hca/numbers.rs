@@ -4,9 +4,13 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::hca::kinds::{BYTE, FIRST_FLOW_TABLE, FIRST_TIR, FIRST_TIS, HALF, THREE_BYTES, kinds};
-use crate::hca::objects::Uid;
+use crate::hca::kinds::kinds;
 use crate::profile::Profile;
+
+/// The fields that carry numbers in commands are so wide.
+const BYTE: u32 = 1 << 8;
+const HALF: u32 = 1 << 16;
+const THREE_BYTES: u32 = 1 << 24;
 
 /// The numbers of one kind of object.
 #[derive(Debug, Clone)]
@@ -56,8 +60,7 @@ impl Numbers {
 macro_rules! all_numbers {
     ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
         numbers: [$($name:ident: $range:expr),*],
-        object: { $($entry:tt)* },
-        commands: { $($commands:tt)* }
+        $($rest:tt)*
     })*) => {
         /// The numbers that a function gives to its objects.
         #[derive(Debug)]
@@ -77,10 +80,3 @@ macro_rules! all_numbers {
 }
 
 kinds!(all_numbers);
-
-impl AllNumbers {
-    /// Those for UAR pages of a user context, or of the kernel.
-    pub(crate) fn uars_of(&mut self, uid: Uid) -> &mut Numbers {
-        if uid == 0 { &mut self.uar } else { &mut self.user_uar }
-    }
-}

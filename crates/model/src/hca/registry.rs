@@ -1,20 +1,21 @@
 //! What the entries of the registry make: the maps of a function's objects, who uses what, and the
 //! one way in which an object of any kind is taken in, changed and taken out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::hca::flow;
-use crate::hca::index::{ByPage, Index};
+use crate::hca::index::{DoorbellIndex, PageDoorbell};
 use crate::hca::kinds::kinds;
+use crate::hca::multicast::Groups;
 use crate::hca::numbers::{AllNumbers, Numbers};
 use crate::hca::objects::{self, Limits, SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
 
 /// What the entry of a kind says.
-pub(crate) trait ObjectKind: Copy {
+pub(crate) trait KindEntry: Copy {
     type Number: Copy + Ord + Into<u32> + TryFrom<u32> + 'static;
     type Object: 'static;
-    const KIND: Kind;
+    const KIND: ObjectKind;
     /// There is no such object of the sender's.
     const ABSENT: Refusal;
     /// Another object refers to it; `None` of a kind that no object refers to.
@@ -28,21 +29,21 @@ pub(crate) trait ObjectKind: Copy {
     /// Some command made it: it does not come with the function.
     fn is_made(object: &Self::Object) -> bool;
     /// Names each object that it uses.
-    fn refers(object: &Self::Object, to: &mut dyn FnMut(Kind, u32));
-    /// Where it is looked up when a doorbell rings, and by which page.
-    fn doorbell<'a>(index: &'a mut Index, object: &Self::Object) -> Option<(&'a mut ByPage, u32)>;
+    fn refers(object: &Self::Object, to: &mut dyn FnMut(ObjectKind, u32));
+    /// By which doorbell it is rung for, and on which page.
+    fn doorbell(object: &Self::Object) -> Option<(PageDoorbell, u32)>;
 }
 
 /// How many objects refer to each object that any refers to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Uses(BTreeMap<(Kind, u32), u32>);
+pub(crate) struct Uses(BTreeMap<(ObjectKind, u32), u32>);
 
 impl Uses {
-    fn add(&mut self, kind: Kind, number: u32) {
+    fn add(&mut self, kind: ObjectKind, number: u32) {
         *self.0.entry((kind, number)).or_default() += 1;
     }
 
-    fn remove(&mut self, kind: Kind, number: u32) {
+    fn remove(&mut self, kind: ObjectKind, number: u32) {
         let Some(count) = self.0.get_mut(&(kind, number)) else {
             tracing::error!(?kind, number, "an object loses a user that it did not have");
             return;
@@ -54,7 +55,7 @@ impl Uses {
     }
 
     /// Whether any object refers to it.
-    fn any(&self, kind: Kind, number: u32) -> bool {
+    fn any(&self, kind: ObjectKind, number: u32) -> bool {
         self.0.contains_key(&(kind, number))
     }
 }
@@ -76,20 +77,24 @@ macro_rules! registry {
             made: [$($made:expr)?],
             refers: $refers:expr,
             moving: [$($target:ident: $moving:expr)?],
-            doorbell: [$($list:ident: $page:expr)?],
-            absent: $absent:ident,
-            in_use: [$($in_use:ident)?],
-            gone: [$($gone:tt)*],
+            doorbell: [$($doorbell:ident: $page:expr)?],
+            beside: [$($(#[$beside_doc:meta])* $beside:ident($beside_type:ty): $beside_bytes:expr)?],
         },
+        refusals: {
+            absent: $absent:ident = $absent_number:literal, $absent_text:literal,
+            in_use: [$($in_use:ident = $in_use_number:literal, $in_use_text:literal)?],
+            others: { $($others:tt)* },
+        },
+        gone: [$($gone:tt)*],
         commands: { $($commands:tt)* }
     })*) => {
         /// A kind of object; users come before what they use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub(crate) enum Kind {
+        pub(crate) enum ObjectKind {
             $($(#[$doc])* $kind,)*
         }
 
-        impl Kind {
+        impl ObjectKind {
             /// Every kind.
             #[cfg(test)]
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind),*];
@@ -100,10 +105,10 @@ macro_rules! registry {
             $($(#[$doc])* #[derive(Clone, Copy)] pub(crate) struct $kind;)*
         }
 
-        $(impl ObjectKind for kind::$kind {
+        $(impl KindEntry for kind::$kind {
             type Number = $number;
             type Object = $object;
-            const KIND: Kind = Kind::$kind;
+            const KIND: ObjectKind = ObjectKind::$kind;
             const ABSENT: Refusal = Refusal::$absent;
             const IN_USE: Option<Refusal> = first(&[$(Refusal::$in_use)?]);
 
@@ -134,18 +139,15 @@ macro_rules! registry {
                 true
             }
 
-            fn refers(object: &$object, to: &mut dyn FnMut(Kind, u32)) {
-                let refers: fn(&$object, &mut dyn FnMut(Kind, u32)) = $refers;
+            fn refers(object: &$object, to: &mut dyn FnMut(ObjectKind, u32)) {
+                let refers: fn(&$object, &mut dyn FnMut(ObjectKind, u32)) = $refers;
                 refers(object, to)
             }
 
             #[allow(unused_variables, reason = "most kinds have no doorbell")]
-            fn doorbell<'a>(
-                index: &'a mut Index,
-                object: &$object,
-            ) -> Option<(&'a mut ByPage, u32)> {
+            fn doorbell(object: &$object) -> Option<(PageDoorbell, u32)> {
                 $(let page: fn(&$object) -> u32 = $page;
-                return Some((&mut index.$list, page(object)));)?
+                return Some((PageDoorbell::$doorbell, page(object)));)?
                 #[allow(unreachable_code)]
                 None
             }
@@ -156,14 +158,9 @@ macro_rules! registry {
         pub(crate) struct Objects {
             pub limits: Limits,
             $($(#[$doc])* pub $map: BTreeMap<$number, $object>,)*
-            /// The QPs in each multicast group; none is empty.
-            pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
-            /// How many members they have together.
-            pub members: usize,
-            /// The flow table that frames meet first.
-            pub flow_root: Option<u32>,
-            /// QPs, SQs and CQs by the UAR page that they name.
-            pub by_page: Index,
+            $($($(#[$beside_doc])* pub $beside: $beside_type,)?)*
+            /// Queues by the UAR page that they name.
+            pub by_page: DoorbellIndex,
             /// Who uses what; kept by the methods below.
             pub uses: Uses,
         }
@@ -185,20 +182,20 @@ macro_rules! registry {
                 fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
                     map.len() * size_of::<(K, V)>()
                 }
-                let groups = of(&self.groups) + self.members * size_of::<[u64; 4]>();
-                groups $(+ of(&self.$map))*
+                $($(let $beside: fn(&$beside_type) -> usize = $beside_bytes;)?)*
+                0 $(+ of(&self.$map) $(+ $beside(&self.$beside))?)*
             }
 
             pub(crate) fn counts(&self) -> ObjectCounts {
-                fn made<K: ObjectKind>(_: K, objects: &Objects) -> usize {
+                fn made<K: KindEntry>(_: K, objects: &Objects) -> usize {
                     K::map(objects).values().filter(|object| K::is_made(object)).count()
                 }
                 ObjectCounts { $($map: made(kind::$kind, self),)* }
             }
 
             /// Whether an object that the data path may have changed refers to this one.
-            fn is_moved_to(&self, kind: Kind, number: u32) -> bool {
-                $($(if kind == Kind::$target {
+            fn is_moved_to(&self, kind: ObjectKind, number: u32) -> bool {
+                $($(if kind == ObjectKind::$target {
                     let target: fn(&$object) -> u32 = $moving;
                     return self.$map.values().any(|object| target(object) == number);
                 })?)*
@@ -208,11 +205,11 @@ macro_rules! registry {
             /// A test may have created, moved or removed any object behind the commands' back.
             #[cfg(test)]
             pub(crate) fn index_again(&mut self) {
-                let (mut index, mut uses) = (Index::default(), Uses::default());
+                let (mut index, mut uses) = (DoorbellIndex::default(), Uses::default());
                 $(for (&number, object) in &self.$map {
                     kind::$kind::refers(object, &mut |kind, number| uses.add(kind, number));
-                    if let Some((queues, page)) = kind::$kind::doorbell(&mut index, object) {
-                        queues.set(number.into(), Some(page));
+                    if let Some((doorbell, page)) = kind::$kind::doorbell(object) {
+                        index.by_mut(doorbell).set(number.into(), Some(page));
                     }
                 })*
                 (self.by_page, self.uses) = (index, uses);
@@ -220,15 +217,15 @@ macro_rules! registry {
 
             /// Names every object that a command made, and each one that it refers to.
             #[cfg(test)]
-            pub(crate) fn references(&self) -> Vec<((Kind, u32), Vec<(Kind, u32)>)> {
+            pub(crate) fn references(&self) -> Vec<((ObjectKind, u32), Vec<(ObjectKind, u32)>)> {
                 let mut all = Vec::new();
                 $(for (&number, object) in &self.$map {
                     let mut to = Vec::new();
                     kind::$kind::refers(object, &mut |kind, number| to.push((kind, number)));
                     $(let target: fn(&$object) -> u32 = $moving;
-                    to.push((Kind::$target, target(object)));)?
+                    to.push((ObjectKind::$target, target(object)));)?
                     if kind::$kind::is_made(object) {
-                        all.push(((Kind::$kind, number.into()), to));
+                        all.push(((ObjectKind::$kind, number.into()), to));
                     }
                 })*
                 all
@@ -241,26 +238,26 @@ kinds!(registry);
 
 impl Objects {
     /// Takes an object in.
-    pub(crate) fn add<K: ObjectKind>(&mut self, _: K, number: K::Number, object: K::Object) {
+    pub(crate) fn add<K: KindEntry>(&mut self, _: K, number: K::Number, object: K::Object) {
         K::refers(&object, &mut |kind, number| self.uses.add(kind, number));
-        if let Some((queues, page)) = K::doorbell(&mut self.by_page, &object) {
-            queues.set(number.into(), Some(page));
+        if let Some((doorbell, page)) = K::doorbell(&object) {
+            self.by_page.by_mut(doorbell).set(number.into(), Some(page));
         }
         K::map_mut(self).insert(number, object);
     }
 
     /// Takes an object away.
-    pub(crate) fn remove<K: ObjectKind>(&mut self, _: K, number: K::Number) -> Option<K::Object> {
+    pub(crate) fn remove<K: KindEntry>(&mut self, _: K, number: K::Number) -> Option<K::Object> {
         let object = K::map_mut(self).remove(&number)?;
         K::refers(&object, &mut |kind, number| self.uses.remove(kind, number));
-        if let Some((queues, _)) = K::doorbell(&mut self.by_page, &object) {
-            queues.set(number.into(), None);
+        if let Some((doorbell, _)) = K::doorbell(&object) {
+            self.by_page.by_mut(doorbell).set(number.into(), None);
         }
         Some(object)
     }
 
     /// Changes what an object refers to; `None` if there is no such object.
-    pub(crate) fn change<K: ObjectKind, T>(
+    pub(crate) fn change<K: KindEntry, T>(
         &mut self,
         _: K,
         number: K::Number,
@@ -278,17 +275,7 @@ impl Objects {
     }
 
     /// Whether another object refers to this one.
-    pub(crate) fn is_used(&self, kind: Kind, number: u32) -> bool {
+    pub(crate) fn is_used(&self, kind: ObjectKind, number: u32) -> bool {
         self.uses.any(kind, number) || self.is_moved_to(kind, number)
-    }
-
-    /// How many memory keys there are, aliases among them.
-    pub(crate) fn keys(&self) -> usize {
-        self.mkeys.len() + self.aliases.len()
-    }
-
-    /// Whether some EQ asks for events of type `kind`.
-    pub(crate) fn takes_event(&self, kind: u8) -> bool {
-        self.eqs.values().any(|eq| eq.takes(kind))
     }
 }

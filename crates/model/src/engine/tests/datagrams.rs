@@ -150,7 +150,7 @@ fn a_group_is_heard_by_all_its_members() {
     let (mut b, mut c) = (end(&mut rig, 1, UD), end(&mut rig, 0, UD));
     let group = [0xff; 16];
     for (hca, qpn) in [(1, b.qpn), (0, c.qpn)] {
-        rig.world.functions[hca].hca.objects.groups.entry(group).or_default().insert(qpn);
+        rig.world.functions[hca].hca.objects.groups.join(group, qpn);
     }
     let (one, two) = (buffer(&mut rig, &mut b, 64), buffer(&mut rig, &mut c, 64));
     let mut vector = vector(&rig, &b, 0xff_ffff);
@@ -169,7 +169,7 @@ fn a_qp_that_blocks_its_own_multicast_hears_that_of_others() {
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 0, UD));
     let group = [0xff; 16];
     for qpn in [a.qpn, b.qpn] {
-        rig.world.functions[0].hca.objects.groups.entry(group).or_default().insert(qpn);
+        rig.world.functions[0].hca.objects.groups.join(group, qpn);
     }
     rig.qp(&a).context.set_block_lb_mc(true);
     for _ in 0..2 {
@@ -314,7 +314,9 @@ fn a_message_that_cannot_be_read_for_one_member_of_a_group_is_not_tried_on_the_n
     let mut a = end(&mut rig, 0, UD);
     let (mut b, mut c) = (end(&mut rig, 1, UD), end(&mut rig, 1, UD));
     let group = [0xff; 16];
-    rig.world.functions[1].hca.objects.groups.insert(group, [b.qpn, c.qpn].into());
+    for qpn in [b.qpn, c.qpn] {
+        rig.world.functions[1].hca.objects.groups.join(group, qpn);
+    }
     let lkey = rig.mkey(0, NOWHERE, 64, super::rig::ALL);
     buffer(&mut rig, &mut b, 64);
     // Too short: it would fail.

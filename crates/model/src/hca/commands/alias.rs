@@ -124,3 +124,8 @@ pub(super) fn create(
     }
     Ok(())
 }
+
+/// An alias leads to its function no more.
+pub(super) fn gone(hca: &mut Hca, _: u32, alias: Alias) {
+    hca.lead_away(alias.function);
+}

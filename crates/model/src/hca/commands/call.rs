@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::ObjectKind;
+use crate::hca::registry::KindEntry;
 use crate::hca::removal::Removal;
 use crate::hca::state::Hca;
 
@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
     }
 
     /// An object of the sender's.
-    pub(crate) fn find<K: ObjectKind>(
+    pub(crate) fn find<K: KindEntry>(
         &self,
         _: K,
         number: K::Number,
@@ -63,7 +63,7 @@ impl<'a> Call<'a> {
     }
 
     /// Takes a new object in under the lowest free number.
-    pub(crate) fn make<K: ObjectKind>(
+    pub(crate) fn make<K: KindEntry>(
         &mut self,
         kind: K,
         object: K::Object,
@@ -76,7 +76,7 @@ impl<'a> Call<'a> {
     }
 
     /// Changes an object that was found before.
-    pub(crate) fn change<K: ObjectKind, T>(
+    pub(crate) fn change<K: KindEntry, T>(
         &mut self,
         kind: K,
         number: K::Number,
@@ -125,16 +125,19 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers.
+    /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers. Of a few
+    /// commands the end came later than their drivers: an inbox of `least` bytes is enough for
+    /// those, and the rest is 0.
     pub(crate) fn run<I: CommandInput>(
         &mut self,
+        least: usize,
         handler: impl FnOnce(&mut Call<'a>, &I, &mut I::Output) -> Outcome,
     ) -> Outcome {
         let info = <I as CommandInput>::INFO;
         let input_bytes = <I as Structure>::BYTES;
         let output_bytes = <I::Output as Structure>::BYTES;
         let input = self.input;
-        if input.len() < shortest(info, input_bytes) {
+        if input.len() < input_bytes.min(least) {
             return Err(Refusal::InputTooShort);
         }
         let (fixed, list) = input.split_at(input_bytes.min(input.len()));
@@ -159,17 +162,6 @@ impl<'a> Call<'a> {
         let length = answer.len().min(self.output.len());
         self.output[..length].copy_from_slice(&answer[..length]);
         Ok(())
-    }
-}
-
-/// The fewest bytes that a command may come with: of a few, the end came later than their drivers,
-/// and is 0 without it.
-fn shortest(command: &CommandInfo, whole: usize) -> usize {
-    match command.opcode {
-        opcode if opcode == prm::INIT_HCA.opcode => 0x10,
-        // What follows is the context extension.
-        opcode if opcode == prm::INIT2INIT_QP.opcode || opcode == prm::RTS2RTS_QP.opcode => 0x110,
-        _ => whole,
     }
 }
 

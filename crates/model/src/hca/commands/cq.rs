@@ -264,3 +264,8 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
 pub(crate) fn resized(hca: &mut Hca, cqn: u32, context: CqContext, umems: Vec<u32>) {
     hca.objects.change(kind::Cq, cqn, |cq| (cq.context, cq.umems) = (context, umems));
 }
+
+/// The engine forgets a CQ.
+pub(super) fn gone(hca: &mut Hca, number: u32, cq: Cq) {
+    hca.effects.push(Effect::CqForgotten(number, cq.runtime));
+}

@@ -5,7 +5,9 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use crate::hca::objects::Uid;
 use crate::hca::registry::kind;
+use crate::hca::state::Hca;
 
 /// ALLOC_PD.
 pub(super) fn alloc_pd(call: &mut Call<'_>, _: &AllocPdIn, output: &mut AllocPdOut) -> Outcome {
@@ -33,4 +35,9 @@ pub(super) fn alloc_uar(call: &mut Call<'_>, _: &AllocUarIn, output: &mut AllocU
     call.hca_mut().bar.set_allocated(page, true);
     output.set_uar(page);
     Ok(())
+}
+
+/// A UAR page is free: nobody looks at its words any more.
+pub(super) fn uar_gone(hca: &mut Hca, page: u32, _: Uid) {
+    hca.bar.set_allocated(page, false);
 }

@@ -17,7 +17,8 @@ use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start};
 use crate::hca::dump::Dumping;
 use crate::hca::objects::{self, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::{Kind, kind};
+use crate::hca::registry::{ObjectKind, kind};
+use crate::hca::state::Hca;
 
 /// An ELF file is at most so long.
 const MOST_FILE: u64 = 64 << 20;
@@ -198,7 +199,7 @@ pub(super) fn destroy_process(
 ) -> Outcome {
     let number = input.obj_id();
     let heap = call.find(kind::DpaProcess, number)?.heap;
-    if call.hca().objects.is_used(Kind::Umem, heap) {
+    if call.hca().objects.is_used(ObjectKind::Umem, heap) {
         return Err(Refusal::DpaProcessInUse);
     }
     call.destroy(kind::DpaProcess, number)?;
@@ -480,6 +481,42 @@ pub(super) fn query_core_dump(
     let context = call.find(kind::DpaCoreDump, input.obj_id())?.context;
     output.set_obj_id(input.obj_id());
     call.show(&context)
+}
+
+/// A call is over.
+pub(super) fn call_gone(hca: &mut Hca, number: u32, _: objects::DpaCall) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.take_away(RunnerId::Call(number));
+    }
+}
+
+/// A thread runs no more.
+pub(super) fn thread_gone(hca: &mut Hca, number: u32, _: objects::DpaThread) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.take_away(RunnerId::Thread(number));
+    }
+}
+
+/// An outbox is gone from its process.
+pub(super) fn outbox_gone(hca: &mut Hca, _: u32, outbox: objects::DpaOutbox) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.remove_outbox(outbox.context.process_id(), outbox.context.config_id());
+    }
+}
+
+/// A window is gone from its process.
+pub(super) fn window_gone(hca: &mut Hca, _: u32, window: objects::DpaWindow) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.remove_window(window.context.process_id(), window.context.config_id());
+    }
+}
+
+/// A process ends, and its heap goes; the UMEM of that goes by itself.
+pub(super) fn process_gone(hca: &mut Hca, number: u32, _: objects::DpaProcess) {
+    if let Some(dpa) = &hca.dpa {
+        dpa.remove(number);
+    }
+    hca.heaps.remove(number as u16);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use verbless_prm::{CreateEqIn, CreateEqOut, EqState, EventType, QueryEqIn, Query
 
 use super::call::{Call, Outcome};
 use super::umem::{self, BufferSpec};
-use crate::hca::objects::{Eq, EventRing};
+use crate::hca::objects::{Eq, EventRing, Objects};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -91,4 +91,11 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEq
     context.set_producer_counter(eq.ring.producer & COUNTER);
     output.set_event_bitmask(eq.bitmask[0]);
     Ok(())
+}
+
+impl Objects {
+    /// Whether some EQ asks for events of type `kind`.
+    pub(crate) fn takes_event(&self, kind: u8) -> bool {
+        self.eqs.values().any(|eq| eq.takes(kind))
+    }
 }

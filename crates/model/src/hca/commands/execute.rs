@@ -43,17 +43,22 @@ struct Entry {
     object_type: Option<GeneralObjectType>,
     when: When,
     who: Who,
+    /// A driver may stamp it with [`SHARED_UID`]: what belongs to everybody is the kernel's to make
+    /// and to destroy.
+    shared: bool,
     run: fn(&mut Call<'_>) -> Outcome,
 }
 
 macro_rules! entry {
-    ($when:ident $who:ident $input:ident $($type:ident)? => $handler:expr) => {
+    ($when:ident $who:ident $input:ident of [$($type:ident)?] for [$($sharer:ident)?]
+        from [$($least:literal)?] => $handler:expr) => {
         Entry {
             command: <prm::$input as CommandInput>::INFO,
             object_type: entry!(@type $($type)?),
             when: When::$when,
             who: entry!(@ $who),
-            run: |call| call.run::<prm::$input>($handler),
+            shared: entry!(@shared $($sharer)?),
+            run: |call| call.run::<prm::$input>(entry!(@least $($least)?), $handler),
         }
     };
     (@ kernel) => { Who::Kernel };
@@ -61,12 +66,17 @@ macro_rules! entry {
     (@ user) => { Who::User };
     (@type) => { None };
     (@type $type:ident) => { Some(GeneralObjectType::$type) };
+    (@shared) => { false };
+    (@shared all) => { true };
+    (@least) => { usize::MAX };
+    (@least $bytes:literal) => { $bytes };
 }
 
 macro_rules! commands {
-    ($($when:ident $who:ident $input:ident => $handler:path;)*) => {
+    ($($when:ident $who:ident $input:ident $(from $least:literal)? => $handler:path;)*) => {
         /// The commands that are about no object.
-        static COMMANDS: &[Entry] = &[$(entry!($when $who $input => $handler)),*];
+        static COMMANDS: &[Entry] =
+            &[$(entry!($when $who $input of [] for [] from [$($least)?] => $handler)),*];
     };
 }
 
@@ -74,11 +84,17 @@ macro_rules! object_commands {
     ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
         numbers: [$($numbers:tt)*],
         object: { $($entry:tt)* },
-        commands: { $($who:ident $input:ident $(of $type:ident)? => $handler:expr;)* }
+        refusals: { $($refusals:tt)* },
+        gone: [$($gone:tt)*],
+        commands: {
+            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)? $(from $least:literal)?
+                => $handler:expr;)*
+        }
     })*) => {
         /// The commands on objects.
-        static OBJECT_COMMANDS: &[Entry] =
-            &[$($(entry!(Up $who $input $($type)? => $handler)),*),*];
+        static OBJECT_COMMANDS: &[Entry] = &[$($(entry!(
+            Up $who $input of [$($type)?] for [$($sharer)?] from [$($least)?] => $handler
+        )),*),*];
     };
 }
 
@@ -89,7 +105,7 @@ commands! {
     Enabled kernel DisableHcaIn => lifecycle::disable;
     Enabled kernel QueryPagesIn => pages::query;
     Enabled kernel ManagePagesIn => pages::manage;
-    Enabled kernel InitHcaIn => lifecycle::init;
+    Enabled kernel InitHcaIn from 0x10 => lifecycle::init;
     Enabled kernel TeardownHcaIn => lifecycle::teardown;
     Enabled user QueryIssiIn => lifecycle::query_issi;
     Enabled kernel SetIssiIn => lifecycle::set_issi;
@@ -99,7 +115,6 @@ commands! {
     Enabled user NopIn => query::nop;
     Enabled user QueryVuidIn => query::vuid;
     Enabled user QueryLagIn => query::lag;
-    Up user AllowOtherVhcaAccessIn => alias::allow;
     Up user QuerySpecialContextsIn => query::special_contexts;
     Enabled tools AccessRegisterIn => register::access;
     Up user AccessRegisterUserIn => units::access_user;
@@ -223,9 +238,7 @@ fn dispatch(
         (When::Up, Life::Enabled) => return Err(Refusal::NotInitialised.into()),
         _ => {}
     }
-    // What belongs to everybody is the kernel's to make and to destroy.
-    let shared = [prm::CREATE_EQ.opcode, prm::ALLOC_Q_COUNTER.opcode].contains(&opcode);
-    if uid != 0 && !(uid == SHARED_UID && shared) {
+    if uid != 0 && !(uid == SHARED_UID && entry.shared) {
         let Some(context) = hca.objects.uctxs.get(&uid) else {
             return Err(Refusal::NoSuchUid.into());
         };
@@ -277,6 +290,8 @@ mod tests {
         pds: Pd(u32) => Uid {
             numbers: [],
             object: {},
+            refusals: {},
+            gone: [],
             commands: {
                 user AllocPdIn => alloc_pd;
             }
@@ -285,6 +300,8 @@ mod tests {
         samplers: Sampler(u32) => Uid {
             numbers: [],
             object: {},
+            refusals: {},
+            gone: [],
             commands: {
                 user CreateGeneralObjectIn of SAMPLER => create;
                 user DestroyGeneralObjectIn of SAMPLER =>

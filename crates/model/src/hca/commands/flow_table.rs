@@ -15,6 +15,7 @@ use super::call::{Call, Outcome};
 use crate::hca::flow::{Destination, FlowEntry, FlowGroup, FlowTable, Key};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
+use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_FLOW_TABLE takes.
 const KNOWN_TABLE: [&str; 4] = ["table_miss_action", "level", "log_size", "table_miss_id"];
@@ -366,4 +367,9 @@ pub(super) fn delete_entry(
     call.change(kind::FlowTable, number, |table| {
         table.entries.remove(&index);
     })
+}
+
+/// A table that is no more is no root.
+pub(super) fn gone(hca: &mut Hca, number: u32, _: FlowTable) {
+    hca.objects.flow_root.take_if(|root| *root == number);
 }

@@ -8,7 +8,7 @@ use super::call::{Call, Outcome};
 use super::umem;
 use crate::hca::budget::List;
 use crate::hca::klm;
-use crate::hca::objects::{Access, Mkey, QueueMemory, Translation};
+use crate::hca::objects::{Access, Mkey, Objects, QueueMemory, Translation};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
@@ -291,4 +291,18 @@ pub(super) fn query(
     *entry = mkey.context;
     entry.set_free(mkey.free);
     Ok(())
+}
+
+/// A crossing key leads to its function no more.
+pub(super) fn gone(hca: &mut Hca, _: u32, mkey: Mkey) {
+    if let Translation::Crossing { function, .. } = mkey.translation {
+        hca.lead_away(function);
+    }
+}
+
+impl Objects {
+    /// How many memory keys there are, aliases among them.
+    pub(super) fn keys(&self) -> usize {
+        self.mkeys.len() + self.aliases.len()
+    }
 }

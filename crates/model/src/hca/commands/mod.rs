@@ -22,6 +22,7 @@ mod path;
 mod qp;
 mod query;
 mod register;
+mod removal;
 mod rq;
 mod service;
 mod sq;

@@ -5,7 +5,6 @@ use verbless_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcg
 use super::call::{Call, Outcome};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
-use crate::hca::removal::leave_group;
 
 /// Whether a GID is a group's: an IPv6 multicast address, or an IPv4 one as RoCE v2 maps it.
 fn is_group(gid: &[u8; 16]) -> bool {
@@ -34,10 +33,10 @@ pub(super) fn attach(
         None => call.check_count(groups.len(), general.log_max_mcg())?,
     }
     let objects = &mut call.hca_mut().objects;
-    let joined = objects.groups.entry(group).or_default().insert(qpn);
-    if joined && let Some(qp) = objects.qps.get_mut(&qpn) {
+    if objects.groups.join(group, qpn)
+        && let Some(qp) = objects.qps.get_mut(&qpn)
+    {
         qp.groups.push(group);
-        objects.members += 1;
     }
     Ok(())
 }
@@ -54,6 +53,6 @@ pub(super) fn detach(
     let qp = objects.qps.get_mut(&qpn).ok_or(Refusal::NoSuchQp)?;
     let at = qp.groups.iter().position(|joined| *joined == group).ok_or(Refusal::NotInGroup)?;
     qp.groups.swap_remove(at);
-    leave_group(objects, qpn, &group);
+    objects.groups.leave(&group, qpn);
     Ok(())
 }

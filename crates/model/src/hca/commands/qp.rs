@@ -11,10 +11,12 @@ use super::call::{Call, Outcome};
 use super::capability::own_function;
 use super::umem::{self, BufferSpec};
 use crate::hca::capability::check_timestamps;
+use crate::hca::effect::Effect;
 use crate::hca::objects::{QpObject, QpState, ReceiveQueue, SendQueue};
 use crate::hca::qp_type::QpType;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
+use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_QP takes, that a capability decides on, or that later commands
 /// set and ask for.
@@ -296,4 +298,13 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
         context.set_sw_rq_counter(posted.receive_counter().into());
     }
     Ok(())
+}
+
+/// A QP leaves its groups, and the engine forgets it.
+pub(super) fn gone(hca: &mut Hca, number: u32, qp: QpObject) {
+    for group in &qp.groups {
+        hca.objects.groups.leave(group, number);
+    }
+    let send = qp.sq.map(|sq| sq.runtime);
+    hca.effects.push(Effect::QpForgotten(number, qp.runtime, send));
 }

@@ -12,6 +12,7 @@ use crate::hca::effect::Effect;
 use crate::hca::objects::{ReceiveQueue, Rq, SrqContext};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
+use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_RQ takes.
 const KNOWN: [&str; 10] = [
@@ -171,4 +172,9 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRq
     let taken = rq.queue.as_ref().map_or(0, |queue| queue.consumer.into());
     context.wq_mut().set_hw_counter(taken);
     Ok(())
+}
+
+/// The engine forgets an RQ.
+pub(super) fn gone(hca: &mut Hca, number: u32, _: Rq) {
+    hca.effects.push(Effect::RqForgotten(number));
 }

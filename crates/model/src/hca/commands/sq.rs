@@ -12,6 +12,7 @@ use crate::hca::effect::Effect;
 use crate::hca::objects::{SendQueue, Sq};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
+use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_SQ takes.
 const KNOWN: [&str; 9] = [
@@ -178,4 +179,9 @@ pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySq
     let wq = context.wq_mut();
     wq.set_hw_counter(sq.queue.consumer.into()).set_sw_counter(sq.queue.producer.into());
     Ok(())
+}
+
+/// The engine forgets an SQ.
+pub(super) fn gone(hca: &mut Hca, number: u32, sq: Sq) {
+    hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
 }

@@ -318,7 +318,7 @@ fn a_user_makes_no_qp_that_reaches_all_of_memory_and_nobody_one_of_xrc() {
     let xrc = rig.qp(user, |input| {
         input.qpc_mut().set_st(ServiceType::XRC);
     });
-    assert_eq!(xrc, Err(Refusal::QpService));
+    assert_eq!(xrc, Err(Refusal::TransportService));
 }
 
 #[test]

@@ -305,7 +305,7 @@ fn the_log_says_which_field_number_or_service_a_refusal_is_about() {
     let made = rig.qp(user, |input| {
         input.qpc_mut().set_st(ServiceType::MLX);
     });
-    assert_eq!(made, Err(Refusal::QpService));
+    assert_eq!(made, Err(Refusal::TransportService));
     assert_eq!(detail(&rig), Some("MLX, asked for by a user"));
     let made = rig.qp(user, |input| {
         input.qpc_mut().set_atomic_like_write_en(true);

@@ -37,14 +37,14 @@ fn a_group_lasts_as_long_as_a_qp_is_in_it() {
     for qpn in [one, two, one] {
         attach(&mut rig, user, qpn, GROUP).unwrap();
     }
-    assert_eq!(rig.world.functions[0].hca.objects.groups[&GROUP].len(), 2);
+    assert_eq!(rig.world.functions[0].hca.objects.groups.get(&GROUP).unwrap().len(), 2);
     detach(&mut rig, user, one).unwrap();
     assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
     rig.send::<DestroyQpIn>(user.uid, |input| {
         input.set_qpn(two);
     })
     .unwrap();
-    assert!(rig.world.functions[0].hca.objects.groups.is_empty());
+    assert_eq!(rig.world.functions[0].hca.objects.groups.len(), 0);
     assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
 }
 

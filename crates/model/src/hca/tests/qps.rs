@@ -6,7 +6,7 @@ use verbless_prm::{
 
 use super::rig::{Rig, UMEM};
 use crate::hca::Refusal;
-use crate::hca::registry::Kind;
+use crate::hca::registry::ObjectKind;
 use crate::profile::{Link, Profile};
 
 #[test]
@@ -47,13 +47,13 @@ fn every_mistake_in_a_qp_is_refused() {
             |input| {
                 input.qpc_mut().set_st(ServiceType::DCI);
             },
-            Refusal::QpService,
+            Refusal::TransportService,
         ),
         (
             |input| {
                 input.qpc_mut().set_st(ServiceType(0x77));
             },
-            Refusal::QpService,
+            Refusal::TransportService,
         ),
         (
             |input| {
@@ -207,7 +207,7 @@ fn every_mistake_in_a_qp_is_refused() {
     }
     assert_eq!(rig.counts().qps, 0);
     let hca = &rig.world.functions[0].hca;
-    assert!(!hca.objects.is_used(Kind::Cq, user.cq), "a QP that was refused uses it");
+    assert!(!hca.objects.is_used(ObjectKind::Cq, user.cq), "a QP that was refused uses it");
     rig.qp(user, |_| {}).unwrap();
 }
 

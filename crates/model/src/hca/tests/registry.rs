@@ -1,4 +1,5 @@
-//! Every kind of the registry: an object that another refers to stays, and goes once nothing does.
+//! Every kind of the registry: an object that another refers to stays, and goes once nothing does;
+//! and what serves all kinds names none of them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use verbless_prm::{
 use super::rig::{Rig, UMEM, User, pages, program};
 use crate::hca::Refusal;
 use crate::hca::kinds::kinds;
-use crate::hca::registry::{Kind, ObjectKind, kind};
+use crate::hca::registry::{KindEntry, ObjectKind, kind};
 use crate::profile::Link;
 
 /// What the registry says of a kind.
@@ -27,11 +28,19 @@ macro_rules! said {
     ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
         numbers: [$($numbers:tt)*],
         object: { $($entry:tt)* },
-        commands: { $($who:ident $input:ident $(of $type:ident)? => $handler:expr;)* }
+        refusals: { $($refusals:tt)* },
+        gone: [$($gone:tt)*],
+        commands: {
+            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)? $(from $least:literal)?
+                => $handler:expr;)*
+        }
     })*) => {
-        fn said(kind: Kind) -> Said {
+        /// The words of the names that each kind has in code: of its objects, and of their map.
+        const NAMES: &[[&str; 2]] = &[$([stringify!($kind), stringify!($map)]),*];
+
+        fn said(kind: ObjectKind) -> Said {
             match kind {
-                $(Kind::$kind => Said {
+                $(ObjectKind::$kind => Said {
                     commands: const { &[$(<prm::$input as CommandInput>::INFO),*] },
                     general: const { &[$($(GeneralObjectType::$type,)?)*] },
                     absent: kind::$kind::ABSENT,
@@ -47,9 +56,9 @@ kinds!(said);
 /// Sends the command that destroys an object. All of them have the number in their third dword, but
 /// for flow tables, whose groups go first here; kinds with two such commands refuse the one for the
 /// other sort.
-fn destroy(rig: &mut Rig, (kind, number): (Kind, u32)) -> Result<(), Refusal> {
+fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refusal> {
     let said = said(kind);
-    if kind == Kind::FlowTable {
+    if kind == ObjectKind::FlowTable {
         return destroy_table(rig, number);
     }
     let ends = |command: &&&CommandInfo| {
@@ -74,7 +83,7 @@ fn destroy(rig: &mut Rig, (kind, number): (Kind, u32)) -> Result<(), Refusal> {
 /// Destroys a flow table whose groups and entries go first, if nothing leads to it.
 fn destroy_table(rig: &mut Rig, number: u32) -> Result<(), Refusal> {
     let objects = &mut rig.world.functions[0].hca.objects;
-    if !objects.is_used(Kind::FlowTable, number) {
+    if !objects.is_used(ObjectKind::FlowTable, number) {
         let emptied = objects.change(kind::FlowTable, number, |table| {
             table.entries.clear();
             table.groups.clear();
@@ -208,12 +217,12 @@ fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
             refused.insert(kind);
         }
         // What a user context holds would go with it.
-        let free = |&&(object, _): &&((Kind, u32), _)| {
+        let free = |&&(object, _): &&((ObjectKind, u32), _)| {
             // The heap of a process goes with the process.
             let umems = &rig.world.functions[0].hca.objects.umems;
-            let heap =
-                object.0 == Kind::Umem && umems.get(&object.1).is_some_and(|umem| umem.device);
-            !heap && !used.contains(&object) && (object.0 != Kind::Uctx || all.len() == 1)
+            let heap = object.0 == ObjectKind::Umem
+                && umems.get(&object.1).is_some_and(|umem| umem.device);
+            !heap && !used.contains(&object) && (object.0 != ObjectKind::Uctx || all.len() == 1)
         };
         let Some(&(object, _)) = all.iter().find(free) else {
             assert!(all.is_empty(), "each of these is used: {all:x?}");
@@ -223,9 +232,67 @@ fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
         assert_eq!(destroy(&mut rig, object), Err(said(object.0).absent), "{object:x?}, twice");
         destroyed.insert(object.0);
     }
-    let every: BTreeSet<Kind> = Kind::ALL.iter().copied().collect();
+    let every: BTreeSet<ObjectKind> = ObjectKind::ALL.iter().copied().collect();
     assert_eq!(destroyed, every, "there was no object of some kind");
     let with_users = every.into_iter().filter(|&kind| said(kind).in_use.is_some());
     assert_eq!(refused, with_users.collect(), "some kind had no users");
     assert_eq!(rig.counts(), Default::default());
+}
+
+/// The words of a name, in lower case: those of `FlowTable`, `flow_table` and `FLOW_TABLE` are the
+/// same.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = '_';
+    for c in name.chars() {
+        if c == '_' || c.is_uppercase() && before.is_lowercase() {
+            words.push(String::new());
+        }
+        words.last_mut().unwrap().extend((c != '_').then_some(c.to_ascii_lowercase()));
+        before = c;
+    }
+    words
+}
+
+/// The names in a source, tests, comments and attributes left out, that are those of kinds or have
+/// them in them.
+fn named(source: &str) -> Vec<&str> {
+    let kinds: Vec<_> = NAMES.iter().flatten().map(|name| words(name)).collect();
+    let code = source.split("\nmod tests {").next().unwrap();
+    let lines = code.lines().map(str::trim_start);
+    let lines = lines.filter(|line| !line.starts_with("//") && !line.starts_with("#["));
+    // Of a text, which is for people, the names are no names.
+    let code = lines.flat_map(|line| line.split('"').step_by(2));
+    let names = code.flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    let has = |name: &&str| {
+        let name = words(name);
+        kinds.iter().any(|kind| name.windows(kind.len()).any(|part| part == kind))
+    };
+    names.filter(has).collect()
+}
+
+#[test]
+fn what_serves_every_kind_names_none_of_them() {
+    let sources = [
+        ("index", include_str!("../index.rs")),
+        ("kinds", include_str!("../kinds/mod.rs")),
+        ("numbers", include_str!("../numbers.rs")),
+        ("refusal", include_str!("../refusal.rs")),
+        ("registry", include_str!("../registry.rs")),
+        ("removal", include_str!("../removal.rs")),
+        ("commands/call", include_str!("../commands/call.rs")),
+        ("commands/execute", include_str!("../commands/execute.rs")),
+        ("commands/removal", include_str!("../commands/removal.rs")),
+    ];
+    for (file, source) in sources {
+        // A command comes from a user context, and a reset ends all of them.
+        let allowed =
+            |name: &&str| file == "commands/execute" && words(name)[0].starts_with("uctx");
+        let named: Vec<_> = named(source).into_iter().filter(|name| !allowed(name)).collect();
+        assert!(named.is_empty(), "{file} names kinds of objects: {named:?}");
+    }
+    assert_eq!(
+        named("fn a() { b.cqs }\n#[c(Cq)] // Cq\nNoSuchFlowTable; \"Qp\" UmemSize"),
+        ["cqs", "NoSuchFlowTable", "UmemSize"]
+    );
 }

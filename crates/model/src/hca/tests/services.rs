@@ -120,7 +120,7 @@ fn users_get_no_qp_of_the_kernel_s_services() {
         let made = rig.qp(user, |input| {
             input.qpc_mut().set_st(st);
         });
-        assert_eq!(made, Err(Refusal::QpService));
+        assert_eq!(made, Err(Refusal::TransportService));
     }
 }
 

@@ -1,0 +1,42 @@
+//! What the registry says of the end of objects, of each kind and of all kinds.
+
+// The modules of what the entries name.
+use super::*;
+use crate::hca::flow;
+use crate::hca::kinds::kinds;
+use crate::hca::objects::{self, Uid};
+use crate::hca::registry::{KindEntry, kind};
+use crate::hca::removal::Removal;
+use crate::hca::state::Hca;
+
+macro_rules! removal {
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
+        numbers: [$($numbers:tt)*],
+        object: { $($entry:tt)* },
+        refusals: { $($refusals:tt)* },
+        gone: [$($gone:path)?],
+        commands: { $($commands:tt)* }
+    })*) => {
+        $(impl Removal for kind::$kind {
+            #[allow(unused_variables, reason = "of most kinds nothing else is left")]
+            fn gone(hca: &mut Hca, number: u32, object: $object) {
+                $($gone(hca, number, object);)?
+            }
+        })*
+
+        impl Hca {
+            /// Destroys what belongs to the owners that `of` picks, users before what they use.
+            pub(super) fn remove_held(&mut self, of: impl Fn(Uid) -> bool) {
+                $({
+                    let held = self.objects.$map.iter();
+                    let held = held.filter(|(_, object)| of(kind::$kind::owner(object)));
+                    for number in held.map(|(&number, _)| number).collect::<Vec<$number>>() {
+                        self.remove(kind::$kind, number);
+                    }
+                })*
+            }
+        }
+    };
+}
+
+kinds!(removal);

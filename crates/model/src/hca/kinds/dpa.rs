@@ -1,0 +1,215 @@
+//! Processes of the DPA and what is theirs. The commands are the model's own (`prm/dpa`).
+
+macro_rules! dpa {
+    ($then:ident { $($before:tt)* }) => {
+        $crate::hca::kinds::memory::memory! { $then {
+            $($before)*
+            /// Calls of functions on the DPA.
+            dpa_calls: DpaCall(u32) => objects::DpaCall {
+                numbers: [dpa_call: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_call,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| { to(ObjectKind::DpaProcess, it.context.process_id()) },
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchDpaCall = 0xc7, "No such call on the DPA for this uid.",
+                    in_use: [],
+                    others: {},
+                },
+                gone: [dpa::call_gone],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_CALL => dpa::create_call;
+                    user QueryGeneralObjectIn of DPA_CALL => dpa::query_call;
+                    user DestroyGeneralObjectIn of DPA_CALL =>
+                        |call, input, _| call.destroy(kind::DpaCall, input.obj_id());
+                }
+            }
+            /// Threads of the DPA.
+            dpa_threads: DpaThread(u32) => objects::DpaThread {
+                numbers: [dpa_thread: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_thread,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| { to(ObjectKind::DpaProcess, it.context.process_id()) },
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchDpaThread = 0xc2, "No such thread on the DPA for this uid.",
+                    in_use: [DpaThreadInUse = 0xc3,
+                        "CQs still start the thread: destroy them first."],
+                    others: {},
+                },
+                gone: [dpa::thread_gone],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_THREAD => dpa::create_thread;
+                    user QueryGeneralObjectIn of DPA_THREAD => dpa::query_thread;
+                    user ModifyGeneralObjectIn of DPA_THREAD => dpa::modify_thread;
+                    user DestroyGeneralObjectIn of DPA_THREAD =>
+                        |call, input, _| call.destroy(kind::DpaThread, input.obj_id());
+                }
+            }
+            /// Pages of doorbells for the DPA.
+            dpa_outboxes: DpaOutbox(u32) => objects::DpaOutbox {
+                numbers: [dpa_outbox: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_outbox,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(ObjectKind::DpaProcess, it.context.process_id());
+                        to(ObjectKind::Uar, it.context.uar_page());
+                    },
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchDpaOutbox = 0xc4, "No such outbox of the DPA for this uid.",
+                    in_use: [],
+                    others: {},
+                },
+                gone: [dpa::outbox_gone],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_OUTBOX => dpa::create_outbox;
+                    user QueryGeneralObjectIn of DPA_OUTBOX => dpa::query_outbox;
+                    user DestroyGeneralObjectIn of DPA_OUTBOX => dpa::destroy_outbox;
+                }
+            }
+            /// UAR pages whose queues the DPA of another function rings for.
+            uar_extensions: UarExtension(u32) => objects::UarExtension {
+                numbers: [uar_extension: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.uar_extension,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| to(ObjectKind::Uar, it.context.uar_page()),
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchUarExtension = 0xed, "No such UAR extension for this uid.",
+                    in_use: [],
+                    others: {
+                        UarExtensionTo = 0xee, BAD_PARAM,
+                            "The process is of no function of the card that has this vhca_id and \
+                             reaches this one.";
+                    },
+                },
+                gone: [],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_UAR_EXTENSION => extension::create;
+                    user QueryGeneralObjectIn of DPA_UAR_EXTENSION => extension::query;
+                    user DestroyGeneralObjectIn of DPA_UAR_EXTENSION =>
+                        |call, input, _| call.destroy(kind::UarExtension, input.obj_id());
+                }
+            }
+            /// Windows of the DPA to memory.
+            dpa_windows: DpaWindow(u32) => objects::DpaWindow {
+                numbers: [dpa_window: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_window,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(ObjectKind::DpaProcess, it.context.process_id());
+                        to(ObjectKind::Pd, it.context.pd());
+                    },
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchDpaWindow = 0xc6, "No such window of the DPA for this uid.",
+                    in_use: [],
+                    others: {},
+                },
+                gone: [dpa::window_gone],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_WINDOW => dpa::create_window;
+                    user QueryGeneralObjectIn of DPA_WINDOW => dpa::query_window;
+                    user DestroyGeneralObjectIn of DPA_WINDOW => dpa::destroy_window;
+                }
+            }
+            /// Core dumps of processes of the DPA.
+            dpa_core_dumps: DpaCoreDump(u32) => objects::DpaCoreDump {
+                numbers: [dpa_core_dump: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_core_dump,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(ObjectKind::DpaProcess, it.context.process_id());
+                        // It is written while others have the function.
+                        to(ObjectKind::Umem, it.context.umem_id());
+                    },
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchDpaCoreDump = 0xc8, "No such core dump for this uid.",
+                    in_use: [],
+                    others: {},
+                },
+                gone: [],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_CORE_DUMP => dpa::create_core_dump;
+                    user QueryGeneralObjectIn of DPA_CORE_DUMP => dpa::query_core_dump;
+                    user DestroyGeneralObjectIn of DPA_CORE_DUMP =>
+                        |call, input, _| call.destroy(kind::DpaCoreDump, input.obj_id());
+                }
+            }
+            /// Processes of the DPA.
+            dpa_processes: DpaProcess(u32) => objects::DpaProcess {
+                numbers: [dpa_process: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_process,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchDpaProcess = 0xc0, "No such process on the DPA for this uid.",
+                    in_use: [DpaProcessInUse = 0xc1,
+                        "Threads, calls, outboxes, windows, mkeys or queues still use the process: \
+                         destroy them first."],
+                    others: {
+                        DpaProgram = 0xc9, BAD_PARAM, "The file is no program for the DPA.";
+                        DpaEnded = 0xcb, BAD_RES_STATE, "The process has ended: see its status.";
+                        DpaHasThreads = 0xdf, BAD_RES_STATE,
+                            "The process has had a thread: its error handler is set before the \
+                             first one.";
+                    },
+                },
+                gone: [dpa::process_gone],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_PROCESS => dpa::create_process;
+                    user QueryGeneralObjectIn of DPA_PROCESS => dpa::query_process;
+                    user ModifyGeneralObjectIn of DPA_PROCESS => dpa::modify_process;
+                    user DestroyGeneralObjectIn of DPA_PROCESS => dpa::destroy_process;
+                }
+            }
+        } }
+    };
+}
+
+pub(in crate::hca) use dpa;

@@ -1,0 +1,48 @@
+//! The multicast groups of a function: which QPs hear what is sent to a GID.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The QPs in each group; none is empty.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    members: BTreeMap<[u8; 16], BTreeSet<u32>>,
+    /// How many members they have together.
+    count: usize,
+}
+
+impl Groups {
+    /// How many groups there are.
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The QPs in a group, if there is one of this GID.
+    pub(crate) fn get(&self, gid: &[u8; 16]) -> Option<&BTreeSet<u32>> {
+        self.members.get(gid)
+    }
+
+    /// Takes a QP into a group; false if it was in.
+    pub(crate) fn join(&mut self, gid: [u8; 16], qpn: u32) -> bool {
+        let joined = self.members.entry(gid).or_default().insert(qpn);
+        self.count += usize::from(joined);
+        joined
+    }
+
+    /// Takes a QP out of a group, and the group away with its last member.
+    pub(crate) fn leave(&mut self, gid: &[u8; 16], qpn: u32) {
+        let Some(members) = self.members.get_mut(gid) else {
+            tracing::error!(qpn, ?gid, "a QP leaves a group that nobody is in");
+            return;
+        };
+        self.count -= usize::from(members.remove(&qpn));
+        if members.is_empty() {
+            self.members.remove(gid);
+        }
+    }
+
+    /// About how many bytes they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.members.len() * size_of::<([u8; 16], BTreeSet<u32>)>()
+            + self.count * size_of::<[u64; 4]>()
+    }
+}

@@ -108,7 +108,7 @@ impl Uplink {
 }
 
 impl LinkOptions {
-    /// Does it, for as long as what is returned lives.
+    /// Applies the options, for as long as the returned value lives.
     pub(crate) fn apply(
         self,
         model: &Model,

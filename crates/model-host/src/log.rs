@@ -43,7 +43,7 @@ pub fn init(level: LevelFilter) -> LastWords {
     LastWords(queue)
 }
 
-/// Waits, when it is dropped, for the lines that were logged to be written, but not for long.
+/// On drop, waits briefly for the lines that were logged to be written.
 #[must_use]
 pub struct LastWords(Arc<Queue>);
 
@@ -53,7 +53,7 @@ impl Drop for LastWords {
     }
 }
 
-/// A line, or the wish to hear when those before it were written.
+/// A line, or a request to be notified when all earlier lines were written.
 enum Message {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
@@ -136,7 +136,7 @@ impl Write for Line {
     }
 }
 
-/// The lines of each place in its present second.
+/// The number of lines of each log statement in the current second.
 #[derive(Default)]
 struct Throttles(Mutex<HashMap<Identifier, Throttle>>);
 
@@ -165,7 +165,7 @@ impl Throttles {
     }
 }
 
-/// Lets a place say so many lines a second.
+/// Limits the lines of each log statement per second.
 struct PerPlace {
     queue: Arc<Queue>,
     places: Throttles,

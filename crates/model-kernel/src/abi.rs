@@ -207,7 +207,7 @@ pub(super) enum Call {
     UarAlloc,
     FlowMatcherCreate,
     FlowCreate,
-    /// The attribute with access `Destroy` says it all.
+    /// The method is described completely by its attribute with access `Destroy`.
     Destroy,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Booted {
     function: Arc<dyn Function>,
     /// The pages that the device was given, by address.
     pages: BTreeMap<u64, Box<Page>>,
-    /// How far it came.
+    /// Whether the function was initialized.
     up: bool,
 }
 

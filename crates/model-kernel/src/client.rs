@@ -20,7 +20,7 @@ use crate::descriptor;
 /// Bytes per page, as the kernel pins and maps them.
 pub const PAGE: u64 = 4096;
 
-/// A privilege that a rule asks for. The numbers are Linux's.
+/// A privilege that a rule requires. The numbers are Linux's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Capability {
@@ -38,9 +38,9 @@ pub struct FileId(pub u64, pub u64);
 
 /// A process that uses the devices.
 pub trait Client: Send + Sync {
-    /// Reads its memory; EFAULT where there is none.
+    /// Reads the client's memory; EFAULT where there is none.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno>;
-    /// Writes its memory; EFAULT where it may not be written.
+    /// Writes the client's memory; EFAULT where it may not be written.
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno>;
     /// Checks that the pages of a range can be pinned, for writing too when `writable`; EFAULT
     /// otherwise.
@@ -55,20 +55,20 @@ pub trait Client: Send + Sync {
     fn eventfds(&self) -> &Eventfds;
     /// Whether the client has a privilege.
     fn capable(&self, capability: Capability) -> bool;
-    /// Gives it a descriptor; returns the number.
+    /// Gives the client a descriptor; returns its number there.
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno>;
-    /// Which file one of its descriptors refers to; EBADF when it is not open.
+    /// Identifies the file of a client's descriptor; EBADF when it is not open.
     fn identify(&self, fd: i32) -> Result<FileId, Errno>;
-    /// A duplicate of one of its descriptors for us; EBADF when it is not open.
+    /// Duplicates a client's descriptor for us; EBADF when it is not open.
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno>;
-    /// The numbers of its descriptors.
+    /// The numbers of the client's descriptors.
     fn descriptors(&self) -> Vec<i32>;
     /// The thread whose call is answered, by which a log names it.
     fn thread(&self) -> u32 {
         nix::unistd::gettid().as_raw() as u32
     }
 
-    /// A duplicate of whichever of its descriptors refers to a file; `None` when none does.
+    /// Duplicates a client's descriptor that refers to a file; `None` if there is none.
     fn find(&self, file: FileId) -> Option<OwnedFd> {
         let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
         self.borrow(number).ok()
@@ -179,7 +179,7 @@ pub fn effective_capabilities(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// How often a range is looked at before it counts as one that cannot be pinned.
+/// Attempts before a range counts as not pinnable.
 const LOOKS: usize = 3;
 
 /// Runs the check `look` of a range that a client wants to pin, until it succeeds; EFAULT only if

@@ -18,7 +18,7 @@ use nix::sys::uio::pwrite;
 use super::client::PAGE;
 use super::kernel::Kernel;
 
-/// The counter has so many bits.
+/// Mask of the counter's bits.
 const MASK: u64 = (1 << 41) - 1;
 /// How often pages are brought up to date: much more often than any factor asks for.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ impl Time {
         Some(Self { nanoseconds, cycles: cycles & MASK, fraction: 0, multiplier, shift })
     }
 
-    /// Goes on to where the counter is.
+    /// Advances the time to the counter's current value.
     fn advance(&mut self, cycles: u64) {
         let cycles = cycles & MASK;
         let gone = cycles.wrapping_sub(self.cycles) & MASK;
@@ -80,7 +80,7 @@ impl Time {
     }
 }
 
-/// A page of a file that somebody maps.
+/// A clock page: a page of a file that clients map.
 #[derive(Debug)]
 pub(super) struct ClockPage {
     file: Arc<OwnedFd>,
@@ -89,7 +89,7 @@ pub(super) struct ClockPage {
 }
 
 impl ClockPage {
-    /// A page of a file of its own.
+    /// Makes a clock page in a file of its own.
     pub(super) fn alone() -> Result<Self, Errno> {
         let file = memfd_create(c"verbless-clock", MFdFlags::MFD_CLOEXEC)?;
         nix::unistd::ftruncate(&file, PAGE as i64)?;
@@ -105,7 +105,8 @@ impl ClockPage {
         &self.file
     }
 
-    /// Each write is a call, so that whoever maps the page sees them in this order.
+    /// Writes the page by separate system calls, so that readers of the mapping see the stores in
+    /// this order.
     fn write(&self, time: &Time) -> Result<(), Errno> {
         let mut sign = self.sign.lock().unwrap_or_else(PoisonError::into_inner);
         let put = |value: u32| pwrite(&*self.file, &value.to_ne_bytes(), self.offset);
@@ -161,7 +162,7 @@ impl Clock {
 }
 
 impl Inner {
-    /// The time as it is; `None` when the device does not say how fast it counts.
+    /// The current time; `None` if the device does not report its frequency.
     fn now(&mut self, kernel: &Kernel) -> Option<Time> {
         let cycles = kernel.function.cycles();
         match &mut self.time {

@@ -12,7 +12,7 @@ use super::uar::static_offset;
 
 /// Doorbell registers per UAR page that a client may use.
 pub(super) const REGISTERS_PER_PAGE: u32 = 2;
-/// At most so many registers are allocated with a context.
+/// The most registers that are allocated with a context.
 const MAX_REGISTERS: u32 = 512;
 /// Request flag: a DevX context.
 const FLAG_DEVX: u32 = 1;
@@ -23,7 +23,7 @@ const CORE_SUPPORT: u64 = 1;
 /// Bytes of `mlx5_ib_alloc_ucontext_resp`.
 const RESPONSE: usize = 72;
 
-/// A client that says so does not use user indexes.
+/// The value by which a client declares that it does not use user indexes.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
 impl Context {
@@ -38,7 +38,7 @@ impl Context {
         user_index(self.cqe_version, asked)
     }
 
-    /// Frees what came with the context.
+    /// Frees the objects that were made with the context.
     pub(super) fn free(self, file: &File) {
         let kernel = &file.kernel;
         if let Some(number) = self.transport_domain {
@@ -217,8 +217,8 @@ impl WrappingMultiple for u32 {
     }
 }
 
-/// `mlx5_ib_alloc_ucontext_resp` but for its length. The core clock's page is not modelled, and so
-/// not offered.
+/// `mlx5_ib_alloc_ucontext_resp` without its length. The core clock page is not offered, because it
+/// is not modelled.
 fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
     const DUMP_FILL_MKEY: u32 = 1 << 1;
     const ECE: u32 = 1 << 2;

@@ -32,7 +32,7 @@ fn bounded(what: &str, bytes: usize) -> Result<(), Errno> {
 /// An open control file.
 pub(super) struct Control {
     kernel: Arc<Kernel>,
-    /// The user context that stands for it.
+    /// The user context of the open file.
     uid: u16,
     caps: u32,
 }
@@ -65,7 +65,7 @@ impl Control {
         }
     }
 
-    /// Reads a request's structure, has it answered, and gives it back.
+    /// Reads a request's structure, answers it, and writes it back.
     fn call<T: FromBytes + IntoBytes + Immutable + Default>(
         &self,
         client: &dyn Client,
@@ -174,7 +174,7 @@ fn clear(client: &dyn Client, at: u64, from: usize, to: usize) -> Result<(), Err
     Ok(())
 }
 
-/// Opcodes that fwctl knows and prm does not describe.
+/// Opcodes that fwctl passes and prm does not describe.
 mod opcode {
     use verbless_prm::Opcode;
 
@@ -225,7 +225,7 @@ const ALWAYS: &[Opcode] = &[
     Opcode::SET_HCA_CAP,
 ];
 
-/// Commands that look at the device.
+/// Commands that only read.
 const LOOKS: &[Opcode] = &[
     Opcode::FPGA_QUERY_QP_COUNTERS,
     Opcode::FPGA_QUERY_QP,

@@ -28,7 +28,7 @@ pub struct Described {
     pub answered: String,
 }
 
-/// A number in a structure: its name, place and size in bytes.
+/// A number in a structure: its name, offset and size in bytes.
 type Field = (&'static str, usize, usize);
 
 /// A command of the old interface: its name, request and response.
@@ -164,8 +164,7 @@ const MODIFY_QP: &[Field] = &[
     ("rnr_retry", 107, 1),
 ];
 
-/// Puts an ioctl into words: its header and attributes as they came, and as they are after the
-/// call.
+/// Describes an ioctl in words: its header and attributes before and after the call.
 ///
 /// What lies behind a pointer is read again here: a client that changes it meanwhile misleads its
 /// own watcher.

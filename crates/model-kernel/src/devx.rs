@@ -13,7 +13,7 @@ use super::mailbox::{UID, VHCA_TUNNEL_ID};
 use super::rules::{self, ObjectId};
 
 impl Method<'_> {
-    /// The uid that a command goes out with.
+    /// The uid with which a command is sent.
     fn devx_uid(&self, input: &[u8]) -> Result<u16, Errno> {
         let own = self.state.context()?.uid;
         if own != 0 {
@@ -38,7 +38,7 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// Runs a client's command and gives it the outbox, also when the device refused.
+    /// Executes a client's command and returns the outbox, even if the device refused.
     fn pass(&mut self, input: &[u8], out: u16) -> Result<(), Errno> {
         let mut output = vec![0; self.attrs.len(out)?];
         let result = self.file.kernel.run(input, &mut output);
@@ -144,7 +144,7 @@ impl Method<'_> {
         self.pass(&input, attr::OBJ_OUT)
     }
 
-    /// The inbox of a query, stamped; EINVAL when it is no query.
+    /// The inbox of a query with the uid set; EINVAL if it is no query.
     fn query_command(&self) -> Result<Vec<u8>, Errno> {
         let mut input = self.attrs.bytes(attr::OBJ_IN)?;
         self.stamp(&mut input)?;

@@ -39,7 +39,7 @@ impl Pages {
     }
 }
 
-/// An event queue, and where its reader is.
+/// An event queue, and the position of its reader.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     pages: Pages,
@@ -63,8 +63,8 @@ impl EventQueue {
         Self { pages, log_size, number: 0, vector, consumer: 0 }
     }
 
-    /// The CREATE_EQ command for it. Without events to report it is a completion queue, open to
-    /// users.
+    /// The CREATE_EQ command for the queue. Without events it is a completion queue, which users
+    /// may use.
     pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
         let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
         let uid = if events == [0; 4] { SHARED_UID } else { 0 };
@@ -100,8 +100,7 @@ impl EventQueue {
         Some(eqe)
     }
 
-    /// The doorbell word that tells the device how far the reader came: the queue's number and the
-    /// consumer index.
+    /// The doorbell word with the reader's position: the queue's number and the consumer index.
     pub(super) fn doorbell(&self) -> [u8; 4] {
         (self.consumer & 0xff_ffff | self.number << 24).to_be_bytes()
     }

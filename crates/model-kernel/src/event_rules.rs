@@ -65,7 +65,7 @@ pub(super) fn may_subscribe(device: Option<&Subscribable>, kind: u16, with_objec
     }
 }
 
-/// The type that stands beside event `kind` in the key of a subscription to an object.
+/// The object type in the key of a subscription to event `kind` of an object.
 pub(super) fn subscribed_type(object: ObjectId, kind: u16) -> u16 {
     if is_old_affiliated(kind) {
         let queue = match object.opcode {
@@ -103,7 +103,7 @@ pub(super) fn data<L: Layout>(eqe: &Eqe) -> &Packed<L, DATA> {
     zerocopy::transmute_ref!(eqe.event_data())
 }
 
-/// How many pages a page request event asks for; negative: offers back.
+/// The number of pages that a page request event asks for; negative if it returns pages.
 pub(super) fn pages(eqe: &Eqe) -> i32 {
     let request: &EqePageRequest = data(eqe);
     request.num_pages().cast_signed()

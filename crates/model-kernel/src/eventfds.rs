@@ -45,7 +45,7 @@ impl Eventfds {
     }
 }
 
-/// The number by which the kernel tells eventfds apart.
+/// The number by which the kernel identifies an eventfd.
 fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()

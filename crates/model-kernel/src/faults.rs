@@ -9,7 +9,7 @@ use super::refused::refused;
 use super::write;
 
 impl File {
-    /// Lets an ioctl fail that somebody asked to fail.
+    /// Fails an ioctl for which a fault was requested.
     pub(super) fn fails_as_asked(&self, request: &Request<'_>) -> Result<(), Errno> {
         let method = request.method;
         let attributes = (0..request.len()).map(|index| request.raw(index));

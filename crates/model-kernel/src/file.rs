@@ -130,8 +130,8 @@ impl File {
         self.ioctl_of(&self.client, words)
     }
 
-    /// Answers an ioctl of `client`: `words` is its header and attributes, which get new handles
-    /// and output flags in place. Whoever calls it logs refusals.
+    /// Answers an ioctl of `client`: `words` is its header and attributes, in which new handles and
+    /// output flags are stored. The caller logs refusals.
     pub(super) fn ioctl_of(
         &self,
         client: &Arc<dyn Client>,
@@ -493,7 +493,8 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// Takes note of a stream and gives its descriptor to the client; the number that it has there.
+    /// Registers a stream and gives its descriptor to the client; returns the client's number of
+    /// it.
     pub(super) fn give_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
         let subscriptions = &self.file.kernel.subscriptions;
         match &stream {

@@ -51,7 +51,7 @@ impl Method<'_> {
         Ok(Object::FlowMatcher(FlowMatcher { mask, enable, priority }))
     }
 
-    /// The rule, and the handles of what it uses.
+    /// Makes a rule; returns it, and the handles of the objects that it uses.
     pub(super) fn create_flow(&mut self) -> Result<(Object, Vec<u32>), Errno> {
         if !self.attrs.client.capable(Capability::NetRaw) {
             return Err(Errno::EPERM);

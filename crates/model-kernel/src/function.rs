@@ -190,8 +190,8 @@ fn port(device: &Device, number: u32) -> Option<PortState> {
     })
 }
 
-/// The VLs that the register for them names, as verbs count them: code n is 2^(n - 1), and 5 is 15.
-/// The register's code is the number itself.
+/// The VLs in the port's register, in the code of verbs: code n is 2^(n - 1), and 5 is 15. The
+/// register's code is the number itself.
 fn max_vls(profile: &Profile) -> u8 {
     let register = profile.registers().get(&RegisterId::PVLC.0);
     let vls = register.and_then(|it| View::new(it.info, &it.bytes).get("vl_hw_cap"));
@@ -221,8 +221,8 @@ fn roce_gids(device: &Device) -> Vec<GidEntry> {
         .collect()
 }
 
-/// Port `number` as it is told of before anybody opens the device: with the GIDs that it gets when
-/// it comes up.
+/// The description of port `number` before the device is opened, with the GIDs that it gets when it
+/// comes up.
 pub(super) fn described_port(device: &Device, number: u32, network: &Network) -> Option<PortState> {
     let mut state = port(device, number)?;
     if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {

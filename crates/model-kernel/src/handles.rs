@@ -41,7 +41,7 @@ pub(super) enum Object {
     Flow(Flow),
     Uar {
         page: u32,
-        /// Page number within the file at which it is mapped.
+        /// Page number within the file of its mapping.
         mmap: u32,
     },
 }
@@ -77,11 +77,11 @@ impl Object {
 #[derive(Debug)]
 pub(super) struct DevxObject {
     pub id: ObjectId,
-    /// The command that destroys it.
+    /// The command that destroys the object.
     pub destroy: Vec<u8>,
-    /// How many flow counters it is.
+    /// The number of flow counters, if the object is a bulk of them.
     pub bulk: u32,
-    /// Tells it from every other object that any file of the device ever had.
+    /// A number unique among all objects that files of the device ever had.
     pub serial: u64,
 }
 
@@ -112,20 +112,20 @@ impl Stream {
     }
 }
 
-/// An object, and who stands on whom.
+/// An object, with its dependencies.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// When it was made.
+    /// Position in the order of creation.
     pub(super) order: u64,
     pub(super) object: Object,
-    /// Handles of objects that must not go before it.
+    /// Handles of objects that this one uses, which must be destroyed later.
     uses: Vec<u32>,
-    /// How many objects must not outlive it.
+    /// The number of objects that use this one.
     pub(super) users: u32,
 }
 
-/// Objects that one file may hold. Linux has no such limit but its memory, in which each of them
-/// counts for its client; here it is the memory of the process that all clients share.
+/// The most objects of one file. Linux limits them only by memory, which is charged to each client;
+/// here they take memory of the process that all clients share.
 const MOST_OBJECTS: u32 = 1 << 20;
 
 /// The handles of a file's objects.
@@ -141,7 +141,7 @@ impl Default for Handles {
 /// A user context.
 #[derive(Debug)]
 pub(super) struct Context {
-    /// The device's number for it; 0 without DevX.
+    /// The device's uid of the context; 0 without DevX.
     pub uid: u16,
     pub(super) transport_domain: Option<u32>,
     pub(super) cqe_version: u8,
@@ -176,7 +176,7 @@ pub(super) struct State {
     pub mmap_numbers: MmapNumbers,
     /// Addresses at which the client mapped UAR pages by itself.
     pub mapped: BTreeMap<u32, u64>,
-    /// The page by which timestamps become times, once it is mapped.
+    /// The clock page, which converts timestamps to time, once it is mapped.
     pub(super) clock: Option<Arc<ClockPage>>,
     /// The file is being closed: what would be in the way goes as well.
     pub(super) closing: bool,
@@ -214,7 +214,7 @@ impl State {
         self.insert_using(handle, object, Vec::new());
     }
 
-    /// Inserts an object that others must outlive.
+    /// Inserts an object and the handles of those that it uses.
     pub(super) fn insert_using(&mut self, handle: u32, object: Object, uses: Vec<u32>) {
         for used in &uses {
             if let Some(entry) = self.objects.get_mut(used) {
@@ -231,7 +231,7 @@ impl State {
         self.objects.get(&handle).map_or(&[], |entry| &entry.uses)
     }
 
-    /// An object uses others from now on.
+    /// Adds handles of objects that an object uses from now on.
     pub(super) fn now_uses(&mut self, handle: u32, uses: Vec<u32>) {
         for used in &uses {
             if let Some(entry) = self.objects.get_mut(used) {
@@ -256,7 +256,7 @@ impl State {
         }
     }
 
-    /// The first async event file: the one that hears of objects which name none.
+    /// The first async event file, which gets the events of objects that name none.
     pub(super) fn default_async_file(&self) -> Option<Arc<Channel>> {
         self.streams.iter().find_map(|(_, stream)| match stream {
             Stream::Async(channel) => Some(channel.clone()),

@@ -126,7 +126,7 @@ struct Attr {
 pub(super) enum Next {
     /// Nothing: unknown and not mandatory, or plain data.
     Go,
-    /// Find or make the object that it names.
+    /// Find or make the object that the attribute names.
     Resolve { id: u16, object: u16, access: abi::Access, fd: bool, data: u64 },
 }
 
@@ -142,7 +142,8 @@ impl<'a> Attrs<'a> {
         Self { request, client, present: Vec::new() }
     }
 
-    /// Takes attribute `index` in: checks it against its description, reads it where that is due.
+    /// Reads attribute `index`: checks it against its description, and copies its data if it is
+    /// needed before the method runs.
     pub(super) fn accept(&mut self, index: usize) -> Result<Next, Errno> {
         let raw = self.request.raw(index);
         let Some(spec) = self.request.method.attrs.iter().find(|spec| spec.id == raw.id) else {
@@ -195,7 +196,7 @@ impl<'a> Attrs<'a> {
         bytes.iter().all(|&byte| byte == 0)
     }
 
-    /// Whether every mandatory attribute came.
+    /// Whether every mandatory attribute is present.
     pub(super) fn complete(&self) -> Result<(), Errno> {
         let missing = |spec: &&abi::AttrSpec| spec.mandatory && self.get(spec.id).is_none();
         if self.request.method.attrs.iter().any(|spec| missing(&spec)) {
@@ -208,12 +209,12 @@ impl<'a> Attrs<'a> {
         self.present.iter().find(|attr| attr.id == id)
     }
 
-    /// Whether an optional attribute came.
+    /// Whether an optional attribute is present.
     pub(super) fn has(&self, id: u16) -> bool {
         self.get(id).is_some()
     }
 
-    /// An attribute's length in bytes; ENOENT when it did not come.
+    /// An attribute's length in bytes; ENOENT if it is not present.
     pub(super) fn len(&self, id: u16) -> Result<usize, Errno> {
         self.get(id).map(|attr| usize::from(attr.len)).ok_or(Errno::ENOENT)
     }
@@ -228,7 +229,8 @@ impl<'a> Attrs<'a> {
         self.data(id).and_then(|value| if value <= max { Ok(value) } else { Err(Errno::EINVAL) })
     }
 
-    /// Flags of four or eight bytes, 0 when they did not come; EINVAL for one that is not allowed.
+    /// Flags of four or eight bytes, 0 if the attribute is not present; EINVAL for one that is not
+    /// allowed.
     pub(super) fn flags(&self, id: u16, allowed: u32) -> Result<u32, Errno> {
         let Some(attr) = self.get(id) else { return Ok(0) };
         let flags = match attr.len {
@@ -239,7 +241,7 @@ impl<'a> Attrs<'a> {
         if flags & !u64::from(allowed) != 0 { Err(Errno::EINVAL) } else { Ok(flags as u32) }
     }
 
-    /// The input's bytes, all of them.
+    /// All bytes of an input.
     pub(super) fn bytes(&self, id: u16) -> Result<Vec<u8>, Errno> {
         let attr = self.get(id).ok_or(Errno::ENOENT)?;
         self.take(attr, usize::from(attr.len))

@@ -61,9 +61,9 @@ pub(super) struct Kernel {
     pub roce_table: u32,
     /// `wqe_inline_mode` of the Ethernet capabilities.
     pub inline_mode: u32,
-    /// The key that dump-fill memory goes by, when the device has one.
+    /// The key of dump-fill memory, if the device has one.
     pub dump_fill_mkey: u32,
-    /// Stands in for clients without DevX in a few harmless queries; 0 when there is none.
+    /// The uid for a few harmless queries of clients without DevX; 0 when there is none.
     pub spare_uid: u16,
     pub subscriptions: Subscriptions,
     pub clock: Clock,
@@ -80,14 +80,14 @@ pub(super) struct Kernel {
     /// The queue for asynchronous events, then those of the completion vectors.
     queues: Mutex<Vec<EventQueue>>,
     completion_queues: Vec<u32>,
-    /// Bit per queue: its interrupt fired and nobody looked yet.
+    /// One bit per queue: its interrupt fired, and its events were not read yet.
     pending: AtomicU64,
     dead: AtomicBool,
     /// `None` once detached.
     booted: Mutex<Option<Booted>>,
 }
 
-/// Reads a page of capabilities, as they are at present.
+/// Reads a page of current capabilities.
 fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
     exec(function, &inbox(Opcode::QUERY_HCA_CAP, page << 1 | 1, 0, 16), &mut output)?;
@@ -112,8 +112,8 @@ impl Interrupts for Vectors {
 }
 
 impl Kernel {
-    /// Takes a device: reads what it can, makes the kernel's event queues, listens to its
-    /// interrupts.
+    /// Attaches to a device: reads its capabilities, makes the kernel's event queues, and handles
+    /// its interrupts.
     pub(super) fn attach(function: Arc<dyn Function>) -> Result<Arc<Self>, Errno> {
         let booted = Booted::new(function.clone())?;
         let device = &*function;
@@ -229,7 +229,7 @@ impl Kernel {
         exec(&*self.function, input, output)
     }
 
-    /// Makes a user context with the privileges `cap`; its uid.
+    /// Makes a user context with the privileges `cap`; returns its uid.
     pub(super) fn create_uctx(&self, cap: u32) -> Result<u16, Errno> {
         let mut input = inbox(Opcode::CREATE_UCTX, 0, 0, 0x40);
         Field(0x10, 31, 0).set(&mut input, cap);
@@ -259,7 +259,7 @@ impl Kernel {
         self.exec(&input, &mut [0; 16])
     }
 
-    /// The low byte of the next memory key, so that a key that was destroyed is no key any more.
+    /// The low byte of the next memory key, which makes destroyed keys invalid.
     pub(super) fn next_key_variant(&self) -> u8 {
         self.key_variant.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
@@ -288,7 +288,7 @@ impl Kernel {
         self.completion_queues.contains(&number)
     }
 
-    /// True once the device died; its async event files have been told by then.
+    /// True after the device died; its async event files have been notified by then.
     pub(super) fn is_dead(&self) -> bool {
         if !self.dead.load(Ordering::Acquire)
             && !self.function.is_alive()

@@ -54,7 +54,7 @@ pub(super) const NUMBER: Field = Field(0x8, 23, 0);
 /// The object's number where it has 32 bits.
 pub(super) const NUMBER_32: Field = Field(0x8, 31, 0);
 
-/// An inbox of `bytes` zeros but for its opcode, op_mod and uid.
+/// An inbox of `bytes` zeros with the opcode, op_mod and uid set.
 pub(super) fn inbox(opcode: Opcode, op_mod: u16, uid: u16, bytes: usize) -> Vec<u8> {
     let mut inbox = vec![0; bytes];
     OPCODE.set(&mut inbox, opcode.0.into());

@@ -15,7 +15,7 @@ pub struct PortState {
     pub grh_required: bool,
     /// The port's capabilities, on InfiniBand.
     pub capability_mask: u32,
-    /// The second mask, where the first says that there is one.
+    /// The second capability mask, if the first says that there is one.
     pub capability_mask_2: u32,
     /// Path bits of the LID.
     pub lmc: u8,

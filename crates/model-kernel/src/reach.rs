@@ -23,7 +23,7 @@ pub(crate) struct About {
     pub embedded_cpu: bool,
 }
 
-/// A function of a device as its driver reaches it.
+/// The interface of a device's function to its driver.
 pub(super) trait Function: Send + Sync {
     /// Executes a command.
     fn execute(&self, input: &[u8], output: &mut [u8]);
@@ -31,13 +31,13 @@ pub(super) trait Function: Send + Sync {
     fn mmio_write(&self, offset: u64, bytes: &[u8]);
     /// False once the device died.
     fn is_alive(&self) -> bool;
-    /// True once it was taken out, and its driver let go of it.
+    /// True after the function was removed, and its driver has released it.
     fn is_removed(&self) -> bool {
         false
     }
-    /// How many interrupt vectors it has.
+    /// The number of interrupt vectors.
     fn vectors(&self) -> u32;
-    /// Says where interrupts go.
+    /// Sets the receiver of interrupts.
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
     /// The contents of its PCI registers and initialization segment.
     fn about(&self) -> About;
@@ -48,7 +48,7 @@ pub(super) trait Function: Send + Sync {
     fn unback_uar(&self, page: u32);
     /// Maps a UAR page into this process.
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
-    /// The counter that timestamps come from, as it is now.
+    /// The current value of the counter that timestamps come from.
     fn cycles(&self) -> u64;
     /// A port's state; `None` when there is no such port. Numbers begin with 1.
     fn port(&self, number: u32) -> Option<PortState>;
@@ -57,7 +57,7 @@ pub(super) trait Function: Send + Sync {
     /// Sets another PD and other access rights of a key, by UMR on a queue of the driver's; waits
     /// until it is done.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
-    /// Whether an ioctl of the device with these ids and names is to fail, as somebody asked.
+    /// The errno with which this ioctl of the device is to fail, if a fault was requested.
     fn fails_ioctl(&self, _ids: (u16, u16), _names: &[&str]) -> Option<Errno> {
         None
     }

@@ -9,7 +9,7 @@ use verbless_prm::Opcode;
 
 use super::mailbox::{Field, NUMBER, NUMBER_32, OP_MOD, OPCODE, UID, VHCA_TUNNEL_ID, inbox};
 
-/// Commands of a range that OTHER passes whatever they are.
+/// A range of opcodes that OTHER passes without further checks.
 const GENERAL: std::ops::Range<Opcode> = Opcode(0xb00)..Opcode(0xd00);
 const NUM_PSV: Field = Field(0x8, 31, 28);
 
@@ -314,7 +314,7 @@ pub(super) fn named_object(input: &[u8]) -> Option<ObjectId> {
     })
 }
 
-/// An object that was just made: its id, and the command that will destroy it.
+/// A new object: its id, and the command that will destroy it.
 #[derive(Debug, Clone)]
 pub(super) struct Created {
     pub id: ObjectId,
@@ -323,8 +323,8 @@ pub(super) struct Created {
     pub bulk: u32,
 }
 
-/// Reads what a command made from its mailboxes, and builds the command that destroys it. `None`
-/// for one that makes nothing.
+/// Finds the object that a command made by its mailboxes, and builds the command that destroys it.
+/// `None` if the command makes no object.
 pub(super) fn created_object(input: &[u8], output: &[u8]) -> Option<Created> {
     let code = opcode(input);
     let creation = CREATIONS.iter().find(|creation| creation.opcode == code)?;
@@ -388,7 +388,7 @@ const MKEY_UMEM_VALID: Field = Field(0xc, 30, 30);
 /// Bytes of CREATE_MKEY that must be there: the header, and the mkey context.
 pub(super) const CREATE_MKEY_MIN: usize = 0x50;
 
-/// Sets mkey_umem_valid, but for keys made of other keys (KLM, KSM), which name no memory.
+/// Sets mkey_umem_valid, except for keys made of other keys (KLM, KSM), which refer to no memory.
 pub(super) fn insist_on_mkey_umem(input: &mut [u8]) {
     const KLM: u32 = 2;
     const KSM: u32 = 3;

@@ -24,7 +24,7 @@ pub(super) struct Subscription {
     pub key: u32,
     /// Number of the object; None for the whole device.
     pub number: Option<u32>,
-    /// The DevX object that it ends with, by its serial number.
+    /// The serial number of the DevX object with which the subscription ends.
     pub object: Option<u64>,
     pub channel: Arc<EventChannel>,
     pub cookie: u64,
@@ -32,7 +32,7 @@ pub(super) struct Subscription {
     pub eventfd: Option<Arc<OwnedFd>>,
 }
 
-/// An event with its type of object, and the number of the object; `None` for the whole device.
+/// An event type with the type and number of the object; `None` for the whole device.
 type EventKey = (u32, Option<u32>);
 
 /// The subscriptions of one device.
@@ -59,7 +59,8 @@ impl Subscriptions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that tells a new object from every other that any file of the device ever had.
+    /// A serial number for a new object, unique among all objects that files of the device ever
+    /// had.
     pub(super) fn serial(&self) -> u64 {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
@@ -77,7 +78,7 @@ impl Subscriptions {
         }
     }
 
-    /// Tells every subscriber to an event. Readers that have gone are forgotten.
+    /// Delivers an event to every subscriber. Subscribers that are gone are removed.
     pub(super) fn dispatch(&self, key: u32, number: Option<u32>, eqe: &Eqe) {
         let mut table = self.lock();
         let Some(found) = table.by_event.get_mut(&(key, number)) else { return };
@@ -106,7 +107,7 @@ impl Subscriptions {
         });
     }
 
-    /// Takes note of a channel, to end it when the device dies.
+    /// Registers a channel, which is closed when the device dies.
     pub(super) fn add_channel(&self, channel: &Arc<Channel>) {
         let mut table = self.lock();
         table.channels.retain(|known| known.strong_count() != 0);

@@ -18,8 +18,8 @@ pub(super) fn pci_address(place: &FunctionPlace) -> Option<String> {
     place.address.as_ref().map(|address| format!("0000:{address}"))
 }
 
-/// The representors that a function has on its switch, of those among `others`: a PF of an embedded
-/// CPU those of the host's PF with its number, of that one's VFs, and of its own SFs.
+/// The representors on a function's switch, of the functions in `others`: a PF of an embedded CPU
+/// has those of the host's PF with its number, of that PF's VFs, and of its own SFs.
 pub(super) fn representors<'a>(
     function: &Device,
     others: impl Iterator<Item = &'a Device>,

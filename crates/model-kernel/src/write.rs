@@ -122,7 +122,7 @@ impl Method<'_> {
         Ok(Core(request))
     }
 
-    /// Writes driver data to the client, whatever room it said it has, as the driver does.
+    /// Writes driver data to the client without regard to the stated length, as the driver does.
     fn put_driver_data(&self, bytes: &[u8]) -> Result<(), Errno> {
         let address = self.attrs.data(attr::UHW_OUT).unwrap_or(0);
         self.attrs.client.write(address, bytes)

@@ -35,7 +35,7 @@ pub struct Device {
     id: usize,
 }
 
-/// A port as it is now.
+/// The current state of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// Whether the port is ACTIVE; otherwise it is DOWN.
@@ -128,9 +128,8 @@ impl Device {
         });
     }
 
-    /// Function-level reset, or one of its firmware: everything that commands did is undone, and a
-    /// function that died lives again ([`Model::kill`]), unless it was taken out
-    /// ([`Model::remove`]).
+    /// Function-level reset, or a reset of its firmware: undoes everything that commands did, and
+    /// revives a function that died ([`Model::kill`]), unless it was removed ([`Model::remove`]).
     pub fn reset(&self) {
         self.shared.with_function(self.id, |world| {
             engine::reset(world, self.id);
@@ -144,18 +143,18 @@ impl Device {
         self.shared.with_function(self.id, |world| engine::reset(world, self.id));
     }
 
-    /// Says where interrupts go.
+    /// Sets the receiver of interrupts.
     pub fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
         self.shared.look(self.id, |function| function.hca.interrupts = interrupts);
     }
 
-    /// Whether some event queue asks for events of this type.
+    /// Whether an event queue subscribes to events of this type.
     pub fn takes_event(&self, kind: u8) -> bool {
         self.look(|hca| hca.objects.takes_event(kind))
     }
 
-    /// Reports an event in every event queue that asks for its type; `data` is bytes 0x20 to 0x3c
-    /// of the entry.
+    /// Reports an event in every event queue that subscribes to its type; `data` is bytes 0x20 to
+    /// 0x3c of the entry.
     pub fn report_event(&self, kind: u8, data: [u8; 28]) {
         self.shared.with_function(self.id, |world| engine::event(world, self.id, kind, data));
     }
@@ -182,7 +181,7 @@ impl Device {
         self.look(|hca| hca.bar.clone())
     }
 
-    /// The memory that it does DMA in.
+    /// The memory for the function's DMA.
     pub fn memory(&self) -> Arc<dyn HostMemory> {
         self.look(|hca| hca.memory.clone())
     }
@@ -211,7 +210,7 @@ impl Device {
         self.look(|hca| *hca.caps.general())
     }
 
-    /// Entries of a port's GID table, those of no address included.
+    /// Entries of a port's GID table, empty ones included.
     pub fn gid_table_length(&self) -> u32 {
         self.look(|hca| match hca.profile.link() {
             Link::Infiniband => hca.caps.gids(),
@@ -224,12 +223,12 @@ impl Device {
         self.look(|hca| hca.caps.pkeys())
     }
 
-    /// False once it died; its health counter stands still, and no command is answered.
+    /// False after the function died: its health counter stands still, and it answers no command.
     pub fn is_alive(&self) -> bool {
         self.look(|hca| !hca.fatal)
     }
 
-    /// True once it was taken out ([`Model::remove`]).
+    /// True after the function was removed ([`Model::remove`]).
     pub fn is_removed(&self) -> bool {
         self.look(|hca| hca.removed)
     }
@@ -239,7 +238,7 @@ impl Device {
         self.look(|hca| hca.identity.node_guid)
     }
 
-    /// The GUID that all functions of the same device have in common.
+    /// The system image GUID, which all functions of a device share.
     pub fn system_image_guid(&self) -> u64 {
         self.look(|hca| hca.identity.system_image_guid)
     }
@@ -285,7 +284,7 @@ impl Device {
         self.look(|hca| hca.roce_addresses.clone())
     }
 
-    /// Whether somebody outside the model is at the Ethernet switch, by
+    /// Whether a socket outside the model is joined to the Ethernet switch, by
     /// [`Model::join_ethernet`](crate::Model::join_ethernet).
     pub fn leads_outside(&self) -> bool {
         self.shared.common.fabric.lock().has_neighbours()

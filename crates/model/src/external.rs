@@ -83,7 +83,7 @@ impl fmt::Display for Uplink {
     }
 }
 
-/// A socket at the switch; it leaves when this is dropped.
+/// A socket at the switch, which is removed when this is dropped.
 #[must_use = "the socket leaves the switch when this is dropped"]
 #[derive(Debug)]
 pub struct External {
@@ -104,7 +104,7 @@ trait Outside: Send + Sync + 'static {
     fn file(&self) -> BorrowedFd<'_>;
 }
 
-/// A socket that carries frames as they are.
+/// A socket that carries raw frames.
 enum Socket {
     Unix(UnixDatagram, PathBuf),
     Inet(UdpSocket, SocketAddr),
@@ -114,7 +114,7 @@ enum Socket {
 const LONGEST: usize = 0xffff;
 /// Frames that are handed in under one lock.
 const BATCH: usize = 64;
-/// Milliseconds after which the reader looks whether it is to end.
+/// Milliseconds after which the reader checks whether it must stop.
 const PATIENCE: u8 = 100;
 
 impl Socket {

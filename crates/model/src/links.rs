@@ -103,8 +103,8 @@ impl Model {
         })
     }
 
-    /// Lets go wrong what a plan says: changes links, adds their faults, and makes commands,
-    /// ioctls and queues fail.
+    /// Applies a plan of faults: changes links, adds faults of frames, and makes commands, ioctls
+    /// and queues fail.
     ///
     /// # Errors
     /// The plan names a device or port that there is not; then nothing is changed.
@@ -180,7 +180,7 @@ impl Model {
     }
 }
 
-/// Changes a link; the functions that share it hear of it.
+/// Changes a link, and notifies the functions that share it.
 fn set_link(world: &mut World, at: PhysicalPort, settings: LinkSettings) {
     let (before, up, vports) = {
         let mut fabric = world.fabric().lock();

@@ -30,9 +30,9 @@ pub struct Model {
 /// A function of a device that is to be built.
 struct Function {
     profile: Profile,
-    /// How many functions of its device come before it.
+    /// The number of functions of its device before it.
     place: usize,
-    /// Which it is on its side, from 0.
+    /// The function's index on its side, from 0.
     number: u16,
     /// The function's place on the card.
     on_card: FunctionPlace,
@@ -40,7 +40,7 @@ struct Function {
     memory: Option<Arc<dyn HostMemory>>,
 }
 
-/// Says what a model consists of; [`Model::builder`] starts one.
+/// Builds a model; [`Model::builder`] makes one.
 #[derive(Default)]
 pub struct Builder {
     functions: Vec<Function>,
@@ -141,8 +141,8 @@ impl Builder {
     }
 
     /// Lets an idle stepped model advance its clock by itself: when there is nothing else to do,
-    /// [`Model::step`] moves the clock to the next timer. So [`Model::run_until_idle`] carries out
-    /// all retries and delays, and a lost message costs a test no real time.
+    /// [`Model::step`] advances the clock to the next timer. So [`Model::run_until_idle`] carries
+    /// out all retries and delays, and a lost message costs a test no real time.
     ///
     /// A request that is retried forever (an RNR retry count of 7, and no receive) always has a
     /// next timer: `run_until_idle` then does not return; call `step` as often as needed instead.
@@ -178,7 +178,7 @@ impl Builder {
     }
 
     /// Gives the devices other MACs, GUIDs and link-local GIDs than those of models with another
-    /// number, so that both can be on one network. The default is 0.
+    /// number, so that several models can be on one network. The default is 0.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -298,8 +298,8 @@ impl Model {
     }
 
     /// Makes the `nth` of these ioctls of a device's driver from now on (1 is the next one) fail
-    /// with this errno, whoever sends it; the ioctl has no other effect. It is the modelled kernel
-    /// that lets it fail, in process or under `verbless-model run`.
+    /// with this errno, whoever sends it; the ioctl has no other effect. The modelled kernel makes
+    /// it fail, in process or under `verbless-model run`.
     ///
     /// ```
     /// # use verbless_model::{Ioctl, Model, Profile};
@@ -540,11 +540,11 @@ impl Model {
         ArrivalRecording::new(&self.shared.common.outbox)
     }
 
-    /// Serves GDB, or whoever speaks its remote protocol, at a listener for as long as the model
-    /// lives: one debugger at a time sees one thread or call of a DPA. It gets the next run that
-    /// begins, or the next that begins at address `entry`, and from then on all runs of that thread
-    /// or call. The first such run waits for a debugger. All else goes on meanwhile; the watchdog
-    /// counts instructions, not time.
+    /// Serves a debugger with GDB's remote protocol at a listener, for the lifetime of the model:
+    /// one debugger at a time sees one thread or call of a DPA. It gets the next run that begins,
+    /// or the next that begins at address `entry`, and from then on all runs of that thread or
+    /// call. The first such run waits for a debugger. Everything else goes on meanwhile; the
+    /// watchdog counts instructions, not time.
     ///
     /// A debugger that detaches leaves the thread to the model; one that kills ends its process,
     /// with status 7. Needs a model that is not stepped, and the feature `gdb`.

@@ -19,13 +19,13 @@ const RESET: u32 = 7;
 
 /// The revision of the command interface that is spoken here.
 const COMMAND_INTERFACE: u16 = 5;
-/// The health counter grows so often.
+/// Period of the health counter.
 const HEARTBEAT_NANOSECONDS: u64 = 10_000_000;
 
-/// The registers of one function, beside its UAR pages.
+/// The registers of a function outside its UAR pages.
 #[derive(Debug)]
 pub(super) struct Registers {
-    /// Address of the command queue, as far as it was written.
+    /// Address of the command queue, as far as the driver has written it.
     queue: u64,
     interface: NicInterface,
 }

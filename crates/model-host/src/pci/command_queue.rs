@@ -23,9 +23,9 @@ pub(super) const LOG_STRIDE: u8 = 6;
 const INLINE: usize = 16;
 /// Bytes of input and output in a mailbox.
 const BLOCK: usize = 512;
-/// Mailboxes of a list after the first are aligned so.
+/// Alignment of the other mailboxes of a list in bytes.
 const MAILBOX_ALIGNMENT: u64 = 1 << 10;
-/// The first one may be aligned so.
+/// Alignment of the first mailbox in bytes.
 const FIRST_ALIGNMENT: u64 = 1 << 9;
 /// The longest input or output: a list of pages for 8 GiB of memory.
 const LONGEST: u32 = 16 << 20;
@@ -142,7 +142,7 @@ fn deliver(
     Ok(())
 }
 
-/// Says what was asked and answered.
+/// Logs a command and its answer.
 fn log(slot: u32, input: &[u8], output: &[u8]) {
     let word =
         |bytes: &[u8], at| u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap_or_default());
@@ -168,7 +168,7 @@ fn word(entry: &CommandQueueEntry, at: usize) -> u64 {
     u64::from_be_bytes(entry.as_bytes()[at..at + 8].try_into().unwrap_or_default())
 }
 
-/// How mailboxes are to look.
+/// A chain of mailboxes, and how it must look.
 struct List<'a> {
     memory: &'a dyn HostMemory,
     token: u8,

@@ -12,14 +12,14 @@ use verbless_model::Model;
 
 use crate::run::{Host, Peer, Request};
 
-/// Milliseconds after which the thread looks whether it is to end.
+/// Milliseconds after which the thread checks whether it must stop.
 const PATIENCE: u8 = 100;
-/// How long whoever connects may take to say what is to be done.
+/// How long a client may take to send its request.
 const TO_ASK: Duration = Duration::from_secs(1);
 /// The refusal of requests to join.
 const NO_PROGRAMS: &str = "it serves PCI devices to virtual machines, which no program can join";
 
-/// Answers those who change the devices, until this is dropped.
+/// Answers clients that show or change the devices, until this is dropped.
 pub(super) struct Controller {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -53,7 +53,7 @@ impl Drop for Controller {
     }
 }
 
-/// Does what somebody asks for. Others wait meanwhile; they are the same user's.
+/// Answers a client's request. Others, of the same user, wait meanwhile.
 fn answer(peer: &Peer, model: &Model) {
     let start = Instant::now();
     while start.elapsed() < TO_ASK {

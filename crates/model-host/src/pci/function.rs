@@ -17,7 +17,7 @@ use super::layout::Layout;
 use verbless_model::device::Device;
 use verbless_model::memory::GuestMemory;
 
-/// A function, and what its client told.
+/// A function, and the memory and vectors that its client provided.
 pub(super) struct Function {
     pub device: Device,
     pub memory: Arc<GuestMemory>,
@@ -44,7 +44,7 @@ impl Function {
         }
     }
 
-    /// The client is gone, and with it its memory and its vectors.
+    /// Handles the end of the client, and so of its memory and vectors.
     pub(super) fn client_left(&mut self) {
         self.restart();
         self.vectors.clear();

@@ -51,7 +51,7 @@ impl FuzzDevice {
         Self { model, functions }
     }
 
-    /// The model, to move it.
+    /// The model, for stepping it.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -73,7 +73,7 @@ impl FuzzDevice {
         pages.store64(page % pages.pages(), register % UAR_PAGE & !7, value);
     }
 
-    /// A function is reset, as by its PCI Express capability.
+    /// Resets a function, as by its PCI Express capability.
     pub fn reset(&mut self, function: usize) {
         let _ = self.functions[function].reset();
     }

@@ -16,7 +16,7 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// `count` vectors that reach nobody yet, of a function that is a bus master.
+    /// `count` vectors without eventfds, of a function that is a bus master.
     pub(super) fn new(count: u32) -> Self {
         let eventfds = RwLock::new((0..count).map(|_| None).collect());
         Self { eventfds, bus_master: AtomicBool::new(true) }
@@ -32,8 +32,8 @@ impl Vectors {
         self.eventfds.read().unwrap_or_else(PoisonError::into_inner).len() as u32
     }
 
-    /// Gives the vectors from `start` on these eventfds; one that is `None` reaches nobody any
-    /// more. False: there are not so many vectors.
+    /// Connects the vectors from `start` on with these eventfds; `None` disconnects a vector.
+    /// False: there are not that many vectors.
     pub(super) fn set(&self, start: u32, new: impl ExactSizeIterator<Item = Option<File>>) -> bool {
         let mut eventfds = self.eventfds.write().unwrap_or_else(PoisonError::into_inner);
         let start = start as usize;

@@ -160,7 +160,7 @@ impl Driver {
         output
     }
 
-    /// Sends a command through slot 0 and gives its output, or why it was not delivered. Its
+    /// Sends a command through slot 0; returns its output, or why it was not delivered. Its
     /// mailboxes are free again afterwards.
     pub(super) fn send(&mut self, input: &[u8], bytes: usize) -> Result<Vec<u8>, DeliveryStatus> {
         let mark = self.next;

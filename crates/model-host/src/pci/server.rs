@@ -65,9 +65,9 @@ pub struct PciOptions {
     pub devices: Vec<Profile>,
     /// Functions per device, 1 to 8.
     pub functions: u16,
-    /// Instead of so many, a function for each side that a device has, the host's first.
+    /// Instead of `functions`: one function for each side that a device has, the host's first.
     pub sides: bool,
-    /// A socket per function, those of the first device first.
+    /// One socket per function, in the order of the devices.
     pub sockets: Vec<PathBuf>,
     /// Whether no UAR page is mapped into the guest, so that every doorbell is a message.
     pub trap: bool,

@@ -82,7 +82,7 @@ impl Control {
         }
     }
 
-    /// Does it; what there is to print.
+    /// Executes the request; returns the text to print.
     pub(crate) fn execute(&self, model: &Model) -> Result<String, String> {
         match self {
             Self::Show => return Ok(show(model)),

@@ -26,8 +26,8 @@ impl Answerer {
         self.shared.opens().get(id)
     }
 
-    /// A duplicate, whose number the filter knows too. `dup2` and `dup3` name theirs, and are not
-    /// asked about.
+    /// Duplicates a descriptor to a number that the filter knows too. `dup2` and `dup3` state their
+    /// number, and are not trapped.
     pub(super) fn duplicate(
         &self,
         call: &Notification,

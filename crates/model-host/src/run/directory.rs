@@ -16,7 +16,7 @@ const PREFIX: &str = "verbless-model-";
 /// How often another's clearing may take a new directory for one that was left behind.
 const TRIES: u32 = 8;
 
-/// The directory; it goes when this is dropped.
+/// The directory; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -31,8 +31,8 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// A directory that `fill` could fill: where TMPDIR says, else in memory, else where temporary
-    /// files are.
+    /// Makes a directory that `fill` can fill: in TMPDIR if set, otherwise in memory, otherwise
+    /// among temporary files.
     ///
     /// # Errors
     /// None of the places takes it; what each of them says.

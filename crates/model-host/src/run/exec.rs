@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 
 use verbless_model::memory::Reach;
 
-/// A process of which threads called `execve`, and nobody knows yet how that went.
+/// A process whose threads called `execve`, before it is known whether that succeeded.
 #[derive(Debug)]
 pub(super) struct Exec {
     program: Reach,
@@ -28,7 +28,7 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    /// A thread waits with its call.
+    /// A thread waits in `execve`.
     pub(super) fn new(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         let program = Reach::Program(Arc::new(file.map_err(|_| Errno::ESRCH)?));

@@ -23,8 +23,8 @@ pub struct IdleProcess {
 }
 
 impl IdleProcess {
-    /// Starts one that has each of these files at its address, to be written or only read. It ends
-    /// with this process.
+    /// Starts a process that maps each of these files at its address, writable or read-only. It
+    /// ends with this process.
     ///
     /// # Errors
     /// What the system says.
@@ -47,7 +47,7 @@ impl DeviceTree {
     }
 }
 
-/// A program, seen by those who answer it.
+/// A program as the supervisor sees it.
 pub struct FuzzProgram {
     answerer: Answerer,
     held: Arc<Descriptors>,
@@ -71,8 +71,8 @@ impl FuzzProgram {
         Ok(Self { answerer: Answerer { shared, gate, view }, held, process })
     }
 
-    /// Makes a call, whose thread is killed after so many looks at whether it still waits; what it
-    /// returns, if it is not left to the real kernel.
+    /// Makes a call, whose thread is killed after the supervisor has checked `looks` times whether
+    /// it still waits; returns its result, unless it is left to the real kernel.
     pub fn call(&self, number: i64, arguments: [u64; 6], looks: u32) -> Option<Result<i64, i32>> {
         self.held.looks.store(looks, Ordering::Relaxed);
         let call = Notification::of(self.process.pid, number as i32, arguments);

@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 
 use super::{process, sys};
 
-/// Processes from which on those that have ended are looked for.
+/// The number of processes from which on ended ones are removed.
 const MANY: usize = 256;
 
 /// The process that waits for our end. It ends with this.
@@ -28,12 +28,13 @@ pub(super) struct Guardian {
     socket: Arc<OwnedFd>,
 }
 
-/// The way to tell it of processes.
+/// The socket over which the guardian gets processes.
 #[derive(Debug)]
 pub(super) struct Wards(Arc<OwnedFd>);
 
 impl Guardian {
-    /// Starts it. The signals that are for `run` must be blocked, and there is no other thread.
+    /// Starts the guardian. The signals for `run` must be blocked, and there must be no other
+    /// thread.
     pub(super) fn new() -> Result<Self, Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;

@@ -110,7 +110,7 @@ use verbless_model_kernel::{InProcess, Neighbour};
 pub struct RunOptions {
     /// The devices, in the order of their numbers; each with all its sides.
     pub devices: Vec<Profile>,
-    /// Whether each has all functions that its profile lists, not only one for each side.
+    /// Whether each device has all functions that its profile lists, not only one for each side.
     pub topology: bool,
     /// IP addresses of network devices, by device.
     pub addresses: Vec<(usize, IpAddr)>,
@@ -158,9 +158,9 @@ pub enum Trace {
     Record(File),
 }
 
-/// Runs a program with modelled devices, until it and all that was started have ended; gives the
-/// program's own status, or if that is success, the one of the command on the DPU side. That
-/// command is ended if it goes on for long after the program has failed.
+/// Runs a program with modelled devices, until it and all its descendants have ended; returns the
+/// program's status, or if that is success, that of the command on the DPU side. That command is
+/// ended if it goes on for long after the program has failed.
 ///
 /// # Errors
 /// The program cannot be started, or its calls cannot be answered.

@@ -20,7 +20,7 @@ const REQUEST: u16 = 1;
 const MULTI: u16 = 2;
 const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
-/// An error without the message that it answers.
+/// Flag of an error without the message that it answers.
 const CAPPED: u16 = 0x100;
 /// The client of messages about devices, in the upper bits of a type.
 const NLDEV: u16 = 5;
@@ -32,7 +32,7 @@ mod command {
     pub(super) const PORT_GET: u16 = 5;
     pub(super) const SYS_GET: u16 = 6;
     pub(super) const GET_CHARDEV: u16 = 15;
-    /// The last that the kernel knows, and a number among them that is none.
+    /// The last command that the kernel knows, and an unused number before it.
     pub(super) const LAST: u16 = 28;
     pub(super) const NONE: u16 = 8;
 }

@@ -49,8 +49,8 @@ impl Opens {
         Ok(Self { by_file: HashMap::new(), by_watch: HashMap::new(), inotify })
     }
 
-    /// Opens a device for a client, which knows it by `node`. The descriptor is for the client
-    /// alone: when the last of its duplicates is closed, [`Opens::closed`] tells.
+    /// Opens a device for a client, which opened it as `node`. The descriptor is only given to the
+    /// client: when its last duplicate is closed, [`Opens::closed`] notices.
     pub(super) fn open(
         &mut self,
         backend: &InProcess,
@@ -96,7 +96,7 @@ impl Opens {
         self.by_file.get(&id).cloned()
     }
 
-    /// Ends an open; what it held is freed.
+    /// Closes an open device; frees its objects.
     pub(super) fn end(&mut self, id: FileId) {
         if let Some(open) = self.by_file.remove(&id) {
             self.by_watch.remove(&open.watch);

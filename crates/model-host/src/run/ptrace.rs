@@ -17,8 +17,8 @@ const INSTRUCTION: u64 = 2;
 /// The first error that a system call does not return.
 const ERRORS: u64 = 4096;
 
-/// Held while a thread is seized: whoever waits for children meanwhile would take its stops for
-/// theirs, as the kernel tells all threads of a tracer's process of them.
+/// Held while a thread is seized: another thread that waits for children would receive the seized
+/// thread's stops, because the kernel reports them to all threads of the tracer's process.
 static SEIZING: Mutex<()> = Mutex::new(());
 
 /// Keeps all threads from being seized while the guard is held.
@@ -59,7 +59,7 @@ fn wait(tid: i32) -> Result<i32, Errno> {
 }
 
 impl Seized {
-    /// Seizes a thread whose call waits; `answer` lets it return from that.
+    /// Seizes a thread whose call waits; `answer` makes that call return.
     pub(super) fn new(tid: u32, answer: impl FnOnce()) -> Result<Self, Errno> {
         let tid = tid as i32;
         let seizing = none();
@@ -103,7 +103,7 @@ impl Seized {
         }
     }
 
-    /// Lets the thread go, with this result of its own call.
+    /// Releases the thread, with this result of its own call.
     pub(super) fn let_go(mut self, result: Result<u64, Errno>) {
         self.registers.orig_rax = u64::MAX;
         self.registers.rax = match result {

@@ -20,13 +20,13 @@ use verbless_model_kernel::InProcess;
 pub(super) enum Wake {
     /// A signal was sent to us.
     Signal,
-    /// Somebody closed a descriptor of a device.
+    /// A program closed a descriptor of a device.
     Close,
     /// The process ended.
     Death(Pid),
-    /// Nobody is left behind the filter with this number.
+    /// No process is left behind the filter with this number.
     Gone(u32),
-    /// Somebody is at the door.
+    /// A program or `ctl` wants to connect.
     Door,
     /// The guest with this number has something to say.
     Guest(u32),
@@ -78,17 +78,17 @@ impl Wakes {
         self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, wake.to_bits()))
     }
 
-    /// Wakes when the other side has gone.
+    /// Wakes when the other end is closed.
     pub(super) fn on_end(&self, fd: BorrowedFd<'_>, wake: Wake) -> Result<(), Errno> {
         self.0.add(fd, EpollEvent::new(EpollFlags::empty(), wake.to_bits()))
     }
 
-    /// A descriptor wakes nobody any more.
+    /// Stops waiting for a descriptor.
     pub(super) fn forget(&self, fd: BorrowedFd<'_>) {
         let _ = self.0.delete(fd);
     }
 
-    /// Waits for something to do, for so long at most.
+    /// Waits for events, at most for `timeout`.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Wake>, Errno> {
         let mut events = [EpollEvent::empty(); 16];
         // A millisecond more, as the rest of one that has begun does not count.
@@ -137,7 +137,7 @@ impl SharedRun {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread waits with a call by which its process may come to run another program.
+    /// Notes that a thread waits in a call by which its process may run another program.
     pub(super) fn may_leave(&self, tid: u32) {
         let mut processes = self.processes();
         if let Some(pid) = processes.known(tid) {
@@ -154,7 +154,7 @@ impl SharedRun {
         opens
     }
 
-    /// Says once that a program cannot be looked into.
+    /// Warns once that a program cannot be inspected.
     pub(super) fn warn_of_a_closed_process(&self, tid: u32) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(

@@ -23,7 +23,7 @@ pub(super) struct View {
     devices: Vec<usize>,
     /// The device numbers in the model of those that have a control file.
     controls: Vec<usize>,
-    /// The devices as other ways than the tree tell of them.
+    /// The devices, for interfaces other than the tree.
     pub shown: Vec<Shown>,
 }
 
@@ -51,7 +51,7 @@ impl View {
     }
 }
 
-/// The view of each side that somebody is on.
+/// The views of all sides that programs are on.
 pub(super) struct Views {
     model: Model,
     made: Vec<(Side, Arc<View>)>,
@@ -80,7 +80,7 @@ impl Views {
         Ok(view)
     }
 
-    /// Removes the files of all, whoever still holds a view.
+    /// Removes the files of all views, even if somebody still holds one.
     pub(super) fn remove(&self) {
         for (_, view) in &self.made {
             view.tree.remove();

@@ -46,8 +46,9 @@ impl Answerer {
         self.view.tree.shown(&real)
     }
 
-    /// A process can only change its directory itself, and finds none of the tree; so it is made to
-    /// change to one that it is given.
+    /// Changes a process's working directory into the tree. Only a process can change its own
+    /// directory, and it cannot find those of the tree, so it is made to change to a descriptor
+    /// that it is given.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn chdir(&self, call: &Notification) -> Answer {
         use super::ptrace::Seized;

@@ -38,8 +38,8 @@ const LAST_CLOSE: Duration = Duration::from_secs(2);
 /// told to end: it may wait for the program, which comes no more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Keeps signals from this thread, and from those that it starts; they come as records instead. The
-/// program is to get the mask that was in force before, which is the second result.
+/// Blocks signals in this thread, and in those that it starts; they arrive as records instead. The
+/// second result is the mask that was in force before, which the program gets.
 pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     let mut set = SigSet::from_iter(FORWARDED);
     set.add(Signal::SIGCHLD);
@@ -71,8 +71,8 @@ impl Child {
     }
 }
 
-/// The children that we run: they hear the signals that are sent to us, and our status is one of
-/// theirs.
+/// The children that we run: they get the signals that are sent to us, and our exit status is that
+/// of one of them.
 pub(super) struct Programs {
     /// The program, and the command on the DPU side, if there is one.
     children: Vec<Child>,
@@ -89,12 +89,12 @@ impl Programs {
         Self { children: children.collect(), signals, next: None }
     }
 
-    /// Readable when a signal came.
+    /// Readable when a signal was received.
     pub(super) fn signals(&self) -> BorrowedFd<'_> {
         self.signals.as_fd()
     }
 
-    /// Ends them, as nobody answers their calls any more.
+    /// Kills the children, because nobody answers their calls any more.
     pub(super) fn kill(self) {
         for child in self.children.iter().filter(|child| child.status.is_none()) {
             child.signal(Signal::SIGKILL);
@@ -119,8 +119,8 @@ impl Programs {
         }
     }
 
-    /// Ends the command on the DPU side if it goes on though the program has failed: first it is
-    /// asked to end, then killed. Gives how long it has until then.
+    /// Ends the command on the DPU side if it goes on after the program has failed: first by
+    /// SIGTERM, then by SIGKILL. Returns the time until the next step.
     fn end_after_a_failure(&mut self) -> Option<Duration> {
         let [program, dpu] = &self.children[..] else { return None };
         let failure = program.status.filter(|&status| status != 0)?;
@@ -160,7 +160,7 @@ impl Programs {
     }
 }
 
-/// A filter behind which somebody is left.
+/// A filter with live processes behind it.
 struct Filter {
     listener: Arc<Listener>,
     /// The guest that brought the filter; `None` if it is ours.
@@ -187,7 +187,7 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// `host`: where others may join.
+    /// Makes a supervisor. `host` accepts programs that join.
     pub(super) fn new(
         shared: Arc<SharedRun>,
         programs: Programs,
@@ -222,7 +222,7 @@ impl Supervisor {
         self.number
     }
 
-    /// Keeps house until nobody is left behind any filter; gives the programs' status as `wait`
+    /// Serves until no process is left behind any filter; returns the programs' status as `wait`
     /// does.
     pub(super) fn run(mut self) -> Result<i32, Errno> {
         while !self.filters.is_empty() {
@@ -252,7 +252,7 @@ impl Supervisor {
         }
     }
 
-    /// Nobody is left behind a filter.
+    /// Handles the end of the last process behind a filter.
     fn gone(&mut self, number: u32) {
         let Some(filter) = self.filters.remove(&number) else { return };
         self.shared.wakes.forget(filter.listener.as_fd());
@@ -273,7 +273,7 @@ impl Supervisor {
         }
     }
 
-    /// A guest said something, or left. Whoever does not keep to the order is shown out.
+    /// Handles a request of a guest, or its end. A guest that breaks the protocol is disconnected.
     fn listen_to(&mut self, number: u32) {
         let Some(guest) = self.guests.get_mut(&number) else { return };
         let heard = match (guest.peer.request(), guest.view.take()) {

@@ -29,7 +29,7 @@ pub(super) struct Notification {
 
 #[cfg(fuzzing)]
 impl Notification {
-    /// A call that nobody made.
+    /// A call for tests, which no thread made.
     pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
         Self { id: 1, tid, flags: 0, number, architecture: 0, instruction: 0, arguments }
     }
@@ -92,13 +92,13 @@ const ADDFD_SEND: u32 = 2;
 const USER_NOTIF_CONTINUE: u32 = 1;
 const SYNC_WAKE_UP: i32 = 1;
 
-/// How a call that waits gets its answer.
+/// Answers calls that wait.
 pub(super) trait Gate: Send + Sync {
     /// The call returns this.
     fn answer(&self, id: u64, result: Result<i64, Errno>);
     /// The kernel carries the call out as if there were no filter.
     fn go_on(&self, id: u64);
-    /// Whether the call still waits, and so its thread is the one that it was.
+    /// Whether the call still waits, which means that its thread id was not reused.
     fn is_waiting(&self, id: u64) -> bool;
     /// Gives the caller a descriptor of `file`, at `number` or the lowest that is free. `answer`:
     /// its number is what the call returns.
@@ -123,7 +123,7 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Takes a descriptor that came from another process; EBADMSG: it is no filter's.
+    /// Wraps a descriptor that came from another process; EBADMSG: it is no filter's.
     pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
         let nobody = 0u64;
         // SAFETY: the kernel reads the number. Of a filter no call has it; of other files this is
@@ -218,8 +218,8 @@ pub(super) fn kill_by(pidfd: BorrowedFd<'_>) {
     }
 }
 
-/// Starts a process in a session of its own, which has `keep` as its only descriptor, does `work`,
-/// and ends. This process has no other thread.
+/// Starts a process in a session of its own that has `keep` as its only descriptor, runs `work`,
+/// and ends. The calling process must have no other thread.
 pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pid, Errno> {
     // SAFETY: there is no other thread whose locks the child would find held.
     match Errno::result(unsafe { libc::fork() })? {
@@ -266,7 +266,7 @@ pub(super) fn socket_kind(socket: &OwnedFd) -> Result<(i32, i32), Errno> {
     Ok((option(libc::SO_DOMAIN)?, option(libc::SO_PROTOCOL)?))
 }
 
-/// Lets a process look into this one, where Yama asks for that.
+/// Lets a process access this one's memory, if Yama restricts that.
 pub(super) fn let_look(pid: i32) {
     // SAFETY: numbers only.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
@@ -278,8 +278,8 @@ pub(super) fn is_thread_of(tid: u32, pid: Pid) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, pid.as_raw(), tid, 0) == 0 }
 }
 
-/// Makes this process the parent of its orphaned descendants, so that it may go on looking into
-/// them.
+/// Makes this process the parent of its orphaned descendants, so that it can still access their
+/// memory.
 pub(super) fn adopt_orphans() {
     // SAFETY: numbers only.
     let _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
@@ -533,7 +533,7 @@ pub(super) enum Stat {
 }
 
 impl Stat {
-    /// Whether the question may be asked with these flags.
+    /// Whether the call may have these flags.
     pub(super) fn may_be_asked(self, flags: i32) -> bool {
         let fresh = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | fresh;
@@ -544,8 +544,8 @@ impl Stat {
         flags & !known == 0 && sane
     }
 
-    /// The answer for an open file; `node`: it passes for a character device of that number, which
-    /// everybody may use.
+    /// The answer for an open file; with `node` it looks like a character device of that number,
+    /// which everybody may use.
     pub(super) fn of(
         self,
         file: &OwnedFd,
@@ -617,7 +617,8 @@ pub(super) fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
-/// A child that ended, with its status as `wait` gives it; with WNOHANG `None` when none has.
+/// Waits for a child that ended; returns it with its status as `wait` does; with WNOHANG `None`
+/// when none has ended.
 pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
     let mut status = 0;
     let hang = flags & libc::WNOHANG;

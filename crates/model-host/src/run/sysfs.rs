@@ -74,7 +74,7 @@ const RETRANSMISSION_COUNTERS: [&str; 5] = [
     "local_ack_timeout_err",
 ];
 
-/// A device as programs find it.
+/// A device as programs see it.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub info: DeviceInfo,
@@ -137,7 +137,7 @@ impl DevicePaths {
         self.sub.as_deref().unwrap_or(&self.slot)
     }
 
-    /// The way from so many directories below the device's up to /sys.
+    /// The relative path to /sys from this many directories below the device's.
     fn up(&self, below: usize) -> String {
         "../".repeat(3 + usize::from(self.sub.is_some()) + below)
     }
@@ -170,7 +170,7 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
     infos.into_iter().zip(backend.shown()).enumerate().map(shown).collect()
 }
 
-/// Makes files below a directory that stands for `/`.
+/// Writes files below a directory that represents `/`.
 struct Writer<'a>(&'a Path);
 
 impl Writer<'_> {
@@ -233,7 +233,7 @@ fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     to.file(&format!("{at}/uevent"), "DRIVER=mlx5_core.sf\nMODALIAS=auxiliary:mlx5_core.sf")
 }
 
-/// A VF and its PF lead to each other.
+/// Writes the links between a VF and its PF.
 fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
     let of = |role| devices.iter().map(|it| &it.paths).filter(move |it| it.on_card.role == role);
     for own in of(Role::Vf) {

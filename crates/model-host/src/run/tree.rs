@@ -20,7 +20,7 @@ use super::directory::Directory;
 use super::node::clean;
 use super::sysfs::{self, Shown};
 
-/// Everything below these belongs to the tree.
+/// All paths below these belong to the tree.
 const PLACES: [&str; 6] = [
     "/sys/class/infiniband",
     "/sys/class/fwctl",
@@ -30,12 +30,13 @@ const PLACES: [&str; 6] = [
     "/sys/bus/pci/devices/fb0b",
 ];
 
-/// The files; they go when this is dropped.
+/// The files; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Tree {
     directory: Directory,
-    /// A process may stand within what is ours, so that a path need not say so: it was given a
-    /// descriptor, or the system has such places of its own.
+    /// Whether a process may have its working directory in the tree or in a real directory of that
+    /// kind, so that relative paths may lead there: it was given a descriptor, or the system has
+    /// such directories.
     within: AtomicBool,
 }
 
@@ -60,8 +61,8 @@ pub(super) fn leads_through(path: &[u8]) -> bool {
     is_marked(path) && (is_ours(path) || is_above(path).is_some())
 }
 
-/// Whether a path goes through a place of the tree to one above it, as `/dev/infiniband/..` does:
-/// the kernel does not find the place, and so not what is above.
+/// The normalized path, if it leads through a directory of the tree to one above it, as
+/// `/dev/infiniband/..` does: the kernel does not find the directory, and so not its parent.
 pub(super) fn is_above(path: &[u8]) -> Option<Vec<u8>> {
     if !is_marked(path) {
         return None;

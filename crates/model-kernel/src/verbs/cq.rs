@@ -48,7 +48,7 @@ struct Wanted {
 }
 
 impl Method<'_> {
-    /// A completion channel; its descriptor is in the response.
+    /// Makes a completion channel; its descriptor is in the response.
     pub(crate) fn create_comp_channel(&mut self, _: &Core) -> Result<(), Errno> {
         self.state.context()?;
         let (channel, fd) = Channel::new(COMPLETION_RECORD)?;
@@ -112,7 +112,7 @@ impl Method<'_> {
         let _ = kernel.exec(&cq.destroy, &mut [0; 16]);
     }
 
-    /// Makes a CQ; it, and how many entries it has.
+    /// Makes a CQ; returns it, and its number of entries.
     fn make_cq(&mut self, wanted: Wanted) -> Result<(Cq, u32), Errno> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;

@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 pub(crate) struct Listener {
     /// The client's user handle of the object.
     element: u64,
-    /// Marks its records, so that those that nobody read are known.
+    /// Marks the object's records, so that unread ones can be found.
     tag: u64,
     completions: Option<Arc<Channel>>,
     asynchronous: Option<Arc<Channel>>,
@@ -67,7 +67,7 @@ impl Listener {
         }
     }
 
-    /// Takes back the records that nobody read, as the object is no more; says how many were read.
+    /// Removes unread records when the object is destroyed; returns how many were read.
     pub(crate) fn end(&self, client: &dyn Client) -> Heard {
         let read = |channel: &Option<Arc<Channel>>, sent: &AtomicU32| {
             let unread = channel.as_ref().map_or(0, |channel| channel.retract(self.tag, client));
@@ -120,7 +120,7 @@ impl Listeners {
         self.lock().get(&(kind, number)).cloned()
     }
 
-    /// A CQ has a completion that it was armed for.
+    /// Reports a completion of an armed CQ.
     pub(crate) fn completed(&self, cqn: u32) {
         if let Some(listener) = self.get(Kind::Cq, cqn) {
             listener.complete();

@@ -16,7 +16,7 @@ pub(super) struct Buffer {
     pub pinned: Pinned,
     /// Offset into the first page in [`OFFSET_UNIT`]s.
     pub page_offset: u8,
-    /// The DMA addresses of its pages, as they stand in a command.
+    /// The DMA addresses of the pages, in the format of commands.
     pub pages: Vec<u8>,
 }
 

@@ -30,12 +30,12 @@ mod access {
     pub(super) const MW_BIND: u32 = 1 << 4;
     pub(super) const ON_DEMAND: u32 = 1 << 6;
     pub(super) const RELAXED_ORDERING: u32 = 1 << 20;
-    /// Flags that the kernel knows, and those that it may ignore.
+    /// Flags that the kernel knows, and optional flags that it may ignore.
     pub(super) const KNOWN: u32 = 0x1ff;
     pub(super) const OPTIONAL: u32 = 0x3ff0_0000;
 }
 
-/// `ib_mr_rereg_flags`: what changes of a region.
+/// `ib_mr_rereg_flags`: which attributes of a region change.
 mod rereg {
     pub(super) const TRANSLATION: u32 = 1;
     pub(super) const PD: u32 = 1 << 1;
@@ -44,7 +44,7 @@ mod rereg {
 }
 
 impl Range {
-    /// Three numbers of a request, one after the other.
+    /// Reads three consecutive numbers of a request.
     fn read(request: &Core, at: usize) -> Result<Self, Errno> {
         let range = Self {
             start: request.u64(at),
@@ -59,7 +59,7 @@ impl Range {
     }
 }
 
-/// Refuses rights that make no sense or that nobody offers.
+/// Refuses invalid combinations of rights, and rights that the device does not offer.
 fn check_rights(rights: u32) -> Result<(), Errno> {
     if rights & !(access::KNOWN | access::OPTIONAL) != 0
         || rights & (access::REMOTE_ATOMIC | access::REMOTE_WRITE) != 0

@@ -19,7 +19,7 @@ const TYPE_1: u8 = 1;
 const TYPE_2: u8 = 2;
 /// Bytes of `mlx5_ib_alloc_mw`, and of what is answered to it.
 const DRIVER_BYTES: usize = 8;
-/// Entries of a key come in multiples of so many.
+/// The number of a key's entries is a multiple of this.
 const GRANULE: u32 = 4;
 
 impl Method<'_> {
@@ -66,7 +66,7 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// The driver's answer is its own length, in as much room as there is.
+    /// Writes the driver's answer, which is its own length, as far as there is room.
     fn put_window_response(&mut self) -> Result<(), Errno> {
         let room = self.attrs.len(attr::UHW_OUT).unwrap_or(0).min(DRIVER_BYTES);
         if room == 0 {

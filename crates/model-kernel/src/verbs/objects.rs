@@ -28,7 +28,7 @@ pub(crate) struct Mr {
     pub(super) range: Range,
     pub(super) rights: u32,
     pub(super) _pinned: Pinned,
-    /// The memory was pinned so that the device may write it.
+    /// Whether the memory was pinned for writing by the device.
     pub(super) writable: bool,
 }
 
@@ -84,13 +84,13 @@ pub(crate) struct VerbsQp {
     /// those of the send queue.
     pub(super) queried: Capacity,
     pub(super) signal_all: bool,
-    /// Multicast groups that it joined.
+    /// Multicast groups that the queue pair joined.
     pub groups: Vec<([u8; 16], u16)>,
     pub(super) _pinned: Option<Pinned>,
 }
 
 impl VerbsQp {
-    /// Leaves its groups and stops, as it is about to go.
+    /// Leaves the multicast groups and stops the queue pair before it is destroyed.
     pub(crate) fn leave(&self, kernel: &Kernel) {
         for (gid, _) in &self.groups {
             let mut input = DetachFromMcgIn::new();

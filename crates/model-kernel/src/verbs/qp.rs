@@ -186,7 +186,7 @@ impl Method<'_> {
         let _ = kernel.exec(&qp.destroy, &mut [0; 16]);
     }
 
-    /// Makes a queue pair; it, and the handles of what it uses.
+    /// Makes a queue pair; returns it, and the handles of the objects that it uses.
     fn make_qp(&mut self, wanted: Wanted) -> Result<(VerbsQp, Vec<u32>), Errno> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;

@@ -88,13 +88,13 @@ pub(crate) struct Gateway {
     pub function: usize,
     /// The router's MAC.
     pub mac: Mac,
-    /// The function's address towards it, as a GID.
+    /// The function's address on the gateway's network, as a GID.
     pub local: [u8; 16],
-    /// The hosts that it leads to, as GIDs.
+    /// The hosts behind the gateway, as GIDs.
     pub peers: Vec<[u8; 16]>,
 }
 
-/// Physical ports, vports, links, and what is on its way.
+/// Physical ports, vports, links, and frames in flight.
 #[derive(Default)]
 pub(crate) struct Fabric {
     ports: Vec<Port>,
@@ -143,19 +143,19 @@ struct Port {
 struct Passage {
     port: PhysicalPort,
     direction: Direction,
-    /// The vport that sent it, if it is in that card.
+    /// The vport that sent the frame, if it is in that card.
     from: Option<Vport>,
 }
 
-/// A frame that is at the end of its way.
+/// A frame that has crossed a link, or its card.
 struct Crossing {
     passage: Passage,
     frame: Frame,
 }
 
 impl Fabric {
-    /// Adds a card with so many physical ports, which these functions share: port `n` of each is
-    /// behind physical port `n`.
+    /// Adds a card with `ports` physical ports, which these functions share: port `n` of each
+    /// function is on physical port `n`.
     pub(crate) fn add_card(
         &mut self,
         kind: Link,
@@ -188,7 +188,8 @@ impl Fabric {
         }
     }
 
-    /// Adds a link to somebody outside: `external` gets, sealed, what the switch sends there.
+    /// Adds a link out of the model: `external` gets the frames, sealed, that the switch sends
+    /// there.
     pub(crate) fn add_external(
         &mut self,
         kind: Link,
@@ -206,7 +207,7 @@ impl Fabric {
         at
     }
 
-    /// Takes the link to somebody outside away; its number is given to no other.
+    /// Removes a link out of the model; its number is not reused.
     pub(crate) fn remove_external(&mut self, port: PhysicalPort) {
         self.ports[port.0].external = None;
         self.ports[port.0].gateway = None;
@@ -214,7 +215,7 @@ impl Fabric {
         self.learned.retain(|_, learned| *learned != port);
     }
 
-    /// Says what a vport takes from now on. Nothing happens if there is no such vport.
+    /// Sets the addresses that a vport accepts. Does nothing if there is no such vport.
     pub(crate) fn set_addresses(&mut self, vport: Vport, addresses: Addresses) {
         let Some(&PhysicalPort(port)) = self.vports.get(&vport) else { return };
         let members = &mut self.ports[port].members;
@@ -292,12 +293,12 @@ impl Fabric {
             || self.changed && !self.ports.iter().all(|port| port.cable.is_undisturbed())
     }
 
-    /// Whether somebody outside is joined.
+    /// Whether there is a link out of the model.
     pub(crate) fn leads_outside(&self) -> bool {
         self.externals != 0 && self.ports.iter().any(|port| port.external.is_some())
     }
 
-    /// Whether somebody outside is joined who takes any frame, and is no gateway.
+    /// Whether there is a link out of the model for any frame, other than a gateway.
     pub(crate) fn has_neighbours(&self) -> bool {
         self.ports.iter().any(|port| port.external.is_some() && port.gateway.is_none())
     }

@@ -60,11 +60,11 @@ pub(crate) struct CommandFault {
     pub device: usize,
     /// The opcode of the command.
     pub opcode: u16,
-    /// Which of those from now on; 1 is the next one.
+    /// Which of the commands from now on fails; 1 is the next one.
     pub nth: u32,
-    /// The status that it fails with.
+    /// The status of the failure.
     pub status: u8,
-    /// The syndrome that it fails with.
+    /// The syndrome of the failure.
     pub syndrome: u32,
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct IoctlFault {
     pub device: usize,
     /// Which ones count.
     pub ioctl: Ioctl,
-    /// Which of those from now on; 1 is the next one.
+    /// Which of the ioctls from now on fails; 1 is the next one.
     pub nth: u32,
-    /// The errno that it fails with.
+    /// The errno of the failure.
     pub errno: i32,
 }
 
@@ -300,7 +300,7 @@ impl FaultPlan {
         settings
     }
 
-    /// Checks that what the plan names exists: so many ports has each device.
+    /// Checks that what the plan names exists; `ports` has the number of ports of each device.
     ///
     /// # Errors
     /// An entry names a device or a port that there is not.

@@ -26,11 +26,11 @@ pub(super) struct Entry<'a> {
     name: &'static str,
     at: Range<usize>,
     keys: DeTable<'a>,
-    /// The keys that were asked for.
+    /// The keys that were looked up.
     known: Vec<&'static str>,
 }
 
-/// A value, and where it stands.
+/// A value, and its position in the text.
 pub(super) struct Item<'a> {
     text: Text<'a>,
     name: String,
@@ -47,7 +47,7 @@ impl<'a> Entry<'a> {
         Self { text, name, at, keys, known: Vec::new() }
     }
 
-    /// The value of a key, if it is there.
+    /// Takes the value of a key, if it is there.
     pub(super) fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
         self.known.push(key);
         let value = self.keys.remove(key)?;
@@ -103,7 +103,7 @@ impl Item<'_> {
         }
     }
 
-    /// An integer within these bounds.
+    /// Reads an integer within these bounds.
     pub(super) fn integer(&self, range: RangeInclusive<u64>) -> Result<u64, FaultPlanError> {
         let DeValue::Integer(integer) = self.value.get_ref() else {
             return Err(self.kind("an integer"));

@@ -13,7 +13,7 @@ const BUILTIN: [(&str, &str); 6] = [
     ("bluefield3-fwctl", include_str!("../../profiles/bluefield3-fwctl.toml")),
 ];
 
-/// The text of a profile that comes along.
+/// The text of a built-in profile.
 pub(super) fn builtin(name: &str) -> Result<&'static str, ProfileError> {
     let found = BUILTIN.iter().find(|(builtin, _)| *builtin == name);
     found.map(|&(_, text)| text).ok_or_else(|| {
@@ -27,7 +27,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     BUILTIN.iter().map(|(name, _)| *name)
 }
 
-/// The whole of a profile, with what it says differently from its `base`, if it names one.
+/// Parses a profile and merges it over its `base`, if it names one.
 pub(super) fn merged(text: &str) -> Result<Fields, ProfileError> {
     let mut own = parse(text)?;
     let Some(base) = own.remove("base") else { return Ok(own) };

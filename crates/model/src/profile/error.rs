@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum ProfileError {
     /// No built-in profile has that name.
     NoSuchProfile {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names that exist.
         known: String,
@@ -26,14 +26,14 @@ pub enum ProfileError {
     NoSuchPage {
         /// The section.
         section: String,
-        /// The name that comes closest.
+        /// The most similar name.
         near: Option<&'static str>,
     },
     /// A section of `registers` names no register.
     NoSuchRegister {
         /// The section.
         section: String,
-        /// The name that comes closest.
+        /// The most similar name.
         near: Option<&'static str>,
     },
     /// The PRM has no such field there.
@@ -44,7 +44,7 @@ pub enum ProfileError {
         field: String,
         /// The structure that was searched.
         structure: &'static str,
-        /// The name that comes closest.
+        /// The most similar name.
         near: Option<&'static str>,
     },
     /// The field is missing or unknown, or its value cannot be stored there.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::error::ProfileError;
 use super::text::{Fields, Read, Section, Value, misplaced, wrong};
 
-/// Structures that are sections with these fields, all of them required but those marked so.
+/// Declares structures as sections with these fields, all of them required except marked ones.
 macro_rules! sections {
     ($(
         $(#[$attribute:meta])*
@@ -61,7 +61,7 @@ impl Link {
         }
     }
 
-    /// The section that belongs to it.
+    /// The section of the profile for this link layer.
     pub(super) fn section(self) -> &'static str {
         match self {
             Self::Infiniband => "infiniband",
@@ -190,7 +190,7 @@ sections! {
         pub vendor_id: u16,
         /// PCI device.
         pub device_id: u16,
-        /// PCI device of its VFs, if that is another.
+        /// PCI device id of its VFs, if it differs.
         pub vf_device_id: Option<u16> = none,
         /// IEEE OUI of the vendor.
         pub ieee_vendor_id: u32,
@@ -198,18 +198,18 @@ sections! {
         pub board_id: String,
         /// Firmware version: major, minor, sub-minor.
         pub firmware: [u16; 3],
-        /// Versions of the software interface (ISSI) that it supports: bit n is version n.
+        /// Supported versions of the software interface (ISSI): bit n is version n.
         pub issi: u32,
-        /// 4 KiB pages that it asks for before it can answer anything.
+        /// 4 KiB pages that the device requests before it can execute any command.
         pub boot_pages: u32,
-        /// 4 KiB pages that it asks for before INIT_HCA.
+        /// 4 KiB pages that the device requests before INIT_HCA.
         pub init_pages: u32,
-        /// Contexts of objects that a page holds: for so many it asks for another page while it
-        /// runs.
+        /// Contexts of objects that fit into a page: for each such number of objects, the device
+        /// requests another page while it runs.
         pub contexts_per_page: u32,
-        /// Pages that it asks for, and gives back, at a time.
+        /// Pages that the device requests or returns at a time.
         pub page_batch: u32,
-        /// 4 KiB UAR pages in its BAR.
+        /// The number of 4 KiB UAR pages in the BAR.
         pub uar_pages: u32,
         /// MSI-X vectors of a function.
         pub vectors: u32,
@@ -221,7 +221,7 @@ sections! {
         pub cores: u16,
         /// Execution units of each.
         pub units_per_core: u16,
-        /// Units of all that its system keeps for itself.
+        /// Execution units that the system reserves.
         pub reserved_units: u16,
         /// Groups of units that there may be.
         pub groups: u16,

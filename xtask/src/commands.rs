@@ -18,14 +18,14 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    /// By its own count, without those of `skips`.
+    /// The runner's own count of skips, without `skips`.
     pub(crate) skipped: u64,
     pub(crate) skips: Vec<Skip>,
 }
 
 impl Counts {
-    /// Of tests that return when they say that they are skipped: their runner takes that for a
-    /// success.
+    /// The outcome of tests that print that they are skipped and return: their runner counts those
+    /// as passed.
     pub(crate) fn outcome(self) -> Outcome {
         let Self { passed, failed, skipped: more, skips } = self;
         let passed = passed.saturating_sub(skips.len() as u64);
@@ -33,7 +33,7 @@ impl Counts {
     }
 }
 
-/// The same; at least one check passed or failed.
+/// Runs a command and counts its results; fails if no check passed or failed.
 pub(crate) fn count(command: Command) -> Result<Counts> {
     let (mut passed, mut failed, mut skipped, mut skips) = (0, 0, 0, Vec::new());
     let good = lines_of(command, |line| {

@@ -11,7 +11,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Steps at a time: each compiles with all processors, and a compiler waits for its last crate.
 const WORKERS: usize = 2;
 
-/// What a step must not share with one that runs at the same time.
+/// A resource that a step must not share with one that runs at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// `target/debug`.
@@ -20,7 +20,7 @@ pub(crate) enum Resource {
     Release,
     /// `target/vm`.
     Guest,
-    /// Nothing: it has a target directory to itself.
+    /// No resource: the step has a target directory of its own.
     Own,
     /// Everything.
     Alone,
@@ -46,7 +46,7 @@ pub(crate) fn run<T: Send>(places: &[Resource], work: impl Fn(usize) -> T + Sync
     results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
-/// What is left, and what runs.
+/// The steps that are left, and those that run.
 struct Lanes {
     state: Mutex<State>,
     free: Condvar,

@@ -1,4 +1,4 @@
-//! What a step of `cargo xtask test` did, and which of its skips are right.
+//! The outcome of a step of `cargo xtask test`, and which of its skips are right.
 //!
 //! A test that cannot run here prints `skipped: NAME: REASON` to standard error, since its runner
 //! knows only ok and failed. Where `CI=true` such a skip fails the step, except for those in
@@ -11,17 +11,17 @@ use crate::workspace::Result;
 /// The list of skips that are right everywhere, by step, as this program was built with it.
 const LIST: &str = include_str!("../expected-skips.toml");
 
-/// What a step has to say.
+/// The outcome of a step.
 pub(crate) enum Outcome {
-    /// It ran; so many checks passed and failed, and these were skipped. `more`: those that their
-    /// runner skipped and counted itself, which holds them to lists of its own.
+    /// The step ran; these numbers of checks passed and failed, and these were skipped. `more`:
+    /// skips that the runner counted itself, and compares with lists of its own.
     Ran { passed: u64, failed: u64, skips: Vec<Skip>, more: u64 },
-    /// It cannot run here.
+    /// The step cannot run here.
     Skipped(String),
 }
 
 impl Outcome {
-    /// It ran, and nothing was skipped.
+    /// The outcome of a step that ran without skips.
     pub(crate) fn ran(passed: u64, failed: u64) -> Self {
         Self::Ran { passed, failed, skips: Vec::new(), more: 0 }
     }
@@ -57,7 +57,7 @@ impl ExpectedSkips {
         self.0.get(step).is_some_and(|names| names.contains_key(&skip.name))
     }
 
-    /// All of them, as steps and names.
+    /// All entries, as steps and names.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0

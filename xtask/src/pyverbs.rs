@@ -22,12 +22,12 @@ const RELEASE: &str = "44.";
 const PACKAGE: &str = "python3-pyverbs";
 /// Debian's own Python, for which the package is built.
 const PYTHON: &str = "/usr/bin/python3";
-/// Where the package has the tests, some of them compressed.
+/// The package's directory of tests, some of them compressed.
 const TESTS: &str = "usr/share/doc/rdma-core/tests";
 /// Seconds after which a test hangs; a test takes half of one.
 const LIMIT: &str = "60";
 
-/// What a port is connected to.
+/// The link type of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
     InfiniBand,
@@ -45,11 +45,11 @@ impl Link {
     }
 }
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,
-    /// With the reason that it gave.
+    /// Skipped, with the reason that the test gave.
     Skipped(String),
     Failed,
 }
@@ -72,7 +72,7 @@ struct Skip {
     link: Option<Link>,
     /// The machine decides: a test that runs after all must pass.
     perhaps: bool,
-    /// It fails for want of what the reason names, or skips; it never passes.
+    /// Whether the test fails because of what the reason names, or skips; it never passes.
     fails: bool,
     /// A test's name, or what it begins with.
     name: String,
@@ -119,7 +119,7 @@ impl fmt::Display for Skip {
     }
 }
 
-/// What is wrong with a verdict, by the list; `None`: nothing.
+/// Compares a verdict with the list; `None`: it is as listed.
 fn complaint(skips: &[Skip], link: Link, test: &str, verdict: &Verdict) -> Option<String> {
     let listed = skips.iter().find(|skip| skip.is_about(link, test));
     match (verdict, listed) {

@@ -43,7 +43,7 @@ struct Step {
     run: fn() -> Result<Outcome>,
 }
 
-/// What programs may ask of `verbless`; its documentation tests use the model.
+/// Features of `verbless` that programs may use; its documentation tests use the model.
 const FEATURES: &str =
     "verbless/doca,verbless/model,verbless/serde,verbless/tracing,verbless-riscv/gdb";
 
@@ -181,7 +181,7 @@ fn one(step: &Step) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// What this process and those that it has waited for have had of the processors.
+/// Processor time of this process and of those that it has waited for, in seconds.
 fn processor_seconds() -> Result<f64> {
     let of = |who| -> Result<f64> {
         let usage = getrusage(who)?;
@@ -319,7 +319,7 @@ fn hwtest_on_the_model() -> Result<Outcome> {
     counted(command)
 }
 
-/// The same on both kinds of port, with messages that go in packets: over perfect links, where each
+/// Runs the suite on both kinds of port, with messages in packets: over perfect links, where each
 /// case runs with messages carried whole as well and both must lead to the same, and over some that
 /// lose, double and delay one in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
@@ -343,7 +343,7 @@ fn hwtest_in_packets() -> Result<Outcome> {
     Ok(Outcome::Ran { passed, failed, skips, more })
 }
 
-/// What lets messages go in packets in the engine's own tests.
+/// The variable that makes messages go in packets in the engine's own tests.
 const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
 
 /// The engine's own tests, with messages that go in packets.

@@ -1,8 +1,8 @@
-//! What all tasks share: the tree that they work on, and how they end.
+//! Parts that all tasks share: the source tree, and their results.
 
 use std::path::Path;
 
-/// What a task returns: nothing, or an error that is shown to the user as it is.
+/// The result of a task: nothing, or an error that is shown to the user as it is.
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// The root of the workspace.

@@ -1,4 +1,4 @@
-//! One side of a connection: what most cases need.
+//! One end of a connection, as most cases need it.
 
 use std::time::{Duration, Instant};
 
@@ -87,7 +87,7 @@ pub const SMALL_MTU: Mtu = Mtu::B512;
 pub struct Endpoint<S: Service = Rc> {
     /// The device.
     pub device: Device,
-    /// Its protection domain.
+    /// The protection domain.
     pub domain: Domain,
     /// Completions of sends.
     pub send_cq: Cq,
@@ -173,9 +173,9 @@ impl<S: Service> Endpoint<S> {
 
 /// Two endpoints.
 pub struct Pair<S: Service = Rc> {
-    /// One side.
+    /// The first end.
     pub a: Endpoint<S>,
-    /// The other.
+    /// The second end.
     pub b: Endpoint<S>,
 }
 
@@ -200,7 +200,7 @@ impl Pair {
         Self::with(lab, &QpConfig::new(64, 64), 64 << 10)
     }
 
-    /// The same with a configuration and region size of the case's own.
+    /// Connects two ends with the case's own configuration and region size.
     pub fn with(lab: &Lab, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
         Self::connected(lab, config, bytes, &ConnectOptions::default())
     }
@@ -218,7 +218,7 @@ impl Pair {
         Self::connected(lab, &QpConfig::new(64, 64), 64 << 10, &options)
     }
 
-    /// The same with connection options of the case's own.
+    /// Connects two ends with the case's own configuration, region size and connection options.
     pub fn connected(
         lab: &Lab,
         config: &QpConfig,

@@ -1,6 +1,6 @@
-//! What each environment is expected to lack: `expected-skips.toml`. Cases are skipped by what they
-//! need, so this list says which skips are right; a skip that it does not explain fails the run,
-//! and so does an entry that explains none.
+//! The skips that are expected in each environment: `expected-skips.toml`. Cases are skipped by
+//! their needs, so the list states which skips are right; a skip that it does not explain fails the
+//! run, and so does an entry that explains none.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{Lab, Need, Stop};
 /// The list, as the program was built with it.
 const LIST: &str = include_str!("../expected-skips.toml");
 
-/// What one environment lacks.
+/// The features that an environment lacks.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Environment {
@@ -32,8 +32,8 @@ fn list() -> Result<Vec<(String, Environment)>, Stop> {
     table.into_iter().map(|(name, entry)| Ok((name, entry.try_into()?))).collect()
 }
 
-/// What is wrong with what cases, each with its name and needs, lack in this lab, by the list's
-/// entry for `environment`; one line each.
+/// Compares the skips in this lab with the list's entry for `environment`: one line for each
+/// unexpected skip or unused entry. The cases are given by name and needs.
 pub fn unexpected_skips<'a>(
     lab: &Lab,
     environment: &str,

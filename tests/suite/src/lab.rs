@@ -1,5 +1,5 @@
-//! What the cases run on: the model with two devices on one fabric, or a device behind a kernel,
-//! with or without a peer.
+//! The environment of the cases: the model with two devices on one fabric, or a device behind a
+//! kernel, with or without a peer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
 use crate::struck::Struck;
 use crate::{Need, Stop};
 
-/// What the user asked to run on.
+/// The user's choice of an environment.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// `auto`, `model`, or a device's name.
@@ -26,8 +26,8 @@ pub struct Choice {
     pub profile: String,
     /// `infiniband` or `ethernet`, if not the profile's own.
     pub link: Option<String>,
-    /// Who the model's devices belong to: `hosts`, `host-and-dpu` or `dpus`; if not given, a host
-    /// and its DPU where the profile is one's, else hosts.
+    /// The owners of the model's devices: `hosts`, `host-and-dpu` or `dpus`; by default a host and
+    /// its DPU if the profile has both, otherwise hosts.
     pub between: Option<String>,
     /// The model's messages go in packets, and are not carried whole.
     pub packets: bool,
@@ -39,7 +39,7 @@ pub struct Choice {
     pub destructive: bool,
 }
 
-/// What a case has at hand.
+/// The devices and facts that a case uses.
 pub struct Lab {
     choice: Choice,
     profile: Option<Profile>,
@@ -47,9 +47,9 @@ pub struct Lab {
     /// The model, when this is one: to look into it and to break it.
     model: Option<Model>,
     devices: Vec<DeviceInfo>,
-    /// What the model's faults did to frames, if there are any: in all labs of a run together.
+    /// Effects of the model's faults on frames, if there are any: shared by all labs of a run.
     struck: Option<Arc<Struck>>,
-    /// What each device of the model held when it was built.
+    /// The number of objects of each device of the model when it was built.
     before: Option<Vec<ObjectCounts>>,
     /// Why it is the model, when nobody asked for it.
     why_model: Option<String>,
@@ -57,7 +57,7 @@ pub struct Lab {
     left_out: Vec<String>,
     /// Bit per device: the case makes it impossible to leave nothing behind there.
     excused: AtomicU64,
-    /// What there is, or why that cannot be found out.
+    /// The available features, or why they cannot be determined.
     facts: OnceLock<Result<Facts, String>>,
     two_processes: bool,
     dpu_elsewhere: bool,
@@ -229,7 +229,7 @@ impl Lab {
         &*self.backend
     }
 
-    /// The same, for what keeps it.
+    /// The backend, for callers that keep it.
     pub fn shared_backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
@@ -256,7 +256,7 @@ impl Lab {
             .ok_or_else(|| Stop::fail("the case does not say that it needs the model"))
     }
 
-    /// Whether it is the model in this process, built anew for every case: then cases do not
+    /// Whether it is the model in this process, built anew for every case: then cases cannot
     /// disturb each other.
     pub fn is_private(&self) -> bool {
         self.model.is_some()
@@ -287,7 +287,7 @@ impl Lab {
         self.choice.destructive
     }
 
-    /// What there is for cases to need, found out once.
+    /// The features that are available to cases, determined once.
     fn facts(&self) -> Result<&Facts, Stop> {
         let find = || {
             let two_processes = self.two_processes;
@@ -302,7 +302,7 @@ impl Lab {
         self.facts.get_or_init(find).as_ref().map_err(Stop::fail)
     }
 
-    /// What is missing of what a case needs.
+    /// The needs of a case that are not met.
     pub fn missing(&self, needs: &[Need]) -> Result<Vec<Need>, Stop> {
         if needs.is_empty() {
             return Ok(Vec::new());
@@ -316,7 +316,7 @@ impl Lab {
         Self { two_processes: true, ..self }
     }
 
-    /// The other side of the card is there, for another program.
+    /// Notes that another program has the other side of the card.
     pub fn with_the_dpu_elsewhere(self) -> Self {
         Self { dpu_elsewhere: true, ..self }
     }
@@ -340,8 +340,8 @@ impl Lab {
         Ok((self.device()?, user))
     }
 
-    /// One line on what this is. Only what does not identify itself as the model is called
-    /// hardware.
+    /// A line that describes the environment. Only a device that does not identify itself as the
+    /// model is called hardware.
     pub fn describe(&self) -> String {
         let info = self.info();
         let sort = match Device::open(self.backend(), info) {
@@ -382,13 +382,13 @@ impl Lab {
         }
     }
 
-    /// What the plan of faults did to frames in all cases so far: a line on it, and one for each
-    /// thing that the plan asks for and that never happened. `None`: there is no such plan.
+    /// The effects of the plan of faults on frames in all cases so far: a summary line, and a line
+    /// for each requested effect that never happened. `None`: there is no such plan.
     pub fn faults(&self) -> Option<(String, Vec<String>)> {
         self.struck.as_ref().map(|struck| (struck.describe(), struck.never()))
     }
 
-    /// What has an influence on the run.
+    /// Lines on what influences the run.
     pub fn preconditions(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(why) = &self.why_model {

@@ -43,7 +43,8 @@ pub fn set_dpa_program(file: PathBuf) {
     let _ = DPA_PROGRAM.set(file);
 }
 
-/// Where it is: as [`set_dpa_program`] or the variable `VERBLESS_DPA_PROGRAM` says.
+/// Path of the program for the DPA: from [`set_dpa_program`] or the variable
+/// `VERBLESS_DPA_PROGRAM`.
 pub(crate) fn dpa_program() -> Option<PathBuf> {
     DPA_PROGRAM
         .get()

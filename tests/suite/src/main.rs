@@ -31,8 +31,8 @@ struct Options {
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
     #[arg(long)]
     link: Option<String>,
-    /// Who the model's two devices belong to: hosts, host-and-dpu (of one card) or dpus; if not
-    /// given, a host and its DPU where the profile is one's, else hosts.
+    /// Owners of the model's two devices: hosts, host-and-dpu (of one card) or dpus [default:
+    /// host-and-dpu if the profile has a DPU, otherwise hosts].
     #[arg(long)]
     between: Option<String>,
     /// The model's messages go in packets of the path MTU; else they are carried whole.
@@ -42,9 +42,10 @@ struct Options {
     /// packets, and its queues must get the same CQEs and data.
     #[arg(long, conflicts_with_all = ["packets", "faults"])]
     both_ways: bool,
-    /// What goes wrong on the model's links: a file as docs/faults.md describes it. In this
-    /// process, a run of all cases fails if something that the file asks for happened to no frame;
-    /// under `verbless-model run --faults FILE` it says only that links lose what cases send.
+    /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
+    /// of all cases fails if an effect that the file asks for happened to no frame; under
+    /// `verbless-model run --faults FILE` this option only declares that links lose messages of the
+    /// cases.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
     /// Only cases whose name contains this, or one of these if it is given several times.
@@ -215,7 +216,7 @@ fn list(selected: &[&Case], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Where results for a program go.
+/// The destination of the machine-readable results.
 enum Report {
     Stdout,
     File(PathBuf, File),
@@ -242,7 +243,7 @@ impl Report {
     }
 }
 
-/// The same error with the file in its text.
+/// The error with the file's name in its text.
 fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

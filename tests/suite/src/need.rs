@@ -1,5 +1,5 @@
-//! What a case needs of where it runs. Whether a case is skipped is decided here and nowhere else:
-//! a case says what it needs, and [`Facts`] say what there is.
+//! The needs of cases. Only this module decides whether a case is skipped: a case declares its
+//! needs, and [`Facts`] has the available features.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ pub enum Need {
     Cap(&'static str, fn(&Caps) -> bool),
     /// Registers of every device can be reached, in one way or the other.
     Registers,
-    /// They can in both ways.
+    /// Registers can be accessed in both ways.
     BothRegisterWays,
     /// Port 1 is of this kind.
     Link(LinkLayer),
@@ -59,7 +59,7 @@ pub enum Need {
     FreeGid,
     /// The ports of the device are bonded.
     Bond,
-    /// They are not.
+    /// The ports are not bonded.
     NoBond,
     /// Two devices on one fabric.
     Peer,
@@ -84,7 +84,7 @@ pub enum Need {
     /// The case may change more than objects of its own: the device is the model, or the run was
     /// told so.
     Destructive,
-    /// One of the devices may make partitions of the DPA's units. On hardware that is tried where
+    /// One of the devices may make partitions of the DPA's units. On hardware this is only tried if
     /// the run may change the card.
     DpaPartitions,
     /// The device has BlueFlame registers, and the kernel maps them write-combined.
@@ -181,7 +181,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// What there is, found out once for all cases of a run.
+/// The available features, determined once for all cases of a run.
 pub(crate) struct Facts {
     caps: Vec<Caps>,
     registers: bool,
@@ -208,7 +208,7 @@ pub(crate) struct Facts {
     two_processes: bool,
     /// The run may change more than objects of its own.
     destructive: bool,
-    /// One of the devices may make partitions of the DPA's units, as far as that was tried.
+    /// Whether one of the devices may make partitions of the DPA's units, as far as it was tried.
     dpa_partitions: bool,
 }
 
@@ -401,7 +401,7 @@ pub(crate) fn privilege(number: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    /// What cases of a group need, each as a skip says it.
+    /// The needs of the cases of a group, as skips state them.
     fn needs_of(group: impl Fn(&str) -> bool) -> Vec<(String, Vec<String>)> {
         let needs = |case: &crate::Case| case.needs.iter().map(ToString::to_string).collect();
         let cases = crate::cases().filter(|case| group(case.group));

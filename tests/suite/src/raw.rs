@@ -1,5 +1,5 @@
-//! What safe code cannot say: memory in odd places, requests that no driver would make, doorbells
-//! out of turn.
+//! Operations that safe code does not allow: memory at unusual addresses, requests that no driver
+//! would make, doorbells out of order.
 #![allow(unsafe_code, reason = "cases about bad input need it; this module is the place for it")]
 
 use std::ptr::{NonNull, with_exposed_provenance_mut};
@@ -155,7 +155,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) place: Payload<'a>,
 }
 
-/// What an attribute carries.
+/// The content of an attribute.
 pub(crate) enum Payload<'a> {
     /// A small number as the data, with a length.
     Number(u16, u16),
@@ -163,7 +163,7 @@ pub(crate) enum Payload<'a> {
     Input(&'a [u8]),
     /// Bytes to be written.
     Output(&'a mut [u8]),
-    /// So many bytes at an address where there is no memory.
+    /// This number of bytes at an address without memory.
     Nowhere(u16),
 }
 

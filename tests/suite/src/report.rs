@@ -11,20 +11,20 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "reason")]
 pub enum Outcome {
-    /// It holds.
+    /// The case passed.
     Passed,
-    /// It does not; says how.
+    /// The case failed, for this reason.
     Failed(String),
-    /// It could not be tried; says what is missing.
+    /// The case could not run; says what is missing.
     Skipped(String),
 }
 
-/// One row.
+/// The result of a case.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// `group::name` of the case.
     pub case: String,
-    /// How it ended.
+    /// The outcome of the case.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Wall-clock seconds that it took.
@@ -34,11 +34,11 @@ pub struct Row {
 /// A whole run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
-    /// What it ran on: `model …` or `hardware …`.
+    /// The device: `model …` or `hardware …`.
     pub device: String,
-    /// What was checked before: port state, GID, memory limit, capabilities of the process.
+    /// Facts checked before the run: port state, GID, memory limit, capabilities of the process.
     pub preconditions: Vec<String>,
-    /// One row per case.
+    /// The results, one for each case.
     pub cases: Vec<Row>,
 }
 

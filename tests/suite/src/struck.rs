@@ -1,11 +1,11 @@
-//! What a plan of faults has done to frames, over all cases of a run: a run in which nothing was
-//! lost has not shown that anything survives a loss.
+//! Effects of a plan of faults on frames, over all cases of a run: a run in which nothing was lost
+//! has not shown that anything survives a loss.
 
 use std::sync::{Mutex, PoisonError};
 
 use verbless_model::{FaultPlan, FrameEffect, Model, Traffic};
 
-/// What the plan asks for, and how often it happened.
+/// The requested effects, and how often each happened.
 pub(crate) struct Struck {
     asked: Vec<FrameEffect>,
     sum: Mutex<Traffic>,
@@ -40,7 +40,7 @@ impl Struck {
         )
     }
 
-    /// What the plan asks for that never happened, a line for each.
+    /// A line for each requested effect that never happened.
     pub(crate) fn never(&self) -> Vec<String> {
         let sum = self.sum();
         let count = |effect: &FrameEffect| match effect {

@@ -100,7 +100,7 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
     Ok(())
 }
 
-/// Where in an entry of 64 or 128 bytes the CQE begins.
+/// Offset of the CQE in an entry of 64 or 128 bytes.
 fn body(bytes: &[u8]) -> usize {
     bytes.len().saturating_sub(size_of::<Cqe>())
 }
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// What a queue got: a CQE with this word at this offset, and data with this digest.
+    /// The arrivals of a queue: a CQE with this byte at this offset, and data with this digest.
     fn arrivals(at: usize, byte: u8, opcode: CqeOpcode, digest: u64) -> Arrivals {
         let mut cqe = Cqe::zeroed();
         cqe.set_opcode(opcode);

@@ -1,5 +1,5 @@
-//! What else the model does while it moves messages of 1 GiB, as its example `busy` measures it:
-//! how long commands take, and whether two functions use two processors.
+//! The model's other work while it moves messages of 1 GiB, measured by its example `busy`: how
+//! long commands take, and whether two functions use two processors.
 
 use std::process::Stdio;
 

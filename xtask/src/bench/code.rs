@@ -1,5 +1,5 @@
-//! What the machine code of posting and polling says: where it can get to, and in which order it
-//! touches memory.
+//! Checks of the machine code of posting and polling: which functions it can reach, and the order
+//! of its accesses to memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,7 +28,7 @@ const ROOTS: &[&str] = &[
     "line_poll_frames",
 ];
 
-/// Where an operation must not get to.
+/// Names of functions that an operation must not reach.
 const FORBIDDEN: &[&str] =
     &["panic", "unwrap_failed", "slice_index", "alloc", "pthread", "futex", "syscall", "mutex"];
 

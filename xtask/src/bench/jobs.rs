@@ -1,5 +1,5 @@
-//! What a job of DOCA costs in instructions beside the request that it consists of, which the queue
-//! layer posts and polls (`crates/doca/benches/jobs.rs` and `rdma.rs`).
+//! The instructions of a DOCA job in addition to those of its request, which the queue layer posts
+//! and polls (`crates/doca/benches/jobs.rs` and `rdma.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

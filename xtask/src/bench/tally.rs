@@ -1,4 +1,4 @@
-//! What all checks of the benchmarks share: building a program, reading its numbers, and counting.
+//! Common parts of the checks of benchmarks: building a program, reading its numbers, and counting.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

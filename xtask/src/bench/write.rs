@@ -1,5 +1,5 @@
-//! What a modelled WRITE of 8 bytes costs the model in instructions, counted by callgrind: exact,
-//! where the rates of [`speed`](super::speed) depend on what else the machine does.
+//! The instructions of the model for a WRITE of 8 bytes, counted by callgrind: exact, where the
+//! rates of [`speed`](super::speed) depend on the load of the machine.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::workspace::Result;
 /// A way of a WRITE through the model.
 struct Row {
     name: &'static str,
-    /// What the example is told.
+    /// The example's option.
     option: Option<&'static str>,
     /// The most instructions that one may take. How the compiler cuts the crates into units moves
     /// the count by 3 % between commits that leave the path alone (3,991 and 4,111 were seen); that

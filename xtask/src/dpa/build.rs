@@ -8,10 +8,10 @@ use verbless_riscv::Program;
 use crate::commands::std_sources;
 use crate::workspace::{Result, workspace_root};
 
-/// What programs for the DPA are compiled for.
+/// The target for which programs for the DPA are compiled.
 pub(super) const TARGET: &str = "riscv64imac-unknown-none-elf";
 
-/// Where code and constants lie, and where data, as `crates/flexio-dev/dpa.ld` has it.
+/// Addresses of code and constants, and of data, as in `crates/flexio-dev/dpa.ld`.
 const CODE: std::ops::Range<u64> = 0x4000_0000..0x8000_0000;
 const DATA: std::ops::Range<u64> = 0x8000_0000..0x1_0000_0000;
 
@@ -76,12 +76,12 @@ fn flags(script: &Path) -> String {
     ["-C", &script, "-C", "code-model=medium", "-C", "relocation-model=static"].join("\u{1f}")
 }
 
-/// Where a program's `core` comes from.
+/// The source of a program's `core`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Core {
     /// The toolchain has it for the target.
     Installed,
-    /// It is compiled, from these sources.
+    /// Compiled from these sources.
     Built(PathBuf),
 }
 
@@ -117,7 +117,7 @@ impl Core {
         })
     }
 
-    /// What cargo is to be told.
+    /// Adds the options for cargo.
     pub(super) fn add_to(&self, command: &mut Command) {
         if let Self::Built(sources) = self {
             command
@@ -128,7 +128,7 @@ impl Core {
     }
 }
 
-/// That a file is a program that a process can be made of; what is in it.
+/// Checks that a file is a program of which a process can be made; returns a description.
 fn check(file: &[u8]) -> Result<String> {
     let program = Program::parse(file)?;
     if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {

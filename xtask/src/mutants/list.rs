@@ -8,7 +8,7 @@ use crate::workspace::{Result, workspace_root};
 
 /// How to get what lists the mutants.
 const INSTALL: &str = "cargo install cargo-mutants --locked";
-/// What is not mutated: generated code, tasks, and what is a test itself.
+/// Files that are not mutated: generated code, tasks, and tests.
 const EXCLUDED: [&str; 3] = ["crates/prm/src/generated/**", "xtask/**", "tests/**"];
 
 /// A change of the sources.
@@ -23,7 +23,7 @@ pub(super) struct Mutant {
     pub(super) replacement: String,
 }
 
-/// What is replaced.
+/// The text that is replaced.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {
     start: Position,
@@ -38,7 +38,7 @@ struct Position {
 }
 
 impl Mutant {
-    /// What is changed, without its place: lines move.
+    /// The change without its place, because lines move.
     pub(super) fn change(&self) -> &str {
         self.name.split_once(": ").map_or(&self.name, |(_, change)| change)
     }

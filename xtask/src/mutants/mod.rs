@@ -29,8 +29,8 @@ pub(crate) struct Options {
     /// Try so many mutants, chosen at random, instead of all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
-    /// What the choice begins with [default: the time]; it is printed, and the same one chooses the
-    /// same mutants of the same sources.
+    /// Seed of the choice [default: the time]; it is printed, and the same seed chooses the same
+    /// mutants of the same sources.
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
     /// Mutate this package; may be repeated [default: every crate].
@@ -79,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     tally.is_enough()
 }
 
-/// What became of the mutants.
+/// The results of the mutants.
 #[derive(Default)]
 struct Tally {
     fates: BTreeMap<&'static str, usize>,

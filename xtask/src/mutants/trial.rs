@@ -30,10 +30,10 @@ const SUITE: &str = "verbless-conformance";
 const PATIENCE: Duration = Duration::from_secs(60);
 const TIMES: u32 = 5;
 
-/// What became of a mutant.
+/// The result of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {
-    /// It does not compile.
+    /// The mutant does not compile.
     Unviable,
     /// A test of its own crate failed or hung.
     KilledByOwn,
@@ -56,8 +56,8 @@ impl Fate {
 /// The copy of the workspace, and how long tests take there.
 pub(super) struct Tree {
     directory: PathBuf,
-    /// What the suite loads into the DPA, where it can be compiled: without it, its cases of
-    /// FlexIO are skipped.
+    /// The suite's program for the DPA, where it can be compiled: without it, the cases of FlexIO
+    /// are skipped.
     dpa_program: Option<PathBuf>,
     limits: BTreeMap<String, Duration>,
 }
@@ -173,7 +173,7 @@ impl Tree {
             .spawn()?)
     }
 
-    /// What the last command printed.
+    /// The output of the last command.
     fn log(&self) -> PathBuf {
         self.directory.join("last.log")
     }

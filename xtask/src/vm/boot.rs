@@ -1,4 +1,4 @@
-//! One boot, watched: the guest's log, its program's output, the model, the clock and Ctrl-C.
+//! Watches one boot: the guest's log, its program's output, the model, the clock and Ctrl-C.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,15 +19,15 @@ use crate::workspace::Result;
 /// else.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// What a boot needs beside QEMU.
+/// The inputs and outputs of a boot besides QEMU's.
 pub(crate) struct Watch<'a> {
     pub(crate) signals: &'a Signals,
     pub(crate) model: Option<&'a mut Model>,
-    /// Where the program's output comes from.
+    /// Receives the program's output.
     pub(crate) output: UnixListener,
-    /// Where the guest's log goes.
+    /// Destination of the guest's log.
     pub(crate) log: &'a mut File,
-    /// What QEMU itself has to say.
+    /// The file with QEMU's own output.
     pub(crate) complaints: &'a Path,
     /// How long all of it may take.
     pub(crate) limit: Duration,

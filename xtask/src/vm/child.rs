@@ -1,5 +1,5 @@
-//! What a run leaves on the host while it lasts, and what takes it away whichever way the run ends:
-//! processes, a folder, signals.
+//! Resources of a run on the host, and their removal however the run ends: processes, a folder,
+//! signals.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Guarded {
         self.0.stdout.take().ok_or_else(|| "the process's output was not captured".into())
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.0.try_wait()?)
     }
@@ -112,7 +112,7 @@ impl Signals {
         Ok(Self { descriptor: SignalFd::with_flags(&set, flags)?, set })
     }
 
-    /// Those that end a process from outside.
+    /// The signals that end a process from outside.
     pub(crate) fn set() -> SigSet {
         SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
     }
@@ -122,7 +122,7 @@ impl Signals {
         Ok(self.descriptor.read_signal()?.is_some())
     }
 
-    /// What to wait on.
+    /// The descriptor to wait on.
     pub(crate) fn descriptor(&self) -> &SignalFd {
         &self.descriptor
     }

@@ -1,4 +1,4 @@
-//! What the guest's kernel log says: the marks of its `/init`, and signs of trouble.
+//! Parses the guest's kernel log: the marks of its `/init`, and signs of trouble.
 //!
 //! The guest is not trusted: a line is cut at a length, the log at a size, a mark that does not
 //! parse is no mark.
@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What a line means to the run.
+/// The meaning of a line for the run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// `/init` has begun; boot is over.
     Init,
     /// A driver could not be loaded.
     LoadFailed(String),
-    /// So many uverbs devices are there; the program runs if they suffice.
+    /// The guest has this number of uverbs devices; the program runs if they suffice.
     Devices(u32),
     /// The program has ended with this code.
     Exit(u8),
@@ -171,9 +171,9 @@ pub(crate) struct Account {
     pub(crate) devices: Option<u32>,
     /// The program's code.
     pub(crate) exit: Option<u8>,
-    /// What went wrong before, beside and after the program.
+    /// Failures before, during and after the program.
     pub(crate) failures: Vec<String>,
-    /// What the device's drivers warned of.
+    /// Warnings of the device's drivers.
     pub(crate) warnings: Vec<String>,
     /// `/init` came to its end.
     pub(crate) done: bool,

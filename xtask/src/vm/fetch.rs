@@ -1,5 +1,5 @@
-//! What the VM is made of, from Debian: QEMU, kernels, busybox, rdma-core. Unpacked under
-//! `target/vm` and kept there.
+//! Parts of the VM, from Debian: QEMU, kernels, busybox, rdma-core. Unpacked under `target/vm` and
+//! kept there.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Qemu {
 
 /// A kernel of one series with its modules, as Debian built them.
 pub(crate) struct Kernel {
-    /// As `uname -r` says it.
+    /// The release, as `uname -r` prints it.
     pub(crate) release: String,
     /// The file that QEMU boots.
     pub(crate) image: PathBuf,
@@ -137,7 +137,7 @@ pub(crate) fn in_tree(tree: &Path, program: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Where Debian has its libraries.
+/// Debian's directory of libraries.
 pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// The C library's loader, among the libraries.

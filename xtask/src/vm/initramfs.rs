@@ -11,10 +11,10 @@ use super::modules::Module;
 use super::program::{Program, libraries_listed};
 use crate::workspace::Result;
 
-/// What `/init` of the guest runs: see there.
+/// The script `/init` of the guest.
 const INIT: &str = include_str!("init.sh");
 
-/// What the guest is to do.
+/// The settings of the guest.
 pub(crate) struct Settings<'a> {
     /// How many uverbs devices must be there before the program runs.
     pub(crate) devices: u32,
@@ -24,11 +24,11 @@ pub(crate) struct Settings<'a> {
     pub(crate) drivers: &'a [&'a str],
 }
 
-/// What goes into the archive.
+/// The contents of the archive.
 pub(crate) struct Contents<'a> {
     /// The guest's shell and tools.
     pub(crate) busybox: &'a Path,
-    /// In the order in which they are loaded.
+    /// The modules in the order in which they are loaded.
     pub(crate) modules: &'a [Module],
     pub(crate) settings: &'a Settings<'a>,
     pub(crate) program: &'a Program,

@@ -85,7 +85,7 @@ pub(crate) struct Options {
     /// libraries that it needs beside it. May be given several times.
     #[arg(long, value_name = "FILE")]
     carry: Vec<PathBuf>,
-    /// What to run in the guest: a program of this machine, a command of the guest, or (the
+    /// Program to run in the guest: a program of this machine, a command of the guest, or (the
     /// default) the conformance suite, also as `hwtest` with its options.
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -103,7 +103,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// What a guest of one series is booted from.
+/// The files from which a guest of one series is booted.
 struct Guest {
     kernel: Kernel,
     /// The archive that it unpacks as its root.
@@ -162,7 +162,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// One kernel's runs; the program's exit code, of the first run in which it is not zero.
+/// Runs a kernel's boots; returns the program's exit code of the first one that failed.
 fn all_boots(
     options: &Options,
     qemu: &Qemu,
@@ -211,7 +211,7 @@ fn prepare(options: &Options, series: Series, program: &Program, has_model: bool
     Ok(Guest { kernel, root, devices })
 }
 
-/// One boot; the program's exit code.
+/// Boots a guest once; returns the program's exit code.
 fn one(
     options: &Options,
     qemu: &Qemu,
@@ -310,7 +310,7 @@ mod tests {
     use super::console::{Account, Console};
     use super::verdict;
 
-    /// What a guest's log makes of a run with one device.
+    /// The result of a run with one device, from a guest's log.
     fn judge(log: &str, strict: bool) -> Result<u8, String> {
         let mut outcome =
             Outcome { account: Account::default(), console: Console::new(), cut_short: None };

@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use super::child::{Guarded, Scratch};
 use crate::workspace::Result;
 
-/// What the model is to be.
+/// The configuration of the model.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Shape {
     /// The model's device profile; once for every device in the guest.
     #[arg(long = "profile", value_name = "P")]
     pub(crate) profiles: Vec<String>,
-    /// What the ports are connected to. Over Ethernet, Linux wants a network interface for every
-    /// port, which is not modelled yet: without one ports are DOWN and have no GIDs, but raw frames
-    /// and flow rules work.
+    /// Link type of the ports. Over Ethernet, Linux wants a network interface for every port, which
+    /// is not modelled yet: without one ports are DOWN and have no GIDs, but raw frames and flow
+    /// rules work.
     #[arg(long, value_name = "LINK", default_value = "infiniband")]
     #[arg(value_parser = ["infiniband", "ethernet"])]
     pub(crate) link: String,

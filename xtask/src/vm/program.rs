@@ -1,5 +1,5 @@
-//! What the guest runs: the conformance suite, a program of the host, or a command that the guest
-//! has.
+//! The program in the guest: the conformance suite, a program of the host, or a command that the
+//! guest has.
 
 use std::fs;
 use std::io::BufReader;
@@ -20,11 +20,11 @@ const PROGRAMS: [(&str, &str); 2] =
 /// A program for the guest with its arguments.
 pub(crate) struct Program {
     words: Vec<String>,
-    /// What is put into the guest for it: places there, and contents.
+    /// Files that are put into the guest for it: paths there, and contents.
     files: Vec<(String, Vec<u8>)>,
 }
 
-/// Where files of this machine are in the guest.
+/// The path in the guest of a file of this machine.
 fn place(file: &Path) -> String {
     format!("/program/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -56,7 +56,7 @@ fn with_libraries(file: &Path, has_libraries: bool) -> Result<Vec<(String, Vec<u
     Ok(files)
 }
 
-/// Where a library of this machine is in the guest, whose /lib and /lib64 lead into /usr.
+/// The path in the guest of a library of this machine; /lib and /lib64 are links into /usr there.
 fn in_usr(library: &Path) -> String {
     let path = library.display();
     if library.starts_with("/lib") || library.starts_with("/lib64") {
@@ -80,7 +80,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 }
 
 impl Program {
-    /// What the words after `--` ask for. None, or `hwtest` with its options, is the conformance
+    /// Interprets the words after `--`. None, or `hwtest` with its options, is the conformance
     /// suite on the guest's first device; `process` with its options, the cases of two programs; a
     /// path is a program of the host; anything else is a command of the guest. `has_libraries` says
     /// whether the guest has a C library.
@@ -102,7 +102,7 @@ impl Program {
         Ok(Self { words, files: with_libraries(&file, has_libraries)? })
     }
 
-    /// With one more file of this machine in the guest's `/program`.
+    /// Adds a file of this machine to the guest's `/program`.
     pub(crate) fn carrying(mut self, file: &Path, has_libraries: bool) -> Result<Self> {
         for (place, content) in with_libraries(file, has_libraries)? {
             if self.files.iter().all(|(other, _)| *other != place) {

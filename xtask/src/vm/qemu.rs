@@ -8,14 +8,14 @@ use std::process::Command;
 pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
-    /// Where the program's output goes: a socket that is listened on.
+    /// Destination of the program's output: a socket that is listened on.
     pub(crate) output: &'a Path,
-    /// In MiB.
+    /// Memory in MiB.
     pub(crate) memory: u32,
     /// The sockets of the model's functions, by device.
     pub(crate) devices: &'a [Vec<PathBuf>],
-    /// What its first network device is connected to; a second one reaches the host. Without it
-    /// there is none.
+    /// The connection of the first network device; a second one reaches the host. `None`: there is
+    /// no network device.
     pub(crate) cable: Option<&'a Cable>,
     /// The host's tap device that a third one is connected to.
     pub(crate) tap: Option<&'a str>,

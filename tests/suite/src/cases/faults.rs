@@ -1,5 +1,5 @@
-//! What a model does on request: commands that fail, completions that are lost, ports and devices
-//! that go down.
+//! Faults that a model injects on request: commands that fail, completions that are lost, ports and
+//! devices that go down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
-//! What is run: rounds of programs, and the scripts of both sides for them.
+//! The rounds of programs, and the scripts of both sides for them.
 
-/// Who serves the programs of the guest.
+/// The server of the guest's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     /// The same programs, under `verbless-model run`.
@@ -9,7 +9,7 @@ pub(super) enum Peer {
     Ours,
 }
 
-/// Whose addresses the GIDs are made of. The packets are those of RoCE v2.
+/// The kind of addresses in the GIDs. The packets are those of RoCE v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
     /// Link-local addresses of IPv6.
@@ -20,7 +20,7 @@ pub(super) enum Network {
     Udp,
 }
 
-/// What a run calls the round of that.
+/// The name of the round over UDP datagrams of the host.
 pub(crate) const BY_UDP: &str = "rdma_rxe and UDP datagrams of the host";
 
 /// Programs with one sort of server, over one sort of link.
@@ -28,11 +28,11 @@ pub(crate) const BY_UDP: &str = "rdma_rxe and UDP datagrams of the host";
 pub(super) struct Round {
     pub(super) peer: Peer,
     pub(super) network: Network,
-    /// One frame in a hundred is lost, each way.
+    /// Whether one frame in a hundred is lost, each way.
     pub(super) loses: bool,
 }
 
-/// All of them, in the guest's order and in the host's.
+/// All rounds, in the order of the guest and of the host.
 pub(super) const ROUNDS: [Round; 8] = [
     Round { peer: Peer::Programs, network: Network::LinkLocal, loses: false },
     Round { peer: Peer::Programs, network: Network::LinkLocal, loses: true },
@@ -61,7 +61,7 @@ const RELIABLE: [&str; 5] = [
     "ib_send_bw -F -b -m 1024 -s 16384 -n 50 -l 50 -u 16",
     "ib_atomic_bw -F -b -m 1024 -n 500 -l 100 -o 16 -u 16",
 ];
-/// Those that show other headers.
+/// The programs that show other headers.
 const OVER_IPV4: [&str; 3] = [UNRELIABLE[0], RELIABLE[0], RELIABLE[1]];
 
 /// The model's IPv4 address, and the guest with its address and QEMU's first MAC: `prepare.sh` has

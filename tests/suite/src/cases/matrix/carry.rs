@@ -1,4 +1,4 @@
-//! What is different from service to service: connecting, and which requests a queue pair takes.
+//! Differences between services: connecting, and which requests a queue pair takes.
 
 use verbless_command::KeyAccess;
 use verbless_queue::address::HEADER_BYTES;
@@ -20,7 +20,7 @@ use crate::{Need, Pair, Stop, ensure_eq};
 pub(super) struct Job {
     pub(super) operation: Operation,
     pub(super) remote: RemoteAddr,
-    /// What an UMR maps, or is invalidated; no key for all others.
+    /// The key that a UMR maps, or that is invalidated; unused by all others.
     pub(super) key: Rkey,
     pub(super) signaled: bool,
     pub(super) number: u64,
@@ -45,12 +45,12 @@ pub(super) fn after(operation: Operation, before: u64) -> u64 {
     }
 }
 
-/// What the request of this number brings besides its bytes.
+/// The immediate data of the request of this number.
 pub(super) fn immediate(number: u64) -> u32 {
     [0xfeed_1234, 0, u32::MAX][number as usize % 3]
 }
 
-/// Where requests go: into the queue, or into a batch.
+/// The destination of requests: the queue, or a batch.
 pub(super) enum Poster<'q, S: Service> {
     Single(&'q mut SendQueue<S>),
     Batch(SendBatch<'q, S>),
@@ -87,17 +87,17 @@ macro_rules! put {
 
 /// A service, as the matrix uses it.
 pub(super) trait Carry: Service {
-    /// What a request needs besides, to reach the peer.
+    /// What a request needs to reach the peer, such as an address handle.
     type Way;
     /// Bytes in front of what a SEND brings.
     const HEADER: usize;
-    /// What must be there, whatever the operation.
+    /// Needs of the service, for every operation.
     const NEEDS: &'static [Need];
 
     /// Lets two queue pairs in RESET send to each other; the way from the first to the second.
     fn connect(pair: &mut Pair<Self>) -> Result<Self::Way, Stop>;
 
-    /// The same through RESET, after a request that failed.
+    /// Reconnects a pair through RESET, after a request that failed.
     fn restart(pair: &mut Pair<Self>) -> Result<Self::Way, Stop> {
         for end in [&mut pair.a, &mut pair.b] {
             end.qp.reset()?;
@@ -139,7 +139,7 @@ pub(super) trait Carry: Service {
     ) -> Result<(), Stop>;
 }
 
-/// What every connected service carries.
+/// Posts a request that every connected service supports.
 fn put_connected<S: Carry + Connected, P: Payload>(
     poster: &mut Poster<'_, S>,
     job: &Job,
@@ -232,7 +232,7 @@ impl Carry for Uc {
 
 const KEY: QKey = QKey(0x1122_3344);
 
-/// What datagrams carry.
+/// Posts a request as a datagram.
 fn put_datagram<P: Payload>(
     poster: &mut Poster<'_, Ud>,
     to: &Destination,

@@ -29,15 +29,15 @@ pub(crate) static GROUP: Group = Group {
     generated: cases,
 };
 
-/// What changes of keys need.
+/// Needs of UMR.
 const UMR: [Need; 2] = [cap!(!umr_indirect_mkey_disabled), cap!(!umr_modify_atomic_disabled)];
 
 /// A transport service in the matrix; [`Carry`] is what else it says of itself.
 struct Row {
     service: ServiceInfo,
-    /// What a cell needs of the device.
+    /// Needs of a cell.
     needs: &'static [Need],
-    /// What it carries.
+    /// Operations of the service.
     operations: &'static [Operation],
     /// The lengths that it is tried with.
     lengths: &'static [usize],
@@ -52,7 +52,7 @@ impl Row {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Send,
@@ -68,7 +68,7 @@ enum Operation {
     Nop,
 }
 
-/// Where the bytes of a message lie, at both ends.
+/// The placement of a message's bytes, at both ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// In the WQE; at the other end in one piece.
@@ -92,7 +92,7 @@ enum Posting {
     Batch,
 }
 
-/// One cell of the matrix.
+/// A cell of the matrix.
 #[derive(Clone, Copy)]
 struct Cell {
     row: &'static Row,
@@ -151,7 +151,7 @@ impl Operation {
         }
     }
 
-    /// Those of the lengths that it may have in a form.
+    /// Whether a message of this length is possible in a form.
     fn fits(self, form: Form, length: usize) -> bool {
         match self {
             Self::Nop => length == 0,
@@ -168,22 +168,22 @@ impl Operation {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Whether it takes a receive of the peer.
+    /// Whether the operation consumes a receive of the peer.
     fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm)
     }
 
-    /// Whether it brings bytes of the peer here.
+    /// Whether the operation brings bytes of the peer here.
     fn fetches(self) -> bool {
         self == Self::Read || self.is_atomic()
     }
 
-    /// Whether it brings 32 bits besides.
+    /// Whether the operation has immediate data.
     fn has_immediate(self) -> bool {
         matches!(self, Self::SendImm | Self::WriteImm)
     }
 
-    /// As completions call it at the sender and at the receiver.
+    /// The operations that completions report at the sender and at the receiver.
     fn completions(self) -> (verbless_queue::Operation, verbless_queue::Operation) {
         use verbless_queue::Operation as Done;
         match self {

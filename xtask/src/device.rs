@@ -15,7 +15,7 @@ const ALLOWED: [&str; 8] = [
     "device",
     "verbless_ring",
     "verbless_prm",
-    "zerocopy",
+    "bytemuck",
     "thiserror",
     "core",
     "alloc",

@@ -453,7 +453,7 @@ fn address_sanitizer() -> Result<Outcome> {
     counted(sanitized("address")?)
 }
 
-/// Crates that the sanitizers look at: those with unsafe code, which `verbless-prm` forbids itself.
+/// Crates that the sanitizers look at: those that touch raw memory or share it between threads.
 const SANITIZED: &[&str] = &[
     "verbless-ring",
     "verbless-queue",

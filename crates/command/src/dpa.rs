@@ -381,7 +381,7 @@ pub(crate) fn make<S: Structure>(
 pub(crate) fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {
     let bytes = object.query(S::BYTES)?;
     let mut context = S::default();
-    context.as_mut_bytes().copy_from_slice(&bytes);
+    context.as_bytes_mut().copy_from_slice(&bytes);
     Ok(context)
 }
 

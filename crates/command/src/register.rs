@@ -138,6 +138,6 @@ fn exchange<R: Structure>(
     let input = [head, register.as_bytes()].concat();
     let mut output = vec![0; answer + R::BYTES];
     send(&input, &mut output)?;
-    register.as_mut_bytes().copy_from_slice(&output[answer..]);
+    register.as_bytes_mut().copy_from_slice(&output[answer..]);
     Ok(())
 }

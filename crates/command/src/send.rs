@@ -1,8 +1,7 @@
 //! Sending a typed command, each way that DevX has. None takes a layout that only the model knows.
 
 use verbless_devx::{Context, DevxObject, Result};
-use verbless_prm::CommandInput;
-use zerocopy::{FromZeros, IntoBytes};
+use verbless_prm::{CommandInput, Structure};
 
 /// Compiles for commands that hardware has.
 const fn published<I: CommandInput>() {
@@ -16,7 +15,7 @@ pub(crate) fn create<I: CommandInput>(
     output: &mut I::Output,
 ) -> Result<DevxObject> {
     const { published::<I>() };
-    context.obj_create(input.as_bytes(), output.as_mut_bytes())
+    context.obj_create(input.as_bytes(), output.as_bytes_mut())
 }
 
 /// Sends a general command (DEVX_OTHER).
@@ -26,7 +25,7 @@ pub(crate) fn execute<I: CommandInput>(
     output: &mut I::Output,
 ) -> Result<()> {
     const { published::<I>() };
-    context.devx_other(input.as_bytes(), output.as_mut_bytes())
+    context.devx_other(input.as_bytes(), output.as_bytes_mut())
 }
 
 /// Sends a query of an object.
@@ -36,12 +35,12 @@ pub(crate) fn query_object<I: CommandInput>(
     output: &mut I::Output,
 ) -> Result<()> {
     const { published::<I>() };
-    object.query(input.as_bytes(), output.as_mut_bytes())
+    object.query(input.as_bytes(), output.as_bytes_mut())
 }
 
 /// Sends a change of an object whose answer holds nothing but the status.
 pub(crate) fn modify_object<I: CommandInput>(object: &DevxObject, input: &I) -> Result<()> {
     const { published::<I>() };
-    let mut output = I::Output::new_zeroed();
-    object.modify(input.as_bytes(), output.as_mut_bytes())
+    let mut output = I::Output::default();
+    object.modify(input.as_bytes(), output.as_bytes_mut())
 }

@@ -271,7 +271,7 @@ fn sent<S: Structure + Send, R>(model: &Model, make: impl FnOnce() -> R) -> (S, 
     let watch = model.watch_commands(move |executed| {
         if executed.input[..2] == Opcode::CREATE_GENERAL_OBJECT.0.to_be_bytes() {
             let body = &executed.input[CreateGeneralObjectIn::BYTES..][..S::BYTES];
-            log.lock().unwrap().as_mut_bytes().copy_from_slice(body);
+            log.lock().unwrap().as_bytes_mut().copy_from_slice(body);
         }
     });
     let made = make();

@@ -1,7 +1,5 @@
 //! Address handles: how a user learns the destination MAC address of a RoCE path.
 
-use zerocopy::IntoBytes;
-
 use crate::abi::attr::{ah_destroy, invoke_write, uhw};
 use crate::abi::core::{AhAttributes, CreateAh, CreateAhResponse};
 use crate::abi::method::{self, write_command};

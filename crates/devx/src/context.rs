@@ -5,8 +5,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use zerocopy::IntoBytes;
-
 use crate::abi::attr::{get_context, query_context, uhw};
 use crate::abi::method;
 use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
@@ -216,7 +214,7 @@ impl ContextAttributes {
         core_support: u64,
         mut driver: AllocContextResponse,
     ) -> Result<Self> {
-        let bytes = driver.as_mut_bytes();
+        let bytes = driver.as_bytes_mut();
         let written = u32::from_ne_bytes(bytes[40..44].try_into().unwrap_or_default()) as usize;
         if !(LEAST_RESPONSE..=bytes.len()).contains(&written) {
             let what =
@@ -319,7 +317,6 @@ fn query(device: &dyn OpenDevice) -> Result<ContextAttributes> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use zerocopy::FromBytes;
 
     use super::*;
 
@@ -403,7 +400,7 @@ mod tests {
             whole[32..64].copy_from_slice(&tail);
             whole[64..].copy_from_slice(&last.to_ne_bytes());
             whole[40..44].copy_from_slice(&length.to_ne_bytes());
-            let driver = AllocContextResponse::read_from_bytes(&whole).unwrap();
+            let driver = bytemuck::pod_read_unaligned(&whole);
             if let Ok(attributes) = ContextAttributes::parse(1, 0, driver) {
                 prop_assert!(attributes.blue_flame_bytes() <= 512);
                 let _ = (attributes.null_mkey(), attributes.core_clock_offset());

@@ -98,7 +98,6 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use verbless_prm::Devx;
     use verbless_prm::reflect::{EnumInfo, FieldInfo, StructInfo};
-    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::abi::attr::{devx_other, uhw};

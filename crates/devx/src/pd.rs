@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use zerocopy::IntoBytes;
-
 use crate::abi::attr::{invoke_write, pd_destroy, uhw};
 use crate::abi::core::{AllocPd, AllocPdResponse};
 use crate::abi::method::{self, write_command};

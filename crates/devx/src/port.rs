@@ -1,7 +1,5 @@
 //! Ports and their GIDs.
 
-use zerocopy::{FromZeros, IntoBytes};
-
 use crate::abi::attr::{query_gid_entry, query_gid_table, query_port};
 use crate::abi::core::{self, GidEntry, QueryPortResponse};
 use crate::abi::method;
@@ -99,12 +97,12 @@ impl Context {
         for port in 1..=self.attributes().driver.num_ports.clamp(1, 255) {
             room = room.saturating_add(self.query_port(port as u8)?.raw.gid_tbl_len as usize);
         }
-        let mut entries = vec![GidEntry::new_zeroed(); room.clamp(1, MAX_GIDS)];
+        let mut entries = vec![GidEntry::default(); room.clamp(1, MAX_GIDS)];
         let mut count = 0u64;
         Request::new(method::QUERY_GID_TABLE)
             .input_u64(query_gid_table::ENTRY_SIZE, size_of::<GidEntry>() as u64)
             .input_u32(query_gid_table::FLAGS, 0)
-            .output(query_gid_table::RESP_ENTRIES, entries.as_mut_bytes())
+            .output(query_gid_table::RESP_ENTRIES, bytemuck::cast_slice_mut(&mut entries))
             .output_of(query_gid_table::RESP_NUM_ENTRIES, &mut count)
             .send(self.device())?
             .filled(&[query_gid_table::RESP_ENTRIES, query_gid_table::RESP_NUM_ENTRIES])?;
@@ -141,7 +139,6 @@ fn gids(entries: &[GidEntry], count: u64) -> Result<Vec<GidTableEntry>> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use zerocopy::FromBytes;
 
     use super::*;
 
@@ -154,7 +151,7 @@ mod tests {
             let whole = bytes.len() / 32 * 32;
             let entries: Vec<_> = bytes[..whole]
                 .chunks_exact(32)
-                .map(|chunk| GidEntry::read_from_bytes(chunk).unwrap())
+                .map(|chunk| bytemuck::pod_read_unaligned(chunk))
                 .collect();
             match gids(&entries, count) {
                 Ok(table) => prop_assert_eq!(table.len() as u64, count),

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use nix::errno::Errno;
 use verbless_devx::abi::fwctl::{
     DEVICE_TYPE_MLX5, FWCTL_INFO, FWCTL_RPC, Info, MAILBOX_BYTES, Mlx5Info, Rpc, scope,
 };
 use verbless_prm::{Opcode, UctxCap};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::client::{Capability, Client};
 use super::kernel::Kernel;
@@ -66,7 +66,7 @@ impl Control {
     }
 
     /// Reads a request's structure, answers it, and writes it back.
-    fn call<T: FromBytes + IntoBytes + Immutable + Default>(
+    fn call<T: Pod + Default>(
         &self,
         client: &dyn Client,
         address: u64,
@@ -82,12 +82,12 @@ impl Control {
         bounded("the structure", size)?;
         insist_on_zeros(client, address, own, size)?;
         let mut structure = T::default();
-        client.read(address, structure.as_mut_bytes())?;
+        client.read(address, bytemuck::bytes_of_mut(&mut structure))?;
         if self.kernel.function.is_removed() {
             return Err(Errno::ENODEV);
         }
         answer(self, client, &mut structure)?;
-        client.write(address, structure.as_bytes())
+        client.write(address, bytemuck::bytes_of(&structure))
     }
 
     fn info(&self, client: &dyn Client, info: &mut Info) -> Result<(), Errno> {

@@ -100,7 +100,7 @@ const DATA: usize = EqeQpSrq::BYTES;
 
 /// An entry's event data, as events of its type have it.
 pub(super) fn data<L: Layout>(eqe: &Eqe) -> &Packed<L, DATA> {
-    zerocopy::transmute_ref!(eqe.event_data())
+    bytemuck::must_cast_ref(eqe.event_data())
 }
 
 /// The number of pages that a page request event asks for; negative if it returns pages.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 use verbless_model::memory::Interrupts;
-use verbless_prm::{CommandInput, MkeyContext, Opcode};
-use zerocopy::IntoBytes;
+use verbless_prm::{CommandInput, MkeyContext, Opcode, Structure};
 
 use super::mailbox::{STATUS, SYNDROME};
 use super::port::PortState;
@@ -153,6 +152,6 @@ pub(super) fn command<I: CommandInput>(
     input: &I,
 ) -> Result<I::Output, Errno> {
     let mut output = I::Output::default();
-    exec(function, input.as_bytes(), output.as_mut_bytes())?;
+    exec(function, input.as_bytes(), output.as_bytes_mut())?;
     Ok(output)
 }

@@ -13,7 +13,6 @@
 //! A setter panics if the value does not fit the field's width, and the accessors of an array panic
 //! if the index is not less than the array's length. Nothing else here panics, whatever the bytes.
 #![no_std]
-#![forbid(unsafe_code)]
 
 #[cfg(feature = "dump")]
 extern crate std;

@@ -7,20 +7,35 @@ use core::fmt::{self, Debug};
 use core::hash::{Hash, Hasher};
 use core::marker::PhantomData;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use bytemuck::{Pod, Zeroable};
 
 use crate::command::CommandInfo;
 use crate::generated::command::CommandStatus;
 use crate::reflect::{StructInfo, View};
 
 /// A structure of the device, as exactly its bytes.
-pub trait Structure:
-    FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + Debug + Default + 'static
-{
+pub trait Structure: Pod + Debug + Default {
     /// Size in bytes, a tail not counted.
-    const BYTES: usize;
+    const BYTES: usize = size_of::<Self>();
     /// The structure's name, fields and sources.
     const INFO: &'static StructInfo;
+
+    /// A copy of the structure at the start of `bytes`; nothing if they are too few.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        Some(bytemuck::pod_read_unaligned(bytes.get(..Self::BYTES)?))
+    }
+
+    /// The structure's bytes.
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        bytemuck::bytes_of(self)
+    }
+
+    /// The structure's bytes, to be written.
+    #[inline]
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::bytes_of_mut(self)
+    }
 }
 
 /// The layout of a [`Packed`].
@@ -31,9 +46,17 @@ pub trait Layout: 'static {
 
 /// `N` bytes that are laid out as `L` says: the type behind every view, such as
 /// [`CqContext`](crate::CqContext). Its fields are big-endian.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(transparent)]
 pub struct Packed<L: Layout, const N: usize>(pub(crate) [u8; N], PhantomData<L>);
+
+// SAFETY: it is an array of bytes and a field without size, and all bytes may be zero.
+#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
+unsafe impl<L: Layout, const N: usize> Zeroable for Packed<L, N> {}
+
+// SAFETY: it is laid out as its array of bytes, of which every value is valid and which has no
+// padding; what else it has is a name.
+#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
+unsafe impl<L: Layout, const N: usize> Pod for Packed<L, N> {}
 
 impl<L: Layout, const N: usize> Packed<L, N> {
     /// Size in bytes, a tail not counted.
@@ -50,13 +73,13 @@ impl<L: Layout, const N: usize> Packed<L, N> {
     /// The structure at the start of `bytes`; nothing if they are too few.
     #[inline]
     pub fn from_prefix(bytes: &[u8]) -> Option<&Self> {
-        Self::ref_from_prefix(bytes).ok().map(|(this, _)| this)
+        bytes.first_chunk::<N>().map(bytemuck::must_cast_ref)
     }
 
     /// The structure at the start of `bytes`, to be written; nothing if they are too few.
     #[inline]
     pub fn from_prefix_mut(bytes: &mut [u8]) -> Option<&mut Self> {
-        Self::mut_from_prefix(bytes).ok().map(|(this, _)| this)
+        bytes.first_chunk_mut::<N>().map(bytemuck::must_cast_mut)
     }
 
     /// The structure's bytes.
@@ -73,7 +96,6 @@ impl<L: Layout, const N: usize> Packed<L, N> {
 }
 
 impl<L: Layout, const N: usize> Structure for Packed<L, N> {
-    const BYTES: usize = N;
     const INFO: &'static StructInfo = L::INFO;
 }
 
@@ -142,12 +164,11 @@ pub trait CommandOutput: Structure {
 /// The structure at byte `at`. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested<T: Structure>(bytes: &[u8], at: usize) -> &T {
-    T::ref_from_bytes(&bytes[at..at + T::BYTES]).expect("bytes of the right length are a structure")
+    bytemuck::from_bytes(&bytes[at..at + T::BYTES])
 }
 
 /// The structure at byte `at`, to be written. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested_mut<T: Structure>(bytes: &mut [u8], at: usize) -> &mut T {
-    T::mut_from_bytes(&mut bytes[at..at + T::BYTES])
-        .expect("bytes of the right length are a structure")
+    bytemuck::from_bytes_mut(&mut bytes[at..at + T::BYTES])
 }

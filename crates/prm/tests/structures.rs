@@ -248,7 +248,7 @@ fn a_command_is_found_by_its_opcode_and_knows_its_layouts() {
 fn an_output_tells_status_and_syndrome_whatever_the_command() {
     fn failure<O: CommandOutput>() -> (CommandStatus, u32) {
         let mut output = O::default();
-        let bytes = output.as_mut_bytes();
+        let bytes = output.as_bytes_mut();
         bytes[0] = 3;
         bytes[4..8].copy_from_slice(&0x0012_3456u32.to_be_bytes());
         (output.status(), output.syndrome())

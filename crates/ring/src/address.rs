@@ -31,7 +31,7 @@ impl AddressHandle {
     pub fn to(&self, qpn: Qpn, q_key: QKey) -> Destination {
         let mut vector = self.0;
         vector.set_q_key(q_key.0).set_dqp_dct(qpn.0 & 0xff_ffff);
-        Destination { segments: zerocopy::transmute!(vector) }
+        Destination { segments: bytemuck::must_cast(vector) }
     }
 }
 
@@ -55,7 +55,7 @@ pub struct Destination {
 impl Destination {
     /// The 48 bytes of the address vector as they stand in a WQE.
     pub fn as_bytes(&self) -> &[u8] {
-        zerocopy::IntoBytes::as_bytes(&self.segments)
+        bytemuck::bytes_of(&self.segments)
     }
 }
 

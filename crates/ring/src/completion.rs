@@ -3,11 +3,10 @@
 use core::fmt;
 
 use verbless_prm::hot::{CqeUserIndex, OpcodeQpn, cqe_opcode, cqe_syndrome, opcode};
-use zerocopy::big_endian::U32;
 
 use crate::address::{HEADER_BYTES, Source};
 use crate::cq::{Cqe, Outcome, RequestId};
-use crate::types::{Qpn, Rkey, WqeIndex};
+use crate::types::{Be32, Qpn, Rkey, WqeIndex};
 
 /// A request that completed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -15,12 +14,12 @@ pub struct Completion {
     /// The cookie with which the request was posted.
     pub cookie: u64,
     /// The number of the operation, and the queue pair.
-    opcode_qpn: U32,
-    user_index: U32,
+    opcode_qpn: Be32,
+    user_index: Be32,
     /// Immediate, or invalidated key, by operation.
-    immediate: U32,
+    immediate: Be32,
     /// Byte count in the byte order of the CQE.
-    byte_count: U32,
+    byte_count: Be32,
 }
 
 impl Completion {
@@ -36,7 +35,7 @@ impl Completion {
     pub(crate) const fn received(cookie: u64, cqe: &Cqe, operation: Operation) -> Self {
         let opcode_qpn = cqe.request().opcode_qpn().with_wqe_opcode(operation as u8).into_bits();
         let Outcome { user_index, immediate, byte_count } = cqe.outcome();
-        Self { cookie, opcode_qpn: U32::new(opcode_qpn), user_index, immediate, byte_count }
+        Self { cookie, opcode_qpn: Be32::new(opcode_qpn), user_index, immediate, byte_count }
     }
 
     /// The operation that completed.

@@ -14,12 +14,10 @@ use verbless_prm::hot::{
     CqeSyndromes, CqeTail, CqeUserIndex, OpOwn, OpcodeQpn, cqe_format, cqe_opcode,
 };
 
-use zerocopy::big_endian::U32;
-
 use crate::address::Source;
 use crate::ring::{CqRing, Cursor, LayoutError, Look, RETIRED, Record, RecordMemory, RingMemory};
 use crate::trace::{Event, event};
-use crate::types::{Cqn, Qpn, WqeIndex};
+use crate::types::{Be32, Cqn, Qpn, WqeIndex};
 use crate::uar::{UarPage, barrier};
 
 use cleaner::is_receive;
@@ -162,7 +160,7 @@ impl CompletionQueue {
     /// CQE counts, at most 64. Ask right after a CQE was polled whose [`Cqe::format`] says that it
     /// has some.
     pub fn inline_data(&self) -> &[u8] {
-        zerocopy::IntoBytes::as_bytes(&self.inline.words).get(..self.inline.length).unwrap_or(&[])
+        bytemuck::bytes_of(&self.inline.words).get(..self.inline.length).unwrap_or(&[])
     }
 
     /// Asks for one event when the next completion arrives that has not been polled yet.
@@ -269,7 +267,7 @@ impl CompletionQueue {
         let look = self.look();
         let mut cqe = Cqe::read(&look);
         if cqe.is_receive() && self.claims_receives() {
-            cqe.request.opcode_qpn = U32::from_bytes(look.claim().to_ne_bytes());
+            cqe.request.opcode_qpn = Be32::as_it_stands(look.claim());
         }
         match cqe.opcode() {
             cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => {
@@ -390,7 +388,7 @@ pub struct Cqe {
 pub struct RequestId {
     /// An [`OpcodeQpn`] in the byte order of the CQE: one comparison with the posted value checks
     /// opcode and queue.
-    pub(crate) opcode_qpn: U32,
+    pub(crate) opcode_qpn: Be32,
     /// A [`CqeTail`], whose upper half is the index of the WQE.
     counter: u32,
 }
@@ -398,23 +396,17 @@ pub struct RequestId {
 /// Result fields of a CQE, still big-endian; converted when read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) byte_count: U32,
-    pub(crate) user_index: U32,
-    pub(crate) immediate: U32,
-}
-
-/// A dword in the byte order of memory.
-#[inline(always)]
-const fn as_it_stands(dword: u32) -> U32 {
-    U32::from_bytes(dword.to_ne_bytes())
+    pub(crate) byte_count: Be32,
+    pub(crate) user_index: Be32,
+    pub(crate) immediate: Be32,
 }
 
 impl Outcome {
     /// Reads the outcome from the ring, after [`RequestId::read`].
     #[inline(always)]
     pub(crate) fn read(look: &Look<'_>) -> Self {
-        let byte_count = as_it_stands(look.dword::<{ hot::Cqe::BYTE_CNT_AT }>());
-        let [user_index, immediate] = look.user_index_and_immediate().map(as_it_stands);
+        let byte_count = Be32::as_it_stands(look.dword::<{ hot::Cqe::BYTE_CNT_AT }>());
+        let [user_index, immediate] = look.user_index_and_immediate().map(Be32::as_it_stands);
         Self { byte_count, user_index, immediate }
     }
 }
@@ -425,7 +417,7 @@ impl RequestId {
     pub(crate) fn read(look: &Look<'_>) -> Self {
         event(Event::Barrier("after_owner_bit"));
         barrier::after_owner_bit();
-        let opcode_qpn = as_it_stands(look.dword::<{ OpcodeQpn::AT }>());
+        let opcode_qpn = Be32::as_it_stands(look.dword::<{ OpcodeQpn::AT }>());
         let counter = u32::from_be(look.dword::<{ CqeTail::AT }>());
         Self { opcode_qpn, counter }
     }
@@ -434,7 +426,7 @@ impl RequestId {
     #[cfg(test)]
     pub(crate) fn of(opcode_qpn: OpcodeQpn, WqeIndex(index): WqeIndex) -> Self {
         let counter = u32::from(index) << 16;
-        Self { opcode_qpn: U32::new(opcode_qpn.into_bits()), counter }
+        Self { opcode_qpn: Be32::new(opcode_qpn.into_bits()), counter }
     }
 
     /// The word whose upper half is the index of the WQE.

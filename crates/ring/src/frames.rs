@@ -24,14 +24,13 @@ use verbless_prm::hot::{
     self, CqeFrame, CqePath, CqeSourceLid, CqeUserIndex, OpcodeQpn, cqe_format, cqe_opcode,
 };
 use verbless_prm::{CqeHashIp, CqeHashL4, CqeL3Type, CqeL4Type};
-use zerocopy::big_endian::U32;
 
 use crate::completion::{Completion, CompletionError, Malformed, malformed};
 use crate::cq::{CompletionQueue, Cqe, RequestId};
 use crate::dispatch::Completes;
 use crate::qp::{ReceiveBatch, ReceiveQueue};
 use crate::ring::{LayoutError, Look};
-use crate::types::{Qpn, WqeIndex};
+use crate::types::{Be32, Qpn, WqeIndex};
 use crate::wr::{Gather, PostError};
 
 /// The network header of a frame.
@@ -93,7 +92,7 @@ pub struct ReceivedFrame {
     // As they stand in the CQE: what nobody asks for is not converted.
     byte_count: u32,
     /// An [`OpcodeQpn`], with the flow tag in the number's place.
-    opcode_qpn: U32,
+    opcode_qpn: Be32,
     immediate: u32,
     words: FrameWords,
 }

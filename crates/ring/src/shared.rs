@@ -5,8 +5,8 @@
 //! again goes to the end of the list, wherever it lies. The last one of the list is never posted:
 //! its link is not known yet.
 
+use bytemuck::must_cast;
 use verbless_prm::hot::{DataSegment, SrqNextSegment, SrqRecord, cqe_format, cqe_opcode};
-use zerocopy::transmute;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::Cqe;
@@ -193,7 +193,7 @@ impl SharedReceiveQueue {
     #[inline(always)]
     fn link(&mut self, index: u16, next: u16) {
         let segment = *SrqNextSegment::zeroed().set_next_wqe_index(next);
-        self.ring.store(index.into(), 0, transmute!(segment));
+        self.ring.store(index.into(), 0, must_cast(segment));
         let slot = *self.slots.get(index.into());
         self.slots.set(index.into(), Slot { next, ..slot });
     }
@@ -219,7 +219,7 @@ impl SharedReceiveQueue {
             }
         }
         if segments < self.ring.segments() {
-            self.ring.store(index.into(), segments, transmute!(DataSegment::END));
+            self.ring.store(index.into(), segments, must_cast(DataSegment::END));
         }
         let next = self.slots.get(index.into()).next;
         self.slots.set(index.into(), Slot { cookie, next, posted: true });

@@ -23,6 +23,37 @@ impl fmt::Display for WqeIndex {
     }
 }
 
+/// A dword as it stands in the device's structures, converted when it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Be32(u32);
+
+impl Be32 {
+    /// What stands for `value`.
+    #[inline(always)]
+    pub(crate) const fn new(value: u32) -> Self {
+        Self(value.to_be())
+    }
+
+    /// What was loaded from the structure, without conversion.
+    #[inline(always)]
+    pub(crate) const fn as_it_stands(dword: u32) -> Self {
+        Self(dword)
+    }
+
+    /// The dword, without conversion.
+    #[inline(always)]
+    pub(crate) const fn standing(self) -> u32 {
+        self.0
+    }
+
+    /// The value that stands here.
+    #[inline(always)]
+    pub(crate) const fn get(self) -> u32 {
+        u32::from_be(self.0)
+    }
+}
+
 /// An address in memory of the peer, under a key of the peer. With the feature `serde` it is
 /// serialized as its 12 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +139,7 @@ impl Sge {
     /// the segment can state.
     #[inline(always)]
     pub(crate) const fn segment(&self) -> [u64; 2] {
-        let words = u64::from_ne_bytes(zerocopy::transmute!([self.lkey.0, self.length]));
+        let words = u64::from_ne_bytes(bytemuck::must_cast([self.lkey.0, self.length]));
         let length_and_key =
             if cfg!(target_endian = "little") { words } else { words.rotate_left(32) };
         [length_and_key.to_be(), self.address.to_be()]

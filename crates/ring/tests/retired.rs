@@ -362,7 +362,7 @@ fn a_queue_is_cleaned_while_another_thread_polls_it() {
             let owner = self.produced as usize & ENTRIES != 0;
             cqe.set_owner(owner);
             let at = self.produced as usize % ENTRIES * 64;
-            let bytes = zerocopy::IntoBytes::as_bytes(&cqe);
+            let bytes = bytemuck::bytes_of(&cqe);
             self.ring.write_at(at, &bytes[..63]).unwrap();
             std::sync::atomic::fence(Ordering::Release);
             self.ring.write_at(at + 63, &bytes[63..]).unwrap();

@@ -10,7 +10,6 @@ use verbless_ring::ring::SharedMemory;
 use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
 use verbless_ring::wr::PostError;
 use verbless_ring::{CompletionError, Lkey, Qpn, QueuePair, Sge, Status, WithSrq, WqeIndex};
-use zerocopy::FromBytes;
 
 const STRIDE: usize = 64;
 
@@ -49,9 +48,9 @@ impl Pool {
     fn complete(&mut self, opcode: u8, index: u16) -> Result<u64, CompletionError> {
         let mut cqe = self.device.cqe(opcode, 0, index);
         if opcode == cqe_opcode::RESPONDER_ERROR {
-            let mut bytes: [u8; 64] = zerocopy::transmute!(cqe);
+            let mut bytes: [u8; 64] = bytemuck::must_cast(cqe);
             bytes[hot::CqeSyndromes::AT + 3] = cqe_syndrome::LOCAL_LENGTH;
-            cqe = FromBytes::read_from_bytes(&bytes).unwrap();
+            cqe = bytemuck::must_cast(bytes);
         }
         let cqe = self.device.deliver(cqe);
         self.queue.complete(cqe).map(|completion| completion.cookie)

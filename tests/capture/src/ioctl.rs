@@ -16,7 +16,6 @@ use verbless_devx::abi::attr::{
 };
 use verbless_devx::abi::frame::{DRIVER_NAMESPACE, INLINE_BYTES, RDMA_VERBS_IOCTL, VALID_OUTPUT};
 use verbless_devx::abi::{Attribute, Header, Method, method};
-use zerocopy::{FromBytes, IntoBytes};
 
 /// What has been written down, under which title; nothing while nobody wants to know.
 static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
@@ -60,16 +59,16 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
         let words = (size_of::<Header>() + usize::from(count) * size_of::<Attribute>()) / 8;
         std::slice::from_raw_parts(argument.cast::<u64>(), words)
     };
-    let before = words.to_vec();
+    let mut before = words.to_vec();
     let result = call();
     let error = std::io::Error::last_os_error();
     if let Some(notes) = &mut *notes() {
         let title = notes.title.clone();
         if result == 0 {
-            describe(&mut notes.text, &title, &before, words);
+            describe(&mut notes.text, &title, &mut before, &mut words.to_vec());
         } else {
-            let name = Header::ref_from_prefix(before.as_bytes())
-                .map_or(String::new(), |(header, _)| name_of(header.method()));
+            let header = Header::split(&mut before);
+            let name = header.map_or(String::new(), |(header, _)| name_of(header.method()));
             let _ = writeln!(notes.text, "# [{name}] {title}: failed: {error}\n");
         }
     }
@@ -79,10 +78,9 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
 }
 
 /// A request as text: what was asked, what came back.
-fn describe(text: &mut String, title: &str, before: &[u64], after: &[u64]) {
-    let Ok((header, asked)) = Header::ref_from_prefix(before.as_bytes()) else { return };
-    let Ok(asked) = <[Attribute]>::ref_from_bytes(asked) else { return };
-    let Ok(answered) = <[Attribute]>::ref_from_bytes(&after.as_bytes()[size_of::<Header>()..])
+fn describe(text: &mut String, title: &str, before: &mut [u64], after: &mut [u64]) {
+    let (Some((header, asked)), Some((_, answered))) =
+        (Header::split(before), Header::split(after))
     else {
         return;
     };

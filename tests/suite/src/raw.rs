@@ -14,7 +14,6 @@ use verbless_devx::{Context, Errno, OpenDevice, PageSizes, Uar, Umem};
 use verbless_prm::{CreateQpIn, PathMigrationState, RqType, ServiceType};
 use verbless_queue::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_queue::{Domain, Region};
-use zerocopy::IntoBytes;
 
 use crate::Stop;
 
@@ -171,7 +170,7 @@ pub(crate) enum Payload<'a> {
 pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
     let mut words = vec![0; HEADER_WORDS + ATTRIBUTE_WORDS * wishes.len()];
     let (head, tail) = words.split_at_mut(HEADER_WORDS);
-    head.as_mut_bytes().copy_from_slice(Header::new(method, wishes.len() as u16).as_bytes());
+    head.copy_from_slice(&Header::new(method, wishes.len() as u16).words());
     for (wish, place) in wishes.iter_mut().zip(tail.chunks_exact_mut(ATTRIBUTE_WORDS)) {
         let (len, data) = match &mut wish.place {
             Payload::Number(len, number) => (*len, u64::from(*number)),
@@ -190,7 +189,7 @@ pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
         };
         let attribute =
             Attribute { attr_id: wish.id, len, flags: wish.flags, elem_id: 0, reserved: 0, data };
-        place.as_mut_bytes().copy_from_slice(attribute.as_bytes());
+        place.copy_from_slice(bytemuck::cast_slice(attribute.as_bytes()));
     }
     words
 }

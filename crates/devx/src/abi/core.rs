@@ -2,7 +2,7 @@
 //!
 //! Sources: Linux `include/uapi/rdma/ib_user_verbs.h` and `ib_user_ioctl_verbs.h`.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use bytemuck::{Pod, Zeroable};
 
 macro_rules! layout {
     ($(
@@ -12,10 +12,37 @@ macro_rules! layout {
         $(
             $(#[$doc])*
             #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-            #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
             #[repr(C)]
             pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
-            const _: () = assert!(size_of::<$name>() == $bytes);
+
+            const _: () = {
+                const fn plain<T: Pod>() {}
+                $(plain::<$type>();)*
+                assert!(size_of::<$name>() == $bytes);
+                assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "it has no padding");
+            };
+
+            // SAFETY: the fields are, as the lines above see to.
+            #[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
+            unsafe impl Zeroable for $name {}
+
+            // SAFETY: it is laid out in the order of its fields, each of which is plain data, and
+            // nothing is between them: the lines above see to both.
+            #[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
+            unsafe impl Pod for $name {}
+
+            impl $name {
+                /// Its bytes.
+                #[must_use]
+                pub fn as_bytes(&self) -> &[u8] {
+                    bytemuck::bytes_of(self)
+                }
+
+                /// Its bytes, to be written.
+                pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+                    bytemuck::bytes_of_mut(self)
+                }
+            }
         )*
     };
 }

@@ -3,7 +3,7 @@
 //!
 //! Sources: Linux `include/uapi/fwctl/{fwctl,mlx5}.h`, `drivers/fwctl/{main,mlx5/main}.c`.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use bytemuck::{Pod, Zeroable};
 
 use super::core::layout;
 

@@ -3,7 +3,7 @@
 //! Sources: Linux `include/uapi/rdma/mlx5-abi.h` and `mlx5_user_ioctl_verbs.h`; the offset encoding
 //! from `drivers/infiniband/hw/mlx5/{main.c,mlx5_ib.h}`.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use bytemuck::{Pod, Zeroable};
 
 use super::core::layout;
 
@@ -123,9 +123,16 @@ layout! {
 pub const EQE_BYTES: usize = 64;
 
 /// The bytes of an event queue entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Eqe(pub [u8; EQE_BYTES]);
+
+// SAFETY: it is bytes.
+#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
+unsafe impl Zeroable for Eqe {}
+// SAFETY: it is bytes and nothing else.
+#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
+unsafe impl Pod for Eqe {}
 
 impl Default for Eqe {
     fn default() -> Self {

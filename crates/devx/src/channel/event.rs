@@ -3,8 +3,6 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use zerocopy::{FromZeros, IntoBytes};
-
 use super::file::{Channel, channel};
 use crate::abi::attr::{devx_async_event_fd_alloc as alloc, devx_subscribe_event as subscribe};
 use crate::abi::method;
@@ -73,7 +71,7 @@ impl EventChannel {
                 Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
                 None => request,
             })
-            .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
+            .input(subscribe::TYPE_NUM_LIST, bytemuck::cast_slice(events))
             .send(self.context().device())?;
         Ok(())
     }
@@ -97,7 +95,7 @@ impl EventChannel {
                 Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
                 None => request,
             })
-            .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
+            .input(subscribe::TYPE_NUM_LIST, bytemuck::cast_slice(events))
             .input_u32(subscribe::FD_NUM, eventfd.as_raw_fd().cast_unsigned())
             .send(self.context().device())?;
         Ok(())
@@ -109,11 +107,11 @@ impl EventChannel {
     /// [`ErrorKind::EventsLost`] after an overflow: poll every queue and arm it again, then go on
     /// reading. [`ErrorKind::DeviceGone`] at the end.
     pub fn read(&self) -> Result<Option<Event>> {
-        let mut record = EventWithData::new_zeroed();
+        let mut record = EventWithData::default();
         let bytes = if self.omit_data {
-            &mut record.as_mut_bytes()[..size_of::<EventHeader>()]
+            &mut record.as_bytes_mut()[..size_of::<EventHeader>()]
         } else {
-            record.as_mut_bytes()
+            record.as_bytes_mut()
         };
         if !self.channel.read_exact(bytes)? {
             return Ok(None);

@@ -1,7 +1,5 @@
 //! The verbs' own asynchronous events: ports, GIDs, the whole device.
 
-use zerocopy::{FromZeros, IntoBytes};
-
 use super::file::{Channel, channel};
 use crate::abi::attr::async_event_alloc as alloc;
 use crate::abi::core::{AsyncEventDescriptor, event_type};
@@ -72,7 +70,7 @@ impl AsyncEventChannel {
     /// # Errors
     /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at the end.
     pub fn read(&self) -> Result<Option<AsyncEvent>> {
-        let mut record = AsyncEventDescriptor::new_zeroed();
-        Ok(self.channel.read_exact(record.as_mut_bytes())?.then(|| record.into()))
+        let mut record = AsyncEventDescriptor::default();
+        Ok(self.channel.read_exact(record.as_bytes_mut())?.then(|| record.into()))
     }
 }

@@ -73,12 +73,7 @@ mod tests {
     fn a_file_that_is_no_uverbs_file_answers_enotty_and_a_malformed_request_never_reaches_it() {
         let file =
             UverbsFile { file: File::open("/dev/null").unwrap(), control: Box::new(|| Ok(None)) };
-        let mut words = [0; 3];
-        zerocopy::IntoBytes::write_to(
-            &Header::new(method::DEVX_OTHER, 0),
-            zerocopy::IntoBytes::as_mut_bytes(&mut words),
-        )
-        .unwrap();
+        let mut words = Header::new(method::DEVX_OTHER, 0).words();
         // SAFETY: the request has no attributes.
         assert_eq!(unsafe { file.ioctl(&mut words) }, Err(Errno::ENOTTY));
         words[0] |= 0xff << 48;

@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use bytemuck::Pod;
 
 use super::backend::{Errno, OpenDevice};
 use super::descriptor::adopt;
@@ -15,19 +15,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// Most attributes that any method used here takes (UMEM_REG of a dmabuf).
 const MAX_ATTRIBUTES: usize = 7;
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C, align(8))]
-struct Frame {
-    header: Header,
-    attributes: [Attribute; MAX_ATTRIBUTES],
-}
-
 /// A call under construction. Attributes stand in the order in which they are added.
 ///
 /// It stays inside the crate: with it, safe code could register any memory.
 pub(crate) struct Request<'a> {
     method: Method,
-    frame: Frame,
+    attributes: [Attribute; MAX_ATTRIBUTES],
     count: usize,
     too_long: Option<(u16, usize)>,
     buffers: PhantomData<&'a mut [u8]>,
@@ -36,7 +29,13 @@ pub(crate) struct Request<'a> {
 impl<'a> Request<'a> {
     /// A call of `method` without attributes yet.
     pub(crate) fn new(method: Method) -> Self {
-        Self { method, frame: Frame::new_zeroed(), count: 0, too_long: None, buffers: PhantomData }
+        Self {
+            method,
+            attributes: Default::default(),
+            count: 0,
+            too_long: None,
+            buffers: PhantomData,
+        }
     }
 
     /// An input. Up to 8 bytes travel in the attribute, more by pointer.
@@ -54,7 +53,7 @@ impl<'a> Request<'a> {
     /// An element of an enumeration, with the data that it has.
     pub(crate) fn element(self, id: u16, element: u8, data: &'a [u8]) -> Self {
         let mut request = self.input(id, data);
-        request.frame.attributes[request.count - 1].elem_id = element;
+        request.attributes[request.count - 1].elem_id = element;
         request
     }
 
@@ -77,8 +76,8 @@ impl<'a> Request<'a> {
     }
 
     /// An output of a layout.
-    pub(crate) fn output_of<T: FromBytes + IntoBytes>(self, id: u16, value: &'a mut T) -> Self {
-        self.output(id, value.as_mut_bytes())
+    pub(crate) fn output_of<T: Pod>(self, id: u16, value: &'a mut T) -> Self {
+        self.output(id, bytemuck::bytes_of_mut(value))
     }
 
     /// An existing object.
@@ -99,7 +98,7 @@ impl<'a> Request<'a> {
     /// Marks the last attribute as one that a kernel may ignore if it does not know it.
     pub(crate) fn optional(mut self) -> Self {
         if let Some(last) = self.count.checked_sub(1) {
-            self.frame.attributes[last].flags &= !MANDATORY;
+            self.attributes[last].flags &= !MANDATORY;
         }
         self
     }
@@ -114,7 +113,7 @@ impl<'a> Request<'a> {
             self.too_long.get_or_insert((id, length));
             0
         });
-        self.frame.attributes[self.count] =
+        self.attributes[self.count] =
             Attribute { attr_id: id, len, flags: MANDATORY, elem_id: 0, reserved: 0, data };
         self.count += 1;
         self
@@ -122,19 +121,20 @@ impl<'a> Request<'a> {
 
     /// Sends the request.
     pub(crate) fn send(self, device: &dyn OpenDevice) -> Result<Answer, Failure> {
-        let Self { method, mut frame, count, too_long, .. } = self;
+        let Self { method, mut attributes, count, too_long, .. } = self;
         if let Some((id, length)) = too_long {
             return Err(Failure::TooLong { method, id, length });
         }
-        frame.header = Header::new(method, count as u16);
-        let words = <[u64]>::mut_from_bytes(frame.as_mut_bytes())
-            .map_err(|_| Failure::Errno { method, errno: Errno::EFAULT })?;
+        let mut words = [0; HEADER_WORDS + MAX_ATTRIBUTES * ATTRIBUTE_WORDS];
+        words[..HEADER_WORDS].copy_from_slice(&Header::new(method, count as u16).words());
+        words[HEADER_WORDS..].copy_from_slice(bytemuck::must_cast_slice(&attributes));
         // SAFETY: every pointer attribute was made by `input` or `output` from a slice of that
         // length, borrowed for 'a, which outlives `self` and so this call; outputs are borrowed
         // exclusively. Lengths above u16 were refused. The header describes exactly these words.
         unsafe { device.ioctl(&mut words[..HEADER_WORDS + count * ATTRIBUTE_WORDS]) }
             .map_err(|errno| Failure::Errno { method, errno })?;
-        Ok(Answer { method, frame, count })
+        bytemuck::must_cast_slice_mut(&mut attributes).copy_from_slice(&words[HEADER_WORDS..]);
+        Ok(Answer { method, attributes, count })
     }
 }
 
@@ -173,13 +173,13 @@ impl From<Failure> for Error {
 /// The outputs of a successful request. Their contents are not trusted.
 pub(crate) struct Answer {
     method: Method,
-    frame: Frame,
+    attributes: [Attribute; MAX_ATTRIBUTES],
     count: usize,
 }
 
 impl Answer {
     fn attribute(&self, id: u16) -> Result<&Attribute> {
-        self.frame.attributes[..self.count]
+        self.attributes[..self.count]
             .iter()
             .find(|attribute| attribute.attr_id == id)
             .ok_or_else(|| Error::answer(self.method, format_args!("attribute {id:#x} is gone")))

@@ -10,7 +10,6 @@ use verbless_devx::abi::frame::VALID_OUTPUT;
 use verbless_devx::abi::mlx5::AllocContextResponse;
 use verbless_devx::abi::{Attribute, Header, Method, method};
 use verbless_devx::{Context, DeviceInfo, Errno, Mapping, OpenDevice, Protection};
-use zerocopy::IntoBytes;
 
 use super::pair;
 

@@ -14,7 +14,6 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use verbless_devx::abi::frame::VALID_OUTPUT;
 use verbless_devx::abi::{Attribute, Header};
 use verbless_devx::{Errno, Mapping, OpenDevice, Protection};
-use zerocopy::IntoBytes;
 
 use super::pair;
 
@@ -141,7 +140,7 @@ impl OpenDevice for Replay {
         }
         let mut state = self.state.lock().unwrap();
         let Some(expected) = state.script.pop_front() else {
-            state.after.push(hex(request.as_bytes()));
+            state.after.push(hex(bytemuck::cast_slice(request)));
             return Ok(());
         };
         let title = &expected.title;

@@ -7,7 +7,6 @@ use verbless_prm::{
     CqModifyField, CqResizeField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, Opcode,
     TimestampFormat,
 };
-use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::channel::Channel;
@@ -169,7 +168,7 @@ impl Method<'_> {
             cqc.set_cq_timestamp_format(TimestampFormat::REAL_TIME);
         }
         let mut output = CreateCqOut::default();
-        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_mut_bytes())?;
+        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
         let cqn = output.cqn();
         let mut destroy = inbox(Opcode::DESTROY_CQ, 0, uid, 16);
         NUMBER.set(&mut destroy, cqn);

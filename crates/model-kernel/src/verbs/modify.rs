@@ -5,7 +5,6 @@ use verbless_prm::{
     AtomicMode, Opcode, PathMigrationState, PathMtu, QpContext, Rst2initQpIn, Rst2initQpOut,
     ServiceType,
 };
-use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::client::Capability;
@@ -130,12 +129,12 @@ impl Method<'_> {
         let ece = if kernel.caps.ece_support() { driver.u32(12) } else { 0 };
         let mut output = Rst2initQpOut::default();
         if [Opcode::QP_2RST, Opcode::QP_2ERR].contains(&command) {
-            kernel.exec(&input.as_bytes()[..16], &mut output.as_mut_bytes()[..16])?;
+            kernel.exec(&input.as_bytes()[..16], &mut output.as_bytes_mut()[..16])?;
         } else {
             let options = transitions::options(qp.service, current, next, asked.mask);
             input.set_opt_param_mask(options).set_ece(ece);
             fill(&kernel, qp, &asked, (current, next), input.qpc_mut())?;
-            kernel.exec(input.as_bytes(), output.as_mut_bytes())?;
+            kernel.exec(input.as_bytes(), output.as_bytes_mut())?;
         }
         qp.state = next;
         if asked.has(mask::ACCESS_FLAGS) {

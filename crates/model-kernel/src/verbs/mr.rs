@@ -7,7 +7,6 @@
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
-use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::client::PAGE;
@@ -249,7 +248,7 @@ impl Method<'_> {
         key.set_translations_octword_size(octwords).set_log_page_size(size.trailing_zeros() as u8);
         key.set_mkey_7_0(variant);
         let mut output = CreateMkeyOut::default();
-        kernel.exec(&with_list(input.as_bytes(), &list), output.as_mut_bytes())?;
+        kernel.exec(&with_list(input.as_bytes(), &list), output.as_bytes_mut())?;
         Ok((output.mkey_index(), variant))
     }
 }

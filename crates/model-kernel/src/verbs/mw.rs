@@ -5,7 +5,6 @@
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, Opcode};
-use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::file::Method;
@@ -50,7 +49,7 @@ impl Method<'_> {
         key.set_access_mode_1_0(MkeyAccessMode::KLMS.0).set_translations_octword_size(entries);
         key.set_pd(pdn).set_qpn(0xff_ffff).set_mkey_7_0(variant);
         let mut output = CreateMkeyOut::default();
-        kernel.exec(input.as_bytes(), output.as_mut_bytes())?;
+        kernel.exec(input.as_bytes(), output.as_bytes_mut())?;
         let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, output.mkey_index());
         let mut reply = Reply::default();

@@ -5,7 +5,6 @@ use verbless_prm::{
     CreateQpIn, CreateQpOut, EndPaddingMode, Opcode, PathMigrationState, QueryQpIn, RqType,
     ScatterToCqeRequester, ScatterToCqeResponder, ServiceType, TimestampFormat, TimestampFormatCap,
 };
-use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::client::Capability;
@@ -289,7 +288,7 @@ impl Method<'_> {
         let pages = memory.as_ref().map_or(&[][..], |memory| &memory.pages);
         let cqns = [send.cqn, receive.cqn];
         let mut output = CreateQpOut::default();
-        kernel.exec(&with_list(input.as_bytes(), pages), output.as_mut_bytes())?;
+        kernel.exec(&with_list(input.as_bytes(), pages), output.as_bytes_mut())?;
         let qpn = output.qpn();
         let mut destroy = inbox(Opcode::DESTROY_QP, 0, uid, 16);
         NUMBER.set(&mut destroy, qpn);

@@ -2,7 +2,6 @@
 
 use nix::errno::Errno;
 use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, Opcode, QueryRmpIn, RmpState, WqType};
-use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::file::Method;
@@ -121,7 +120,7 @@ impl Method<'_> {
         wq.set_log_wq_sz(entries.trailing_zeros() as u8).set_page_offset(memory.page_offset);
         wq.set_pd(pdn).set_dbr_addr(record);
         let mut output = CreateRmpOut::default();
-        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_mut_bytes())?;
+        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
         let srqn = output.rmpn();
         let mut destroy = inbox(Opcode::DESTROY_RMP, 0, uid, 16);
         NUMBER.set(&mut destroy, srqn);

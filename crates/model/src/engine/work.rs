@@ -213,7 +213,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use verbless_prm::hot::{CtrlFlags, opcode};
-    use zerocopy::IntoBytes;
 
     fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Work, Refused> {
         let mut general = HcaCap::zeroed();
@@ -255,7 +254,7 @@ mod tests {
     #[test]
     fn the_end_entry_ends_the_list() {
         let tail = [DataSegment::new(10, 1, 2), DataSegment::END, DataSegment::new(11, 1, 2)];
-        let tail = tail.as_bytes();
+        let tail = bytemuck::must_cast_slice(&tail);
         assert_eq!(segments(tail, 0).count(), 1);
     }
 

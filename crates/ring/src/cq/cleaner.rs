@@ -79,7 +79,7 @@ impl CqCleaner {
             // claimed either.
             if request.opcode_qpn().qpn() == qpn.0
                 && (receives || !is_receive(opcode))
-                && look.retire(u32::from_ne_bytes(request.opcode_qpn.to_bytes()))
+                && look.retire(request.opcode_qpn.standing())
                 && opcode != cqe_opcode::INVALID
                 && is_receive(opcode)
             {

@@ -1,7 +1,7 @@
 //! The receive queue.
 
+use bytemuck::must_cast;
 use verbless_prm::hot::{DataSegment, QpRecordReceive, cqe_format, cqe_opcode};
-use zerocopy::transmute;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::{Cqe, RequestId};
@@ -186,7 +186,7 @@ impl ReceiveQueue {
             }
         }
         if segments < self.ring.segments() {
-            self.ring.store(index, segments, transmute!(DataSegment::END));
+            self.ring.store(index, segments, must_cast(DataSegment::END));
         }
         self.cookies.set(index, cookie);
         self.producer = index.wrapping_add(1);

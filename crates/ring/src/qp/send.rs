@@ -9,14 +9,12 @@ use verbless_prm::hot::{
     CtrlFlags, CtrlWord, OpcodeQpn, QpRecordSend, completion, cqe_format, cqe_opcode,
 };
 
-use zerocopy::big_endian::U32;
-
 use crate::completion::{Completion, CompletionError, Failure, Malformed, malformed};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots};
 use crate::service::{Eth, Rc, Service};
 use crate::trace::{Event, event};
-use crate::types::{Qpn, WqeIndex};
+use crate::types::{Be32, Qpn, WqeIndex};
 use crate::uar::{Copied, CopyLimit, SendDoorbell, barrier};
 use crate::wr::{
     Capability, LEAST_HEADER, Limits, OperationInfo, PostError, Unsupported, WorkRequest,
@@ -91,7 +89,7 @@ pub struct SendQueue<S: Service = Rc> {
 struct Slot {
     cookie: u64,
     /// Opcode and queue, as a CQE of the request has them: an [`OpcodeQpn`].
-    request: U32,
+    request: Be32,
     /// The value of [`SendQueue::limit`] after the request has completed.
     limit: u32,
 }
@@ -102,7 +100,7 @@ impl Slot {
     /// no CQE of another queue fits it, and an opcode that is never posted.
     const fn empty(Qpn(qpn): Qpn) -> Self {
         let request = OpcodeQpn::new().with_wqe_opcode(NOT_POSTED).with_qpn(qpn);
-        Self { cookie: 0, request: U32::new(request.into_bits()), limit: 0 }
+        Self { cookie: 0, request: Be32::new(request.into_bits()), limit: 0 }
     }
 }
 
@@ -358,7 +356,7 @@ impl<S: Service> SendQueue<S> {
     #[inline(never)]
     pub(super) fn misfit(
         &self,
-        opcode_qpn: U32,
+        opcode_qpn: Be32,
         index: WqeIndex,
     ) -> Result<Completion, CompletionError> {
         let opcode_qpn = OpcodeQpn::from_bits(opcode_qpn.get());
@@ -451,7 +449,7 @@ impl<S: Service> SendQueue<S> {
             index,
             Slot {
                 cookie,
-                request: U32::from_bytes((self.request | opcode_of_cqe).to_ne_bytes()),
+                request: Be32::as_it_stands(self.request | opcode_of_cqe),
                 limit: end.wrapping_add(self.wqebbs),
             },
         );

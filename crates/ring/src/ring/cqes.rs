@@ -209,7 +209,7 @@ impl Look<'_> {
     /// User index and immediate, as they stand in memory.
     #[inline(always)]
     pub(crate) fn user_index_and_immediate(&self) -> [u32; 2] {
-        zerocopy::transmute!(self.slot.qword::<{ CqeUserIndex::AT }>())
+        bytemuck::must_cast(self.slot.qword::<{ CqeUserIndex::AT }>())
     }
 
     /// The dword at byte `OFFSET` of the CQE, as it stands in memory: big-endian. Only behind

@@ -1,7 +1,7 @@
 //! The segments of a WQE that stand behind its control segment.
 
+use bytemuck::must_cast;
 use verbless_prm::hot::{AtomicSegment, RaddrSegment, WaitDataSegment};
-use zerocopy::transmute;
 
 use super::copy::Scratch;
 use super::encode::{Limits, PostError};
@@ -53,8 +53,8 @@ macro_rules! one_ds {
     };
 }
 
-one_ds!(RemoteAddr, self => transmute!(RaddrSegment::new(self.address, self.rkey.0)));
-one_ds!(AtomicSegment, self => transmute!(*self));
+one_ds!(RemoteAddr, self => must_cast(RaddrSegment::new(self.address, self.rkey.0)));
+one_ds!(AtomicSegment, self => must_cast(*self));
 one_ds!(Scratch, self => self.segment());
 
 /// The data segment for the 8 bytes that an atomic returns.
@@ -131,7 +131,7 @@ impl Segment for Word {
         // Whether a device masks the value as it does the word is not public.
         let value = value & mask;
         let segment = WaitDataSegment::new(operation, self.lkey.0, self.address, value, mask);
-        let [first, second]: [[u64; 2]; 2] = transmute!(segment);
+        let [first, second]: [[u64; 2]; 2] = must_cast(segment);
         wqe.store(at, first);
         wqe.store(at + 1, second);
         at + 2

@@ -13,9 +13,9 @@
 //! a key's entities, so that `umr_modify_entity_size_disabled` does not count. Linux asks the same
 //! way (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
+use bytemuck::must_cast;
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
-use zerocopy::transmute;
 
 use super::capability::Capability;
 use super::declare::options;
@@ -104,7 +104,7 @@ impl<'a> Umr<'a> {
 
     /// An entry of a list in memory.
     pub fn entry(klm: &Sge) -> [u8; OCTOWORD] {
-        transmute!(DataSegment::new(klm.length, klm.lkey.0, klm.address))
+        must_cast(DataSegment::new(klm.length, klm.lkey.0, klm.address))
     }
 
     /// Entries of the list, rounded up, and bytes of the KLMs.
@@ -236,8 +236,8 @@ impl Segment for FreeKey {
 /// UMR.
 #[inline(always)]
 fn write_head(wqe: &Wqe<'_>, at: usize, umr: UmrCtrlSegment, mkey: MkeyContext) {
-    let umr: [[u64; 2]; 3] = transmute!(umr);
-    let mkey: [[u64; 2]; 4] = transmute!(mkey);
+    let umr: [[u64; 2]; 3] = must_cast(umr);
+    let mkey: [[u64; 2]; 4] = must_cast(mkey);
     for (i, segment) in umr.into_iter().chain(mkey).enumerate() {
         wqe.store(at + i, segment);
     }

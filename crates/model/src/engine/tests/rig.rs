@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use bytemuck::Zeroable;
 use verbless_prm::hot::{
     AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
     RaddrSegment, completion, cqe_opcode, opcode,
 };
 use verbless_prm::{CqeError, CqeOpcode, Eqe, SqContext, SqState};
-use zerocopy::{FromZeros, IntoBytes};
 
 use crate::engine::transport::types::RC;
 use crate::engine::{self, Function};
@@ -95,7 +95,7 @@ impl Rig {
         let functions = (0..2).map(|index| Function::new(hca(index))).collect();
         let mut world = World::new(functions, true);
         world.in_packets = std::env::var_os(IN_PACKETS).is_some();
-        let arena = <[AtomicU64]>::new_box_zeroed_with_elems(1 << 18).expect("2 MiB");
+        let arena = (0..1 << 18).map(|_| AtomicU64::new(0)).collect();
         let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
         for hca in 0..2 {
             for page in [EQ_PAGE, PAGE, PAGE + 1] {
@@ -160,7 +160,7 @@ impl Rig {
             consumer: 0,
             armed: false,
         };
-        let eq = Eq { ring, vector: eqn, bitmask, uar_page: EQ_PAGE, context: zeroed() };
+        let eq = Eq { ring, vector: eqn, bitmask, uar_page: EQ_PAGE, context: Zeroable::zeroed() };
         self.world.functions[hca].hca.objects.eqs.insert(eqn, eq);
     }
 
@@ -218,7 +218,7 @@ impl Rig {
             notified: 0,
             umems: vec![],
             runtime: Default::default(),
-            context: zeroed(),
+            context: Zeroable::zeroed(),
         };
         self.world.functions[hca].hca.objects.cqs.insert(cqn, cq);
         self.world.functions[hca].hca.objects.index_again();
@@ -237,7 +237,7 @@ impl Rig {
         for byte in (0..memory.length).step_by(entry as usize) {
             self.fill(new + byte + entry - 1, &[0xf1]);
         }
-        let (context, umems) = (zeroed(), vec![]);
+        let (context, umems) = (Zeroable::zeroed(), vec![]);
         let resize = Resize { cqn, memory, log_size, context, umems };
         self.try_effect(hca, Effect::CqResize(Box::new(resize)))?;
         let mut index = u32::from_be(self.memory().load32(record).unwrap());
@@ -328,7 +328,7 @@ impl Rig {
             umem: None,
             table: None,
             offer: None,
-            context: zeroed(),
+            context: Zeroable::zeroed(),
         };
         self.world.functions[hca].hca.objects.mkeys.insert(index, mkey);
         index << 8 | 0x42
@@ -360,7 +360,7 @@ impl Rig {
             cqn: receive_cq,
             consumer: 0,
         };
-        let mut context: verbless_prm::QpContext = zeroed();
+        let mut context: verbless_prm::QpContext = Zeroable::zeroed();
         context.set_log_msg_max(30);
         let qp = QpObject {
             uid: 1,
@@ -411,7 +411,7 @@ impl Rig {
     pub(super) fn sq(&mut self, hca: usize) -> End {
         let send_cq = self.cq(hca, 6);
         let sqn = self.number();
-        let mut context: SqContext = zeroed();
+        let mut context: SqContext = Zeroable::zeroed();
         context.set_flush_in_error_en(true).set_user_index(0x1234);
         let sq = Sq {
             uid: 1,
@@ -504,7 +504,7 @@ impl Rig {
         let rq = qp.rq.as_ref().unwrap();
         let at = rq.memory.pages[0] + (u64::from(index) % 16) * 64;
         let record = qp.record;
-        let mut wqe = entries.as_bytes().to_vec();
+        let mut wqe = bytemuck::cast_slice(entries).to_vec();
         if wqe.len() < 64 {
             wqe.extend_from_slice(DataSegment::END.as_bytes());
         }
@@ -630,8 +630,4 @@ impl Request {
             .with_ds(ds);
         [&CtrlSegment::new(word, self.flags).as_bytes()[..], &self.tail].concat()
     }
-}
-
-fn zeroed<T: FromZeros>() -> T {
-    T::new_zeroed()
 }

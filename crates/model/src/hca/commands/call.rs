@@ -5,7 +5,6 @@ use std::cell::OnceCell;
 use verbless_prm as prm;
 use verbless_prm::reflect::{FieldInfo, View};
 use verbless_prm::{CommandInfo, CommandInput, Structure};
-use zerocopy::IntoBytes;
 
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
@@ -145,10 +144,10 @@ impl<'a> Call<'a> {
             return Err(Refusal::OutputTooShort);
         }
         let mut typed = I::default();
-        typed.as_mut_bytes()[..fixed.len()].copy_from_slice(fixed);
+        typed.as_bytes_mut()[..fixed.len()].copy_from_slice(fixed);
         // Any command may be stamped with a uid, though its layout may not show it.
         let mut unstamped = typed;
-        unstamped.as_mut_bytes()[..4].fill(0);
+        unstamped.as_bytes_mut()[..4].fill(0);
         let view = View::new(<I as Structure>::INFO, unstamped.as_bytes());
         if let Some((bit, width)) = view.nonzero_reserved() {
             return Err(

@@ -41,12 +41,11 @@ impl Call<'_> {
 
     /// What follows the head of a command on a general object.
     pub(super) fn body<S: Structure + Copy>(&self) -> Result<S, Refusal> {
-        let mut bytes = self.list.get(..S::BYTES).ok_or(Refusal::ListTooShort)?.to_vec();
-        let context = S::mut_from_bytes(&mut bytes).map_err(|_| Refusal::ListTooShort)?;
+        let context = S::read(self.list).ok_or(Refusal::ListTooShort)?;
         if View::new(S::INFO, context.as_bytes()).nonzero_reserved().is_some() {
             return Err(Refusal::Reserved);
         }
-        Ok(*context)
+        Ok(context)
     }
 
     /// Shows a context behind the head of QUERY_GENERAL_OBJECT's output.

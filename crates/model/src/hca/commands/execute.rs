@@ -278,8 +278,8 @@ mod tests {
 
     use verbless_prm::{
         AllocPdOut, CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn,
+        Structure,
     };
-    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::profile::Profile;
@@ -331,9 +331,9 @@ mod tests {
     ) -> Result<I::Output, Refusal> {
         let mut input = I::default();
         edit(&mut input);
-        input.as_mut_bytes()[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
+        input.as_bytes_mut()[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
         let mut output = I::Output::default();
-        match dispatch(hca, tables, input.as_bytes(), output.as_mut_bytes()) {
+        match dispatch(hca, tables, input.as_bytes(), output.as_bytes_mut()) {
             Ok(()) => Ok(output),
             Err(Failure::Refused(refusal, _)) => Err(refusal),
             Err(Failure::Injected(..)) => panic!("nobody asked for that"),

@@ -198,7 +198,7 @@ fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
 fn register<R: Structure>(hca: &Hca, id: RegisterId) -> R {
     let mut value = R::default();
     if let Some(given) = hca.profile.registers().get(&id.0) {
-        let bytes = value.as_mut_bytes();
+        let bytes = value.as_bytes_mut();
         let length = bytes.len().min(given.bytes.len());
         bytes[..length].copy_from_slice(&given.bytes[..length]);
     }

@@ -73,10 +73,8 @@ fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
 
 /// Does something with a register, and shows what became of it.
 fn exchange<R: Structure>(call: &mut Call<'_>, each: impl FnOnce(&mut R) -> Outcome) -> Outcome {
-    let mut value = call.list.to_vec();
-    let bytes = value.get_mut(..R::BYTES).ok_or(Refusal::InputTooShort)?;
-    let register = R::mut_from_bytes(bytes).map_err(|_| Refusal::InputTooShort)?;
-    each(register)?;
+    let mut register = R::read(call.list).ok_or(Refusal::InputTooShort)?;
+    each(&mut register)?;
     show(call, AccessRegisterUserOut::BYTES, register.as_bytes())
 }
 

@@ -9,7 +9,6 @@ use verbless_prm::{
     GeneralObjectType, InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState, QueryPagesIn,
     RqType, ServiceType, Structure, WqType,
 };
-use zerocopy::FromBytes;
 
 use crate::engine::{Function, execute};
 use crate::hca::objects::ObjectCounts;
@@ -220,9 +219,9 @@ impl Rig {
         let mut output = vec![0xa5; <I::Output as Structure>::BYTES + room];
         self.raw(&bytes, &mut output)?;
         self.accepted.push(bytes);
-        let (typed, rest) = I::Output::read_from_prefix(&output).expect("whole");
+        let typed = I::Output::read(&output).expect("whole");
         assert_eq!(typed.syndrome(), 0);
-        Ok((typed, rest.to_vec()))
+        Ok((typed, output[<I::Output as Structure>::BYTES..].to_vec()))
     }
 
     /// Sends bytes. Of a refusal, status and syndrome must agree, nothing else be in the outbox,

@@ -35,7 +35,7 @@ fn access<I: CommandInput>(
 ) -> Result<Vec<u8>, Refusal> {
     let mut head = vec![0; <I as Structure>::BYTES];
     head[10..12].copy_from_slice(&id.0.to_be_bytes());
-    let head = I::read_from_bytes(&head).expect("whole");
+    let head = I::read(&head).expect("whole");
     rig.call::<I>(uid, op_mod, asked, asked.len(), |input| *input = head).map(|(_, it)| it)
 }
 

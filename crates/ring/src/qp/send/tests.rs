@@ -61,7 +61,11 @@ fn a_slot_without_a_request_is_not_outstanding_where_the_indexes_wrap() {
 /// What a good CQE of this opcode, queue and index completes: a cookie, if anything.
 fn completes(queue: &mut SendQueue, opcode: u8, qpn: u32, index: WqeIndex) -> Option<u64> {
     let opcode_qpn = OpcodeQpn::new().with_wqe_opcode(opcode).with_qpn(qpn);
-    let outcome = || Outcome { byte_count: U32::ZERO, user_index: U32::ZERO, immediate: U32::ZERO };
+    let outcome = || Outcome {
+        byte_count: Be32::default(),
+        user_index: Be32::default(),
+        immediate: Be32::default(),
+    };
     queue.succeed(RequestId::of(opcode_qpn, index), outcome).map(|it| it.cookie)
 }
 

@@ -1,10 +1,10 @@
 //! The mlx5 command layer: one typed function per PRM command that a user process may send.
 //!
 //! A [`Device`] is an open context with its capabilities. Objects ([`MkeyObject`], [`CqObject`],
-//! [`QpObject`], [`RmpObject`], [`SqObject`], [`RqObject`], [`GeneralObject`]) hold what they are
-//! made of, are destroyed when they are dropped, and say with [`QpObject::destroy`] and its
-//! siblings whether that worked. They are what the device has; `verbless_queue::Qp` and its
-//! siblings join them with the rings that a program posts to and polls.
+//! [`QpObject`], [`RmpObject`], [`SqObject`], [`RqObject`], [`GeneralObject`]) keep alive what they
+//! were made of and are destroyed when dropped; [`QpObject::destroy`] and its siblings also return
+//! whether that worked. They are the objects on the device only; `verbless_queue::Qp` and its
+//! siblings add the rings that a program posts to and polls.
 //!
 //! Every error names the command, its status and syndrome, and what to check next.
 

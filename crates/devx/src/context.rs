@@ -125,16 +125,17 @@ impl Context {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Objects whose device was removed before they could be destroyed. The kernel takes them back
-    /// with the device's file; until that closes, with the last clone of the context and the last
-    /// object, their memory is held.
+    /// Objects whose device was removed before they could be destroyed. The kernel frees them when
+    /// the device's file is closed, which happens when the last clone of the context and the last
+    /// object are dropped; until then their memory is held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Keeps `memory` until the device's file is closed, as a removed device may not have let go of
-    /// it. What keeps the context itself must not be given here: neither would ever go.
+    /// Keeps `memory` alive until the device's file is closed, because a removed device may still
+    /// access it. `memory` must not keep the context itself alive: then neither would ever be
+    /// dropped.
     pub fn hold_until_closed(&self, memory: Box<dyn Any + Send + Sync>) {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
     }

@@ -70,9 +70,9 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// An object that could not be destroyed, given back with the reason. The caller decides: try again
-/// later, or let go of it (dropping it tries once more and then counts it as leaked) while keeping
-/// alive what the device may still use.
+/// An object that could not be destroyed, with the reason. The caller decides: try again later, or
+/// drop it (which tries once more and then counts it as leaked) and keep alive what the device may
+/// still use.
 #[derive(Debug)]
 pub struct DestroyError<T> {
     /// The object, still alive.

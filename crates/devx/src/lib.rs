@@ -3,9 +3,9 @@
 //! pages and event channels.
 //!
 //! The [`Backend`] seam is at the bottom: the [`Kernel`] and a software model both implement it,
-//! with real file descriptors and mappings, so nothing above knows which it has. On top of it a
-//! [`Context`] makes every other object. Objects hold their context, are destroyed when dropped,
-//! and have a `destroy` that gives them back when that fails.
+//! with real file descriptors and mappings, so no code above it knows which one it uses. On top of
+//! it a [`Context`] makes every other object. Objects hold their context, are destroyed when
+//! dropped, and have a method `destroy` that returns the object if that fails.
 //!
 //! ```no_run
 //! use verbless_devx::{Backend, Context, Kernel, UarKind};

@@ -1,9 +1,9 @@
 //! DOCA Core's object model on mlx5 devices, in Rust and without any of the vendor's libraries.
 //!
-//! Whoever knows DOCA finds its objects here under their names, and their rules as types: *create*
-//! and *configure* are a builder, *start* turns it into the object, *submit* takes a job with its
-//! buffers, *retrieve* gives them back, *stop* and *destroy* are methods that refuse while
-//! something is in use, or a drop.
+//! DOCA's objects have their DOCA names here, and their rules are expressed by types: *create* and
+//! *configure* are a builder, *start* turns it into the object, *submit* takes a job with its
+//! buffers, *retrieve* returns them, *stop* and *destroy* are methods that refuse while something
+//! is in use, or a drop.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -66,37 +66,37 @@
 //! used by one thread at a time.
 //!
 //! # Cost
-//! On the way of a job nothing is allocated, no lock is taken, and nothing is called through a
-//! table of functions. To retrieve a copy and to submit the next one with its buffers takes 232
-//! instructions on x86-64, 1.43 times the 162 that the queue layer takes to poll and post the same
-//! request; of 64 submits and then 64 retrieves, it is 241 for each. What they take beside the
-//! request:
+//! Submitting and retrieving a job does not allocate, lock, or make virtual calls. To retrieve a
+//! copy and to submit the next one with its buffers takes 232 instructions on x86-64, 1.43 times
+//! the 162 that the queue layer takes to poll and post the same request; for 64 submits followed by
+//! 64 retrieves, it is 241 for each. The instructions in addition to the request:
 //!
-//! - about 25: the work queue finds room and the job's context, and of the completion the context;
-//! - about 20: the engine knows that each buffer is no chain, has no other reference, and is in
-//!   memory that the device reaches as the job needs; and that the data of the one fits the room
-//!   of the other;
+//! - about 25: the work queue finds room, the job's context, and the completion's context;
+//! - about 20: the engine checks that each buffer is no chain, has no other reference, and is in
+//!   memory that the device can access as the job needs, and that the data fits the destination;
 //! - about 25: the job is written to its place, and taken from there.
 //!
-//! A job of RDMA takes 210 instructions beside 142 for a send, with immediate or without, and 226
-//! beside 155 for a write or read: 1.45 to 1.48 times its request. Of the 68 of a send:
+//! An RDMA job takes 210 instructions, of which 142 for the request, for a send with or without
+//! immediate, and 226, of which 155 for the request, for a write or read: 1.45 to 1.48 times the
+//! request. The 68 of a send:
 //!
-//! - 26: the work queue finds room and the job's context (13), and of the completion the device and
-//!   the context (13);
-//! - 6: the engine knows that the instance takes the job, and how the device reaches the buffer;
-//!   a remote buffer has about 10 more;
-//! - 36: there is room for one more; the job is written to its place, and taken from there in its
-//!   order, each with a check of the index.
+//! - 26: the work queue finds room and the job's context (13), and the completion's device and
+//!   context (13);
+//! - 6: the engine checks that the instance accepts the job, and how the device reaches the buffer;
+//!   about 10 more for a remote buffer;
+//! - 36: the check for room; writing the job to its place and taking it from there in order, each
+//!   with a check of the index.
 //!
-//! A receive takes 1.29 times, 362 beside 281: the queue layer has no short way for its completion.
+//! A receive takes 1.29 times its request, 362 of which 281: the queue layer has no short path for
+//! its completion.
 //!
-//! `cargo xtask bench` measures all of them, and holds each to 1.5 times. A job begins in open code
-//! where it is submitted, so that of the operations the one that is asked for is left; where the
-//! compiler does not see which it is, all stand there.
+//! `cargo xtask bench` measures all of them, and fails above 1.5 times. The beginning of a job is
+//! inlined where it is submitted, so that only the code of the chosen operation remains; where the
+//! compiler cannot see which it is, that of all operations does.
 //!
-//! So it is for single buffers, on a work queue of one device on which no graph runs.
-//! Chains, and the first job of a buffer with a device that is not the first of its map, are looked
-//! through whole.
+//! These numbers are for single buffers, on a work queue of one device without running graphs.
+//! Chains, and the first job of a buffer with a device that is not the first of its map, are
+//! checked completely.
 
 // Whoever copies an example is told of nothing that was forgotten.
 #![doc(test(attr(deny(unused_must_use))))]

@@ -1,27 +1,28 @@
 //! The FlexIO device API for programs that run on a DPA.
 //!
 //! - [`calls`]: the functions of the C API under their names, for a thread that rings doorbells and
-//!   copies through windows; [`calls::with_context`] has them as they were before 24.10.
+//!   copies through windows; [`calls::with_context`] has the signatures from before 24.10.
 //! - [`context`]: the thread context, which tells a thread where its outboxes and windows are.
-//! - [`outbox`], [`window`]: doorbells, and memory of the host's.
+//! - [`outbox`], [`window`]: doorbells, and access to memory of the host.
 //! - [`system`]: how runs and processes end, and how a thread starts another.
 //! - [`event`]: CQEs and EQEs, as the device writes them into rings; [`record`]: doorbell records.
 //! - [`segment`]: the 16-byte segments of send WQEs, made of the types of `verbless-prm`.
 //! - [`message`]: text for the host, and panics. [`trace`](mod@trace): records for the host, at
 //!   little cost.
-//! - [`stream`]: how both travel.
-//! - [`cmdq`]: how tasks of the host's are worked off.
-//! - [`lock`]: a spin lock between threads. [`metadata`]: what the host says of a thread.
+//! - [`stream`]: how messages and records reach the host.
+//! - [`cmdq`]: execution of the host's tasks.
+//! - [`lock`]: a spin lock between threads. [`metadata`]: a thread's number, storage and name, set
+//!   by the host.
 //!
-//! What is published of a DPA is the layout of context, outbox and queues (FlexIO SDK 25.1, device
-//! headers under BSD-3-Clause); the numbers here are from there. How a thread reaches the system
-//! under it, where outboxes and windows are, and how messages travel is published nowhere: that is
-//! as verbless's model has it, described in `docs/dpa.md`.
+//! Of a DPA, the layouts of context, outbox and queues are published (FlexIO SDK 25.1, device
+//! headers under BSD-3-Clause); the numbers here are from there. System calls, the addresses of
+//! outboxes and windows, and the transport of messages are not published: here they are those of
+//! verbless's model, described in `docs/dpa.md`.
 //!
-//! Which name of the C API is what here, and where it works, is in `docs/mapping/flexio-dev.md`.
-//! The crate needs neither std nor alloc. It compiles for a host as well as for the DPA; what needs
-//! a core of the DPA ([`system`], [`calls`], [`program!`]) is there on riscv64 without an operating
-//! system.
+//! `docs/mapping/flexio-dev.md` lists every name of the C API with its counterpart here, and where
+//! it works. The crate needs neither std nor alloc. It compiles for a host as well as for the DPA;
+//! the parts that need a core of the DPA ([`system`], [`calls`], [`program!`]) exist only on
+//! riscv64 without an operating system.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -1,15 +1,14 @@
-//! Loads and stores at addresses that are no memory of Rust's: registers of outboxes, the
-//! configuration of windows, what windows lead to, and rings and queues of streams.
+//! Loads and stores at addresses outside of Rust's memory: registers of outboxes, the configuration
+//! of windows, memory behind windows, and rings and queues of streams.
 //!
 //! The one invariant here: each address comes from the thread context, which the system writes, or
 //! from the control block of a stream, which the host writes, and is a multiple of the access's
-//! size. What is there belongs to no object of Rust's, so that an
-//! access is a message to the device. One that the device refuses ends the process before anything
-//! comes of it.
+//! size. No Rust object is there, so that an access is a message to the device. An access that the
+//! device refuses ends the process before it takes effect.
 //!
 //! A host can give a window a key over the process's own heap. A program that stores through it is
-//! then what a device is that writes memory: whoever makes references into the heap, which takes
-//! `unsafe`, promises that nobody does.
+//! then like a device that writes memory: code that makes references into the heap, which takes
+//! `unsafe`, must ensure that nobody does so.
 #![allow(unsafe_code)]
 
 use core::ptr::{

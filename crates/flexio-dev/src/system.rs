@@ -191,14 +191,14 @@ fn checked(answer: u64) -> Result<(), Failed> {
     if answer == 0 { Ok(()) } else { Err(Failed) }
 }
 
-/// The outbox of the thread's context rings from now on for the queues of the extended UAR that the
-/// host knows as `device` (`flexio_uar_get_extended_id`), or with `None` for its own again
-/// (`flexio_dev_outbox_config_uar_extension`). That stays so for whoever uses the outbox, also in
+/// Makes the outbox of the thread's context ring for the queues of the extended UAR with the id
+/// `device` (`flexio_uar_get_extended_id`), or with `None` for its own again
+/// (`flexio_dev_outbox_config_uar_extension`). This holds for all users of the outbox, also in
 /// later runs.
 ///
 /// # Errors
-/// The thread has no outbox. That there is no such extension shows when it rings, in
-/// [`errno`](ThreadContext::errno).
+/// The thread has no outbox. If there is no such extension, [`errno`](ThreadContext::errno) is set
+/// when the outbox rings.
 pub fn extend_outbox(device: Option<u32>) -> Result<(), Failed> {
     mmio::in_order();
     checked(call_with(number::EXTEND, [device.unwrap_or(u32::MAX).into(), 0, 0]))

@@ -297,8 +297,8 @@ impl Cmdq {
         self.state
     }
 
-    /// Adds a task: a function of the program with one argument (`flexio_cmdq_task_add`). It
-    /// comes back as soon as the task is on its way.
+    /// Adds a task: a function of the program with one argument (`flexio_cmdq_task_add`). Returns
+    /// as soon as the task is sent.
     ///
     /// # Errors
     /// [`Error::Fatal`]: the process has ended. [`Error::QueueTimeout`]: no worker had room for as

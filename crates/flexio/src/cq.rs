@@ -168,7 +168,8 @@ impl DpaCq {
     /// [`CqElement::NonDpa`], because the DPA's receivers belong to the process's context.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; another element; as [`DpaCq::create`].
+    /// `device` is the process's own context; a part of the configuration belongs to another one;
+    /// another element; as for [`DpaCq::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,

@@ -98,10 +98,9 @@ impl Process {
         })
     }
 
-    /// Whether an error that nothing mends has ended the process: the number of its status, 0 if
-    /// none has, or it has finished by itself (`flexio_err_status`).
-    /// [`display_error`](Self::display_error) alone makes it 0 again; [`status`](Self::status)
-    /// tells of the end for good.
+    /// The status of a process that a fatal error has ended; 0 if there was none, or the process
+    /// finished without an error (`flexio_err_status`). [`display_error`](Self::display_error)
+    /// resets it to 0; [`status`](Self::status) keeps reporting the end.
     ///
     /// # Errors
     /// The device does not answer.
@@ -133,8 +132,8 @@ impl Process {
     }
 
     /// A file that has something to read once the process has ended, for select, poll and epoll
-    /// (`flexio_err_handler_fd`). It is an eventfd: whoever reads its 8 bytes has heard of it. It
-    /// lives as long as the process.
+    /// (`flexio_err_handler_fd`). It is an eventfd: reading its 8 bytes clears it. It lives as long
+    /// as the process.
     ///
     /// # Errors
     /// The kernel's refusal: EMFILE, of too many files.

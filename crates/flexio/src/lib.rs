@@ -37,29 +37,30 @@
 //! | event handlers | [`event_handler`] | [`EventHandler::create`] |
 //! | completion queues | [`cq`] | [`DpaCq::create`] |
 //! | queue pairs | [`qp`] | [`DpaQp::create`] |
-//! | queues of frames | [`sq`], [`rq`], [`transport`] | [`DpaSq::create`], [`DpaRq::create`] |
+//! | queues for Ethernet frames | [`sq`], [`rq`], [`transport`] | [`DpaSq::create`], [`DpaRq::create`] |
 //! | PCI devices that programs emulate | [`emulation`] | [`emulation::MsixMap::create`] |
 //! | receives that queue pairs share | [`rmp`] | [`Rmp::create`] |
 //! | what programs print | [`stream`] | [`MsgStream::create`] |
 //! | what programs trace | [`tracer`] | [`Tracer::init`] |
 //! | errors, and the numbers that C has for them | [`error`] | [`Error::status`] |
-//! | what a fatal error leaves | [`fatal`] | [`Process::error_fd`], [`Process::core_dump`] |
+//! | after a fatal error | [`fatal`] | [`Process::error_fd`], [`Process::core_dump`] |
 //! | execution units that a file names | [`resources`] | [`Resources::new`] |
 //! | the version that a host is written for | [`version`] | [`set_version`](version::set_version) |
-//! | what the library tells | [`log`] | [`set_log_level`](log::set_log_level) |
+//! | the library's log | [`log`] | [`set_log_level`](log::set_log_level) |
 //!
-//! An object is made by `create` from the process and a plain struct of what can be chosen. It
-//! keeps what it was made of, so a process outlives its objects; dropping the last handle destroys
-//! it, and `destroy` does so and says whether it worked.
+//! An object is made by `create` from the process and a plain configuration struct. It keeps alive
+//! what it was made of, so a process outlives its objects; dropping the last handle destroys it,
+//! and `destroy` does the same and returns whether it worked.
 //!
 //! # What ends a process
-//! A fault, the watchdog or the program itself ends a process. From then on, everything that needs
-//! it running answers [`Error::Fatal`] with its status. The status itself, crash data and a core
-//! dump are there ([`fatal`]), streams can be flushed, and everything can be destroyed.
+//! A fault, the watchdog or the program itself ends a process. From then on, every operation that
+//! needs a running process fails with [`Error::Fatal`] and its status. The status itself, crash
+//! data and a core dump are available ([`fatal`]), streams can be flushed, and everything can be
+//! destroyed.
 //!
 //! # What can time out
-//! Each of these waits for [`ProcessConfig::timeout`] in all, whoever else waits for the same, and
-//! has the status `FLEXIO_STATUS_TIMEOUT` then. The process goes on after it.
+//! Each of these waits at most [`ProcessConfig::timeout`] in total, even if others wait for the
+//! same, and then fails with the status `FLEXIO_STATUS_TIMEOUT`. The process goes on.
 //!
 //! | what | what is left | the error |
 //! |---|---|---|
@@ -68,11 +69,11 @@
 //! | [`Cmdq::task_add`] without room | the task is not added | [`Error::QueueTimeout`] |
 //! | [`Cmdq::wait_until_empty`] while no task ends | all tasks go on | [`Error::QueueTimeout`] |
 //!
-//! [`RpcAttr::timeout`] is another time for a call. A copy that was given up is no longer under
-//! way when the error is there, and the next one begins afresh.
+//! [`RpcAttr::timeout`] sets another time for a call. A copy that timed out is no longer in flight
+//! when the error is returned, and the next one starts anew.
 //!
-//! What makes calls and copies on its way has their errors, and may wait as long for each of them.
-//! What is left then:
+//! Operations that make calls and copies fail with the same errors, and may wait as long for each
+//! of them. Their state after such an error:
 //! - `create` of event handlers, CQs, queue pairs, SQs, RQs, RMPs, command queues, [`MsixMap`] and
 //!   [`Msix`], which write to the heap what is theirs there: nothing. What was allocated is free.
 //! - [`Process::alloc_from`], and the metadata of a call with attributes: nothing, and no call.
@@ -92,16 +93,17 @@
 //! - `destroy` of both: nothing but memory, as for `create`.
 //!
 //! Some waits end without `FLEXIO_STATUS_TIMEOUT`:
-//! - What the device refuses of a process whose error handler runs waits for the end of that, and
-//!   is [`Error::Fatal`] then; after [`ProcessConfig::timeout`] it is [`Error::Device`].
-//! - The start and the stop of a tracer wait a second for a run that does not write what it has
-//!   claimed. Then they make its ring anew, for which the heap must have room: else they are
-//!   [`Error::Failed`].
+//! - A command that the device refuses because the process's error handler runs waits for the end
+//!   of that and then fails with [`Error::Fatal`]; after [`ProcessConfig::timeout`] it fails with
+//!   [`Error::Device`].
+//! - Starting and stopping a tracer wait a second for a run that has claimed an entry and not
+//!   written it. Then they make a new ring, for which the heap must have room: otherwise they fail
+//!   with [`Error::Failed`].
 //! - A flush waits for entries that were sent by RC or a window until none has come for
 //!   [`ProcessConfig::timeout`], and by UC or UD for 20 ms. It is `Ok` then, and they count as
 //!   lost.
-//! - A flush of a message stream waits a second for a run that does not write what it has claimed.
-//!   Then it makes the stream anew ([`MsgStream::flush`]).
+//! - A flush of a message stream waits a second for a run that has claimed an entry and not written
+//!   it. Then it makes a new ring ([`MsgStream::flush`]).
 //! - A lossless trace waits a second for room in the ring when it begins and ends, and goes on.
 //! - The end of a stream or tracer waits a second for threads that still write to it. Then it is
 //!   [`Error::Failed`], and its memory stays in use, and with it the process.

@@ -207,7 +207,7 @@ pub struct QpAttr {
     pub remote_qp_num: u32,
     /// The index of the own GID (RTR).
     pub gid_table_index: u8,
-    /// Back to the own function: all else of the path is left out (RTR; `fl`).
+    /// Loops back to the own function: the rest of the path is ignored (RTR; `fl`).
     pub force_loopback: bool,
     /// The MAC to send to, on Ethernet (RTR).
     pub dest_mac: [u8; 6],
@@ -302,7 +302,8 @@ impl DpaQp {
     /// CQs are of that context too.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; as [`DpaQp::create`].
+    /// `device` is the process's own context; a part of the configuration belongs to another one;
+    /// as for [`DpaQp::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,

@@ -72,7 +72,8 @@ impl Rmp {
     /// and UAR ([`Uar::extend`](crate::Uar::extend)) are of that context too.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; as [`Rmp::create`].
+    /// `device` is the process's own context; a part of the configuration belongs to another one;
+    /// as for [`Rmp::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,

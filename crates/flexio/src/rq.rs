@@ -99,7 +99,8 @@ impl DpaRq {
     /// ([`Uar::extend`](crate::Uar::extend)) and CQ are of that context too.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; as [`DpaRq::create`].
+    /// `device` is the process's own context; a part of the configuration belongs to another one;
+    /// as for [`DpaRq::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,

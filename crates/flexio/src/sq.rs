@@ -57,9 +57,9 @@ impl DpaSqConfig {
     }
 }
 
-/// More of a send queue (`flexio_wq_sq_ext_attr`). The C library publishes the struct's name alone;
-/// the fields are verbless's own. It is a Rust type that is nowhere bytes: its version is the
-/// crate's.
+/// Further attributes of a send queue (`flexio_wq_sq_ext_attr`). The C library publishes only the
+/// struct's name; the fields are verbless's own. It is a Rust type without a binary layout, so its
+/// version is the crate's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SqExtAttr {
     /// The clock of the CQE timestamps.
@@ -99,7 +99,8 @@ impl DpaSq {
     /// through an outbox to which it gives the UAR's extension, the host through the page.
     ///
     /// # Errors
-    /// The context is the process's; what is of another one; as [`DpaSq::create`].
+    /// `device` is the process's own context; a part of the configuration belongs to another one;
+    /// as for [`DpaSq::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,

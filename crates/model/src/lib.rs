@@ -2,7 +2,7 @@
 //!
 //! It is the device alone: objects and commands, the data path, the fabric between devices. It uses
 //! `verbless-prm` and nothing else of the driver, so a bug of the driver is not repeated here.
-//! Whoever plays the host reaches it through [`device`]:
+//! Front ends, which play the host, access it through [`device`]:
 //!
 //! ```text
 //!   verbless-model-kernel       verbless-model-host               front ends: they play the kernel

@@ -1,9 +1,9 @@
 //! mlx5 queues and memory regions on a device: what a program makes from a [`Domain`].
 //!
 //! A [`Domain`] makes [`Region`]s, completion queues ([`Cq`]) and queue pairs ([`Qp`]), connects
-//! the latter, and finds the way to peers. What is posted and polled is in
-//! [verbless-ring](verbless_ring), whose modules and types are here as well: a [`Qp`] derefs to a
-//! [`QueuePair`], a [`Cq`] to a [`CompletionQueue`]. From then on, nothing makes a system call.
+//! the latter, and finds paths to peers. Posting and polling are in [verbless-ring](verbless_ring),
+//! whose modules and types are re-exported here: a [`Qp`] derefs to a [`QueuePair`], a [`Cq`] to a
+//! [`CompletionQueue`]. From then on, nothing makes a system call.
 //!
 //! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, updates the doorbell
 //!   record and rings the doorbell.
@@ -17,8 +17,8 @@
 //! it. Its [`kind`](Error::kind) is for programs, its text for people.
 //!
 //! # Threads
-//! Everything here is `Send`. What is posted to or polled is not `Sync`: one thread at a time uses
-//! it, through `&mut` and without a lock. [`Qp::split`] gives two threads a half of a queue pair.
+//! Everything here is `Send`. Queues are not `Sync`: one thread at a time posts to or polls them,
+//! through `&mut` and without a lock. [`Qp::split`] gives two threads each a half of a queue pair.
 //!
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
@@ -50,7 +50,7 @@
 //! | [`FrameReceiver`] | yes | no | as a send queue |
 //! | [`ReceivedFrame`] | yes | yes | a copy of what was in the ring |
 //! | [`FrameCqe`] | yes | yes | as a `Cqe` |
-//! | [`CqCleaner`] | yes | no | one thread cleans at a time, beside whoever polls |
+//! | [`CqCleaner`] | yes | no | one thread cleans at a time, while another may poll |
 //! | [`Cqe`] | yes | yes | a copy of what was in the ring |
 //! | [`Completion`] | yes | yes | a plain value |
 //! | [`Error`] | yes | yes | a plain value |

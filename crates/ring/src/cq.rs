@@ -64,7 +64,7 @@ pub struct CompletionQueue {
     /// The memory of `consumer_record`, for a cleaner's own handle.
     record: RecordMemory,
     /// Whether receives of shared receive queues complete here: each of those CQEs is claimed, so
-    /// that its WQE is given back once, by whoever takes the CQE or by whoever cleans.
+    /// that its WQE is returned only once, either when the CQE is taken or when it is cleaned away.
     claims: Arc<AtomicBool>,
 }
 
@@ -230,8 +230,8 @@ impl CompletionQueue {
         }
     }
 
-    /// The next CQE behind one that was cleaned away, if there is one. Whether there is or not, the
-    /// device is told how far we are: it may have no place for another CQE before.
+    /// The next CQE after ones that were cleaned away, if there is one. In either case the consumer
+    /// index is written, because the device may have had no room for another CQE until now.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_behind(&mut self) -> Option<Cqe> {

@@ -101,9 +101,9 @@ impl SharedReceiveQueue {
         self.returns.clone()
     }
 
-    /// The cookie of a receive that a message took for a queue pair that went to RESET or was
-    /// dropped before anybody polled its completion: its memory can be used again. A post that
-    /// finds the queue full takes those WQEs back by itself, and says nothing of their cookies.
+    /// The cookie of a receive whose message belonged to a queue pair that was reset or dropped
+    /// before the completion was polled: its memory can be used again. A post that finds the queue
+    /// full reclaims such WQEs itself, without reporting their cookies.
     pub fn take_returned(&mut self) -> Option<u64> {
         loop {
             let index = self.returns.take()?;

@@ -1,7 +1,7 @@
 //! DMA (`doca_dma.h`): the device copies memory.
 //!
-//! The device's memory-to-memory engine does it, without the CPU: from memory of this side, or of
-//! the host as the DPU sees it, to either. Source and destination may be chains of buffers; the
+//! The device's memory-to-memory engine copies, without the CPU, between memory of this side and,
+//! on a DPU, memory that its host exported. Source and destination may be chains of buffers; the
 //! source's datarooms are taken as one, and appended to the destination's.
 //!
 //! ```
@@ -22,8 +22,8 @@
 //! # }
 //! ```
 //!
-//! A job that fails, fails alone: the device's queue stops at it, and those behind it, which come
-//! back flushed, are given to it again. What a failed job has written is undefined.
+//! A failed job does not affect others: the device's queue stops at it, and the jobs behind it,
+//! which come back flushed, are posted again. The destination of a failed job is undefined.
 
 pub(crate) mod copier;
 pub(crate) mod done;

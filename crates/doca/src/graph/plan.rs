@@ -49,17 +49,17 @@ pub struct GraphBuilder {
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl GraphBuilder {
-    /// A node that is a job of this sort for this context (`doca_graph_ctx_node_create`).
+    /// Adds a node for a job of this type on this context (`doca_graph_ctx_node_create`).
     pub fn ctx_node<C: Context + ?Sized>(&mut self, context: &C, job_type: JobType) -> Node {
         self.add(Kind::Ctx(context.core().id(), job_type))
     }
 
-    /// A node that calls `callback` (`doca_graph_user_node_create`), from
-    /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve) of whatever thread that is.
-    /// The node fails if it returns an error, which is then the status of the instance. A panic of
-    /// it goes on to whoever retrieves; then the node has failed with
+    /// Adds a node that calls `callback` (`doca_graph_user_node_create`), in the thread that calls
+    /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve). The node fails if the
+    /// callback returns an error, which is then the status of the instance. A panic of the callback
+    /// propagates to that thread; the node has then failed with
     /// [`ErrorKind::Unexpected`](crate::ErrorKind::Unexpected), and the next retrieval goes on. All
-    /// instances share it; what is an instance's own is its
+    /// instances share the callback; each instance has its own
     /// [data](crate::graph::Instance::set_user_node_data).
     pub fn user_node<F>(&mut self, callback: F) -> Node
     where
@@ -68,7 +68,7 @@ impl GraphBuilder {
         self.add(Kind::User(Arc::new(callback)))
     }
 
-    /// A node that is an instance of another graph (`doca_graph_sub_graph_node_create`).
+    /// Adds a node that is an instance of another graph (`doca_graph_sub_graph_node_create`).
     pub fn sub_graph_node(&mut self, graph: &Graph) -> Node {
         self.add(Kind::Graph(graph.plan.clone()))
     }

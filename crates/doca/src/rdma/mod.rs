@@ -1,8 +1,8 @@
 //! RDMA (`doca_rdma.h`): messages to a peer, and its memory.
 //!
-//! An [`Rdma`] is one end of a reliable connection. Each side exports a descriptor, gives it to the
-//! other one by any means, and connects by the one that it got; then jobs of eight sorts can be
-//! submitted.
+//! An [`Rdma`] is one end of a reliable connection. Each side exports a descriptor, sends it to the
+//! other side by any means, and connects with the one that it received; then jobs of eight types
+//! can be submitted.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -39,20 +39,20 @@
 //!
 //! | job | local buffer | remote buffer |
 //! |---|---|---|
-//! | [`receive`](Rdma::receive) | destination: from its data's begin to its end | |
+//! | [`receive`](Rdma::receive) | destination: from the start of its data to its end | |
 //! | [`send`](Rdma::send), [`send_imm`](Rdma::send_imm) | source: its data | |
 //! | [`write`](Rdma::write), [`write_imm`](Rdma::write_imm) | source: its data | destination |
 //! | [`read`](Rdma::read) | destination: its data | source |
 //! | [`compare_and_swap`](Rdma::compare_and_swap) | result: its data, 8 bytes | destination |
 //! | [`fetch_and_add`](Rdma::fetch_and_add) | result: its data, 8 bytes | destination |
 //!
-//! Of a remote buffer, the begin of the data counts, and not its length. All but an atomic's may be
-//! left out where there is nothing to move.
+//! Of a remote buffer, only the start of the data matters, not its length. Buffers may be omitted
+//! where there is nothing to move, except those of atomics.
 //!
-//! Local buffers may be chains, but for an atomic's. They are in maps that are added to the device,
-//! those that are written with `LOCAL_READ_WRITE`. Remote ones are in maps that were made of an
-//! [`export_rdma`](crate::Mmap::export_rdma) of the peer, and are no chains; what they permit, the
-//! peer's device tells when it gets the request.
+//! Local buffers may be chains, except those of atomics. They must be in maps that the device was
+//! added to; those that are written, in maps with `LOCAL_READ_WRITE`. Remote buffers must be in
+//! maps that were made from an [`export_rdma`](crate::Mmap::export_rdma) of the peer, and are no
+//! chains; the peer's device checks their permissions when it gets the request.
 //!
 //! # States
 //! | state | how it is reached | jobs |
@@ -65,11 +65,11 @@
 //! [`WorkQ::abort`](crate::WorkQ::abort) leads to ERROR as well, and so does
 //! [`WorkQ::remove`](crate::WorkQ::remove) of an instance that was exported or connected.
 //!
-//! A job that fails takes the connection along: what else is in flight comes back with
+//! A failed job ends the connection: all other jobs in flight come back with
 //! [`ErrorKind::Shutdown`], each once, with its buffers. A job that is refused when it is submitted
 //! changes nothing. To recover, [`stop`](Rdma::stop) the instance, [`start`](RdmaBuilder::start) it
 //! again, and exchange new descriptors; the work queue stays with it, and so do its properties. The
-//! other side does the same. A descriptor from before leads nowhere.
+//! other side must do the same. Old descriptors are no longer valid.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -103,8 +103,8 @@
 //! # }
 //! ```
 //!
-//! Who has nothing in flight but receives does not learn that the peer is gone: nothing on the wire
-//! tells it. Have the connection by which the descriptors came tell, or send now and then: an empty
+//! A side with only receives in flight does not learn that the peer is gone: nothing on the wire
+//! tells it. Use the connection over which the descriptors came, or send now and then: an empty
 //! message needs no buffer, and fails with [`ErrorKind::TimeOut`] when nobody answers.
 //!
 //! # Work queues

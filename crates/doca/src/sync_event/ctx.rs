@@ -24,15 +24,15 @@ use crate::memory::ExportDescriptor;
 
 /// A started sync event in asynchronous mode. It takes any number of work queues, in either mode.
 ///
-/// On each of them, gets, sets and adds are done in their order, and hold up no wait; each wait
-/// ends once the value is above its own threshold, in whatever order they were submitted. The
-/// device's queue does waits one after the other, the lowest threshold first. A wait for less than
-/// those that it has costs a change of the queue's state, by commands, which allocate: whoever
-/// waits for several thresholds submits the smaller ones first. A value that is above a threshold
-/// only for a moment may be missed, as by whoever polls.
+/// On each of them, gets, sets and adds are executed in order, and do not delay waits; each wait
+/// ends once the value is above its own threshold, in whatever order waits were submitted. The
+/// device's queue executes waits one after the other, the lowest threshold first. A wait with a
+/// lower threshold than those already queued costs a change of the queue's state, by commands,
+/// which allocate: submit lower thresholds first. A value that is above a threshold only for a
+/// moment may be missed, as it is when polling.
 ///
-/// Each job fails alone: those behind one that failed are posted again. Only if the device cannot
-/// tell whether it did them, as when the queue itself fails, do they fail with
+/// A failed job does not affect others: those behind it are posted again. Only if it is unknown
+/// whether the device executed them, as when the queue itself fails, do they fail with
 /// [`ErrorKind::Shutdown`].
 ///
 /// It is `Send`, and used by one thread at a time: it is not `Sync`.

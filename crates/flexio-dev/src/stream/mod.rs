@@ -1,16 +1,17 @@
-//! Streams: how a program hands its host entries of a fixed size, in order, whatever carries them.
+//! Streams: entries of a fixed size that a program hands to its host in order, over any transport.
 //!
-//! Text ([`message`](crate::message)) and trace records ([`trace`](mod@crate::trace)) travel the
-//! same way. A thread claims entries of a ring in the process's memory, fills them in, and gives
-//! each its number last; then whoever comes first hands all that is whole to the stream's carrier,
-//! in order. What finds no room is counted and nothing is overwritten.
+//! Text ([`message`](crate::message)) and trace records ([`trace`](mod@crate::trace)) use the same
+//! streams. A thread claims entries of a ring in the process's memory, fills them in, and writes
+//! each entry's number last; then the first thread that can hands all complete entries to the
+//! stream's carrier, in order. Entries that find no room are counted as lost; nothing is
+//! overwritten.
 //!
-//! - [`control`]: what the host says of a stream, and what threads count of it; one block of the
-//!   process's memory.
-//! - [`entry`]: what an entry looks like.
+//! - [`control`]: a stream's parameters, written by the host, and its counts, written by threads;
+//!   one block of the process's memory.
+//! - [`entry`]: the layout of an entry.
 //! - `ring`: entries are claimed, numbered, handed over.
 //! - `carrier`: through a window, or by a queue pair whose send queue is in the process's memory.
-//! - [`table`]: which streams there are, and what the host does with them.
+//! - [`table`]: the existing streams, and the host's operations on them.
 //!
 //! How FlexIO's streams travel is not published. All layouts here are the project's own, of version
 //! [`control::VERSION`].

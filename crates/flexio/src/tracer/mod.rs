@@ -1,5 +1,5 @@
 //! The tracer: reports of trace points that a program passes (`tp!`, `verbless_flexio_dev::trace`),
-//! while the host lets it.
+//! while the host has tracing started.
 //!
 #![cfg_attr(verbless_dpa_program, doc = "```")]
 #![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
@@ -28,24 +28,25 @@
 //! ```
 //!
 //! # From init to destroy
-//! [`Tracer::init`] begins, the setters of [`TracerSetup`] follow, [`TracerSetup::create`] ends it
-//! and makes a [`Tracer`], which has no setters. It is started and stopped as often as one likes,
-//! and destroyed before the process: it keeps the process until then. A process has one at a time.
+//! [`Tracer::init`] begins the setup, the setters of [`TracerSetup`] follow, and
+//! [`TracerSetup::create`] makes a [`Tracer`], which has no setters. It can be started and stopped
+//! any number of times. It keeps the process alive, so it must be destroyed before the process. A
+//! process has at most one tracer at a time.
 //!
 //! # What a report is
 //! A [`Record`] of 64 bytes: the trace point's number, the thread's, up to six words, and its own
-//! number, which goes on over starts. The DPA shows programs no clock, so it has no time. What a
-//! report of FlexIO's is (`dtrace_tp_report`, `msg_bin_report`) is not published; this one is
+//! number, which goes on over starts. The DPA has no clock for programs, so a report has no time.
+//! FlexIO's reports (`dtrace_tp_report`, `msg_bin_report`) are not published; this format is
 //! verbless's own, and its files have a version ([`trace_file`]).
 //!
 //! # What is lost
-//! The process's memory for reports holds so many; those that find no room are lost and counted
-//! ([`Tracer::lost`]), none is overwritten. By UC reports are lost on the way, too, when the host
+//! The process's memory for reports is limited; reports that find no room are lost and counted
+//! ([`Tracer::lost`]), none is overwritten. With UC, reports are also lost on the way if the host
 //! is slower. A lossless start ([`Tracer::start_lossless`]) keeps everything in the process's
 //! memory until the tracer stops: what fits arrives, whatever the transport, and once the memory is
 //! full no more is traced.
 //!
-//! A file never has more bytes than the disk space limit; what comes then is counted.
+//! A file never exceeds the disk space limit; later reports are dropped and counted.
 
 mod config;
 mod fifo;

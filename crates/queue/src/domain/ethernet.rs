@@ -184,9 +184,9 @@ impl Domain {
         Ok(sq)
     }
 
-    /// Leads frames to a TIR while the rule lives, whoever has made it: of a receive queue of a
-    /// program on a DPA, `verbless_flexio::Rq::tir`. [`Rq::steer`] does so for its own. Needs the
-    /// capability CAP_NET_RAW.
+    /// Steers matching frames to any TIR while the rule lives, such as that of a receive queue of a
+    /// program on a DPA (`verbless_flexio::Rq::tir`). [`Rq::steer`] steers to the queue's own.
+    /// Needs CAP_NET_RAW.
     ///
     /// # Errors
     /// The TIR is of another device context; as

@@ -160,8 +160,8 @@ impl<S: Side> Raw<S> {
     }
 }
 
-/// The device lets go of the queue, the completion queue forgets it, and then its number and user
-/// index may be another's. One that does not go to RST may go on completing, so it is leaked, and
+/// Moves the queue to RST and removes its completions, before its number and user index may become
+/// another queue's. A queue that does not go to RST may go on completing, so it is leaked, and
 /// counted ([`Context::leaked`](verbless_devx::Context::leaked)).
 impl<S: Side> Drop for Raw<S> {
     fn drop(&mut self) {

@@ -14,7 +14,7 @@ use super::memory::Memory;
 /// Registered memory: our handle to its bytes, and its registration with the device.
 ///
 /// Keys and queues on it hold the registration, the registration holds the memory. So the device
-/// loses its way to the bytes before they are unmapped, and when it does not let go they are never
+/// loses access to the bytes before they are unmapped; if deregistration fails, they are never
 /// unmapped.
 #[derive(Clone, Debug)]
 pub(crate) struct Pinned {

@@ -19,8 +19,8 @@ use super::transfer;
 use super::work::{Segment, segments};
 use crate::fabric::Delivery;
 use crate::functions::Others;
-use crate::hca::flow::{Key, steer};
 use crate::hca::objects::Objects;
+use crate::hca::objects::flow::{Key, steer};
 use crate::profile::Link;
 use crate::wire::{EtherType, Ethernet, Vlan};
 

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::hca::flow;
 use crate::hca::index::{DoorbellIndex, PageDoorbell};
 use crate::hca::kinds::kinds;
-use crate::hca::multicast::Groups;
 use crate::hca::numbers::{AllNumbers, Numbers};
-use crate::hca::objects::{self, Limits, SHARED_UID, Uid};
+use crate::hca::objects::{self, Limits, Uid};
 use crate::hca::refusal::Refusal;
 
 /// What the entry of a kind says.

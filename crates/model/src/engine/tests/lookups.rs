@@ -15,7 +15,7 @@ use crate::engine::ethernet;
 use crate::engine::scratch::Scratch;
 use crate::fabric::{Buffers, Delivery, Vport};
 use crate::hca::Effect;
-use crate::hca::flow::{Destination, FlowEntry, FlowTable, Key};
+use crate::hca::objects::flow::{Destination, FlowEntry, FlowTable, Key};
 use crate::hca::objects::{QueueMemory, ReceiveQueue, Rq, Tir};
 use crate::memory::HostMemory;
 use crate::profile::Link;

@@ -12,7 +12,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use crate::hca::flow::{Destination, FlowEntry, FlowGroup, FlowTable, Key};
+use crate::hca::objects::flow::{Destination, FlowEntry, FlowGroup, FlowTable, Key};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;

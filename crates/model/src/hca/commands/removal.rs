@@ -2,7 +2,6 @@
 
 // The modules of what the entries name.
 use super::*;
-use crate::hca::flow;
 use crate::hca::kinds::kinds;
 use crate::hca::objects::{self, Uid};
 use crate::hca::registry::{KindEntry, kind};

@@ -6,7 +6,7 @@ macro_rules! base {
             $($before)*
             /// UAR pages: those of the kernel, and those of user contexts, which a front end can
             /// treat otherwise.
-            uars: Uar(u32) => Uid {
+            uars: Uar(u32) => objects::Uid {
                 numbers: [
                     uar: |profile| profile.first().uar..profile.first().user_uar,
                     user_uar: |profile| profile.first().user_uar..profile.device().uar_pages
@@ -36,7 +36,7 @@ macro_rules! base {
                 }
             }
             /// Transport domains.
-            tds: Td(u32) => Uid {
+            tds: Td(u32) => objects::Uid {
                 numbers: [td: |profile| profile.first().transport_domain..THREE_BYTES],
                 object: {
                     context: false,
@@ -62,7 +62,7 @@ macro_rules! base {
                 }
             }
             /// Protection domains.
-            pds: Pd(u32) => Uid {
+            pds: Pd(u32) => objects::Uid {
                 numbers: [pd: |profile| profile.first().pd..THREE_BYTES],
                 object: {
                     context: true,
@@ -117,7 +117,7 @@ macro_rules! base {
                 object: {
                     context: true,
                     number: |numbers, _| &mut numbers.eq,
-                    owner: |_| SHARED_UID,
+                    owner: |_| objects::SHARED_UID,
                     made: [],
                     refers: |eq, to| to(ObjectKind::Uar, eq.uar_page),
                     moving: [],

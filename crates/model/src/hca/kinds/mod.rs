@@ -14,8 +14,8 @@
 //!   changes what an object refers to does so by [`Objects::change`];
 //! - `moving` names what the data path may make it use instead, without [`Objects::change`];
 //! - `doorbell` is the UAR page on which it is rung for, and by which [`PageDoorbell`];
-//! - `beside` is what a function keeps for this kind beside the objects, a field of [`Objects`], and
-//!   about how many bytes it takes;
+//! - `beside` is what a function keeps for this kind beside the objects, a field of [`Objects`],
+//!   and about how many bytes it takes;
 //! - `absent` refuses a number that is no object of the sender's, `in_use` the destruction of one
 //!   that another object refers to; `others` are what else commands on this kind are refused for;
 //! - `gone` runs when an object is destroyed, for what the entry does not describe;
@@ -28,8 +28,8 @@
 //!   - `from 0x110` says that drivers may send so few bytes of the inbox; the rest is 0 then.
 //!
 //! Beside its entry, in the file of its family, a new kind needs
-//! - its structure, in `objects.rs` or in a file of its own as those of flow tables;
-//! - a module of `commands` with the functions that the entry names;
+//! - its structure, in a module of `objects`;
+//! - its functions that the entry names, in a module of `commands`;
 //! - an object of it in `one_of_each` of `tests/registry.rs`.
 //!
 //! [`Objects`]: crate::hca::registry::Objects

@@ -28,7 +28,7 @@ macro_rules! queues {
                     doorbell: [Send: |qp| qp.uar_page],
                     beside: [
                         /// The QPs in each multicast group.
-                        groups(Groups): |groups| groups.bytes()
+                        groups(objects::multicast::Groups): |groups| groups.bytes()
                     ],
                 },
                 refusals: {
@@ -135,7 +135,7 @@ macro_rules! queues {
                 }
             }
             /// Flow tables, with their groups and entries.
-            flow_tables: FlowTable(u32) => flow::FlowTable {
+            flow_tables: FlowTable(u32) => objects::flow::FlowTable {
                 numbers: [flow_table: |_| 0x10..THREE_BYTES],
                 object: {
                     context: true,
@@ -146,8 +146,10 @@ macro_rules! queues {
                         table.miss().iter().for_each(|&table| to(ObjectKind::FlowTable, table));
                         for at in table.entries.values().flat_map(|entry| &entry.to) {
                             match *at {
-                                flow::Destination::Tir(tir) => to(ObjectKind::Tir, tir),
-                                flow::Destination::Table(table) => to(ObjectKind::FlowTable, table),
+                                objects::flow::Destination::Tir(tir) => to(ObjectKind::Tir, tir),
+                                objects::flow::Destination::Table(table) => {
+                                    to(ObjectKind::FlowTable, table);
+                                }
                             }
                         }
                     },
@@ -344,7 +346,7 @@ macro_rules! queues {
                 }
             }
             /// XRC domains.
-            xrcds: Xrcd(u32) => Uid {
+            xrcds: Xrcd(u32) => objects::Uid {
                 numbers: [xrcd: |profile| profile.first().xrcd..THREE_BYTES],
                 object: {
                     context: false,

@@ -1,0 +1,133 @@
+//! Completion queues, event queues, and devices that the DPA emulates.
+
+use verbless_prm::{
+    CqContext, CqErrorSyndrome, DpaEmulatedDevice as DpaEmulatedDeviceContext,
+    DpaEmulatedDoorbell as DpaEmulatedDoorbellContext, DpaEq as DpaEqContext, EqContext,
+};
+
+use super::shared::{QueueMemory, Uid};
+use crate::runtime::CqRuntime;
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub uid: Uid,
+    pub memory: QueueMemory,
+    /// Address of the 8-byte doorbell record: consumer index, then arm word.
+    pub record: u64,
+    pub log_size: u32,
+    /// Bytes per CQE: 64 or 128.
+    pub cqe_bytes: u32,
+    /// Who hears of its CQEs.
+    pub element: Element,
+    pub uar_page: u32,
+    pub overrun_ignore: bool,
+    /// Index of the next CQE to write, counting on without wrap.
+    pub producer: u32,
+    /// Why the queue takes no more CQEs, once it does not.
+    pub failure: Option<CqErrorSyndrome>,
+    pub arm: Arm,
+    /// Index after the last solicited CQE.
+    pub solicited: Option<u32>,
+    /// Index after the last CQE that an event has told of: those before it make no other.
+    pub notified: u32,
+    pub umems: Vec<u32>,
+    /// What the engine keeps; starts as the default.
+    pub runtime: CqRuntime,
+    pub context: CqContext,
+}
+
+/// Who hears of the CQEs of a CQ, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    /// An event queue.
+    Eq(u32),
+    /// A thread of the DPA.
+    Thread(u32),
+    /// An event queue of the DPA.
+    DpaEq(u32),
+}
+
+/// What a CQ has been asked to report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Arm {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// The next CQE after the consumer index given.
+    Next { consumer: u32, sequence: u8 },
+    /// The next solicited or error CQE after it.
+    Solicited { consumer: u32, sequence: u8 },
+}
+
+/// Where the events of an event queue go, and how far it is.
+#[derive(Debug)]
+pub(crate) struct EventRing {
+    pub memory: QueueMemory,
+    pub log_size: u32,
+    /// Events are written whether or not software has taken those before.
+    pub overrun_ignore: bool,
+    /// Bits of the consumer index that doorbells have.
+    pub counter: u32,
+    /// Index of the next EQE to write, counting on without wrap.
+    pub producer: u32,
+    pub consumer: u32,
+    /// An EQE written while armed raises the vector and disarms.
+    pub armed: bool,
+}
+
+/// An event queue; only the kernel creates them.
+#[derive(Debug)]
+pub(crate) struct Eq {
+    pub ring: EventRing,
+    pub vector: u32,
+    /// Which event types come here.
+    pub bitmask: [u64; 4],
+    pub uar_page: u32,
+    pub context: EqContext,
+}
+
+/// An event queue of the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaEq {
+    pub uid: Uid,
+    pub ring: EventRing,
+    pub context: DpaEqContext,
+}
+
+impl DpaEq {
+    /// The emulated device and its vector that an armed EQ raises.
+    pub(crate) fn raises(&self) -> Option<(u32, u16)> {
+        let context = &self.context;
+        context.device_valid().then(|| (context.device_id(), context.vector()))
+    }
+}
+
+/// A PCI device that programs of the DPA emulate.
+#[derive(Debug)]
+pub(crate) struct EmulatedDevice {
+    pub uid: Uid,
+    pub context: DpaEmulatedDeviceContext,
+}
+
+impl EmulatedDevice {
+    /// A vector is raised, which its host would see.
+    pub(crate) fn raise(&mut self, vector: u16) {
+        let raised = self.context.raised(vector.into()).wrapping_add(1);
+        self.context.set_raised(vector.into(), raised);
+    }
+}
+
+/// A doorbell of such a device that makes CQEs.
+#[derive(Debug)]
+pub(crate) struct EmulatedDoorbell {
+    pub uid: Uid,
+    pub context: DpaEmulatedDoorbellContext,
+}
+
+impl Eq {
+    /// It asks for events of this type.
+    pub(crate) fn takes(&self, kind: u8) -> bool {
+        self.bitmask[usize::from(kind) / 64] >> (kind % 64) & 1 != 0
+    }
+}

@@ -1,0 +1,156 @@
+//! Memory that the device may reach: registered memory, and the keys to it.
+
+use verbless_prm::MkeyContext;
+
+use super::shared::{QueueMemory, Uid};
+use crate::hca::budget::List;
+
+/// A registered piece of user memory (CREATE_UMEM).
+#[derive(Debug)]
+pub(crate) struct Umem {
+    pub uid: Uid,
+    pub memory: QueueMemory,
+    /// Every page allows the device to write.
+    pub writable: bool,
+    /// It is the heap of a process of the DPA, and goes with that.
+    pub device: bool,
+}
+
+/// What a memory key lets its holder do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Access {
+    pub local_read: bool,
+    pub local_write: bool,
+    pub remote_read: bool,
+    pub remote_write: bool,
+    pub atomic: bool,
+}
+
+/// How a memory key turns an address into host memory.
+#[derive(Debug, Clone)]
+pub(crate) enum Translation {
+    /// The address is the DMA address.
+    Physical,
+    /// Pages of one size.
+    Pages(QueueMemory),
+    /// KLM entries, each a range of another key; KSM when all have the same length.
+    Indirect { entries: List<Klm>, log_entry_size: Option<u32> },
+    /// KLM entries that are taken in turn, over and over.
+    Interleaved(Interleaved),
+    /// The null key: reads give zeros, writes vanish.
+    Null,
+    /// A key of a function, the same or another of its card; addresses count as there.
+    Crossing { function: usize, key: u32 },
+}
+
+/// Memory of an indirect key that repeats: a round takes so many bytes of each KLM in turn, and
+/// every round begins a stride further in each.
+#[derive(Debug, Clone)]
+pub(crate) struct Interleaved {
+    pub rounds: u32,
+    /// Bytes of a round.
+    pub length: u64,
+    pub klms: List<(Klm, Stride)>,
+}
+
+/// Bytes from where one round begins in a KLM to where the next one does.
+pub(crate) type Stride = u16;
+
+/// An entry of an indirect key: a range of another key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Klm {
+    pub key: u32,
+    pub length: u32,
+    pub address: u64,
+}
+
+/// A memory key.
+#[derive(Debug)]
+pub(crate) struct Mkey {
+    pub uid: Uid,
+    /// The low byte of lkey and rkey; the index is the map's key.
+    pub variant: u8,
+    pub pd: u32,
+    pub access: Access,
+    pub start: u64,
+    /// Length in bytes; `None` when length64 is set: the whole address space.
+    pub length: Option<u64>,
+    pub translation: Translation,
+    /// `free` state: a key that UMR has yet to fill refuses every access.
+    pub free: bool,
+    /// Restricts the key to one QP (0xffffff: any).
+    pub qpn: u32,
+    pub umem: Option<u32>,
+    /// Of a key whose range UMR may change: its translation entries as software wrote them.
+    pub table: Option<List<u8>>,
+    /// What other functions must know to make an alias of it, if any may.
+    pub offer: Option<Offer>,
+    pub context: MkeyContext,
+}
+
+/// What the owner of an object said when it let other functions at it
+/// (ALLOW_OTHER_VHCA_ACCESS).
+#[derive(Clone)]
+pub(crate) struct Offer {
+    pub access_key: [u8; 32],
+    /// Tells the object from later ones of its number.
+    pub serial: u64,
+}
+
+impl std::fmt::Debug for Offer {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offer").field("serial", &self.serial).finish_non_exhaustive()
+    }
+}
+
+/// A memory key that a function, this one or another, opened to others.
+#[derive(Debug)]
+pub(crate) struct Foreign {
+    pub function: usize,
+    pub index: u32,
+    pub offer: Offer,
+}
+
+/// An alias of a memory key of a function, this one or another.
+#[derive(Debug)]
+pub(crate) struct Alias {
+    pub uid: Uid,
+    pub pd: u32,
+    /// Whose key it is, by the number in the model, and the key's index there.
+    pub function: usize,
+    pub index: u32,
+    /// That of the offer by which it was made.
+    pub serial: u64,
+}
+
+impl Mkey {
+    /// The null key, which every function has without creating it.
+    pub(crate) fn null(variant: u8) -> Self {
+        Self {
+            uid: 0,
+            variant,
+            pd: 0,
+            access: Access {
+                local_read: true,
+                local_write: true,
+                remote_read: true,
+                remote_write: true,
+                atomic: false,
+            },
+            start: 0,
+            length: None,
+            translation: Translation::Null,
+            free: false,
+            qpn: 0xff_ffff,
+            umem: None,
+            table: None,
+            offer: None,
+            context: MkeyContext::zeroed(),
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.translation, Translation::Null)
+    }
+}

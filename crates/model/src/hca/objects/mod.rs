@@ -1,0 +1,82 @@
+//! What a function holds: the objects that commands create and the data path uses.
+//!
+//! Commands (`hca::commands`) create, change and destroy these by their entries in the registry
+//! (`hca::registry`); the engine moves queues forward. The PRM context that software wrote is kept
+//! whole beside the values that the data path needs, so that a query gives back every bit.
+
+use verbless_prm::{HcaCap, QueryQCounterOut};
+
+mod completions;
+mod dpa;
+pub(crate) mod flow;
+mod memory;
+pub(crate) mod multicast;
+mod queues;
+mod shared;
+
+pub(crate) use completions::*;
+pub(crate) use dpa::*;
+pub(crate) use memory::*;
+pub(crate) use queues::*;
+pub(crate) use shared::*;
+
+pub use crate::hca::registry::ObjectCounts;
+pub(crate) use crate::hca::registry::Objects;
+use crate::profile::KeyNumbers;
+
+/// A set of counters of what happens to queues (ALLOC_Q_COUNTER).
+#[derive(Debug)]
+pub(crate) struct QCounter {
+    pub uid: Uid,
+    /// The counters as a query gives them.
+    pub values: QueryQCounterOut,
+}
+
+/// What the capabilities say of the data path, where it can be looked up quickly.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// The key that reaches all of memory, for queues that may use it.
+    pub reserved_lkey: u32,
+    /// What stands in the place of a key where a list of entries repeats.
+    pub repeated_mkey: u32,
+    pub repeated_block_disabled: bool,
+    /// How many indirect keys may stand one on another.
+    pub max_indirection: u32,
+    /// Bytes of the longest send WQE.
+    pub max_wqe_sz_sq: usize,
+    /// log2 of the bytes of the longest message.
+    pub log_max_msg: u8,
+    /// Frequency of the device's clock.
+    pub khz: u32,
+}
+
+impl Limits {
+    pub(crate) fn new(general: &HcaCap, keys: &KeyNumbers) -> Self {
+        Self {
+            reserved_lkey: keys.reserved_lkey,
+            repeated_mkey: keys.repeated_mkey,
+            repeated_block_disabled: general.repeated_block_disabled(),
+            max_indirection: general.max_indirection().into(),
+            max_wqe_sz_sq: general.max_wqe_sz_sq().into(),
+            log_max_msg: general.log_max_msg(),
+            khz: general.device_frequency_khz(),
+        }
+    }
+
+    /// Ticks of the device's free-running clock at a time in nanoseconds.
+    pub(crate) fn ticks(&self, nanoseconds: u64) -> u64 {
+        (u128::from(nanoseconds) * u128::from(self.khz) / 1_000_000) as u64
+    }
+
+    /// Bytes of the longest message of a QP.
+    pub(crate) fn longest_message(&self, qp: &QpObject) -> u64 {
+        1 << self.log_max_msg.min(qp.context.log_msg_max())
+    }
+}
+
+/// A user context; what it holds says that it is its own.
+#[derive(Debug)]
+pub(crate) struct Uctx {
+    /// What it may do beyond others (`uctx_cap`).
+    pub cap: u32,
+}

@@ -1,0 +1,243 @@
+//! Work queues: queue pairs, SQs, RQs and shared receive queues, and what leads frames to them.
+
+use verbless_prm::{
+    QpContext, RmpContext, RqContext, RqState, SqContext, SqState, TirContext, TisContext,
+    XrcSrqContext,
+};
+
+use super::shared::{QueueMemory, Uid};
+use crate::hca::qp_type::QpType;
+use crate::runtime::{QpRuntime, SendRuntime};
+
+/// QP states, as the PRM numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum QpState {
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    SqError = 4,
+    SqDrained = 5,
+    Error = 6,
+}
+
+impl QpState {
+    /// A QP takes messages in it.
+    pub(crate) fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::SqError | Self::SqDrained)
+    }
+
+    pub(crate) fn to_prm(self) -> verbless_prm::QpState {
+        verbless_prm::QpState(self as u8)
+    }
+}
+
+/// The send half of a QP, or an SQ.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    pub memory: QueueMemory,
+    /// log2 of the number of WQEBBs.
+    pub log_size: u32,
+    pub cqn: u32,
+    /// Next WQEBB to execute, counting on without wrap; the low 16 bits are the WQE's index.
+    pub consumer: u16,
+    /// Producer index as last read from the record.
+    pub producer: u16,
+    /// Woken by a doorbell and not yet run dry.
+    pub awake: bool,
+    /// What the engine keeps; starts as the default, and again after a reset.
+    pub runtime: SendRuntime,
+}
+
+impl SendQueue {
+    /// An empty queue of 2^`log_size` WQEBBs.
+    pub(crate) fn new(memory: QueueMemory, log_size: u32, cqn: u32) -> Self {
+        Self {
+            memory,
+            log_size,
+            cqn,
+            consumer: 0,
+            producer: 0,
+            awake: false,
+            runtime: Default::default(),
+        }
+    }
+
+    /// Forgets what was posted; gives what the engine kept of it.
+    pub(crate) fn reset(&mut self) -> SendRuntime {
+        (self.consumer, self.producer, self.awake) = (0, 0, false);
+        std::mem::take(&mut self.runtime)
+    }
+}
+
+/// The receive half of a QP, an RQ or an RMP.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    pub memory: QueueMemory,
+    /// log2 of the number of WQEs.
+    pub log_size: u32,
+    /// log2 of the stride in bytes.
+    pub log_stride: u32,
+    pub cqn: u32,
+    pub consumer: u16,
+}
+
+/// Where a connected QP sends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// InfiniBand, by LID.
+    Lid(u16),
+    /// InfiniBand, by LID and with a GRH, whose GID says which port among those that share the LID.
+    Routed { lid: u16, gid: [u8; 16] },
+    /// RoCE, by GID.
+    Gid([u8; 16]),
+    /// The function itself, within the device (force loopback).
+    Own,
+}
+
+/// The requester half of a connected QP.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    /// Next PSN to send.
+    pub psn: u32,
+    pub retry_limit: u8,
+    pub rnr_retry_limit: u8,
+    /// Log of the local ACK timeout (4.096 µs * 2^n); 0: never.
+    pub ack_timeout: u8,
+    pub retries_left: u8,
+    pub rnr_retries_left: u8,
+    pub max_rd_atomic: u8,
+}
+
+/// The responder half of a connected QP.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// Next PSN expected.
+    pub psn: u32,
+    pub min_rnr_timer: u8,
+    pub allow_read: bool,
+    pub allow_write: bool,
+    pub allow_atomic: bool,
+    pub max_dest_rd_atomic: u8,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QpObject {
+    pub uid: Uid,
+    pub state: QpState,
+    pub qp_type: &'static QpType,
+    pub pd: u32,
+    pub uar_page: u32,
+    /// Address of the 8-byte doorbell record: receive counter, then send counter.
+    pub record: u64,
+    pub sq: Option<SendQueue>,
+    pub rq: Option<ReceiveQueue>,
+    /// The shared receive queue (SRQ, XRC SRQ or RMP) that serves it instead.
+    pub srq: Option<u32>,
+    pub remote_qpn: u32,
+    pub remote: Option<Address>,
+    /// The port that it sends from, from 1.
+    pub port: u8,
+    /// Goes into every CQE; 0xffffff: the number of the shared receive queue, or 0, goes there
+    /// instead.
+    pub user_index: u32,
+    /// It takes WQEs that copy memory within the device (mmo of the context's extension).
+    pub mmo: bool,
+    /// Bytes of a READ or atomic response that may be delivered in the CQE (0, 32 or 64; cs_req).
+    pub requester_inline: u8,
+    /// Bytes of a received message that may be delivered in the CQE (0, 32 or 64; cs_res).
+    pub responder_inline: u8,
+    /// log2 of the path MTU in bytes (8 to 12).
+    pub log_mtu: u32,
+    pub requester: Requester,
+    pub responder: Responder,
+    pub umems: Vec<u32>,
+    /// The multicast groups that it joined.
+    pub groups: Vec<[u8; 16]>,
+    /// What the engine keeps; starts as the default, and again after 2RST.
+    pub runtime: QpRuntime,
+    pub context: QpContext,
+}
+
+/// A send queue that belongs to no QP.
+#[derive(Debug)]
+pub(crate) struct Sq {
+    pub uid: Uid,
+    pub state: SqState,
+    /// Whose keys its WQEs may name. PD 0 is nobody's: with it, none.
+    pub pd: u32,
+    pub uar_page: u32,
+    /// Address of the 8-byte doorbell record; its second word counts the WQEBBs posted.
+    pub record: u64,
+    pub queue: SendQueue,
+    pub umems: Vec<u32>,
+    pub context: SqContext,
+}
+
+/// A receive queue of Ethernet frames.
+#[derive(Debug)]
+pub(crate) struct Rq {
+    pub uid: Uid,
+    pub state: RqState,
+    /// Whose keys the WQEs of its own ring may name.
+    pub pd: Option<u32>,
+    /// Address of the 8-byte doorbell record of its own ring; its first word counts the WQEs
+    /// posted.
+    pub record: u64,
+    /// Its own ring.
+    pub queue: Option<ReceiveQueue>,
+    /// The RMP that has the WQEs instead.
+    pub srq: Option<u32>,
+    pub umems: Vec<u32>,
+    pub context: RqContext,
+}
+
+/// What the frames of SQs go through.
+#[derive(Debug)]
+pub(crate) struct Tis {
+    pub uid: Uid,
+    pub context: TisContext,
+}
+
+/// What leads frames to an RQ.
+#[derive(Debug)]
+pub(crate) struct Tir {
+    pub uid: Uid,
+    pub context: TirContext,
+}
+
+/// A receive queue that several QPs share.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub uid: Uid,
+    pub pd: u32,
+    pub memory: QueueMemory,
+    /// Address of the 8-byte doorbell record; its first word counts the WQEs posted.
+    pub record: u64,
+    /// log2 of the number of WQEs.
+    pub log_size: u32,
+    /// log2 of the stride in bytes.
+    pub log_stride: u32,
+    /// The WQEs are used in the order of their places, and not of their links.
+    pub cyclic: bool,
+    /// The index of the next WQE to use; its low bits are its place.
+    pub head: u16,
+    /// WQEs used, counting on.
+    pub consumed: u16,
+    /// When fewer WQEs are left, the limit event is due; 0: not armed.
+    pub limit: u16,
+    /// The CQ of an XRC SRQ; an RMP's users have their own.
+    pub cqn: Option<u32>,
+    pub xrcd: Option<u32>,
+    pub umems: Vec<u32>,
+    pub context: SrqContext,
+}
+
+/// A shared receive queue as software made it.
+#[derive(Debug, Clone)]
+pub(crate) enum SrqContext {
+    XrcSrq(XrcSrqContext),
+    Rmp(Box<RmpContext>),
+}

@@ -153,7 +153,7 @@ pub(super) enum Access {
 
 /// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AttrKind {
     /// Data from the client: at least `min` bytes, at most `len`; longer ones only when
     /// `zero_tail`, and then zero there. `copied`: read into the kernel before the method runs, so
     /// that a bad pointer fails first.
@@ -175,7 +175,7 @@ pub(super) struct AttrSpec {
     pub name: &'static str,
     pub id: u16,
     pub mandatory: bool,
-    pub kind: Kind,
+    pub kind: AttrKind,
 }
 
 /// Which code runs for a method.
@@ -222,58 +222,58 @@ pub(super) struct MethodSpec {
     pub attrs: &'static [AttrSpec],
 }
 
-const fn spec(name: &'static str, id: u16, kind: Kind) -> AttrSpec {
+const fn spec(name: &'static str, id: u16, kind: AttrKind) -> AttrSpec {
     AttrSpec { name, id, mandatory: true, kind }
 }
-const fn optional(name: &'static str, id: u16, kind: Kind) -> AttrSpec {
+const fn optional(name: &'static str, id: u16, kind: AttrKind) -> AttrSpec {
     AttrSpec { name, id, mandatory: false, kind }
 }
 /// Exactly `len` bytes in.
-const fn value(len: u16) -> Kind {
-    Kind::In { min: len, len, zero_tail: false, copied: false }
+const fn value(len: u16) -> AttrKind {
+    AttrKind::In { min: len, len, zero_tail: false, copied: false }
 }
 /// A structure in, which a longer buffer with zeros may hold too.
-const fn extensible(len: u16) -> Kind {
-    Kind::In { min: len, len, zero_tail: true, copied: false }
+const fn extensible(len: u16) -> AttrKind {
+    AttrKind::In { min: len, len, zero_tail: true, copied: false }
 }
 /// A number, always sent as eight bytes.
-const NUMBER: Kind = value(8);
+const NUMBER: AttrKind = value(8);
 /// Flags, four or eight bytes.
-const FLAGS: Kind = Kind::In { min: 4, len: 8, zero_tail: false, copied: false };
+const FLAGS: AttrKind = AttrKind::In { min: 4, len: 8, zero_tail: false, copied: false };
 /// At least `min` bytes in, read before the method runs.
-const fn mailbox(min: u16) -> Kind {
-    Kind::In { min, len: u16::MAX, zero_tail: false, copied: true }
+const fn mailbox(min: u16) -> AttrKind {
+    AttrKind::In { min, len: u16::MAX, zero_tail: false, copied: true }
 }
 /// Exactly `len` bytes out.
-const fn result(len: u16) -> Kind {
-    Kind::Out { min: len, len, zero_tail: false }
+const fn result(len: u16) -> AttrKind {
+    AttrKind::Out { min: len, len, zero_tail: false }
 }
 /// At least `min` bytes out.
-const fn room(min: u16) -> Kind {
-    Kind::Out { min, len: u16::MAX, zero_tail: false }
+const fn room(min: u16) -> AttrKind {
+    AttrKind::Out { min, len: u16::MAX, zero_tail: false }
 }
 /// A structure out, which a longer buffer may hold too.
-const fn structure(len: u16) -> Kind {
-    Kind::Out { min: len, len, zero_tail: true }
+const fn structure(len: u16) -> AttrKind {
+    AttrKind::Out { min: len, len, zero_tail: true }
 }
-const fn handle(object: u16, access: Access) -> Kind {
-    Kind::Handle { object, access }
+const fn handle(object: u16, access: Access) -> AttrKind {
+    AttrKind::Handle { object, access }
 }
-const fn fd(object: u16, access: Access) -> Kind {
-    Kind::Fd { object, access }
+const fn fd(object: u16, access: Access) -> AttrKind {
+    AttrKind::Fd { object, access }
 }
 const UHW_IN: AttrSpec = optional(
     "uhw_in",
     attr::UHW_IN,
-    Kind::In { min: 0, len: u16::MAX, zero_tail: false, copied: false },
+    AttrKind::In { min: 0, len: u16::MAX, zero_tail: false, copied: false },
 );
 const UHW_OUT: AttrSpec = optional("uhw_out", attr::UHW_OUT, room(0));
 
 /// Bytes of a mask of packets at most, of which the device knows the first.
 const MATCH_PARAM: u16 = 640;
 /// A mask of packets, or values under one.
-const fn match_param(copied: bool) -> Kind {
-    Kind::In { min: 1, len: MATCH_PARAM, zero_tail: false, copied }
+const fn match_param(copied: bool) -> AttrKind {
+    AttrKind::In { min: 1, len: MATCH_PARAM, zero_tail: false, copied }
 }
 
 /// The smallest command header: opcode, uid, op_mod and eight bytes.
@@ -291,7 +291,7 @@ pub(super) static METHODS: &[MethodSpec] = &[
             optional(
                 "core_in",
                 attr::CORE_IN,
-                Kind::In { min: 4, len: u16::MAX, zero_tail: false, copied: false },
+                AttrKind::In { min: 4, len: u16::MAX, zero_tail: false, copied: false },
             ),
             optional("core_out", attr::CORE_OUT, room(0)),
             UHW_IN,
@@ -647,7 +647,7 @@ pub(super) static METHODS: &[MethodSpec] = &[
             spec("handle", attr::FIRST, handle(object::DEVX_UMEM, Access::New)),
             spec("addr", attr::UMEM_ADDR, value(8)),
             spec("len", attr::UMEM_LEN, value(8)),
-            optional("dmabuf_fd", attr::UMEM_DMABUF_FD, Kind::RawFd),
+            optional("dmabuf_fd", attr::UMEM_DMABUF_FD, AttrKind::RawFd),
             optional("access", attr::UMEM_ACCESS, FLAGS),
             optional("pgsz_bitmap", attr::UMEM_PGSZ_BITMAP, NUMBER),
             spec("out_id", attr::UMEM_OUT_ID, result(4)),

@@ -32,11 +32,11 @@ pub(super) struct Channel {
     /// The kernel's account of one record in the socket, in bytes, if all records have one size;
     /// otherwise 0.
     record_cost: usize,
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ChannelState {
     /// None once either side has closed.
     socket: Option<OwnedFd>,
     backlog: VecDeque<Record>,
@@ -64,7 +64,7 @@ impl Channel {
             record_cost = descriptor::unread(&ours);
             descriptor::receive(&theirs, &mut probe)?;
         }
-        let state = State {
+        let state = ChannelState {
             socket: Some(ours),
             backlog: VecDeque::new(),
             sent: VecDeque::new(),
@@ -74,7 +74,7 @@ impl Channel {
         Ok((Arc::new(channel), theirs))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +196,7 @@ impl Channel {
     }
 }
 
-impl State {
+impl ChannelState {
     /// Moves records from the backlog into the socket while they fit.
     fn flush(&mut self) {
         while let (Some(socket), Some(record)) = (&self.socket, self.backlog.front()) {

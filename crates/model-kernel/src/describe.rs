@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use verbless_prm::CommandInfo;
 
-use super::abi::{self, Access, Kind, attr};
+use super::abi::{self, Access, AttrKind, attr};
 use super::client::Client;
 use super::ioctl::{RawAttr, take_apart};
 use super::write;
@@ -196,14 +196,14 @@ pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> Described
             continue;
         };
         match spec.kind {
-            Kind::Handle { access, .. } | Kind::Fd { access, .. } => match access {
+            AttrKind::Handle { access, .. } | AttrKind::Fd { access, .. } => match access {
                 Access::New => add(&mut words.answered, spec.name, &number(new.data)),
                 _ => add(&mut words.given, spec.name, &number(old.data)),
             },
-            Kind::RawFd => add(&mut words.given, spec.name, &(old.data as i32).to_string()),
-            Kind::In { .. } => add(&mut words.given, spec.name, &input(spec.name, old, client)),
-            Kind::Out { .. } if new.flags & abi::VALID_OUTPUT == 0 => {}
-            Kind::Out { .. } => add(&mut words.answered, spec.name, &output(new, client)),
+            AttrKind::RawFd => add(&mut words.given, spec.name, &(old.data as i32).to_string()),
+            AttrKind::In { .. } => add(&mut words.given, spec.name, &input(spec.name, old, client)),
+            AttrKind::Out { .. } if new.flags & abi::VALID_OUTPUT == 0 => {}
+            AttrKind::Out { .. } => add(&mut words.answered, spec.name, &output(new, client)),
         }
     }
     if let Some((_, request, response)) = layout {

@@ -16,11 +16,11 @@ use super::abi::{Access, Call, attr, object};
 use super::channel::Channel;
 use super::client::{Client, PAGE};
 use super::clock::ClockPage;
-use super::handles::{Entry, Object, State, Stream};
+use super::handles::{Entry, FileState, Object, Stream};
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
 use super::uar;
-use super::verbs::listener::{Heard, Kind, heard_of_cq};
+use super::verbs::listener::{Heard, ListenerKind, heard_of_cq};
 use super::verbs::wire::Core;
 
 /// The result of a method.
@@ -57,11 +57,11 @@ pub(super) struct File {
     pub client: Arc<dyn Client>,
     /// The file from which the client maps its UAR pages, if it maps them by itself.
     doorbells: Option<Arc<OwnedFd>>,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
 }
 
 /// Whether the page of the clock is mapped at an offset.
-fn maps_clock(state: &State, offset: u64, length: u64) -> Result<bool, Errno> {
+fn maps_clock(state: &FileState, offset: u64, length: u64) -> Result<bool, Errno> {
     if !offset.is_multiple_of(PAGE) || !uar::is_clock(offset / PAGE) {
         return Ok(false);
     }
@@ -73,7 +73,7 @@ fn maps_clock(state: &State, offset: u64, length: u64) -> Result<bool, Errno> {
 }
 
 /// The UAR page that is mapped at an offset.
-fn mapped_page(state: &State, offset: u64, length: u64) -> Result<u32, Errno> {
+fn mapped_page(state: &FileState, offset: u64, length: u64) -> Result<u32, Errno> {
     let context = state.context()?;
     if !offset.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
@@ -90,7 +90,7 @@ pub(super) struct Method<'a> {
     pub file: &'a File,
     /// The calling client.
     pub client: &'a Arc<dyn Client>,
-    pub state: &'a mut State,
+    pub state: &'a mut FileState,
     pub attrs: Attrs<'a>,
     pub named: Named,
 }
@@ -121,7 +121,7 @@ impl File {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,7 +220,7 @@ impl File {
     /// The file's page of the clock, which is made when it is mapped first.
     fn show_clock(
         &self,
-        state: &mut State,
+        state: &mut FileState,
         make: impl FnOnce() -> Result<ClockPage, Errno>,
     ) -> Result<Arc<ClockPage>, Errno> {
         if let Some(page) = &state.clock {
@@ -278,7 +278,7 @@ impl File {
     /// Says how many records of its the client has read.
     pub(super) fn destroy(
         &self,
-        state: &mut State,
+        state: &mut FileState,
         client: &Arc<dyn Client>,
         handle: u32,
     ) -> Result<Heard, Errno> {
@@ -296,7 +296,7 @@ impl File {
             Object::Mw { destroy } => self.kernel.exec(destroy, &mut [0; 16])?,
             Object::Cq(cq) => {
                 self.kernel.exec(&cq.destroy, &mut [0; 16])?;
-                listener = self.kernel.listeners.remove(Kind::Cq, cq.cqn);
+                listener = self.kernel.listeners.remove(ListenerKind::Cq, cq.cqn);
             }
             Object::Qp(qp) => {
                 if !qp.groups.is_empty() && !state.closing {
@@ -304,11 +304,11 @@ impl File {
                 }
                 qp.leave(&self.kernel);
                 self.kernel.exec(&qp.destroy, &mut [0; 16])?;
-                listener = self.kernel.listeners.remove(Kind::Qp, qp.qpn);
+                listener = self.kernel.listeners.remove(ListenerKind::Qp, qp.qpn);
             }
             Object::Srq(srq) => {
                 self.kernel.exec(&srq.destroy, &mut [0; 16])?;
-                listener = self.kernel.listeners.remove(Kind::Srq, srq.srqn);
+                listener = self.kernel.listeners.remove(ListenerKind::Srq, srq.srqn);
             }
             Object::Devx(object) => {
                 self.kernel.exec(&object.destroy, &mut [0; 16])?;
@@ -331,7 +331,7 @@ impl File {
     }
 
     /// Ends the stream that was made as number `order`.
-    fn end_stream(&self, state: &mut State, order: u64) -> bool {
+    fn end_stream(&self, state: &mut FileState, order: u64) -> bool {
         let Some(at) = state.streams.iter().position(|&(made, _)| made == order) else {
             return false;
         };
@@ -346,7 +346,7 @@ impl File {
     }
 
     /// Ends the streams whose descriptors the client closed.
-    fn forget_closed_streams(&self, state: &mut State) {
+    fn forget_closed_streams(&self, state: &mut FileState) {
         let closed: Vec<u64> = state
             .streams
             .iter()

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
 
-use super::abi::{Access, Kind, METHODS};
+use super::abi::{Access, AttrKind, METHODS};
 use super::client::{self, Capability, Client, FileId, PAGE};
 use super::control::Control;
 use super::eventfds::Eventfds;
@@ -73,12 +73,12 @@ impl FuzzFile {
     /// Every method that there is.
     pub fn methods() -> Vec<Method> {
         let sort = |kind| match kind {
-            Kind::In { min, .. } => Sort::In(min),
-            Kind::Out { min, .. } => Sort::Out(min),
-            Kind::Handle { object, access: Access::New } => Sort::New(object),
-            Kind::Handle { object, .. } => Sort::Handle(object),
-            Kind::Fd { object, access: Access::New } => Sort::New(object),
-            Kind::Fd { .. } | Kind::RawFd => Sort::Descriptor,
+            AttrKind::In { min, .. } => Sort::In(min),
+            AttrKind::Out { min, .. } => Sort::Out(min),
+            AttrKind::Handle { object, access: Access::New } => Sort::New(object),
+            AttrKind::Handle { object, .. } => Sort::Handle(object),
+            AttrKind::Fd { object, access: Access::New } => Sort::New(object),
+            AttrKind::Fd { .. } | AttrKind::RawFd => Sort::Descriptor,
         };
         let methods = METHODS.iter().map(|method| Method {
             object: method.object,

@@ -166,7 +166,7 @@ impl Default for MmapNumbers {
 
 /// The state of an open file.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct FileState {
     pub context: Option<Context>,
     pub(super) objects: BTreeMap<u32, Entry>,
     handles: Handles,
@@ -184,7 +184,7 @@ pub(super) struct State {
     sequence: u64,
 }
 
-impl State {
+impl FileState {
     /// The context; EINVAL before there is one.
     pub(super) fn context(&self) -> Result<&Context, Errno> {
         self.context.as_ref().ok_or(Errno::EINVAL)
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_handle_is_the_lowest_that_is_free_and_a_file_holds_so_many() {
-        let mut state = State::default();
+        let mut state = FileState::default();
         for pdn in 0..MOST_OBJECTS {
             let handle = state.free_handle().unwrap();
             assert_eq!(handle, pdn);

@@ -8,7 +8,7 @@
 
 use nix::errno::Errno;
 
-use super::abi::{self, Kind, METHODS, MethodSpec};
+use super::abi::{self, AttrKind, METHODS, MethodSpec};
 use super::client::{Client, PAGE};
 use super::unmodelled;
 
@@ -156,7 +156,7 @@ impl<'a> Attrs<'a> {
         let mut copy = None;
         let mut next = Next::Go;
         match spec.kind {
-            Kind::In { min, len, zero_tail, copied } => {
+            AttrKind::In { min, len, zero_tail, copied } => {
                 if zero_tail && raw.len > len && !self.is_clear(raw, len) {
                     return Err(Errno::EOPNOTSUPP);
                 }
@@ -167,15 +167,15 @@ impl<'a> Attrs<'a> {
                     copy = Some(bytes);
                 }
             }
-            Kind::Out { min, len, zero_tail } => check_length(raw, min, len, zero_tail)?,
-            Kind::Handle { object, access } | Kind::Fd { object, access } => {
+            AttrKind::Out { min, len, zero_tail } => check_length(raw, min, len, zero_tail)?,
+            AttrKind::Handle { object, access } | AttrKind::Fd { object, access } => {
                 if raw.reserved != 0 || raw.len != 0 {
                     return Err(Errno::EINVAL);
                 }
-                let fd = matches!(spec.kind, Kind::Fd { .. });
+                let fd = matches!(spec.kind, AttrKind::Fd { .. });
                 next = Next::Resolve { id: raw.id, object, access, fd, data: raw.data };
             }
-            Kind::RawFd => {
+            AttrKind::RawFd => {
                 if raw.reserved != 0 || raw.len != 0 || i32::try_from(raw.data as i64).is_err() {
                     return Err(Errno::EINVAL);
                 }

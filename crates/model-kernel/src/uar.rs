@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use super::abi::attr;
 use super::client::PAGE;
 use super::file::Method;
-use super::handles::{Context, Object, State};
+use super::handles::{Context, FileState, Object};
 use super::refused::refused;
 
 const TYPE_BLUEFLAME: u64 = 0;
@@ -87,7 +87,7 @@ pub(super) fn is_clock(at: u64) -> bool {
 }
 
 /// The UAR page that a client maps at page number `at` of its file.
-pub(super) fn mapped_page(state: &State, context: &Context, at: u64) -> Result<u32, Errno> {
+pub(super) fn mapped_page(state: &FileState, context: &Context, at: u64) -> Result<u32, Errno> {
     match command(at) {
         MMAP_REGULAR | MMAP_WC | MMAP_NC => {
             let number = usize::try_from(index(at)).ok();
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn an_offset_leads_back_to_its_page() {
         let context = Context::for_tests(vec![70, 71]);
-        let mut state = State::default();
+        let mut state = FileState::default();
         for (mmap, page) in [(0x9_0000, 5), (0x9_0001, 6), (0x9_0123, 7), (0xff_ffff, 8)] {
             state.mmaps.insert(mmap, page);
             assert_eq!(mapped_page(&state, &context, offset(mmap) / PAGE), Ok(page));
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn only_pages_that_were_allocated_one_by_one_have_a_high_byte_in_their_index() {
         let context = Context::for_tests(vec![70, 71]);
-        let mut state = State::default();
+        let mut state = FileState::default();
         state.mmaps.insert(0x9_0001, 6);
         for (low, page) in [(0x001, 71), (0x201, 71), (0x300, 70)] {
             for high in [0, 0x1_0000, 0xff_0000, 0x100_0000] {

@@ -15,20 +15,20 @@ pub(crate) struct Bell {
     asleep: AtomicBool,
     /// How many helpers sleep.
     resting: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<BellState>,
     rung: Condvar,
     called: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct BellState {
     /// Helpers that are called and have not yet come.
     calls: u64,
     closed: bool,
 }
 
 impl Bell {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BellState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,7 +12,7 @@ use crate::engine::scratch::Scratch;
 use crate::fabric::{Fabric, SharedFabric, Vport};
 use crate::functions::{Functions, Slot};
 use crate::hca::Refused;
-use crate::memory::{Held, Interrupts, Space, Spaces};
+use crate::memory::{Interrupts, NothingMoves, Space, Spaces};
 use crate::profile::{Link, Role, Side};
 use crate::watch::Outbox;
 
@@ -200,9 +200,9 @@ impl World {
     ///
     /// # Panics
     /// Unless all functions are at hand.
-    pub(crate) fn held(&mut self) -> Held<'_> {
+    pub(crate) fn held(&mut self) -> NothingMoves<'_> {
         assert!(self.functions.has_all(), "a function that is elsewhere may move");
-        Held::new(self)
+        NothingMoves::new(self)
     }
 
     /// Whether somebody is to hear of what was done: of interrupts, or by watching.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::abi::{Kind, METHODS};
+use super::super::abi::{AttrKind, METHODS};
 use super::super::file::File;
 use super::support::{Device, Fixture, Request, TestClient, buffer, command};
 use crate::InProcess;
@@ -59,7 +59,7 @@ fn make(file: &File, calls: Vec<Call>, numbers: u32) {
             let spec = method.attrs.get(index % (method.attrs.len() + 1));
             let id = spec.map_or(0x1009, |spec| spec.id);
             let data_less = spec.is_some_and(|spec| {
-                matches!(spec.kind, Kind::Handle { .. } | Kind::Fd { .. } | Kind::RawFd)
+                matches!(spec.kind, AttrKind::Handle { .. } | AttrKind::Fd { .. } | AttrKind::RawFd)
             });
             let len = if data_less && source != 0 { 0 } else { len };
             let data = match source {

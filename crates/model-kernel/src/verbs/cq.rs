@@ -13,7 +13,7 @@ use super::super::channel::Channel;
 use super::super::file::Method;
 use super::super::handles::{Object, Stream};
 use super::super::mailbox::{NUMBER, inbox};
-use super::listener::{COMPLETION_RECORD, Kind, heard_of_cq};
+use super::listener::{COMPLETION_RECORD, ListenerKind, heard_of_cq};
 use super::memory::{buffer, record, with_list};
 use super::objects::Cq;
 use super::wire::{Core, Reply};
@@ -107,7 +107,7 @@ impl Method<'_> {
 
     fn unmake_cq(&self, cq: &Cq) {
         let kernel = &self.file.kernel;
-        kernel.listeners.remove(Kind::Cq, cq.cqn);
+        kernel.listeners.remove(ListenerKind::Cq, cq.cqn);
         let _ = kernel.exec(&cq.destroy, &mut [0; 16]);
     }
 
@@ -176,7 +176,7 @@ impl Method<'_> {
         let pinned = memory.pinned;
         let cq = Cq { cqn, destroy, cqe_bytes, real_time, timestamps, padded, entries, pinned };
         kernel.listeners.add(
-            Kind::Cq,
+            ListenerKind::Cq,
             cqn,
             wanted.user_handle,
             wanted.channel,

@@ -18,7 +18,7 @@ pub(crate) const ASYNC_RECORD: usize = 16;
 
 /// Kinds of object that have events, each with numbers of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ListenerKind {
     Cq,
     Qp,
     Srq,
@@ -83,19 +83,19 @@ impl Listener {
 /// The listeners of one device, by object.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    table: Mutex<BTreeMap<(Kind, u32), Arc<Listener>>>,
+    table: Mutex<BTreeMap<(ListenerKind, u32), Arc<Listener>>>,
     tags: AtomicU64,
 }
 
 impl Listeners {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Kind, u32), Arc<Listener>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(ListenerKind, u32), Arc<Listener>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note of an object's.
     pub(crate) fn add(
         &self,
-        kind: Kind,
+        kind: ListenerKind,
         number: u32,
         element: u64,
         completions: Option<Arc<Channel>>,
@@ -112,17 +112,17 @@ impl Listeners {
         self.lock().insert((kind, number), Arc::new(listener));
     }
 
-    pub(crate) fn remove(&self, kind: Kind, number: u32) -> Option<Arc<Listener>> {
+    pub(crate) fn remove(&self, kind: ListenerKind, number: u32) -> Option<Arc<Listener>> {
         self.lock().remove(&(kind, number))
     }
 
-    fn get(&self, kind: Kind, number: u32) -> Option<Arc<Listener>> {
+    fn get(&self, kind: ListenerKind, number: u32) -> Option<Arc<Listener>> {
         self.lock().get(&(kind, number)).cloned()
     }
 
     /// Reports a completion of an armed CQ.
     pub(crate) fn completed(&self, cqn: u32) {
-        if let Some(listener) = self.get(Kind::Cq, cqn) {
+        if let Some(listener) = self.get(ListenerKind::Cq, cqn) {
             listener.complete();
         }
     }
@@ -136,17 +136,17 @@ impl Listeners {
         let (is_qp, is_rq) = (queue == EqeQueueType::QP, queue == EqeQueueType::RQ);
         // The numbers of verbs' events.
         let found = match eqe.event_type().0 {
-            event::CQ_ERROR => Some((Kind::Cq, of_cq.cqn(), 0)),
-            event::WQ_CATASTROPHIC_ERROR if is_qp => Some((Kind::Qp, number, 1)),
-            event::WQ_INVALID_REQUEST_ERROR if is_qp => Some((Kind::Qp, number, 2)),
-            event::WQ_ACCESS_ERROR if is_qp => Some((Kind::Qp, number, 3)),
-            event::COMMUNICATION_ESTABLISHED => Some((Kind::Qp, number, 4)),
-            event::SQ_DRAINED => Some((Kind::Qp, number, 5)),
-            event::PATH_MIGRATED => Some((Kind::Qp, number, 6)),
-            event::PATH_MIGRATION_FAILED => Some((Kind::Qp, number, 7)),
-            event::SRQ_LAST_WQE => Some((Kind::Qp, number, 16)),
-            event::SRQ_CATASTROPHIC_ERROR => Some((Kind::Srq, number, 14)),
-            event::SRQ_LIMIT if is_qp || is_rq => Some((Kind::Srq, number, 15)),
+            event::CQ_ERROR => Some((ListenerKind::Cq, of_cq.cqn(), 0)),
+            event::WQ_CATASTROPHIC_ERROR if is_qp => Some((ListenerKind::Qp, number, 1)),
+            event::WQ_INVALID_REQUEST_ERROR if is_qp => Some((ListenerKind::Qp, number, 2)),
+            event::WQ_ACCESS_ERROR if is_qp => Some((ListenerKind::Qp, number, 3)),
+            event::COMMUNICATION_ESTABLISHED => Some((ListenerKind::Qp, number, 4)),
+            event::SQ_DRAINED => Some((ListenerKind::Qp, number, 5)),
+            event::PATH_MIGRATED => Some((ListenerKind::Qp, number, 6)),
+            event::PATH_MIGRATION_FAILED => Some((ListenerKind::Qp, number, 7)),
+            event::SRQ_LAST_WQE => Some((ListenerKind::Qp, number, 16)),
+            event::SRQ_CATASTROPHIC_ERROR => Some((ListenerKind::Srq, number, 14)),
+            event::SRQ_LIMIT if is_qp || is_rq => Some((ListenerKind::Srq, number, 15)),
             _ => None,
         };
         if let Some((kind, number, event)) = found
@@ -189,26 +189,28 @@ mod tests {
         const RQ: u32 = 1;
         const SQ: u32 = 2;
         for (kind, queue, expected) in [
-            (event::CQ_ERROR, QP, Some((Kind::Cq, 0))),
-            (event::WQ_CATASTROPHIC_ERROR, QP, Some((Kind::Qp, 1))),
+            (event::CQ_ERROR, QP, Some((ListenerKind::Cq, 0))),
+            (event::WQ_CATASTROPHIC_ERROR, QP, Some((ListenerKind::Qp, 1))),
             (event::WQ_CATASTROPHIC_ERROR, SQ, None),
-            (event::WQ_INVALID_REQUEST_ERROR, QP, Some((Kind::Qp, 2))),
+            (event::WQ_INVALID_REQUEST_ERROR, QP, Some((ListenerKind::Qp, 2))),
             (event::WQ_INVALID_REQUEST_ERROR, SQ, None),
-            (event::WQ_ACCESS_ERROR, QP, Some((Kind::Qp, 3))),
+            (event::WQ_ACCESS_ERROR, QP, Some((ListenerKind::Qp, 3))),
             (event::WQ_ACCESS_ERROR, RQ, None),
-            (event::COMMUNICATION_ESTABLISHED, QP, Some((Kind::Qp, 4))),
-            (event::SQ_DRAINED, QP, Some((Kind::Qp, 5))),
-            (event::PATH_MIGRATED, QP, Some((Kind::Qp, 6))),
-            (event::PATH_MIGRATION_FAILED, QP, Some((Kind::Qp, 7))),
-            (event::SRQ_LAST_WQE, QP, Some((Kind::Qp, 16))),
-            (event::SRQ_CATASTROPHIC_ERROR, QP, Some((Kind::Srq, 14))),
-            (event::SRQ_LIMIT, QP, Some((Kind::Srq, 15))),
-            (event::SRQ_LIMIT, RQ, Some((Kind::Srq, 15))),
+            (event::COMMUNICATION_ESTABLISHED, QP, Some((ListenerKind::Qp, 4))),
+            (event::SQ_DRAINED, QP, Some((ListenerKind::Qp, 5))),
+            (event::PATH_MIGRATED, QP, Some((ListenerKind::Qp, 6))),
+            (event::PATH_MIGRATION_FAILED, QP, Some((ListenerKind::Qp, 7))),
+            (event::SRQ_LAST_WQE, QP, Some((ListenerKind::Qp, 16))),
+            (event::SRQ_CATASTROPHIC_ERROR, QP, Some((ListenerKind::Srq, 14))),
+            (event::SRQ_LIMIT, QP, Some((ListenerKind::Srq, 15))),
+            (event::SRQ_LIMIT, RQ, Some((ListenerKind::Srq, 15))),
             (event::SRQ_LIMIT, SQ, None),
         ] {
             let listeners = Listeners::default();
             let (channel, fd) = Channel::new(ASYNC_RECORD).expect("a socketpair");
-            for (element, of) in [(10, Kind::Cq), (11, Kind::Qp), (12, Kind::Srq)] {
+            for (element, of) in
+                [(10, ListenerKind::Cq), (11, ListenerKind::Qp), (12, ListenerKind::Srq)]
+            {
                 listeners.add(of, NUMBER, element, None, Some(channel.clone()));
             }
             listeners.happened(&eqe(kind, queue));
@@ -221,9 +223,9 @@ mod tests {
             let expected = expected.map(|(of, number)| {
                 (
                     match of {
-                        Kind::Cq => 10,
-                        Kind::Qp => 11,
-                        Kind::Srq => 12,
+                        ListenerKind::Cq => 10,
+                        ListenerKind::Qp => 11,
+                        ListenerKind::Srq => 12,
                     },
                     number,
                 )

@@ -13,7 +13,7 @@ use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
 use super::super::refused::refused;
-use super::listener::Kind;
+use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
 use super::objects::{Capacity, Cq, VerbsQp, state};
 use super::wire::{Core, Reply};
@@ -181,7 +181,7 @@ impl Method<'_> {
 
     fn unmake_qp(&self, qp: &VerbsQp) {
         let kernel = &self.file.kernel;
-        kernel.listeners.remove(Kind::Qp, qp.qpn);
+        kernel.listeners.remove(ListenerKind::Qp, qp.qpn);
         let _ = kernel.exec(&qp.destroy, &mut [0; 16]);
     }
 
@@ -296,7 +296,7 @@ impl Method<'_> {
             Some(id) => self.async_file(id),
             None => self.state.default_async_file(),
         };
-        kernel.listeners.add(Kind::Qp, qpn, wanted.user_handle, None, asynchronous);
+        kernel.listeners.add(ListenerKind::Qp, qpn, wanted.user_handle, None, asynchronous);
         let qp = VerbsQp {
             qpn,
             uid,

@@ -9,7 +9,7 @@ use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
 use super::super::refused::refused;
-use super::listener::Kind;
+use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
 use super::objects::Srq;
 use super::wire::{Core, Reply};
@@ -85,7 +85,7 @@ impl Method<'_> {
 
     fn unmake_srq(&self, srq: &Srq) {
         let kernel = &self.file.kernel;
-        kernel.listeners.remove(Kind::Srq, srq.srqn);
+        kernel.listeners.remove(ListenerKind::Srq, srq.srqn);
         let _ = kernel.exec(&srq.destroy, &mut [0; 16]);
     }
 
@@ -128,7 +128,7 @@ impl Method<'_> {
             Some(id) => self.async_file(id),
             None => self.state.default_async_file(),
         };
-        kernel.listeners.add(Kind::Srq, srqn, wanted.user_handle, None, asynchronous);
+        kernel.listeners.add(ListenerKind::Srq, srqn, wanted.user_handle, None, asynchronous);
         let sges = wanted.sges;
         let srq = Srq { srqn, destroy, uid, entries, sges, _pinned: memory.pinned };
         if let Err(errno) = self.put_driver_response(&u64::from(srqn).to_ne_bytes()) {

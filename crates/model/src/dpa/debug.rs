@@ -6,7 +6,7 @@ use verbless_riscv::Exit;
 use super::registers::{Ask, Given};
 use super::runner::{RunnerId, RunnerState};
 use super::scheduler::Dpa;
-use super::state::State;
+use super::state::DpaState;
 use super::turns::{Next, Turn};
 
 /// How a run under a debugger goes on.
@@ -31,7 +31,7 @@ pub(crate) enum NextRun {
     Never(u8),
 }
 
-impl State {
+impl DpaState {
     fn is_held(&self, turn: &Turn) -> bool {
         self.debugging.held == Some((turn.id, turn.serial))
     }

@@ -13,7 +13,7 @@ use super::partitions::Sharing;
 use super::process::{ErrorHandler, Process, ProcessState};
 use super::registers::{Outbox, Window};
 use super::runner::{Runner, RunnerId, RunnerState, Shown, Start};
-use super::state::State;
+use super::state::DpaState;
 use super::turns::Waker;
 use super::units::Units;
 use crate::profile::DpaNumbers;
@@ -74,7 +74,7 @@ pub(crate) enum Refused {
 /// The DPA of a function.
 pub(crate) struct Dpa {
     numbers: Numbers,
-    state: Mutex<State>,
+    state: Mutex<DpaState>,
     /// A hart has stopped that was to.
     stopped: Condvar,
     /// Wakes whoever gives turns.
@@ -83,7 +83,7 @@ pub(crate) struct Dpa {
 
 impl Dpa {
     pub(crate) fn new(numbers: Numbers) -> Self {
-        let state = Mutex::new(State::new(numbers.sharing()));
+        let state = Mutex::new(DpaState::new(numbers.sharing()));
         Self { numbers, state, stopped: Condvar::new(), waker: Mutex::default() }
     }
 
@@ -105,14 +105,14 @@ impl Dpa {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker.clone();
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, DpaState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the state once no run executes any more that was stopped or has ended. The thread that
     /// has the function may wait for this, because runs that wait for the function do not count as
     /// executing.
-    fn settled(&self) -> MutexGuard<'_, State> {
+    fn settled(&self) -> MutexGuard<'_, DpaState> {
         let mut state = self.state();
         while state.stopping() {
             state = self.stopped.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -360,7 +360,7 @@ impl Dpa {
         self.announce(&state);
     }
 
-    pub(super) fn announce(&self, state: &State) {
+    pub(super) fn announce(&self, state: &DpaState) {
         let news = !state.ready.is_empty() || !state.ended.is_empty();
         if news || state.card.lock().owes() {
             self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake();

@@ -12,7 +12,7 @@ use super::partitions::{Rights, Sharing};
 use super::process::{Crash, Process, Stopped};
 use super::registers::{Ask, Outbox};
 use super::runner::{Runner, RunnerId, RunnerState};
-use super::system::End;
+use super::system::RunEnd;
 use super::turns::{Next, Turn};
 use super::units::{Ticket, Units};
 
@@ -28,7 +28,7 @@ pub(crate) fn function_of(serial: u64) -> usize {
     (serial >> SERIAL_BITS) as usize
 }
 
-pub(super) struct State {
+pub(super) struct DpaState {
     /// The units, which it shares with the other functions of its card, ...
     pub(super) card: Arc<Units>,
     /// ... to which it is this function.
@@ -74,7 +74,7 @@ pub(super) struct Out {
     stopping: bool,
 }
 
-impl State {
+impl DpaState {
     /// The state of the only function of a card.
     pub(super) fn new(mut sharing: Sharing) -> Self {
         const ALONE: u16 = 0;
@@ -304,12 +304,12 @@ impl State {
     }
 
     /// A run is over; its hart goes back to it.
-    pub(super) fn end_run(&mut self, turn: &mut Turn, end: End) -> Next {
+    pub(super) fn end_run(&mut self, turn: &mut Turn, end: RunEnd) -> Next {
         let is_call = matches!(turn.id, RunnerId::Call(_));
         if self.runners.get(&turn.id).is_some_and(|runner| runner.handles) {
             return self.crash(turn, DpaFault::FINISHED.0, 0);
         }
-        if is_call && !matches!(end, End::Return(_)) {
+        if is_call && !matches!(end, RunEnd::Return(_)) {
             // A call has a result; only threads have a next run.
             return self.crash(turn, DpaFault::SYSTEM_CALL.0, 0);
         }
@@ -318,17 +318,17 @@ impl State {
         let took = turn.hart.instructions() - runner.began;
         runner.shown.instructions += took;
         let process = runner.process;
-        if let (true, End::Return(result)) = (is_call, end) {
+        if let (true, RunEnd::Return(result)) = (is_call, end) {
             runner.shown.result = result;
         }
         let again = std::mem::take(&mut runner.again);
-        runner.resumes = matches!(end, End::Yield | End::YieldAndRetrigger);
+        runner.resumes = matches!(end, RunEnd::Yield | RunEnd::YieldAndRetrigger);
         runner.state = match end {
             _ if is_call => RunnerState::Finished,
-            End::Finish => RunnerState::Finished,
-            End::Retrigger | End::YieldAndRetrigger => RunnerState::Waiting,
-            End::Return(_) | End::Reschedule | End::Yield if again => RunnerState::Waiting,
-            End::Return(_) | End::Reschedule | End::Yield => RunnerState::Idle,
+            RunEnd::Finish => RunnerState::Finished,
+            RunEnd::Retrigger | RunEnd::YieldAndRetrigger => RunnerState::Waiting,
+            RunEnd::Return(_) | RunEnd::Reschedule | RunEnd::Yield if again => RunnerState::Waiting,
+            RunEnd::Return(_) | RunEnd::Reschedule | RunEnd::Yield => RunnerState::Idle,
         };
         let waits = runner.state == RunnerState::Waiting;
         // The next run goes on in this hart.

@@ -7,7 +7,7 @@ use verbless_riscv::Hart;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SystemCall {
     /// The run is over.
-    End(End),
+    End(RunEnd),
     /// The process is over, with this status.
     Exit(u8),
     /// Others may have the core's time.
@@ -23,7 +23,7 @@ pub(super) enum SystemCall {
 
 /// How a run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RunEnd {
     /// The run returns this value.
     Return(u64),
     /// To be started by the next event.
@@ -51,10 +51,10 @@ const A7: usize = 17;
 pub(super) fn decode(hart: &Hart) -> SystemCall {
     let argument = hart.x(A0);
     match hart.x(A7) {
-        0 => SystemCall::End(End::Return(argument)),
-        1 => SystemCall::End(End::Reschedule),
-        2 => SystemCall::End(End::Finish),
-        3 => SystemCall::End(End::Retrigger),
+        0 => SystemCall::End(RunEnd::Return(argument)),
+        1 => SystemCall::End(RunEnd::Reschedule),
+        2 => SystemCall::End(RunEnd::Finish),
+        3 => SystemCall::End(RunEnd::Retrigger),
         4 => SystemCall::Exit(DpaFault::FINISHED.0),
         5 => SystemCall::Exit(match argument {
             64..=255 => argument as u8,
@@ -62,8 +62,8 @@ pub(super) fn decode(hart: &Hart) -> SystemCall {
         }),
         6 => SystemCall::Pause,
         7 => SystemCall::Activate(argument),
-        8 => SystemCall::End(End::Yield),
-        9 => SystemCall::End(End::YieldAndRetrigger),
+        8 => SystemCall::End(RunEnd::Yield),
+        9 => SystemCall::End(RunEnd::YieldAndRetrigger),
         // Numbers of 32 bits are sign-extended in registers, or not, as a compiler likes.
         10 => SystemCall::Extend(Some(argument as u32).filter(|&id| id != NO_DEVICE)),
         11 => SystemCall::Ring {

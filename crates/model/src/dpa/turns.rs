@@ -9,8 +9,8 @@ use super::process::status_of;
 use super::registers::{Ask, Asked, Doorbell, Given, Queues, errno};
 use super::runner::RunnerId;
 use super::scheduler::Dpa;
-use super::state::State;
-use super::system::{self, A0, End, SystemCall};
+use super::state::DpaState;
+use super::system::{self, A0, RunEnd, SystemCall};
 
 /// Instructions that a run executes before another may: a fraction of a millisecond.
 const TURN: u64 = 100_000;
@@ -222,7 +222,7 @@ impl Dpa {
     /// Takes the device's answer; false: the run is no more.
     pub(super) fn take_answer(
         &self,
-        state: &mut State,
+        state: &mut DpaState,
         turn: &mut Turn,
         ask: &Ask,
         given: Given,
@@ -268,7 +268,7 @@ impl Dpa {
         next
     }
 
-    fn next(&self, state: &mut State, turn: &mut Turn, exit: Exit) -> Next {
+    fn next(&self, state: &mut DpaState, turn: &mut Turn, exit: Exit) -> Next {
         let Some(process) = state.of_turn(turn) else { return Next::Over };
         match exit {
             Exit::Budget | Exit::Stopped | Exit::Breakpoint => Next::Goes,
@@ -277,7 +277,7 @@ impl Dpa {
                 Next::Goes
             }
             Exit::Ecall => match system::decode(&turn.hart) {
-                SystemCall::End(end @ (End::Yield | End::YieldAndRetrigger)) => {
+                SystemCall::End(end @ (RunEnd::Yield | RunEnd::YieldAndRetrigger)) => {
                     turn.hart.skip();
                     match state.runners[&turn.id].start.continuable {
                         true => state.end_run(turn, end),

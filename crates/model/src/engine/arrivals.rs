@@ -5,7 +5,7 @@ use verbless_prm::{Cqe, CqeOpcode};
 use super::context::QueuePair;
 use super::cqe::Completion;
 use super::keys::Sge;
-use super::state::State;
+use super::state::EngineState;
 use crate::watch::{QueueId, QueueSide};
 
 /// Bytes that are read back at a time.
@@ -46,7 +46,7 @@ impl QueuePair<'_> {
 }
 
 /// A CQE has been written.
-pub(super) fn completed(state: &State, completion: &Completion) {
+pub(super) fn completed(state: &EngineState, completion: &Completion) {
     let Some((function, outbox)) = &state.outbox else { return };
     if !outbox.arrivals.is_wanted() {
         return;

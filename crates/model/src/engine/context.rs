@@ -9,7 +9,7 @@ use super::events::Events;
 use super::function::Function;
 use super::keys::{Keys, Neighbours, NoNeighbours};
 use super::packets::path::Addresses;
-use super::state::State;
+use super::state::EngineState;
 use verbless_prm::ServiceType;
 
 use crate::functions::{Functions, Others};
@@ -39,7 +39,7 @@ pub(super) struct Context<'a> {
     /// Which of them is the function's own.
     pub space: Space,
     pub addresses: Addresses<'a>,
-    pub state: &'a mut State,
+    pub state: &'a mut EngineState,
     /// The engine's time in nanoseconds.
     pub now: u64,
 }

@@ -7,7 +7,7 @@ use super::arrivals;
 use super::cqe::Completion;
 use super::events::Events;
 use super::ring::record;
-use super::state::{Delayed, State};
+use super::state::{Delayed, EngineState};
 use crate::hca::Refusal;
 use crate::hca::objects::{Arm, Cq, Element, QueueMemory};
 use crate::memory::HostMemory;
@@ -26,7 +26,7 @@ pub(super) struct CompletionQueue<'a> {
     pub cqn: u32,
     pub cq: &'a mut Cq,
     pub events: Events<'a>,
-    pub state: &'a mut State,
+    pub state: &'a mut EngineState,
     pub memory: &'a dyn HostMemory,
     pub now: u64,
 }

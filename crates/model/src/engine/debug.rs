@@ -71,7 +71,7 @@ fn session(
 }
 
 /// The run that the debugger has.
-struct Held<'a> {
+struct HeldRun<'a> {
     /// The function.
     id: usize,
     dpa: &'a Dpa,
@@ -85,7 +85,7 @@ struct Program<'a> {
     dpas: &'a [(usize, Arc<Dpa>)],
     shared: &'a Weak<SharedWorld>,
     /// `None` before the first run has begun.
-    holds: Option<Held<'a>>,
+    holds: Option<HeldRun<'a>>,
     breakpoints: Vec<u64>,
     /// The debugger knows why it stopped at this address.
     told: Option<u64>,
@@ -113,12 +113,12 @@ impl<'a> Program<'a> {
     fn hold(&mut self, id: usize, dpa: &'a Dpa, mut turn: Turn) {
         turn.hart().remove_breakpoints();
         self.breakpoints.iter().for_each(|&address| turn.hart().add_breakpoint(address));
-        (self.holds, self.told) = (Some(Held { id, dpa, turn, over: false }), None);
+        (self.holds, self.told) = (Some(HeldRun { id, dpa, turn, over: false }), None);
     }
 
     /// The debugger is gone; with `kill` it has asked for the end of the process.
     fn leave(self, kill: bool) {
-        let Some(Held { dpa, turn, over, .. }) = self.holds else { return };
+        let Some(HeldRun { dpa, turn, over, .. }) = self.holds else { return };
         if kill {
             dpa.debug_kill(&turn);
         }
@@ -128,7 +128,7 @@ impl<'a> Program<'a> {
     /// Lets the run go on.
     fn execute(&mut self, instructions: u64) -> Ran {
         let told = self.told.take();
-        let Some(Held { id, dpa, turn, over }) = &mut self.holds else { return Ran::Waits };
+        let Some(HeldRun { id, dpa, turn, over }) = &mut self.holds else { return Ran::Waits };
         // It has been told of that one instruction, if it did not go elsewhere from there.
         let told = told == Some(turn.hart().pc());
         let instructions = if told { 1 } else { instructions };
@@ -165,8 +165,8 @@ impl Debuggee for Program<'_> {
             return Ran::Exited(0);
         }
         match &self.holds {
-            Some(Held { over: false, .. }) => return self.execute(instructions),
-            &Some(Held { id, dpa, ref turn, .. }) => match dpa.debug_next(turn) {
+            Some(HeldRun { over: false, .. }) => return self.execute(instructions),
+            &Some(HeldRun { id, dpa, ref turn, .. }) => match dpa.debug_next(turn) {
                 NextRun::Begun(next) => {
                     self.hold(id, dpa, next);
                     return self.execute(instructions);

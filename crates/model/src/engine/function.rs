@@ -1,13 +1,13 @@
 //! A function as the data path has it: its objects, and what the engine keeps beside them.
 
-use super::state::State;
+use super::state::EngineState;
 use crate::hca::Hca;
 use crate::memory::{Space, Spaces};
 
 /// A function of a device.
 pub(crate) struct Function {
     pub hca: Hca,
-    pub engine: State,
+    pub engine: EngineState,
     /// The function's own address space, and those of all functions.
     pub space: Space,
     pub spaces: Spaces,
@@ -57,7 +57,7 @@ impl Function {
 
     /// When the next timer runs out, if one runs.
     pub(crate) fn next_timer(&self) -> Option<u64> {
-        let State { timers, delayed, moderated, held, waits, .. } = &self.engine;
+        let EngineState { timers, delayed, moderated, held, waits, .. } = &self.engine;
         let waiting = timers.first().map(|&(at, _)| at);
         let delayed = delayed.first_key_value().map(|(&(due, _), _)| due);
         let moderated = moderated.first().map(|&(due, _)| due);
@@ -72,13 +72,18 @@ impl Function {
 
     /// Whether the function has work that it can do now.
     pub(crate) fn is_busy(&self) -> bool {
-        let State { active, answering, ingress, .. } = &self.engine;
+        let EngineState { active, answering, ingress, .. } = &self.engine;
         let idle = active.is_empty() && answering.is_empty() && ingress.is_empty();
         !idle && !self.hca.fatal
     }
 
     pub(crate) fn new(hca: Hca) -> Self {
-        Self { hca, engine: State::default(), space: Space::default(), spaces: Spaces::default() }
+        Self {
+            hca,
+            engine: EngineState::default(),
+            space: Space::default(),
+            spaces: Spaces::default(),
+        }
     }
 }
 

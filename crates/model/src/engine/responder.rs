@@ -9,7 +9,7 @@ use super::keys::{self, Keys, Need, Range, Sge, User};
 use super::ring::record;
 use super::scratch::Scratch;
 use super::srq;
-use super::transfer::{self, End};
+use super::transfer::{self, TransferEnd};
 use super::work::{Operands, Segment, Work, segments};
 use crate::connection::{Incoming, Target};
 use crate::hca::objects::{QpState, Srq};
@@ -186,8 +186,8 @@ impl QueuePair<'_> {
     fn payload(&self, scratch: &Scratch) -> Result<(), Nak> {
         let Scratch { local, wqe, remote, .. } = scratch;
         transfer::transfer(self.context.spaces, local, wqe, remote).map_err(|end| match end {
-            End::Source => Nak::Source,
-            End::Target => Nak::Operation,
+            TransferEnd::Source => Nak::Source,
+            TransferEnd::Target => Nak::Operation,
         })?;
         self.data_arrived(QueueSide::Responder, remote);
         Ok(())

@@ -13,7 +13,7 @@ use crate::watch::Outbox;
 
 /// The engine's state of a function.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct EngineState {
     /// QPs and SQs that are awake, each once, in the order of their turns.
     pub active: VecDeque<u32>,
     /// Bytes that the turn at hand moved.
@@ -52,10 +52,10 @@ pub(crate) struct State {
     /// Whether the addresses of its ports differ from those that the fabric knows.
     pub moved: bool,
     /// Trapped stores that may become BlueFlame copies.
-    pub held: Held,
+    pub held: HeldStores,
 }
 
-impl State {
+impl EngineState {
     /// Forgets all queues, after they were destroyed.
     pub(super) fn forget_queues(&mut self) {
         self.active.clear();
@@ -128,7 +128,7 @@ pub(crate) struct Delayed {
 
 /// Stores to the doorbell registers of a function that may go on, by page and register.
 #[derive(Debug, Default)]
-pub(crate) struct Held(pub BTreeMap<(u32, u64), HeldStore>);
+pub(crate) struct HeldStores(pub BTreeMap<(u32, u64), HeldStore>);
 
 /// A store that may go on, or the stores that went on so far.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ pub(crate) struct HeldStore {
     pub bytes: Vec<u8>,
 }
 
-impl Held {
+impl HeldStores {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

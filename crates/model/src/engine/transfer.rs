@@ -5,7 +5,7 @@ use crate::memory::Spaces;
 
 /// Which end of a transfer a fault was at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum TransferEnd {
     Source,
     Target,
 }
@@ -17,14 +17,14 @@ pub(crate) fn transfer(
     source: &[Sge],
     wqe: &[u8],
     target: &[Sge],
-) -> Result<(), End> {
+) -> Result<(), TransferEnd> {
     let mut targets = target.iter();
     let mut into = targets.next().copied();
     let mut written = 0;
     for sge in source {
         let mut read = 0;
         while read < sge.length() {
-            let Some(current) = into else { return Err(End::Target) };
+            let Some(current) = into else { return Err(TransferEnd::Target) };
             let here = (sge.length() - read).min(current.length() - written);
             if here > 0 {
                 copy(spaces, (*sge, read), wqe, (current, written), here)?;
@@ -47,33 +47,34 @@ fn copy(
     wqe: &[u8],
     (target, written): (Sge, u64),
     length: u64,
-) -> Result<(), End> {
+) -> Result<(), TransferEnd> {
     // What goes to the null key goes nowhere.
     let Sge::Memory { space, address: target, .. } = target else { return Ok(()) };
     let to = spaces.get(space);
-    let target = target.checked_add(written).ok_or(End::Target)?;
+    let target = target.checked_add(written).ok_or(TransferEnd::Target)?;
     match source {
         Sge::Memory { space, address, .. } => {
-            let address = address.checked_add(read).ok_or(End::Source)?;
+            let address = address.checked_add(read).ok_or(TransferEnd::Source)?;
             spaces.get(space).copy_to(address, to, target, length).map_err(|fault| {
                 if (address..address.saturating_add(length)).contains(&fault.address) {
-                    End::Source
+                    TransferEnd::Source
                 } else {
-                    End::Target
+                    TransferEnd::Target
                 }
             })
         }
         Sge::Inline { at, .. } => {
             let at = at + read as usize;
-            let bytes = wqe.get(at..at + length as usize).ok_or(End::Source)?;
-            to.write(target, bytes).map_err(|_| End::Target)
+            let bytes = wqe.get(at..at + length as usize).ok_or(TransferEnd::Source)?;
+            to.write(target, bytes).map_err(|_| TransferEnd::Target)
         }
         Sge::Null { .. } => {
             const ZEROS: [u8; 256] = [0; 256];
             let mut done = 0;
             while done < length {
                 let here = (length - done).min(ZEROS.len() as u64);
-                to.write(target + done, &ZEROS[..here as usize]).map_err(|_| End::Target)?;
+                to.write(target + done, &ZEROS[..here as usize])
+                    .map_err(|_| TransferEnd::Target)?;
                 done += here;
             }
             Ok(())
@@ -87,17 +88,17 @@ pub(crate) fn gather(
     source: &[Sge],
     wqe: &[u8],
     bytes: &mut [u8],
-) -> Result<(), End> {
+) -> Result<(), TransferEnd> {
     let mut done = 0;
     for sge in source {
         let here = (bytes.len() - done).min(sge.length() as usize);
         let into = &mut bytes[done..done + here];
         match *sge {
             Sge::Memory { space, address, .. } => {
-                spaces.get(space).read(address, into).map_err(|_| End::Source)?;
+                spaces.get(space).read(address, into).map_err(|_| TransferEnd::Source)?;
             }
             Sge::Inline { at, .. } => {
-                into.copy_from_slice(wqe.get(at..at + here).ok_or(End::Source)?);
+                into.copy_from_slice(wqe.get(at..at + here).ok_or(TransferEnd::Source)?);
             }
             Sge::Null { .. } => into.fill(0),
         }
@@ -107,7 +108,7 @@ pub(crate) fn gather(
 }
 
 /// Copies `bytes` to the start of `target`.
-pub(crate) fn scatter(spaces: &Spaces, target: &[Sge], bytes: &[u8]) -> Result<(), End> {
+pub(crate) fn scatter(spaces: &Spaces, target: &[Sge], bytes: &[u8]) -> Result<(), TransferEnd> {
     transfer(spaces, &[Sge::Inline { at: 0, length: bytes.len() as u64 }], bytes, target)
 }
 
@@ -160,9 +161,9 @@ mod tests {
         let good = [0u8; 8];
         let good = Sge::Memory { space: HERE, address: at(&good), length: 8 };
         let bad = Sge::Memory { space: HERE, address: 16, length: 8 };
-        assert_eq!(transfer(&spaces, &[bad], &[], &[good]), Err(End::Source));
-        assert_eq!(transfer(&spaces, &[good], &[], &[]), Err(End::Target));
-        assert_eq!(gather(&spaces, &[bad], &[], &mut [0; 4]), Err(End::Source));
-        assert_eq!(scatter(&spaces, &[bad], &[1]), Err(End::Target));
+        assert_eq!(transfer(&spaces, &[bad], &[], &[good]), Err(TransferEnd::Source));
+        assert_eq!(transfer(&spaces, &[good], &[], &[]), Err(TransferEnd::Target));
+        assert_eq!(gather(&spaces, &[bad], &[], &mut [0; 4]), Err(TransferEnd::Source));
+        assert_eq!(scatter(&spaces, &[bad], &[1]), Err(TransferEnd::Target));
     }
 }

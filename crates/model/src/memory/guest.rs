@@ -20,7 +20,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::host::{Fault, Held, HostMemory, copy_through};
+use super::host::{Fault, HostMemory, NothingMoves, copy_through};
 use super::mapping::Mapping;
 use super::process::racing_copy;
 use super::reach::{Reach, settled_word};
@@ -121,7 +121,7 @@ impl GuestMemory {
     /// Takes away every range that lies within the `length` bytes from `address`. `_held` shows
     /// that no pointer that [`HostMemory::direct`] gave is in use. From outside:
     /// [`Device::unmap`](crate::device::Device::unmap).
-    pub(crate) fn unmap(&self, _held: &Held<'_>, address: u64, length: u64) {
+    pub(crate) fn unmap(&self, _held: &NothingMoves<'_>, address: u64, length: u64) {
         let ranges = &mut self.space.write().unwrap_or_else(PoisonError::into_inner).ranges;
         ranges.retain(|&start, range| {
             let end = start + range.mapping.len() as u64;
@@ -131,7 +131,7 @@ impl GuestMemory {
 
     /// Lets everything be reached, or nothing: each access is a fault then. `_held` as above. From
     /// outside: [`Device::set_bus_master`](crate::device::Device::set_bus_master).
-    pub(crate) fn cut_off(&self, _held: &Held<'_>, cut_off: bool) {
+    pub(crate) fn cut_off(&self, _held: &NothingMoves<'_>, cut_off: bool) {
         self.space.write().unwrap_or_else(PoisonError::into_inner).cut_off = cut_off;
     }
 

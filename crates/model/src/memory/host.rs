@@ -99,9 +99,9 @@ pub(super) fn copy_through(
 
 /// Shows that nothing moves: whoever has it has what moves exclusively, so that no pointer that
 /// [`HostMemory::direct`] gave is in use.
-pub(crate) struct Held<'a>(std::marker::PhantomData<&'a mut ()>);
+pub(crate) struct NothingMoves<'a>(std::marker::PhantomData<&'a mut ()>);
 
-impl<'a> Held<'a> {
+impl<'a> NothingMoves<'a> {
     /// `_mover` is what all use of memory goes through.
     pub(crate) fn new<M>(_mover: &'a mut M) -> Self {
         Self(std::marker::PhantomData)

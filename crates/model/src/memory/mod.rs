@@ -19,7 +19,7 @@ mod uar;
 pub(crate) use card::{CARD, Heaps, WithCard};
 pub use clients::{ClientMemory, dma_address};
 pub use guest::GuestMemory;
-pub(crate) use host::Held;
+pub(crate) use host::NothingMoves;
 pub use host::{Fault, HostMemory, Interrupts};
 pub(crate) use mover::{MOST as MOST_MOVERS, set as set_mover};
 pub use process::{ProcessMemory, probe};

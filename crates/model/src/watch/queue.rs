@@ -41,14 +41,14 @@ struct Watcher<T> {
 pub(crate) struct Queue<T> {
     /// Whether there are watchers.
     watched: AtomicBool,
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     /// Somebody was told, or whoever tells has stopped.
     told: Condvar,
     /// There is an event to tell, or a watcher ends.
     work: Condvar,
 }
 
-struct State<T> {
+struct QueueState<T> {
     waiting: VecDeque<(T, usize)>,
     /// Bytes that wait.
     bytes: usize,
@@ -73,7 +73,7 @@ struct State<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        let state = State {
+        let state = QueueState {
             waiting: VecDeque::new(),
             bytes: 0,
             pushed: 0,
@@ -101,7 +101,7 @@ impl<T> Queue<T> {
         self.watched.load(Ordering::Acquire)
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -174,9 +174,9 @@ impl<T> Queue<T> {
     /// Tells what there is up to `goal`, or waits for whoever does, until `done`.
     fn tell_until<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<T>>,
+        mut state: MutexGuard<'a, QueueState<T>>,
         goal: u64,
-        done: impl Fn(&State<T>) -> bool,
+        done: impl Fn(&QueueState<T>) -> bool,
     ) {
         let mut outcome = Ok(());
         while !done(&state) {
@@ -202,8 +202,8 @@ impl<T> Queue<T> {
     /// panics it gives the first.
     fn tell_all<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<T>>,
-    ) -> (MutexGuard<'a, State<T>>, thread::Result<()>) {
+        mut state: MutexGuard<'a, QueueState<T>>,
+    ) -> (MutexGuard<'a, QueueState<T>>, thread::Result<()>) {
         let mut outcome = Ok(());
         state.telling = true;
         loop {
@@ -256,11 +256,11 @@ impl<T> Queue<T> {
     /// model.
     fn drop_ended<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<T>>,
-    ) -> (MutexGuard<'a, State<T>>, thread::Result<()>) {
+        mut state: MutexGuard<'a, QueueState<T>>,
+    ) -> (MutexGuard<'a, QueueState<T>>, thread::Result<()>) {
         let mut outcome = Ok(());
         loop {
-            let State { watchers, ends, told, .. } = &mut *state;
+            let QueueState { watchers, ends, told, .. } = &mut *state;
             let ended = watchers.iter().position(|watcher| ends[&watcher.id] <= *told);
             let Some(watcher) = ended.map(|at| watchers.remove(at)) else { break };
             drop(state);

@@ -4,7 +4,7 @@ use verbless_prm::Bth;
 
 use super::super::context::QueuePair;
 use super::super::state::Egress;
-use super::super::transfer::End;
+use super::super::transfer::TransferEnd;
 use super::path::Hop;
 use crate::hca::DEFAULT_PKEY;
 use crate::wire::{Extensions, Headers, Route, Transport};
@@ -24,8 +24,8 @@ impl QueuePair<'_> {
         &mut self,
         out: &Outgoing,
         lost: bool,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), End>,
-    ) -> Result<(), End> {
+        fill: impl FnOnce(&mut [u8]) -> Result<(), TransferEnd>,
+    ) -> Result<(), TransferEnd> {
         let hop = Hop::from(self.qp.context.primary_address_path());
         let route = self.context.addresses.route(self.qp.port, &hop);
         let mut bth = out.bth;
@@ -43,8 +43,8 @@ impl QueuePair<'_> {
         transport: Transport,
         payload: usize,
         lost: bool,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), End>,
-    ) -> Result<(), End> {
+        fill: impl FnOnce(&mut [u8]) -> Result<(), TransferEnd>,
+    ) -> Result<(), TransferEnd> {
         let state = &mut self.context.state;
         state.moved_bytes += payload as u64;
         let Some(route) = route else {

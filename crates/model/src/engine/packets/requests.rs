@@ -9,7 +9,7 @@ use verbless_prm::{AtomicEth, Bth, Ieth, Immdt, Reth};
 use super::super::context::QueuePair;
 use super::super::keys::{self, Need, Range, Sge, User};
 use super::super::scratch::Scratch;
-use super::super::transfer::{self, End};
+use super::super::transfer::{self, TransferEnd};
 use super::super::work::{Segment, Work, segments};
 use super::egress::Outgoing;
 use super::requester::Attempt;
@@ -168,7 +168,7 @@ impl QueuePair<'_> {
         };
         match self.emit(&out, lost, fill) {
             Ok(()) => Ok(()),
-            Err(End::Source | End::Target) => Err(cqe_syndrome::LOCAL_PROTECTION),
+            Err(TransferEnd::Source | TransferEnd::Target) => Err(cqe_syndrome::LOCAL_PROTECTION),
         }
     }
 

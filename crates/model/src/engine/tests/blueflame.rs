@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
-use super::rig::{End, PAGE, Request, Rig};
+use super::rig::{Endpoint, PAGE, Request, Rig};
 use crate::engine;
 use crate::memory::{HostMemory, UAR_PAGE};
 
@@ -22,7 +22,7 @@ fn copy(rig: &mut Rig, register: u64, wqe: &[u8]) {
 }
 
 /// Puts a NOP without a CQE into the ring, and gives the same with one, as it is copied.
-fn place(rig: &mut Rig, end: &mut End) -> Vec<u8> {
+fn place(rig: &mut Rig, end: &mut Endpoint) -> Vec<u8> {
     let mut copied = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
     copied.resize(64, 0);
     let quiet = Request::new(opcode::NOP).unsignaled().wqe(end.qpn, end.posted);

@@ -5,14 +5,14 @@ use std::time::Duration;
 use verbless_prm::hot::{DataSegment, event_type, opcode};
 use verbless_prm::{CqErrorSyndrome, Cqe, CqeOpcode, EqeCompletion, EqeCqError};
 
-use super::rig::{COMP_EQ, End, Request, Rig};
+use super::rig::{COMP_EQ, Endpoint, Request, Rig};
 use crate::engine;
 use crate::hca::Effect;
 use crate::hca::objects::{Arm, QpState};
 use crate::hca::registry::kind;
 use crate::memory::HostMemory;
 
-fn nop(rig: &mut Rig, end: &mut End) {
+fn nop(rig: &mut Rig, end: &mut Endpoint) {
     rig.post(end, Request::new(opcode::NOP));
     rig.run();
 }
@@ -311,7 +311,7 @@ fn a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time() {
 }
 
 /// A pair whose first end's send queue reports after so many completions, or so many microseconds.
-fn moderated(period: u16, count: u16) -> (Rig, End) {
+fn moderated(period: u16, count: u16) -> (Rig, Endpoint) {
     let mut rig = Rig::new();
     let (a, _) = rig.pair();
     let context = &mut rig.cq_mut(0, a.send_cq).context;

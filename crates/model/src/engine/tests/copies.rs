@@ -3,11 +3,11 @@
 use verbless_prm::MmoOpMod;
 use verbless_prm::hot::{MmoSegment, cqe_opcode, cqe_syndrome, opcode};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use crate::hca::objects::Access;
 
 /// A rig whose device copies, and a QP that was set up for it.
-fn rig() -> (Rig, End) {
+fn rig() -> (Rig, Endpoint) {
     let mut rig = Rig::new();
     rig.world.functions[0].hca.caps.general_mut().set_dma_mmo_qp(true).set_log_dma_mmo_size(15);
     let (end, _) = rig.pair();

@@ -3,7 +3,7 @@
 use verbless_prm::DatagramSegment;
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use crate::engine::transport::types::{QP0, QP1, RC, UC, UD};
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::QpType;
@@ -11,7 +11,7 @@ use crate::hca::qp_type::QpType;
 const KEY: u32 = 0x1111_1111;
 
 /// A datagram QP in RTS.
-fn end(rig: &mut Rig, hca: usize, service: &'static QpType) -> End {
+fn end(rig: &mut Rig, hca: usize, service: &'static QpType) -> Endpoint {
     let end = rig.end(hca);
     let qp = rig.qp(&end);
     (qp.qp_type, qp.state, qp.log_mtu) = (service, QpState::Rts, 12);
@@ -21,7 +21,7 @@ fn end(rig: &mut Rig, hca: usize, service: &'static QpType) -> End {
 }
 
 /// An address vector of the QP at its port.
-fn vector(rig: &Rig, to: &End, qpn: u32) -> DatagramSegment {
+fn vector(rig: &Rig, to: &Endpoint, qpn: u32) -> DatagramSegment {
     let mut vector = DatagramSegment::zeroed();
     vector.set_ext(true).set_q_key(KEY).set_dqp_dct(qpn).set_sl(3);
     vector.set_rlid(rig.world.functions[to.hca].hca.ports[0].lid);
@@ -33,7 +33,7 @@ fn request(opcode: u8, vector: &DatagramSegment) -> Request {
 }
 
 /// Posts a receive of so many bytes; gives where they go.
-fn buffer(rig: &mut Rig, end: &mut End, bytes: u32) -> u64 {
+fn buffer(rig: &mut Rig, end: &mut Endpoint, bytes: u32) -> u64 {
     let (to, lkey) = rig.region(end.hca, bytes.into());
     rig.receive(end, &[DataSegment::new(bytes, lkey, to)]);
     to
@@ -82,7 +82,7 @@ fn a_route_header_says_whence_it_came() {
 
 #[test]
 fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
-    type Edit = fn(&mut Rig, &End, &mut DatagramSegment);
+    type Edit = fn(&mut Rig, &Endpoint, &mut DatagramSegment);
     let cases: [Edit; 5] = [
         |_, _, vector| {
             vector.set_q_key(KEY + 1);
@@ -228,7 +228,7 @@ fn a_receive_that_is_too_short_fails_at_the_receiver() {
 }
 
 /// Two QPs of an unreliable connection.
-fn unreliable(rig: &mut Rig) -> (End, End) {
+fn unreliable(rig: &mut Rig) -> (Endpoint, Endpoint) {
     let (a, b) = rig.pair();
     for end in [&a, &b] {
         rig.qp(end).qp_type = UC;

@@ -3,13 +3,13 @@
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use crate::engine;
 use crate::engine::transport::types::UC;
 use crate::hca::objects::{Address, QpState};
 
 /// A pair whose messages go in packets.
-fn pair() -> (Rig, End, End) {
+fn pair() -> (Rig, Endpoint, Endpoint) {
     let mut rig = Rig::new();
     rig.world.in_packets = true;
     let (a, b) = rig.pair();

@@ -9,7 +9,7 @@ use crate::hca::Effect;
 use crate::hca::objects::QpState;
 use crate::memory::UAR_PAGE;
 
-fn place(rig: &mut Rig, end: &mut super::rig::End) {
+fn place(rig: &mut Rig, end: &mut super::rig::Endpoint) {
     let wqe = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
     rig.place(end, &wqe);
 }

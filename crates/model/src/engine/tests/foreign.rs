@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 use verbless_prm::{Aeth, AethNak, AtomicEth, Bth, BthOpcode, Deth, Lrh, Reth};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use crate::engine::transport::types::{UC, UD};
 use crate::fabric::Vport;
 use crate::hca::objects::QpState;
@@ -60,8 +60,8 @@ impl Foreign {
     }
 
     /// Sends it to a QP from the port of another.
-    fn send(&self, rig: &mut Rig, from: &End, to: &End, payload: &[u8]) {
-        let lid = |end: &End| rig.world.functions[end.hca].hca.ports[0].lid;
+    fn send(&self, rig: &mut Rig, from: &Endpoint, to: &Endpoint, payload: &[u8]) {
+        let lid = |end: &Endpoint| rig.world.functions[end.hca].hca.ports[0].lid;
         let mut lrh = Lrh::zeroed();
         lrh.set_destination_lid(lid(to)).set_source_lid(lid(from));
         let mut bth = Bth::zeroed();
@@ -244,7 +244,7 @@ fn a_connected_qp_drops_packets_of_other_partitions_and_its_port_counts_them() {
 }
 
 /// A datagram QP in RTS.
-fn datagrams(rig: &mut Rig, qp_type: &'static QpType) -> End {
+fn datagrams(rig: &mut Rig, qp_type: &'static QpType) -> Endpoint {
     let end = rig.end(1);
     let qp = rig.qp(&end);
     (qp.qp_type, qp.state, qp.log_mtu) = (qp_type, QpState::Rts, 12);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use crate::engine;
 use crate::fabric::{
     FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, PhysicalPort, Vport,
@@ -42,7 +42,7 @@ fn run(rig: &mut Rig) {
 }
 
 /// A pair that retries often enough.
-fn pair(rig: &mut Rig) -> (End, End) {
+fn pair(rig: &mut Rig) -> (Endpoint, Endpoint) {
     let (a, b) = rig.pair();
     for end in [&a, &b] {
         let requester = &mut rig.qp(end).requester;
@@ -73,7 +73,7 @@ fn exchange(rig: &mut Rig) {
         rig.post(&mut a, request.sge(from + at, BYTES, lkey));
     }
     run(rig);
-    let completed = |rig: &mut Rig, end: &End, cqn, opcode| {
+    let completed = |rig: &mut Rig, end: &Endpoint, cqn, opcode| {
         let entries = rig.all(end.hca, cqn);
         for entry in &entries {
             assert_eq!(entry.opcode(), opcode, "syndrome {:#x}", entry.syndrome());

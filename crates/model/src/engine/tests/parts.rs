@@ -3,7 +3,7 @@
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use super::srqs::{NUMBER, SrqRig};
 use crate::engine;
 use crate::engine::transport::types::{RC, UC};
@@ -13,7 +13,7 @@ use crate::hca::qp_type::QpType;
 /// Longer than a few parts, which have 2 KiB here.
 const LONG: u32 = 9000;
 
-fn pair(rig: &mut Rig, service: &'static QpType) -> (End, End) {
+fn pair(rig: &mut Rig, service: &'static QpType) -> (Endpoint, Endpoint) {
     rig.world.in_packets = false;
     let (a, b) = rig.pair();
     for end in [&a, &b] {

@@ -2,12 +2,12 @@
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
-use super::rig::{ALL, End, PD, Request, Rig};
+use super::rig::{ALL, Endpoint, PD, Request, Rig};
 use crate::hca::Effect;
 use crate::hca::objects::{Access, Klm, QpState, Translation};
 
 /// The requester's only completion is this error, and its QP is in the error state.
-fn fails(rig: &mut Rig, end: &End, syndrome: u8) {
+fn fails(rig: &mut Rig, end: &Endpoint, syndrome: u8) {
     let entry = rig.one(end.hca, end.send_cq);
     assert_eq!((entry.opcode(), entry.syndrome()), (cqe_opcode::REQUESTER_ERROR, syndrome));
     assert_eq!(rig.qp(end).state, QpState::Error);

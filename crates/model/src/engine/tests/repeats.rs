@@ -6,7 +6,7 @@ use std::time::Duration;
 use verbless_prm::BthOpcode;
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome};
 
-use super::rig::{End, Entry, Request, Rig};
+use super::rig::{Endpoint, Entry, Request, Rig};
 use crate::engine;
 use crate::engine::transport::types::UC;
 use crate::fabric::{
@@ -23,7 +23,7 @@ struct Lost {
 }
 
 /// A pair whose packets have 256 bytes and take their time, and some of which get lost.
-fn pair(lost: &[Lost]) -> (Rig, End, End) {
+fn pair(lost: &[Lost]) -> (Rig, Endpoint, Endpoint) {
     let mut rig = Rig::new();
     rig.world.in_packets = true;
     let faults = lost.iter().map(|&Lost { opcode, skip, count }| FrameFault {

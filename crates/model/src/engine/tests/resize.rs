@@ -5,19 +5,19 @@ use std::time::Duration;
 use verbless_prm::EqeCompletion;
 use verbless_prm::hot::{cqe_opcode, opcode};
 
-use super::rig::{COMP_EQ, End, Request, Rig};
+use super::rig::{COMP_EQ, Endpoint, Request, Rig};
 use crate::engine;
 use crate::hca::Refusal;
 use crate::memory::HostMemory;
 
-fn nop(rig: &mut Rig, end: &mut End) -> u16 {
+fn nop(rig: &mut Rig, end: &mut Endpoint) -> u16 {
     let index = rig.post(end, Request::new(opcode::NOP));
     rig.run();
     index
 }
 
 /// A CQ, and a QP that reports to it.
-fn queue(rig: &mut Rig, log_size: u32, cqe_bytes: u32) -> (u32, End) {
+fn queue(rig: &mut Rig, log_size: u32, cqe_bytes: u32) -> (u32, Endpoint) {
     let cq = rig.cq_of(0, log_size, cqe_bytes);
     let end = rig.end_on(0, cq, cq);
     rig.connect(&end.clone(), &end.clone());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use crate::engine::{self, Strike};
 use crate::hca::Effect;
 use crate::hca::objects::{Address, QCounter, QpState};
@@ -14,7 +14,7 @@ const RNR: Duration = Duration::from_micros(640);
 /// ACK timeout code 14.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 
-fn error(rig: &mut Rig, end: &End, syndrome: u8) {
+fn error(rig: &mut Rig, end: &Endpoint, syndrome: u8) {
     let entry = rig.one(end.hca, end.send_cq);
     assert_eq!((entry.opcode(), entry.syndrome()), (cqe_opcode::REQUESTER_ERROR, syndrome));
 }
@@ -81,7 +81,7 @@ fn other_doorbells_do_not_shorten_the_wait() {
 
 #[test]
 fn silence_is_retried_and_then_exceeds_the_retries() {
-    let nobody: [fn(&mut Rig, &End, &End); 6] = [
+    let nobody: [fn(&mut Rig, &Endpoint, &Endpoint); 6] = [
         |rig, a, _| rig.qp(a).remote = Some(Address::Lid(99)),
         |rig, a, _| rig.qp(a).remote_qpn = 0x9999,
         |rig, _, b| rig.qp(b).state = QpState::Init,
@@ -259,7 +259,7 @@ fn a_busy_queue_does_not_keep_late_receives_of_a_failed_one_from_being_flushed()
 }
 
 /// Counters of a function's set 7, in which its QPs count from now on.
-fn counting(rig: &mut Rig, ends: [&End; 2]) {
+fn counting(rig: &mut Rig, ends: [&Endpoint; 2]) {
     for end in ends {
         rig.qp(end).context.set_counter_set_id(7);
         let values = verbless_prm::QueryQCounterOut::zeroed();

@@ -48,7 +48,7 @@ pub(super) struct Rig {
 
 /// A QP, or an SQ, as its owner sees it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct End {
+pub(super) struct Endpoint {
     pub hca: usize,
     pub qpn: u32,
     pub send_cq: u32,
@@ -345,12 +345,12 @@ impl Rig {
     }
 
     /// A QP in RESET with rings of 16 WQEBBs and 16 receives of 64 bytes, and CQs of 64 entries.
-    pub(super) fn end(&mut self, hca: usize) -> End {
+    pub(super) fn end(&mut self, hca: usize) -> Endpoint {
         let (send_cq, receive_cq) = (self.cq(hca, 6), self.cq(hca, 6));
         self.end_on(hca, send_cq, receive_cq)
     }
 
-    pub(super) fn end_on(&mut self, hca: usize, send_cq: u32, receive_cq: u32) -> End {
+    pub(super) fn end_on(&mut self, hca: usize, send_cq: u32, receive_cq: u32) -> Endpoint {
         let qpn = self.number();
         let sq = SendQueue::new(self.queue_memory(64 << 4), 4, send_cq);
         let rq = ReceiveQueue {
@@ -404,11 +404,11 @@ impl Rig {
         };
         self.world.functions[hca].hca.objects.qps.insert(qpn, qp);
         self.world.functions[hca].hca.objects.index_again();
-        End { hca, qpn, send_cq, receive_cq, posted: 0, received: 0 }
+        Endpoint { hca, qpn, send_cq, receive_cq, posted: 0, received: 0 }
     }
 
     /// An SQ in RDY with a ring of 16 WQEBBs.
-    pub(super) fn sq(&mut self, hca: usize) -> End {
+    pub(super) fn sq(&mut self, hca: usize) -> Endpoint {
         let send_cq = self.cq(hca, 6);
         let sqn = self.number();
         let mut context: SqContext = Zeroable::zeroed();
@@ -425,25 +425,25 @@ impl Rig {
         };
         self.world.functions[hca].hca.objects.sqs.insert(sqn, sq);
         self.world.functions[hca].hca.objects.index_again();
-        End { hca, qpn: sqn, send_cq, receive_cq: 0, posted: 0, received: 0 }
+        Endpoint { hca, qpn: sqn, send_cq, receive_cq: 0, posted: 0, received: 0 }
     }
 
-    pub(super) fn sq_mut(&mut self, end: &End) -> &mut Sq {
+    pub(super) fn sq_mut(&mut self, end: &Endpoint) -> &mut Sq {
         self.world.functions[end.hca].hca.objects.sqs.get_mut(&end.qpn).unwrap()
     }
 
-    pub(super) fn qp(&mut self, end: &End) -> &mut QpObject {
+    pub(super) fn qp(&mut self, end: &Endpoint) -> &mut QpObject {
         self.world.functions[end.hca].hca.objects.qps.get_mut(&end.qpn).unwrap()
     }
 
     /// Two QPs of two functions, connected and in RTS.
-    pub(super) fn pair(&mut self) -> (End, End) {
+    pub(super) fn pair(&mut self) -> (Endpoint, Endpoint) {
         let (a, b) = (self.end(0), self.end(1));
         self.connect(&a, &b);
         (a, b)
     }
 
-    pub(super) fn connect(&mut self, a: &End, b: &End) {
+    pub(super) fn connect(&mut self, a: &Endpoint, b: &Endpoint) {
         for (from, to) in [(a, b), (b, a)] {
             let lid = self.world.functions[to.hca].hca.ports[0].lid;
             let qp = self.qp(from);
@@ -456,7 +456,7 @@ impl Rig {
     }
 
     /// Writes a WQE into the ring and the new index into the record, without a doorbell.
-    pub(super) fn place(&mut self, end: &mut End, wqe: &[u8]) {
+    pub(super) fn place(&mut self, end: &mut Endpoint, wqe: &[u8]) {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
         let sender = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap();
@@ -469,7 +469,7 @@ impl Rig {
     }
 
     /// Writes what is posted into the record.
-    pub(super) fn publish(&mut self, end: &End) {
+    pub(super) fn publish(&mut self, end: &Endpoint) {
         let record = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().record;
         self.memory().store32(record, u32::from(end.posted).to_be()).unwrap();
     }
@@ -480,14 +480,14 @@ impl Rig {
     }
 
     /// Rings the doorbell of the queue's page.
-    pub(super) fn ring(&mut self, end: &End) {
+    pub(super) fn ring(&mut self, end: &Endpoint) {
         let page = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
         self.world.functions[end.hca].hca.bar.store64(page, 0x800, word);
     }
 
     /// Posts a request and rings.
-    pub(super) fn post(&mut self, end: &mut End, request: Request) -> u16 {
+    pub(super) fn post(&mut self, end: &mut Endpoint, request: Request) -> u16 {
         let index = end.posted;
         let wqe = request.wqe(end.qpn, index);
         self.place(end, &wqe);
@@ -496,7 +496,7 @@ impl Rig {
     }
 
     /// Posts a receive of these entries.
-    pub(super) fn receive(&mut self, end: &mut End, entries: &[DataSegment]) -> u16 {
+    pub(super) fn receive(&mut self, end: &mut Endpoint, entries: &[DataSegment]) -> u16 {
         let index = end.received;
         end.received = index.wrapping_add(1);
         let posted = u32::from(end.received);

@@ -3,7 +3,7 @@
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type, opcode};
 use verbless_prm::{EqeQpSrq, EqeQueueType, SqState};
 
-use super::rig::{ASYNC_EQ, End, PAGE, Request, Rig};
+use super::rig::{ASYNC_EQ, Endpoint, PAGE, Request, Rig};
 use crate::engine;
 use crate::hca::Effect;
 use crate::memory::UAR_PAGE;
@@ -16,7 +16,7 @@ fn nop() -> Request {
 
 /// What Linux's write-combining test does with one NOP: no CQE is wanted in the ring, and one in
 /// the copy.
-fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut End, last: bool) {
+fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut Endpoint, last: bool) {
     let mut copied = nop().wqe(sq.qpn, sq.posted);
     copied.resize(64, 0);
     let placed = if last { nop() } else { nop().unsignaled() };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use verbless_prm::hot::opcode;
 
-use super::rig::{End, PAGE, Request, Rig};
+use super::rig::{Endpoint, PAGE, Request, Rig};
 use crate::clock::Clock;
 use crate::engine;
 use crate::hca::Effect;
@@ -54,7 +54,7 @@ impl Client {
     }
 
     /// The same, of a rig that holds more.
-    fn of(mut rig: Rig, end: &End) -> (Self, Arc<SharedWorld>) {
+    fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedWorld>) {
         let (cq, cq_record) = {
             let cq = rig.cq_mut(0, end.send_cq);
             (cq.memory.pages[0], cq.record)

@@ -3,7 +3,7 @@
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{MkeyAccessMode, MkeyContext, UmrCtrlSegment, UmrMkeyMask as Mask};
 
-use super::rig::{ALL, End, PD, Request, Rig};
+use super::rig::{ALL, Endpoint, PD, Request, Rig};
 use crate::engine::keys::{ANY_QP, Keys, Need, NoNeighbours, Range, Refusal, User, VISITS};
 use crate::engine::transport::types::{RC, REG_UMR};
 use crate::hca::budget::Budget;
@@ -61,7 +61,7 @@ fn key_0_and_a_key_that_was_never_mapped_are_refused_to_us_and_to_a_peer() {
 }
 
 /// The kernel's QP for UMR.
-fn umr_qp(rig: &mut Rig) -> End {
+fn umr_qp(rig: &mut Rig) -> Endpoint {
     let end = rig.end(0);
     let qp = rig.qp(&end);
     (qp.qp_type, qp.state, qp.uid, qp.pd) = (REG_UMR, QpState::Rts, 0, 0);
@@ -223,7 +223,7 @@ fn a_key_of_pieces_is_filled_with_other_keys() {
 
 #[test]
 fn what_a_key_or_the_asker_does_not_allow_changes_nothing() {
-    type Edit = fn(&mut Rig, u32, &mut End, &mut UmrCtrlSegment, &mut MkeyContext);
+    type Edit = fn(&mut Rig, u32, &mut Endpoint, &mut UmrCtrlSegment, &mut MkeyContext);
     let bind = cqe_syndrome::MEMORY_WINDOW_BIND;
     let operation = cqe_syndrome::LOCAL_QP_OPERATION;
     let cases: [(&str, Edit, u8); 12] = [

@@ -3,13 +3,13 @@
 use verbless_prm::hot::{WaitDataSegment, WaitOperation, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{WaitCondition, WaitOpMod};
 
-use super::rig::{End, Request, Rig};
+use super::rig::{Endpoint, Request, Rig};
 use crate::engine;
 use crate::hca::Effect;
 use crate::hca::objects::Access;
 
 /// A rig whose device waits for data.
-fn rig() -> (Rig, End) {
+fn rig() -> (Rig, Endpoint) {
     let mut rig = Rig::new();
     rig.world.functions[0].hca.caps.general_mut().set_wait_on_data(true);
     let (end, _) = rig.pair();

@@ -196,7 +196,7 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
     // Where a connection that failed would have gone on is its own affair, and so is what a message
     // that failed halfway leaves in memory.
     let works = ends.iter().all(|end| rig.qp(end).state == QpState::Rts);
-    let state = |rig: &mut Rig, end: &End| {
+    let state = |rig: &mut Rig, end: &Endpoint| {
         let qp = rig.qp(end);
         (qp.state, Some((qp.requester.psn, qp.responder.psn)).filter(|_| works))
     };

@@ -13,7 +13,7 @@ use super::super::counters::Count;
 use super::super::responder::{Nak, Part, Whole};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::transfer::{self, End};
+use super::super::transfer::{self, TransferEnd};
 use super::super::work::Placed;
 use super::connected::{Carrier, Exchange, PSN, QpId, Reply};
 use super::service::Transport;
@@ -90,8 +90,10 @@ impl Carrier<'_> {
                 Ok(pair.succeed(placed, placed.length as u32, inline))
             }
             Ok(_) => Ok(Turn::Again),
-            Err(End::Target) => Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION))),
-            Err(End::Source) => self.peer_failed(peer, placed, scratch),
+            Err(TransferEnd::Target) => {
+                Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION)))
+            }
+            Err(TransferEnd::Source) => self.peer_failed(peer, placed, scratch),
         }
     }
 
@@ -129,7 +131,7 @@ impl QueuePair<'_> {
         part: Part,
         original: Option<u64>,
         scratch: &Scratch,
-    ) -> Result<Option<[u8; 64]>, End> {
+    ) -> Result<Option<[u8; 64]>, TransferEnd> {
         let length = part.whole;
         let room = u64::from(self.qp.requester_inline);
         let in_cqe = placed.work.signaled && length > 0 && length <= room;

@@ -13,7 +13,7 @@ use verbless_prm::reflect::{Kind, View};
 
 use crate::recording::{Command, Section};
 
-/// What stands in a field.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     /// A number, or one of an enum.
@@ -55,9 +55,9 @@ pub struct Difference {
     pub command: &'static str,
     /// The path of the field in it.
     pub field: String,
-    /// What they put there.
+    /// The value of the other driver.
     pub theirs: Value,
-    /// What we put there.
+    /// Our value.
     pub ours: Value,
 }
 
@@ -118,7 +118,7 @@ fn is_like(pattern: &str, text: &str) -> bool {
 }
 
 impl Explanation {
-    /// Whether it is about this difference.
+    /// Whether it explains this difference.
     #[must_use]
     pub fn covers(&self, difference: &Difference) -> bool {
         is_like(self.command, difference.command)
@@ -280,7 +280,7 @@ fn both(
     all
 }
 
-/// What of a comparison is not as it should be.
+/// The result of a comparison: unexplained differences and unused reasons.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Differences without a reason.

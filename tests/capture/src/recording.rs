@@ -14,9 +14,9 @@ use crate::result::Result;
 pub struct Command {
     /// Which one.
     pub info: &'static CommandInfo,
-    /// Its input.
+    /// The input mailbox.
     pub input: Vec<u8>,
-    /// Its output.
+    /// The output mailbox.
     pub output: Vec<u8>,
 }
 
@@ -35,10 +35,10 @@ impl Command {
     }
 }
 
-/// What was sent between a mark and the next.
+/// The commands between a mark and the next.
 #[derive(Debug, Clone)]
 pub struct Section {
-    /// Who did it: `theirs`, `ours`.
+    /// The sender: `theirs`, `ours`.
     pub side: String,
     /// The case's name.
     pub case: String,
@@ -76,9 +76,9 @@ pub fn sections(commands: impl IntoIterator<Item = Command>) -> Vec<Section> {
 /// A recording of `prm/evidence`.
 #[derive(Debug)]
 pub struct Recording {
-    /// Its name, without what all have in common: `linux-6.1`.
+    /// The recording's name, without the common prefix: `linux-6.1`.
     pub name: String,
-    /// Its sections.
+    /// The recording's sections.
     pub sections: Vec<Section>,
 }
 

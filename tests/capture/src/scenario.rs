@@ -1,4 +1,4 @@
-//! What is done with a device, in the terms of verbs.
+//! Operations on a device, in terms of verbs.
 
 use verbless_prm::ServiceType;
 
@@ -59,7 +59,7 @@ pub struct QpCase {
     pub steps: Vec<Step>,
 }
 
-/// Who may do what.
+/// Access rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
     /// `IBV_ACCESS_LOCAL_WRITE`.
@@ -89,7 +89,7 @@ impl Access {
     pub const ALL: Self =
         Self { remote_write: true, remote_read: true, remote_atomic: true, ..Self::LOCAL };
 
-    /// As verbs encode it.
+    /// The rights as verbs encode them.
     #[must_use]
     pub fn bits(self) -> u32 {
         u32::from(self.local_write)

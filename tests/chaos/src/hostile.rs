@@ -31,13 +31,13 @@ pub(crate) struct Options {
     /// Duration in seconds.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// What chance comes from; printed, if not given.
+    /// Seed of the random choices; if not given, one is chosen and printed.
     #[arg(long)]
     seed: Option<u64>,
     /// The device.
     #[arg(long, default_value = "mlx5_0")]
     device: String,
-    /// Another device.
+    /// The other device.
     #[arg(long, default_value = "mlx5_1")]
     peer: String,
 }

@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// How many programs are killed.
     #[arg(long, default_value_t = 1000)]
     kills: u32,
-    /// What chance comes from; printed, if not given.
+    /// Seed of the random choices; if not given, one is chosen and printed.
     #[arg(long)]
     seed: Option<u64>,
     /// The device.
@@ -45,11 +45,11 @@ pub(crate) struct Options {
 /// The state after which a program is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Moment {
-    /// It was started.
+    /// The program was started.
     Started,
-    /// It has all its objects.
+    /// The program has made all its objects.
     Made,
-    /// It is connected, and moves data.
+    /// The program is connected, and moves data.
     Going,
 }
 
@@ -299,7 +299,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The other end of a connection has lost its peer.
+    /// Handles a connection whose peer was killed.
     fn peer_killed(&mut self, id: u32, dead: ProgramId) -> Result<(), Stop> {
         let survivor = self.survivor;
         let connection = self.connection(id)?;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use verbless_conformance::Stop;
 use verbless_queue::{PeerAddress, RemoteAddr, Rkey};
 
-/// Where a connection ends: the queue pair, and memory beside it.
+/// The address of a connection's end: its queue pair and its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Contact {
     pub(crate) peer: PeerAddress,
@@ -122,11 +122,11 @@ impl Inbox {
     }
 }
 
-/// What an inbox holds.
+/// An entry of an inbox.
 pub(crate) enum Received {
     Message(Message),
     Nothing,
-    /// It is time to end.
+    /// The program must end.
     End,
 }
 

@@ -19,13 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProgramId(u32);
 
-/// What a program writes.
+/// The output of a program.
 #[derive(Debug)]
 pub(crate) enum Output {
     Message(Message),
     /// A line that is no message.
     Unknown(String),
-    /// It closed its output.
+    /// The program closed its output.
     End,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Options {
     connection: u32,
 }
 
-/// What a program does.
+/// The role of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
     /// Makes objects and destroys them, in two threads.
@@ -43,7 +43,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Its name on the command line.
+    /// The role's name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
     }

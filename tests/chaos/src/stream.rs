@@ -70,7 +70,7 @@ impl Stream {
         })
     }
 
-    /// Where this end is.
+    /// The address of this end.
     pub(crate) fn place(&self) -> Result<Contact, Stop> {
         let Endpoint { domain, qp, .. } = &self.end;
         let memory = self.end.remote(0)?;

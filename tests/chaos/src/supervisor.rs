@@ -53,7 +53,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// What its descriptors are.
+    /// A list of the supervisor's descriptors.
     fn list(&self) -> String {
         let links = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten();
         let links = links.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());

@@ -17,7 +17,7 @@ use crate::on::On;
 /// The agent may start after the director.
 const START: Duration = Duration::from_secs(20);
 
-/// What ends the agent.
+/// The line that ends the agent.
 const END: &str = "end";
 
 /// Starts a role for each connection to the socket, with the connection as its director.
@@ -49,14 +49,14 @@ pub(crate) fn run(on: &On, socket: &Path) -> Result<bool, Stop> {
     Ok(true)
 }
 
-/// One line, and not a byte of what follows it.
+/// Reads a line, and nothing behind it.
 fn line(stream: &UnixStream) -> Result<String, Stop> {
     let mut line = String::new();
     BufReader::with_capacity(1, stream).read_line(&mut line)?;
     Ok(line.trim_end().to_string())
 }
 
-/// Has the agent start a role; gives its process and the way to it.
+/// Asks the agent to start a role; returns its process and its socket.
 pub(crate) fn role(socket: &Path, case: &str, life: u32) -> Result<(Pid, UnixStream), Stop> {
     let mut stream = connect(socket)?;
     writeln!(stream, "{case} {life}")?;

@@ -1,4 +1,4 @@
-//! What a case of two programs is.
+//! The definition of a case of two programs.
 
 use clap::ValueEnum;
 use verbless_conformance::{Need, Stop};
@@ -26,7 +26,7 @@ impl Side {
     }
 }
 
-/// Who ends a role at its kill point.
+/// How a role is killed at its kill point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     /// The role itself, by SIGKILL; a thread closes its device files.
@@ -41,7 +41,7 @@ pub(crate) struct Kill {
     pub(crate) side: Side,
     /// The name of the point at which it is killed.
     pub(crate) point: &'static str,
-    /// So many of its lives end there.
+    /// The number of its lives that end there.
     pub(crate) lives: u32,
     pub(crate) by: By,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Fault {
     pub(crate) happen: fn(&Model),
 }
 
-/// What a role does.
+/// The function of a role.
 pub(crate) type Act = fn(&mut Role) -> Result<(), Stop>;
 
 /// Two programs, and what happens to them.
@@ -75,7 +75,7 @@ impl Case {
         Self { name: name.into(), needs, a, b, kill: None, faults: Vec::new() }
     }
 
-    /// It needs this, too.
+    /// Adds a need.
     pub(crate) fn needs(mut self, need: Need) -> Self {
         let name = need.to_string();
         if !self.needs.iter().any(|other| other.to_string() == name) {
@@ -84,7 +84,7 @@ impl Case {
         self
     }
 
-    /// One of them is killed.
+    /// Kills one of the roles.
     pub(crate) fn kill(mut self, side: Side, point: &'static str, by: By) -> Self {
         self.kill = Some(Kill { side, point, lives: 1, by });
         self

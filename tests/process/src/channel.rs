@@ -1,5 +1,5 @@
-//! What a role and its director say to each other: frames over a socket, one byte of kind, four of
-//! length, and the text or the bytes. Nobody waits for ever.
+//! Messages between a role and its director: frames over a socket, one byte of kind, four of
+//! length, and the text or the bytes. Every wait has a limit.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,23 +13,23 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest frame.
 const LONGEST: usize = 1 << 16;
 
-/// What a role says.
+/// A message of a role to the director.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// To the other role.
     Message(Vec<u8>),
-    /// It has reached a point, and waits to be told what to do there.
+    /// The role has reached a point, and waits for instructions.
     Point(String),
-    /// The other role is to be started again, now that it has ended.
+    /// A request to start the other role again, which has ended.
     Restart,
-    /// It has ended, well or not.
+    /// The role has ended, with success or an error.
     Done(Result<(), String>),
 }
 
-/// What a role is told.
+/// A message of the director to a role.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// By the other role.
+    /// A message from the other role.
     Message(Vec<u8>),
     /// Go on from the point.
     Go,
@@ -39,7 +39,7 @@ pub(crate) enum Told {
     PeerGone,
 }
 
-/// One end of the socket.
+/// An end of the socket.
 #[derive(Debug)]
 pub(crate) struct Channel(UnixStream);
 

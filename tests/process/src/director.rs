@@ -28,7 +28,7 @@ fn limit(case: &Case) -> Duration {
     LIMIT.max(Duration::from_secs(lives.into()))
 }
 
-/// What is heard of a role: what it says, or that it says no more, in which of its lives.
+/// A message of a role, or `None` for the end of its messages, with the number of its life.
 type News = (Side, u32, Option<Said>);
 
 /// Runs a case, if what it needs is there.
@@ -67,9 +67,9 @@ struct Running {
     place: RunsIn,
     channel: Channel,
     life: u32,
-    /// It has said how it ended.
+    /// Whether it has reported its end.
     done: bool,
-    /// It was killed, and nobody has started it again.
+    /// Whether it was killed and not started again.
     killed: bool,
 }
 
@@ -134,7 +134,7 @@ impl<'a> Director<'a> {
         Ok(Running { place, channel, life, done: false, killed: false })
     }
 
-    /// This program again, as a role.
+    /// Starts this program as a role.
     fn process(&self, side: Side, life: u32, director: UnixStream) -> Result<Child, Stop> {
         let On { device, peer, .. } = self.on;
         let side = match side {
@@ -259,7 +259,7 @@ fn by_sigkill(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::SIGKILL as i32)
 }
 
-/// No role outlives its case.
+/// Kills all roles: none outlives its case.
 impl Drop for Director<'_> {
     fn drop(&mut self) {
         for role in self.roles.iter_mut().flatten() {

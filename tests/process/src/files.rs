@@ -17,7 +17,7 @@ pub(crate) struct Files(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Those that nobody has closed by dropping the device.
+    /// Files that were not closed by dropping the device.
     open: Vec<Weak<File>>,
     closed: bool,
 }
@@ -39,7 +39,7 @@ impl Files {
         Ok(Device::open(&*self.backend(backend), info)?)
     }
 
-    /// What opens devices as some of these.
+    /// A backend that opens devices through these files.
     pub(crate) fn backend(&self, backend: &Arc<dyn Backend>) -> Arc<dyn Backend> {
         Arc::new(Opener { backend: backend.clone(), files: self.clone() })
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use verbless_conformance::{Choice, Lab, Stop};
 
-/// What the roles use.
+/// The devices that the roles use.
 #[derive(Args, Clone)]
 pub(crate) struct On {
     /// `auto`, `model`, or the name of the first role's device (mlx5_0).
@@ -20,9 +20,10 @@ pub(crate) struct On {
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
     #[arg(long, global = true)]
     pub(crate) link: Option<String>,
-    /// What goes wrong on the model's links: a file as docs/faults.md describes it. In this
-    /// process, a run of all cases fails if something that the file asks for happened to no frame;
-    /// under `verbless-model run --faults FILE` it says only that links lose what cases send.
+    /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
+    /// of all cases fails if an effect that the file asks for happened to no frame; under
+    /// `verbless-model run --faults FILE` this option only declares that links lose messages of the
+    /// cases.
     #[arg(long, value_name = "FILE")]
     pub(crate) faults: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! What a role can do: open its device, talk to the other role, and pass points at which it may be
-//! killed.
+//! The interface of a role: open its device, send to and receive from the other role, and pass
+//! points at which it may be killed.
 
 use std::collections::VecDeque;
 
@@ -13,11 +13,11 @@ use crate::case::Side;
 use crate::channel::{Channel, Said, Told};
 use crate::files::Files;
 
-/// What became of waiting for the other role.
+/// The result of waiting for the other role.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Message(Vec<u8>),
-    /// It was killed.
+    /// The other role was killed.
     Gone,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Has the other role, which was killed, started again.
+    /// Asks for the other role, which was killed, to be started again.
     pub(crate) fn restart_peer(&mut self) -> Result<(), Stop> {
         self.channel.say(&Said::Restart)
     }

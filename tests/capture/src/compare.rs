@@ -96,9 +96,9 @@ pub struct Explanation {
     pub command: &'static str,
     /// The path of the field; a `*` at either end stands for anything.
     pub field: &'static str,
-    /// What they put there.
+    /// The other driver's value must be this.
     pub theirs: Is,
-    /// What we put there.
+    /// Our value must be this.
     pub ours: Is,
     /// The reason.
     pub why: &'static str,

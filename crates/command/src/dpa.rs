@@ -1,7 +1,7 @@
 //! The DPA: processes from ELF files, threads that CQ events start, calls of functions, core dumps.
 //!
-//! What hardware's commands look like is published nowhere. These layouts are the software model's
-//! own (`prm/dpa`), so that every function that makes something takes a [`ModelToken`].
+//! Hardware's commands are not published. These layouts are the software model's own (`prm/dpa`),
+//! so that every function that makes something takes a [`ModelToken`].
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

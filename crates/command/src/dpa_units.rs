@@ -280,7 +280,8 @@ impl DpaPartition {
     /// Makes a group of the partition's units, as [`create_dpa_group`](Device::create_dpa_group).
     ///
     /// # Errors
-    /// As there, and the function neither uses it nor makes partitions.
+    /// As for [`create_dpa_group`](Device::create_dpa_group); or the function neither uses the
+    /// partition nor makes partitions.
     pub fn create_group(&self, name: &str, units: &[u16]) -> Result<DpaGroup, Error> {
         self.device.create_dpa_group_of(Some(self.id), name, units)
     }

@@ -109,7 +109,7 @@ impl AsyncWorkQ {
     /// Adds the work queue to a context: [`WorkQ::add`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`WorkQ::add`].
     pub fn add<C: crate::Context + ?Sized>(&self, context: &C) -> Result<()> {
         self.lock().workq.add(context)
     }
@@ -117,16 +117,16 @@ impl AsyncWorkQ {
     /// Removes the work queue from a context: [`WorkQ::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`WorkQ::remove`].
     pub fn remove<C: crate::context::Removable + ?Sized>(&self, context: &C) -> Result<()> {
         self.lock().workq.remove(context)
     }
 
-    /// Ends what is in flight for a context: [`WorkQ::abort`]. The futures of its jobs are done
-    /// when the queue is driven.
+    /// Ends all jobs in flight of a context: [`WorkQ::abort`]. Their futures are done when the
+    /// queue is driven.
     ///
     /// # Errors
-    /// As there.
+    /// As [`WorkQ::abort`].
     pub fn abort<C: crate::Context + ?Sized>(&self, context: &C) -> Result<()> {
         self.lock().workq.abort(context)
     }
@@ -134,7 +134,7 @@ impl AsyncWorkQ {
     /// Adds the work queue to a graph: [`WorkQ::add_graph`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`WorkQ::add_graph`].
     pub fn add_graph(&self, graph: &Graph) -> Result<()> {
         self.lock().workq.add_graph(graph)
     }
@@ -142,7 +142,7 @@ impl AsyncWorkQ {
     /// Removes the work queue from a graph: [`WorkQ::remove_graph`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`WorkQ::remove_graph`].
     pub fn remove_graph(&self, graph: &Graph) -> Result<()> {
         self.lock().workq.remove_graph(graph)
     }

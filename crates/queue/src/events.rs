@@ -85,7 +85,7 @@ struct Entry {
     events: Weak<AtomicU32>,
 }
 
-/// What a completion queue knows of the [`CqEvents`] that it was added to.
+/// A completion queue's subscription to the [`CqEvents`] that it was added to.
 pub(crate) struct Subscription {
     cookie: u64,
     /// Events of this queue that were read. Owned here, and known to the `CqEvents`.

@@ -23,19 +23,19 @@ impl fmt::Display for WqeIndex {
     }
 }
 
-/// A dword as it stands in the device's structures, converted when it is read.
+/// A dword in the byte order of the device's structures, converted when it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Be32(u32);
 
 impl Be32 {
-    /// What stands for `value`.
+    /// The dword with this value.
     #[inline(always)]
     pub(crate) const fn new(value: u32) -> Self {
         Self(value.to_be())
     }
 
-    /// What was loaded from the structure, without conversion.
+    /// A dword that was loaded from a structure, without conversion.
     #[inline(always)]
     pub(crate) const fn as_it_stands(dword: u32) -> Self {
         Self(dword)

@@ -1,4 +1,4 @@
-//! What most programs need: `use verbless::prelude::*;`.
+//! The types that most programs need: `use verbless::prelude::*;`.
 //!
 //! Work requests are in the module [`wr`], as `wr::Send` and `wr::Write`, since the standard
 //! library has traits of such names. The transport services other than RC are in

@@ -32,13 +32,13 @@ macro_rules! layout {
             unsafe impl Pod for $name {}
 
             impl $name {
-                /// Its bytes.
+                /// The structure's bytes.
                 #[must_use]
                 pub fn as_bytes(&self) -> &[u8] {
                     bytemuck::bytes_of(self)
                 }
 
-                /// Its bytes, to be written.
+                /// The structure's bytes, mutable.
                 pub fn as_bytes_mut(&mut self) -> &mut [u8] {
                     bytemuck::bytes_of_mut(self)
                 }

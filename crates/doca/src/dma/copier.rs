@@ -195,7 +195,7 @@ impl Copier {
         self.put_parts(source, destination, user_data, tag)
     }
 
-    /// The same, with what is passed in registers.
+    /// Puts a job into the next place; its parts are passed in registers.
     #[cold]
     #[inline(never)]
     fn put_parts(&mut self, source: Buf, destination: Buf, user_data: UserData, tag: Tag) -> bool {

@@ -109,7 +109,7 @@ impl SyncEventCtx {
     /// [`SyncEvent::export_to_dpu`](super::SyncEvent::export_to_dpu).
     ///
     /// # Errors
-    /// As of that method.
+    /// As [`SyncEvent::export_to_dpu`](super::SyncEvent::export_to_dpu).
     pub fn export_to_dpu(&self) -> Result<ExportDescriptor> {
         self.word.export()
     }

@@ -64,8 +64,8 @@ impl Region {
     /// As [`slice_mut_unchecked`](Self::slice_mut_unchecked).
     ///
     /// # Safety
-    /// As there; and nobody writes these bytes through [`Region::write_at`], [`Region::words`] and
-    /// the like while the slice is used.
+    /// As for [`slice_mut_unchecked`](Self::slice_mut_unchecked); and nobody writes these bytes
+    /// through [`Region::write_at`], [`Region::words`] and the like while the slice is used.
     pub unsafe fn slice_unchecked<T: AnyBitPattern>(
         &self,
         offset: usize,

@@ -1,4 +1,4 @@
-//! What there is to know of an operation, as a value that a program can look up.
+//! Descriptions of operations, as values that a program can look up.
 //!
 //! Each request type has its entry where it is declared ([`Request::INFO`](super::Request)): the
 //! opcode and op_mod that go into the control segment, the class that says which services carry it,

@@ -7,12 +7,12 @@ use super::segment::Segment;
 use crate::ring::Wqe;
 use crate::types::Sge;
 
-/// What a request sends: an [`Sge`], an array or a slice of them, or [`Inline`] data.
+/// The data that a request sends: an [`Sge`], an array or a slice of them, or [`Inline`] data.
 pub trait Payload: Segment {}
 impl<T: Segment + AsSges> Payload for T {}
 impl Payload for Inline<'_> {}
 
-/// What a request sends or fills: an [`Sge`], or an array or a slice of them.
+/// Memory that a request sends or fills: an [`Sge`], or an array or a slice of them.
 pub trait Gather: Payload + AsSges {}
 impl<T: Payload + AsSges> Gather for T {}
 

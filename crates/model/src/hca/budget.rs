@@ -9,10 +9,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that one function keeps at most, but for what the last command or work request brought.
+/// The most bytes that a function keeps; the last command or work request may exceed it.
 const MOST: usize = 1 << 30;
 
-/// What a function has taken of its budget.
+/// The budget of a function, and how much of it is used.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     used: Arc<AtomicUsize>,
@@ -28,12 +28,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// The objects take so many bytes without their lists.
+    /// Sets the size of the objects in bytes, without their lists.
     pub(crate) fn set_objects(&mut self, bytes: usize) {
         self.objects = bytes;
     }
 
-    /// Whether objects and lists have taken all of it.
+    /// Whether objects and lists have used up the budget.
     pub(crate) fn is_full(&self) -> bool {
         self.used.load(Ordering::Relaxed).saturating_add(self.objects) > self.most
     }
@@ -46,7 +46,7 @@ impl Budget {
         List { items, _charge: Some(Arc::new(Charge { used: self.used.clone(), bytes })) }
     }
 
-    /// A budget of so many bytes of lists and nothing else.
+    /// A budget of `most` bytes.
     #[cfg(test)]
     pub(crate) fn of(most: usize) -> Self {
         Self { most, ..Self::default() }
@@ -57,11 +57,11 @@ impl Budget {
 #[derive(Debug, Clone)]
 pub(crate) struct List<T> {
     items: Arc<[T]>,
-    /// Given back when the last holder drops it.
+    /// Returned to the budget when the last holder drops it.
     _charge: Option<Arc<Charge>>,
 }
 
-/// What a list takes of a budget.
+/// The bytes of a list that count against a budget.
 #[derive(Debug)]
 struct Charge {
     used: Arc<AtomicUsize>,

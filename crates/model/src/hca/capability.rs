@@ -11,7 +11,7 @@ use verbless_prm::{
 use crate::hca::refusal::Refusal;
 use crate::profile::{CapPage, Profile};
 
-/// What a function can do: the profile's pages, with what SET_HCA_CAP changed.
+/// The capabilities of a function: the profile's pages, with the changes by SET_HCA_CAP.
 #[derive(Debug)]
 pub(crate) struct Capabilities {
     pages: BTreeMap<u16, CapPage>,
@@ -22,7 +22,7 @@ static NO_ATOMIC: AtomicCap = AtomicCap::zeroed();
 static NO_ROCE: RoceCap = RoceCap::zeroed();
 
 impl Capabilities {
-    /// Those of function `function` of a device: they differ in the number by which it is known.
+    /// The capabilities of function `function` of a device, which differ in its number.
     pub(crate) fn new(profile: &Profile, function: u16) -> Self {
         let mut pages = profile.pages().clone();
         if let Some(page) = pages.get_mut(&HcaCapPage::GENERAL.0) {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::objects::QueueMemory;
 use crate::dpa::CoreDump;
 
-/// One that is being written.
+/// A core dump that is being written.
 pub(crate) struct Dumping {
-    /// The object, which may be gone meanwhile with its context.
+    /// The object, which may have been destroyed meanwhile with its context.
     pub number: u32,
     pub mark: Arc<()>,
     pub file: CoreDump,
-    /// Where it goes; if it is longer, nothing is written.
+    /// The memory for the file; if the file is longer, nothing is written.
     pub room: QueueMemory,
     pub written: u64,
 }

@@ -1,21 +1,21 @@
-//! What commands do that concerns queues at work. The engine hears of it right after the command,
-//! under the same lock; objects know nothing of the engine.
+//! Effects of commands on queues at work. The engine applies them right after the command, under
+//! the same lock; objects know nothing of the engine.
 
 use verbless_prm::CqContext;
 
 use crate::hca::objects::QueueMemory;
 use crate::runtime::{CqRuntime, QpRuntime, SendRuntime};
 
-/// One consequence of a command.
+/// An effect of a command.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A QP or SQ may send from now on.
     SenderReady(u32),
-    /// A QP was reset or is gone, with all that was in flight.
+    /// A QP was reset or destroyed, with everything in flight.
     QpForgotten(u32, QpRuntime, Option<SendRuntime>),
-    /// The same of an SQ.
+    /// An SQ was reset or destroyed, with everything in flight.
     SqForgotten(u32, SendRuntime),
-    /// An RQ was reset or is gone.
+    /// An RQ was reset or destroyed.
     RqForgotten(u32),
     /// A QP is to go to the error state.
     QpToError(u32),
@@ -23,15 +23,15 @@ pub(crate) enum Effect {
     SqToError(u32),
     /// An RQ is to go to the error state.
     RqToError(u32),
-    /// A CQ is gone.
+    /// A CQ was destroyed.
     CqForgotten(u32, CqRuntime),
     /// A CQ is to get another buffer: the one effect that the data path may refuse.
     CqResize(Box<Resize>),
-    /// Every queue is gone.
+    /// Every queue was destroyed.
     AllForgotten,
     /// Port `.0` (from 1) has another LID.
     PortLid(u8),
-    /// Ports have other addresses.
+    /// The addresses of ports changed.
     AddressesChanged,
     /// A doorbell of an emulated device was rung.
     EmulatedDoorbell(u32),

@@ -1,6 +1,6 @@
-//! Things that a test wants to happen at the nth occurrence of something.
+//! Faults that are to happen at the nth occurrence of something.
 
-/// What is to happen, each at one occurrence to come, and once. `S` says of what.
+/// Faults of type `T`, each of which happens once, at a future occurrence of its `S`.
 #[derive(Debug)]
 pub(crate) struct Countdowns<S, T> {
     all: Vec<Countdown<S, T>>,
@@ -26,7 +26,7 @@ impl<S, T: Copy> Countdowns<S, T> {
         self.all.push(Countdown { of, pass: nth.saturating_sub(1), what });
     }
 
-    /// What happens at an occurrence of those that `is_one`: one thing at most.
+    /// The fault that happens at an occurrence of each `S` for which `is_one` holds: one at most.
     pub(crate) fn strike(&mut self, mut is_one: impl FnMut(&S) -> bool) -> Option<T> {
         let mut struck = None;
         self.all.retain_mut(|it| {
@@ -43,7 +43,7 @@ impl<S, T: Copy> Countdowns<S, T> {
         struck
     }
 
-    /// Forgets all but those that are kept.
+    /// Keeps only the faults for which `keep` returns true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool) {
         self.all.retain(|it| keep(&it.of));
     }

@@ -1,7 +1,7 @@
 //! The names that make each device unique: GUIDs, MACs, LIDs and GIDs, all derived from the
 //! device's number and from that of its model.
 
-/// What a device calls itself.
+/// The identifiers of a device.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub node_guid: u64,
@@ -9,7 +9,7 @@ pub(crate) struct Identity {
     pub ports: Vec<PortIdentity>,
 }
 
-/// What one of its ports is called.
+/// The identifiers of a port.
 #[derive(Debug, Clone)]
 pub(crate) struct PortIdentity {
     pub guid: u64,

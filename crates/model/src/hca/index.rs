@@ -22,13 +22,13 @@ impl DoorbellIndex {
         &self.0[doorbell as usize]
     }
 
-    /// The same, to change.
+    /// The queues of a doorbell by UAR page, mutable.
     pub(crate) fn by_mut(&mut self, doorbell: PageDoorbell) -> &mut ByPage {
         &mut self.0[doorbell as usize]
     }
 }
 
-/// Queues that one doorbell is rung for, by the UAR page that they name.
+/// The queues that one kind of doorbell serves, by their UAR page.
 #[derive(Debug, Default)]
 pub(crate) struct ByPage {
     pages: BTreeMap<u32, BTreeSet<u32>>,

@@ -12,8 +12,8 @@ use crate::hca::objects::{Interleaved, Klm, Limits, Stride, Translation};
 /// Bytes of an entry.
 pub(crate) const ENTRY: usize = prm::Klm::BYTES;
 
-/// What a list translates to, or what is wrong with its header: it does not fit the entries behind
-/// it, or the device knows none. In a KSM all entries have one size.
+/// The translation of a list, or an error in its header: it does not match the entries behind it,
+/// or the device does not know it. In a KSM all entries have one size.
 pub(crate) fn translation(
     budget: &Budget,
     list: &[u8],
@@ -43,7 +43,7 @@ fn of_klm(entry: &prm::Klm) -> Klm {
     Klm { length: entry.byte_count(), key: entry.mkey(), address: entry.address() }
 }
 
-/// Its length is the key's block size.
+/// An entry of a KSM, whose length is the key's block size.
 fn of_ksm(entry: &Ksm) -> Klm {
     Klm { length: 0, key: entry.key(), address: entry.address() }
 }

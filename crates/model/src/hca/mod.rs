@@ -1,5 +1,5 @@
 //! One function (vhca) of a modelled device: its objects and the commands on them. It knows nothing
-//! of the engine, which hears of what concerns it by the effects of each command.
+//! of the engine, which gets the effects of each command.
 
 pub(crate) mod budget;
 pub(crate) mod capability;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::hca::kinds::kinds;
 use crate::profile::Profile;
 
-/// The fields that carry numbers in commands are so wide.
+/// Number of values of the fields that carry numbers in commands.
 const BYTE: u32 = 1 << 8;
 const HALF: u32 = 1 << 16;
 const THREE_BYTES: u32 = 1 << 24;
@@ -62,7 +62,7 @@ macro_rules! all_numbers {
         numbers: [$($name:ident: $range:expr),*],
         $($rest:tt)*
     })*) => {
-        /// The numbers that a function gives to its objects.
+        /// The number allocators of a function's objects.
         #[derive(Debug)]
         pub(crate) struct AllNumbers {
             $($(pub $name: Numbers,)*)*

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-/// The pages of one function, and what it told its driver about them.
+/// The pages of a function, and its requests to the driver.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    /// Addresses of those that it has.
+    /// Addresses of the pages that it has.
     pub given: BTreeSet<u64>,
-    /// How many objects there were when they were last counted.
+    /// The number of objects when they were last counted.
     pub objects: usize,
-    /// Pages that the driver was asked for and did not give yet; negative: that it was offered and
-    /// did not take yet.
+    /// Pages that were requested from the driver and not given yet; negative: pages that were
+    /// offered to it and not taken yet.
     pub pending: i64,
 }

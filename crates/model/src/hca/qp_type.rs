@@ -1,5 +1,5 @@
-//! What a QP type is: a transport service, or a special use of one. Each is described in a module
-//! of its own (`engine::transport`), and a function is made with the types that there are.
+//! QP types: transport services, and special uses of one. Each is described in a module of its own
+//! (`engine::transport`), and a function is made with the types that there are.
 
 use std::fmt;
 
@@ -7,57 +7,57 @@ use verbless_prm::{HcaCap, ServiceType};
 
 use crate::wire;
 
-/// A QP type, as commands and the data path ask about it.
+/// A QP type: its properties for commands and the data path.
 pub(crate) struct QpType {
-    /// The number that CREATE_QP asks for it by.
+    /// The type's number in CREATE_QP.
     pub st: ServiceType,
     pub users: Users,
     /// The optional fields (bits of `opt_param_mask`) by which a transition changes what others may
     /// do to the QP.
     pub rights: u32,
-    /// The service that its packets name; `None`: it sends none.
+    /// The service of its packets; `None`: it sends none.
     pub service: Option<wire::Service>,
-    /// It has a peer, which INIT2RTR names.
+    /// Whether it has a peer, which INIT2RTR names.
     pub connected: bool,
-    /// What it sends is acknowledged.
+    /// Whether its requests are acknowledged.
     pub reliable: bool,
-    /// What datagrams mean to it, if each of its requests says where it goes.
+    /// Its datagram properties, if each of its requests has an address.
     pub datagrams: Option<Datagrams>,
-    /// Its UMR requests may change keys of any domain; its own PD is not looked at.
+    /// Whether its UMR requests may change keys of any PD.
     pub any_domain: bool,
-    /// Its QPs may be set up for copies of memory (`mmo`), where the device has them.
+    /// Whether its QPs may be enabled for memory copies (`mmo`), if the device supports them.
     pub copies: bool,
 }
 
-/// Who may have a QP of a type.
+/// The users that may create a QP of a type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Users {
     /// Everybody, if the device has this capability.
     Capability(fn(&HcaCap) -> bool),
-    /// The kernel: management packets and other people's keys are its business.
+    /// The kernel only: it handles management packets and keys of all users.
     Kernel,
 }
 
-/// How datagrams find a QP, and what its CQEs say of them.
+/// How datagrams are addressed to a QP, and how CQEs report them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Datagrams {
     /// The number by which packets name the one QP of its port; `None`: its own number.
     pub number: Option<u32>,
     pub q_key: QKey,
-    /// It may join multicast groups.
+    /// Whether it may join multicast groups.
     pub groups: bool,
-    /// CQEs have the packet's P_Key where immediate data goes.
+    /// Whether CQEs have the packet's P_Key in place of immediate data.
     pub pkey_in_cqe: bool,
 }
 
 /// The Q_Key that a datagram must have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum QKey {
-    /// That of the QP's context.
+    /// The Q_Key of the QP's context.
     Context,
-    /// Always the same.
+    /// This Q_Key.
     Fixed(u32),
-    /// Its packets have another key inside.
+    /// Any Q_Key: its packets have another key inside.
     Any,
 }
 
@@ -65,12 +65,12 @@ pub(crate) enum QKey {
 pub(crate) type QpTypes = fn(ServiceType) -> Option<&'static QpType>;
 
 impl QpType {
-    /// Each request says where it goes.
+    /// Whether each of its requests has an address.
     pub(crate) fn is_datagram(&self) -> bool {
         self.datagrams.is_some()
     }
 
-    /// Its QPs may be set up for copies of memory, on a device of these capabilities.
+    /// Whether its QPs may be enabled for memory copies on a device with these capabilities.
     pub(crate) fn offers_copies(&self, general: &HcaCap) -> bool {
         self.copies && general.dma_mmo_qp()
     }

@@ -41,7 +41,7 @@ macro_rules! all_refusals {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// The reason behind a syndrome, if it is one of the model's.
+            /// The reason of a syndrome, if it is one of the model's.
             pub fn of_syndrome(syndrome: u32) -> Option<Self> {
                 Self::ALL.iter().copied().find(|refusal| refusal.syndrome() == syndrome)
             }
@@ -170,20 +170,20 @@ kinds! { refusals {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub opcode: u16,
-    /// Its uid is 0, the kernel's.
+    /// Whether the sender's uid is 0, the kernel's.
     pub kernel: bool,
     pub refusal: Refusal,
-    /// What it is about, where the reason alone does not say it: a field, a number.
+    /// A field or number that the reason concerns, if the reason alone does not tell.
     pub detail: Option<String>,
 }
 
 impl Refused {
-    /// The command's name, where it has one.
+    /// The command's name, if it has one.
     pub(crate) fn command(&self) -> Option<&'static str> {
         Opcode(self.opcode).name()
     }
 
-    /// Writes it to the log.
+    /// Logs the refusal.
     pub(crate) fn log(&self) {
         let Self { opcode, kernel, refusal, .. } = *self;
         let detail = self.detail.as_deref();

@@ -1,5 +1,5 @@
-//! What the entries of the registry make: the maps of a function's objects, who uses what, and the
-//! one way in which an object of any kind is taken in, changed and taken out.
+//! Code generated from the registry's entries: the maps of a function's objects, the references
+//! between them, and the functions that insert, change and remove an object of any kind.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use crate::hca::numbers::{AllNumbers, Numbers};
 use crate::hca::objects::{self, Limits, Uid};
 use crate::hca::refusal::Refusal;
 
-/// What the entry of a kind says.
+/// The entry of a kind of object.
 pub(crate) trait KindEntry: Copy {
     type Number: Copy + Ord + Into<u32> + TryFrom<u32> + 'static;
     type Object: 'static;
     const KIND: ObjectKind;
-    /// There is no such object of the sender's.
+    /// The refusal if the sender has no such object.
     const ABSENT: Refusal;
-    /// Another object refers to it; `None` of a kind that no object refers to.
+    /// The refusal if another object refers to it; `None` of a kind that no object refers to.
     const IN_USE: Option<Refusal>;
 
     fn map(objects: &Objects) -> &BTreeMap<Self::Number, Self::Object>;
     fn map_mut(objects: &mut Objects) -> &mut BTreeMap<Self::Number, Self::Object>;
-    /// Where its number came from.
+    /// The allocator of its number.
     fn numbers<'a>(all: &'a mut AllNumbers, object: &Self::Object) -> &'a mut Numbers;
     fn owner(object: &Self::Object) -> Uid;
-    /// Some command made it: it does not come with the function.
+    /// Whether a command made the object; otherwise every function has it.
     fn is_made(object: &Self::Object) -> bool;
-    /// Names each object that it uses.
+    /// Calls `to` with each object that it uses.
     fn refers(object: &Self::Object, to: &mut dyn FnMut(ObjectKind, u32));
-    /// By which doorbell it is rung for, and on which page.
+    /// The doorbell that serves it, and the UAR page.
     fn doorbell(object: &Self::Object) -> Option<(PageDoorbell, u32)>;
 }
 
@@ -52,7 +52,7 @@ impl Uses {
         }
     }
 
-    /// Whether any object refers to it.
+    /// Whether any object refers to this one.
     fn any(&self, kind: ObjectKind, number: u32) -> bool {
         self.0.contains_key(&(kind, number))
     }
@@ -159,7 +159,7 @@ macro_rules! registry {
             $($($(#[$beside_doc])* pub $beside: $beside_type,)?)*
             /// Queues by the UAR page that they name.
             pub by_page: DoorbellIndex,
-            /// Who uses what; kept by the methods below.
+            /// The references between objects; maintained by the methods below.
             pub uses: Uses,
         }
 
@@ -175,7 +175,7 @@ macro_rules! registry {
                 0 $(+ if $context { self.$map.len() } else { 0 })*
             }
 
-            /// About how many bytes they take, without their lists.
+            /// The approximate size of all objects in bytes, without their lists.
             pub(crate) fn bytes(&self) -> usize {
                 fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
                     map.len() * size_of::<(K, V)>()

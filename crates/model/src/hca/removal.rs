@@ -1,17 +1,17 @@
-//! The end of an object of any kind: its number is free, what it used is let go, and the engine and
-//! the doorbell pages hear of it.
+//! Removal of an object of any kind: frees its number, releases the objects that it used, and
+//! notifies the engine and the doorbell pages.
 
 use crate::hca::registry::KindEntry;
 use crate::hca::state::Hca;
 
-/// A kind of which something else is left when an object is gone.
+/// The further effects of removing an object of a kind.
 pub(super) trait Removal: KindEntry {
-    /// Does what else its end asks for.
+    /// Carries out the further effects of the removal.
     fn gone(hca: &mut Hca, number: u32, object: Self::Object);
 }
 
 impl Hca {
-    /// Removes an object, gives back its number and lets go of all that it uses.
+    /// Removes an object, frees its number and releases the objects that it uses.
     pub(super) fn remove<K: Removal>(&mut self, kind: K, number: K::Number) {
         let Some(object) = self.objects.remove(kind, number) else {
             tracing::error!(number = number.into(), "an object is gone before it is destroyed");

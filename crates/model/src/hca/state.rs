@@ -1,4 +1,4 @@
-//! One function (vhca) of a modelled device: what it holds, and how far it has come.
+//! One function (vhca) of a modelled device: its objects and its state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,51 +31,50 @@ pub(crate) struct Port {
     pub up: bool,
     /// The port's LID on InfiniBand, 0 on Ethernet.
     pub lid: u16,
-    /// PortInfo:CapabilityMask: what the software behind an InfiniBand port says that it offers.
+    /// PortInfo:CapabilityMask: capabilities that the software behind an InfiniBand port declares.
     pub cap_mask1: u32,
-    /// What other ports may call it by: the GID table without its gaps.
+    /// The port's GIDs: the GID table without its empty entries.
     pub gids: Vec<[u8; 16]>,
     pub violations: Violations,
 }
 
-/// Packets that a port dropped since they had the wrong key. The counts stop at their largest
-/// value, as PortInfo's do.
+/// Packets that a port dropped because of a wrong key. The counts saturate, as PortInfo's do.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Violations {
-    /// Another partition's, or a limited member's where both are.
+    /// Packets of another partition, or of a limited member if the receiver is one too.
     pub pkey: u16,
-    /// For a QP with another Q_Key.
+    /// Packets for a QP with another Q_Key.
     pub qkey: u16,
 }
 
-/// How far a function has come.
+/// The state of a function's bring-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Before ENABLE_HCA.
     Disabled,
-    /// After it: capabilities can be asked and set, pages given.
+    /// After ENABLE_HCA: capabilities can be queried and set, and pages given.
     Enabled,
     /// After INIT_HCA.
     Up,
 }
 
-/// One function of a device.
+/// A function of a device.
 pub(crate) struct Hca {
     pub profile: Arc<Profile>,
     pub identity: Identity,
     /// The QP types that there are.
     pub qp_types: QpTypes,
-    /// Which function of its side of the device it is, from 0.
+    /// Index among the functions of its side of the device, from 0.
     pub function: u16,
-    /// What it is on the card.
+    /// The function's place on the card.
     pub on_card: FunctionPlace,
-    /// It is not the first function of its card.
+    /// Whether it is not the first function of its card.
     pub shares_card: bool,
     pub life: Life,
     pub caps: Capabilities,
     pub objects: Objects,
     pub numbers: AllNumbers,
-    /// What objects and their lists may take of the host's memory.
+    /// The budget of the host's memory for objects and their lists.
     pub budget: Budget,
     pub pages: Pages,
     /// Registers that were written, by number.
@@ -89,36 +88,37 @@ pub(crate) struct Hca {
     pub dpa: Option<Arc<Dpa>>,
     pub heaps: Heaps,
     pub bar: Arc<UarSpace>,
-    /// Where interrupts go; set by the front end.
+    /// The receiver of interrupts; set by the front end.
     pub interrupts: Option<Arc<dyn Interrupts>>,
     /// Vectors raised under the lock, delivered after it is released.
     pub raised: Vec<u32>,
-    /// Refusals under the lock, told to the log after it is released.
+    /// Refusals under the lock, logged after it is released.
     pub refused: Vec<Refused>,
     pub ports: Vec<Port>,
     /// The Ethernet side of the port as software set it; unset: as the profile has it.
     pub nic_vport: Option<NicVport>,
     /// The device died (fault injection): nothing answers, nothing moves.
     pub fatal: bool,
-    /// It was taken out altogether, and not only dead.
+    /// Whether the function was removed, and is not only dead.
     pub removed: bool,
     pub faults: Countdowns<u16, (u8, u32)>,
-    /// Ioctls of its driver that are to fail, each with its errno.
+    /// Ioctls of the function's driver that are to fail, each with its errno.
     pub ioctl_faults: Countdowns<Ioctl, i32>,
-    /// The functions of its card that it may reach, itself among them: their numbers in the model
-    /// by their vhca_id.
+    /// The functions of the card that it may reach, including itself: their numbers in the model by
+    /// vhca_id.
     pub neighbours: BTreeMap<u16, usize>,
-    /// Those of its card that reach this one and have a DPA: vhca_id, and number in the model.
+    /// Functions of the card that may reach this one and have a DPA: vhca_id, and number in the
+    /// model.
     pub reached_by: BTreeSet<(u16, usize)>,
     /// Functions that aliases and crossing keys of this one lead to, with how many of them do.
     pub leads_to: BTreeMap<usize, u32>,
-    /// Objects that were opened to other functions so far.
+    /// The number of objects that were opened to other functions so far.
     pub offers: u64,
-    /// What another function offers of the object that the command under way names.
+    /// The offer of another function for the object that the current command names.
     pub answer: Option<Foreign>,
-    /// What the engine is to hear of the command under way.
+    /// The effects of the current command, for the engine.
     pub effects: Vec<Effect>,
-    /// The core dump that the command under way writes.
+    /// The core dump that the current command writes.
     pub dumping: Option<Box<Dumping>>,
 }
 
@@ -191,12 +191,12 @@ impl Hca {
         }
     }
 
-    /// One more alias or crossing key leads to function `to`.
+    /// Counts one more alias or crossing key that leads to function `to`.
     pub(crate) fn lead_to(&mut self, to: usize) {
         *self.leads_to.entry(to).or_default() += 1;
     }
 
-    /// One fewer does.
+    /// Counts one alias or crossing key less that leads to function `from`.
     pub(crate) fn lead_away(&mut self, from: usize) {
         let Some(count) = self.leads_to.get_mut(&from) else {
             tracing::error!(from, "no alias or crossing key leads to a function that one led to");
@@ -208,7 +208,7 @@ impl Hca {
         }
     }
 
-    /// The same as function `number` of its side of a device, whose first function is `first`.
+    /// Makes it function `number` of its side of a device, whose first function is `first`.
     pub(crate) fn of_function(mut self, first: usize, number: u16, on_card: FunctionPlace) -> Self {
         self.shares_card = self.identity.node_guid != Identity::new(first as u32, 1).node_guid;
         let first = Identity::new(first as u32, self.ports.len() as u32);
@@ -231,7 +231,7 @@ impl Hca {
         port.map_or(0, |port| port.lid)
     }
 
-    /// What a port (from 1) is called on the fabric.
+    /// The addresses of a port (from 1) on the fabric.
     pub(crate) fn addresses(&self, number: u8) -> Addresses {
         let index = usize::from(number).wrapping_sub(1);
         let (port, identity) = (self.ports.get(index), self.identity.ports.get(index));
@@ -285,7 +285,7 @@ impl Hca {
         })
     }
 
-    /// Brings what the data path looks at in line with the capabilities.
+    /// Updates the data path's limits after a change of the capabilities.
     pub(crate) fn capabilities_changed(&mut self) {
         self.objects.limits = Limits::new(self.caps.general(), self.profile.keys());
     }
@@ -306,7 +306,7 @@ impl Hca {
         }
     }
 
-    /// The function is dead: it answers nothing, and no program of it runs.
+    /// Makes the function dead: it answers no command, and its programs stop.
     pub(crate) fn die(&mut self) {
         self.fatal = true;
         if let Some(dpa) = &self.dpa {
@@ -314,8 +314,7 @@ impl Hca {
         }
     }
 
-    /// It lives again after it died: it has been reset, so that nothing of before is left. One that
-    /// was taken out does not come back.
+    /// Revives a dead function after a reset. A function that was removed stays dead.
     pub(crate) fn revive(&mut self) {
         if self.fatal && !self.removed {
             self.fatal = false;

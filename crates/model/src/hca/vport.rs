@@ -19,8 +19,8 @@ pub(crate) struct NicVport {
 }
 
 impl Hca {
-    /// The Ethernet side as it is now. It starts with RoCE on, and with its own address as the only
-    /// one.
+    /// The current Ethernet side. Initially RoCE is on, and the list of MACs has only the port's
+    /// own.
     pub(crate) fn nic_vport(&self) -> NicVport {
         if let Some(set) = &self.nic_vport {
             return set.clone();

@@ -29,7 +29,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// What a command wants to know of another function, if it does.
+    /// The object of another function that a command names, if it does.
     pub(crate) fn by(input: &[u8]) -> Option<Self> {
         let head = CreateGeneralObjectIn::from_prefix(input)?;
         let asks = head.opcode() == CREATE_GENERAL_OBJECT.opcode
@@ -42,12 +42,12 @@ impl Asked {
         })
     }
 
-    /// Which function that is, of those that this one may reach.
+    /// The number of the object's function, if this one may reach it.
     pub(crate) fn of(self, hca: &Hca) -> Option<usize> {
         hca.neighbours.get(&self.vhca_id).copied()
     }
 
-    /// What that function answers.
+    /// The function's offer of the object.
     pub(crate) fn answer(self, function: usize, owner: &Hca) -> Option<Foreign> {
         let offer = owner.objects.mkeys.get(&self.index)?.offer.clone()?;
         (!owner.fatal).then_some(Foreign { function, index: self.index, offer })
@@ -125,7 +125,7 @@ pub(super) fn create(
     Ok(())
 }
 
-/// An alias leads to its function no more.
+/// Counts a removed alias.
 pub(super) fn gone(hca: &mut Hca, _: u32, alias: Alias) {
     hca.lead_away(alias.function);
 }

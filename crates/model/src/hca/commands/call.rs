@@ -1,4 +1,4 @@
-//! One command under way: who sent it, its buffers, and the checks that all commands share.
+//! The current command: its sender, its buffers, and the checks that all commands share.
 
 use std::cell::OnceCell;
 
@@ -12,20 +12,20 @@ use crate::hca::registry::KindEntry;
 use crate::hca::removal::Removal;
 use crate::hca::state::Hca;
 
-/// What became of a command.
+/// The result of a command.
 pub(crate) type Outcome = Result<(), Refusal>;
 
-/// A command under way.
+/// The current command.
 pub(crate) struct Call<'a> {
     pub hca: &'a mut Hca,
-    /// The user context that it was stamped with; 0 is the kernel.
+    /// The uid of the sender's user context; 0 is the kernel.
     pub uid: Uid,
     pub op_mod: u16,
     pub input: &'a [u8],
     pub output: &'a mut [u8],
-    /// What follows the fixed part of the inbox.
+    /// The inbox after its fixed part.
     pub list: &'a [u8],
-    /// What a refusal's line in the log says besides its reason.
+    /// Detail for the log, in addition to the reason of a refusal.
     pub detail: OnceCell<String>,
 }
 

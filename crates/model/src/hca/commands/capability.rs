@@ -12,8 +12,8 @@ pub(super) fn own_function(other: bool, id: u16) -> Outcome {
     if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
 }
 
-/// The same for commands that name a function by its side, too: what the embedded CPU's drivers
-/// set, and no others.
+/// Refuses the command if it is about another function, by `id` or by the flag `embedded_cpu`,
+/// which drivers of the embedded CPU set and others do not.
 pub(super) fn own_side(hca: &Hca, embedded_cpu: bool, id: u16) -> Outcome {
     own_function(embedded_cpu != (hca.profile.side() == Side::Dpu), id)
 }

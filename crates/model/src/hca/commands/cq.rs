@@ -103,7 +103,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
     Ok(())
 }
 
-/// Who hears of its CQEs.
+/// The receiver of the CQ's completion events.
 fn element(call: &Call<'_>, context: &CqContext) -> Result<Element, Refusal> {
     let number = context.c_eqn_or_apu_element();
     match (context.apu_cq(), context.ext_element_type()) {
@@ -133,7 +133,7 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     if unsupported { Err(Refusal::Unsupported) } else { Ok(()) }
 }
 
-/// QUERY_CQ: the context with the counters as they are now.
+/// QUERY_CQ: the context with the current counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCqOut) -> Outcome {
     const COUNTER: u32 = 0xff_ffff;
     let cq = call.find(kind::Cq, input.cqn())?;

@@ -37,7 +37,7 @@ pub(super) fn alloc_uar(call: &mut Call<'_>, _: &AllocUarIn, output: &mut AllocU
     Ok(())
 }
 
-/// A UAR page is free: nobody looks at its words any more.
+/// Frees a UAR page: its words are no longer read.
 pub(super) fn uar_gone(hca: &mut Hca, page: u32, _: Uid) {
     hca.bar.set_allocated(page, false);
 }

@@ -20,7 +20,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::{ObjectKind, kind};
 use crate::hca::state::Hca;
 
-/// An ELF file is at most so long.
+/// The largest ELF file in bytes.
 const MOST_FILE: u64 = 64 << 20;
 
 impl Call<'_> {
@@ -39,7 +39,7 @@ impl Call<'_> {
         self.body()
     }
 
-    /// What follows the head of a command on a general object.
+    /// The context after the head of a command on a general object.
     pub(super) fn body<S: Structure + Copy>(&self) -> Result<S, Refusal> {
         let context = S::read(self.list).ok_or(Refusal::ListTooShort)?;
         if View::new(S::INFO, context.as_bytes()).nonzero_reserved().is_some() {
@@ -56,7 +56,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// What the DPA has refused, for the answer.
+    /// The refusal of a command for a refusal of the DPA.
     fn refused(&self, refused: Refused) -> Refusal {
         match refused {
             Refused::Program(why) => self.about(Refusal::DpaProgram, why),
@@ -169,7 +169,7 @@ pub(super) fn query_process(
     call.show(&context)
 }
 
-/// MODIFY_GENERAL_OBJECT of a process: what runs in it before an error ends it.
+/// MODIFY_GENERAL_OBJECT of a process: sets its error handler.
 pub(super) fn modify_process(
     call: &mut Call<'_>,
     input: &ModifyGeneralObjectIn,
@@ -190,7 +190,7 @@ pub(super) fn modify_process(
     })
 }
 
-/// DESTROY_GENERAL_OBJECT of a process, which ends whatever it does.
+/// DESTROY_GENERAL_OBJECT of a process, in any state.
 pub(super) fn destroy_process(
     call: &mut Call<'_>,
     input: &DestroyGeneralObjectIn,
@@ -228,7 +228,7 @@ fn state_of(state: RunnerState) -> DpaThreadState {
     }
 }
 
-/// CREATE_GENERAL_OBJECT of a thread, which waits for its first event then.
+/// CREATE_GENERAL_OBJECT of a thread, which then waits for its first event.
 pub(super) fn create_thread(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
@@ -447,7 +447,7 @@ pub(super) fn destroy_window(
     call.destroy(kind::DpaWindow, input.obj_id())
 }
 
-/// CREATE_GENERAL_OBJECT of a core dump: has it written, if there is room ([`Dumping`]).
+/// CREATE_GENERAL_OBJECT of a core dump, which is written if there is room ([`Dumping`]).
 pub(super) fn create_core_dump(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
@@ -496,21 +496,21 @@ pub(super) fn thread_gone(hca: &mut Hca, number: u32, _: objects::DpaThread) {
     }
 }
 
-/// An outbox is gone from its process.
+/// Removes an outbox from its process.
 pub(super) fn outbox_gone(hca: &mut Hca, _: u32, outbox: objects::DpaOutbox) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove_outbox(outbox.context.process_id(), outbox.context.config_id());
     }
 }
 
-/// A window is gone from its process.
+/// Removes a window from its process.
 pub(super) fn window_gone(hca: &mut Hca, _: u32, window: objects::DpaWindow) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove_window(window.context.process_id(), window.context.config_id());
     }
 }
 
-/// A process ends, and its heap goes; the UMEM of that goes by itself.
+/// Ends a process and frees its heap; the heap's UMEM is removed separately.
 pub(super) fn process_gone(hca: &mut Hca, number: u32, _: objects::DpaProcess) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove(number);

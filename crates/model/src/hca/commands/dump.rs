@@ -11,7 +11,7 @@ use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 impl Dumping {
-    /// Goes on by a piece; whether it is whole. What is refused is undone.
+    /// Writes another piece; returns whether the dump is complete. A refused dump is undone.
     pub(crate) fn go_on(&mut self, hca: &mut Hca) -> Result<bool, Refusal> {
         let dumps = &hca.objects.dpa_core_dumps;
         if hca.fatal {

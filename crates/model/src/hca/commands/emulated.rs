@@ -16,7 +16,7 @@ use crate::hca::registry::kind;
 
 /// EQ indexes count in 26 bits where programs write them.
 const COUNTER: u32 = 0x3ff_ffff;
-/// Vectors of an emulated device, whose counts its context shows.
+/// The most vectors of an emulated device, whose counts are in its context.
 const MOST_VECTORS: u16 = 64;
 
 /// CREATE_GENERAL_OBJECT of an event queue.
@@ -141,7 +141,7 @@ pub(super) fn ring_device(
     Ok(())
 }
 
-/// Who listens to the doorbell of a queue.
+/// The object that is attached to the doorbell of a queue.
 fn doorbell_of(call: &Call<'_>, device: u32, queue: u16) -> Option<u32> {
     let mut all = call.hca().objects.emulated_doorbells.iter();
     let found = all.find(|(_, it)| (it.context.device_id(), it.context.queue()) == (device, queue));

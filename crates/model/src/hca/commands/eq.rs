@@ -11,7 +11,7 @@ use crate::hca::registry::kind;
 /// Bytes of an EQE.
 pub(super) const EQE: u64 = 64;
 
-/// Indexes count in 24 bits where software writes them.
+/// Mask of indexes that software writes: 24 bits.
 const COUNTER: u32 = 0xff_ffff;
 
 /// Fields of the context that CREATE_EQ takes, or that are the device's to write.
@@ -94,7 +94,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEq
 }
 
 impl Objects {
-    /// Whether some EQ asks for events of type `kind`.
+    /// Whether an EQ subscribes to events of type `kind`.
     pub(crate) fn takes_event(&self, kind: u8) -> bool {
         self.eqs.values().any(|eq| eq.takes(kind))
     }

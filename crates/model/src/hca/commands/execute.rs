@@ -25,12 +25,12 @@ enum When {
     Up,
 }
 
-/// Who may send a command: each may what those before it may, too.
+/// Who may send a command. Later ones also have the rights of earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     /// Every user context.
     User,
-    /// Those with TOOLS_RESOURCES.
+    /// User contexts with TOOLS_RESOURCES.
     Tools,
     /// Uid 0 alone.
     Kernel,
@@ -39,12 +39,12 @@ enum Who {
 /// A command that the model knows.
 struct Entry {
     command: &'static CommandInfo,
-    /// The general object type that it is about, which stands in the place of op_mod.
+    /// The type of general object that it is about, which is in the place of op_mod.
     object_type: Option<GeneralObjectType>,
     when: When,
     who: Who,
-    /// A driver may stamp it with [`SHARED_UID`]: what belongs to everybody is the kernel's to make
-    /// and to destroy.
+    /// Whether the kernel may send it with [`SHARED_UID`], to make and destroy objects that belong
+    /// to everybody.
     shared: bool,
     run: fn(&mut Call<'_>) -> Outcome,
 }
@@ -186,7 +186,7 @@ fn answer(output: &mut [u8], status: u8, syndrome: u32) {
 const MOST_REFUSED: usize = 64;
 
 enum Failure {
-    /// With what it is about, for the log.
+    /// Refused, with a detail for the log.
     Refused(Refusal, Option<String>),
     /// Status and syndrome that a test chose.
     Injected(u8, u32),

@@ -19,14 +19,14 @@ use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_FLOW_TABLE takes.
 const KNOWN_TABLE: [&str; 4] = ["table_miss_action", "level", "log_size", "table_miss_id"];
-/// Those of an entry; its values have been looked at by then.
+/// Known fields of an entry; its values have been checked by then.
 const KNOWN_ENTRY: [&str; 5] =
     ["group_id", "flow_tag", "action", "destination_list_size", "match_value"];
-/// What an entry may do with a frame.
+/// The actions that an entry may have.
 const ACTIONS: u16 =
     FlowContextAction::ALLOW.0 | FlowContextAction::DROP.0 | FlowContextAction::FWD_DEST.0;
 
-/// Whose tables a command is about: those of the function's own port, and of what it receives.
+/// Checks that a command is about receive tables of the function's own port.
 macro_rules! check_own {
     ($call:expr, $input:expr) => {{
         let own = !$input.other_vport() && !$input.other_eswitch();
@@ -37,7 +37,7 @@ macro_rules! check_own {
     }};
 }
 
-/// What the device offers of NIC receive tables.
+/// The device's capabilities for NIC receive tables.
 fn properties(call: &Call<'_>) -> Result<FlowTablePropLayout, Refusal> {
     let page = call.hca().caps.page(HcaCapPage::FLOW_TABLE.0)?;
     let page = FlowTableCap::from_prefix(&page.current).ok_or(Refusal::NoSuchPage)?;
@@ -324,7 +324,7 @@ fn destinations(
     Ok(all)
 }
 
-/// QUERY_FLOW_TABLE_ENTRY: the entry, and behind it as many destinations as there is room for.
+/// QUERY_FLOW_TABLE_ENTRY: the entry, followed by as many destinations as fit.
 pub(super) fn query_entry(
     call: &mut Call<'_>,
     input: &QueryFlowTableEntryIn,
@@ -340,7 +340,7 @@ pub(super) fn query_entry(
     Ok(())
 }
 
-/// A destination as commands have it.
+/// A destination in the format of commands.
 fn written(to: Destination) -> [u8; FlowDestination::BYTES] {
     let mut destination = FlowDestination::zeroed();
     match to {

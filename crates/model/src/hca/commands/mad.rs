@@ -15,7 +15,7 @@ use crate::profile::Link;
 
 /// Bytes of a MAD.
 const MAD: usize = 256;
-/// Where the data of an SMP or of a performance MAD begins.
+/// Offset of the data in an SMP or a performance MAD.
 const DATA: usize = 64;
 
 /// Management classes.
@@ -194,7 +194,7 @@ fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
     response.put(DATA + 62, &[active.fast() << 4 | supported.fast(), enabled.fast()]);
 }
 
-/// A register as the profile has it; all 0 if it has none.
+/// A register of the profile; all 0 if the profile has none.
 fn register<R: Structure>(hca: &Hca, id: RegisterId) -> R {
     let mut value = R::default();
     if let Some(given) = hca.profile.registers().get(&id.0) {
@@ -233,7 +233,7 @@ impl Speeds {
     }
 }
 
-/// A subnet manager gives the port its LID; the rest of what it says is not kept.
+/// A subnet manager sets the port's LID; other fields are ignored.
 fn set_port_info(
     call: &mut Call<'_>,
     index: usize,
@@ -255,7 +255,7 @@ fn set_port_info(
     Ok(())
 }
 
-/// Answers a performance query: nothing is counted, so that every counter is 0.
+/// Answers a performance query: nothing is counted, so every counter is 0.
 fn performance(request: &Mad, response: &mut Mad) -> Result<(), u16> {
     const EXTENDED_WIDTH: u16 = 1 << 9;
     match request.attribute() {

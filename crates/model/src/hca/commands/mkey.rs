@@ -293,7 +293,7 @@ pub(super) fn query(
     Ok(())
 }
 
-/// A crossing key leads to its function no more.
+/// Counts a removed crossing key.
 pub(super) fn gone(hca: &mut Hca, _: u32, mkey: Mkey) {
     if let Translation::Crossing { function, .. } = mkey.translation {
         hca.lead_away(function);
@@ -301,7 +301,7 @@ pub(super) fn gone(hca: &mut Hca, _: u32, mkey: Mkey) {
 }
 
 impl Objects {
-    /// How many memory keys there are, aliases among them.
+    /// The number of memory keys, including aliases.
     pub(super) fn keys(&self) -> usize {
         self.mkeys.len() + self.aliases.len()
     }

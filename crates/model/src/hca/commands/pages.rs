@@ -25,15 +25,15 @@ pub(super) fn startup(hca: &Hca, whole: bool) -> usize {
     device.boot_pages as usize + if whole { device.init_pages as usize } else { 0 }
 }
 
-/// How many pages it needs for so many objects: a batch at a time, so that not every object is an
-/// event.
+/// The number of pages that a function needs for this number of objects, in whole batches, so that
+/// not every object makes an event.
 fn running(hca: &Hca, objects: usize) -> usize {
     let device = hca.profile.device();
     let contexts = objects.div_ceil(device.contexts_per_page as usize);
     startup(hca, true) + contexts.next_multiple_of(device.page_batch as usize)
 }
 
-/// Asks for pages, or offers some back, when the number of objects calls for it.
+/// Requests or returns pages, if the number of objects requires it.
 pub(super) fn balance(hca: &mut Hca) {
     let objects = hca.objects.len();
     if hca.life != Life::Up

@@ -11,8 +11,8 @@ use crate::profile::Link;
 /// LIDs from here on are multicast.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 
-/// Whom the path of a QP of this type reaches; refused if it does not name a port and a destination
-/// that the link layer has. What loops back names no destination.
+/// The destination of the path of a QP of this type; refused if it does not name a port and a
+/// destination of the link layer. A loopback path names no destination.
 pub(super) fn destination(
     call: &Call<'_>,
     qp_type: &QpType,

@@ -223,8 +223,8 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     Ok(())
 }
 
-/// What the context's extension, which stands before the addresses of pages, says of `mmo`. The
-/// model knows no other field of it.
+/// The field `mmo` of the context's extension, which precedes the addresses of pages. The model
+/// knows no other field of it.
 ///
 /// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) sets it so for
 /// queue pairs that copy memory, and never by INIT2INIT.
@@ -266,13 +266,13 @@ fn check_features(call: &Call<'_>, context: &QpContext, general: &HcaCap) -> Out
     check_migration(context)
 }
 
-/// Path migration is not modelled: its state is MIGRATED always.
+/// Checks that the migration state is MIGRATED: path migration is not modelled.
 pub(super) fn check_migration(context: &QpContext) -> Outcome {
     let migrated = context.pm_state() == PathMigrationState::MIGRATED;
     if migrated { Ok(()) } else { Err(Refusal::QpMigration) }
 }
 
-/// QUERY_QP: the context with what moves as it is now.
+/// QUERY_QP: the context with current state and counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQpOut) -> Outcome {
     let qp = call.find(kind::Qp, input.qpn())?;
     // There is no context extension to show.
@@ -300,7 +300,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
     Ok(())
 }
 
-/// A QP leaves its groups, and the engine forgets it.
+/// Removes a QP from its groups and from the engine.
 pub(super) fn gone(hca: &mut Hca, number: u32, qp: QpObject) {
     for group in &qp.groups {
         hca.objects.groups.leave(group, number);

@@ -1,4 +1,4 @@
-//! What a function is: QUERY_ADAPTER, QUERY_VUID, QUERY_LAG, QUERY_SPECIAL_CONTEXTS, and NOP.
+//! Queries about a function: QUERY_ADAPTER, QUERY_VUID, QUERY_LAG, QUERY_SPECIAL_CONTEXTS; and NOP.
 
 use verbless_prm::{
     NopIn, NopOut, QueryAdapterIn, QueryAdapterOut, QueryLagIn, QueryLagOut,
@@ -13,7 +13,7 @@ pub(super) fn nop(_: &mut Call<'_>, _: &NopIn, _: &mut NopOut) -> Outcome {
     Ok(())
 }
 
-/// QUERY_ADAPTER: among other things the board id, by which software knows that this is a model.
+/// QUERY_ADAPTER: includes the board id (PSID), by which software recognizes the model.
 pub(super) fn adapter(
     call: &mut Call<'_>,
     _: &QueryAdapterIn,

@@ -8,7 +8,7 @@ use super::call::{Call, Outcome};
 use super::units;
 use crate::hca::refusal::Refusal;
 
-/// Fields by which a register's reader says what to read; they come back as they were.
+/// Fields with which a reader selects what to read; they are returned unchanged.
 const INDEXES: [&str; 3] = ["local_port", "proto_mask", "plane_ind"];
 
 /// Registers that the driver writes, and reads back as it wrote them.

@@ -1,4 +1,4 @@
-//! What the registry says of the end of objects, of each kind and of all kinds.
+//! Code generated from the registry for the removal of objects, of each kind and of all kinds.
 
 // The modules of what the entries name.
 use super::*;

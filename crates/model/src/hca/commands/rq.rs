@@ -28,7 +28,7 @@ const KNOWN: [&str; 10] = [
     "wq",
 ];
 
-/// Those of its work queue.
+/// Known fields of the work queue in the context.
 const KNOWN_WQ: [&str; 15] = [
     "wq_type",
     "page_offset",
@@ -163,7 +163,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOu
     Ok(())
 }
 
-/// QUERY_RQ: the context with what moves as it is now.
+/// QUERY_RQ: the context with current state and counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRqOut) -> Outcome {
     let rq = call.find(kind::Rq, input.rqn())?;
     let context = output.rq_context_mut();

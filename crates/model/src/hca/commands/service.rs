@@ -1,5 +1,5 @@
-//! What QP types mean to commands: who may have them, and which optional fields their transitions
-//! take.
+//! Rules of QP types for commands: who may create them, and which optional fields their transitions
+//! have.
 
 use verbless_prm::{OptParamMask as Opt, ServiceType};
 

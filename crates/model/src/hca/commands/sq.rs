@@ -27,7 +27,7 @@ const KNOWN: [&str; 9] = [
     "wq",
 ];
 
-/// Those of its work queue.
+/// Known fields of the work queue in the context.
 const KNOWN_WQ: [&str; 15] = [
     "wq_type",
     "page_offset",
@@ -170,7 +170,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOu
     Ok(())
 }
 
-/// QUERY_SQ: the context with what moves as it is now.
+/// QUERY_SQ: the context with current state and counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySqOut) -> Outcome {
     let sq = call.find(kind::Sq, input.sqn())?;
     let context = output.sq_context_mut();

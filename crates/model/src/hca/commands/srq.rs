@@ -32,7 +32,7 @@ const KNOWN_XRC_SRQ: [&str; 13] = [
     "db_record_addr_l",
 ];
 
-/// Those that CREATE_RMP takes, and those of its work queue.
+/// Known fields of CREATE_RMP, and of its work queue.
 const KNOWN_RMP: [&str; 3] = ["state", "basic_cyclic_rcv_wqe", "wq"];
 const KNOWN_WQ: [&str; 15] = [
     "wq_type",
@@ -277,7 +277,7 @@ pub(super) fn query_rmp(
     Ok(())
 }
 
-/// ARM_XRC_SRQ: the event comes once, when fewer WQEs are left than the limit.
+/// ARM_XRC_SRQ: requests one event, when fewer WQEs are left than the limit.
 pub(super) fn arm_xrc_srq(
     call: &mut Call<'_>,
     input: &ArmXrcSrqIn,

@@ -16,7 +16,7 @@ use crate::hca::objects::{QpObject, QpState};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
-/// What a transition asks for, whichever command it came by.
+/// The parameters of a transition, by any command.
 struct Request<'a> {
     qpn: u32,
     optional: u32,
@@ -227,7 +227,7 @@ pub(super) fn init2init(
     Ok(())
 }
 
-/// What INIT2INIT says of `mmo` in the context's extension, the only field of it that the model
+/// The field `mmo` of the context's extension in INIT2INIT, the only field of it that the model
 /// knows.
 fn extension(call: &Call<'_>, qpn: u32, input: &Init2initQpIn) -> Result<Option<bool>, Refusal> {
     let mask = input.opt_param_mask_95_32();
@@ -364,7 +364,7 @@ pub(super) fn sqerr2rts(
     Ok(())
 }
 
-/// SQD_RTS: no QP that is modelled so far comes into that state.
+/// SQD_RTS: no modelled QP can be in the state SQD.
 pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpOut) -> Outcome {
     let request = Request {
         qpn: input.qpn(),

@@ -83,7 +83,7 @@ pub(super) fn create_tir(
     Ok(())
 }
 
-/// MODIFY_TIR: which of its own function's frames it does not get.
+/// MODIFY_TIR: sets which frames of its own function it does not get.
 pub(super) fn modify_tir(
     call: &mut Call<'_>,
     input: &ModifyTirIn,

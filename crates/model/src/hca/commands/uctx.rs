@@ -26,7 +26,7 @@ pub(super) fn create(
     Ok(())
 }
 
-/// DESTROY_UCTX: what the context still holds goes with it.
+/// DESTROY_UCTX: destroys the context's remaining objects too.
 pub(super) fn destroy(
     call: &mut Call<'_>,
     input: &DestroyUctxIn,
@@ -41,7 +41,7 @@ pub(super) fn destroy(
     call.destroy(kind::Uctx, uid)
 }
 
-/// Destroys every object of a function, and what its contexts had.
+/// Destroys every object of a function, including those of user contexts.
 pub(super) fn destroy_all(hca: &mut Hca) {
     hca.remove_held(|_| true);
     units::remove_groups(hca, None);

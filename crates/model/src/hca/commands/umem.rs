@@ -80,13 +80,13 @@ pub(super) fn destroy(
     call.destroy(kind::Umem, input.umem_id())
 }
 
-/// Where a queue's entries lie, as a command says it.
+/// The memory of a queue's entries, as a command states it.
 pub(super) struct BufferSpec {
     /// The UMEM and the byte offset in it; without it, the inbox ends with a list of pages.
     pub umem: Option<(u32, u64)>,
-    /// log2 of the size of those pages in units of 4 KiB.
+    /// log2 of the size of the list's pages in units of 4 KiB.
     pub log_page_size: u8,
-    /// Offset into the first of them, in 64ths of their size.
+    /// Offset into the first of the pages, in 64ths of their size.
     pub page_offset: u8,
     /// Bits of that field in the queue's context: what a UMEM's page cannot say by it, the device
     /// cannot hold.

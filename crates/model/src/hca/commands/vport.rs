@@ -165,8 +165,8 @@ pub(super) fn query_hca(
     Ok(())
 }
 
-/// MODIFY_HCA_VPORT_CONTEXT: software says what it offers on a port; GUIDs and the state's policy
-/// are as they are.
+/// MODIFY_HCA_VPORT_CONTEXT: software declares the capabilities of a port; GUIDs and the state's
+/// policy cannot be changed.
 pub(super) fn modify_hca(
     call: &mut Call<'_>,
     input: &ModifyHcaVportContextIn,

@@ -1,11 +1,11 @@
-//! What queues belong to or report to, and user contexts.
+//! User contexts, and the objects that queues belong or report to.
 
 macro_rules! base {
     ($then:ident { $($before:tt)* }) => {
         $then! {
             $($before)*
-            /// UAR pages: those of the kernel, and those of user contexts, which a front end can
-            /// treat otherwise.
+            /// UAR pages: those of the kernel, and those of user contexts, which a front end may
+            /// treat differently.
             uars: Uar(u32) => objects::Uid {
                 numbers: [
                     uar: |profile| profile.first().uar..profile.first().user_uar,
@@ -111,7 +111,7 @@ macro_rules! base {
                     user QueryQCounterIn => counter::query;
                 }
             }
-            /// Event queues: every user context may name them in its CQs.
+            /// Event queues, which CQs of every user context may use.
             eqs: Eq(u32) => objects::Eq {
                 numbers: [eq: |profile| profile.first().eq..BYTE],
                 object: {

@@ -47,8 +47,7 @@ macro_rules! memory {
                         |call, input, _| call.destroy(kind::Mkey, input.mkey_index());
                 }
             }
-            /// Aliases of memory keys of other functions. Their indexes are of one range with those
-            /// of keys.
+            /// Aliases of memory keys of other functions. They share a range of indexes with keys.
             aliases: Alias(u32) => objects::Alias {
                 numbers: [],
                 object: {

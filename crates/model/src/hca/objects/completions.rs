@@ -18,13 +18,13 @@ pub(crate) struct Cq {
     pub log_size: u32,
     /// Bytes per CQE: 64 or 128.
     pub cqe_bytes: u32,
-    /// Who hears of its CQEs.
+    /// The receiver of its completion events.
     pub element: Element,
     pub uar_page: u32,
     pub overrun_ignore: bool,
     /// Index of the next CQE to write, counting on without wrap.
     pub producer: u32,
-    /// Why the queue takes no more CQEs, once it does not.
+    /// Why the queue accepts no more CQEs, after it failed.
     pub failure: Option<CqErrorSyndrome>,
     pub arm: Arm,
     /// Index after the last solicited CQE.
@@ -32,12 +32,12 @@ pub(crate) struct Cq {
     /// Index after the last CQE that an event has told of: those before it make no other.
     pub notified: u32,
     pub umems: Vec<u32>,
-    /// What the engine keeps; starts as the default.
+    /// The engine's state; initially the default.
     pub runtime: CqRuntime,
     pub context: CqContext,
 }
 
-/// Who hears of the CQEs of a CQ, by number.
+/// The receiver of a CQ's completion events, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     /// An event queue.
@@ -48,7 +48,7 @@ pub(crate) enum Element {
     DpaEq(u32),
 }
 
-/// What a CQ has been asked to report.
+/// The state of a CQ's arming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Arm {
     /// Nothing.
@@ -60,7 +60,7 @@ pub(crate) enum Arm {
     Solicited { consumer: u32, sequence: u8 },
 }
 
-/// Where the events of an event queue go, and how far it is.
+/// The ring of an event queue, and its position.
 #[derive(Debug)]
 pub(crate) struct EventRing {
     pub memory: QueueMemory,
@@ -96,7 +96,7 @@ pub(crate) struct DpaEq {
 }
 
 impl DpaEq {
-    /// The emulated device and its vector that an armed EQ raises.
+    /// The emulated device and vector that the EQ raises when armed.
     pub(crate) fn raises(&self) -> Option<(u32, u16)> {
         let context = &self.context;
         context.device_valid().then(|| (context.device_id(), context.vector()))
@@ -111,7 +111,7 @@ pub(crate) struct EmulatedDevice {
 }
 
 impl EmulatedDevice {
-    /// A vector is raised, which its host would see.
+    /// Counts a raised vector.
     pub(crate) fn raise(&mut self, vector: u16) {
         let raised = self.context.raised(vector.into()).wrapping_add(1);
         self.context.set_raised(vector.into(), raised);
@@ -126,7 +126,7 @@ pub(crate) struct EmulatedDoorbell {
 }
 
 impl Eq {
-    /// It asks for events of this type.
+    /// Whether the queue subscribes to events of this type.
     pub(crate) fn takes(&self, kind: u8) -> bool {
         self.bitmask[usize::from(kind) / 64] >> (kind % 64) & 1 != 0
     }

@@ -14,7 +14,7 @@ use super::shared::Uid;
 #[derive(Debug)]
 pub(crate) struct DpaProcess {
     pub uid: Uid,
-    /// UMEM of its heap.
+    /// UMEM of the process's heap.
     pub heap: u32,
     pub context: DpaProcessContext,
 }
@@ -59,6 +59,7 @@ pub(crate) struct DpaWindow {
 pub(crate) struct DpaCoreDump {
     pub uid: Uid,
     pub context: DpaCoreDumpContext,
-    /// By this it is known while it is written; another of its number has another.
+    /// Identifies the object while it is written; a later object of the same number has another
+    /// mark.
     pub mark: Arc<()>,
 }

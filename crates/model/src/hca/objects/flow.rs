@@ -15,7 +15,7 @@ const KEY: usize = 0x14;
 /// Tables that a frame may go through; a level is above the one before it, so that there is an end.
 const MOST_TABLES: usize = 256;
 
-/// What entries compare: the fields of a frame, or a mask of them.
+/// The fields of a frame that entries compare, or a mask of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key([u8; KEY]);
 
@@ -46,7 +46,7 @@ pub(crate) struct FlowEntry {
     pub context: Box<FlowContext>,
 }
 
-/// Where a rule leads.
+/// The destination of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
     Tir(u32),
@@ -54,14 +54,14 @@ pub(crate) enum Destination {
 }
 
 impl Key {
-    /// Those of a frame, or under a mask.
+    /// The fields from match parameters.
     pub(crate) fn of(headers: &FteMatchSetLyr24) -> Self {
         let mut key = [0; KEY];
         key.copy_from_slice(&headers.as_bytes()[..KEY]);
         Self(key)
     }
 
-    /// The mask of match criteria; `None`: it has a field that cannot be matched.
+    /// The mask of match criteria; `None` if a field cannot be matched.
     pub(crate) fn mask(criteria: &FteMatchParam) -> Option<Self> {
         let outer = criteria.outer_headers();
         let mut can = FteMatchSetLyr24::zeroed();
@@ -78,7 +78,7 @@ impl Key {
         Some(Self::of(outer))
     }
 
-    /// Writes it where commands have it.
+    /// Writes the fields into match parameters.
     pub(crate) fn write(&self, headers: &mut FteMatchSetLyr24) {
         headers.as_bytes_mut()[..KEY].copy_from_slice(&self.0);
     }
@@ -91,7 +91,7 @@ impl Key {
 }
 
 impl FlowTable {
-    /// Indexes that its entries may have.
+    /// The number of entries.
     pub(crate) fn size(&self) -> u32 {
         1_u32.checked_shl(self.context.log_size().into()).unwrap_or(u32::MAX)
     }
@@ -103,7 +103,7 @@ impl FlowTable {
     }
 }
 
-/// Calls `each` with every TIR that a frame comes to, and the tag of the rule that led there.
+/// Calls `each` with every TIR that a frame reaches, and the tag of the rule.
 pub(crate) fn steer(
     tables: &BTreeMap<u32, FlowTable>,
     root: Option<u32>,

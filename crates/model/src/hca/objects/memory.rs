@@ -12,11 +12,11 @@ pub(crate) struct Umem {
     pub memory: QueueMemory,
     /// Every page allows the device to write.
     pub writable: bool,
-    /// It is the heap of a process of the DPA, and goes with that.
+    /// Whether it is the heap of a process of the DPA, and ends with that.
     pub device: bool,
 }
 
-/// What a memory key lets its holder do.
+/// The rights of a memory key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Access {
     pub local_read: bool,
@@ -39,7 +39,7 @@ pub(crate) enum Translation {
     Interleaved(Interleaved),
     /// The null key: reads give zeros, writes vanish.
     Null,
-    /// A key of a function, the same or another of its card; addresses count as there.
+    /// A key of a function, the same or another of its card; addresses are those of that key.
     Crossing { function: usize, key: u32 },
 }
 
@@ -81,19 +81,18 @@ pub(crate) struct Mkey {
     /// Restricts the key to one QP (0xffffff: any).
     pub qpn: u32,
     pub umem: Option<u32>,
-    /// Of a key whose range UMR may change: its translation entries as software wrote them.
+    /// The translation entries as software wrote them, of a key whose range UMR may change.
     pub table: Option<List<u8>>,
-    /// What other functions must know to make an alias of it, if any may.
+    /// The offer by which other functions may make aliases of it, if there is one.
     pub offer: Option<Offer>,
     pub context: MkeyContext,
 }
 
-/// What the owner of an object said when it let other functions at it
-/// (ALLOW_OTHER_VHCA_ACCESS).
+/// The owner's permission for other functions to access an object (ALLOW_OTHER_VHCA_ACCESS).
 #[derive(Clone)]
 pub(crate) struct Offer {
     pub access_key: [u8; 32],
-    /// Tells the object from later ones of its number.
+    /// Distinguishes the object from later ones of the same number.
     pub serial: u64,
 }
 
@@ -117,10 +116,10 @@ pub(crate) struct Foreign {
 pub(crate) struct Alias {
     pub uid: Uid,
     pub pd: u32,
-    /// Whose key it is, by the number in the model, and the key's index there.
+    /// The owner's number in the model, and the key's index there.
     pub function: usize,
     pub index: u32,
-    /// That of the offer by which it was made.
+    /// The serial number of the offer with which it was made.
     pub serial: u64,
 }
 

@@ -1,8 +1,9 @@
-//! What a function holds: the objects that commands create and the data path uses.
+//! The objects of a function, which commands create and the data path uses.
 //!
 //! Commands (`hca::commands`) create, change and destroy these by their entries in the registry
 //! (`hca::registry`); the engine moves queues forward. The PRM context that software wrote is kept
-//! whole beside the values that the data path needs, so that a query gives back every bit.
+//! completely, in addition to the values that the data path needs, so that a query returns every
+//! bit.
 
 use verbless_prm::{HcaCap, QueryQCounterOut};
 
@@ -28,19 +29,19 @@ use crate::profile::KeyNumbers;
 #[derive(Debug)]
 pub(crate) struct QCounter {
     pub uid: Uid,
-    /// The counters as a query gives them.
+    /// The counters as a query returns them.
     pub values: QueryQCounterOut,
 }
 
-/// What the capabilities say of the data path, where it can be looked up quickly.
+/// Limits of the data path from the capabilities, for quick access.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
     /// The key that reaches all of memory, for queues that may use it.
     pub reserved_lkey: u32,
-    /// What stands in the place of a key where a list of entries repeats.
+    /// The value in the place of a key that marks a list of repeated entries.
     pub repeated_mkey: u32,
     pub repeated_block_disabled: bool,
-    /// How many indirect keys may stand one on another.
+    /// The maximum depth of indirect keys.
     pub max_indirection: u32,
     /// Bytes of the longest send WQE.
     pub max_wqe_sz_sq: usize,
@@ -74,9 +75,9 @@ impl Limits {
     }
 }
 
-/// A user context; what it holds says that it is its own.
+/// A user context; its objects have its uid.
 #[derive(Debug)]
 pub(crate) struct Uctx {
-    /// What it may do beyond others (`uctx_cap`).
+    /// Its privileges (`uctx_cap`).
     pub cap: u32,
 }

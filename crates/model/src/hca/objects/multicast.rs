@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: BTreeMap<[u8; 16], BTreeSet<u32>>,
-    /// How many members they have together.
+    /// The number of members of all groups.
     count: usize,
 }
 
@@ -21,7 +21,7 @@ impl Groups {
         self.members.get(gid)
     }
 
-    /// Takes a QP into a group; false if it was in.
+    /// Adds a QP to a group; false if it was a member.
     pub(crate) fn join(&mut self, gid: [u8; 16], qpn: u32) -> bool {
         let joined = self.members.entry(gid).or_default().insert(qpn);
         self.count += usize::from(joined);
@@ -40,7 +40,7 @@ impl Groups {
         }
     }
 
-    /// About how many bytes they take.
+    /// The approximate size of all groups in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.members.len() * size_of::<([u8; 16], BTreeSet<u32>)>()
             + self.count * size_of::<[u64; 4]>()

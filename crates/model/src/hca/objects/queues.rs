@@ -23,7 +23,7 @@ pub(crate) enum QpState {
 }
 
 impl QpState {
-    /// A QP takes messages in it.
+    /// Whether a QP receives messages in this state.
     pub(crate) fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::SqError | Self::SqDrained)
     }
@@ -46,7 +46,7 @@ pub(crate) struct SendQueue {
     pub producer: u16,
     /// Woken by a doorbell and not yet run dry.
     pub awake: bool,
-    /// What the engine keeps; starts as the default, and again after a reset.
+    /// The engine's state; initially and after a reset the default.
     pub runtime: SendRuntime,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct ReceiveQueue {
     pub consumer: u16,
 }
 
-/// Where a connected QP sends to.
+/// The destination of a connected QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Address {
     /// InfiniBand, by LID.
@@ -138,12 +138,13 @@ pub(crate) struct QpObject {
     pub srq: Option<u32>,
     pub remote_qpn: u32,
     pub remote: Option<Address>,
-    /// The port that it sends from, from 1.
+    /// The port that the QP sends from, counted from 1.
     pub port: u8,
-    /// Goes into every CQE; 0xffffff: the number of the shared receive queue, or 0, goes there
-    /// instead.
+    /// The user index in every CQE; 0xffffff: CQEs have the number of the shared receive queue, or
+    /// 0, instead.
     pub user_index: u32,
-    /// It takes WQEs that copy memory within the device (mmo of the context's extension).
+    /// Whether it executes WQEs that copy memory within the device (mmo of the context's
+    /// extension).
     pub mmo: bool,
     /// Bytes of a READ or atomic response that may be delivered in the CQE (0, 32 or 64; cs_req).
     pub requester_inline: u8,
@@ -154,9 +155,9 @@ pub(crate) struct QpObject {
     pub requester: Requester,
     pub responder: Responder,
     pub umems: Vec<u32>,
-    /// The multicast groups that it joined.
+    /// The multicast groups that the QP joined.
     pub groups: Vec<[u8; 16]>,
-    /// What the engine keeps; starts as the default, and again after 2RST.
+    /// The engine's state; initially and after 2RST the default.
     pub runtime: QpRuntime,
     pub context: QpContext,
 }
@@ -166,7 +167,7 @@ pub(crate) struct QpObject {
 pub(crate) struct Sq {
     pub uid: Uid,
     pub state: SqState,
-    /// Whose keys its WQEs may name. PD 0 is nobody's: with it, none.
+    /// The PD of the keys that its WQEs may use. No key has PD 0.
     pub pd: u32,
     pub uar_page: u32,
     /// Address of the 8-byte doorbell record; its second word counts the WQEBBs posted.
@@ -181,12 +182,12 @@ pub(crate) struct Sq {
 pub(crate) struct Rq {
     pub uid: Uid,
     pub state: RqState,
-    /// Whose keys the WQEs of its own ring may name.
+    /// The PD of the keys that the WQEs of its own ring may use.
     pub pd: Option<u32>,
     /// Address of the 8-byte doorbell record of its own ring; its first word counts the WQEs
     /// posted.
     pub record: u64,
-    /// Its own ring.
+    /// The ring of its own, if it has one.
     pub queue: Option<ReceiveQueue>,
     /// The RMP that has the WQEs instead.
     pub srq: Option<u32>,
@@ -194,14 +195,14 @@ pub(crate) struct Rq {
     pub context: RqContext,
 }
 
-/// What the frames of SQs go through.
+/// A transport interface for sending: the frames of SQs go through it.
 #[derive(Debug)]
 pub(crate) struct Tis {
     pub uid: Uid,
     pub context: TisContext,
 }
 
-/// What leads frames to an RQ.
+/// A transport interface for receiving: it leads frames to an RQ.
 #[derive(Debug)]
 pub(crate) struct Tir {
     pub uid: Uid,
@@ -222,7 +223,7 @@ pub(crate) struct Srq {
     pub log_stride: u32,
     /// The WQEs are used in the order of their places, and not of their links.
     pub cyclic: bool,
-    /// The index of the next WQE to use; its low bits are its place.
+    /// The index of the next WQE to use; its low bits are the index in the ring.
     pub head: u16,
     /// WQEs used, counting on.
     pub consumed: u16,
@@ -235,7 +236,7 @@ pub(crate) struct Srq {
     pub context: SrqContext,
 }
 
-/// A shared receive queue as software made it.
+/// The context with which software made a shared receive queue.
 #[derive(Debug, Clone)]
 pub(crate) enum SrqContext {
     XrcSrq(XrcSrqContext),

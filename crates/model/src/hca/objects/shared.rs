@@ -32,7 +32,7 @@ impl QueueMemory {
     }
 }
 
-/// Who owns an object: 0 is the kernel, others are user contexts (CREATE_UCTX).
+/// The owner of an object: 0 is the kernel, others are user contexts (CREATE_UCTX).
 pub(crate) type Uid = u16;
 
 /// The uid that a driver stamps on an event queue which every user context may name in its CQs.

@@ -37,7 +37,7 @@
 //! | event handlers | [`event_handler`] | [`EventHandler::create`] |
 //! | completion queues | [`cq`] | [`DpaCq::create`] |
 //! | queue pairs | [`qp`] | [`DpaQp::create`] |
-//! | queues for Ethernet frames | [`sq`], [`rq`], [`transport`] | [`DpaSq::create`], [`DpaRq::create`] |
+//! | Ethernet queues | [`sq`], [`rq`], [`transport`] | [`DpaSq::create`], [`DpaRq::create`] |
 //! | PCI devices that programs emulate | [`emulation`] | [`emulation::MsixMap::create`] |
 //! | receives that queue pairs share | [`rmp`] | [`Rmp::create`] |
 //! | what programs print | [`stream`] | [`MsgStream::create`] |

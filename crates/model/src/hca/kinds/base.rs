@@ -4,6 +4,37 @@ macro_rules! base {
     ($then:ident { $($before:tt)* }) => {
         $then! {
             $($before)*
+            /// Event queues, which CQs of every user context may use.
+            eqs: Eq(u32) => objects::Eq {
+                numbers: [eq: |profile| profile.first().eq..BYTE],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.eq,
+                    owner: |_| objects::SHARED_UID,
+                    made: [],
+                    refers: |eq, to| to(ObjectKind::Uar, eq.uar_page),
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchEq = 0x70, "No such EQ.",
+                    in_use: [EqInUse = 0x71, "CQs still use the EQ: destroy them first."],
+                    others: {
+                        EqSize = 0x72, BAD_PARAM, "log_eq_size is above log_max_eq_sz.";
+                        EqEvents = 0x73, BAD_PARAM,
+                            "An event type is unknown, or mapped to another EQ already.";
+                        NoSuchVector = 0x74, BAD_RES, "No such interrupt vector.";
+                    },
+                },
+                gone: [],
+                commands: {
+                    kernel CreateEqIn for all => eq::create;
+                    kernel QueryEqIn => eq::query;
+                    kernel DestroyEqIn =>
+                        |call, input, _| call.destroy(kind::Eq, input.eq_number().into());
+                }
+            }
             /// UAR pages: those of the kernel, and those of user contexts, which a front end may
             /// treat differently.
             uars: Uar(u32) => objects::Uid {
@@ -109,37 +140,6 @@ macro_rules! base {
                     user AllocQCounterIn for all => counter::alloc;
                     user DeallocQCounterIn => counter::dealloc;
                     user QueryQCounterIn => counter::query;
-                }
-            }
-            /// Event queues, which CQs of every user context may use.
-            eqs: Eq(u32) => objects::Eq {
-                numbers: [eq: |profile| profile.first().eq..BYTE],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.eq,
-                    owner: |_| objects::SHARED_UID,
-                    made: [],
-                    refers: |eq, to| to(ObjectKind::Uar, eq.uar_page),
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchEq = 0x70, "No such EQ.",
-                    in_use: [EqInUse = 0x71, "CQs still use the EQ: destroy them first."],
-                    others: {
-                        EqSize = 0x72, BAD_PARAM, "log_eq_size is above log_max_eq_sz.";
-                        EqEvents = 0x73, BAD_PARAM,
-                            "An event type is unknown, or mapped to another EQ already.";
-                        NoSuchVector = 0x74, BAD_RES, "No such interrupt vector.";
-                    },
-                },
-                gone: [],
-                commands: {
-                    kernel CreateEqIn for all => eq::create;
-                    kernel QueryEqIn => eq::query;
-                    kernel DestroyEqIn =>
-                        |call, input, _| call.destroy(kind::Eq, input.eq_number().into());
                 }
             }
             /// User contexts. What one holds names it as its owner, and ends with it.

@@ -210,6 +210,10 @@ fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
     loop {
         let all = rig.world.functions[0].hca.objects.references();
         let used: BTreeSet<_> = all.iter().flat_map(|(_, to)| to.iter().copied()).collect();
+        for ((kind, _), to) in &all {
+            let first = to.iter().all(|(used, _)| kind <= used);
+            assert!(first, "the end of a context destroys {kind:?} after what it uses: {to:x?}");
+        }
         for &(object, _) in all.iter().filter(|(object, _)| used.contains(object)) {
             let (kind, number) = object;
             let expected = said(kind).in_use.expect("a kind that others refer to has a refusal");

@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 
-use verbless_prm::reflect::View;
 use verbless_prm::{
     CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn, DestroyGeneralObjectOut,
     DpaAffinity, DpaCall, DpaCoreDump, DpaOutbox, DpaProcess, DpaThread, DpaThreadState, DpaWindow,
     ModifyGeneralObjectIn, ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
-    Structure,
 };
 use verbless_riscv::PAGE;
 
@@ -26,34 +24,6 @@ const MOST_FILE: u64 = 64 << 20;
 impl Call<'_> {
     pub(super) fn dpa(&self) -> Result<Arc<Dpa>, Refusal> {
         self.hca().dpa.clone().ok_or(Refusal::DpaAbsent)
-    }
-
-    /// The context that follows the head of CREATE_GENERAL_OBJECT.
-    pub(super) fn context<S: Structure + Copy>(
-        &self,
-        input: &CreateGeneralObjectIn,
-    ) -> Result<S, Refusal> {
-        if input.alias_object() || input.log_obj_range() != 0 || input.obj_id() != 0 {
-            return Err(Refusal::Unsupported);
-        }
-        self.body()
-    }
-
-    /// The context after the head of a command on a general object.
-    pub(super) fn body<S: Structure + Copy>(&self) -> Result<S, Refusal> {
-        let context = S::read(self.list).ok_or(Refusal::ListTooShort)?;
-        if View::new(S::INFO, context.as_bytes()).nonzero_reserved().is_some() {
-            return Err(Refusal::Reserved);
-        }
-        Ok(context)
-    }
-
-    /// Shows a context behind the head of QUERY_GENERAL_OBJECT's output.
-    pub(super) fn show<S: Structure>(&mut self, context: &S) -> Outcome {
-        let at = QueryGeneralObjectOut::BYTES..QueryGeneralObjectOut::BYTES + S::BYTES;
-        let room = self.output.get_mut(at).ok_or(Refusal::OutputTooShort)?;
-        room.copy_from_slice(context.as_bytes());
-        Ok(())
     }
 
     /// The refusal of a command for a refusal of the DPA.
@@ -367,17 +337,6 @@ pub(super) fn create_outbox(
     Ok(())
 }
 
-/// QUERY_GENERAL_OBJECT of an outbox.
-pub(super) fn query_outbox(
-    call: &mut Call<'_>,
-    input: &QueryGeneralObjectIn,
-    output: &mut QueryGeneralObjectOut,
-) -> Outcome {
-    let context = call.find(kind::DpaOutbox, input.obj_id())?.context;
-    output.set_obj_id(input.obj_id());
-    call.show(&context)
-}
-
 /// Whether a thread or call of a process begins with an outbox or window.
 fn begins_with(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> bool) -> bool {
     let objects = &call.hca().objects;
@@ -423,17 +382,6 @@ pub(super) fn create_window(
     Ok(())
 }
 
-/// QUERY_GENERAL_OBJECT of a window.
-pub(super) fn query_window(
-    call: &mut Call<'_>,
-    input: &QueryGeneralObjectIn,
-    output: &mut QueryGeneralObjectOut,
-) -> Outcome {
-    let context = call.find(kind::DpaWindow, input.obj_id())?.context;
-    output.set_obj_id(input.obj_id());
-    call.show(&context)
-}
-
 /// DESTROY_GENERAL_OBJECT of a window.
 pub(super) fn destroy_window(
     call: &mut Call<'_>,
@@ -469,17 +417,6 @@ pub(super) fn create_core_dump(
     output.set_obj_id(number);
     call.hca_mut().dumping = Some(Box::new(Dumping { number, mark, file, room, written: 0 }));
     Ok(())
-}
-
-/// QUERY_GENERAL_OBJECT of a core dump: how long it is.
-pub(super) fn query_core_dump(
-    call: &mut Call<'_>,
-    input: &QueryGeneralObjectIn,
-    output: &mut QueryGeneralObjectOut,
-) -> Outcome {
-    let context = call.find(kind::DpaCoreDump, input.obj_id())?.context;
-    output.set_obj_id(input.obj_id());
-    call.show(&context)
 }
 
 /// A call is over.

@@ -101,17 +101,6 @@ pub(super) fn create_device(
     Ok(())
 }
 
-/// QUERY_GENERAL_OBJECT of an emulated device.
-pub(super) fn query_device(
-    call: &mut Call<'_>,
-    input: &QueryGeneralObjectIn,
-    output: &mut QueryGeneralObjectOut,
-) -> Outcome {
-    let context = call.find(kind::EmulatedDevice, input.obj_id())?.context;
-    output.set_obj_id(input.obj_id());
-    call.show(&context)
-}
-
 /// MODIFY_GENERAL_OBJECT of an emulated device: its host rings a doorbell, as hosts do whether or
 /// not anybody listens.
 pub(super) fn ring_device(
@@ -169,15 +158,4 @@ pub(super) fn create_doorbell(
     let doorbell = objects::EmulatedDoorbell { uid: call.uid, context };
     output.set_obj_id(call.make(kind::EmulatedDoorbell, doorbell)?);
     Ok(())
-}
-
-/// QUERY_GENERAL_OBJECT of a doorbell of an emulated device.
-pub(super) fn query_doorbell(
-    call: &mut Call<'_>,
-    input: &QueryGeneralObjectIn,
-    output: &mut QueryGeneralObjectOut,
-) -> Outcome {
-    let context = call.find(kind::EmulatedDoorbell, input.obj_id())?.context;
-    output.set_obj_id(input.obj_id());
-    call.show(&context)
 }

@@ -5,10 +5,7 @@
 //! has; so the process need not be looked up, and what is extended to one that is
 //! gone is of no use to anybody.
 
-use verbless_prm::{
-    CreateGeneralObjectIn, CreateGeneralObjectOut, DpaUarExtension, QueryGeneralObjectIn,
-    QueryGeneralObjectOut,
-};
+use verbless_prm::{CreateGeneralObjectIn, CreateGeneralObjectOut, DpaUarExtension};
 
 use super::call::{Call, Outcome};
 use crate::dpa::function_of;
@@ -38,15 +35,4 @@ pub(super) fn create(
     })?;
     output.set_obj_id(number);
     Ok(())
-}
-
-/// QUERY_GENERAL_OBJECT.
-pub(super) fn query(
-    call: &mut Call<'_>,
-    input: &QueryGeneralObjectIn,
-    output: &mut QueryGeneralObjectOut,
-) -> Outcome {
-    let context = call.find(kind::UarExtension, input.obj_id())?.context;
-    output.set_obj_id(input.obj_id());
-    call.show(&context)
 }

@@ -7,10 +7,8 @@ use verbless_prm::{
 
 use super::call::{Call, Outcome};
 use super::capability::own_side;
-use super::{pages, uctx};
-use crate::hca::objects::Mkey;
+use super::{mkey, pages, uctx};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::kind;
 use crate::hca::state::{Hca, Life};
 use crate::profile::Side;
 
@@ -58,12 +56,8 @@ pub(super) fn init(call: &mut Call<'_>, _: &InitHcaIn, _: &mut InitHcaOut) -> Ou
     if call.hca().pages.given.len() < pages::startup(call.hca(), true) {
         return Err(Refusal::PagesLacking);
     }
-    let hca = call.hca_mut();
-    hca.life = Life::Up;
-    if hca.caps.general().null_mkey() {
-        let key = hca.profile.keys().null_mkey;
-        hca.objects.add(kind::Mkey, key >> 8, Mkey::null(key as u8));
-    }
+    call.hca_mut().life = Life::Up;
+    mkey::add_null(call.hca_mut());
     Ok(())
 }
 

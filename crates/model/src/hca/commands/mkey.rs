@@ -293,6 +293,14 @@ pub(super) fn query(
     Ok(())
 }
 
+/// Adds the null key, which a function has from INIT_HCA on if its capabilities say so.
+pub(super) fn add_null(hca: &mut Hca) {
+    if hca.caps.general().null_mkey() {
+        let key = hca.profile.keys().null_mkey;
+        hca.objects.add(kind::Mkey, key >> 8, Mkey::null(key as u8));
+    }
+}
+
 /// Counts a removed crossing key.
 pub(super) fn gone(hca: &mut Hca, _: u32, mkey: Mkey) {
     if let Translation::Crossing { function, .. } = mkey.translation {

@@ -13,6 +13,7 @@ mod eq;
 mod execute;
 mod extension;
 mod flow_table;
+mod general;
 mod lifecycle;
 mod mad;
 mod mkey;

@@ -34,7 +34,10 @@ macro_rules! completions {
                 commands: {
                     user CreateGeneralObjectIn of DPA_EMULATED_DOORBELL =>
                         emulated::create_doorbell;
-                    user QueryGeneralObjectIn of DPA_EMULATED_DOORBELL => emulated::query_doorbell;
+                    user QueryGeneralObjectIn of DPA_EMULATED_DOORBELL =>
+                        |call, input, output| {
+                            call.query(kind::EmulatedDoorbell, input, output, |it| it.context)
+                        };
                     user DestroyGeneralObjectIn of DPA_EMULATED_DOORBELL =>
                         |call, input, _| call.destroy(kind::EmulatedDoorbell, input.obj_id());
                 }
@@ -144,7 +147,10 @@ macro_rules! completions {
                 gone: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::create_device;
-                    user QueryGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::query_device;
+                    user QueryGeneralObjectIn of DPA_EMULATED_DEVICE =>
+                        |call, input, output| {
+                            call.query(kind::EmulatedDevice, input, output, |it| it.context)
+                        };
                     user ModifyGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::ring_device;
                     user DestroyGeneralObjectIn of DPA_EMULATED_DEVICE =>
                         |call, input, _| call.destroy(kind::EmulatedDevice, input.obj_id());

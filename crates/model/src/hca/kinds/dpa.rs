@@ -82,7 +82,10 @@ macro_rules! dpa {
                 gone: [dpa::outbox_gone],
                 commands: {
                     user CreateGeneralObjectIn of DPA_OUTBOX => dpa::create_outbox;
-                    user QueryGeneralObjectIn of DPA_OUTBOX => dpa::query_outbox;
+                    user QueryGeneralObjectIn of DPA_OUTBOX =>
+                        |call, input, output| {
+                            call.query(kind::DpaOutbox, input, output, |it| it.context)
+                        };
                     user DestroyGeneralObjectIn of DPA_OUTBOX => dpa::destroy_outbox;
                 }
             }
@@ -111,7 +114,10 @@ macro_rules! dpa {
                 gone: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_UAR_EXTENSION => extension::create;
-                    user QueryGeneralObjectIn of DPA_UAR_EXTENSION => extension::query;
+                    user QueryGeneralObjectIn of DPA_UAR_EXTENSION =>
+                        |call, input, output| {
+                            call.query(kind::UarExtension, input, output, |it| it.context)
+                        };
                     user DestroyGeneralObjectIn of DPA_UAR_EXTENSION =>
                         |call, input, _| call.destroy(kind::UarExtension, input.obj_id());
                 }
@@ -140,7 +146,10 @@ macro_rules! dpa {
                 gone: [dpa::window_gone],
                 commands: {
                     user CreateGeneralObjectIn of DPA_WINDOW => dpa::create_window;
-                    user QueryGeneralObjectIn of DPA_WINDOW => dpa::query_window;
+                    user QueryGeneralObjectIn of DPA_WINDOW =>
+                        |call, input, output| {
+                            call.query(kind::DpaWindow, input, output, |it| it.context)
+                        };
                     user DestroyGeneralObjectIn of DPA_WINDOW => dpa::destroy_window;
                 }
             }
@@ -169,7 +178,10 @@ macro_rules! dpa {
                 gone: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_CORE_DUMP => dpa::create_core_dump;
-                    user QueryGeneralObjectIn of DPA_CORE_DUMP => dpa::query_core_dump;
+                    user QueryGeneralObjectIn of DPA_CORE_DUMP =>
+                        |call, input, output| {
+                            call.query(kind::DpaCoreDump, input, output, |it| it.context)
+                        };
                     user DestroyGeneralObjectIn of DPA_CORE_DUMP =>
                         |call, input, _| call.destroy(kind::DpaCoreDump, input.obj_id());
                 }

@@ -63,7 +63,7 @@ pub(super) fn write(contexts: &Ram, slot: usize, outbox: u16, windows: [u16; 2],
     contexts.write(slot as u64 * PAGE, &bytes);
 }
 
-/// The outbox that it names, which its run may have changed.
+/// The outbox that the context in this slot names, which its run may have changed.
 pub(super) fn outbox(contexts: &Ram, slot: usize) -> u16 {
     let mut id = [0; 2];
     contexts.read(slot as u64 * PAGE + OUTBOX as u64, &mut id);
@@ -80,7 +80,7 @@ pub(super) const fn stack_top(slot: usize) -> u64 {
     STACKS + (slot as u64 + 1) * STACK_STRIDE
 }
 
-/// Tells a run of an error that it can go on after.
+/// Stores an error number in a run's context, for an error that the run can go on after.
 pub(super) fn set_errno(contexts: &Ram, slot: usize, errno: u32) {
     contexts.store32(slot as u64 * PAGE + ERRNO, errno);
 }

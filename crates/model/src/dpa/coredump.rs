@@ -62,7 +62,7 @@ impl CoreDump {
         }
     }
 
-    /// Looks at a piece of the memory; once it has looked at all of it, how long the file is.
+    /// Measures a piece of the memory; the length of the file once all of it is measured.
     pub(crate) fn measure(&mut self) -> Option<u64> {
         let mut bytes = [0; PAGE as usize];
         let mut looked = 0;

@@ -22,7 +22,7 @@ pub(crate) enum Debugged {
 
 /// State of a runner that a debugger has.
 pub(crate) enum NextRun {
-    /// Here is its next run.
+    /// The runner's next run has begun.
     Begun(Turn),
     /// The runner waits for an event, or an execution unit.
     Waits,
@@ -56,7 +56,7 @@ impl Dpa {
         self.announce(&state);
     }
 
-    /// The run that waits for a debugger, whose its runner is from now on.
+    /// Gives the run that waits for a debugger to it, and with it all later runs of its runner.
     pub(crate) fn debug_begin(&self) -> Option<Turn> {
         let mut state = self.state();
         let wanted =
@@ -84,8 +84,8 @@ impl Dpa {
         at.and_then(|at| state.take_turn(at)).map_or(NextRun::Waits, NextRun::Begun)
     }
 
-    /// Lets a run execute for so many instructions. `told`: the debugger has been told of where it
-    /// stopped, and it is to become of that what becomes of it without a debugger.
+    /// Lets a run execute for up to `instructions` instructions. `told`: the debugger has been told
+    /// why the run stopped here, and the stop now has the effect that it has without a debugger.
     pub(crate) fn debug_run(&self, turn: &mut Turn, instructions: u64, told: bool) -> Debugged {
         {
             let mut state = self.state();
@@ -125,8 +125,8 @@ impl Dpa {
         }
     }
 
-    /// The debugger leaves a runner to others, and the turn that it has of it; `over`: of a run
-    /// that is over.
+    /// Lets others give turns to the runner that the debugger had, and puts its turn back unless
+    /// its run is over (`over`).
     pub(crate) fn debug_leave(&self, mut turn: Turn, over: bool) {
         let mut state = self.state();
         let held = state.is_held(&turn);

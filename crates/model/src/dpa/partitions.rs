@@ -52,9 +52,9 @@ pub(crate) struct Group {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Partition {
     pub units: BTreeSet<u16>,
-    /// The functions that use it, by vhca_id.
+    /// The functions that use the partition, by vhca_id.
     pub members: BTreeSet<u16>,
-    /// Groups of its units that there may be.
+    /// Most groups of the partition's units that may exist.
     pub groups: u16,
 }
 
@@ -81,11 +81,11 @@ struct Member {
     processes: u32,
 }
 
-/// A group, with whose it is.
+/// A group, with its partition and its owner.
 struct Grouped {
     group: Group,
     partition: u16,
-    /// The function, by vhca_id, and the user context that made it.
+    /// The owner: the function, by vhca_id, and the user context that made the group.
     owner: (u16, u16),
     /// Whether the owner is gone: the group is destroyed once nothing is bound to it.
     left: bool,
@@ -130,7 +130,7 @@ impl Sharing {
         self.members.insert(vhca_id, Member { rights, processes: 0 });
     }
 
-    /// A partition, as it is, for a function that uses it or makes partitions.
+    /// The contents of a partition, for a function that uses it or makes partitions.
     pub(crate) fn partition(&self, by: u16, id: u16) -> Result<Partition, Unshared> {
         self.check_user(by, id)?;
         Ok(match self.partitions.get(&id) {
@@ -139,7 +139,7 @@ impl Sharing {
         })
     }
 
-    /// Makes a partition, for the function `by`; its number.
+    /// Makes a partition, for the function `by`; returns its number.
     pub(crate) fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, Unshared> {
         self.check_manager(by)?;
         let mut numbers = 1..=self.most_partitions;
@@ -249,7 +249,8 @@ impl Sharing {
         });
     }
 
-    /// A function has a process more; false: it is in no partition, and may not.
+    /// Counts a new process of a function; false: the function is in no partition, and may not have
+    /// one.
     pub(super) fn add_process(&mut self, member: u16) -> bool {
         let home = self.home(member);
         match self.members.get_mut(&member) {
@@ -373,7 +374,7 @@ impl Sharing {
         if there { Ok(()) } else { Err(Unshared::Absent) }
     }
 
-    /// A group has units, all of its partition, and none of another group's.
+    /// Checks that a group has units, all of its partition, and none of another group's.
     fn check_group(&self, partition: u16, id: u16, group: &Group) -> Result<(), Unshared> {
         if group.units.is_empty() || group.units.iter().any(|&it| self.of(it) != Some(partition)) {
             return Err(Unshared::Absent);

@@ -42,7 +42,7 @@ pub(crate) struct Process {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ErrorHandler {
     pub entry: u64,
-    /// The stack and context that are kept for it.
+    /// The slot of the stack and context that are kept for the handler.
     pub slot: usize,
 }
 

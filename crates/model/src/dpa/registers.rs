@@ -54,7 +54,7 @@ pub(crate) enum Queues {
 pub(crate) struct Outbox {
     /// The outbox's own UAR page.
     uar_page: u32,
-    /// The queues that it currently rings for.
+    /// The queues that the outbox currently rings for.
     queues: Queues,
     busy: bool,
     error: bool,

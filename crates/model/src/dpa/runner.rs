@@ -32,11 +32,11 @@ pub(crate) struct Start {
     pub outbox: u16,
     pub windows: [u16; 2],
     pub affinity: Affinity,
-    /// The watchdog leaves it alone.
+    /// Whether the watchdog leaves its runs alone.
     pub polling: bool,
     /// Whether it may yield.
     pub continuable: bool,
-    /// Events are lost on it.
+    /// Whether events are lost on it.
     pub held: bool,
 }
 
@@ -190,9 +190,10 @@ fn hart(space: &Arc<AddressSpace>) -> Box<Hart> {
 pub(super) struct Debugging {
     /// Whether debuggers are enabled.
     pub served: bool,
-    /// The next run that begins, or the next that begins there.
+    /// Set: a debugger waits for the next run that begins, or for the next that begins at this
+    /// address.
     pub wanted: Option<Option<u64>>,
-    /// The runner whose runs it has, with its serial number.
+    /// The runner whose runs the debugger has, with its serial number.
     pub held: Option<(RunnerId, u64)>,
 }
 
@@ -204,7 +205,7 @@ impl Debugging {
             && runner.hart.as_deref().is_some_and(begins)
     }
 
-    /// Nobody else gives this runner turns.
+    /// Whether the debugger has this runner or waits for its run: nobody else gives it turns.
     pub(super) fn keeps(&self, id: RunnerId, runner: &Runner) -> bool {
         self.held == Some((id, runner.serial)) || self.wants(runner)
     }

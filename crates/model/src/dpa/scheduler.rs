@@ -75,9 +75,9 @@ pub(crate) enum Refused {
 pub(crate) struct Dpa {
     numbers: Numbers,
     state: Mutex<DpaState>,
-    /// A hart has stopped that was to.
+    /// Woken when a hart has stopped that was to.
     stopped: Condvar,
-    /// Wakes whoever gives turns.
+    /// Wakes the threads that give turns.
     waker: Mutex<Arc<Waker>>,
 }
 
@@ -94,13 +94,13 @@ impl Dpa {
         (state.card, state.vhca_id, state.function) = (units.clone(), vhca_id, function);
     }
 
-    /// The units that it shares, and the vhca_id by which its function is known to them.
+    /// The units that the DPA shares, and the vhca_id of its function, by which they know it.
     pub(crate) fn shares(&self) -> (Arc<Units>, u16) {
         let state = self.state();
         (state.card.clone(), state.vhca_id)
     }
 
-    /// From now on, whoever gives turns is woken by this.
+    /// Sets what wakes the threads that give turns.
     pub(crate) fn set_waker(&self, waker: &Arc<Waker>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker.clone();
     }
@@ -218,8 +218,8 @@ impl Dpa {
         0
     }
 
-    /// Gives a process an outbox, which begins with an extension of a UAR if it is given one; what
-    /// it knows it by.
+    /// Gives a process an outbox, which begins with an extension of a UAR if it is given one;
+    /// returns the number by which the process knows the outbox.
     pub(crate) fn add_outbox(
         &self,
         process: u32,
@@ -237,14 +237,15 @@ impl Dpa {
         Ok(id)
     }
 
-    /// Takes it away.
+    /// Takes an outbox away from a process.
     pub(crate) fn remove_outbox(&self, process: u32, id: u16) {
         if let Some(process) = self.state().processes.get_mut(&process) {
             process.outboxes.remove(&id);
         }
     }
 
-    /// Gives a process a window, which leads nowhere yet; what it knows it by.
+    /// Gives a process a window, which leads nowhere yet; returns the number by which the process
+    /// knows the window.
     pub(crate) fn add_window(&self, process: u32, pd: u32) -> Result<u16, Refused> {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).filter(|process| !process.ends());
@@ -255,25 +256,25 @@ impl Dpa {
         Ok(id)
     }
 
-    /// Takes it away.
+    /// Takes a window away from a process.
     pub(crate) fn remove_window(&self, process: u32, id: u16) {
         if let Some(process) = self.state().processes.get_mut(&process) {
             process.windows.remove(&id);
         }
     }
 
-    /// Bytes of what harts have translated.
+    /// Bytes of the code that harts have translated.
     #[cfg(test)]
     pub(crate) fn translated(&self) -> usize {
         self.state().translated
     }
 
-    /// How large it is.
+    /// How large the DPA is.
     pub(crate) fn numbers(&self) -> Numbers {
         self.numbers
     }
 
-    /// How units are shared has changed: whoever got one is to hear of it.
+    /// After a change of how units are shared: begins the runs that were granted one.
     pub(crate) fn units_changed(&self) {
         let mut state = self.state();
         state.collect();

@@ -29,9 +29,9 @@ pub(crate) fn function_of(serial: u64) -> usize {
 }
 
 pub(super) struct DpaState {
-    /// The units, which it shares with the other functions of its card, ...
+    /// The units, which the function shares with the other functions of its card.
     pub(super) card: Arc<Units>,
-    /// ... to which it is this function.
+    /// The function's vhca_id.
     pub(super) vhca_id: u16,
     /// The number of the function in the model.
     pub(super) function: usize,
@@ -39,9 +39,9 @@ pub(super) struct DpaState {
     pub(super) runners: BTreeMap<RunnerId, Runner>,
     /// Runners that wait for a unit.
     pub(super) waiting: BTreeMap<Ticket, RunnerId>,
-    /// Runners that have one and wait for a turn.
+    /// Runners that have a unit and wait for a turn.
     pub(super) ready: VecDeque<RunnerId>,
-    /// Runners that have a unit, by its number.
+    /// Runners that have a unit, by the unit's number.
     pub(super) units: BTreeMap<u16, RunnerId>,
     pub(super) serials: u64,
     /// The function is dead.
@@ -51,11 +51,11 @@ pub(super) struct DpaState {
     /// Bytes of what the harts of all runners have translated, but for what those that execute have
     /// translated since they began to.
     pub(super) translated: usize,
-    /// Processes that have ended, of which nobody has been told.
+    /// Processes that have ended, and whose end was not yet reported.
     pub(super) ended: Vec<u32>,
     #[cfg(feature = "gdb")]
     pub(super) debugging: super::runner::Debugging,
-    /// Harts that somebody lets go on, by the serial number of their runner.
+    /// Harts that execute in a turn, by the serial number of their runner.
     pub(super) out: BTreeMap<u64, Out>,
 }
 
@@ -116,7 +116,7 @@ impl DpaState {
         self.runners.get(&id).is_some_and(|runner| self.debugging.keeps(id, runner))
     }
 
-    /// Nobody debugs.
+    /// Whether a debugger has this runner: never, without debuggers.
     #[cfg(not(feature = "gdb"))]
     pub(super) fn is_kept(&self, _: RunnerId) -> bool {
         false
@@ -131,7 +131,7 @@ impl DpaState {
         Some(Turn::new(id, runner.serial, hart))
     }
 
-    /// A turn's hart goes on.
+    /// Notes that the hart of a turn executes from now on.
     pub(super) fn goes_out(&mut self, turn: &Turn) {
         if let Some(runner) = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial) {
             runner.stands = None;
@@ -139,7 +139,7 @@ impl DpaState {
         self.out.insert(turn.serial, Out { stopper: turn.hart.stopper(), stopping: false });
     }
 
-    /// Notes that the run has stopped; returns whether somebody waits for that.
+    /// Notes that the hart of a turn has stopped; returns whether somebody waits for that.
     pub(super) fn comes_back(&mut self, turn: &Turn) -> bool {
         let stopping = self.out.remove(&turn.serial).is_some_and(|out| out.stopping);
         let runner = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial);
@@ -156,7 +156,7 @@ impl DpaState {
         stopping
     }
 
-    /// Whether a hart goes on that is to stop.
+    /// Whether a hart that is to stop still executes.
     pub(super) fn stopping(&self) -> bool {
         self.out.values().any(|out| out.stopping)
     }
@@ -169,7 +169,7 @@ impl DpaState {
         }
     }
 
-    /// The process of a turn; `None` if its run is no more.
+    /// The process of a turn's run; `None` if the run is no more.
     pub(super) fn of_turn(&self, turn: &Turn) -> Option<u32> {
         let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial)?;
         (runner.state == RunnerState::Running && !self.halted).then_some(runner.process)
@@ -282,7 +282,8 @@ impl DpaState {
         }
     }
 
-    /// A hart comes back to its runner, with what it has translated if there is room for that.
+    /// Gives a hart back to its runner, with the code that it has translated if there is room for
+    /// that.
     pub(super) fn keep(&mut self, id: RunnerId, mut hart: Box<Hart>) {
         self.release_hart(id);
         let runner = must(self.runners.get_mut(&id), "the runner of a hart that is back", id);
@@ -295,7 +296,7 @@ impl DpaState {
         runner.hart = Some(hart);
     }
 
-    /// A runner lets its hart go.
+    /// Drops the hart of a runner.
     fn release_hart(&mut self, id: RunnerId) {
         if let Some(runner) = self.runners.get_mut(&id) {
             runner.hart = None;
@@ -303,7 +304,7 @@ impl DpaState {
         }
     }
 
-    /// A run is over; its hart goes back to it.
+    /// Ends a run, and gives its hart back to its runner.
     pub(super) fn end_run(&mut self, turn: &mut Turn, end: RunEnd) -> Next {
         let is_call = matches!(turn.id, RunnerId::Call(_));
         if self.runners.get(&turn.id).is_some_and(|runner| runner.handles) {
@@ -451,7 +452,7 @@ impl DpaState {
         }
     }
 
-    /// A process ends as it is about to, and all that runs in it.
+    /// Ends a process that is about to end, and all that runs in it.
     fn end_process(&mut self, number: u32) {
         let process = must(self.processes.get_mut(&number), "a process that ends", number);
         let Some(process) = process else { return };
@@ -490,7 +491,7 @@ impl DpaState {
         true
     }
 
-    /// The outbox by which a run asked.
+    /// The outbox by which a run asked for the device.
     fn outbox(&mut self, turn: &Turn, ask: &Ask) -> Option<&mut Outbox> {
         let Ask::Ring { outbox: Some(outbox), .. } = ask else { return None };
         let process = self.of_turn(turn)?;

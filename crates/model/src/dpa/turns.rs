@@ -53,13 +53,13 @@ impl Waker {
     }
 }
 
-/// A turn of a run, which somebody gives it.
+/// A stretch of a run, with its hart, in the hands of the thread that executes it.
 pub(crate) struct Turn {
     pub(super) id: RunnerId,
     pub(super) serial: u64,
     pub(super) hart: Box<Hart>,
     left: u64,
-    /// The address at which it asked for the device.
+    /// The address at which the run asked for the device.
     asked: u64,
 }
 

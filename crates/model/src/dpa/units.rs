@@ -49,7 +49,8 @@ impl Units {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at how they are shared, or changes it; whoever may have a unit then gets it.
+    /// Reads or changes how the units are shared, and then grants those that have become free to
+    /// use.
     pub(crate) fn with<R>(&self, each: impl FnOnce(&mut Sharing) -> R) -> R {
         let mut shares = self.lock();
         let result = each(&mut shares.sharing);
@@ -59,7 +60,7 @@ impl Units {
 }
 
 impl Shares {
-    /// A function wants a unit. It may have been granted when this returns.
+    /// Asks for a unit for a function. It may have been granted when this returns.
     pub(super) fn ask(&mut self, member: u16, affinity: Affinity) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -73,7 +74,7 @@ impl Shares {
         self.granted.remove(&member).unwrap_or_default()
     }
 
-    /// Some function has a unit to collect.
+    /// Whether some function has a unit to collect.
     pub(super) fn owes(&self) -> bool {
         !self.granted.is_empty()
     }
@@ -84,7 +85,7 @@ impl Shares {
         self.serve();
     }
 
-    /// A function does not want a unit any more that it has not collected.
+    /// Takes back a function's wish for a unit that it has not collected.
     pub(super) fn cancel(&mut self, member: u16, ticket: Ticket) {
         self.waiting.remove(&ticket);
         if let Some(units) = self.granted.get_mut(&member) {
@@ -105,7 +106,7 @@ impl Shares {
         self.free += 1;
     }
 
-    /// Grants free units to those who wait, in their order.
+    /// Grants free units to the runners that wait, in their order.
     fn serve(&mut self) {
         let Self { sharing, taken, free, waiting, granted, .. } = self;
         waiting.retain(|&ticket, &mut (member, affinity)| {

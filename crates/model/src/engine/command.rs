@@ -77,7 +77,7 @@ pub(crate) fn go_on(
     None
 }
 
-/// Tells who watches commands of one.
+/// Tells those who watch the device's commands of one command and its answer.
 fn tell(world: &World, id: usize, input: &[u8], output: &[u8]) {
     let outbox = world.outbox();
     if outbox.commands.is_watched() {

@@ -39,7 +39,7 @@ impl Condition {
         })
     }
 
-    /// Whether a word fulfils it.
+    /// Whether a word in memory fulfils the condition.
     pub(super) fn holds(&self, word: u64) -> bool {
         let masked = word & self.mask;
         let holds = match self.how {

@@ -23,7 +23,7 @@ pub(super) struct Context<'a> {
     pub cqs: &'a mut BTreeMap<u32, Cq>,
     pub mkeys: &'a mut BTreeMap<u32, Mkey>,
     pub aliases: &'a BTreeMap<u32, Alias>,
-    /// The functions at hand besides: those whose memory keys of this one may lead to.
+    /// The other functions at hand: memory keys of this one may lead to theirs.
     pub others: Others<'a>,
     pub srqs: &'a mut BTreeMap<u32, Srq>,
     pub counters: &'a mut BTreeMap<u8, QCounter>,
@@ -36,7 +36,7 @@ pub(super) struct Context<'a> {
     pub memory: &'a dyn HostMemory,
     /// The memory of every function, where payload is.
     pub spaces: &'a Spaces,
-    /// Which of them is the function's own.
+    /// Which of `spaces` is the function's own.
     pub space: Space,
     pub addresses: Addresses<'a>,
     pub state: &'a mut EngineState,

@@ -14,7 +14,7 @@ use crate::memory::HostMemory;
 
 /// CQ indexes count in 24 bits where software writes them.
 const COUNTER: u32 = 0xff_ffff;
-/// Half of it: an index this far ahead is one that lies behind.
+/// Half of [`COUNTER`]'s range: an index this far ahead is one that lies behind.
 const HALF: u32 = 1 << 23;
 
 /// The CQ takes no more CQEs.

@@ -12,9 +12,9 @@ use super::dpa::serve_shared;
 use crate::dpa::{Debugged, Dpa, NextRun, Turn};
 use crate::shared::SharedWorld;
 
-/// How long a debugger waits for its first answer, for want of a run. Debuggers are not patient.
+/// How long a debugger's first answer may wait for a run to begin. Debuggers are not patient.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks at whether a run has begun.
+/// Time between two looks at whether a run has begun.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Serves debuggers, one after the other, until the model is gone. The first run that begins at
@@ -87,7 +87,7 @@ struct Program<'a> {
     /// `None` before the first run has begun.
     holds: Option<HeldRun<'a>>,
     breakpoints: Vec<u64>,
-    /// The debugger knows why it stopped at this address.
+    /// The address at which the run stopped, if the debugger has been told why.
     told: Option<u64>,
     /// The hart that the debugger sees while there is no run.
     nothing: Hart,

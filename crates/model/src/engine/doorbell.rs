@@ -169,7 +169,8 @@ pub(super) fn queue(function: &mut Function, number: u32) {
     }
 }
 
-/// An arm doorbell: the CQ that it names, and those whose doorbell it may have overwritten.
+/// Executes an arm doorbell: arms the CQ that it names, and those of the page whose doorbell it may
+/// have overwritten.
 fn arm(function: &mut Function, page: u32, word: u64, now: u64) {
     let bytes = word.to_be_bytes();
     let Some(doorbell) = CqArmDoorbell::from_prefix(&bytes) else { return };
@@ -188,7 +189,7 @@ fn arm(function: &mut Function, page: u32, word: u64, now: u64) {
     function.hca.objects.by_page = index;
 }
 
-/// A QP or SQ may run now: if it was rung before it could, it wakes.
+/// Gives a QP or SQ that may run now a turn, if its doorbell rang before it could run.
 pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;
     let ready = if let Some(qp) = qps.get(&number) {

@@ -59,7 +59,7 @@ impl QueuePair<'_> {
         self.catastrophe();
     }
 
-    /// The QP cannot go on, and says so by an event.
+    /// Reports a catastrophic error event of the QP, and moves it to the error state.
     pub(super) fn catastrophe(&mut self) {
         self.context.events.qp(event_type::WQ_CATASTROPHIC_ERROR, self.qpn);
         self.enter_error();

@@ -87,7 +87,8 @@ impl Function {
     }
 }
 
-/// Commands destroy no queue while it has its turn.
+/// Reports a send queue that is gone after its turn, which cannot be: commands destroy none
+/// meanwhile.
 #[cold]
 fn gone(number: u32) {
     tracing::error!(number, "a send queue is gone after its turn");

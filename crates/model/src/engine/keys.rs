@@ -27,7 +27,7 @@ impl Sge {
     }
 }
 
-/// Whether some of it is memory of a program that is no more.
+/// Whether some of these stretches are memory of a program that has ended.
 #[cold]
 pub(crate) fn are_gone(spaces: &Spaces, sges: &[Sge]) -> bool {
     sges.iter().any(|sge| match *sge {
@@ -73,7 +73,7 @@ pub(crate) enum Refusal {
     Qp,
     /// The key does not allow this kind of access.
     Access,
-    /// The range is not within it.
+    /// The range is not within the key's.
     Bounds,
     /// The translation is invalid: too deep, too long, or with a hole.
     Translation,
@@ -109,7 +109,8 @@ pub(crate) struct Range {
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     pub mkeys: &'a BTreeMap<u32, Mkey>,
-    /// Names that it has for keys of other functions; their indexes are of one range with its own.
+    /// Aliases of the function for keys of other functions; their indexes are of one range with
+    /// those of its own keys.
     pub aliases: &'a BTreeMap<u32, Alias>,
     pub limits: &'a Limits,
     /// The address space that the translations lead to.

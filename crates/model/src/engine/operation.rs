@@ -27,15 +27,15 @@ pub(super) struct Operation {
     /// The opcode in the control segment.
     pub opcode: u8,
     pub op_mod: u8,
-    /// The QP types whose send queues carry it.
+    /// The QP types whose send queues carry the operation.
     pub carriers: Carriers,
     /// The execution on an SQ, which has no QP type; `None`: an SQ refuses it.
     pub on_sq: Option<OnSq>,
-    /// The capability without which the device does not know it.
+    /// The capability without which the device does not know the operation.
     pub needs: Option<Capability>,
     /// The segments between the control segment and the data, in order.
     pub segments: &'static [Part],
-    /// Bytes of its WQE at most.
+    /// Bytes of the operation's longest WQE.
     pub longest: usize,
     /// Opcode of the receiver's CQE, if it uses up a receive WQE.
     pub responder_cqe: Option<u8>,
@@ -341,7 +341,7 @@ impl Operation {
         }
     }
 
-    /// The peer's part of the operation, if it leaves the device.
+    /// The peer's part of the operation; `None` if it stays in the device.
     pub(super) fn remote(&self) -> Option<&Remote> {
         match &self.execution {
             Execution::Local(_) => None,
@@ -354,7 +354,7 @@ impl Operation {
         self.remote().map_or(Response::Acknowledgement, |remote| remote.response)
     }
 
-    /// Memory of whoever asks receives the data.
+    /// Whether the requester's memory receives data: a READ or an atomic.
     pub(super) fn scatters(&self) -> bool {
         self.response() != Response::Acknowledgement
     }
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
     use crate::engine::transport::types::*;
 
-    /// The types whose QPs carry it, as the specifications have it.
+    /// The types whose QPs carry an operation, as the specifications have it.
     fn carriers(entry: &Operation) -> &'static [&'static QpType] {
         match entry.name {
             "SEND" | "SEND_IMM" => &[RC, UC, UD, QP0, QP1],

@@ -182,7 +182,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// A request had a send queue when its turn began, and it cannot go meanwhile.
+    /// Reports a request without a send queue, which cannot be: it had one when its turn began.
     #[cold]
     pub(super) fn no_send_queue(&self) {
         tracing::error!(missing = %Missing::SendQueue(self.qpn), "a request has no send queue");

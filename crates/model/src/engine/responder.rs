@@ -22,14 +22,14 @@ const ATTEMPTS: u32 = 1 << 16;
 
 /// A request on the wire between connected QPs.
 pub(super) struct Whole<'a> {
-    /// The LID that it left from.
+    /// The LID that the request left from.
     pub slid: u16,
     pub psn: u32,
     pub packets: u32,
     pub work: &'a Work,
     /// Bytes of payload, or bytes asked for.
     pub length: u64,
-    /// Which of them come now.
+    /// The part of these bytes that comes now.
     pub part: Part,
 }
 
@@ -193,7 +193,7 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Whether a part follows what came before it.
+    /// Whether a part of a message follows the parts that came before it.
     pub(super) fn follows(&self, message: &Whole<'_>) -> bool {
         let started = self.qp.runtime.started();
         let before = started.and_then(|connection| connection.arriving.message.as_ref());

@@ -143,7 +143,8 @@ impl StandaloneRq<'_> {
         self.catastrophe();
     }
 
-    /// The RQ cannot go on, and says so by an event.
+    /// Moves the RQ, which cannot go on, to the error state, and reports a catastrophic error
+    /// event.
     fn catastrophe(&mut self) {
         self.context.events.rq(event_type::WQ_CATASTROPHIC_ERROR, self.rqn);
         self.enter_error();

@@ -2,8 +2,8 @@
 
 use super::keys::Sge;
 
-/// Kinds of work that take turns, so that a port that is flooded still answers, and one that
-/// answers still sends.
+/// Kinds of work that take turns, so that a flooded port still answers, and an answering one still
+/// sends.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Arrived packets are handled, up to this number.

@@ -26,12 +26,12 @@ pub(crate) enum Turn {
     Sleep,
 }
 
-/// A send queue, with what stands beside it in whatever it belongs to.
+/// A send queue of a QP or a standalone SQ, with what the engine needs to know of its owner.
 pub(crate) struct Sender<'a> {
     pub queue: &'a mut SendQueue,
     /// Address of the word that counts what was posted.
     pub record: u64,
-    /// The page on which its doorbells ring.
+    /// The UAR page on which doorbells of the queue ring.
     pub uar_page: u32,
     /// Whether the queue is in RESET.
     pub reset: bool,

@@ -37,14 +37,14 @@ pub(crate) struct EngineState {
     pub waits: Waits,
     /// QPs in the error state: what is posted to them is flushed.
     pub errored: BTreeSet<u32>,
-    /// The one of them that was looked at last.
+    /// The QP of `errored` that was looked at last.
     pub flushed: u32,
     /// CQEs that a fault holds back, by when they are due and the order in which they were made.
     pub delayed: BTreeMap<(u64, u64), Delayed>,
     /// CQs whose event moderation holds back, by when it is due; 0 where that is yet to be worked
     /// out.
     pub moderated: BTreeSet<(u64, u32)>,
-    /// How many were held back so far.
+    /// How many CQEs a fault held back so far.
     pub delays: u64,
     pub faults: Faults,
     /// The function's number, and where those who watch its requests are told from.
@@ -68,7 +68,7 @@ impl EngineState {
         self.moderated.clear();
     }
 
-    /// A QP waits no longer; it waited until `at`, if it did.
+    /// Takes back the timer of a QP that waited until `at`, if it did.
     pub(super) fn stop_timer(&mut self, at: Option<u64>, qpn: u32) {
         if let Some(at) = at {
             self.timers.remove(&(at, qpn));
@@ -89,7 +89,7 @@ pub(crate) struct Waits {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub condition: Condition,
-    /// When it began, and when it is looked at next.
+    /// When the wait began, and when the word is looked at next.
     pub since: u64,
     pub due: u64,
 }
@@ -104,7 +104,8 @@ impl Waits {
         self.queues.remove(&qpn);
     }
 
-    /// When one is looked at next, if time tells.
+    /// When the word of a waiting queue is looked at next; `None` if no queue waits, or words are
+    /// read at every step.
     pub(super) fn next_due(&self) -> Option<u64> {
         let due = self.queues.values().map(|waiting| waiting.due).min();
         due.filter(|_| !self.at_every_step)
@@ -114,7 +115,7 @@ impl Waits {
 /// A packet that a port is to send.
 #[derive(Debug)]
 pub(crate) struct Egress {
-    /// The port that it leaves from, from 1.
+    /// The port that the packet leaves from, from 1.
     pub port: u8,
     pub frame: Frame,
 }
@@ -133,7 +134,7 @@ pub(crate) struct HeldStores(pub BTreeMap<(u32, u64), HeldStore>);
 /// A store that may go on, or the stores that went on so far.
 #[derive(Debug)]
 pub(crate) struct HeldStore {
-    /// When it counts as a doorbell.
+    /// When the store counts as a doorbell.
     pub due: u64,
     pub bytes: Vec<u8>,
 }

@@ -26,18 +26,18 @@ use crate::shared::SharedWorld;
 
 /// Steps that are done before a function is offered to others.
 const BATCH: u32 = 64;
-/// How long it looks for doorbells without a pause after the last work: where a processor is left
-/// for it, and where there are so few that it takes the time from those who would ring.
+/// How long the thread looks for doorbells without a pause after the last work: where a processor
+/// is left for it, and where there are so few that it takes the time from programs that would ring.
 const SPIN: Duration = Duration::from_micros(20);
 const SPIN_ON_FEW: Duration = Duration::from_micros(5);
 /// Fewer processors than these are few: two programs, the thread, and what else the machine does.
 const ENOUGH_PROCESSORS: usize = 4;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// A doorbell waits at most so long while programs use the device now and then.
+/// Longest sleep, and so longest wait of a doorbell, while programs use the device now and then.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
-/// After so long without work nobody seems to use the device, and it sleeps for [`IDLE_SLEEP`] at a
-/// time: a process that is awake 5,000 times a second for nothing takes two hundredths of a
-/// processor.
+/// After this time without work nobody seems to use the device, and the thread sleeps for
+/// [`IDLE_SLEEP`] at a time: a process that is awake 5,000 times a second for nothing takes two
+/// hundredths of a processor.
 const IDLE: Duration = Duration::from_secs(1);
 const IDLE_SLEEP: Duration = Duration::from_millis(2);
 /// The system may let a thread sleep for 50 µs more than it asked for, to wake it together with

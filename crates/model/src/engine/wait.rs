@@ -18,10 +18,10 @@ use super::work::Placed;
 use crate::hca::objects::QpState;
 use crate::world::World;
 
-/// Shortest and longest time between two looks, in nanoseconds.
+/// Shortest and longest time between two looks at the word that a queue waits for, in nanoseconds.
 const SHORTEST: u64 = 2_000;
 const LONGEST: u64 = 1_000_000;
-/// A queue that has waited so long is looked at again after a part of that.
+/// The time until the next look at a queue is the time that it has waited, divided by this.
 const PART: u64 = 8;
 
 impl QueuePair<'_> {
@@ -31,7 +31,7 @@ impl QueuePair<'_> {
         Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
     }
 
-    /// Goes on if the condition holds, or stands still.
+    /// Executes a wait WQE: goes on if its condition holds, or lets the queue stand still.
     #[cold]
     pub(super) fn wait_for_data(&mut self, placed: &Placed, scratch: &Scratch) -> Turn {
         let holds = Condition::of(&scratch.wqe)
@@ -70,8 +70,8 @@ impl QueuePair<'_> {
     }
 }
 
-/// Gives queues of a function that stand still a turn if their waits are over; true if there are
-/// such.
+/// Gives the send queues of a function that wait for data a turn if it is time to look at their
+/// words again; true if any had one.
 #[inline]
 pub(super) fn look(world: &mut World, id: usize) -> bool {
     !world.functions[id].engine.waits.is_empty() && look_at_all(world, id)

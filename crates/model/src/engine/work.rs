@@ -17,13 +17,13 @@ const COMPACT: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pub operation: &'static Operation,
-    /// A CQE when it succeeded, too.
+    /// Whether the WQE makes a CQE also when it succeeded.
     pub signaled: bool,
     /// Whether its CQE is an event for CQs that are armed for solicited completions only.
     pub event: bool,
     /// The peer's CQE is.
     pub solicited: bool,
-    /// Immediate, or the key that it is about.
+    /// Immediate data, or the memory key that the WQE is about.
     pub immediate: u32,
     /// The remote address, under `rkey`; of a memory copy, the address of the device's status
     /// buffer.
@@ -39,7 +39,7 @@ pub(crate) struct Placed {
     pub work: Work,
     pub index: u16,
     pub wqebbs: u16,
-    /// Bytes that its data segments name.
+    /// Bytes that the WQE's data segments name.
     pub length: u64,
 }
 

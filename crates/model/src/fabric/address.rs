@@ -64,14 +64,14 @@ pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
 pub(crate) struct Addresses {
     /// Ethernet: its unicast addresses.
     pub macs: Vec<Mac>,
-    /// Ethernet: it takes what is for others as well.
+    /// Ethernet: whether it takes frames for others as well.
     pub promiscuous: bool,
     /// InfiniBand: the LID of its port; 0: none.
     pub lid: u16,
     /// InfiniBand: its GIDs.
     pub gids: Vec<[u8; 16]>,
-    /// InfiniBand: it shares its LID, so that it takes only packets whose GRH names one of its
-    /// GIDs.
+    /// InfiniBand: whether it shares its LID, so that it takes only packets whose GRH names one of
+    /// its GIDs.
     pub grh_required: bool,
 }
 

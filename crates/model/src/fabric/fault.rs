@@ -21,7 +21,7 @@ pub enum FrameEffect {
     Corrupt(u32),
 }
 
-/// Which frames of a link: those that agree with all that is said.
+/// A choice of frames of a link: those that agree with all fields that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrameSelector {
     /// To the switch, or from it.
@@ -62,7 +62,7 @@ impl FrameSelector {
     }
 }
 
-/// When it happens to the frames that are selected.
+/// When a fault happens to the selected frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Occurrence {
     /// To each with this probability, from 0 to 1.
@@ -71,7 +71,7 @@ pub enum Occurrence {
     Nth {
         /// Frames that pass first.
         skip: u64,
-        /// Frames to which it happens.
+        /// Frames to which the fault happens.
         count: u64,
     },
 }
@@ -81,13 +81,13 @@ pub enum Occurrence {
 pub struct FrameFault {
     /// The effect.
     pub effect: FrameEffect,
-    /// To which frames.
+    /// The frames that the fault may happen to.
     pub select: FrameSelector,
-    /// To which of these.
+    /// Which of the selected frames the fault happens to.
     pub when: Occurrence,
 }
 
-/// A fault, and how far it has come: with either direction by itself as far as chance goes.
+/// A fault at work: what it has seen, and its chances, which each direction has by itself.
 #[derive(Debug)]
 pub(super) struct Active {
     fault: FrameFault,
@@ -99,9 +99,9 @@ pub(super) struct Active {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub lost: bool,
-    /// How many more of it arrive, as it was sent.
+    /// How many copies of the frame arrive besides, each as it was sent.
     pub copies: u32,
-    /// Nanoseconds by which it is late.
+    /// Nanoseconds by which the frame is late.
     pub delay: u64,
     /// Bits that are changed, and what decides which.
     pub corrupt: Option<(u32, u64)>,

@@ -6,7 +6,7 @@ use super::link::{Cable, Direction};
 use super::{Crossing, Delivery, Fabric, Name, Passage, PhysicalPort, Vport};
 use crate::profile::Link;
 
-/// Addresses that the switch remembers of those outside; more make it forget all.
+/// Most source addresses outside that the switch remembers; one more makes it forget all.
 pub(super) const MOST_LEARNED: usize = 4096;
 /// Frames that may be on their way; more are dropped.
 pub(super) const MOST_IN_FLIGHT: usize = 1 << 16;
@@ -42,7 +42,7 @@ impl Fabric {
         self.cross(now, Passage { port, direction, from: Some(from) }, frame);
     }
 
-    /// Takes a frame from somebody outside, any bytes. What is no frame is dropped.
+    /// Takes a frame, of any bytes, from outside the model; bytes that are no frame are dropped.
     pub(crate) fn receive_external(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
             let now = self.latest(now);
@@ -237,7 +237,7 @@ impl Fabric {
         self.buffers.recycle(frame);
     }
 
-    /// A card has a frame for its vports; `from`: the one that sent it.
+    /// Delivers a frame to the vports of a card; `from`: the one that sent it.
     fn deliver(
         &mut self,
         now: u64,

@@ -16,10 +16,10 @@ use crate::wire::{self, Extensions, Headers, Malformed, Opcode, Packet, Route};
 pub(crate) struct Frame {
     link: Link,
     sealed: bool,
-    /// The transport domain that it was sent in, if it is of an SQ.
+    /// The transport domain of the SQ that sent the frame, if one did.
     domain: Option<u32>,
     length: usize,
-    /// At least `length` bytes; what is behind them is of an earlier frame.
+    /// At least `length` bytes; those after `length` are of an earlier frame.
     buffer: Vec<u8>,
 }
 
@@ -28,18 +28,18 @@ impl Frame {
         &self.buffer[..self.length]
     }
 
-    /// The transport domain that it was sent in, of a frame of an SQ. It means something to the
-    /// function that sent it alone.
+    /// The transport domain of the SQ that sent the frame, if one did. Only the function that sent
+    /// it knows the domain.
     pub(crate) fn domain(&self) -> Option<u32> {
         self.domain
     }
 
-    /// To write the frame, before it is sent.
+    /// The bytes of a frame that is yet to be sent.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[..self.length]
     }
 
-    /// The packet in it; `None` if it is an Ethernet frame of another protocol.
+    /// The packet in the frame; `None` if it is an Ethernet frame of another protocol.
     ///
     /// # Errors
     /// [`Malformed`]: a port drops it.
@@ -74,7 +74,7 @@ impl Frame {
         }
     }
 
-    /// Inverts so many bits in a row, behind the Ethernet header or LRH.
+    /// Inverts `bits` bits in a row, behind the Ethernet header or LRH.
     pub(super) fn corrupt(&mut self, bits: u32, seed: u64) {
         self.seal();
         let header = match self.link {
@@ -87,7 +87,7 @@ impl Frame {
         (first..first + bits).for_each(|bit| rest[bit / 8] ^= 1 << (bit % 8));
     }
 
-    /// Computes the ICRC, if nobody has.
+    /// Computes the ICRC, if that has not been done.
     pub(crate) fn seal(&mut self) {
         if std::mem::replace(&mut self.sealed, true) {
             return;

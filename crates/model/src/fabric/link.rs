@@ -19,7 +19,7 @@ pub struct LinkSettings {
     pub latency: Duration,
     /// Bits per second in each direction, at least 1; `None`: a frame takes no time to send.
     pub bandwidth: Option<u64>,
-    /// The switch forwards between links of the same partition only.
+    /// The link's partition: the switch forwards only between links of the same.
     pub partition: u32,
     /// Whether all this but `up` also applies to frames that are switched inside the card and never
     /// cross the link.
@@ -92,7 +92,7 @@ struct Lane {
 #[derive(Debug)]
 pub(super) struct Cable {
     kind: Link,
-    /// Which link it is: each has its own chances.
+    /// The number of the link, which seeds the chances of its faults.
     number: u64,
     settings: LinkSettings,
     faults: Vec<Active>,
@@ -211,7 +211,8 @@ impl Cable {
         passes
     }
 
-    /// Whether frames cross it as if it were not there, up and in the partition of all others.
+    /// Whether frames cross the link as if it were not there: without latency, limit or fault, and
+    /// in the partition of all others.
     pub(super) fn is_undisturbed(&self) -> bool {
         self.settings.partition == 0
             && self.settings.latency.is_zero()

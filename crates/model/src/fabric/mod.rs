@@ -101,7 +101,7 @@ pub(crate) struct Fabric {
     vports: BTreeMap<Vport, PhysicalPort>,
     /// Which ports have a vport of this name, in order.
     known: BTreeMap<Name, Vec<PhysicalPort>>,
-    /// The ports from which frames came whose source address no vport has.
+    /// The ports from which frames came whose source address no vport has, by that address.
     learned: BTreeMap<Mac, PhysicalPort>,
     schedule: Schedule<Crossing>,
     /// Frames that have arrived, by function, each with its time and number, by which they are
@@ -114,7 +114,7 @@ pub(crate) struct Fabric {
     /// When the last frame was sent.
     now: u64,
     buffers: Buffers,
-    /// How many links there ever were to somebody outside.
+    /// How many links out of the model there ever were.
     externals: usize,
     /// Whether a link was ever changed.
     changed: bool,
@@ -143,7 +143,7 @@ struct Port {
 struct Passage {
     port: PhysicalPort,
     direction: Direction,
-    /// The vport that sent the frame, if it is in that card.
+    /// The vport that sent the frame, if it is in the card of `port`.
     from: Option<Vport>,
 }
 

@@ -7,7 +7,7 @@
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to these numbers; others give another one.
+    /// The sequence that these seeds give; other seeds give another one.
     pub(super) fn new(seeds: &[u64]) -> Self {
         Self(seeds.iter().fold(0, |state, &seed| Self(state ^ seed).next()))
     }

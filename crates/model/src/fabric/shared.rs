@@ -34,7 +34,7 @@ pub(crate) struct FabricGuard<'a> {
 }
 
 impl SharedFabric {
-    /// Shares a fabric of so many functions.
+    /// Shares a fabric of `functions` functions.
     pub(crate) fn new(fabric: Fabric, functions: usize, outbox: Arc<Outbox>) -> Self {
         let waiting = (0..functions).map(|_| AtomicUsize::new(0)).collect();
         let hints = Hints { waiting, ..Hints::default() };
@@ -59,7 +59,8 @@ impl SharedFabric {
         self.hints.due.load(Ordering::Relaxed)
     }
 
-    /// Whether messages of connections may be carried whole: [`Fabric::is_undisturbed`].
+    /// Whether messages of connections may be carried whole: nothing can happen to any frame, none
+    /// is under way on a link, nobody watches, and nobody is outside.
     pub(crate) fn is_undisturbed(&self) -> bool {
         !self.hints.disturbed.load(Ordering::Relaxed) && !self.outbox.frames.is_watched()
     }

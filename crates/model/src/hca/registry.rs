@@ -76,7 +76,9 @@ macro_rules! registry {
             refers: $refers:expr,
             moving: [$($target:ident: $moving:expr)?],
             doorbell: [$($doorbell:ident: $page:expr)?],
-            beside: [$($(#[$beside_doc:meta])* $beside:ident($beside_type:ty): $beside_bytes:expr)?],
+            beside: [$(
+                $(#[$beside_doc:meta])* $beside:ident($beside_type:ty): $beside_bytes:expr
+            )?],
         },
         refusals: {
             absent: $absent:ident = $absent_number:literal, $absent_text:literal,

@@ -22,7 +22,7 @@ const LOG_HEAP: u32 = 32;
 pub(crate) struct Heaps(Arc<RwLock<BTreeMap<u16, Ram>>>);
 
 impl Heaps {
-    /// Takes a heap in; its first address.
+    /// Adds the heap of process `number`; returns its first address.
     pub(crate) fn add(&self, number: u16, heap: Ram) -> u64 {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(number, heap);
         CARD | u64::from(number) << LOG_HEAP
@@ -131,7 +131,7 @@ impl HostMemory for WithCard {
         copy_through(&mut [0; 4096], self, address, target, target_address, length)
     }
 
-    /// The host's only: a heap goes with its process, whoever has a function.
+    /// Direct memory of the host only: a heap goes with its process, whoever has a function.
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
         if address < CARD { self.host.direct(address, length) } else { None }
     }

@@ -135,7 +135,7 @@ impl ClientMemory {
         }
     }
 
-    /// Reads another process's memory as it stands there, whatever waits.
+    /// Reads another process's memory as it is now, without the accesses that wait.
     fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let fault = Fault { address, length: into.len() as u64 };
         let Backing::There(reach, base) = self.place(address, fault.length)? else {

@@ -42,8 +42,8 @@ pub trait HostMemory: Send + Sync {
         self.write(address, rest)?;
         self.store8(address.wrapping_add(rest.len() as u64), last)
     }
-    /// Compares and exchanges an aligned 64-bit word (as it stands in memory); returns what was
-    /// there.
+    /// Compares and exchanges an aligned 64-bit word (as it stands in memory); returns the word
+    /// that was there.
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault>;
     /// Copies `length` bytes from here to an address of `target`, in one go where both are mapped
     /// here.
@@ -54,21 +54,21 @@ pub trait HostMemory: Send + Sync {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault>;
-    /// The range as memory of this process, if it is mapped here and may be written: what makes a
-    /// direct copy possible. The pointer is good for as long as the caller has any function of the
+    /// The range as memory of this process, if it is mapped here and may be written, so that it can
+    /// be copied directly. The pointer is valid for as long as the caller has any function of the
     /// model; memory is taken away only by those who have all.
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
-    /// Whether the address was that of somebody who is no more, and not merely a wrong one.
+    /// Whether the address was that of a program that has ended, and not merely a wrong one.
     fn is_gone(&self, _address: u64) -> bool {
         false
     }
-    /// Whether each access is a system call, so that one of many bytes costs no more than one of a
-    /// few.
+    /// Whether each access is a system call, so that an access of many bytes costs no more than one
+    /// of a few.
     fn is_remote(&self) -> bool {
         false
     }
-    /// From now on accesses may wait for each other, to be made together; whoever reads through
-    /// this sees no difference, and who watches the memory sees the order that
+    /// Lets accesses wait for each other from now on, to be made together. Reads through this trait
+    /// see no difference, and whoever watches the memory sees the order that
     /// [`write_entry`](Self::write_entry) promises.
     fn hold(&self) {}
     /// Completes the delayed transfers; none are delayed until the next [`hold`](Self::hold).
@@ -102,7 +102,7 @@ pub(super) fn copy_through(
 pub(crate) struct NothingMoves<'a>(std::marker::PhantomData<&'a mut ()>);
 
 impl<'a> NothingMoves<'a> {
-    /// `_mover` is what all use of memory goes through.
+    /// Proves it by exclusive access to `_mover`, through which all memory is used.
     pub(crate) fn new<M>(_mover: &'a mut M) -> Self {
         Self(std::marker::PhantomData)
     }
@@ -113,6 +113,6 @@ pub trait Interrupts: Send + Sync {
     /// MSI-X vector `vector` fired.
     fn raise(&self, vector: u32);
 
-    /// The device died; a driver sees it by its health counter, and nothing comes any more.
+    /// The device died: a driver sees it by its health counter, and no interrupt comes any more.
     fn fatal(&self) {}
 }

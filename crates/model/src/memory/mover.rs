@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 /// The most threads that an engine has.
 pub(crate) const MOST: usize = 8;
-/// How many there are to be told apart.
+/// Numbers of threads: those of an engine, and one for all others.
 pub(super) const ALL: usize = MOST + 1;
 
 thread_local! {

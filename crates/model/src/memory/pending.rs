@@ -133,8 +133,8 @@ impl Pending {
         self.bodies.touches(stretch) || self.owners.touches(stretch)
     }
 
-    /// Takes in a copy, as much of it as there is room for and as may be in another order than the
-    /// rest; gives that length. 0: what waits must be carried out first.
+    /// Adds a copy, as much of it as there is room for and as may be made in another order than the
+    /// rest; returns that length. 0: what waits must be carried out first.
     pub(super) fn copy(&mut self, from: u64, to: u64, length: u64) -> usize {
         let length = self.copyable(from, to, length);
         if length > 0 {

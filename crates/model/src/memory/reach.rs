@@ -56,7 +56,7 @@ impl Reach {
         }
     }
 
-    /// Whether nobody has that memory any more.
+    /// Whether the memory no longer exists.
     pub fn is_gone(&self) -> bool {
         // An address that nobody has: what fails otherwise says that there is a memory.
         self.read(&mut [0], &[RemoteIoVec { base: 0, len: 1 }]) == Err(Errno::ESRCH)

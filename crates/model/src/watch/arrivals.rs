@@ -24,7 +24,7 @@ pub struct QueueId {
     pub function: usize,
     /// The QP.
     pub qpn: u32,
-    /// Which side of it.
+    /// The side of the QP.
     pub side: QueueSide,
 }
 
@@ -36,8 +36,8 @@ pub struct Arrived {
     pub completions: Vec<Box<[u8]>>,
     /// Bytes of data that were put into memory, repetitions included.
     pub bytes: u64,
-    /// A digest of these bytes in their order, read back from memory. It does not depend on how
-    /// many of them came at a time, nor on their addresses.
+    /// A digest of these bytes in their order, read back from memory. It depends neither on how
+    /// many of them came at a time nor on their addresses.
     pub digest: u64,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct ArrivalLog {
 }
 
 impl ArrivalLog {
-    /// Whether somebody wants to know.
+    /// Whether arrivals are recorded.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) > 0
     }

@@ -32,19 +32,19 @@ fn inside(f: impl FnOnce()) -> thread::Result<()> {
 
 struct Watcher<T> {
     id: u64,
-    /// The first entry that it hears.
+    /// The number of the first event that the watcher is told.
     since: u64,
     call: Box<dyn FnMut(&T) + Send>,
 }
 
-/// Events that wait to be told, and the watchers.
+/// The events that watchers are yet to be told, and the watchers.
 pub(crate) struct Queue<T> {
     /// Whether there are watchers.
     watched: AtomicBool,
     state: Mutex<QueueState<T>>,
-    /// Somebody was told, or whoever tells has stopped.
+    /// Woken when an event was told, or the thread that tells has stopped.
     told: Condvar,
-    /// There is an event to tell, or a watcher ends.
+    /// Woken when there is an event to tell, or a watcher ends.
     work: Condvar,
 }
 
@@ -62,12 +62,12 @@ struct QueueState<T> {
     /// and are not dropped yet.
     ends: BTreeMap<u64, u64>,
     next_id: u64,
-    /// A thread tells. It has the watchers out of `watchers` while it calls them, and it alone
-    /// drops them.
+    /// Whether a thread tells. It has the watchers out of `watchers` while it calls them, and it
+    /// alone drops them.
     telling: bool,
-    /// Up to where whoever tells has to go.
+    /// The number of events up to which the thread that tells has to go.
     goal: u64,
-    /// A thread of its own waits for `work`.
+    /// Whether a thread waits for `work`.
     sleeps: bool,
 }
 

@@ -60,7 +60,7 @@ impl Crc {
         Self(!0)
     }
 
-    /// Goes on with these bytes.
+    /// Adds these bytes to those of which this is the CRC.
     pub(super) fn update(&mut self, bytes: &[u8]) {
         let (blocks, rest) = bytes.as_chunks::<STEP>();
         for block in blocks {

@@ -83,9 +83,9 @@ pub fn send(frame: &mut [u8]) -> Option<(Ends, usize)> {
     Some((ends, payload))
 }
 
-/// The frame of a datagram that came to [`ROCE_PORT`] of `to`: as whoever sent it saw it, but for
-/// what the ICRC does not cover. `None`: the two addresses are of different families, or no packet
-/// is so long. Any payload is taken; the port that gets the frame judges it.
+/// The frame of a datagram that came to [`ROCE_PORT`] of `to`: as its sender saw it, but for what
+/// the ICRC does not cover. `None`: the two addresses are of different families, or no packet is so
+/// long. Any payload is taken; the port that gets the frame judges it.
 pub fn receive(macs: [Mac; 2], from: SocketAddr, to: IpAddr, payload: &[u8]) -> Option<Vec<u8>> {
     let [destination, source] = macs;
     let ethernet = Ethernet { destination, source, ..Ethernet::default() };

@@ -51,7 +51,7 @@ const OF_BTH: [(usize, u8); 1] = [(4, 0xff)];
 const MOST: usize = Lrh::BYTES + Grh::BYTES + Bth::BYTES;
 
 impl Front {
-    /// The headers, each by its length and its bits that may change.
+    /// The headers that the ICRC covers, each by its length and its bits that may change.
     fn headers(self) -> &'static [(usize, &'static [(usize, u8)])] {
         const LRH: (usize, &[(usize, u8)]) = (Lrh::BYTES, &OF_LRH);
         const ROUTED: (usize, &[(usize, u8)]) = (Lrh::BYTES, &OF_ROUTED_LRH);
@@ -73,7 +73,7 @@ impl Front {
     }
 }
 
-/// The ICRC of a packet, from its first header that counts to its pad.
+/// The ICRC of a packet, from the first header that it covers to the pad.
 ///
 /// # Panics
 /// If `packet` ends before its BTH does.

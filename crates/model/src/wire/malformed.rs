@@ -10,7 +10,7 @@ pub enum Malformed {
     Truncated {
         /// The header.
         header: &'static str,
-        /// Bytes that it needs.
+        /// Bytes that the header needs.
         needs: usize,
         /// Bytes that there are.
         has: usize,

@@ -57,12 +57,12 @@ pub enum Position {
 }
 
 impl Position {
-    /// Whether a message begins with it.
+    /// Whether a message begins with a packet at this position.
     pub const fn begins(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends with it.
+    /// Whether a message ends with a packet at this position.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
@@ -75,7 +75,7 @@ pub struct Opcode {
     pub service: Service,
     /// The message.
     pub message: Message,
-    /// The packet's place in it.
+    /// The packet's position in its message.
     pub place: Position,
     /// Whether immediate data follows.
     pub immediate: bool,
@@ -118,7 +118,7 @@ const SERVICES: [(u8, Service); 5] =
     [(0, Service::Rc), (1, Service::Uc), (2, Service::Rd), (3, Service::Ud), (5, Service::Xrc)];
 
 impl Opcode {
-    /// A congestion notification; its service is that of the flow, and its packets say none.
+    /// A congestion notification. Its opcode says no service; `service` is [`Service::Rc`].
     const fn congestion(message: Message) -> Self {
         Self {
             service: Service::Rc,
@@ -143,7 +143,7 @@ impl Opcode {
         Some(Self { service, message, place, immediate, invalidate }).filter(|it| it.exists())
     }
 
-    /// The opcode of these; `None` if there is none.
+    /// The opcode's bits in the BTH; `None` if there is no such opcode.
     pub fn bits(self) -> Option<BthOpcode> {
         if self == Self::congestion(Message::Congestion) {
             return Some(BthOpcode::CNP);
@@ -159,7 +159,7 @@ impl Opcode {
         self.exists().then_some(BthOpcode(high << 5 | low))
     }
 
-    /// Whether the service has it.
+    /// Whether the service has the opcode.
     fn exists(self) -> bool {
         match self.service {
             Service::Rc | Service::Xrc => true,

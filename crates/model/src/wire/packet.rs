@@ -31,14 +31,14 @@ impl Headers {
         self.route.length() + self.transport.length()
     }
 
-    /// Bytes of the frame with so many bytes of payload.
+    /// Bytes of the frame with `payload` bytes of payload.
     pub fn frame_length(&self, payload: usize) -> usize {
         self.route.length() + behind(self.transport.length(), payload)
     }
 
-    /// Writes the headers of a frame with so many bytes of payload. The payload belongs behind them
-    /// ([`length`](Self::length)); then [`seal`](Self::seal) makes the frame whole. So a payload is
-    /// copied once, to where it is sent from.
+    /// Writes the headers of a frame with `payload` bytes of payload. The payload belongs behind
+    /// them ([`length`](Self::length)); then [`seal`](Self::seal) makes the frame whole. So a
+    /// payload is copied once, to where it is sent from.
     ///
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long, or the extension headers
@@ -49,7 +49,7 @@ impl Headers {
         self.transport.emit(payload, &mut frame[self.route.length()..]);
     }
 
-    /// Writes what stands behind a payload of so many bytes: pad and ICRC.
+    /// Writes what stands behind a payload of `payload` bytes: pad and ICRC.
     ///
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.
@@ -58,8 +58,8 @@ impl Headers {
         seal(self.route, frame.len(), frame);
     }
 
-    /// Writes what stands behind a payload of so many bytes, with zeros for the ICRC: the frame is
-    /// unsealed.
+    /// Writes what stands behind a payload of `payload` bytes, with zeros for the ICRC: the frame
+    /// is unsealed.
     ///
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.

@@ -136,7 +136,7 @@ impl Route {
         }
     }
 
-    /// Writes the headers of a packet that has so many bytes behind them, the ICRC included, to the
+    /// Writes the headers of a packet with `behind` bytes behind them, the ICRC included, to the
     /// start of `frame`.
     pub(super) fn emit(&self, behind: usize, frame: &mut [u8]) {
         match *self {
@@ -277,13 +277,13 @@ fn emit_ipv4(ip: Ipv4Header, behind: usize, bytes: &mut [u8]) -> &mut [u8] {
     rest
 }
 
-/// A GRH or IPv6 header with so many bytes behind it, of which the first are `next`.
+/// Completes a GRH or IPv6 header with `behind` bytes behind it, which begin with a `next` header.
 pub(crate) fn complete_grh(mut grh: Grh, next: IpProtocol, behind: usize) -> Grh {
     grh.set_version(VERSION_6).set_next_header(next).set_payload_length(behind as u16);
     grh
 }
 
-/// An IPv4 header with so many bytes behind it: UDP and what that carries.
+/// Completes an IPv4 header with `behind` bytes behind it: UDP and what that carries.
 pub(crate) fn complete_ipv4(mut ip: Ipv4Header, behind: usize) -> Ipv4Header {
     ip.set_version(VERSION_4)
         .set_header_length(HEADER_LENGTH)
@@ -310,7 +310,7 @@ fn sum(bytes: &[u8]) -> u32 {
     words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0))).sum()
 }
 
-/// The complement of a sum, its carries added.
+/// The Internet checksum of a sum of 16-bit words: its carries added, and complemented.
 fn checksum(sum: u32) -> u16 {
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16

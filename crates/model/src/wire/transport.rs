@@ -145,7 +145,7 @@ impl Transport {
         }
     }
 
-    /// Writes the headers of a packet with so many bytes of payload to the start of `bytes`.
+    /// Writes the headers of a packet with `payload` bytes of payload to the start of `bytes`.
     pub(super) fn emit(&self, payload: usize, bytes: &mut [u8]) {
         let opcode = self.opcode();
         assert!(

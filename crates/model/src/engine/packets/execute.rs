@@ -230,7 +230,7 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Whether the requester asks for more at a time than it was told that it may.
+    /// Whether as many READs and atomics await their answers as `max_dest_rd_atomic` allows.
     fn answers_too_many(&mut self) -> bool {
         let most = usize::from(self.qp.responder.max_dest_rd_atomic);
         self.qp.runtime.connection().arriving.unanswered() >= most

@@ -19,7 +19,7 @@ use crate::hca::objects::QpState;
 
 /// Packets that a QP sends in one turn.
 const PACKETS_A_TURN: u32 = 16;
-/// Requests that it looks ahead: as many as packets may be on their way (`requests`), so that
+/// Requests that a QP looks ahead: as many as packets may be on their way (`requests`), so that
 /// queues of short messages have as many bytes on their way as those of long ones.
 const MOST_REQUESTS: usize = 128;
 /// Fence modes of a WQE that wait for earlier responses.

@@ -29,7 +29,7 @@ impl QueuePair<'_> {
         self.lost(missing, Count::ImpliedNak);
     }
 
-    /// A packet, or its response, is missing: it is sent again, unless that was said before.
+    /// Sends a packet again that is missing, or whose response is, unless it was reported before.
     pub(super) fn lost(&mut self, missing: PsnPosition, what: Count) {
         if self.is_news(missing) {
             self.count(what);
@@ -37,8 +37,8 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Whether nobody has said yet that this packet is missing, or its response; else it is sent
-    /// again already, and should that be lost as well, time will tell.
+    /// Whether this packet, or its response, was not yet reported missing; else it is sent again
+    /// already, and a timeout will tell if that is lost as well.
     fn is_news(&mut self, missing: PsnPosition) -> bool {
         let window = &mut self.qp.runtime.connection().window;
         let psn = window.requests.get(missing.request).map(|it| advance(it.psn, missing.packet));
@@ -96,7 +96,7 @@ impl QueuePair<'_> {
         self.context.state.stop_timer(waits, self.qpn);
     }
 
-    /// Lets the QP have a turn when so much time has passed.
+    /// Gives the QP a turn after `time` nanoseconds, in place of its timer so far.
     fn wait_for(&mut self, time: u64) {
         self.stop_timer();
         let at = self.context.now.saturating_add(time);

@@ -127,7 +127,7 @@ impl QueuePair<'_> {
         self.qp.runtime.carried > 0
     }
 
-    /// Whether what it sends comes to a port, and so may go in packets.
+    /// Whether what the QP sends comes to a port, and so may go in packets.
     pub(in crate::engine) fn leaves_the_device(&self) -> bool {
         self.qp.remote != Some(Address::Own)
     }
@@ -141,7 +141,8 @@ impl QueuePair<'_> {
         Part { at, length: rest.min(most), whole: placed.length }
     }
 
-    /// A part has arrived, which took so many packets; true: it was the last one.
+    /// Counts a part of a message, of `packets` packets, that has arrived; true: it was the last
+    /// one.
     pub(super) fn carried(&mut self, part: Part, packets: u32) -> bool {
         self.qp.requester.psn = self.qp.requester.psn.wrapping_add(packets) & PSN;
         if part.ends() {
@@ -169,7 +170,7 @@ pub(super) enum Reply {
     Silence,
 }
 
-/// A request that went out, and what came of it.
+/// A request that went out, and the peer's answer.
 pub(super) struct Exchange {
     pub answer: Reply,
     /// The QP that the message reached.

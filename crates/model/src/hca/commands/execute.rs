@@ -87,8 +87,8 @@ macro_rules! object_commands {
         refusals: { $($refusals:tt)* },
         gone: [$($gone:tt)*],
         commands: {
-            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)? $(from $least:literal)?
-                => $handler:expr;)*
+            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
+                $(from $least:literal)? => $handler:expr;)*
         }
     })*) => {
         /// The commands on objects.

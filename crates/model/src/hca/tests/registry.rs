@@ -31,8 +31,8 @@ macro_rules! said {
         refusals: { $($refusals:tt)* },
         gone: [$($gone:tt)*],
         commands: {
-            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)? $(from $least:literal)?
-                => $handler:expr;)*
+            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
+                $(from $least:literal)? => $handler:expr;)*
         }
     })*) => {
         /// The words of the names that each kind has in code: of its objects, and of their map.

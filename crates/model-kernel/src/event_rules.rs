@@ -231,4 +231,43 @@ mod tests {
             assert_eq!(got, allowed, "event {kind:#x}, object: {with_object}, {device:?}");
         }
     }
+
+    #[test]
+    fn an_object_has_the_number_of_its_type() {
+        let old = [
+            (Opcode::CREATE_RQ, EqeQueueType::RQ),
+            (Opcode::CREATE_RMP, EqeQueueType::RQ),
+            (Opcode::CREATE_SQ, EqeQueueType::SQ),
+            (Opcode::CREATE_DCT, EqeQueueType::DCT),
+            (Opcode::CREATE_QP, EqeQueueType::QP),
+        ];
+        for (opcode, kind) in old {
+            let told = subscribed_type(object(opcode, 1), event::WQ_ACCESS_ERROR.into());
+            assert_eq!(told, kind.0.into(), "{opcode:?}");
+        }
+        let types = [
+            (Opcode::CREATE_GENERAL_OBJECT, 0x1c),
+            (Opcode::CREATE_QP, 0xff02),
+            (Opcode::CREATE_PSV, 0xff03),
+            (Opcode::CREATE_RMP, 0xff04),
+            (Opcode::CREATE_XRC_SRQ, 0xff05),
+            (Opcode::CREATE_RQ, 0xff06),
+            (Opcode::CREATE_SQ, 0xff07),
+            (Opcode::CREATE_TIR, 0xff08),
+            (Opcode::CREATE_TIS, 0xff09),
+            (Opcode::CREATE_DCT, 0xff0a),
+            (Opcode::CREATE_XRQ, 0xff0b),
+            (Opcode::CREATE_RQT, 0xff0e),
+            (Opcode::ALLOC_FLOW_COUNTER, 0xff0f),
+            (Opcode::CREATE_CQ, 0xff10),
+            (Opcode::CREATE_MKEY, 0),
+        ];
+        for (opcode, expected) in types {
+            assert_eq!(subscribed_type(object(opcode, 1), 0x27), expected, "{opcode:?}");
+        }
+        let xrq = eqe(event::XRQ_ERROR, &[(5, 0xff00_0000), (6, 0x1234)]);
+        let (key, number) = keys(None, &xrq);
+        let error: &EqeXrqError = data(&xrq);
+        assert_eq!((key, number), (event::XRQ_ERROR.into(), Some(error.xrqn())));
+    }
 }

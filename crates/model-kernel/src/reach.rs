@@ -155,3 +155,26 @@ pub(super) fn command<I: CommandInput>(
     exec(function, input.as_bytes(), output.as_bytes_mut())?;
     Ok(output)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_has_the_errno_that_linux_gives_it() {
+        for (statuses, expected) in [
+            (&[0x00][..], Ok(())),
+            (&[0x02, 0x03, 0x05, 0x09, 0x0a, 0x10, 0x30, 0x40], Err(Errno::EINVAL)),
+            (&[0x06], Err(Errno::EBUSY)),
+            (&[0x07, 0x0f], Err(Errno::EAGAIN)),
+            (&[0x08], Err(Errno::ENOMEM)),
+            (&[0x01, 0x04, 0x0b, 0x50, 0x51, 0xff], Err(Errno::EIO)),
+        ] {
+            for &status in statuses {
+                let mut output = [0; 16];
+                STATUS.set(&mut output, status);
+                assert_eq!(status_to_errno(&output), expected, "{status:#x}");
+            }
+        }
+    }
+}

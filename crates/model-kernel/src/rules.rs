@@ -434,4 +434,69 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_flags_of_registered_memory_are_set_wherever_a_command_has_them() {
+        use verbless_prm::{
+            CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, CreateRqIn, CreateSqIn,
+            CreateXrcSrqIn, ModifyCqIn,
+        };
+        fn insisted<T: Clone>(
+            opcode: Opcode,
+            bytes: usize,
+            read: fn(&[u8]) -> Option<&T>,
+        ) -> (T, u32) {
+            let mut input = vec![0; bytes];
+            OPCODE.set(&mut input, opcode.0.into());
+            insist_on_umem(&mut input);
+            let bits = input[4..].iter().map(|byte| byte.count_ones()).sum();
+            (read(&input).expect("it is whole").clone(), bits)
+        }
+        macro_rules! check {
+            ($input:ident, $opcode:ident, $($flag:expr),*) => {{
+                let (it, bits) =
+                    insisted(Opcode::$opcode, $input::BYTES, $input::from_prefix);
+                let flags: &[fn(&$input) -> bool] = &[$($flag),*];
+                assert!(flags.iter().all(|flag| flag(&it)), stringify!($opcode));
+                assert_eq!(bits, flags.len() as u32, "{} sets more", stringify!($opcode));
+            }};
+        }
+        check!(CreateMkeyIn, CREATE_MKEY, |it| it.mkey_umem_valid());
+        check!(CreateCqIn, CREATE_CQ, |it| it.cq_umem_valid(), |it| {
+            it.cq_context().dbr_umem_valid()
+        });
+        check!(ModifyCqIn, MODIFY_CQ, |it| it.cq_umem_valid());
+        check!(CreateQpIn, CREATE_QP, |it| it.wq_umem_valid(), |it| it.qpc().dbr_umem_valid());
+        check!(CreateRqIn, CREATE_RQ, |it| it.ctx().wq().wq_umem_valid(), |it| {
+            it.ctx().wq().dbr_umem_valid()
+        });
+        check!(CreateSqIn, CREATE_SQ, |it| it.ctx().wq().wq_umem_valid(), |it| {
+            it.ctx().wq().dbr_umem_valid()
+        });
+        check!(CreateRmpIn, CREATE_RMP, |it| it.ctx().wq().wq_umem_valid(), |it| {
+            it.ctx().wq().dbr_umem_valid()
+        });
+        let (srq, bits) =
+            insisted(Opcode::CREATE_XRC_SRQ, CreateXrcSrqIn::BYTES, CreateXrcSrqIn::from_prefix);
+        assert!(srq.xrc_srq_umem_valid() && bits == 2);
+        let mut xrq = vec![0; 0x110];
+        OPCODE.set(&mut xrq, Opcode::CREATE_XRQ.0.into());
+        insist_on_umem(&mut xrq);
+        assert_eq!(xrq[0xb4], 0xc0, "those of the work queue at 0x90");
+        assert_eq!(xrq[4..].iter().map(|byte| byte.count_ones()).sum::<u32>(), 2);
+    }
+
+    #[test]
+    fn keys_over_memory_name_memory_that_was_registered_and_keys_of_keys_do_not() {
+        use verbless_prm::CreateMkeyIn;
+        for mode in 0..32 {
+            let mut input = CreateMkeyIn::new();
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_access_mode_1_0(mode & 3).set_access_mode_4_2(mode >> 2);
+            let mut bytes = input.as_bytes().to_vec();
+            insist_on_mkey_umem(&mut bytes);
+            let set = CreateMkeyIn::from_prefix(&bytes).is_some_and(|it| it.mkey_umem_valid());
+            assert_eq!(set, mode != 2 && mode != 3, "mode {mode}");
+        }
+    }
 }

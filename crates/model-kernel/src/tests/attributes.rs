@@ -3,9 +3,9 @@
 
 use nix::errno::Errno;
 use verbless_prm::{
-    AtomicMode, CreateMkeyIn, CreateRmpIn, Init2rtrQpIn, Opcode, PathMigrationState, PortType,
-    QpContext, QueryAdapterOut, QueryHcaVportContextOut, QueryQpOut, QueryRmpOut, Rst2initQpIn,
-    Rtr2rtsQpIn, ServiceType,
+    AtomicMode, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, Init2rtrQpIn, Opcode,
+    PathMigrationState, PortType, QpContext, QueryAdapterOut, QueryHcaVportContextOut, QueryQpOut,
+    QueryRmpOut, Rst2initQpIn, Rtr2rtsQpIn, ServiceType,
 };
 
 use super::super::client::Capability;
@@ -461,4 +461,150 @@ fn a_memory_window_is_a_free_key_of_the_kind_that_was_asked_for() {
     });
     let core = fields(&[8, 4, 4], &[0, lacking.pd.into(), 1]);
     assert_eq!(lacking.write(14, &core, 8, &[0; 8], 8), Err(Errno::EOPNOTSUPP));
+}
+
+/// CREATE_CQ by the old command: `mlx5_ib_create_cq` for CQEs of so many bytes; handle, entries.
+fn old_cq(
+    verbs: &Verbs,
+    (entries, vector, channel): (u64, u64, i32),
+    bytes: u64,
+    flags: u64,
+) -> Result<(u64, u32), Errno> {
+    let at = verbs.address;
+    let values = [at + 0x40, at + 0x8040, bytes, 0, 0, flags, 7, 0, 0];
+    let driver = fields(&[8, 8, 4, 1, 1, 2, 2, 2, 4], &values);
+    let channel = u64::from(channel.cast_unsigned());
+    let core = fields(&[8, 8, 4, 4, 4, 4], &[0, 0xcafe, entries, vector, channel, 0]);
+    let (told, _) = verbs.write(18, &core, 8, &driver, 8)?;
+    Ok((word(&told).into(), word(&told[4..])))
+}
+
+#[test]
+fn a_completion_queue_of_the_old_command_is_as_large_as_it_says() {
+    let verbs = Verbs::with(|caps| {
+        caps.set_cqe_128_always(true);
+    });
+    for (bytes, flags, size) in [
+        (64, 2, CqeSize::BYTES_64),
+        (128, 2, CqeSize::BYTES_128),
+        (128, 3, CqeSize::BYTES_128_PADDED),
+    ] {
+        let (cq, entries) = old_cq(&verbs, (100, 1, -1), bytes, flags).expect("a CQ");
+        let command: CreateCqIn = verbs.last(Opcode::CREATE_CQ.0, CreateCqIn::from_prefix);
+        let context = command.cq_context();
+        assert_eq!((entries, context.log_cq_size(), context.cqe_sz()), (127, 7, size));
+        assert_eq!(context.c_eqn_or_apu_element(), 0x43, "the queue of the second vector");
+        let (heard, _) =
+            verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0).expect("it goes");
+        assert_eq!(heard, [0; 16]);
+        let again = verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0);
+        assert_eq!(again.map(drop), Err(Errno::ENOENT));
+    }
+    assert_eq!(old_cq(&verbs, (100, 0, -1), 64, 3), Err(Errno::EOPNOTSUPP), "padded, and short");
+    assert_eq!(old_cq(&verbs, (100, 0, 0x7777), 64, 2).map(drop), Err(Errno::EBADF));
+    assert_eq!(old_cq(&verbs, (4095, 0, -1), 64, 2).map(|it| it.1), Ok(4095));
+    assert_eq!(old_cq(&verbs, (4096, 0, -1), 64, 2), Err(Errno::EINVAL));
+    let device = verbs.fixture.device.clone();
+    let made = device.held();
+    let core = fields(&[8, 8, 4, 4, 4, 4], &[0, 0, 7, 0, u32::MAX.into(), 0]);
+    let values = [verbs.address, verbs.address + 0x8040, 64, 0, 0, 2, 7, 0, 0];
+    let driver = fields(&[8, 8, 4, 1, 1, 2, 2, 2, 4], &values);
+    let mut bad = super::support::Request::new(0, 0)
+        .number(2, 18)
+        .input(0, &core)
+        .raw(1, 8, 1, 0, 8)
+        .input(0x1000, &driver);
+    assert_eq!(bad.send(&verbs.fixture.file), Err(Errno::EFAULT), "no memory for the answer");
+    assert_eq!(device.held(), made, "it is unmade");
+}
+
+/// CREATE_QP by the old command, with `mlx5_ib_create_qp` of these flags; the answer's words.
+fn old_qp(
+    verbs: &Verbs,
+    kind: u64,
+    cqs: (u64, u64),
+    all: bool,
+    flags: u64,
+) -> Result<Vec<u32>, Errno> {
+    let driver = verbs.qp_driver(8, flags | 1 << 10);
+    let sizes = [8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1, 1, 1, 1];
+    let pd = u64::from(verbs.pd);
+    let values = [0, 0xbeef, pd, cqs.0, cqs.1, 0, 4, 8, 1, 4, 0, u64::from(all), kind, 0, 0];
+    let (core, _) = verbs.write(24, &fields(&sizes, &values), 32, &driver, 32)?;
+    Ok(core.chunks_exact(4).map(word).collect())
+}
+
+#[test]
+fn data_in_cqes_is_as_long_as_the_cqes_of_its_queue_and_wanted() {
+    const SCATTER: u64 = 1 << 1;
+    const ALLOW: u64 = 1 << 8;
+    use verbless_prm::{ScatterToCqeRequester as Req, ScatterToCqeResponder as Res};
+    let verbs = Verbs::new();
+    let short = old_cq(&verbs, (63, 0, -1), 64, 2).expect("a CQ").0;
+    let long = old_cq(&verbs, (63, 0, -1), 128, 2).expect("a CQ").0;
+    let cases = [
+        (2, (short, long), false, 0, Req::DISABLED, Res::DISABLED),
+        (2, (short, long), true, ALLOW, Req::DISABLED, Res::DISABLED),
+        (2, (short, long), false, SCATTER, Req::DISABLED, Res::UP_TO_64B),
+        (2, (long, short), false, SCATTER | ALLOW, Req::UP_TO_64B, Res::UP_TO_32B),
+        (2, (short, long), true, SCATTER, Req::UP_TO_32B, Res::UP_TO_64B),
+        (3, (short, long), true, SCATTER | ALLOW, Req::DISABLED, Res::UP_TO_64B),
+        (4, (short, long), true, SCATTER | ALLOW, Req::DISABLED, Res::DISABLED),
+    ];
+    for (kind, cqs, all, flags, requester, responder) in cases {
+        let told = old_qp(&verbs, kind, cqs, all, flags).expect("a QP");
+        let command: CreateQpIn = verbs.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix);
+        let qpc = command.qpc();
+        assert_eq!((qpc.cs_req(), qpc.cs_res()), (requester, responder), "{kind} {all} {flags:#x}");
+        assert_eq!(told[2..], [4, 8, 1, 4, 0, 0]);
+        let service = [ServiceType::RC, ServiceType::UC, ServiceType::UD][kind as usize - 2];
+        assert_eq!(qpc.st(), service);
+        let destroy = fields(&[8, 4, 4], &[0, told[0].into(), 0]);
+        let (heard, _) = verbs.write(27, &destroy, 4, &[], 0).expect("it goes");
+        assert_eq!(heard, [0; 4]);
+        assert_eq!(verbs.write(27, &destroy, 4, &[], 0).map(drop), Err(Errno::ENOENT));
+    }
+    let plain = old_qp(&verbs, 2, (short, short), false, 1 << 9);
+    assert_eq!(plain, Err(Errno::EINVAL), "credits by packets, without the capability");
+    let packets = Verbs::with(|caps| {
+        caps.set_qp_packet_based(true).set_sctr_data_cqe(false);
+    });
+    let cq = old_cq(&packets, (63, 0, -1), 64, 2).expect("a CQ").0;
+    old_qp(&packets, 2, (cq, cq), false, 1 << 9).expect("a QP");
+    let command: CreateQpIn = packets.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix);
+    assert_eq!(command.qpc().req_e2e_credit_mode(), 1);
+    assert_eq!(old_qp(&packets, 3, (cq, cq), false, 1 << 9), Err(Errno::EINVAL), "of UC");
+    for scatter in [SCATTER, ALLOW] {
+        let refused = old_qp(&packets, 2, (cq, cq), false, scatter);
+        assert_eq!(refused, Err(Errno::EINVAL), "without the capability");
+    }
+    for (kind, errno) in [
+        (1, Errno::EINVAL),
+        (8, Errno::EPERM),
+        (9, Errno::EOPNOTSUPP),
+        (10, Errno::EOPNOTSUPP),
+        (0xff, Errno::EOPNOTSUPP),
+    ] {
+        assert_eq!(old_qp(&verbs, kind, (short, short), false, 0), Err(errno), "type {kind}");
+    }
+    let capable = 1 << Capability::NetRaw as u64;
+    verbs.fixture.client.capabilities.store(capable, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(old_qp(&verbs, 8, (short, short), false, 0), Err(Errno::EOPNOTSUPP));
+}
+
+#[test]
+fn the_extended_change_of_a_queue_pair_knows_no_more_than_rate_limits() {
+    let verbs = Verbs::new();
+    let (qp, ..) = verbs.rc();
+    let modify = |mask: u32, state: u8| {
+        let mut core = vec![0; 120];
+        core[64..68].copy_from_slice(&(qp as u32).to_ne_bytes());
+        core[68..72].copy_from_slice(&mask.to_ne_bytes());
+        (core[96], core[104]) = (state, 1);
+        verbs.write(1 << 31 | 26, &core, 8, &[], 0).map(|(core, _)| core)
+    };
+    assert_eq!(modify(INIT | 1 << 26, 1), Err(Errno::EOPNOTSUPP), "no kernel knows this");
+    assert_eq!(modify(INIT | RATE_LIMIT, 1), Err(Errno::EINVAL), "known, and not offered");
+    assert_eq!(modify(INIT, 1), Ok(fields(&[4, 4], &[0, 8])));
+    assert_eq!(verbs.fixture.device.count(Opcode::RST2INIT_QP.0), 1);
 }

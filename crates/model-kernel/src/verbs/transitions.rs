@@ -179,4 +179,123 @@ mod tests {
         assert_eq!(options(UC, INIT, RTR, ACCESS_FLAGS), OptParamMask::RWE.0);
         assert_eq!(options(UD, RTR, RTS, QKEY | SQ_PSN), OptParamMask::Q_KEY.0);
     }
+
+    /// Every change that there is: services, states, command, required and optional attributes.
+    #[test]
+    fn each_change_takes_the_attributes_of_its_services_and_no_others() {
+        const OWN: u32 = PKEY_INDEX | PORT | ACCESS_FLAGS;
+        const PATH: u32 = AV | PATH_MTU | DEST_QPN | RQ_PSN;
+        const RUNNING: u32 = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE;
+        let changes: &[(ServiceType, u8, u8, Opcode, u32, u32)] = &[
+            (RC, RESET, INIT, Opcode::RST2INIT_QP, OWN, 0),
+            (UC, RESET, INIT, Opcode::RST2INIT_QP, OWN, 0),
+            (UD, RESET, INIT, Opcode::RST2INIT_QP, PKEY_INDEX | PORT | QKEY, 0),
+            (RC, INIT, INIT, Opcode::INIT2INIT_QP, 0, OWN),
+            (UC, INIT, INIT, Opcode::INIT2INIT_QP, 0, OWN),
+            (UD, INIT, INIT, Opcode::INIT2INIT_QP, 0, PKEY_INDEX | PORT | QKEY),
+            (
+                RC,
+                INIT,
+                RTR,
+                Opcode::INIT2RTR_QP,
+                PATH | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+                ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
+            ),
+            (UC, INIT, RTR, Opcode::INIT2RTR_QP, PATH, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+            (UD, INIT, RTR, Opcode::INIT2RTR_QP, 0, PKEY_INDEX | QKEY),
+            (
+                RC,
+                RTR,
+                RTS,
+                Opcode::RTR2RTS_QP,
+                TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+                RUNNING | MIN_RNR_TIMER,
+            ),
+            (UC, RTR, RTS, Opcode::RTR2RTS_QP, SQ_PSN, RUNNING),
+            (UD, RTR, RTS, Opcode::RTR2RTS_QP, SQ_PSN, CUR_STATE | QKEY),
+            (RC, RTS, RTS, Opcode::RTS2RTS_QP, 0, RUNNING | MIN_RNR_TIMER),
+            (UC, RTS, RTS, Opcode::RTS2RTS_QP, 0, RUNNING),
+            (UD, RTS, RTS, Opcode::RTS2RTS_QP, 0, CUR_STATE | QKEY),
+            (RC, SQD, RTS, Opcode::SQD_RTS_QP, 0, RUNNING | MIN_RNR_TIMER),
+            (UC, SQD, RTS, Opcode::SQD_RTS_QP, 0, RUNNING),
+            (UD, SQD, RTS, Opcode::SQD_RTS_QP, 0, CUR_STATE | QKEY),
+            (UC, SQE, RTS, Opcode::SQERR2RTS_QP, 0, CUR_STATE | ACCESS_FLAGS),
+            (UD, SQE, RTS, Opcode::SQERR2RTS_QP, 0, CUR_STATE | QKEY),
+        ];
+        for service in [RC, UC, UD] {
+            for (from, to) in (0..=ERR).flat_map(|from| (0..=ERR).map(move |to| (from, to))) {
+                let it = changes.iter().find(|it| (it.0, it.1, it.2) == (service, from, to));
+                let (expected, required, optional) = match (from, to) {
+                    (_, RESET) => (Some(Opcode::QP_2RST), 0, 0),
+                    (RESET, ERR) => (None, 0, 0),
+                    (_, ERR) => (Some(Opcode::QP_2ERR), 0, 0),
+                    _ => it.map_or((None, 0, 0), |it| (Some(it.3), it.4, it.5)),
+                };
+                let change = format!("{service:?}, {from} to {to}");
+                assert_eq!(command(service, from, to, STATE | required), expected, "{change}");
+                for bit in (1..21).map(|bit| 1 << bit) {
+                    let toggled = command(service, from, to, (STATE | required) ^ bit);
+                    let may = optional & bit != 0;
+                    assert_eq!(toggled, expected.filter(|_| may), "{change}, {bit:#x}");
+                }
+            }
+        }
+        assert_eq!(command(ServiceType(9), RESET, INIT, STATE), None);
+    }
+
+    #[test]
+    fn each_attribute_that_a_change_takes_sets_its_field() {
+        type Opt = OptParamMask;
+        let rights = Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0;
+        let own = |service| match service {
+            RC => rights,
+            UC => Opt::RWE.0,
+            _ => 0,
+        };
+        let of = |service, datagram: u32, connected: u32, reliable: u32| match service {
+            UD => datagram,
+            RC => connected | reliable,
+            _ => connected,
+        };
+        let everything = STATE
+            | ACCESS_FLAGS
+            | PKEY_INDEX
+            | PORT
+            | QKEY
+            | ALT_PATH
+            | MIN_RNR_TIMER
+            | MAX_DEST_RD_ATOMIC
+            | PATH_MIG_STATE;
+        for service in [RC, UC, UD] {
+            let (pkey, port) = (Opt::PKEY_INDEX.0, Opt::PRI_PORT.0);
+            let alternate = of(service, 0, Opt::ALT_ADDR_PATH.0, 0);
+            let qkey = of(service, Opt::Q_KEY.0, 0, 0);
+            let rnr = of(service, 0, 0, Opt::RNR_TIMEOUT.0);
+            let migration = of(service, 0, Opt::PM_STATE.0, 0);
+            let taken = own(service) | qkey;
+            let running = taken | alternate | migration | rnr;
+            for (from, to, expected) in [
+                (RESET, INIT, 0),
+                (INIT, INIT, taken | pkey | port),
+                (INIT, RTR, taken | pkey | alternate),
+                (RTR, RTS, running),
+                (RTS, RTS, running),
+                (SQE, RTS, taken | rnr),
+                (SQD, RTS, taken | rnr),
+            ] {
+                assert_eq!(options(service, from, to, everything), expected, "{service:?} {from}");
+                assert_eq!(options(service, from, to, STATE), 0, "{service:?} {from}");
+            }
+            for (attribute, field) in [
+                (ACCESS_FLAGS, own(service)),
+                (MAX_DEST_RD_ATOMIC, own(service)),
+                (QKEY, qkey),
+                (ALT_PATH, alternate),
+                (MIN_RNR_TIMER, rnr),
+                (PATH_MIG_STATE, migration),
+            ] {
+                assert_eq!(options(service, RTS, RTS, attribute), field, "{service:?}");
+            }
+        }
+    }
 }

@@ -222,3 +222,16 @@ fn signal(status: u8) -> u16 {
         _ => SIGABRT,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::signal;
+
+    #[test]
+    fn a_debugger_is_told_the_signal_that_such_an_end_has_elsewhere() {
+        let signals = [6, 4, 11, 7, 11, 7, 11, 5, 4, 24, 11, 6];
+        for (status, expected) in (0..).zip(signals) {
+            assert_eq!(signal(status), expected, "{status}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 mod dumps;
 mod ethernet;
+mod features;
 mod foreign;
 mod kernel;
 mod keys;

@@ -1,0 +1,141 @@
+//! What programs and front ends call: the model's steps and clock, and a device from outside.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use verbless_model::wire::{EtherType, Mac, Malformed};
+use verbless_model::{Link, Model, Profile, QueueKind, Side};
+use verbless_prm::{
+    CommandInput, CommandStatus, CreateUctxIn, EnableHcaIn, InitHcaIn, QueryIssiIn, TeardownHcaIn,
+};
+
+fn model(link: Link) -> Model {
+    let profile = Profile::load("connectx6dx").unwrap().with_link(link);
+    Model::builder().device(profile).stepped().build()
+}
+
+/// Executes a command on the first device; the status.
+fn send<I: CommandInput>(model: &Model) -> u8 {
+    let mut input = I::default().as_bytes().to_vec();
+    input[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
+    let mut output = vec![0; 0x100];
+    model.device(0).execute(&input, &mut output);
+    output[0]
+}
+
+#[test]
+fn a_stepped_model_has_nothing_to_do_and_its_clock_stands_still() {
+    let model = model(Link::Infiniband);
+    assert!(!model.step());
+    model.run_until_idle();
+    let device = model.device(0);
+    let before = (device.now(), device.timer());
+    assert_eq!((device.now(), device.timer()), before);
+    model.advance(Duration::from_millis(7));
+    assert_eq!(device.now() - before.0, 7_000_000);
+    assert!(device.timer() > before.1);
+}
+
+#[test]
+fn an_idle_model_that_advances_by_itself_jumps_to_no_timer_that_does_not_run() {
+    let profile = Profile::load("connectx6dx").unwrap();
+    let model = Model::builder().device(profile).stepped().auto_advance().build();
+    assert!(!model.step(), "no timer runs");
+    model.run_until_idle();
+}
+
+#[test]
+fn a_queue_that_nobody_made_cannot_fail() {
+    let model = model(Link::Infiniband);
+    for kind in [QueueKind::Qp, QueueKind::Cq] {
+        assert!(!model.fail_queue(0, kind, 0x77), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_reset_undoes_what_commands_did_and_revives_and_disabling_does_not() {
+    let model = model(Link::Infiniband);
+    let device = model.device(0);
+    assert_eq!(send::<InitHcaIn>(&model), CommandStatus::BAD_SYS_STATE.0);
+    assert_eq!(send::<EnableHcaIn>(&model), 0);
+    device.disable();
+    assert_ne!(send::<TeardownHcaIn>(&model), 0, "it is not up");
+    assert_eq!(send::<EnableHcaIn>(&model), 0, "it was disabled");
+    device.reset();
+    assert_eq!(send::<EnableHcaIn>(&model), 0, "it was reset");
+    model.kill(0);
+    assert!(!device.is_alive());
+    device.disable();
+    assert!(!device.is_alive(), "it stays dead");
+    device.reset();
+    assert!(device.is_alive());
+    model.remove(0);
+    device.reset();
+    assert!(!device.is_alive() && device.is_removed(), "it was taken out");
+    assert_ne!(send::<QueryIssiIn>(&model), 0);
+    assert_ne!(send::<CreateUctxIn>(&model), 0);
+}
+
+#[test]
+fn a_device_says_how_large_its_tables_are() {
+    let infiniband = model(Link::Infiniband).device(0);
+    let ethernet = model(Link::Ethernet).device(0);
+    let caps = infiniband.capabilities();
+    assert_eq!(infiniband.gid_table_length(), 8 << caps.gid_table_size().0);
+    assert_eq!(infiniband.pkey_table_length(), 128 << caps.pkey_table_size().0);
+    assert_eq!(ethernet.gid_table_length() as usize, ethernet.roce_addresses().len());
+    assert!(infiniband.uars().pages() > 1);
+    assert!(!infiniband.takes_event(9), "there is no event queue");
+}
+
+#[test]
+fn a_capture_begins_with_its_header_and_a_second_one_is_another() {
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let model = model(Link::Ethernet);
+    let sink = Sink::default();
+    let capture = model.capture(sink.clone()).unwrap();
+    assert!(format!("{capture:?}").contains("Watch"));
+    assert_eq!(sink.0.lock().unwrap()[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section of pcapng");
+}
+
+#[test]
+fn devices_have_their_sides_and_names() {
+    let card = || Profile::load("bluefield3").unwrap();
+    let model = Model::builder().device_with_sides(card()).device(card()).identity(7).build();
+    assert_eq!(model.devices(), 3);
+    assert_eq!([0, 1].map(|device| model.side(device)), [Side::Host, Side::Dpu]);
+    let other = Model::builder().device(card()).identity(8).build();
+    assert_ne!(model.device(0).node_guid(), other.device(0).node_guid());
+    assert_ne!(model.device(0).node_guid(), model.device(2).node_guid());
+    let held = model.pause();
+    drop(held);
+    assert_eq!(model.all_devices().len(), 3);
+}
+
+#[test]
+fn addresses_and_refused_packets_are_printed_for_people() {
+    assert_eq!(Mac([2, 0, 0xab, 0, 0, 0x1f]).to_string(), "02:00:ab:00:00:1f");
+    assert_eq!(EtherType::default(), EtherType(0));
+    for (malformed, expected) in [
+        (Malformed::Options, "the IPv4 header has options"),
+        (Malformed::Fragment, "the IPv4 packet is a fragment"),
+        (Malformed::HeaderChecksum, "the checksum of the IPv4 header is wrong"),
+        (Malformed::UdpChecksum, "the checksum of the UDP datagram is wrong"),
+    ] {
+        assert_eq!(malformed.to_string(), expected);
+    }
+    let fault = verbless_model::memory::Fault { address: 0x1000, length: 8 };
+    assert_eq!(fault.to_string(), "no memory at 0x1000, 8 bytes");
+    let missing = Profile::load("/there/is/no/such.toml").unwrap_err();
+    assert!(std::error::Error::source(&missing).is_some(), "{missing}");
+}

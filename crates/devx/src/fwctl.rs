@@ -180,3 +180,38 @@ impl fmt::Debug for FirmwareControl<'_> {
         f.debug_tuple("FirmwareControl").field(self.context).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_errno_of_fwctl_has_a_kind_and_advice_of_its_own() {
+        let told = [
+            (Errno::EBADMSG, ErrorKind::Refused, "does not pass this command through fwctl"),
+            (Errno::EMSGSIZE, ErrorKind::Input, "too long, or too short"),
+            (Errno::EPERM, ErrorKind::Permission, "a security module"),
+            (Errno::EACCES, ErrorKind::Permission, "a security module"),
+            (Errno::EOPNOTSUPP, ErrorKind::Refused, "does not know the scope"),
+            (Errno::ENODEV, ErrorKind::DeviceGone, "removed or reset"),
+            (Errno::ENXIO, ErrorKind::DeviceGone, "removed or reset"),
+            (Errno::EIO, ErrorKind::DeviceGone, "removed or reset"),
+            (Errno::ENOLINK, ErrorKind::DeviceGone, "removed or reset"),
+            (Errno::ENOTTY, ErrorKind::Refused, "no fwctl device"),
+            (Errno::EINVAL, ErrorKind::Refused, "another form of the request"),
+            (Errno::E2BIG, ErrorKind::Refused, "another form of the request"),
+            (Errno::EFAULT, ErrorKind::Refused, "not readable or writable"),
+            (Errno::ENOMEM, ErrorKind::Refused, "out of memory"),
+            (Errno::EDOM, ErrorKind::Refused, "the kernel log may say more"),
+        ];
+        for (errno, kind, hint) in told {
+            let error = refused("FWCTL_RPC", errno, None);
+            assert_eq!((error.kind(), error.errno()), (kind, Some(errno)), "{errno}");
+            assert!(error.hint().contains(hint), "{errno}: {}", error.hint());
+            assert_eq!(error.attempted(), "FWCTL_RPC");
+        }
+        let configuration = Some(ControlScope::Configuration);
+        let error = refused("FWCTL_RPC", Errno::EBADMSG, configuration);
+        assert!(error.hint().contains("DebugReadOnly"), "{}", error.hint());
+    }
+}

@@ -151,7 +151,7 @@ mod tests {
             let whole = bytes.len() / 32 * 32;
             let entries: Vec<_> = bytes[..whole]
                 .chunks_exact(32)
-                .map(|chunk| bytemuck::pod_read_unaligned(chunk))
+                .map(bytemuck::pod_read_unaligned)
                 .collect();
             match gids(&entries, count) {
                 Ok(table) => prop_assert_eq!(table.len() as u64, count),

@@ -181,3 +181,69 @@ fn memory_limit() -> String {
          with `ulimit -l`, LimitMEMLOCK= or CAP_IPC_LOCK, or register less"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What belongs to a method alone, and what all methods have in common.
+    #[test]
+    fn each_refusal_has_advice_of_its_own() {
+        let advice = [
+            (method::DEVX_UMEM_REG, Errno::EFAULT, "not mapped, or not writable"),
+            (method::DEVX_UMEM_REG, Errno::EINVAL, "no page size of the bitmap"),
+            (method::FLOW_CREATE, Errno::EPERM, "CAP_NET_RAW: run as root"),
+            (method::FLOW_CREATE, Errno::EINVAL, "the destination is no TIR"),
+            (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP, "no write combining"),
+            (method::DEVX_OTHER, Errno::EINVAL, "as a general one"),
+            (method::DEVX_OBJ_CREATE, Errno::EINVAL, "as a creation"),
+            (method::DEVX_OBJ_MODIFY, Errno::EINVAL, "the id in its mailbox"),
+            (method::DEVX_OBJ_QUERY, Errno::EINVAL, "the id in its mailbox"),
+            (method::DEVX_OBJ_ASYNC_QUERY, Errno::EINVAL, "the id in its mailbox"),
+            (method::DEVX_OBJ_ASYNC_QUERY, Errno::EAGAIN, "1 MiB of answers"),
+            (method::DEVX_SUBSCRIBE_EVENT, Errno::EINVAL, "may not subscribe"),
+            (method::DEVX_QUERY_EQN, Errno::EINVAL, "the vector must be below"),
+            (method::QUERY_GID_ENTRY, Errno::ENODATA, "entry of the GID table is not in use"),
+            (method::QUERY_GID_ENTRY, Errno::EINVAL, "no such port or index"),
+            (method::QUERY_PORT, Errno::EINVAL, "no such port or index"),
+            (method::GET_CONTEXT, Errno::EAGAIN, "not active yet"),
+            (method::DEVX_OBJ_CREATE, Errno::EPROTONOSUPPORT, "log_max_uctx is 0"),
+            (method::QUERY_PORT, Errno::EPROTONOSUPPORT, "do not know the method"),
+            (method::QUERY_PORT, Errno::ENOTTY, "do not know the method"),
+            (method::QUERY_PORT, Errno::EBUSY, "another object still uses"),
+            (method::QUERY_PORT, Errno::ENOENT, "no such object"),
+            (method::QUERY_PORT, Errno::EIO, "removed or reset"),
+            (method::QUERY_PORT, Errno::ENODEV, "removed or reset"),
+            (method::QUERY_PORT, Errno::ENXIO, "removed or reset"),
+            (method::QUERY_PORT, Errno::EACCES, "lacks a privilege"),
+            (method::QUERY_PORT, Errno::EPERM, "lacks a privilege"),
+            (method::QUERY_PORT, Errno::ENOMEM, "out of memory"),
+            (method::QUERY_PORT, Errno::EMFILE, "as many open files"),
+            (method::QUERY_PORT, Errno::ENFILE, "as many open files"),
+            (method::QUERY_PORT, Errno::EFAULT, "a buffer of the request"),
+            (method::QUERY_PORT, Errno::EDOM, "the kernel log may say more"),
+        ];
+        for (method, errno, expected) in advice {
+            let told = refused(method, errno);
+            assert!(told.contains(expected), "{errno}: {told}");
+        }
+        let limit = refused(method::DEVX_UMEM_REG, Errno::ENOMEM);
+        assert!(!limit.contains("out of memory"), "{limit}");
+        let kinds = [
+            (method::DEVX_UMEM_REG, Errno::ENOMEM, ErrorKind::MemoryLimit),
+            (method::QUERY_PORT, Errno::ENOMEM, ErrorKind::Refused),
+            (method::QUERY_PORT, Errno::EACCES, ErrorKind::Permission),
+            (method::QUERY_PORT, Errno::EPERM, ErrorKind::Permission),
+            (method::QUERY_PORT, Errno::EIO, ErrorKind::DeviceGone),
+            (method::QUERY_PORT, Errno::ENODEV, ErrorKind::DeviceGone),
+            (method::QUERY_PORT, Errno::ENXIO, ErrorKind::DeviceGone),
+            (method::QUERY_PORT, Errno::EREMOTEIO, ErrorKind::Command),
+            (method::DEVX_OTHER, Errno::EPROTONOSUPPORT, ErrorKind::NoDevx),
+            (method::DEVX_ASYNC_EVENT_FD_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::NoDevx),
+            (method::QUERY_PORT, Errno::EPROTONOSUPPORT, ErrorKind::Refused),
+        ];
+        for (method, errno, expected) in kinds {
+            assert_eq!(kind(method, errno), expected, "{errno}");
+        }
+    }
+}

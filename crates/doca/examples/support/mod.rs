@@ -107,12 +107,12 @@ fn connect(address: &str) -> Result<TcpStream> {
 }
 
 impl Channel {
-    /// Over a connection that there is.
+    /// A channel over a connection, on which the other side may be silent for [`PATIENCE`].
     pub(crate) fn new(stream: TcpStream) -> Result<Self> {
         Self::with_patience(stream, PATIENCE)
     }
 
-    /// The same, on which the other side may be silent for so long.
+    /// A channel over a connection, on which the other side may be silent for `patience`.
     pub(crate) fn with_patience(stream: TcpStream, patience: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;

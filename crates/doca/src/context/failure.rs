@@ -139,7 +139,7 @@ impl JobError {
         }
     }
 
-    /// The same failure with another kind, for a caller who knows it better.
+    /// This failure with another kind, for a caller who knows it better.
     pub(crate) const fn of_kind(self, kind: ErrorKind) -> Self {
         Self::of_words(kind, self.head.get() & !0xff, self.rest)
     }

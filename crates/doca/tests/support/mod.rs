@@ -27,7 +27,7 @@ pub(crate) fn backend(name: &str) -> Arc<dyn Backend> {
     disturbable(name).1
 }
 
-/// The same, and what disturbs them.
+/// Two devices of one profile, connected to each other, and their model, to disturb them.
 pub(crate) fn disturbable(name: &str) -> (Model, Arc<dyn Backend>) {
     let card = profile(name);
     let model = Model::builder().device(card.clone()).device(card).build();
@@ -35,7 +35,7 @@ pub(crate) fn disturbable(name: &str) -> (Model, Arc<dyn Backend>) {
     (model, backend)
 }
 
-/// A model of one BlueField, to be disturbed, and the device.
+/// A device of a model of one BlueField, and the model, to disturb it.
 pub(crate) fn disturbed() -> (Model, Dev) {
     let model = Model::builder().device(Profile::load("bluefield3").unwrap()).build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
@@ -43,7 +43,7 @@ pub(crate) fn disturbed() -> (Model, Dev) {
     (model, dev)
 }
 
-/// The same; nothing moves until the test says so.
+/// A device of a model of one BlueField, in which nothing moves until the test says so.
 pub(crate) fn stepped() -> (Model, Dev) {
     let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));

@@ -98,12 +98,12 @@ impl End {
     }
 }
 
-/// Both devices of a model.
+/// Both devices of a new model of this profile.
 pub(crate) fn devices(profile: &str) -> [Dev; 2] {
     opened(&backend(profile))
 }
 
-/// The same of a model.
+/// Both devices of a backend.
 pub(crate) fn opened(backend: &Arc<dyn Backend>) -> [Dev; 2] {
     let infos = DevInfo::list_of(backend).unwrap();
     [infos[0].open().unwrap(), infos[1].open().unwrap()]
@@ -118,7 +118,7 @@ pub(crate) fn ends(
     ends_of(devices(profile), set, access, 1 << 16)
 }
 
-/// The same on these devices, with so many bytes of memory each.
+/// Two instances on these devices that are not connected, each with `length` bytes of memory.
 pub(crate) fn ends_of(
     devices: [Dev; 2],
     set: impl Fn(RdmaBuilder) -> RdmaBuilder,

@@ -35,7 +35,7 @@ impl Verbs {
         Self::with(|_| ())
     }
 
-    /// The same with other capabilities.
+    /// A file of a device whose capabilities `change` has changed.
     pub(super) fn with(change: fn(&mut HcaCap)) -> Self {
         let mut caps = HcaCap::zeroed();
         caps.set_log_max_uctx(4).set_num_ports(1).set_cqe_version(1).set_log_max_msg(30);
@@ -47,7 +47,7 @@ impl Verbs {
         Self::on(Device::with(caps, false))
     }
 
-    /// The same on a device of the test's own.
+    /// A file of this device, with memory and a PD.
     pub(super) fn on(device: Device) -> Self {
         let fixture = Fixture::of(Arc::new(device));
         let (memory, address) = buffer(64);

@@ -426,7 +426,7 @@ impl Fixture {
         Self { device, client, file }
     }
 
-    /// The same, of a client that maps doorbells by itself.
+    /// A file without a user context, of a client that maps doorbells by itself.
     pub(super) fn that_maps_by_itself(device: Arc<Device>) -> Self {
         let kernel = Kernel::attach(device.clone()).expect("the device is willing");
         let client = TestClient::new();

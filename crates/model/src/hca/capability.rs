@@ -73,7 +73,7 @@ impl Capabilities {
         page.expect("a profile without the general page is refused")
     }
 
-    /// The same, for a test that wants another device.
+    /// The general page, for a test to change.
     #[cfg(test)]
     pub(crate) fn general_mut(&mut self) -> &mut HcaCap {
         let page = self.pages.get_mut(&HcaCapPage::GENERAL.0);
@@ -95,7 +95,7 @@ impl Capabilities {
         self.current(HcaCapPage::ROCE).and_then(RoceCap::from_prefix).unwrap_or(&NO_ROCE)
     }
 
-    /// The same, for a test that wants another device.
+    /// The RoCE page, for a test to change.
     #[cfg(test)]
     pub(crate) fn roce_mut(&mut self) -> &mut RoceCap {
         let page = self.pages.get_mut(&HcaCapPage::ROCE.0);

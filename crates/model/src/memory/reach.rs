@@ -44,7 +44,7 @@ impl Reach {
     /// Writes stretches, as [`read`](Self::read) reads them.
     ///
     /// # Errors
-    /// As there.
+    /// As [`read`](Self::read).
     pub fn write(&self, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errno> {
         match self {
             &Self::Process(pid) => {

@@ -194,7 +194,7 @@ impl Completer {
         self.push_with(&[], cqe);
     }
 
-    /// The same, with what stands before the CQE in a long entry.
+    /// Writes a CQE as the device does, with `before` in front of it in a long entry.
     pub(crate) fn push_with(&mut self, before: &[u8], mut cqe: hot::Cqe) {
         let entries = self.ring.len() / self.entry_size;
         cqe.set_owner(self.produced as usize & entries != 0);

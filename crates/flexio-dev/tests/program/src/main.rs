@@ -152,7 +152,7 @@ fn finishes() {
     calls::process_finish()
 }
 
-/// The same by its name of before.
+/// Finishes the process by the call's older name.
 #[rpc]
 fn finishes_as_before() {
     calls::finish()
@@ -286,7 +286,7 @@ fn copy(second: bool, mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     )
 }
 
-/// The same by the calls of before 24.10, and by the window that the thread has already.
+/// Copies as [`copy`] does, by the calls of before 24.10 and the window that the thread has.
 #[rpc]
 fn copy_with_context(mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     let context = ThreadContext::current();

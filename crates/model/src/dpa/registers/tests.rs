@@ -35,7 +35,7 @@ fn process() -> Process {
     }
 }
 
-/// What came of it, in a form that can be compared.
+/// The outcome of an access, in a form that can be compared.
 #[derive(Debug, PartialEq)]
 enum Came {
     Value(u64),

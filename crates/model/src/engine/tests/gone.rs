@@ -60,7 +60,7 @@ impl HostMemory for Nothing {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gone {
     Nobody,
-    /// That of the memory that the key leads to, and not that of the queue pair.
+    /// The program of the memory that the key leads to, and not that of the queue pair.
     Owner,
     Everybody,
 }

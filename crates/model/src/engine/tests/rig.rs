@@ -263,13 +263,13 @@ impl Rig {
         Ok(())
     }
 
-    /// What a command would ask of the engine.
+    /// Does what a command would ask of the engine.
     pub(super) fn try_effect(&mut self, hca: usize, effect: Effect) -> Result<(), Refusal> {
         let now = self.world.clock.now;
         engine::apply(&mut self.world.functions[hca], now, effect)
     }
 
-    /// The same, of what cannot be refused.
+    /// Does what a command would ask of the engine and the engine cannot refuse.
     pub(super) fn effect(&mut self, hca: usize, effect: Effect) {
         self.try_effect(hca, effect).unwrap();
     }

@@ -53,7 +53,7 @@ impl Client {
         Self::of(rig, &end)
     }
 
-    /// The same, of a rig that holds more.
+    /// A client of a QP of `rig`, whose world moves by itself from now on.
     fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedWorld>) {
         let (cq, cq_record) = {
             let cq = rig.cq_mut(0, end.send_cq);

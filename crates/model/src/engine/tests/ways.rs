@@ -89,7 +89,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What is left behind.
+/// What the requests have left behind.
 #[derive(Debug, PartialEq)]
 struct Left {
     cqes: Vec<Vec<u8>>,

@@ -92,24 +92,24 @@ pub(super) struct User {
 }
 
 impl Rig {
-    /// A function that nothing was said to yet.
+    /// A function of a BlueField-3 that has had no command yet.
     pub(super) fn new(link: Link) -> Self {
         Self::of(Profile::load("bluefield3").expect("it comes along").with_link(link))
     }
 
-    /// The same of another kind.
+    /// A function of this profile that has had no command yet.
     pub(super) fn of(profile: Profile) -> Self {
         let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory), crate::engine::qp_type);
         let world = World::new(vec![Function::new(hca)], true);
         Self { world, accepted: Vec::new() }
     }
 
-    /// A function in use, with one EQ of number 0x10.
+    /// A function of a BlueField-3 in use, with one EQ of number 0x10.
     pub(super) fn up(link: Link) -> Self {
         Self::new(link).brought_up()
     }
 
-    /// The same of another kind.
+    /// A function of this profile in use, with one EQ of number 0x10.
     pub(super) fn up_of(profile: Profile) -> Self {
         Self::of(profile).brought_up()
     }
@@ -153,7 +153,8 @@ impl Rig {
         self.alias_with(AliasContext::BYTES, user, key, access_key).map(|(number, _)| number)
     }
 
-    /// The same with so many bytes of room behind the answer's head, and what came there.
+    /// Makes an alias of a key, with `room` bytes of room behind the answer's head; its number, and
+    /// what came there.
     pub(super) fn alias_with(
         &mut self,
         room: usize,
@@ -297,7 +298,7 @@ impl Rig {
         self.user_of(uid)
     }
 
-    /// The same of a user context.
+    /// Gives a user context a PD, a UAR page, a UMEM and a CQ.
     pub(super) fn user_of(&mut self, uid: u16) -> User {
         let pd = self.send::<AllocPdIn>(uid, |_| {}).unwrap().pd();
         let uar = self.send::<AllocUarIn>(uid, |_| {}).unwrap().uar();
@@ -332,7 +333,7 @@ impl Rig {
         self.qp_with(user, &[], edit)
     }
 
-    /// The same with what stands behind the input.
+    /// Creates a QP, with `behind` behind the command's input.
     pub(super) fn qp_with(
         &mut self,
         user: User,

@@ -112,8 +112,8 @@ impl ThreadContext {
     /// Rings by outbox `id` from now on, until the run is over (`flexio_dev_outbox_config`).
     ///
     /// # Errors
-    /// No process has so many outboxes. Whether this one has it cannot be seen: if not, the first
-    /// doorbell ends the process.
+    /// `id` is above that of any outbox that a process can have. Whether this one has it cannot be
+    /// seen: if not, the first doorbell ends the process.
     pub fn set_outbox(&self, id: u16) -> Result<(), Failed> {
         if u32::from(id) >> self.window_ix_log_size != 0 {
             return Err(Failed);
@@ -157,7 +157,8 @@ impl ThreadContext {
     /// (`flexio_dev_window_config`).
     ///
     /// # Errors
-    /// No process has so many windows. If this one does not have it, the process ends.
+    /// `id` is above that of any window that a process can have. If this one does not have it, the
+    /// process ends.
     pub fn set_window(&self, entity: WindowEntity, id: u16, mkey: u32) -> Result<(), Failed> {
         if u32::from(id) >> self.window_ix_log_size != 0 {
             return Err(Failed);

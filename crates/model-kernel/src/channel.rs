@@ -135,7 +135,7 @@ impl Channel {
         }
     }
 
-    /// Queues a record; false when it is lost, as so many wait to be read.
+    /// Queues a record; false if it is lost, since [`MOST_WAITING`] wait to be read.
     fn push(self: &Arc<Self>, record: Record) -> bool {
         let mut state = self.lock();
         if state.socket.is_none() {

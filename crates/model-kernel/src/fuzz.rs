@@ -37,9 +37,9 @@ pub struct Method {
 /// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// Data in: at least so many bytes.
+    /// Data in: at least this number of bytes.
     In(u16),
-    /// Data out: at least so many bytes.
+    /// Data out: at least this number of bytes.
     Out(u16),
     /// The handle of an object of this kind, or of any (0xffff).
     Handle(u16),

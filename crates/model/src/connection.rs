@@ -19,7 +19,7 @@ pub(crate) fn distance(from: u32, psn: u32) -> Distance {
     }
 }
 
-/// `psn` and so many more.
+/// The PSN that is `by` PSNs after `psn`.
 pub(crate) fn advance(psn: u32, by: u32) -> u32 {
     psn.wrapping_add(by) & PSN_MASK
 }
@@ -322,7 +322,7 @@ impl Arriving {
         self.answers.push_back(answer);
     }
 
-    /// Remembers what may be asked for again: so many at most.
+    /// Remembers an answer that may be asked for again, and forgets the oldest beyond `most`.
     pub(crate) fn remember(&mut self, replay: Replay, most: u8) {
         while self.replay.len() >= usize::from(most.max(1)) {
             self.replay.pop_front();

@@ -222,7 +222,7 @@ impl WorkQ {
     /// Submits a job (`doca_workq_submit`). Its buffers come back with its event.
     ///
     /// # Errors
-    /// The job is given back with them, and nothing was begun. [`ErrorKind::Again`] if so many are
+    /// The job is given back with them, and nothing was begun. [`ErrorKind::Again`] if as many are
     /// in flight as the work queue takes, or the context; [`ErrorKind::BadState`] if it is not on
     /// the job's context; [`ErrorKind::InvalidValue`] or [`ErrorKind::NotPermitted`] for buffers
     /// that the job cannot have; [`ErrorKind::NotSupported`] for a job that the device does not do;

@@ -57,9 +57,8 @@ impl GraphBuilder {
     /// Adds a node that calls `callback` (`doca_graph_user_node_create`), in the thread that calls
     /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve). The node fails if the
     /// callback returns an error, which is then the status of the instance. A panic of the callback
-    /// propagates to that thread; the node has then failed with
-    /// [`ErrorKind::Unexpected`](crate::ErrorKind::Unexpected), and the next retrieval goes on. All
-    /// instances share the callback; each instance has its own
+    /// propagates to that thread; the node has then failed with [`ErrorKind::Unexpected`], and the
+    /// next retrieval goes on. All instances share the callback; each instance has its own
     /// [data](crate::graph::Instance::set_user_node_data).
     pub fn user_node<F>(&mut self, callback: F) -> Node
     where

@@ -200,7 +200,7 @@ fn local(link: Link<'_>, dev: &Dev, written: bool) -> Result<Lkey> {
     Ok(lkey)
 }
 
-/// The memory of the peer, which must have room for so many bytes. What the peer permits, its
+/// The memory of the peer, which must have room for `bytes` bytes. What the peer permits, its
 /// device tells.
 fn peer(buffer: Option<&Buf>, dev: &Dev, bytes: u64) -> Result<Option<RemoteAddr>> {
     let Some(buffer) = buffer else { return Ok(None) };

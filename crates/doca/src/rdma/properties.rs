@@ -188,7 +188,7 @@ const fn sges(chain: u32) -> u32 {
     if chain < 2 { 2 } else { chain }
 }
 
-/// Wqebbs of the longest request of a chain of so many buffers: control, remote address, and an
+/// Wqebbs of the longest request of a chain of `chain` buffers: control, remote address, and an
 /// entry for each; that of an atomic is of one.
 const fn wqebbs_per_send(chain: u32) -> u32 {
     (2 + sges(chain)).div_ceil(4)

@@ -27,7 +27,7 @@ pub fn get_current_thread() -> Option<ThreadMetadata> {
 /// Rings by this outbox from now on.
 ///
 /// # Errors
-/// No process has so many outboxes.
+/// `id` is above that of any outbox that a process can have.
 pub fn outbox_config(id: u16) -> Result<(), Failed> {
     get_thread_ctx().set_outbox(id)
 }
@@ -57,7 +57,7 @@ pub fn cross_device_ring_db(device: u32, number: u32, pi: u32) -> Result<(), Fai
 /// Selects a window, and the memory key that it accesses.
 ///
 /// # Errors
-/// No process has so many windows.
+/// `id` is above that of any window that a process can have.
 pub fn window_config(entity: WindowEntity, id: u16, mkey: u32) -> Result<(), Failed> {
     get_thread_ctx().set_window(entity, id, mkey)
 }

@@ -203,7 +203,7 @@ impl TracerSetup {
     ///
     /// # Errors
     /// Its address is no multiple of [`REPORT_BYTES`]; its length is no power of two or less than
-    /// [`LEAST_USER_MEMORY`]; the buffer has not so many bytes, or is of another process.
+    /// [`LEAST_USER_MEMORY`]; the buffer ends before `offset + bytes`, or is of another process.
     pub fn set_umem(
         &mut self,
         buffer: &Buffer,

@@ -36,7 +36,7 @@ impl Function {
         }
     }
 
-    /// A queue that has moved so many bytes in its turn has another one after the others.
+    /// Puts a queue that has moved `moved` bytes in its turn at the end of the rotation.
     pub(super) fn go_on(&mut self, number: u32, moved: u64) {
         let Self { hca, engine, .. } = self;
         let Some(sender) = hca.objects.sender(number) else { return gone(number) };

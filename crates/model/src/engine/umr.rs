@@ -25,7 +25,7 @@ use crate::memory::Spaces;
 const CONTROL: usize = CtrlSegment::BYTES;
 const CONTEXT: usize = CONTROL + UmrCtrlSegment::BYTES;
 const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
-/// Entries come in multiples of so many ds of 16 bytes.
+/// Entries come in multiples of this number of ds of 16 bytes.
 const GRANULE: u64 = 4;
 /// The most that the model keeps of one key's entries, in ds of 16 bytes: pages of 4 KiB for 32
 /// GiB.

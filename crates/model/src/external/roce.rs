@@ -149,7 +149,7 @@ impl Socket {
     }
 }
 
-/// Asks for so many bytes of datagrams that may wait, and says how many the kernel allows.
+/// Asks for room for `bytes` bytes of datagrams that wait; returns how many the kernel allows.
 fn make_room(socket: &UdpSocket, bytes: usize) -> io::Result<usize> {
     let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVBUF);
     option::set(socket, level, name, bytes as i32)?;

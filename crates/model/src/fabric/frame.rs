@@ -123,8 +123,7 @@ impl Buffers {
         Frame { link, sealed, domain: None, length, buffer }
     }
 
-    /// An unsealed packet: its headers, a payload of so many bytes, which `fill` writes, and the
-    /// pad.
+    /// An unsealed packet: its headers, a payload, which `fill` writes, and the pad.
     ///
     /// # Panics
     /// If the extension headers are not those of the opcode.
@@ -145,8 +144,8 @@ impl Buffers {
         frame
     }
 
-    /// An Ethernet frame of so many bytes, which `fill` writes, and which has no check of its own;
-    /// sent in a transport domain.
+    /// An Ethernet frame of `length` bytes, which `fill` writes, and which has no check of its own;
+    /// sent in transport domain `domain`.
     pub(crate) fn plain(
         &mut self,
         length: usize,

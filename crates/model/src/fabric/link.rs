@@ -151,7 +151,7 @@ impl Cable {
         outcome
     }
 
-    /// When a frame of so many bytes that is sent now arrives, late by `delay`; `None`: it does
+    /// When a frame of `bytes` bytes that is sent now arrives, late by `delay`; `None`: it does
     /// not. Frames arrive in order, but those that are late.
     pub(super) fn cross(
         &mut self,

@@ -456,7 +456,7 @@ impl<S: Service> SendQueue<S> {
         Ok(Posted { index, word })
     }
 
-    /// Why there is no room for a WQE of so many `wqebbs`.
+    /// Why there is no room for a WQE of `wqebbs` WQEBBs.
     #[cold]
     fn no_room(&self, wqebbs: u32) -> PostError {
         match self.no_room {

@@ -1,17 +1,16 @@
 //! UMR: requests that change memory keys.
 //!
 //! A key that UMR may change has room for KLMs, ranges of memory under other keys. [`Umr::map`]
-//! sets them, [`Umr::rights`] says who may do what,
-//! [`LocalInvalidate`](super::LocalInvalidate) makes the key good for nothing until it is mapped
-//! again. Requests behind one of these that use the key need [`Fence::Small`](super::Fence::Small).
+//! sets them, [`Umr::rights`] says who may do what, [`LocalInvalidate`](super::LocalInvalidate)
+//! makes the key good for nothing until it is mapped again. Requests behind one of these that use
+//! the key need [`Fence::Small`].
 //!
-//! The device must let UMR change indirect keys
-//! ([`Capability::Umr`](super::Capability::Umr)); [`LocalInvalidate`](super::LocalInvalidate) needs
-//! no capability. Whether UMR may also change the atomic right is asked for apart
-//! ([`Capability::UmrAtomic`](super::Capability::UmrAtomic)): where it may not, the requests leave
-//! that right as it is, and one that would give it is refused. No request here changes the size of
-//! a key's entities, so that `umr_modify_entity_size_disabled` does not count. Linux asks the same
-//! way (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
+//! The device must let UMR change indirect keys ([`Capability::Umr`]);
+//! [`LocalInvalidate`](super::LocalInvalidate) needs no capability. Whether UMR may also change the
+//! atomic right is asked for apart ([`Capability::UmrAtomic`]): where it may not, the requests
+//! leave that right as it is, and one that would give it is refused. No request here changes the
+//! size of a key's entities, so that `umr_modify_entity_size_disabled` does not count. Linux asks
+//! the same way (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
 use bytemuck::must_cast;
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
@@ -30,7 +29,7 @@ use crate::types::{Rkey, Sge};
 const HEAD: u32 = 1 + 3 + 4;
 /// The number of entries in a list is a multiple of this.
 const GRANULE: usize = WQEBB / OCTOWORD;
-/// A list in memory begins at a multiple of so many bytes.
+/// A list in memory begins at a multiple of this number of bytes.
 const LIST_ALIGNMENT: u64 = 2048;
 
 /// Any queue pair may use the key.

@@ -97,7 +97,7 @@ impl QueuePair<'_> {
         Ok(index)
     }
 
-    /// Keeps the receive WQE in the scratch buffer for the rest of a message of which so many bytes
+    /// Keeps the receive WQE in the scratch buffer for the rest of a message of which `bytes` bytes
     /// have come; or, if the QP fails, for its flush, as far as it is a shared queue's.
     pub(in crate::engine) fn keep_receive(
         &mut self,

@@ -234,7 +234,7 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Packets of a message of so many bytes.
+    /// Packets of a message of `length` bytes.
     pub(super) fn packets(&self, length: u64) -> u32 {
         length.div_ceil(1 << self.log_mtu()).max(1) as u32
     }

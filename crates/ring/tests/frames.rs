@@ -494,3 +494,25 @@ fn the_count_of_the_receives_is_written_again_when_it_is_published() {
     frames.publish();
     assert_eq!(bytes(&record), [0, 0, 0, 2, 0, 0, 0, 0]);
 }
+
+#[test]
+fn publishing_writes_the_count_of_the_receives_again_in_16_bits() {
+    let record = memory(8);
+    let queue = ReceiveQueue::new(ReceiveQueueParts {
+        qpn: Qpn(RQN),
+        ring: ring_of(&memory(8 * 16)),
+        stride: 16,
+        record: record_of(&record),
+    });
+    let mut frames = FrameReceiver::new(queue.unwrap(), USER).unwrap();
+    assert_eq!(frames.rqn(), Qpn(RQN));
+    for _ in 0..3 {
+        frames.post(BODY, 0).unwrap();
+    }
+    record.fill(0);
+    frames.publish();
+    assert_eq!(bytes(&record), [0, 0, 0, 3, 0, 0, 0, 0]);
+    frames.reset();
+    frames.publish();
+    assert_eq!(bytes(&record), [0; 8]);
+}

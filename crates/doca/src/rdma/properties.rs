@@ -268,3 +268,44 @@ pub(super) fn job_supported(dev: &Dev, job_type: JobType) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_property_reaches_the_connection_and_the_queue_pair() {
+        let properties = Properties {
+            send_queue_size: 11,
+            recv_queue_size: 12,
+            port: 2,
+            gid_index: Some(3),
+            mtu: Some(Mtu::B1024),
+            service_level: Some(5),
+            traffic_class: 0x68,
+            retry_count: 6,
+            rnr_retry_count: 4,
+            ack_timeout: 17,
+            min_rnr_timer: 13,
+            reads: 9,
+            ..Properties::default()
+        };
+        let options = properties.options();
+        assert_eq!((options.port, options.gid_index), (2, Some(3)));
+        assert_eq!((options.mtu, options.service_level), (Some(Mtu::B1024), Some(5)));
+        assert_eq!((options.traffic_class, options.retry_count), (0x68, 6));
+        assert_eq!((options.rnr_retry, options.ack_timeout), (4, 17));
+        assert_eq!((options.min_rnr_timer, options.reads), (13, 9));
+        for (right, expected) in [
+            (AccessFlags::LOCAL_READ_ONLY, [false, false, false]),
+            (AccessFlags::RDMA_READ, [true, false, false]),
+            (AccessFlags::RDMA_WRITE, [false, true, false]),
+            (AccessFlags::RDMA_ATOMIC, [false, false, true]),
+        ] {
+            let access = Properties { permissions: right, ..properties }.options().access;
+            assert_eq!([access.read, access.write, access.atomic], expected, "{right:?}");
+        }
+        let config = properties.config(0x77);
+        assert_eq!((config.inline, config.user_index), (0, 0x77));
+    }
+}

@@ -1,0 +1,55 @@
+//! Numbers of states, and errors of files that are read, in words and with their sources.
+
+use std::error::Error;
+use std::io;
+
+use verbless_flexio::stream::report::ReportError;
+use verbless_flexio::tracer::trace_file::FileError;
+use verbless_flexio::{Function, QpState};
+
+#[test]
+fn a_state_has_the_number_of_the_device() {
+    let states = [
+        (QpState::Rst, 0),
+        (QpState::Init, 1),
+        (QpState::Rtr, 2),
+        (QpState::Rts, 3),
+        (QpState::Err, 6),
+        (QpState::Other(4), 4),
+    ];
+    for (state, number) in states {
+        assert_eq!(state.number(), number, "{state:?}");
+    }
+}
+
+#[test]
+fn errors_of_reports_and_traces_say_what_is_wrong_and_lead_to_the_systems() {
+    let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+    for (error, expected) in [
+        (ReportError::NoReport, "no report of a message"),
+        (ReportError::Version(9), "version 9"),
+        (ReportError::Cut, "ends within a report"),
+        (ReportError::Field("level"), "level has a value"),
+    ] {
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(error.source().is_none(), "{error}");
+    }
+    assert!(ReportError::Io(broken()).source().is_some());
+    for (error, expected) in [
+        (FileError::NoTrace, "no file of a tracer's"),
+        (FileError::Version(9, 8), "version 9 and records of 8 bytes"),
+        (FileError::Cut(7), "within record 7"),
+        (FileError::Number(6), "record 6 has no number"),
+    ] {
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(error.source().is_none(), "{error}");
+    }
+    assert!(FileError::Io(broken()).source().is_some());
+}
+
+#[test]
+fn a_function_is_printed_as_its_signature() {
+    let function = Function::<(u64, u32), u64>::embedded("add(u64,u32)->u64");
+    assert_eq!(format!("{function:?}"), "add(u64,u32)->u64");
+    assert_eq!((function.name(), function.signature()), ("add", "add(u64,u32)->u64"));
+}

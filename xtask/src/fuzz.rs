@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: the fuzz targets of `tests/fuzz/`, each for so many seconds, under the
 //! address sanitizer.
 //!
-//! cargo builds them into `target/fuzz`, with the flags that libFuzzer needs, which is C++ and runs
+//! cargo builds them below `target/fuzz`, with the flags that libFuzzer needs, which is C++ and runs
 //! them. What they learn stays in `target/fuzz/corpus` for the next run, which
 //! begins with `tests/fuzz/seeds` where there is nothing yet. A panic, a memory error, a leak, a
 //! turn that does not end or too much memory is a finding: its input is kept, and said how to run
@@ -38,7 +38,17 @@ const LONGEST_TEXT: u32 = 8192;
 const MEMORY: u32 = 3072;
 
 /// Seconds of each target in `cargo xtask test`.
-const SMOKE: u32 = 45;
+const SMOKE: u32 = 30;
+
+/// How much the targets are optimised, and where they are built below `target/fuzz`.
+#[derive(Clone, Copy)]
+enum Build {
+    /// For a run that lasts.
+    Campaign,
+    /// For `cargo xtask test`, which compiles them for half a minute each: what better code would
+    /// save there is less than it costs.
+    Smoke,
+}
 
 /// A fuzz target.
 struct Target {
@@ -147,7 +157,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         )
         .into());
     }
-    let programs = build(&targets)?;
+    let programs = build(&targets, Build::Campaign)?;
     if let (Some(input), Some(program)) = (&options.input, programs.first()) {
         return Ok(Command::new(program).arg(input).status()?.success());
     }
@@ -164,7 +174,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 /// are processors; returns how many found nothing, and how many found something.
 pub(crate) fn smoke() -> Result<(u64, u64)> {
     let targets: Vec<&Target> = TARGETS.iter().filter(|target| target.smoke).collect();
-    let programs = build(&targets)?;
+    let programs = build(&targets, Build::Smoke)?;
     let left = Mutex::new(targets.iter().zip(&programs).collect::<VecDeque<_>>());
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let worker = || {
@@ -210,11 +220,15 @@ fn directory(part: &str) -> PathBuf {
 
 /// Builds all targets at once: what they share is compiled once. The programs of `targets`, in the
 /// same order.
-fn build(targets: &[&Target]) -> Result<Vec<PathBuf>> {
+fn build(targets: &[&Target], how: Build) -> Result<Vec<PathBuf>> {
     if let Some(why) = obstacle() {
         return Err(why.into());
     }
-    let (host, output) = (crate::commands::host()?, directory("build"));
+    let (level, output) = match how {
+        Build::Campaign => ("3", directory("build")),
+        Build::Smoke => ("1", directory("smoke")),
+    };
+    let host = crate::commands::host()?;
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     // With a target named, the flags do not reach build scripts. The sanitizer's is one of those
     // that a stable compiler takes only when it is told to.
@@ -224,6 +238,7 @@ fn build(targets: &[&Target]) -> Result<Vec<PathBuf>> {
         .arg(&output)
         .env("RUSTFLAGS", format!("{} {flags}", FLAGS.join(" ")).trim())
         .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level)
         .current_dir(workspace_root())
         .status()?;
     if !built.success() {
@@ -234,7 +249,7 @@ fn build(targets: &[&Target]) -> Result<Vec<PathBuf>> {
 
 /// Builds all targets; how many there are.
 pub(crate) fn build_all() -> Result<u64> {
-    let programs = build(&TARGETS.iter().collect::<Vec<_>>())?;
+    let programs = build(&TARGETS.iter().collect::<Vec<_>>(), Build::Smoke)?;
     match programs.iter().find(|program| !program.is_file()) {
         Some(missing) => Err(format!("cargo has not built {}", missing.display()).into()),
         None => Ok(programs.len() as u64),

@@ -22,20 +22,16 @@ pub trait Structure: Pod + Debug + Default {
 
     /// A copy of the structure at the start of `bytes`; nothing if they are too few.
     fn read(bytes: &[u8]) -> Option<Self> {
-        Some(bytemuck::pod_read_unaligned(bytes.get(..Self::BYTES)?))
+        let mut structure = Self::default();
+        structure.as_bytes_mut().copy_from_slice(bytes.get(..Self::BYTES)?);
+        Some(structure)
     }
 
     /// The structure's bytes.
-    #[inline]
-    fn as_bytes(&self) -> &[u8] {
-        bytemuck::bytes_of(self)
-    }
+    fn as_bytes(&self) -> &[u8];
 
     /// The structure's bytes, to be written.
-    #[inline]
-    fn as_bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::bytes_of_mut(self)
-    }
+    fn as_bytes_mut(&mut self) -> &mut [u8];
 }
 
 /// The layout of a [`Packed`].
@@ -97,6 +93,16 @@ impl<L: Layout, const N: usize> Packed<L, N> {
 
 impl<L: Layout, const N: usize> Structure for Packed<L, N> {
     const INFO: &'static StructInfo = L::INFO;
+
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    #[inline]
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
 }
 
 // Derived, these would ask the same of the layout, which is a name only.

@@ -56,6 +56,7 @@ pub mod ioctl;
 mod links;
 pub mod memory;
 mod model;
+mod numbered;
 mod plan;
 pub mod profile;
 mod runtime;

@@ -171,7 +171,15 @@ impl SharedWorld {
     /// every function is dead from then on, as after a fatal error of hardware: no command is
     /// answered as if nothing had happened while no data moves. A panic of a watcher has the same
     /// consequences, so that an assertion in a watcher does not pass unnoticed.
-    fn run<R>(&self, mut world: World, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
+    fn run<R>(&self, world: World, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
+        let (mut f, mut answer) = (Some(f), None);
+        // One function for all that is done with a world: it is compiled once.
+        self.run_whole(world, &mut |world| answer = f.take().map(|f| f(world)), heard);
+        answer.expect("what is run is run once, or has panicked")
+    }
+
+    /// [`Self::run`], of what keeps its answer itself.
+    fn run_whole(&self, mut world: World, f: &mut dyn FnMut(&mut World), heard: bool) {
         let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
         if result.is_err() {
             // Whoever takes them next finds them dead, and nothing of theirs waits to be written.
@@ -216,7 +224,7 @@ impl SharedWorld {
         {
             result = Err(panic);
         }
-        result.unwrap_or_else(|panic| resume_unwind(panic))
+        result.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     /// Tells watchers or the log what they have not heard; if they panic, every device dies.

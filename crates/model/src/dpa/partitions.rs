@@ -5,9 +5,10 @@
 //! DOCA's guide to the tool that writes them. Units and functions that are in no other partition
 //! are in the default one, which is number 0 here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::runner::Affinity;
+use crate::numbered::Numbered;
 
 /// The partition of all units that are in no other.
 pub(super) const DEFAULT: u16 = 0;
@@ -99,11 +100,11 @@ pub(crate) struct Sharing {
     /// alone.
     units: Vec<(u16, u32)>,
     /// All partitions except the default one.
-    partitions: BTreeMap<u16, Partition>,
+    partitions: Numbered<u16, Partition>,
     most_partitions: u16,
-    groups: BTreeMap<u16, Grouped>,
+    groups: Numbered<u16, Grouped>,
     most_groups: u16,
-    members: BTreeMap<u16, Member>,
+    members: Numbered<u16, Member>,
 }
 
 impl Sharing {
@@ -112,11 +113,11 @@ impl Sharing {
     pub(crate) fn new(units: u16, most_groups: u16, most_partitions: u16) -> Self {
         Self {
             units: vec![(DEFAULT, 0); units.into()],
-            partitions: BTreeMap::new(),
+            partitions: Numbered::new(),
             most_partitions,
-            groups: BTreeMap::new(),
+            groups: Numbered::new(),
             most_groups,
-            members: BTreeMap::new(),
+            members: Numbered::new(),
         }
     }
 

@@ -12,6 +12,7 @@ use verbless_riscv::{
 use super::context;
 use super::registers::{Outbox, Window};
 use super::runner::RunnerId;
+use crate::numbered::Numbered;
 
 /// A process.
 pub(crate) struct Process {
@@ -23,8 +24,8 @@ pub(crate) struct Process {
     pub(super) bytes: u64,
     /// Instructions that one run may take.
     pub(super) watchdog: u64,
-    pub(super) outboxes: BTreeMap<u16, Outbox>,
-    pub(super) windows: BTreeMap<u16, Window>,
+    pub(super) outboxes: Numbered<u16, Outbox>,
+    pub(super) windows: Numbered<u16, Window>,
     /// Which stacks and contexts are in use.
     pub(super) slots: Vec<bool>,
     pub(super) state: ProcessState,
@@ -116,8 +117,8 @@ impl Process {
             space: Arc::new(space),
             contexts,
             watchdog,
-            outboxes: BTreeMap::new(),
-            windows: BTreeMap::new(),
+            outboxes: Numbered::new(),
+            windows: Numbered::new(),
             slots: vec![false; context::MOST_RUNNERS],
             state: ProcessState::default(),
             had_thread: false,

@@ -15,6 +15,7 @@ use super::runner::{Runner, RunnerId, RunnerState};
 use super::system::RunEnd;
 use super::turns::{Next, Turn};
 use super::units::{Ticket, Units};
+use crate::numbered::Numbered;
 
 /// Bits of a process's serial number that count; those above are the function's number.
 const SERIAL_BITS: u32 = 40;
@@ -35,14 +36,14 @@ pub(super) struct DpaState {
     pub(super) vhca_id: u16,
     /// The number of the function in the model.
     pub(super) function: usize,
-    pub(super) processes: BTreeMap<u32, Process>,
+    pub(super) processes: Numbered<u32, Process>,
     pub(super) runners: BTreeMap<RunnerId, Runner>,
     /// Runners that wait for a unit.
-    pub(super) waiting: BTreeMap<Ticket, RunnerId>,
+    pub(super) waiting: Numbered<Ticket, RunnerId>,
     /// Runners that have a unit and wait for a turn.
     pub(super) ready: VecDeque<RunnerId>,
     /// Runners that have a unit, by the unit's number.
-    pub(super) units: BTreeMap<u16, RunnerId>,
+    pub(super) units: Numbered<u16, RunnerId>,
     pub(super) serials: u64,
     /// The function is dead.
     pub(super) halted: bool,
@@ -56,7 +57,7 @@ pub(super) struct DpaState {
     #[cfg(feature = "gdb")]
     pub(super) debugging: super::runner::Debugging,
     /// Harts that execute in a turn, by the serial number of their runner.
-    pub(super) out: BTreeMap<u64, Out>,
+    pub(super) out: Numbered<u64, Out>,
 }
 
 /// Reports a bug of the model if an object that the state refers to does not exist.
@@ -83,11 +84,11 @@ impl DpaState {
             card: Units::new(sharing),
             vhca_id: ALONE,
             function: 0,
-            processes: BTreeMap::new(),
+            processes: Numbered::new(),
             runners: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            waiting: Numbered::new(),
             ready: VecDeque::new(),
-            units: BTreeMap::new(),
+            units: Numbered::new(),
             serials: 0,
             halted: false,
             bytes: 0,
@@ -95,7 +96,7 @@ impl DpaState {
             ended: Vec::new(),
             #[cfg(feature = "gdb")]
             debugging: Default::default(),
-            out: BTreeMap::new(),
+            out: Numbered::new(),
         }
     }
 

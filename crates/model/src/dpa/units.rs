@@ -6,15 +6,21 @@
 //! of another function that it goes to: the unit is granted, and whoever gives turns next collects
 //! it.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::partitions::Sharing;
 use super::runner::Affinity;
+use crate::numbered::{Number, Numbered};
 
 /// A place in the queue for units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
+
+impl Number for Ticket {
+    fn widen(self) -> u64 {
+        self.0
+    }
+}
 
 /// The units of a card.
 pub(crate) struct Units(Mutex<Shares>);
@@ -26,9 +32,9 @@ pub(super) struct Shares {
     free: usize,
     tickets: u64,
     /// Which function waits, and for which units.
-    waiting: BTreeMap<Ticket, (u16, Affinity)>,
+    waiting: Numbered<Ticket, (u16, Affinity)>,
     /// By function, units that were granted and not collected yet.
-    granted: BTreeMap<u16, Vec<(Ticket, u16)>>,
+    granted: Numbered<u16, Vec<(Ticket, u16)>>,
 }
 
 impl Units {
@@ -40,8 +46,8 @@ impl Units {
             taken: vec![false; count],
             free: count,
             tickets: 0,
-            waiting: BTreeMap::new(),
-            granted: BTreeMap::new(),
+            waiting: Numbered::new(),
+            granted: Numbered::new(),
         })))
     }
 
@@ -117,7 +123,7 @@ impl Shares {
             let Some(unit) = sharing.find(member, affinity, is_free) else { return true };
             taken[usize::from(unit)] = true;
             *free -= 1;
-            granted.entry(member).or_default().push((ticket, unit));
+            granted.get_or_insert_with(member, Vec::new).push((ticket, unit));
             false
         });
     }

@@ -1,7 +1,6 @@
 //! The context of a queue's turn: the rest of its function, borrowed for the turn; and the error
 //! when a queue that must exist does not.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use super::cq::CompletionQueue;
@@ -10,6 +9,7 @@ use super::function::Function;
 use super::keys::{Keys, Neighbours, NoNeighbours};
 use super::packets::path::Addresses;
 use super::state::EngineState;
+use crate::numbered::Numbered;
 use verbless_prm::ServiceType;
 
 use crate::functions::{Functions, Others};
@@ -20,14 +20,14 @@ use crate::memory::{HostMemory, Space, Spaces};
 
 /// Everything of a function but its QPs, SQs and RQs.
 pub(super) struct Context<'a> {
-    pub cqs: &'a mut BTreeMap<u32, Cq>,
-    pub mkeys: &'a mut BTreeMap<u32, Mkey>,
-    pub aliases: &'a BTreeMap<u32, Alias>,
+    pub cqs: &'a mut Numbered<u32, Cq>,
+    pub mkeys: &'a mut Numbered<u32, Mkey>,
+    pub aliases: &'a Numbered<u32, Alias>,
     /// The other functions at hand: memory keys of this one may lead to theirs.
     pub others: Others<'a>,
-    pub srqs: &'a mut BTreeMap<u32, Srq>,
-    pub counters: &'a mut BTreeMap<u8, QCounter>,
-    pub tises: &'a BTreeMap<u32, Tis>,
+    pub srqs: &'a mut Numbered<u32, Srq>,
+    pub counters: &'a mut Numbered<u8, QCounter>,
+    pub tises: &'a Numbered<u32, Tis>,
     pub events: Events<'a>,
     pub limits: &'a Limits,
     pub caps: &'a Capabilities,
@@ -145,9 +145,9 @@ static NOBODY: NoNeighbours = NoNeighbours;
 
 /// QPs, SQs, RQs, and what they work with.
 struct Parts<'a> {
-    qps: &'a mut BTreeMap<u32, QpObject>,
-    sqs: &'a mut BTreeMap<u32, Sq>,
-    rqs: &'a mut BTreeMap<u32, Rq>,
+    qps: &'a mut Numbered<u32, QpObject>,
+    sqs: &'a mut Numbered<u32, Sq>,
+    rqs: &'a mut Numbered<u32, Rq>,
     context: Context<'a>,
 }
 

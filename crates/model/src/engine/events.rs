@@ -1,7 +1,5 @@
 //! Event queues: EQEs, arming, interrupts, and the asynchronous events that the data path reports.
 
-use std::collections::BTreeMap;
-
 use verbless_prm::hot::event_type;
 use verbless_prm::{
     CqErrorSyndrome, Eqe, EqeCompletion, EqeCqError, EqeObjectChange, EqePortState, EqeQpSrq,
@@ -11,15 +9,16 @@ use verbless_prm::{
 use crate::dpa::Dpa;
 use crate::hca::objects::{DpaEq, EmulatedDevice, Eq, EventRing};
 use crate::memory::HostMemory;
+use crate::numbered::Numbered;
 /// Bytes of an EQE.
 const EQE: u64 = 64;
 
 /// The event queues of a function, and the interrupts that they raise.
 pub(super) struct Events<'a> {
-    pub eqs: &'a mut BTreeMap<u32, Eq>,
-    pub dpa_eqs: &'a mut BTreeMap<u32, DpaEq>,
+    pub eqs: &'a mut Numbered<u32, Eq>,
+    pub dpa_eqs: &'a mut Numbered<u32, DpaEq>,
     /// The emulated devices, whose vectors EQs of the DPA raise.
-    pub devices: &'a mut BTreeMap<u32, EmulatedDevice>,
+    pub devices: &'a mut Numbered<u32, EmulatedDevice>,
     /// Vectors to raise once the lock is released.
     pub raised: &'a mut Vec<u32>,
     pub memory: &'a dyn HostMemory,
@@ -176,7 +175,7 @@ impl Events<'_> {
 }
 
 /// Raises the vector of an EQ of the DPA that has one.
-fn raise(devices: &mut BTreeMap<u32, EmulatedDevice>, eq: &DpaEq) {
+fn raise(devices: &mut Numbered<u32, EmulatedDevice>, eq: &DpaEq) {
     if let Some((device, vector)) = eq.raises()
         && let Some(device) = devices.get_mut(&device)
     {

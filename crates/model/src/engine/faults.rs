@@ -1,10 +1,10 @@
 //! Faults of the data path that a test asks for.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::nanoseconds;
 use crate::hca::Countdowns;
+use crate::numbered::Numbered;
 
 /// Something that goes wrong on the data path of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct Strike {
 pub(crate) struct Faults {
     pub lose_messages: Strike,
     /// Messages to be lost, by QP.
-    lose_messages_of: BTreeMap<u32, Strike>,
+    lose_messages_of: Numbered<u32, Strike>,
     /// Send requests that are to fail, by QP, each with its syndrome.
     requests: Countdowns<Option<u32>, u8>,
     /// QPs that are to fail as they begin a request.

@@ -1,10 +1,9 @@
 //! Memory keys: from (key, address, length) to SGEs of host memory, with every check that
 //! protects it.
 
-use std::collections::BTreeMap;
-
 use crate::hca::objects::{Alias, Interleaved, Klm, Limits, Mkey, Translation};
 use crate::memory::{Space, Spaces};
+use crate::numbered::Numbered;
 
 /// A stretch of memory that a message comes from or goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,10 +107,10 @@ pub(crate) struct Range {
 /// The keys of a function.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
-    pub mkeys: &'a BTreeMap<u32, Mkey>,
+    pub mkeys: &'a Numbered<u32, Mkey>,
     /// Aliases of the function for keys of other functions; their indexes are of one range with
     /// those of its own keys.
-    pub aliases: &'a BTreeMap<u32, Alias>,
+    pub aliases: &'a Numbered<u32, Alias>,
     pub limits: &'a Limits,
     /// The address space that the translations lead to.
     pub space: Space,

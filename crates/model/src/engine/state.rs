@@ -9,6 +9,7 @@ use super::faults::Faults;
 use super::scratch::Phase;
 use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
+use crate::numbered::Numbered;
 use crate::watch::Outbox;
 
 /// The engine's state of a function.
@@ -79,7 +80,7 @@ impl EngineState {
 /// Send queues that stand still until a word in memory is as they want it.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    pub queues: BTreeMap<u32, Waiting>,
+    pub queues: Numbered<u32, Waiting>,
     /// Whether words are read whenever the function is stepped, without timers, with which a
     /// stepped model would never become idle.
     pub at_every_step: bool,

@@ -103,7 +103,7 @@ impl Waits {
     /// A queue waits from now on, or still does.
     fn add(&mut self, qpn: u32, condition: Condition, now: u64) {
         let new = Waiting { condition, since: now, due: now };
-        self.queues.entry(qpn).or_insert(new).condition = condition;
+        self.queues.get_or_insert_with(qpn, || new).condition = condition;
         self.later(qpn, now);
     }
 

@@ -1,6 +1,8 @@
 //! Queues by the UAR page on which their doorbells ring.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+
+use crate::numbered::Numbered;
 
 /// The doorbells of a UAR page that are rung for whoever names the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,9 +33,9 @@ impl DoorbellIndex {
 /// The queues that one kind of doorbell serves, by their UAR page.
 #[derive(Debug, Default)]
 pub(crate) struct ByPage {
-    pages: BTreeMap<u32, BTreeSet<u32>>,
+    pages: Numbered<u32, BTreeSet<u32>>,
     /// The page of each queue.
-    page_of: BTreeMap<u32, u32>,
+    page_of: Numbered<u32, u32>,
 }
 
 impl ByPage {
@@ -55,7 +57,7 @@ impl ByPage {
             }
         }
         if let Some(page) = page {
-            self.pages.entry(page).or_default().insert(number);
+            self.pages.get_or_insert_with(page, BTreeSet::new).insert(number);
         }
     }
 

@@ -8,10 +8,11 @@ use crate::hca::kinds::kinds;
 use crate::hca::numbers::{AllNumbers, Numbers};
 use crate::hca::objects::{self, Limits, Uid};
 use crate::hca::refusal::Refusal;
+use crate::numbered::{Number, Numbered};
 
 /// The entry of a kind of object.
 pub(crate) trait KindEntry: Copy {
-    type Number: Copy + Ord + Into<u32> + TryFrom<u32> + 'static;
+    type Number: Number + Into<u32> + TryFrom<u32> + 'static;
     type Object: 'static;
     const KIND: ObjectKind;
     /// The refusal if the sender has no such object.
@@ -19,8 +20,8 @@ pub(crate) trait KindEntry: Copy {
     /// The refusal if another object refers to it; `None` of a kind that no object refers to.
     const IN_USE: Option<Refusal>;
 
-    fn map(objects: &Objects) -> &BTreeMap<Self::Number, Self::Object>;
-    fn map_mut(objects: &mut Objects) -> &mut BTreeMap<Self::Number, Self::Object>;
+    fn map(objects: &Objects) -> &Numbered<Self::Number, Self::Object>;
+    fn map_mut(objects: &mut Objects) -> &mut Numbered<Self::Number, Self::Object>;
     /// The allocator of its number.
     fn numbers<'a>(all: &'a mut AllNumbers, object: &Self::Object) -> &'a mut Numbers;
     fn owner(object: &Self::Object) -> Uid;
@@ -112,11 +113,11 @@ macro_rules! registry {
             const ABSENT: Refusal = Refusal::$absent;
             const IN_USE: Option<Refusal> = first(&[$(Refusal::$in_use)?]);
 
-            fn map(objects: &Objects) -> &BTreeMap<$number, $object> {
+            fn map(objects: &Objects) -> &Numbered<$number, $object> {
                 &objects.$map
             }
 
-            fn map_mut(objects: &mut Objects) -> &mut BTreeMap<$number, $object> {
+            fn map_mut(objects: &mut Objects) -> &mut Numbered<$number, $object> {
                 &mut objects.$map
             }
 
@@ -157,7 +158,7 @@ macro_rules! registry {
         #[derive(Debug, Default)]
         pub(crate) struct Objects {
             pub limits: Limits,
-            $($(#[$doc])* pub $map: BTreeMap<$number, $object>,)*
+            $($(#[$doc])* pub $map: Numbered<$number, $object>,)*
             $($($(#[$beside_doc])* pub $beside: $beside_type,)?)*
             /// Queues by the UAR page that they name.
             pub by_page: DoorbellIndex,
@@ -179,7 +180,7 @@ macro_rules! registry {
 
             /// The approximate size of all objects in bytes, without their lists.
             pub(crate) fn bytes(&self) -> usize {
-                fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
+                fn of<K, V>(map: &Numbered<K, V>) -> usize {
                     map.len() * size_of::<(K, V)>()
                 }
                 $($(let $beside: fn(&$beside_type) -> usize = $beside_bytes;)?)*
@@ -206,7 +207,7 @@ macro_rules! registry {
             #[cfg(test)]
             pub(crate) fn index_again(&mut self) {
                 let (mut index, mut uses) = (DoorbellIndex::default(), Uses::default());
-                $(for (&number, object) in &self.$map {
+                $(for (&number, object) in self.$map.iter() {
                     kind::$kind::refers(object, &mut |kind, number| uses.add(kind, number));
                     if let Some((doorbell, page)) = kind::$kind::doorbell(object) {
                         index.by_mut(doorbell).set(number.into(), Some(page));
@@ -219,7 +220,7 @@ macro_rules! registry {
             #[cfg(test)]
             pub(crate) fn references(&self) -> Vec<((ObjectKind, u32), Vec<(ObjectKind, u32)>)> {
                 let mut all = Vec::new();
-                $(for (&number, object) in &self.$map {
+                $(for (&number, object) in self.$map.iter() {
                     let mut to = Vec::new();
                     kind::$kind::refers(object, &mut |kind, number| to.push((kind, number)));
                     $(let target: fn(&$object) -> u32 = $moving;

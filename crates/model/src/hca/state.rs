@@ -1,6 +1,6 @@
 //! One function (vhca) of a modelled device: its objects and its state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use verbless_prm::{MacAddressLayout, PmtuReg, RegisterId, RoceAddrLayout, VportListType};
@@ -21,6 +21,7 @@ use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
 use crate::ioctl::Ioctl;
 use crate::memory::{Heaps, HostMemory, Interrupts, UarSpace, WithCard};
+use crate::numbered::Numbered;
 use crate::profile::{FunctionPlace, Link, Profile};
 use crate::wire::Mac;
 
@@ -78,7 +79,7 @@ pub(crate) struct Hca {
     pub budget: Budget,
     pub pages: Pages,
     /// Registers that were written, by number.
-    pub registers: BTreeMap<u16, Box<[u8]>>,
+    pub registers: Numbered<u16, Box<[u8]>>,
     /// The version of the software interface in force.
     pub issi: u16,
     /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
@@ -106,12 +107,12 @@ pub(crate) struct Hca {
     pub ioctl_faults: Countdowns<Ioctl, i32>,
     /// The functions of the card that it may reach, including itself: their numbers in the model by
     /// vhca_id.
-    pub neighbours: BTreeMap<u16, usize>,
+    pub neighbours: Numbered<u16, usize>,
     /// Functions of the card that may reach this one and have a DPA: vhca_id, and number in the
     /// model.
     pub reached_by: BTreeSet<(u16, usize)>,
     /// Functions that aliases and crossing keys of this one lead to, with how many of them do.
-    pub leads_to: BTreeMap<usize, u32>,
+    pub leads_to: Numbered<usize, u32>,
     /// The number of objects that were opened to other functions so far.
     pub offers: u64,
     /// The offer of another function for the object that the current command names.
@@ -164,7 +165,7 @@ impl Hca {
             numbers: AllNumbers::new(&profile),
             budget: Budget::default(),
             pages: Pages::default(),
-            registers: BTreeMap::new(),
+            registers: Numbered::new(),
             issi: 0,
             nic_vport: None,
             roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
@@ -179,9 +180,9 @@ impl Hca {
             removed: false,
             faults: Countdowns::default(),
             ioctl_faults: Countdowns::default(),
-            neighbours: BTreeMap::new(),
+            neighbours: Numbered::new(),
             reached_by: BTreeSet::new(),
-            leads_to: BTreeMap::new(),
+            leads_to: Numbered::new(),
             offers: 0,
             answer: None,
             dumping: None,
@@ -193,7 +194,7 @@ impl Hca {
 
     /// Counts one more alias or crossing key that leads to function `to`.
     pub(crate) fn lead_to(&mut self, to: usize) {
-        *self.leads_to.entry(to).or_default() += 1;
+        *self.leads_to.get_or_insert_with(to, || 0) += 1;
     }
 
     /// Counts one alias or crossing key less that leads to function `from`.

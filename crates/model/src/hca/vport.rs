@@ -1,11 +1,10 @@
 //! The Ethernet side of a function's port, and its tables of addresses and keys.
 
-use std::collections::BTreeMap;
-
 use verbless_prm::{NicVportContext, RoceAddrLayout, VportListType};
 
 use crate::hca::refusal::Refusal;
 use crate::hca::state::Hca;
+use crate::numbered::Numbered;
 use crate::profile::Link;
 
 /// The default P_Key: full membership in the partition that every port is in.
@@ -15,7 +14,7 @@ pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 #[derive(Debug, Clone)]
 pub(crate) struct NicVport {
     pub context: NicVportContext,
-    pub lists: BTreeMap<u8, Vec<u8>>,
+    pub lists: Numbered<u8, Vec<u8>>,
 }
 
 impl Hca {

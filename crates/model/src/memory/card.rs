@@ -5,13 +5,13 @@
 //! there: processes of this one and of clients are below 2^48 ([`super::dma_address`] gives no
 //! client the last number), and commands refuse lists with such pages.
 
-use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use verbless_riscv::Ram;
 
 use super::host::{Fault, HostMemory, copy_through};
+use crate::numbered::Numbered;
 
 /// The first address on the card.
 pub(crate) const CARD: u64 = 0xffff << 48;
@@ -19,7 +19,7 @@ const LOG_HEAP: u32 = 32;
 
 /// The heaps of a function.
 #[derive(Clone, Default)]
-pub(crate) struct Heaps(Arc<RwLock<BTreeMap<u16, Ram>>>);
+pub(crate) struct Heaps(Arc<RwLock<Numbered<u16, Ram>>>);
 
 impl Heaps {
     /// Adds the heap of process `number`; returns its first address.

@@ -15,7 +15,6 @@
 //! registered memory loses sight of it. But what goes from one process to another is read at once:
 //! a message without its bytes would be a lie of somebody else's.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use nix::errno::Errno;
@@ -27,6 +26,7 @@ use super::mover;
 use super::pending::{Bytes, Far, Pending, Stretch};
 use super::process::ProcessMemory;
 use super::reach::{Reach, settled_word};
+use crate::numbered::Numbered;
 
 /// Bits of a DMA address that are an address in its process.
 const ADDRESS_BITS: u32 = 48;
@@ -44,7 +44,7 @@ pub struct ClientMemory {
 /// The processes by number.
 #[derive(Debug, Default)]
 struct Numbers {
-    taken: BTreeMap<u16, Reach>,
+    taken: Numbered<u16, Reach>,
     /// The last that was given. The next one is another, so that what is left of a dead process
     /// does not lead into the next that comes.
     last: u16,
@@ -91,7 +91,9 @@ impl ClientMemory {
     /// no access is under way.
     pub fn set_reach(&self, number: u16, reach: Reach) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
-        processes.taken.entry(number).and_modify(|known| *known = reach);
+        if let Some(known) = processes.taken.get_mut(&number) {
+            *known = reach;
+        }
     }
 
     /// The way to the memory of a process that is known.

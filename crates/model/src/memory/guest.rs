@@ -9,7 +9,6 @@
 //! and an atomic there is one among accesses of the model only.
 #![allow(unsafe_code)] // memory that a running guest writes is reached by raw pointer
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
@@ -24,6 +23,7 @@ use super::host::{Fault, HostMemory, NothingMoves, copy_through};
 use super::mapping::Mapping;
 use super::process::racing_copy;
 use super::reach::{Reach, settled_word};
+use crate::numbered::Numbered;
 
 /// The granularity of offsets in a file.
 const PAGE: u64 = 4096;
@@ -37,7 +37,7 @@ pub struct GuestMemory {
 #[derive(Debug, Default)]
 struct Space {
     /// By first guest-physical address; they do not overlap.
-    ranges: BTreeMap<u64, Range>,
+    ranges: Numbered<u64, Range>,
     /// Whether no memory can be accessed, because the function is no bus master.
     cut_off: bool,
 }

@@ -8,11 +8,13 @@
 //! telling, which may wait for it: it leaves its wish with whoever tells.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use crate::numbered::Numbered;
 
 /// Bytes that may wait in one queue.
 const MOST_BYTES: usize = 16 << 20;
@@ -60,7 +62,7 @@ struct QueueState<T> {
     watchers: Vec<Watcher<T>>,
     /// The number of told events after which each watcher is dropped, for watchers that were ended
     /// and are not dropped yet.
-    ends: BTreeMap<u64, u64>,
+    ends: Numbered<u64, u64>,
     next_id: u64,
     /// Whether a thread tells. It has the watchers out of `watchers` while it calls them, and it
     /// alone drops them.
@@ -80,7 +82,7 @@ impl<T> Default for Queue<T> {
             told: 0,
             lost: 0,
             watchers: Vec::new(),
-            ends: BTreeMap::new(),
+            ends: Numbered::new(),
             next_id: 0,
             telling: false,
             goal: 0,

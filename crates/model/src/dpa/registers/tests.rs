@@ -1,6 +1,5 @@
 //! Loads and stores of a program, as the registers take them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use verbless_riscv::{AddressSpace, PAGE, Ram, Transfer};
@@ -25,7 +24,7 @@ fn process() -> Process {
         bytes: 0,
         watchdog: 1,
         outboxes: [(3, Outbox::new(UAR_PAGE))].into(),
-        windows: BTreeMap::from([(5, Window { pd: 9, mkey: 0x1200 })]),
+        windows: [(5, Window { pd: 9, mkey: 0x1200 })].into(),
         slots: Vec::new(),
         state: ProcessState::default(),
         had_thread: false,

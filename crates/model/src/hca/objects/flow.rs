@@ -3,10 +3,11 @@
 //! Only the link's header can be matched, and what the next header is: as much as the capability
 //! page of flow tables offers (`ft_field_support`).
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use verbless_prm::{FlowContext, FlowTableContext, FteMatchParam, FteMatchSetLyr24};
+
+use crate::numbered::Numbered;
 
 /// Bytes of the headers' fields that count: MAC addresses, EtherType, VLAN tag, IP version and
 /// protocol.
@@ -24,8 +25,8 @@ pub(crate) struct Key([u8; KEY]);
 pub(crate) struct FlowTable {
     pub uid: u16,
     pub context: FlowTableContext,
-    pub groups: BTreeMap<u32, FlowGroup>,
-    pub entries: BTreeMap<u32, FlowEntry>,
+    pub groups: Numbered<u32, FlowGroup>,
+    pub entries: Numbered<u32, FlowEntry>,
 }
 
 /// A range of entries that match the same fields.
@@ -105,7 +106,7 @@ impl FlowTable {
 
 /// Calls `each` with every TIR that a frame reaches, and the tag of the rule.
 pub(crate) fn steer(
-    tables: &BTreeMap<u32, FlowTable>,
+    tables: &Numbered<u32, FlowTable>,
     root: Option<u32>,
     frame: &Key,
     mut each: impl FnMut(u32, u32),
@@ -144,15 +145,15 @@ mod tests {
         let all = Key([0; KEY]);
         let context = Box::new(FlowContext::zeroed());
         let entry = FlowEntry { group: 0, mask: all, value: all, to, context };
-        let (context, groups) = (FlowTableContext::zeroed(), BTreeMap::new());
-        FlowTable { uid: 0, context, groups, entries: BTreeMap::from([(0, entry)]) }
+        let (context, groups) = (FlowTableContext::zeroed(), Numbered::new());
+        FlowTable { uid: 0, context, groups, entries: Numbered::from([(0, entry)]) }
     }
 
     #[test]
     fn a_table_that_is_gone_does_not_keep_a_frame_from_the_other_destinations() {
         let (gone, there) = (Destination::Table(9), Destination::Table(2));
         for to in [vec![gone, there], vec![there, gone]] {
-            let tables = BTreeMap::from([(1, table(to)), (2, table(vec![Destination::Tir(5)]))]);
+            let tables = Numbered::from([(1, table(to)), (2, table(vec![Destination::Tir(5)]))]);
             let mut found = Vec::new();
             steer(&tables, Some(1), &Key([0; KEY]), |tirn, _| found.push(tirn));
             assert_eq!(found, [5]);

@@ -1,9 +1,9 @@
 //! `cargo xtask fuzz`: the fuzz targets of `tests/fuzz/`, each for so many seconds, under the
 //! address sanitizer.
 //!
-//! cargo builds them below `target/fuzz`, with the flags that libFuzzer needs, which is C++ and runs
-//! them. What they learn stays in `target/fuzz/corpus` for the next run, which
-//! begins with `tests/fuzz/seeds` where there is nothing yet. A panic, a memory error, a leak, a
+//! cargo builds them below `target/fuzz`, with the flags that libFuzzer needs, which is C++ and
+//! runs them. What they learn stays in `target/fuzz/corpus` for the next run, which begins with
+//! `tests/fuzz/seeds` where there is nothing yet. A panic, a memory error, a leak, a
 //! turn that does not end or too much memory is a finding: its input is kept, and said how to run
 //! again.
 

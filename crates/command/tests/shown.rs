@@ -90,3 +90,14 @@ fn forced_loopback_is_there_by_the_capability_for_roce_as_it_is() {
     let (_model, device) = on(Link::Infiniband);
     assert!(!device.forces_loopback().expect("an answer"), "InfiniBand");
 }
+
+#[test]
+fn queue_pairs_begin_with_packet_numbers_of_24_bits_that_nobody_foresees() {
+    let (_model, device) = on(Link::Ethernet);
+    let first = [(); 8].map(|()| {
+        let qp = device.create_qp(qp_attr(&device, ServiceType::RC)).expect("a queue pair");
+        qp.first_psn()
+    });
+    assert!(first.iter().all(|psn| *psn <= 0xff_ffff), "{first:x?}");
+    assert!(first.iter().any(|psn| *psn != first[0]), "{first:x?}");
+}

@@ -266,7 +266,9 @@ mod tests {
             let (mut map, mut numbered) = (BTreeMap::new(), Numbered::new());
             for (time, step) in steps.into_iter().enumerate() {
                 match step {
-                    Step::Insert(at) => prop_assert_eq!(map.insert(at, time), numbered.insert(at, time)),
+                    Step::Insert(at) => {
+                        prop_assert_eq!(map.insert(at, time), numbered.insert(at, time));
+                    }
                     Step::Remove(at) => prop_assert_eq!(map.remove(&at), numbered.remove(&at)),
                     Step::Change(at) => {
                         prop_assert_eq!(map.get(&at), numbered.get(&at));

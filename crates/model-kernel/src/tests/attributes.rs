@@ -123,6 +123,11 @@ fn every_attribute_of_a_change_reaches_its_field() {
     assert_eq!((qpc.next_send_psn(), qpc.log_sra_max()), (0x03_0201, 4));
     assert_eq!((qpc.retry_count(), qpc.rnr_retry(), qpc.pm_state().0), (5, 6, 1));
     assert_eq!(qpc.primary_address_path().ack_timeout(), 12);
+    for mask in [AV, AV | PORT, STATE | AV] {
+        let values = [(31, &[1][..]), (104, &[1]), (96, &[3])];
+        let moved = verbs.modify(qp, mask, &values);
+        assert_eq!(moved, Err(Errno::EINVAL), "{mask:#x}: its path stays what it is");
+    }
     for (migration, state) in [(0, PathMigrationState::MIGRATED.0), (1, 1), (2, 0)] {
         verbs.modify(qp, MIGRATION, &[(99, &[migration])]).expect("it stays in RTS");
         let rts: Rst2initQpIn = verbs.last(Opcode::RTS2RTS_QP.0, Rst2initQpIn::from_prefix);

@@ -385,9 +385,14 @@ fn an_async_query_answers_by_a_record() {
     for _ in 0..17 {
         assert_eq!(query(Opcode::QUERY_QP.0, 0xf000), Ok(()));
     }
-    assert_eq!(
-        query(Opcode::QUERY_QP.0, 0xf000),
-        Err(Errno::EAGAIN),
-        "a megabyte waits to be read"
-    );
+    let left = (1 << 20) - 17 * 0xf000;
+    for (length, expected) in
+        [(left + 1, Err(Errno::EAGAIN)), (left, Ok(())), (16, Err(Errno::EAGAIN))]
+    {
+        assert_eq!(
+            query(Opcode::QUERY_QP.0, length),
+            expected,
+            "no more than 1 MiB waits: {length}"
+        );
+    }
 }

@@ -462,6 +462,14 @@ const SANITIZED: &[&str] = &[
     "verbless-model-host",
 ];
 
+/// Tests of one thread that do very much: between threads there is nothing to be seen, and they
+/// take minutes under the thread sanitizer.
+const OF_ONE_THREAD: [&str; 3] = [
+    "frames_that_nobody_takes_do_not_fill_the_memory",
+    "pages_that_nobody_asked_for_are_refused_in_the_end",
+    "what_harts_have_translated_is_bounded_together",
+];
+
 /// The thread sanitizer needs a standard library that was built with it, or it takes std's own
 /// locks for races.
 fn thread_sanitizer() -> Result<Outcome> {
@@ -474,7 +482,9 @@ fn thread_sanitizer() -> Result<Outcome> {
                 // A random case is of one thread, and the address sanitizer tries all of them.
                 .env("PROPTEST_CASES", "16")
                 // A race may not come again: its report names the lines.
-                .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+                .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
+                .arg("--")
+                .args(OF_ONE_THREAD.iter().flat_map(|test| ["--skip", test]));
             counted(command)
         }
         Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
@@ -544,13 +554,26 @@ fn riscv64imac() -> Result<Outcome> {
 mod tests {
     use std::process::Command;
 
-    use super::{IN_PACKETS, listed, verdict, verified};
+    use super::{IN_PACKETS, OF_ONE_THREAD, listed, verdict, verified};
     use crate::outcome::Outcome;
 
     #[test]
     fn the_engine_s_tests_ask_for_the_variable_that_their_step_sets() {
         let rig = include_str!("../../crates/model/src/engine/tests/rig.rs");
         assert!(rig.contains(&format!("const IN_PACKETS: &str = {IN_PACKETS:?};")));
+    }
+
+    #[test]
+    fn what_the_thread_sanitizer_leaves_out_is_there() {
+        let sources = [
+            include_str!("../../crates/model/src/engine/tests/dpa.rs"),
+            include_str!("../../crates/model/src/fabric/tests.rs"),
+            include_str!("../../crates/model/src/hca/tests/limits.rs"),
+        ];
+        for test in OF_ONE_THREAD {
+            let found = sources.iter().any(|source| source.contains(&format!("fn {test}()")));
+            assert!(found, "{test}");
+        }
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Rig {
         let functions = (0..2).map(|index| Function::new(hca(index))).collect();
         let mut world = World::new(functions, true);
         world.in_packets = std::env::var_os(IN_PACKETS).is_some();
-        let arena = (0..1 << 18).map(|_| AtomicU64::new(0)).collect();
+        let arena = bytemuck::zeroed_slice_box(1 << 18);
         let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
         for hca in 0..2 {
             for page in [EQ_PAGE, PAGE, PAGE + 1] {

@@ -144,9 +144,9 @@ impl CompletionQueue {
         Drain { first: self.consumer_index(), left: max, queue: self }
     }
 
-    /// Takes as many CQEs as there are and `into` has places for; returns how many. Their places in
-    /// the ring go back in one go. What each says of its request tells the queue of [`Cqe::qpn`] or
-    /// [`Cqe::user_index`].
+    /// Takes as many CQEs as there are, at most `into.len()`; returns how many. Their ring entries
+    /// go back to the device with one consumer index. The queue of [`Cqe::qpn`] or
+    /// [`Cqe::user_index`] completes the request of each CQE.
     pub fn poll_into(&mut self, into: &mut [Option<Cqe>]) -> usize {
         let mut polled = 0;
         for (place, cqe) in into.iter_mut().zip(self.drain(usize::MAX)) {

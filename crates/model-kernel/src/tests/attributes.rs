@@ -402,7 +402,7 @@ fn a_shared_receive_queue_answers_with_its_sizes_and_the_devices_limit() {
         verbs.write(32, &core, 16, driver, 8).map(|(core, _)| core)
     };
     assert_eq!(create(1024, 3, &driver), Err(Errno::EINVAL), "a request too many");
-    assert_eq!(create(7, 33, &driver), Err(Errno::EINVAL), "a piece of data too many");
+    assert_eq!(create(7, 33, &driver), Err(Errno::EINVAL), "an SGE too many");
     for reserved in [20, 28] {
         let mut driver = driver.clone();
         driver[reserved] = 1;

@@ -51,7 +51,7 @@ pub(crate) struct Srq {
     pub(super) _pinned: Pinned,
 }
 
-/// How many requests and pieces of data a queue pair is for.
+/// How many requests a queue pair is for, and how many SGEs a request has.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Capacity {
     pub(super) send_requests: u32,

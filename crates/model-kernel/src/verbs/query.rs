@@ -159,7 +159,7 @@ fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
     }
 }
 
-/// How many send requests of one piece of data a queue pair holds at most: the largest overhead,
+/// How many send requests of one SGE a queue pair holds at most: the largest overhead,
 /// that of the UMR requests of Linux, and one data segment take four basic blocks.
 fn max_requests(log_blocks: u8) -> u32 {
     1u32.checked_shl(log_blocks.into()).unwrap_or(0) / 4

@@ -19,9 +19,9 @@ const PRSTATUS: usize = 376;
 const PRSTATUS_REGISTERS: usize = 112;
 
 /// Bytes of memory that are looked at, or copied, at a time.
-pub(crate) const PIECE: usize = 1 << 16;
+pub(crate) const CHUNK: usize = 1 << 16;
 
-/// A core file that is read in pieces. Nothing holds the process still meanwhile: of one that runs,
+/// A core file that is read in chunks. Nothing holds the process still meanwhile: of one that runs,
 /// each piece is as it is when it is read.
 pub(crate) struct CoreDump {
     space: Arc<AddressSpace>,
@@ -62,12 +62,12 @@ impl CoreDump {
         }
     }
 
-    /// Measures a piece of the memory; the length of the file once all of it is measured.
+    /// Measures a chunk of the memory; the length of the file once all of it is measured.
     pub(crate) fn measure(&mut self) -> Option<u64> {
         let mut bytes = [0; PAGE as usize];
         let mut looked = 0;
         while let Some(part) = self.parts.get_mut(self.measured) {
-            if looked >= PIECE {
+            if looked >= CHUNK {
                 return None;
             }
             let from = part.in_file.saturating_sub(1) / PAGE * PAGE;

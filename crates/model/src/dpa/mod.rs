@@ -29,7 +29,7 @@ mod units;
 pub(crate) use context::HEAP;
 #[cfg(test)]
 pub(crate) use context::{WINDOW_CONFIGS, WINDOWS};
-pub(crate) use coredump::{CoreDump, PIECE};
+pub(crate) use coredump::{CHUNK, CoreDump};
 #[cfg(feature = "gdb")]
 pub(crate) use debug::{Debugged, NextRun};
 pub(crate) use partitions::{

@@ -192,11 +192,13 @@ fn arm(function: &mut Function, page: u32, word: u64, now: u64) {
 /// Gives a QP or SQ that may run now a turn, if its doorbell rang before it could run.
 pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;
-    let ready = if let Some(qp) = qps.get(&number) {
-        qp.state == QpState::Rts && qp.sq.as_ref().is_some_and(|sq| sq.awake)
-    } else {
-        let sq = sqs.get(&number);
-        sq.is_some_and(|sq| sq.state == SqState::RDY && sq.queue.awake)
+    let ready = match (qps.get(&number), sqs.get(&number)) {
+        (Some(qp), _) => qp.state == QpState::Rts && qp.sq.as_ref().is_some_and(|sq| sq.awake),
+        (None, Some(sq)) => sq.state == SqState::RDY && sq.queue.awake,
+        (None, None) => {
+            tracing::error!(number, "a send queue that may run now is gone");
+            return;
+        }
     };
     if ready {
         queue(function, number);

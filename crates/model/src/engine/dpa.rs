@@ -274,7 +274,10 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Opt
     };
     match doorbell {
         Doorbell::ArmCq { cqn, consumer } if names_page(cqn) => {
-            function.context(now).cq(cqn).ok()?.arm_at(consumer);
+            match function.context(now).cq(cqn) {
+                Ok(mut cq) => cq.arm_at(consumer),
+                Err(missing) => tracing::error!(%missing, "a CQ that an outbox arms is gone"),
+            }
         }
         Doorbell::Send { number, index } => {
             function.hca.objects.sender(number).filter(|sender| sender.uar_page == page)?;
@@ -308,7 +311,13 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Opt
 
 /// Writes a CQE of zeros. That it cannot be written, software hears of by an event.
 fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
-    let _ = function.context(now).cq(cqn).ok()?.complete(Completion::zero());
+    match function.context(now).cq(cqn) {
+        Ok(cq) => drop(cq.complete(Completion::zero())),
+        Err(missing) => {
+            tracing::error!(%missing, "a CQ that a doorbell completes on is gone");
+            return None;
+        }
+    }
     Some(())
 }
 

@@ -1,5 +1,5 @@
 //! The receive side of a QP: receive WQEs, and what each request of a connected QP does when it
-//! arrives. What goes back is its service's business (`transport`).
+//! arrives. The answers to the requester are made by the services (`transport`).
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 

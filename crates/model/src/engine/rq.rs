@@ -167,7 +167,13 @@ impl StandaloneRq<'_> {
         if self.rq.state != RqState::ERR || !self.rq.context.flush_in_error_en() {
             return None;
         }
-        let posted = record(self.context.memory, self.rq.record).ok()? as u16;
+        let posted = match record(self.context.memory, self.rq.record) {
+            Ok(posted) => posted as u16,
+            Err(fault) => {
+                tracing::warn!(%fault, "receives that cannot be counted are not flushed");
+                return None;
+            }
+        };
         let queue = self.rq.queue.as_mut()?;
         let index = queue.consumer;
         if posted == index {

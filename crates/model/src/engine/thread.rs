@@ -93,7 +93,7 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
             continue;
         }
         if round.missed {
-            // Whoever has what is to be done something with does it, or is soon done.
+            // Another thread has the function that has work: it does the work, or soon leaves it.
             shared.bell.sleep(rings, SHORTEST_SLEEP);
         }
         while !has_work(&shared) {

@@ -83,9 +83,13 @@ fn look_at_all(world: &mut World, id: usize) -> bool {
     let (function, others) = world.functions.split(id);
     let mut worked = false;
     for (qpn, condition) in function.engine.waits.due(now) {
-        let Ok(pair) = function.pair_among(qpn, now, others) else {
-            function.engine.waits.remove(qpn);
-            continue;
+        let pair = match function.pair_among(qpn, now, others) {
+            Ok(pair) => pair,
+            Err(missing) => {
+                tracing::error!(qpn, %missing, "a queue that waits for data is gone");
+                function.engine.waits.remove(qpn);
+                continue;
+            }
         };
         // Its turn says what is wrong.
         if pair.qp.state != QpState::Rts || pair.holds(&condition) != Ok(false) {

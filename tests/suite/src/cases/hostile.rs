@@ -26,7 +26,7 @@ cases!(
     a_doorbell_record_that_runs_ahead_fails_that_queue_only [Need::ModelDevice],
     a_completion_that_cannot_be_is_refused,
     a_completion_of_a_request_that_is_not_outstanding_is_refused,
-    any_completion_is_taken_or_refused,
+    any_completion_of_sends_is_taken_or_refused,
 );
 
 const SEND_WQEBBS: usize = 16;
@@ -243,7 +243,7 @@ fn a_completion_of_a_request_that_is_not_outstanding_is_refused(lab: &Lab) -> Re
 
 /// Of two requests that are outstanding and never run, a CQE of whatever bytes completes one, or is
 /// refused and completes none.
-fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
+fn any_completion_of_sends_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::unconnected(lab, &QpConfig::new(1, 1), 64)?;
     let mut raw = RawQp::new(&pair.a.domain)?;
     let (mut succeeded, mut failed, mut refused) = (0, 0, 0);

@@ -10,7 +10,7 @@ use verbless_riscv::{AddressSpace, Device, Region};
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
 use crate::dpa::{
-    Ask, Dpa, Given, MOST_TRANSLATED, PIECE, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS,
+    Ask, CHUNK, Dpa, Given, MOST_TRANSLATED, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS,
     WINDOWS,
 };
 use crate::engine::dpa::{ACCESS, HOLD, Hold, Served, reach_all};
@@ -94,7 +94,7 @@ fn a_core_dump_is_read_in_pieces_of_any_size_and_leaves_out_the_zeros_at_a_regio
         }
     };
     // The heap's zeros, and the contexts of 256 threads.
-    assert_eq!(looks, ((2 << 20) + (1 << 20)) / PIECE + 1);
+    assert_eq!(looks, ((2 << 20) + (1 << 20)) / CHUNK + 1);
     let mut whole = vec![0; length as usize];
     dump.read(0, &mut whole);
     let mut parts = vec![0; length as usize];

@@ -1,4 +1,4 @@
-//! An object that another names and that is gone: never without a word, and never a guess.
+//! An object that another one names and that is gone: the look-up is logged as an error.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};

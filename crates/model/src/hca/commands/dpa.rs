@@ -40,8 +40,8 @@ impl Call<'_> {
     }
 }
 
-/// Calls `each` with the pieces of a range of a UMEM: their addresses, and where in the range.
-pub(super) fn pieces(
+/// Calls `each` with each contiguous part of a range of a UMEM: its address and place in the range.
+pub(super) fn parts(
     memory: &QueueMemory,
     mut each: impl FnMut(u64, std::ops::Range<usize>) -> Outcome,
 ) -> Outcome {
@@ -75,7 +75,7 @@ pub(super) fn create_process(
         return Err(Refusal::DpaFull);
     }
     let mut bytes = vec![0; length as usize];
-    pieces(&file, |address, part| {
+    parts(&file, |address, part| {
         call.hca().memory.read(address, &mut bytes[part]).map_err(|_| Refusal::UmemPages)
     })?;
     let heap_bytes = u64::from(context.heap_bytes()).next_multiple_of(PAGE);

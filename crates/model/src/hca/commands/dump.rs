@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::dpa::pieces;
-use crate::dpa::PIECE;
+use super::dpa::parts;
+use crate::dpa::CHUNK;
 use crate::hca::dump::Dumping;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
@@ -33,12 +33,12 @@ impl Dumping {
         Ok(true)
     }
 
-    /// Writes the next piece of a file of this length.
+    /// Writes the next chunk of a file of this length.
     fn write(&mut self, hca: &Hca, length: u64) -> Result<(), Refusal> {
-        let mut bytes = vec![0; (length - self.written).min(PIECE as u64) as usize];
+        let mut bytes = vec![0; (length - self.written).min(CHUNK as u64) as usize];
         let room = self.room.slice(self.written, bytes.len() as u64);
         self.file.read(self.written, &mut bytes);
-        pieces(&room.ok_or(Refusal::UmemBounds)?, |address, part| {
+        parts(&room.ok_or(Refusal::UmemBounds)?, |address, part| {
             hca.memory.write(address, &bytes[part]).map_err(|_| Refusal::UmemPages)
         })?;
         self.written += bytes.len() as u64;

@@ -1,6 +1,6 @@
 //! Address paths: whether a QP's path can be taken from here, and whom it reaches.
 
-use verbless_prm::{AddressPath, RoceVersion, ServiceType};
+use verbless_prm::{AddressPath, RoceVersion};
 
 use super::call::{Call, Outcome};
 use crate::hca::objects::Address;
@@ -23,8 +23,7 @@ pub(super) fn destination(
     let port = number.checked_sub(1).and_then(|index| hca.ports.get(index));
     port.ok_or(Refusal::PathPort)?;
     if path.fl() {
-        let is_rc = qp_type.st == ServiceType::RC;
-        return if is_rc && forced_loopback(call) {
+        return if qp_type.reliable && forced_loopback(call) {
             Ok(Address::Own)
         } else {
             Err(Refusal::PathLoopback)

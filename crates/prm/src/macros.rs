@@ -438,6 +438,6 @@ mod tests {
     fn a_value_that_only_the_model_knows_is_marked_in_what_is_known_of_the_enum() {
         assert_eq!(Mixed::INFO.model_only, [2]);
         assert_eq!((Mixed::PUBLIC.name(), Mixed::OURS.name()), (Some("PUBLIC"), Some("OURS")));
-        assert_eq!(Mixed::OURS.doc(), Some("One that only the model knows."));
+        assert_eq!(Mixed::OURS.doc(), Some("A value that only the model knows."));
     }
 }

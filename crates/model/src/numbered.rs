@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::ops::{Bound, Index, RangeBounds};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The type of a number.
 pub(crate) trait Number: Copy + Ord + fmt::Debug {
@@ -18,7 +19,7 @@ pub(crate) trait Number: Copy + Ord + fmt::Debug {
 macro_rules! numbers {
     ($($type:ty)*) => {$(
         impl Number for $type {
-            #[inline]
+            #[inline(always)]
             fn widen(self) -> u64 {
                 self as u64
             }
@@ -33,6 +34,18 @@ numbers!(u8 u16 u32 u64 usize);
 pub(crate) struct Numbered<K, V> {
     places: Places,
     entries: Vec<Option<(K, V)>>,
+    last: Last,
+}
+
+/// The place of what was looked for last: who looks for it again, as the data path does, does not
+/// search. It may be out of date, so that the number there is compared.
+#[derive(Default)]
+struct Last(AtomicUsize);
+
+impl Clone for Last {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 /// Where the value of each number is, and which places are free.
@@ -84,7 +97,7 @@ impl<K, V> Default for Numbered<K, V> {
 impl<K, V> Numbered<K, V> {
     pub(crate) const fn new() -> Self {
         let places = Places { of: BTreeMap::new(), free: Vec::new() };
-        Self { places, entries: Vec::new() }
+        Self { places, entries: Vec::new(), last: Last(AtomicUsize::new(0)) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -133,14 +146,28 @@ impl<K, V> Numbered<K, V> {
 impl<K: Number, V> Numbered<K, V> {
     #[inline]
     pub(crate) fn get(&self, number: &K) -> Option<&V> {
-        let entry = self.entries[self.places.get(number.widen())?].as_ref();
-        entry.map(|(_, value)| value)
+        match self.entries.get(self.last.0.load(Relaxed)) {
+            Some(Some((there, value))) if there == number => Some(value),
+            _ => self.entries[self.find(*number)?].as_ref().map(|(_, value)| value),
+        }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, number: &K) -> Option<&mut V> {
-        let entry = self.entries[self.places.get(number.widen())?].as_mut();
-        entry.map(|(_, value)| value)
+        let last = *self.last.0.get_mut();
+        let place = match self.entries.get(last) {
+            Some(Some((there, _))) if there == number => last,
+            _ => self.find(*number)?,
+        };
+        self.entries[place].as_mut().map(|(_, value)| value)
+    }
+
+    /// Searches for the place of a number, for the next one who looks for it, too.
+    #[cold]
+    fn find(&self, number: K) -> Option<usize> {
+        let place = self.places.get(number.widen())?;
+        self.last.0.store(place, Relaxed);
+        Some(place)
     }
 
     pub(crate) fn contains_key(&self, number: &K) -> bool {
@@ -180,13 +207,13 @@ impl<K: Number, V> Numbered<K, V> {
     }
 
     pub(crate) fn into_keys(self) -> impl Iterator<Item = K> {
-        let Self { places, mut entries } = self;
+        let Self { places, mut entries, .. } = self;
         places.of.into_values().filter_map(move |place| Some(entries[place].take()?.0))
     }
 
     /// Removes what does not pass.
     pub(crate) fn retain(&mut self, mut pass: impl FnMut(&K, &mut V) -> bool) {
-        let Self { places, entries } = self;
+        let Self { places, entries, .. } = self;
         places.retain(&mut |place| {
             let entry = &mut entries[place];
             let stays = entry.as_mut().is_some_and(|(number, value)| pass(number, value));

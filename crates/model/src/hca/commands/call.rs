@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use verbless_prm as prm;
-use verbless_prm::reflect::{FieldInfo, View};
+use verbless_prm::reflect::{FieldInfo, StructInfo, View};
 use verbless_prm::{CommandInfo, CommandInput, Structure};
 
 use crate::hca::objects::{SHARED_UID, Uid};
@@ -132,35 +132,49 @@ impl<'a> Call<'a> {
         least: usize,
         handler: impl FnOnce(&mut Call<'a>, &I, &mut I::Output) -> Outcome,
     ) -> Outcome {
-        let info = <I as CommandInput>::INFO;
-        let input_bytes = <I as Structure>::BYTES;
-        let output_bytes = <I::Output as Structure>::BYTES;
+        let mut typed = I::default();
+        let layouts = (<I as CommandInput>::INFO, <I as Structure>::INFO);
+        self.take(layouts, least, typed.as_bytes_mut(), <I::Output as Structure>::BYTES)?;
+        let mut answer = I::Output::default();
+        handler(self, &typed, &mut answer)?;
+        self.give(answer.as_bytes());
+        Ok(())
+    }
+
+    /// Checks an inbox and copies its head to `typed`; what follows is the list. It is compiled
+    /// once, for all commands.
+    fn take(
+        &mut self,
+        (command, layout): (&CommandInfo, &'static StructInfo),
+        least: usize,
+        typed: &mut [u8],
+        output_bytes: usize,
+    ) -> Outcome {
         let input = self.input;
-        if input.len() < input_bytes.min(least) {
+        if input.len() < typed.len().min(least) {
             return Err(Refusal::InputTooShort);
         }
-        let (fixed, list) = input.split_at(input_bytes.min(input.len()));
-        if self.output.len() < shortest_answer(info, output_bytes) {
+        let (fixed, list) = input.split_at(typed.len().min(input.len()));
+        if self.output.len() < shortest_answer(command, output_bytes) {
             return Err(Refusal::OutputTooShort);
         }
-        let mut typed = I::default();
-        typed.as_bytes_mut()[..fixed.len()].copy_from_slice(fixed);
+        typed[..fixed.len()].copy_from_slice(fixed);
         // Any command may be stamped with a uid, though its layout may not show it.
-        let mut unstamped = typed;
-        unstamped.as_bytes_mut()[..4].fill(0);
-        let view = View::new(<I as Structure>::INFO, unstamped.as_bytes());
-        if let Some((bit, width)) = view.nonzero_reserved() {
+        typed[..4].fill(0);
+        if let Some((bit, width)) = View::new(layout, typed).nonzero_reserved() {
             return Err(
                 self.about(Refusal::Reserved, format!("{width} reserved bits from bit {bit} on"))
             );
         }
+        typed[..4].copy_from_slice(&input[..4]);
         self.list = list;
-        let mut answer = I::Output::default();
-        handler(self, &typed, &mut answer)?;
-        let answer = answer.as_bytes();
+        Ok(())
+    }
+
+    /// Writes an answer to the outbox, as much as fits.
+    fn give(&mut self, answer: &[u8]) {
         let length = answer.len().min(self.output.len());
         self.output[..length].copy_from_slice(&answer[..length]);
-        Ok(())
     }
 }
 

@@ -32,8 +32,10 @@ numbers!(u8 u16 u32 u64 usize);
 /// A map from numbers to values, iterated in ascending order of the numbers.
 #[derive(Clone)]
 pub(crate) struct Numbered<K, V> {
-    places: Places,
-    entries: Vec<Option<(K, V)>>,
+    /// The place of each number in `entries`.
+    places: BTreeMap<u64, usize>,
+    /// In no order, without holes.
+    entries: Vec<(K, V)>,
     last: Last,
 }
 
@@ -48,46 +50,6 @@ impl Clone for Last {
     }
 }
 
-/// Where the value of each number is, and which places are free.
-#[derive(Clone, Default)]
-struct Places {
-    of: BTreeMap<u64, usize>,
-    free: Vec<usize>,
-}
-
-impl Places {
-    fn get(&self, number: u64) -> Option<usize> {
-        self.of.get(&number).copied()
-    }
-
-    /// The place of a number: if it has none yet, one that is free, or `end`.
-    fn of_number(&mut self, number: u64, end: usize) -> usize {
-        let Self { of, free } = self;
-        *of.entry(number).or_insert_with(|| free.pop().unwrap_or(end))
-    }
-
-    fn remove(&mut self, number: u64) -> Option<usize> {
-        let place = self.of.remove(&number)?;
-        self.free.push(place);
-        Some(place)
-    }
-
-    fn range(&self, start: Bound<u64>, end: Bound<u64>) -> btree_map::Range<'_, u64, usize> {
-        self.of.range((start, end))
-    }
-
-    fn retain(&mut self, stays: &mut dyn FnMut(usize) -> bool) {
-        let Self { of, free } = self;
-        of.retain(|_, &mut place| {
-            let stays = stays(place);
-            if !stays {
-                free.push(place);
-            }
-            stays
-        });
-    }
-}
-
 impl<K, V> Default for Numbered<K, V> {
     fn default() -> Self {
         Self::new()
@@ -95,17 +57,20 @@ impl<K, V> Default for Numbered<K, V> {
 }
 
 impl<K, V> Numbered<K, V> {
+    /// Approximate bytes of an entry, without what its value owns: itself, and a node of the tree
+    /// that is half full.
+    pub(crate) const ENTRY_BYTES: usize = size_of::<(K, V)>() + 2 * size_of::<(u64, usize)>();
+
     pub(crate) const fn new() -> Self {
-        let places = Places { of: BTreeMap::new(), free: Vec::new() };
-        Self { places, entries: Vec::new(), last: Last(AtomicUsize::new(0)) }
+        Self { places: BTreeMap::new(), entries: Vec::new(), last: Last(AtomicUsize::new(0)) }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.of.len()
+        self.entries.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.of.is_empty()
+        self.entries.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -113,7 +78,7 @@ impl<K, V> Numbered<K, V> {
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
-        self.at(self.places.range(Bound::Unbounded, Bound::Unbounded))
+        self.at(self.places.range(..))
     }
 
     pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
@@ -125,8 +90,8 @@ impl<K, V> Numbered<K, V> {
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
-        let mut entries: Vec<_> = self.entries.iter_mut().map(Option::as_mut).collect();
-        let entries = self.places.of.values().filter_map(move |&place| entries[place].take());
+        let mut entries: Vec<_> = self.entries.iter_mut().map(Some).collect();
+        let entries = self.places.values().filter_map(move |&place| entries[place].take());
         entries.map(|(number, value)| (&*number, value))
     }
 
@@ -138,7 +103,7 @@ impl<K, V> Numbered<K, V> {
         &'a self,
         places: btree_map::Range<'a, u64, usize>,
     ) -> impl DoubleEndedIterator<Item = (&'a K, &'a V)> {
-        let entries = places.filter_map(|(_, &place)| self.entries[place].as_ref());
+        let entries = places.map(|(_, &place)| &self.entries[place]);
         entries.map(|(number, value)| (number, value))
     }
 }
@@ -147,8 +112,8 @@ impl<K: Number, V> Numbered<K, V> {
     #[inline]
     pub(crate) fn get(&self, number: &K) -> Option<&V> {
         match self.entries.get(self.last.0.load(Relaxed)) {
-            Some(Some((there, value))) if there == number => Some(value),
-            _ => self.entries[self.find(*number)?].as_ref().map(|(_, value)| value),
+            Some((there, value)) if there == number => Some(value),
+            _ => Some(&self.entries[self.find(*number)?].1),
         }
     }
 
@@ -156,46 +121,59 @@ impl<K: Number, V> Numbered<K, V> {
     pub(crate) fn get_mut(&mut self, number: &K) -> Option<&mut V> {
         let last = *self.last.0.get_mut();
         let place = match self.entries.get(last) {
-            Some(Some((there, _))) if there == number => last,
+            Some((there, _)) if there == number => last,
             _ => self.find(*number)?,
         };
-        self.entries[place].as_mut().map(|(_, value)| value)
+        Some(&mut self.entries[place].1)
     }
 
     /// Searches for the place of a number, for the next one who looks for it, too.
     #[cold]
     fn find(&self, number: K) -> Option<usize> {
-        let place = self.places.get(number.widen())?;
+        let place = *self.places.get(&number.widen())?;
         self.last.0.store(place, Relaxed);
         Some(place)
     }
 
     pub(crate) fn contains_key(&self, number: &K) -> bool {
-        self.places.of.contains_key(&number.widen())
+        self.places.contains_key(&number.widen())
     }
 
     /// Puts a value in the place of a number; what was there.
     pub(crate) fn insert(&mut self, number: K, value: V) -> Option<V> {
-        Some(self.slot(number).replace((number, value))?.1)
+        if let Some(known) = self.get_mut(&number) {
+            return Some(std::mem::replace(known, value));
+        }
+        self.places.insert(number.widen(), self.entries.len());
+        self.entries.push((number, value));
+        None
     }
 
+    /// The last entry takes the place of the one that goes.
     pub(crate) fn remove(&mut self, number: &K) -> Option<V> {
-        let place = self.places.remove(number.widen())?;
-        Some(self.entries[place].take()?.1)
+        let place = self.places.remove(&number.widen())?;
+        let (_, value) = self.entries.swap_remove(place);
+        if let Some((moved, _)) = self.entries.get(place) {
+            self.places.insert(moved.widen(), place);
+        }
+        // What many had is not kept for the few that are left.
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.capacity() / 2);
+        }
+        Some(value)
     }
 
     /// The value of a number, made first if there is none.
     pub(crate) fn get_or_insert_with(&mut self, number: K, make: impl FnOnce() -> V) -> &mut V {
-        &mut self.slot(number).get_or_insert_with(|| (number, make())).1
-    }
-
-    /// Where the value of a number is or will be.
-    fn slot(&mut self, number: K) -> &mut Option<(K, V)> {
-        let place = self.places.of_number(number.widen(), self.entries.len());
-        if place == self.entries.len() {
-            self.entries.push(None);
-        }
-        &mut self.entries[place]
+        let place = match self.find(number) {
+            Some(place) => place,
+            None => {
+                let value = make();
+                self.insert(number, value);
+                self.entries.len() - 1
+            }
+        };
+        &mut self.entries[place].1
     }
 
     pub(crate) fn range(
@@ -203,25 +181,23 @@ impl<K: Number, V> Numbered<K, V> {
         range: impl RangeBounds<K>,
     ) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         let wide = |bound: Bound<&K>| bound.map(|number| number.widen());
-        self.at(self.places.range(wide(range.start_bound()), wide(range.end_bound())))
+        self.at(self.places.range((wide(range.start_bound()), wide(range.end_bound()))))
     }
 
     pub(crate) fn into_keys(self) -> impl Iterator<Item = K> {
-        let Self { places, mut entries, .. } = self;
-        places.of.into_values().filter_map(move |place| Some(entries[place].take()?.0))
+        let Self { places, entries, .. } = self;
+        places.into_values().map(move |place| entries[place].0)
     }
 
     /// Removes what does not pass.
     pub(crate) fn retain(&mut self, mut pass: impl FnMut(&K, &mut V) -> bool) {
-        let Self { places, entries, .. } = self;
-        places.retain(&mut |place| {
-            let entry = &mut entries[place];
-            let stays = entry.as_mut().is_some_and(|(number, value)| pass(number, value));
-            if !stays {
-                *entry = None;
-            }
-            stays
+        let fails = self.iter_mut().filter_map(|(number, value)| {
+            let stays = pass(number, value);
+            (!stays).then_some(*number)
         });
+        for number in fails.collect::<Vec<_>>() {
+            self.remove(&number);
+        }
     }
 }
 
@@ -320,10 +296,18 @@ mod tests {
                 prop_assert_eq!(map.contains_key(&from), numbered.contains_key(&from));
                 prop_assert!(map.range(from..).eq(numbered.range(from..)));
                 prop_assert!(map.range(..to).eq(numbered.range(..to)));
-                // Places of what was removed are used again.
-                prop_assert!(numbered.entries.len() <= 12);
+                prop_assert_eq!(numbered.entries.len(), map.len(), "without holes");
             }
             prop_assert!(map.into_keys().eq(numbered.into_keys()));
         }
+    }
+
+    #[test]
+    fn what_is_removed_gives_its_memory_back() {
+        let mut numbered: Numbered<u32, [u64; 8]> = (0..4096).map(|it| (it, [0; 8])).collect();
+        assert!(numbered.entries.capacity() >= 4096);
+        (1..4096).for_each(|it| assert!(numbered.remove(&it).is_some()));
+        assert!(numbered.entries.capacity() <= 8, "{}", numbered.entries.capacity());
+        assert_eq!(numbered.keys().collect::<Vec<_>>(), [&0]);
     }
 }

@@ -181,7 +181,7 @@ macro_rules! registry {
             /// The approximate size of all objects in bytes, without their lists.
             pub(crate) fn bytes(&self) -> usize {
                 fn of<K, V>(map: &Numbered<K, V>) -> usize {
-                    map.len() * size_of::<(K, V)>()
+                    map.len() * Numbered::<K, V>::ENTRY_BYTES
                 }
                 $($(let $beside: fn(&$beside_type) -> usize = $beside_bytes;)?)*
                 0 $(+ of(&self.$map) $(+ $beside(&self.$beside))?)*

@@ -40,6 +40,7 @@ pub(crate) struct Sender<'a> {
 impl Objects {
     /// The send queue of this number. It tells enough: QPs and SQs have numbers of one range, since
     /// neither WQEs nor doorbells say which of the two they mean.
+    #[inline]
     pub(crate) fn sender(&mut self, number: u32) -> Option<Sender<'_>> {
         let (queue, record, uar_page, reset) = match self.qps.get_mut(&number) {
             Some(qp) => (qp.sq.as_mut()?, qp.record, qp.uar_page, qp.state == QpState::Reset),

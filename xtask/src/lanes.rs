@@ -18,7 +18,7 @@ pub(crate) enum Resource {
     Debug,
     /// `target/release`, and TCP ports.
     Release,
-    /// `target/vm`.
+    /// `target/vm`, and where programs for the DPA are built.
     Guest,
     /// No resource: the step has a target directory of its own.
     Own,

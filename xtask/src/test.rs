@@ -97,7 +97,7 @@ const STEPS: &[Step] = &[
     Step { name: "aarch64 barriers", place: Resource::Own, run: aarch64_barriers },
     Step { name: "aarch64", place: Resource::Own, run: aarch64 },
     Step { name: "riscv64imac", place: Resource::Own, run: riscv64imac },
-    Step { name: "dpa", place: Resource::Own, run: crate::dpa::test },
+    Step { name: "dpa", place: Resource::Guest, run: crate::dpa::test },
     Step { name: "rates", place: Resource::Alone, run: rates },
     Step { name: "fuzz smoke", place: Resource::Alone, run: fuzz_smoke },
 ];

@@ -30,6 +30,9 @@ const PLACES: [&str; 6] = [
     "/sys/bus/pci/devices/fb0b",
 ];
 
+/// So often a path is opened that renames meet. Each time is some microseconds.
+const RACES: u32 = 10_000;
+
 /// The files; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -82,12 +85,21 @@ impl Tree {
         Ok(Self { directory: Directory::filled(|path| sysfs::fill(path, devices))?, within })
     }
 
-    /// Opens a path of the tree as the kernel would `/`'s.
+    /// Opens a path of the tree as the kernel would `/`'s. EAGAIN: other processes rename without
+    /// end.
     pub(super) fn open(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        openat2(&self.directory, OsStr::from_bytes(path), how)
+        for _ in 0..RACES {
+            match openat2(&self.directory, OsStr::from_bytes(path), how) {
+                // A rename or a mount anywhere on the machine met a `..` or a link: not what a
+                // program that opens a file is prepared for.
+                Err(Errno::EAGAIN) => std::thread::yield_now(),
+                opened => return opened,
+            }
+        }
+        Err(Errno::EAGAIN)
     }
 
     /// Removes the directory; descriptors that were given keep what they refer to.
@@ -189,6 +201,26 @@ mod tests {
             assert_eq!(text(&tree, path).as_deref(), Ok(expected), "{path}");
         }
         assert_eq!(text(&tree, "/sys/class/infiniband/mlx5_1/node_type"), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn a_path_is_found_while_other_threads_rename_files() {
+        let tree = tree();
+        let others = Directory::filled(|path| std::fs::write(path.join("a"), "")).expect("a file");
+        let (one, other) = (others.path().join("a"), others.path().join("b"));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::fs::rename(&one, &other).expect("it is there");
+                    std::fs::rename(&other, &one).expect("it is there");
+                }
+            });
+            let up = "/sys/class/infiniband/mlx5_0/device/../fb0b:00:01.0/device";
+            let failed = (0..20_000).find_map(|_| tree.open(up.as_bytes(), OFlag::O_PATH).err());
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(failed, None);
+        });
     }
 
     #[test]

@@ -379,26 +379,35 @@ const EXAMPLES: [&str; 18] = [
     "verbs_peer",
 ];
 
+/// Benchmarks that count what users' release builds execute.
+const BENCHES: [&str; 2] = ["jobs", "rdma"];
+
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {
     program("verbless-model")
 }
 
-/// One of our programs in release mode, by its path below the release directory. All of them are
-/// built at once: what they share depends on what each asks of it, and one by one they would
-/// compile most of it several times.
+/// One of our programs in release mode, by its path below the release directory.
 pub(crate) fn program(path: &str) -> Result<PathBuf> {
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--release", "--bins"])
-        .args(EXAMPLES.iter().flat_map(|example| ["--example", example]))
-        .args(crate::dpa::examples::names()?.iter().flat_map(|example| ["--example", example]))
-        .args(PACKAGES.iter().flat_map(|package| ["--package", package]))
-        .current_dir(workspace_root())
-        .status()?;
+    let status = programs()?.arg("--quiet").current_dir(workspace_root()).status()?;
     if !status.success() {
         return Err(format!("{path} does not build").into());
     }
     Ok(target().join("release").join(path))
+}
+
+/// cargo, with arguments that build all of our programs in release mode. They are built at once:
+/// what they share depends on what each asks of it, and one by one they would compile most of it
+/// several times.
+pub(crate) fn programs() -> Result<Command> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args(["build", "--release", "--bins"])
+        .args(EXAMPLES.iter().flat_map(|example| ["--example", example]))
+        .args(crate::dpa::examples::names()?.iter().flat_map(|example| ["--example", example]))
+        .args(BENCHES.iter().flat_map(|bench| ["--bench", bench]))
+        .args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    Ok(cargo)
 }
 
 /// Where cargo builds.

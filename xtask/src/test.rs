@@ -3,7 +3,7 @@
 //! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite
 //! on the model in process), 3 (the suite and rdma-core's programs on a real kernel in a VM) and 4
 //! (the same under `verbless-model run`), with formatting, lints, documentation, the description of
-//! the PRM, the instruction counts of the data path, 30 s of each fuzz target and a check for
+//! the PRM, the instruction counts of the data path, 20 s of each fuzz target and a check for
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
 //! where `CI=true` such a skip is a failure, if `xtask/expected-skips.toml` does not list it.
 //!
@@ -44,7 +44,7 @@ struct Step {
 }
 
 /// Features of `verbless` that programs may use; its documentation tests use the model.
-const FEATURES: &str =
+pub(crate) const FEATURES: &str =
     "verbless/doca,verbless/model,verbless/serde,verbless/tracing,verbless-riscv/gdb";
 
 /// The features of `verbless-prm` that compile a family each.
@@ -64,7 +64,6 @@ const STEPS: &[Step] = &[
     Step { name: "prm verify", place: Resource::Debug, run: prm_verify },
     Step { name: "clippy", place: Resource::Debug, run: clippy },
     Step { name: "tests", place: Resource::Debug, run: tests },
-    Step { name: "hwtest on the model", place: Resource::Debug, run: hwtest_on_the_model },
     Step { name: "engine in packets", place: Resource::Debug, run: engine_in_packets },
     Step { name: "rustdoc", place: Resource::Debug, run: rustdoc },
     Step { name: "run: rdma-core", place: Resource::Release, run: crate::run::rdma_core },
@@ -72,6 +71,7 @@ const STEPS: &[Step] = &[
     Step { name: "run: clients", place: Resource::Release, run: crate::clients::clients },
     Step { name: "run: peers", place: Resource::Release, run: crate::peers::under_run },
     Step { name: "run: chaos", place: Resource::Release, run: crate::run::chaos },
+    Step { name: "hwtest on the model", place: Resource::Release, run: hwtest_on_the_model },
     Step { name: "hwtest in packets", place: Resource::Release, run: hwtest_in_packets },
     Step { name: "run: process", place: Resource::Release, run: crate::run::process },
     Step { name: "run: sandboxes", place: Resource::Release, run: crate::sandbox::check },
@@ -308,32 +308,35 @@ fn format() -> Result<Outcome> {
     Ok(Outcome::ran(passed + u64::from(long.is_empty()), failed + long.len() as u64))
 }
 
-/// On an Ethernet port. `tests` has the suite on an InfiniBand port, and builds its program.
+/// The suite on devices that can do less than those of `tests`.
 fn hwtest_on_the_model() -> Result<Outcome> {
-    let build = ["test", "--workspace", "--no-run", "--test", "model", "--features", FEATURES];
-    if !cargo(&build).status()?.success() {
-        return Err("hwtest does not build".into());
-    }
-    let mut command = Command::new(crate::run::target().join("debug/hwtest"));
-    command.args(["--device", "model", "--expect", "model ethernet"]);
-    counted(command)
+    hwtests(&[
+        ("connectx6dx-realtime", "ethernet", None, "model realtime"),
+        ("connectx6vf", "infiniband", None, "model vf"),
+    ])
 }
 
 /// Runs the suite on both kinds of port, with messages in packets: over perfect links, where each
 /// case runs with messages carried whole as well and both must lead to the same, and over some that
 /// lose, double and delay one in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
+    const LOSSY: Option<&str> = Some("--faults=tests/suite/lossy.toml");
+    hwtests(&[
+        ("connectx6dx", "ethernet", Some("--both-ways"), "model ethernet"),
+        ("bluefield3", "infiniband", Some("--both-ways"), "model infiniband"),
+        ("connectx6dx", "ethernet", LOSSY, "lossy ethernet"),
+        ("bluefield3", "infiniband", LOSSY, "lossy infiniband"),
+    ])
+}
+
+/// The suite on models: profile, link, how messages go, and the environment whose skips are
+/// expected.
+fn hwtests(runs: &[(&str, &str, Option<&str>, &str)]) -> Result<Outcome> {
     let (mut passed, mut failed, mut skips, mut more) = (0, 0, Vec::new(), 0);
-    for (profile, link, how, environment) in [
-        ("connectx6dx", "ethernet", "--both-ways", "model ethernet"),
-        ("bluefield3", "infiniband", "--both-ways", "model infiniband"),
-        ("connectx6dx", "ethernet", "--faults=tests/suite/lossy.toml", "lossy ethernet"),
-        ("bluefield3", "infiniband", "--faults=tests/suite/lossy.toml", "lossy infiniband"),
-    ] {
+    for (profile, link, how, environment) in runs {
         let mut hwtest = Command::new(crate::run::program("hwtest")?);
-        hwtest.args(["--device", "model", how, "--profile", profile]);
-        hwtest.args(["--link", link, "--expect", environment]);
-        hwtest.current_dir(workspace_root());
+        hwtest.args(["--device", "model", "--profile", profile, "--link", link]);
+        hwtest.args(how).args(["--expect", environment]).current_dir(workspace_root());
         let counts = count(hwtest)?;
         passed += counts.passed;
         failed += counts.failed;

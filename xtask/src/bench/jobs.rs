@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::tally::{Tally, build, number_behind};
+use super::tally::{Tally, built, number_behind};
 use crate::workspace::Result;
 
 /// How many times the instructions of its request a job may take. Where they go is in the crate's
@@ -87,7 +87,7 @@ struct Program {
 
 impl Program {
     fn build(name: &'static str) -> Result<Self> {
-        Ok(Self { name, path: build("verbless-doca", name)? })
+        Ok(Self { name, path: built(crate::run::programs()?, name)? })
     }
 
     /// Instructions of one operation inside `measured_{function}`.

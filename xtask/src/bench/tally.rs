@@ -48,12 +48,25 @@ struct Message {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    kind: Vec<String>,
+}
+
+impl Target {
+    fn is_bench(&self, name: &str) -> bool {
+        self.name == name && self.kind.iter().any(|kind| kind == "bench")
+    }
 }
 
 /// Builds the benchmark `name` of a package; returns where it is.
 pub(super) fn build(package: &str, name: &str) -> Result<PathBuf> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--profile", "bench", "--package", package, "--bench", name])
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--profile", "bench", "--package", package, "--bench", name]);
+    built(cargo, name)
+}
+
+/// Builds what `cargo`'s arguments say; returns where the benchmark `name` is.
+pub(super) fn built(mut cargo: Command, name: &str) -> Result<PathBuf> {
+    let output = cargo
         .arg("--message-format=json-render-diagnostics")
         // Incremental code is another code, with a few instructions more.
         .env("CARGO_INCREMENTAL", "0")
@@ -66,7 +79,7 @@ pub(super) fn build(package: &str, name: &str) -> Result<PathBuf> {
     String::from_utf8(output.stdout)?
         .lines()
         .filter_map(|line| serde_json::from_str::<Message>(line).ok())
-        .filter(|message| message.target.as_ref().is_some_and(|target| target.name == name))
+        .filter(|message| message.target.as_ref().is_some_and(|target| target.is_bench(name)))
         .find_map(|message| message.executable)
         .ok_or_else(|| "cargo built no benchmark".into())
 }

@@ -16,6 +16,7 @@ use build::TARGET;
 
 use crate::commands::{cargo, count};
 use crate::outcome::Outcome;
+use crate::test::FEATURES;
 use crate::workspace::{Result, workspace_root};
 
 /// Tasks for the DPA.
@@ -133,7 +134,9 @@ fn programs() -> Result<Vec<Command>> {
     embedded
         .current_dir(workspace_root().join(EMBEDDED))
         .env("CARGO_TARGET_DIR", workspace_root().join("target"));
-    let mut documented = cargo(&["test", "--package", "verbless-flexio", "--doc"]);
+    // Of the workspace, as `tests` builds it; of its examples, those of the host library.
+    let mut documented = cargo(&["test", "--workspace", "--doc", "--features", FEATURES]);
+    documented.arg("crates/flexio/");
     // Those that need the program are run, and not only compiled.
     documented
         .env("VERBLESS_DPA_PROGRAM", &program)

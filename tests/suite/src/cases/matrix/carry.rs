@@ -1,6 +1,6 @@
 //! Differences between services: connecting, and which requests a queue pair takes.
 
-use verbless_command::KeyAccess;
+use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
 use verbless_queue::service::{Connected, Service};
@@ -157,13 +157,17 @@ fn put_connected<S: Carry + Connected, P: Payload>(
     }
 }
 
+/// All rights that every device with UMR lets one give.
+const SHARED: KeyAccess =
+    KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
+
 /// An UMR that makes a key one range over these SGEs.
 fn put_umr<S: Carry + Connected>(
     poster: &mut Poster<'_, S>,
     job: &Job,
     klms: &[Sge],
 ) -> Result<(), Stop> {
-    put!(poster, job, Umr::map(job.key, KeyAccess::ALL, klms))
+    put!(poster, job, Umr::map(job.key, SHARED, klms))
 }
 
 impl Carry for Rc {

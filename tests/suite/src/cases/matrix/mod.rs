@@ -23,14 +23,14 @@ pub(crate) static GROUP: Group = Group {
     needs: &[],
     entries: &[Entry {
         name: "what_a_service_does_not_carry_is_refused_by_its_name_and_the_rest_has_a_row",
-        needs: &[ATOMICS, UMR[0], UMR[1]],
+        needs: &[ATOMICS, UMR],
         run: refused_by_name,
     }],
     generated: cases,
 };
 
-/// Needs of UMR.
-const UMR: [Need; 2] = [cap!(!umr_indirect_mkey_disabled), cap!(!umr_modify_atomic_disabled)];
+/// Need of UMR.
+const UMR: Need = cap!(!umr_indirect_mkey_disabled);
 
 /// A transport service in the matrix; [`Carry`] is what else it says of itself.
 struct Row {
@@ -239,7 +239,7 @@ impl Cell {
     fn needs(&self) -> Vec<Need> {
         let more: &[Need] = match self.operation {
             Operation::CompareSwap | Operation::FetchAdd => &[ATOMICS],
-            Operation::SendInvalidate | Operation::Umr | Operation::LocalInvalidate => &UMR,
+            Operation::SendInvalidate | Operation::Umr | Operation::LocalInvalidate => &[UMR],
             _ => &[],
         };
         [self.row.needs, more].concat()

@@ -67,32 +67,32 @@
 //!
 //! # Cost
 //! Submitting and retrieving a job does not allocate, lock, or make virtual calls. To retrieve a
-//! copy and to submit the next one with its buffers takes 232 instructions on x86-64, 1.43 times
-//! the 162 that the queue layer takes to poll and post the same request; for 64 submits followed by
-//! 64 retrieves, it is 241 for each. The instructions in addition to the request:
+//! copy and to submit the next one with its buffers takes 234 instructions on x86-64, 1.44 times
+//! the 163 that the queue layer takes to poll and post the same request; for 64 submits followed by
+//! 64 retrieves, it is 244 for each. The instructions in addition to the request:
 //!
 //! - about 25: the work queue finds room, the job's context, and the completion's context;
 //! - about 20: the engine checks that each buffer is no chain, has no other reference, and is in
 //!   memory that the device can access as the job needs, and that the data fits the destination;
 //! - about 25: the job is written to its place, and taken from there.
 //!
-//! An RDMA job takes 210 instructions, of which 142 for the request, for a send with or without
-//! immediate, and 226, of which 155 for the request, for a write or read: 1.45 to 1.48 times the
-//! request. The 68 of a send:
+//! An RDMA job takes 212 instructions, of which 143 for the request, for a send with or without
+//! immediate, and 228, of which 156 for the request, for a write or read: 1.46 to 1.49 times the
+//! request. The 69 of a send:
 //!
 //! - 26: the work queue finds room and the job's context (13), and the completion's device and
 //!   context (13);
 //! - 6: the engine checks that the instance accepts the job, and how the device reaches the buffer;
 //!   about 10 more for a remote buffer;
-//! - 36: the check for room; writing the job to its place and taking it from there in order, each
+//! - 37: the check for room; writing the job to its place and taking it from there in order, each
 //!   with a check of the index.
 //!
-//! A receive takes 1.29 times its request, 362 of which 281: the queue layer has no short path for
+//! A receive takes 1.30 times its request, 384 of which 297: the queue layer has no short path for
 //! its completion.
 //!
-//! `cargo xtask bench` measures all of them, and fails above 1.5 times. The beginning of a job is
-//! inlined where it is submitted, so that only the code of the chosen operation remains; where the
-//! compiler cannot see which it is, that of all operations does.
+//! `cargo xtask bench` measures all of them as a release build has them, and fails above 1.5 times.
+//! The beginning of a job is inlined where it is submitted, so that only the code of the chosen
+//! operation remains; where the compiler cannot see which it is, that of all operations does.
 //!
 //! These numbers are for single buffers, on a work queue of one device without running graphs.
 //! Chains, and the first job of a buffer with a device that is not the first of its map, are

@@ -454,7 +454,8 @@ fn sanitized(name: &str) -> Result<Command> {
 
 fn address_sanitizer() -> Result<Outcome> {
     let mut command = sanitized("address")?;
-    command.arg("--").args(skips(&BULK));
+    // The fuzz targets, which have this sanitizer too, go on for longer.
+    command.env("PROPTEST_CASES", "64").arg("--").args(skips(&BULK));
     counted(command)
 }
 
@@ -509,7 +510,7 @@ fn thread_sanitizer() -> Result<Outcome> {
             command
                 .arg("-Zbuild-std")
                 .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-                // A random case is of one thread, and the address sanitizer tries all of them.
+                // A random case is of one thread, and the address sanitizer tries more of them.
                 .env("PROPTEST_CASES", "16")
                 // A race may not come again: its report names the lines.
                 .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")

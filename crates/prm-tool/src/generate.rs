@@ -13,6 +13,7 @@ use super::description::{
 use super::names::{method_name, type_name, unsigned};
 
 mod hot;
+mod narrow;
 
 /// Directory of the generated files, from the root of the repository.
 const DIRECTORY: &str = "crates/prm/src/generated";
@@ -122,7 +123,7 @@ fn rustfmt(root: &Path, texts: Vec<String>) -> crate::repository::Result<Vec<Str
             threads.into_iter().map(|t| t.join().expect("formatting does not panic")).collect()
         });
         for result in results {
-            formatted.push(result?);
+            formatted.push(narrow::narrow(&result?));
         }
     }
     Ok(formatted)

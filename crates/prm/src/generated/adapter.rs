@@ -130,7 +130,8 @@ command!(MadIfcIn -> MadIfcOut, MAD_IFC);
 impl MadIfcIn {
     /// `op_mod`: Check the M_Key and the B_Key.
     pub const CHECK_KEYS: u16 = 0;
-    /// `op_mod`: The MAD is handled though its M_Key, the subnet manager's password, is not the port's.
+    /// `op_mod`: The MAD is handled though its M_Key, the subnet manager's password, is not the
+    /// port's.
     pub const IGNORE_MKEY: u16 = 1;
     /// `op_mod`: The MAD is handled though its B_Key, the baseboard manager's password, is not the
     /// port's.
@@ -243,7 +244,8 @@ pub static QUERY_Q_COUNTER: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "other_vport or aggregate of a device without q_counter_other_vport or q_counter_aggregation.",
+            why: "other_vport or aggregate of a device without q_counter_other_vport or \
+                q_counter_aggregation.",
         },
         StatusRule { status: 5, name: "BAD_RES", why: "There is no such set." },
     ],
@@ -297,7 +299,8 @@ structure! {
     /// Who made the adapter, and which board it is.
     ///
     /// Source: linux: mlx5_ifc_query_adapter_param_block_bits.
-    QueryAdapterParamBlock, QueryAdapterParamBlockLayout, 0x100 bytes = "query_adapter_param_block" {
+    QueryAdapterParamBlock, QueryAdapterParamBlockLayout,
+        0x100 bytes = "query_adapter_param_block" {
         sources: ["linux: mlx5_ifc_query_adapter_param_block_bits"];
         reserved: [(0, 200), (224, 16)];
         /// IEEE company identifier of the vendor (0x0002c9 for Mellanox). `0x18.23:0`
@@ -442,7 +445,8 @@ structure! {
     /// Output of QUERY_SPECIAL_CONTEXTS.
     ///
     /// Source: linux: mlx5_ifc_query_special_contexts_out_bits.
-    QuerySpecialContextsOut, QuerySpecialContextsOutLayout, 0x20 bytes = "query_special_contexts_out" {
+    QuerySpecialContextsOut, QuerySpecialContextsOutLayout,
+        0x20 bytes = "query_special_contexts_out" {
         sources: ["linux: mlx5_ifc_query_special_contexts_out_bits"];
         reserved: [(8, 24), (224, 32)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome

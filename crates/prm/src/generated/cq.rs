@@ -167,7 +167,8 @@ pub static CREATE_CQ: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "log_cq_size is 0 or above log_max_cq_sz, the CQE size is not supported, or a page offset or address is misaligned.",
+            why: "log_cq_size is 0 or above log_max_cq_sz, the CQE size is not supported, or a \
+                page offset or address is misaligned.",
         },
         StatusRule {
             status: 5,
@@ -244,7 +245,8 @@ pub static MODIFY_CQ: CommandInfo = CommandInfo {
     op_mods: &[("MODIFY", 0), ("RESIZE", 1)],
     states: &[],
     capability: Some(
-        "hca_cap.cq_moderation for MODIFY, hca_cap.cq_resize for RESIZE, hca_cap.cq_eq_remap for the EQ",
+        "hca_cap.cq_moderation for MODIFY, hca_cap.cq_resize for RESIZE, hca_cap.cq_eq_remap for \
+            the EQ",
     ),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such CQ, EQ or UMEM for this uid." },

@@ -473,7 +473,9 @@ structure! {
     /// Source: linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG; rdma-core:
     /// providers/mlx5/cq.c.
     CqeInline32, CqeInline32Layout, 0x40 bytes = "cqe_inline_32" {
-        sources: ["linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG", "rdma-core: providers/mlx5/cq.c"];
+        sources:
+            ["linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG",
+            "rdma-core: providers/mlx5/cq.c"];
         reserved: [(256, 8), (320, 32)];
         /// The data; byte_cnt tells how much of it. `0x00, 32 bytes`
         data set_data: bytes(0x20, 0);
@@ -585,7 +587,9 @@ structure! {
     /// Source: linux: include/linux/mlx5/device.h MLX5_MINI_CQE_ARRAY_SIZE; rdma-core: struct
     /// mlx5_cqe64.
     MiniCqeArray, MiniCqeArrayLayout, 0x40 bytes = "mini_cqe_array" {
-        sources: ["linux: include/linux/mlx5/device.h MLX5_MINI_CQE_ARRAY_SIZE", "rdma-core: struct mlx5_cqe64"];
+        sources:
+            ["linux: include/linux/mlx5/device.h MLX5_MINI_CQE_ARRAY_SIZE",
+            "rdma-core: struct mlx5_cqe64"];
         reserved: [];
         /// The mini CQEs (mini_cqe). `0x00, 64 bytes`
         minis set_minis: number(u64, 0, 64) [8];
@@ -598,7 +602,9 @@ structure! {
     /// Source: linux: include/linux/mlx5/device.h get_cqe_enhanced_num_mini_cqes; linux: struct
     /// mlx5_cqe64.
     MiniCqeBlock, MiniCqeBlockLayout, 0x40 bytes = "mini_cqe_block" {
-        sources: ["linux: include/linux/mlx5/device.h get_cqe_enhanced_num_mini_cqes", "linux: struct mlx5_cqe64"];
+        sources:
+            ["linux: include/linux/mlx5/device.h get_cqe_enhanced_num_mini_cqes",
+            "linux: struct mlx5_cqe64"];
         reserved: [(448, 48), (510, 2)];
         /// The mini CQEs (mini_cqe). `0x00, 56 bytes`
         minis set_minis: number(u64, 0, 64) [7];

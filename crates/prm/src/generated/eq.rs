@@ -126,7 +126,8 @@ pub static CREATE_EQ: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "log_eq_size is out of range, or event_bitmask holds an event that is unknown or belongs to another EQ.",
+            why: "log_eq_size is out of range, or event_bitmask holds an event that is unknown or \
+                belongs to another EQ.",
         },
         StatusRule {
             status: 5,

@@ -184,7 +184,9 @@ structure! {
     /// Source: linux: mlx5_ifc_comp_event_bits; linux: struct mlx5_eqe_comp; rdma-core: struct
     /// mlx5_eqe_comp.
     EqeCompletion, EqeCompletionLayout, 0x1c bytes = "eqe_completion" {
-        sources: ["linux: mlx5_ifc_comp_event_bits", "linux: struct mlx5_eqe_comp", "rdma-core: struct mlx5_eqe_comp"];
+        sources:
+            ["linux: mlx5_ifc_comp_event_bits", "linux: struct mlx5_eqe_comp",
+            "rdma-core: struct mlx5_eqe_comp"];
         reserved: [(0, 200)];
         /// CQ that got a completion. `0x18.23:0`
         cqn set_cqn: number(u32, 200, 24);
@@ -197,7 +199,9 @@ structure! {
     /// Source: linux: mlx5_ifc_qp_events_bits; linux: struct mlx5_eqe_qp_srq; rdma-core: struct
     /// mlx5_eqe_qp_srq.
     EqeQpSrq, EqeQpSrqLayout, 0x1c bytes = "eqe_qp_srq" {
-        sources: ["linux: mlx5_ifc_qp_events_bits", "linux: struct mlx5_eqe_qp_srq", "rdma-core: struct mlx5_eqe_qp_srq"];
+        sources:
+            ["linux: mlx5_ifc_qp_events_bits", "linux: struct mlx5_eqe_qp_srq",
+            "rdma-core: struct mlx5_eqe_qp_srq"];
         reserved: [(0, 160), (168, 32)];
         /// Kind of the queue. `0x14.31:24`
         ///
@@ -288,7 +292,8 @@ structure! {
     ///
     /// Source: linux: mlx5_ifc_port_state_change_event_bits; linux: struct mlx5_eqe_port_state.
     EqePortState, EqePortStateLayout, 0x1c bytes = "eqe_port_state" {
-        sources: ["linux: mlx5_ifc_port_state_change_event_bits", "linux: struct mlx5_eqe_port_state"];
+        sources:
+            ["linux: mlx5_ifc_port_state_change_event_bits", "linux: struct mlx5_eqe_port_state"];
         reserved: [(0, 64), (68, 156)];
         /// Port, from 1. `0x08.31:28`
         port_num set_port_num: number(u8, 64, 4);
@@ -301,7 +306,9 @@ structure! {
     /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits; linux: struct
     /// mlx5_eqe_page_fault.
     EqePageFaultWqe, EqePageFaultWqeLayout, 0x1c bytes = "eqe_page_fault_wqe" {
-        sources: ["linux: mlx5_ifc_wqe_associated_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"];
+        sources:
+            ["linux: mlx5_ifc_wqe_associated_page_fault_event_bits",
+            "linux: struct mlx5_eqe_page_fault"];
         reserved: [(32, 16), (64, 16), (128, 69)];
         /// Bytes done before the fault. `0x00`
         bytes_committed set_bytes_committed: number(u32, 0, 32);
@@ -335,7 +342,8 @@ structure! {
     ///
     /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits; linux: struct mlx5_eqe_page_fault.
     EqePageFaultRdma, EqePageFaultRdmaLayout, 0x1c bytes = "eqe_page_fault_rdma" {
-        sources: ["linux: mlx5_ifc_rdma_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"];
+        sources:
+            ["linux: mlx5_ifc_rdma_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"];
         reserved: [(64, 16), (192, 5)];
         /// Bytes done before the fault. `0x00`
         bytes_committed set_bytes_committed: number(u32, 0, 32);
@@ -484,7 +492,8 @@ structure! {
     ///
     /// Source: linux: mlx5_ifc_db_bf_congestion_event_bits; linux: struct mlx5_eqe_congestion.
     EqeCongestion, EqeCongestionLayout, 0x1c bytes = "eqe_congestion" {
-        sources: ["linux: mlx5_ifc_db_bf_congestion_event_bits", "linux: struct mlx5_eqe_congestion"];
+        sources:
+            ["linux: mlx5_ifc_db_bf_congestion_event_bits", "linux: struct mlx5_eqe_congestion"];
         reserved: [(8, 8), (24, 200)];
         /// Whether congestion began or ended. `0x00.31:24`
         event_subtype set_event_subtype: number(u8, 0, 8);
@@ -512,7 +521,8 @@ structure! {
     ///
     /// Source: linux: struct mlx5_eqe_obj_change; linux: mlx5_ifc_affiliated_event_header_bits.
     EqeObjectChange, EqeObjectChangeLayout, 0x1c bytes = "eqe_object_change" {
-        sources: ["linux: struct mlx5_eqe_obj_change", "linux: mlx5_ifc_affiliated_event_header_bits"];
+        sources:
+            ["linux: struct mlx5_eqe_obj_change", "linux: mlx5_ifc_affiliated_event_header_bits"];
         reserved: [(0, 16), (64, 160)];
         /// Type of the general object. `0x00.15:0`
         obj_type set_obj_type: named(GeneralObjectType(u16), 16, 16);
@@ -538,7 +548,8 @@ structure! {
     ///
     /// Source: linux: mlx5_ifc_fpga_error_event_bits; linux: mlx5_ifc_fpga_qp_error_event_bits.
     EqeFpgaError, EqeFpgaErrorLayout, 0x1c bytes = "eqe_fpga_error" {
-        sources: ["linux: mlx5_ifc_fpga_error_event_bits", "linux: mlx5_ifc_fpga_qp_error_event_bits"];
+        sources:
+            ["linux: mlx5_ifc_fpga_error_event_bits", "linux: mlx5_ifc_fpga_qp_error_event_bits"];
         reserved: [(0, 88), (96, 104)];
         /// Why. `0x08.7:0`
         syndrome set_syndrome: number(u8, 88, 8);

@@ -243,7 +243,8 @@ pub static CREATE_FLOW_GROUP: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The range is not in the table or overlaps another group, or the criteria hold a field that cannot be matched.",
+            why: "The range is not in the table or overlaps another group, or the criteria hold a \
+                field that cannot be matched.",
         },
     ],
     variants: &[],
@@ -582,13 +583,15 @@ structure! {
         /// Number of the destination. `0x00.23:0`
         destination_id set_destination_id: number(u32, 8, 24);
         /// destination_eswitch_owner_vhca_id counts. `0x04.31`
-        destination_eswitch_owner_vhca_id_valid set_destination_eswitch_owner_vhca_id_valid: flag(32);
+        destination_eswitch_owner_vhca_id_valid set_destination_eswitch_owner_vhca_id_valid:
+            flag(32);
         /// An extended destination: a reformat of its own follows. `0x04.30`
         packet_reformat set_packet_reformat: flag(33);
         /// Type of the table that it leads to. `0x04.23:16`
         destination_table_type set_destination_table_type: named(FlowTableType(u8), 40, 8);
         /// The function whose switch or table it is. `0x04.15:0`
-        destination_eswitch_owner_vhca_id set_destination_eswitch_owner_vhca_id: number(u16, 48, 16);
+        destination_eswitch_owner_vhca_id set_destination_eswitch_owner_vhca_id:
+            number(u16, 48, 16);
     }
 }
 
@@ -1056,7 +1059,8 @@ structure! {
     /// Output of QUERY_FLOW_TABLE_ENTRY.
     ///
     /// Source: linux: mlx5_ifc_query_fte_out_bits.
-    QueryFlowTableEntryOut, QueryFlowTableEntryOutLayout, 0x340 bytes = "query_flow_table_entry_out" {
+    QueryFlowTableEntryOut, QueryFlowTableEntryOutLayout,
+        0x340 bytes = "query_flow_table_entry_out" {
         sources: ["linux: mlx5_ifc_query_fte_out_bits"];
         reserved: [(8, 24), (64, 448)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome
@@ -1076,7 +1080,8 @@ structure! {
     /// Input of DELETE_FLOW_TABLE_ENTRY.
     ///
     /// Source: linux: mlx5_ifc_delete_fte_in_bits.
-    DeleteFlowTableEntryIn, DeleteFlowTableEntryInLayout, 0x40 bytes = "delete_flow_table_entry_in" {
+    DeleteFlowTableEntryIn, DeleteFlowTableEntryInLayout,
+        0x40 bytes = "delete_flow_table_entry_in" {
         sources: ["linux: mlx5_ifc_delete_fte_in_bits"];
         reserved: [(32, 16), (66, 14), (96, 32), (136, 8), (160, 8), (192, 64), (288, 224)];
         /// Command opcode. `0x00.31:16`
@@ -1111,7 +1116,8 @@ structure! {
     /// Output of DELETE_FLOW_TABLE_ENTRY.
     ///
     /// Source: linux: mlx5_ifc_delete_fte_out_bits.
-    DeleteFlowTableEntryOut, DeleteFlowTableEntryOutLayout, 0x10 bytes = "delete_flow_table_entry_out" {
+    DeleteFlowTableEntryOut, DeleteFlowTableEntryOutLayout,
+        0x10 bytes = "delete_flow_table_entry_out" {
         sources: ["linux: mlx5_ifc_delete_fte_out_bits"];
         reserved: [(8, 24), (64, 64)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome

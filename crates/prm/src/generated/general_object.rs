@@ -232,7 +232,8 @@ pub static ALLOW_OTHER_VHCA_ACCESS: CommandInfo = CommandInfo {
     op_mods: &[],
     states: &[],
     capability: Some(
-        "hca_cap_2.cross_vhca_object_to_object_supported, hca_cap_2.allowed_object_for_other_vhca_access",
+        "hca_cap_2.cross_vhca_object_to_object_supported, \
+            hca_cap_2.allowed_object_for_other_vhca_access",
     ),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "Objects of this type cannot be shared." },
@@ -500,7 +501,8 @@ structure! {
     /// Output of DESTROY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_out_cmd_hdr_bits.
-    DestroyGeneralObjectOut, DestroyGeneralObjectOutLayout, 0x10 bytes = "destroy_general_object_out" {
+    DestroyGeneralObjectOut, DestroyGeneralObjectOutLayout,
+        0x10 bytes = "destroy_general_object_out" {
         sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
         reserved: [(8, 24), (96, 32)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome
@@ -560,7 +562,8 @@ structure! {
     /// Input of ALLOW_OTHER_VHCA_ACCESS.
     ///
     /// Source: linux: mlx5_ifc_allow_other_vhca_access_in_bits.
-    AllowOtherVhcaAccessIn, AllowOtherVhcaAccessInLayout, 0x40 bytes = "allow_other_vhca_access_in" {
+    AllowOtherVhcaAccessIn, AllowOtherVhcaAccessInLayout,
+        0x40 bytes = "allow_other_vhca_access_in" {
         sources: ["linux: mlx5_ifc_allow_other_vhca_access_in_bits"];
         reserved: [(32, 16), (64, 80), (192, 64)];
         /// Command opcode. `0x00.31:16`
@@ -571,7 +574,8 @@ structure! {
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
         /// Type of the object that is opened to the others. `0x10.15:0`
-        object_type_to_be_accessed set_object_type_to_be_accessed: named(GeneralObjectType(u16), 144, 16);
+        object_type_to_be_accessed set_object_type_to_be_accessed:
+            named(GeneralObjectType(u16), 144, 16);
         /// Number of the object. `0x14`
         object_id_to_be_accessed set_object_id_to_be_accessed: number(u32, 160, 32);
         /// The secret, 32 bytes; a new one takes the place of the old. `0x20, 32 bytes`
@@ -583,7 +587,8 @@ structure! {
     /// Output of ALLOW_OTHER_VHCA_ACCESS.
     ///
     /// Source: linux: mlx5_ifc_allow_other_vhca_access_out_bits.
-    AllowOtherVhcaAccessOut, AllowOtherVhcaAccessOutLayout, 0x10 bytes = "allow_other_vhca_access_out" {
+    AllowOtherVhcaAccessOut, AllowOtherVhcaAccessOutLayout,
+        0x10 bytes = "allow_other_vhca_access_out" {
         sources: ["linux: mlx5_ifc_allow_other_vhca_access_out_bits"];
         reserved: [(8, 24), (64, 64)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome

@@ -618,7 +618,8 @@ pub static SET_HCA_CAP: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "A value exceeds what the maximum page allows, or op_mod names no page that can be set.",
+            why: "A value exceeds what the maximum page allows, or op_mod names no page that can \
+                be set.",
         },
         StatusRule {
             status: 4,
@@ -1529,7 +1530,8 @@ structure! {
         /// A reset for a firmware update can go through a PCI hot reset. `0x64.10`
         pcie_reset_using_hotreset_method set_pcie_reset_using_hotreset_method: flag(821);
         /// A synchronised reset for a firmware update can go with the driver unloaded. `0x64.9`
-        pci_sync_for_fw_update_with_driver_unload set_pci_sync_for_fw_update_with_driver_unload: flag(822);
+        pci_sync_for_fw_update_with_driver_unload set_pci_sync_for_fw_update_with_driver_unload:
+            flag(822);
         /// QUERY_VNIC_ENV counts packets whose steering failed. `0x64.8`
         vnic_env_cnt_steering_fail set_vnic_env_cnt_steering_fail: flag(823);
         /// QUERY_VPORT_COUNTER counts packets looped back inside the device. `0x64.7`
@@ -1892,7 +1894,8 @@ structure! {
         /// `0xd4`
         uctx_cap set_uctx_cap: number(u32, 1696, 32);
         /// Flexible parser sample that holds GENEVE TLV option 0. `0xd8.27:24`
-        flex_parser_id_geneve_tlv_option_0 set_flex_parser_id_geneve_tlv_option_0: number(u8, 1732, 4);
+        flex_parser_id_geneve_tlv_option_0 set_flex_parser_id_geneve_tlv_option_0:
+            number(u8, 1732, 4);
         /// Flexible parser sample that holds the second dword of the ICMP header. `0xd8.23:20`
         flex_parser_id_icmp_dw1 set_flex_parser_id_icmp_dw1: number(u8, 1736, 4);
         /// Flexible parser sample that holds the first dword of the ICMP header. `0xd8.19:16`
@@ -1902,9 +1905,11 @@ structure! {
         /// Flexible parser sample that holds the first dword of the ICMPv6 header. `0xd8.11:8`
         flex_parser_id_icmpv6_dw0 set_flex_parser_id_icmpv6_dw0: number(u8, 1748, 4);
         /// Flexible parser sample that holds the first MPLS label over GRE. `0xd8.7:4`
-        flex_parser_id_outer_first_mpls_over_gre set_flex_parser_id_outer_first_mpls_over_gre: number(u8, 1752, 4);
+        flex_parser_id_outer_first_mpls_over_gre set_flex_parser_id_outer_first_mpls_over_gre:
+            number(u8, 1752, 4);
         /// Flexible parser sample that holds the first MPLS label over UDP. `0xd8.3:0`
-        flex_parser_id_outer_first_mpls_over_udp_label set_flex_parser_id_outer_first_mpls_over_udp_label: number(u8, 1756, 4);
+        flex_parser_id_outer_first_mpls_over_udp_label
+            set_flex_parser_id_outer_first_mpls_over_udp_label: number(u8, 1756, 4);
         /// Number of match definer objects. `0xdc.31:16`
         max_num_match_definer set_max_num_match_definer: number(u16, 1760, 16);
         /// First function id of subfunctions. `0xdc.15:0`
@@ -1913,7 +1918,8 @@ structure! {
         flex_parser_id_gtpu_dw_2 set_flex_parser_id_gtpu_dw_2: number(u8, 1792, 4);
         /// Flexible parser sample that holds the first dword of the first GTP-U extension.
         /// `0xe0.27:24`
-        flex_parser_id_gtpu_first_ext_dw_0 set_flex_parser_id_gtpu_first_ext_dw_0: number(u8, 1796, 4);
+        flex_parser_id_gtpu_first_ext_dw_0 set_flex_parser_id_gtpu_first_ext_dw_0:
+            number(u8, 1796, 4);
         /// Number of interrupt vectors to share out among virtual functions. `0xe0.23:0`
         num_total_dynamic_vf_msix set_num_total_dynamic_vf_msix: number(u32, 1800, 24);
         /// Size of the interrupt vector table; through SET_HCA_CAP on another function, the number
@@ -1947,14 +1953,18 @@ structure! {
         /// Largest number of interrupt vectors of a virtual function. `0xe8.11:0`
         max_dynamic_vf_msix_table_size set_max_dynamic_vf_msix_table_size: number(u16, 1876, 12);
         /// log2 of the largest number of header modify argument objects. `0xec.28:24`
-        log_max_num_header_modify_argument set_log_max_num_header_modify_argument: number(u8, 1891, 5);
+        log_max_num_header_modify_argument set_log_max_num_header_modify_argument:
+            number(u8, 1891, 5);
         /// log2 of the unit in which the offset of a header modify argument is counted.
         /// `0xec.23:20`
-        log_header_modify_argument_granularity_offset set_log_header_modify_argument_granularity_offset: number(u8, 1896, 4);
+        log_header_modify_argument_granularity_offset
+            set_log_header_modify_argument_granularity_offset: number(u8, 1896, 4);
         /// log2 of the number of header modify arguments allocated at least. `0xec.19:16`
-        log_header_modify_argument_granularity set_log_header_modify_argument_granularity: number(u8, 1900, 4);
+        log_header_modify_argument_granularity set_log_header_modify_argument_granularity:
+            number(u8, 1900, 4);
         /// log2 of the largest number of header modify arguments allocated at a time. `0xec.12:8`
-        log_header_modify_argument_max_alloc set_log_header_modify_argument_max_alloc: number(u8, 1907, 5);
+        log_header_modify_argument_max_alloc set_log_header_modify_argument_max_alloc:
+            number(u8, 1907, 5);
         /// Largest number of ASO actions that a flow rule executes, by its name; rdma-core's tests
         /// alone name it. `0xec.4:0`
         ///
@@ -2158,10 +2168,12 @@ structure! {
         log_max_conn_track_offload set_log_max_conn_track_offload: number(u8, 219, 5);
         /// Bitmask of references between objects of different virtual HCAs (values in
         /// cross_vhca_reference). `0x1c`
-        cross_vhca_object_to_object_supported set_cross_vhca_object_to_object_supported: number(u32, 224, 32);
+        cross_vhca_object_to_object_supported set_cross_vhca_object_to_object_supported:
+            number(u32, 224, 32);
         /// Bitmask of objects that ALLOW_OTHER_VHCA_ACCESS may share (values in other_vhca_object).
         /// `0x20, 8 bytes`
-        allowed_object_for_other_vhca_access set_allowed_object_for_other_vhca_access: number(u64, 256, 64);
+        allowed_object_for_other_vhca_access set_allowed_object_for_other_vhca_access:
+            number(u64, 256, 64);
         /// By its name, an mkey for looking into the device, for those with
         /// introspection_mkey_access_allowed. UCX's header and rdma-core's tests name it, no driver
         /// uses it, and no more is known. `0x28`
@@ -2212,16 +2224,19 @@ structure! {
         format_select_dw_gtpu_dw_2 set_format_select_dw_gtpu_dw_2: number(u8, 656, 8);
         /// Selector of the first dword of the first GTP-U extension in a select match definer.
         /// `0x50.7:0`
-        format_select_dw_gtpu_first_ext_dw_0 set_format_select_dw_gtpu_first_ext_dw_0: number(u8, 664, 8);
+        format_select_dw_gtpu_first_ext_dw_0 set_format_select_dw_gtpu_first_ext_dw_0:
+            number(u8, 664, 8);
         /// Bitmask of WQE types that GENERATE_WQE can make. `0x54`
         generate_wqe_type set_generate_wqe_type: number(u32, 672, 32);
         /// log2 of the smallest entity of a fixed-buffer mkey in bytes; see
         /// min_mkey_log_entity_size_fixed_buffer_valid. `0x70.20:16`
-        min_mkey_log_entity_size_fixed_buffer set_min_mkey_log_entity_size_fixed_buffer: number(u8, 907, 5);
+        min_mkey_log_entity_size_fixed_buffer set_min_mkey_log_entity_size_fixed_buffer:
+            number(u8, 907, 5);
         /// Virtual port number of the first virtual function of the embedded CPU. `0x70.15:0`
         ec_vf_vport_base set_ec_vf_vport_base: number(u16, 912, 16);
         /// log2 of the largest entity of a fixed-buffer mkey in bytes. `0x74.29:24`
-        max_mkey_log_entity_size_fixed_buffer set_max_mkey_log_entity_size_fixed_buffer: number(u8, 930, 6);
+        max_mkey_log_entity_size_fixed_buffer set_max_mkey_log_entity_size_fixed_buffer:
+            number(u8, 930, 6);
         /// log2 of the largest page of an mkey with a translation table, in bytes. `0x74.21:16`
         max_mkey_log_entity_size_mtt set_max_mkey_log_entity_size_mtt: number(u8, 938, 6);
         /// Number of different virtual HCAs whose RQs one RQ table may hold. `0x74.15:0`
@@ -2230,7 +2245,8 @@ structure! {
         /// where it is set. `0x7c.15`
         pcc_ifa2 set_pcc_ifa2: flag(1008);
         /// min_mkey_log_entity_size_fixed_buffer holds a value. `0x80.30`
-        min_mkey_log_entity_size_fixed_buffer_valid set_min_mkey_log_entity_size_fixed_buffer_valid: flag(1025);
+        min_mkey_log_entity_size_fixed_buffer_valid
+            set_min_mkey_log_entity_size_fixed_buffer_valid: flag(1025);
         /// Steering register by which packets come back from software sampling. `0x80.15:0`
         return_reg_id set_return_reg_id: number(u16, 1040, 16);
         /// Bitmask of hash functions of flow tables. `0x84.3:0`
@@ -2249,7 +2265,8 @@ structure! {
         /// Bonds are made per multi-port group. `0xb8.27`
         lag_per_mp_group set_lag_per_mp_group: flag(1476);
         /// Number of profiles for the management of delegated virtual HCAs. `0xb8.15:0`
-        delegate_vhca_management_profiles set_delegate_vhca_management_profiles: number(u16, 1488, 16);
+        delegate_vhca_management_profiles set_delegate_vhca_management_profiles:
+            number(u16, 1488, 16);
         /// Number of virtual HCAs that can be delegated to this function. `0xbc.31:16`
         delegated_vhca_max set_delegated_vhca_max: number(u16, 1504, 16);
         /// Number of virtual HCAs that this function can delegate. `0xbc.15:0`
@@ -2266,7 +2283,8 @@ structure! {
         reserved: [(1024, 512), (1537, 511)];
         /// What can fault under the transport scheme, where the QP stops and the driver resumes it.
         /// `0x00, 64 bytes`
-        transport_page_fault_scheme_cap transport_page_fault_scheme_cap_mut: nested(OdpSchemeCap, 0);
+        transport_page_fault_scheme_cap transport_page_fault_scheme_cap_mut:
+            nested(OdpSchemeCap, 0);
         /// What can fault under the memory scheme, where faults name an mkey and not a QP. `0x40,
         /// 64 bytes`
         memory_page_fault_scheme_cap memory_page_fault_scheme_cap_mut: nested(OdpSchemeCap, 512);
@@ -2303,7 +2321,8 @@ structure! {
     /// Operations of one transport that can run into a page fault and go on after it.
     ///
     /// Source: linux: mlx5_ifc_odp_per_transport_service_cap_bits.
-    OdpPerTransportServiceCap, OdpPerTransportServiceCapLayout, 0x4 bytes = "odp_per_transport_service_cap" {
+    OdpPerTransportServiceCap, OdpPerTransportServiceCapLayout,
+        0x4 bytes = "odp_per_transport_service_cap" {
         sources: ["linux: mlx5_ifc_odp_per_transport_service_cap_bits"];
         reserved: [(6, 26)];
         /// Send requests. `0x00.31`
@@ -2330,9 +2349,11 @@ structure! {
         reserved: [(0, 64), (66, 4), (71, 73), (160, 16), (192, 16), (224, 416), (688, 1360)];
         /// Byte order of 8-byte results that a requester writes; set through SET_HCA_CAP.
         /// `0x08.31:30`
-        atomic_req_8b_endianness_mode set_atomic_req_8b_endianness_mode: named(AtomicReqEndianness(u8), 64, 2);
+        atomic_req_8b_endianness_mode set_atomic_req_8b_endianness_mode:
+            named(AtomicReqEndianness(u8), 64, 2);
         /// Mode HOST of atomic_req_8b_endianness_mode can be set. `0x08.25`
-        supported_atomic_req_8b_endianness_mode_1 set_supported_atomic_req_8b_endianness_mode_1: flag(70);
+        supported_atomic_req_8b_endianness_mode_1 set_supported_atomic_req_8b_endianness_mode_1:
+            flag(70);
         /// Bitmask of the atomic operations (values in atomic_operation). `0x10.15:0`
         atomic_operations set_atomic_operations: number(u16, 144, 16);
         /// Bitmask of the operand sizes of atomics on QPs: the bit whose value is the size in
@@ -2381,7 +2402,8 @@ structure! {
         /// FreeBSD's header alone names it. `0x00.28`
         ///
         /// Source: freebsd: mlx5_ifc_roce_cap_bits.
-        rts2rts_src_addr_index_for_vlan_valid_vlan_id set_rts2rts_src_addr_index_for_vlan_valid_vlan_id: flag(3);
+        rts2rts_src_addr_index_for_vlan_valid_vlan_id
+            set_rts2rts_src_addr_index_for_vlan_valid_vlan_id: flag(3);
         /// Software may choose the UDP source port of RoCE v2 packets (udp_sport in the address
         /// path). `0x00.27`
         sw_r_roce_src_udp_port set_sw_r_roce_src_udp_port: flag(4);
@@ -2546,17 +2568,23 @@ structure! {
         /// Largest header that a packet reformat can add, in bytes. `0x04.9:0`
         max_encap_header_size set_max_encap_header_size: number(u16, 54, 10);
         /// Properties of NIC receive tables. `0x40, 64 bytes`
-        flow_table_properties_nic_receive flow_table_properties_nic_receive_mut: nested(FlowTablePropLayout, 512);
+        flow_table_properties_nic_receive flow_table_properties_nic_receive_mut:
+            nested(FlowTablePropLayout, 512);
         /// Properties of RDMA receive tables. `0x80, 64 bytes`
-        flow_table_properties_nic_receive_rdma flow_table_properties_nic_receive_rdma_mut: nested(FlowTablePropLayout, 1024);
+        flow_table_properties_nic_receive_rdma flow_table_properties_nic_receive_rdma_mut:
+            nested(FlowTablePropLayout, 1024);
         /// Properties of receive sniffer tables. `0xc0, 64 bytes`
-        flow_table_properties_nic_receive_sniffer flow_table_properties_nic_receive_sniffer_mut: nested(FlowTablePropLayout, 1536);
+        flow_table_properties_nic_receive_sniffer flow_table_properties_nic_receive_sniffer_mut:
+            nested(FlowTablePropLayout, 1536);
         /// Properties of NIC transmit tables. `0x100, 64 bytes`
-        flow_table_properties_nic_transmit flow_table_properties_nic_transmit_mut: nested(FlowTablePropLayout, 2048);
+        flow_table_properties_nic_transmit flow_table_properties_nic_transmit_mut:
+            nested(FlowTablePropLayout, 2048);
         /// Properties of RDMA transmit tables. `0x140, 64 bytes`
-        flow_table_properties_nic_transmit_rdma flow_table_properties_nic_transmit_rdma_mut: nested(FlowTablePropLayout, 2560);
+        flow_table_properties_nic_transmit_rdma flow_table_properties_nic_transmit_rdma_mut:
+            nested(FlowTablePropLayout, 2560);
         /// Properties of transmit sniffer tables. `0x180, 64 bytes`
-        flow_table_properties_nic_transmit_sniffer flow_table_properties_nic_transmit_sniffer_mut: nested(FlowTablePropLayout, 3072);
+        flow_table_properties_nic_transmit_sniffer flow_table_properties_nic_transmit_sniffer_mut:
+            nested(FlowTablePropLayout, 3072);
         /// Which fields a rule of NIC receive tables can set, add to and copy; begins with the
         /// fields that it can set, as flow_table_fields_supported. `0x200, 128 bytes`
         ///
@@ -2564,62 +2592,78 @@ structure! {
         /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
         header_modify_nic_receive set_header_modify_nic_receive: bytes(0x80, 4096);
         /// More fields that NIC receive tables match. `0x280, 16 bytes`
-        ft_field_support_2_nic_receive ft_field_support_2_nic_receive_mut: nested(FlowTableFieldsSupported2, 5120);
+        ft_field_support_2_nic_receive ft_field_support_2_nic_receive_mut:
+            nested(FlowTableFieldsSupported2, 5120);
         /// More fields that NIC receive tables match under any mask, not only as a whole. `0x290,
         /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_bitmask_support_2_nic_receive ft_field_bitmask_support_2_nic_receive_mut: nested(FlowTableFieldsSupported2, 5248);
+        ft_field_bitmask_support_2_nic_receive ft_field_bitmask_support_2_nic_receive_mut:
+            nested(FlowTableFieldsSupported2, 5248);
         /// More fields that RDMA receive tables match. `0x2a0, 16 bytes`
-        ft_field_support_2_nic_receive_rdma ft_field_support_2_nic_receive_rdma_mut: nested(FlowTableFieldsSupported2, 5376);
+        ft_field_support_2_nic_receive_rdma ft_field_support_2_nic_receive_rdma_mut:
+            nested(FlowTableFieldsSupported2, 5376);
         /// More fields that RDMA receive tables match under any mask, not only as a whole. `0x2b0,
         /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_bitmask_support_2_nic_receive_rdma ft_field_bitmask_support_2_nic_receive_rdma_mut: nested(FlowTableFieldsSupported2, 5504);
+        ft_field_bitmask_support_2_nic_receive_rdma
+            ft_field_bitmask_support_2_nic_receive_rdma_mut:
+            nested(FlowTableFieldsSupported2, 5504);
         /// More fields that receive sniffer tables match. `0x2c0, 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_support_2_nic_receive_sniffer ft_field_support_2_nic_receive_sniffer_mut: nested(FlowTableFieldsSupported2, 5632);
+        ft_field_support_2_nic_receive_sniffer ft_field_support_2_nic_receive_sniffer_mut:
+            nested(FlowTableFieldsSupported2, 5632);
         /// More fields that receive sniffer tables match under any mask, not only as a whole.
         /// `0x2d0, 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_bitmask_support_2_nic_receive_sniffer ft_field_bitmask_support_2_nic_receive_sniffer_mut: nested(FlowTableFieldsSupported2, 5760);
+        ft_field_bitmask_support_2_nic_receive_sniffer
+            ft_field_bitmask_support_2_nic_receive_sniffer_mut:
+            nested(FlowTableFieldsSupported2, 5760);
         /// More fields that NIC transmit tables match. `0x2e0, 16 bytes`
         ///
         /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_support_2_nic_transmit ft_field_support_2_nic_transmit_mut: nested(FlowTableFieldsSupported2, 5888);
+        ft_field_support_2_nic_transmit ft_field_support_2_nic_transmit_mut:
+            nested(FlowTableFieldsSupported2, 5888);
         /// More fields that NIC transmit tables match under any mask, not only as a whole. `0x2f0,
         /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_bitmask_support_2_nic_transmit ft_field_bitmask_support_2_nic_transmit_mut: nested(FlowTableFieldsSupported2, 6016);
+        ft_field_bitmask_support_2_nic_transmit ft_field_bitmask_support_2_nic_transmit_mut:
+            nested(FlowTableFieldsSupported2, 6016);
         /// More fields that RDMA transmit tables match. `0x300, 16 bytes`
-        ft_field_support_2_nic_transmit_rdma ft_field_support_2_nic_transmit_rdma_mut: nested(FlowTableFieldsSupported2, 6144);
+        ft_field_support_2_nic_transmit_rdma ft_field_support_2_nic_transmit_rdma_mut:
+            nested(FlowTableFieldsSupported2, 6144);
         /// More fields that RDMA transmit tables match under any mask, not only as a whole. `0x310,
         /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_bitmask_support_2_nic_transmit_rdma ft_field_bitmask_support_2_nic_transmit_rdma_mut: nested(FlowTableFieldsSupported2, 6272);
+        ft_field_bitmask_support_2_nic_transmit_rdma
+            ft_field_bitmask_support_2_nic_transmit_rdma_mut:
+            nested(FlowTableFieldsSupported2, 6272);
         /// More fields that transmit sniffer tables match. `0x320, 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_support_2_nic_transmit_sniffer ft_field_support_2_nic_transmit_sniffer_mut: nested(FlowTableFieldsSupported2, 6400);
+        ft_field_support_2_nic_transmit_sniffer ft_field_support_2_nic_transmit_sniffer_mut:
+            nested(FlowTableFieldsSupported2, 6400);
         /// More fields that transmit sniffer tables match under any mask, not only as a whole.
         /// `0x330, 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
-        ft_field_bitmask_support_2_nic_transmit_sniffer ft_field_bitmask_support_2_nic_transmit_sniffer_mut: nested(FlowTableFieldsSupported2, 6528);
+        ft_field_bitmask_support_2_nic_transmit_sniffer
+            ft_field_bitmask_support_2_nic_transmit_sniffer_mut:
+            nested(FlowTableFieldsSupported2, 6528);
         /// Which fields a rule of NIC transmit tables can set, add to and copy, as
         /// header_modify_nic_receive. `0x380, 128 bytes`
         ///
@@ -2627,11 +2671,14 @@ structure! {
         /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
         header_modify_nic_transmit set_header_modify_nic_transmit: bytes(0x80, 7168);
         /// ICM address of the steering entry that drops on receive. `0x400, 8 bytes`
-        sw_steering_nic_rx_action_drop_icm_address set_sw_steering_nic_rx_action_drop_icm_address: number(u64, 8192, 64);
+        sw_steering_nic_rx_action_drop_icm_address set_sw_steering_nic_rx_action_drop_icm_address:
+            number(u64, 8192, 64);
         /// ICM address of the steering entry that drops on transmit. `0x408, 8 bytes`
-        sw_steering_nic_tx_action_drop_icm_address set_sw_steering_nic_tx_action_drop_icm_address: number(u64, 8256, 64);
+        sw_steering_nic_tx_action_drop_icm_address set_sw_steering_nic_tx_action_drop_icm_address:
+            number(u64, 8256, 64);
         /// ICM address of the steering entry that lets packets out on transmit. `0x410, 8 bytes`
-        sw_steering_nic_tx_action_allow_icm_address set_sw_steering_nic_tx_action_allow_icm_address: number(u64, 8320, 64);
+        sw_steering_nic_tx_action_allow_icm_address
+            set_sw_steering_nic_tx_action_allow_icm_address: number(u64, 8320, 64);
     }
 }
 
@@ -2801,7 +2848,8 @@ structure! {
         ft_field_support ft_field_support_mut: nested(FlowTableFieldsSupported, 256);
         /// Fields that can be matched under a mask of one's choice, and not only whole. `0x30, 16
         /// bytes`
-        ft_field_bitmask_support ft_field_bitmask_support_mut: nested(FlowTableFieldsSupported, 384);
+        ft_field_bitmask_support ft_field_bitmask_support_mut:
+            nested(FlowTableFieldsSupported, 384);
     }
 }
 
@@ -2841,16 +2889,20 @@ structure! {
         /// `0x24.31:24`
         log_indirect_encap_sw_icm_size set_log_indirect_encap_sw_icm_size: number(u8, 288, 8);
         /// log2 of the size of the memory for header modify patterns, in bytes. `0x24.7:0`
-        log_header_modify_pattern_sw_icm_size set_log_header_modify_pattern_sw_icm_size: number(u8, 312, 8);
+        log_header_modify_pattern_sw_icm_size set_log_header_modify_pattern_sw_icm_size:
+            number(u8, 312, 8);
         /// Where the memory for header modify actions starts, as an ICM address. `0x28, 8 bytes`
-        header_modify_sw_icm_start_address set_header_modify_sw_icm_start_address: number(u64, 320, 64);
+        header_modify_sw_icm_start_address set_header_modify_sw_icm_start_address:
+            number(u64, 320, 64);
         /// Where the memory for header modify patterns starts, as an ICM address. `0x38, 8 bytes`
-        header_modify_pattern_sw_icm_start_address set_header_modify_pattern_sw_icm_start_address: number(u64, 448, 64);
+        header_modify_pattern_sw_icm_start_address set_header_modify_pattern_sw_icm_start_address:
+            number(u64, 448, 64);
         /// Bitmask of the operations that MODIFY_MEMIC can map onto MEMIC. `0x40`
         memic_operations set_memic_operations: number(u32, 512, 32);
         /// Where the memory for indirect encapsulation headers starts, as an ICM address. `0x48, 8
         /// bytes`
-        indirect_encap_sw_icm_start_address set_indirect_encap_sw_icm_start_address: number(u64, 576, 64);
+        indirect_encap_sw_icm_start_address set_indirect_encap_sw_icm_start_address:
+            number(u64, 576, 64);
     }
 }
 
@@ -3042,9 +3094,11 @@ structure! {
         /// The port selection table can be bypassed; set through SET_HCA_CAP. `0x00.13`
         port_select_flow_table_bypass set_port_select_flow_table_bypass: flag(18);
         /// Properties of port selection tables. `0x40, 64 bytes`
-        flow_table_properties_port_selection flow_table_properties_port_selection_mut: nested(FlowTablePropLayout, 512);
+        flow_table_properties_port_selection flow_table_properties_port_selection_mut:
+            nested(FlowTablePropLayout, 512);
         /// More fields that port selection tables match. `0x80, 16 bytes`
-        ft_field_support_2_port_selection ft_field_support_2_port_selection_mut: nested(FlowTableFieldsSupported2, 1024);
+        ft_field_support_2_port_selection ft_field_support_2_port_selection_mut:
+            nested(FlowTableFieldsSupported2, 1024);
     }
 }
 
@@ -3052,7 +3106,8 @@ structure! {
     /// Which header fields a kind of flow table can match, one bit each (first set).
     ///
     /// Source: linux: mlx5_ifc_flow_table_fields_supported_bits.
-    FlowTableFieldsSupported, FlowTableFieldsSupportedLayout, 0x10 bytes = "flow_table_fields_supported" {
+    FlowTableFieldsSupported, FlowTableFieldsSupportedLayout,
+        0x10 bytes = "flow_table_fields_supported" {
         sources: ["linux: mlx5_ifc_flow_table_fields_supported_bits"];
         reserved: [(58, 4), (66, 3), (96, 24)];
         /// The outer destination MAC can be matched. `0x00.31`
@@ -3286,7 +3341,8 @@ structure! {
     /// Which header fields a kind of flow table can match, one bit each (second set).
     ///
     /// Source: linux: mlx5_ifc_flow_table_fields_supported_2_bits.
-    FlowTableFieldsSupported2, FlowTableFieldsSupported2Layout, 0x10 bytes = "flow_table_fields_supported_2" {
+    FlowTableFieldsSupported2, FlowTableFieldsSupported2Layout,
+        0x10 bytes = "flow_table_fields_supported_2" {
         sources: ["linux: mlx5_ifc_flow_table_fields_supported_2_bits"];
         reserved: [(4, 10), (17, 6), (32, 15), (48, 80)];
         /// The inner extended L4 type (ICMP too) can be matched. `0x00.31`

@@ -42,7 +42,8 @@ pub static CREATE_MKEY: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The access mode, length, page size or table size is illegal, or the range overflows.",
+            why: "The access mode, length, page size or table size is illegal, or the range \
+                overflows.",
         },
         StatusRule {
             status: 5,
@@ -52,7 +53,8 @@ pub static CREATE_MKEY: CommandInfo = CommandInfo {
         StatusRule {
             status: 8,
             name: "LIM",
-            why: "log_max_mkey keys exist already, or the entry list is longer than log_max_klm_list_size.",
+            why: "log_max_mkey keys exist already, or the entry list is longer than \
+                log_max_klm_list_size.",
         },
         StatusRule {
             status: 0xf,
@@ -159,7 +161,9 @@ structure! {
     /// Source: dpdk: mlx5_ifc_klm_bits; linux: struct mlx5_klm; rdma-core: struct
     /// mlx5_wqe_umr_klm_seg.
     Klm, KlmLayout, 0x10 bytes = "klm" {
-        sources: ["dpdk: mlx5_ifc_klm_bits", "linux: struct mlx5_klm", "rdma-core: struct mlx5_wqe_umr_klm_seg"];
+        sources:
+            ["dpdk: mlx5_ifc_klm_bits", "linux: struct mlx5_klm",
+            "rdma-core: struct mlx5_wqe_umr_klm_seg"];
         reserved: [];
         /// Length of the piece in bytes; the whole of 2 GiB is 0x80000000. `0x00`
         byte_count set_byte_count: number(u32, 0, 32);

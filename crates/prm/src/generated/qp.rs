@@ -299,12 +299,14 @@ pub static CREATE_QP: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The service type, a queue size, a stride or an address is not supported, or a reserved field is set.",
+            why: "The service type, a queue size, a stride or an address is not supported, or a \
+                reserved field is set.",
         },
         StatusRule {
             status: 5,
             name: "BAD_RES",
-            why: "The PD, a CQ, the SRQ, RMP, XRCD, UAR page or a UMEM does not exist for this uid.",
+            why: "The PD, a CQ, the SRQ, RMP, XRCD, UAR page or a UMEM does not exist for this \
+                uid.",
         },
         StatusRule {
             status: 8,
@@ -898,7 +900,9 @@ structure! {
     /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; linux:
     /// mlx5_ifc_qp_context_extension_bits; ucx: uct_ib_mlx5_qpc_ext_bits.
     QpContextExtension, QpContextExtensionLayout, 0xc0 bytes = "qp_context_extension" {
-        sources: ["rdma-core: mlx5_ifc_qpc_ext_bits", "dpdk: mlx5_ifc_qpc_extension_bits", "linux: mlx5_ifc_qp_context_extension_bits", "ucx: uct_ib_mlx5_qpc_ext_bits"];
+        sources:
+            ["rdma-core: mlx5_ifc_qpc_ext_bits", "dpdk: mlx5_ifc_qpc_extension_bits",
+            "linux: mlx5_ifc_qp_context_extension_bits", "ucx: uct_ib_mlx5_qpc_ext_bits"];
         reserved: [(3, 13), (128, 1408)];
         /// Hold packets for a while when no receive WQE is posted, before they are dropped.
         /// `0x00.31`

@@ -615,7 +615,8 @@ pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
         StatusRule {
             status: 5,
             name: "BAD_RES",
-            why: "The register names a group of execution units that is not there, or would change or destroy one of another user context.",
+            why: "The register names a group of execution units that is not there, or would change \
+                or destroy one of another user context.",
         },
         StatusRule {
             status: 3,
@@ -625,7 +626,8 @@ pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
         StatusRule {
             status: 2,
             name: "BAD_OP",
-            why: "The register cannot be accessed in this way, for example not be written by this function, or this user context may not (TOOLS_RESOURCES of uctx_cap).",
+            why: "The register cannot be accessed in this way, for example not be written by this \
+                function, or this user context may not (TOOLS_RESOURCES of uctx_cap).",
         },
     ],
     variants: &[
@@ -823,12 +825,14 @@ pub static ACCESS_REGISTER_USER: CommandInfo = CommandInfo {
         StatusRule {
             status: 5,
             name: "BAD_RES",
-            why: "The register names a group of execution units that is not there, or would change or destroy one of another user context.",
+            why: "The register names a group of execution units that is not there, or would change \
+                or destroy one of another user context.",
         },
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The device has no such register, user contexts may not reach it, or an index or a value in it is not valid.",
+            why: "The device has no such register, user contexts may not reach it, or an index or \
+                a value in it is not valid.",
         },
     ],
     variants: &[
@@ -1247,21 +1251,25 @@ structure! {
         sources: ["linux: mlx5_ifc_pcam_regs_5000_to_507f_bits"];
         reserved: [];
         /// Registers 0x5060 to 0x507f. `0x00`
-        port_access_reg_cap_mask_127_to_96 set_port_access_reg_cap_mask_127_to_96: number(u32, 0, 32);
+        port_access_reg_cap_mask_127_to_96 set_port_access_reg_cap_mask_127_to_96:
+            number(u32, 0, 32);
         /// Registers 0x5040 to 0x505f. `0x04`
-        port_access_reg_cap_mask_95_to_64 set_port_access_reg_cap_mask_95_to_64: number(u32, 32, 32);
+        port_access_reg_cap_mask_95_to_64 set_port_access_reg_cap_mask_95_to_64:
+            number(u32, 32, 32);
         /// Register 0x503f. `0x08.31`
         port_access_reg_cap_mask_63 set_port_access_reg_cap_mask_63: flag(64);
         /// Register PPHCR (0x503e). `0x08.30`
         pphcr set_pphcr: flag(65);
         /// Registers 0x5024 to 0x503d. `0x08.29:4`
-        port_access_reg_cap_mask_61_to_36 set_port_access_reg_cap_mask_61_to_36: number(u32, 66, 26);
+        port_access_reg_cap_mask_61_to_36 set_port_access_reg_cap_mask_61_to_36:
+            number(u32, 66, 26);
         /// Register PPLM (0x5023). `0x08.3`
         pplm set_pplm: flag(92);
         /// Registers 0x5020 to 0x5022. `0x08.2:0`
         port_access_reg_cap_mask_34_to_32 set_port_access_reg_cap_mask_34_to_32: number(u8, 93, 3);
         /// Registers 0x500d to 0x501f. `0x0c.31:13`
-        port_access_reg_cap_mask_31_to_13 set_port_access_reg_cap_mask_31_to_13: number(u32, 96, 19);
+        port_access_reg_cap_mask_31_to_13 set_port_access_reg_cap_mask_31_to_13:
+            number(u32, 96, 19);
         /// Register PBMC (0x500c). `0x0c.12`
         pbmc set_pbmc: flag(115);
         /// Register PPTB (0x500b). `0x0c.11`
@@ -1900,7 +1908,8 @@ structure! {
         /// Start a reset that all hosts take part in. `0x04.29`
         pci_sync_for_fw_update_start set_pci_sync_for_fw_update_start: flag(34);
         /// Answer to such a reset. `0x04.28:27`
-        pci_sync_for_fw_update_resp set_pci_sync_for_fw_update_resp: named(MfrlSyncResponse(u8), 35, 2);
+        pci_sync_for_fw_update_resp set_pci_sync_for_fw_update_resp:
+            named(MfrlSyncResponse(u8), 35, 2);
         /// Which reset, as a bit number of reset_type. `0x04.26:24`
         rst_type_sel set_rst_type_sel: number(u8, 37, 3);
         /// How the PCI side is reset. `0x04.23:21`
@@ -1935,9 +1944,11 @@ structure! {
         sources: ["linux: mlx5_ifc_mtctr_reg_bits"];
         reserved: [(16, 16), (34, 30)];
         /// First clock to read. `0x00.31:24`
-        first_clock_timestamp_request set_first_clock_timestamp_request: named(MtctrClock(u8), 0, 8);
+        first_clock_timestamp_request set_first_clock_timestamp_request:
+            named(MtctrClock(u8), 0, 8);
         /// Second clock to read. `0x00.23:16`
-        second_clock_timestamp_request set_second_clock_timestamp_request: named(MtctrClock(u8), 8, 8);
+        second_clock_timestamp_request set_second_clock_timestamp_request:
+            named(MtctrClock(u8), 8, 8);
         /// first_clock_timestamp holds a reading. `0x04.31`
         first_clock_valid set_first_clock_valid: flag(32);
         /// second_clock_timestamp holds a reading. `0x04.30`
@@ -1957,7 +1968,8 @@ structure! {
     /// Source: linux: mlx5_ifc_pplm_reg_bits.
     PplmReg, PplmRegLayout, 0x78 bytes = "pplm_reg" {
         sources: ["linux: mlx5_ifc_pplm_reg_bits"];
-        reserved: [(0, 8), (16, 48), (88, 8), (132, 8), (164, 8), (384, 160), (608, 96), (832, 128)];
+        reserved:
+            [(0, 8), (16, 48), (88, 8), (132, 8), (164, 8), (384, 160), (608, 96), (832, 128)];
         /// Port, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
         /// How the port profile is chosen. `0x08.31:24`

@@ -758,7 +758,8 @@ structure! {
         /// Hairpin: where the packets wait. `0x00.10:8`
         ///
         /// Source: dpdk: mlx5_ifc_rqc_bits.
-        hairpin_data_buffer_type set_hairpin_data_buffer_type: named(HairpinDataBufferType(u8), 21, 3);
+        hairpin_data_buffer_type set_hairpin_data_buffer_type:
+            named(HairpinDataBufferType(u8), 21, 3);
         /// Clock of the timestamps in CQEs. `0x00.5:4`
         ts_format set_ts_format: named(TimestampFormat(u8), 26, 2);
         /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
@@ -775,7 +776,8 @@ structure! {
         /// Hairpin: the SQ's function. `0x18.15:0`
         hairpin_peer_vhca set_hairpin_peer_vhca: number(u16, 208, 16);
         /// SHAMPO: alignment of packets that match no flow. `0x24.25:24`
-        shampo_no_match_alignment_granularity set_shampo_no_match_alignment_granularity: named(ShampoAlignment(u8), 294, 2);
+        shampo_no_match_alignment_granularity set_shampo_no_match_alignment_granularity:
+            named(ShampoAlignment(u8), 294, 2);
         /// SHAMPO: which packets are merged. `0x24.17:16`
         shampo_match_criteria_type set_shampo_match_criteria_type: named(ShampoMatch(u8), 302, 2);
         /// SHAMPO: close a flow after this many microseconds without packets. `0x24.15:0`
@@ -957,9 +959,11 @@ structure! {
         /// Key of the Toeplitz hash, 40 bytes. `0x28, 40 bytes`
         rx_hash_toeplitz_key set_rx_hash_toeplitz_key: number(u32, 320, 32) [10];
         /// What the hash covers in outer headers. `0x50`
-        rx_hash_field_selector_outer rx_hash_field_selector_outer_mut: nested(RxHashFieldSelect, 640);
+        rx_hash_field_selector_outer rx_hash_field_selector_outer_mut:
+            nested(RxHashFieldSelect, 640);
         /// What the hash covers in inner headers. `0x54`
-        rx_hash_field_selector_inner rx_hash_field_selector_inner_mut: nested(RxHashFieldSelect, 672);
+        rx_hash_field_selector_inner rx_hash_field_selector_inner_mut:
+            nested(RxHashFieldSelect, 672);
     }
 }
 
@@ -1857,7 +1861,8 @@ structure! {
     /// Output of ALLOC_TRANSPORT_DOMAIN.
     ///
     /// Source: linux: mlx5_ifc_alloc_transport_domain_out_bits.
-    AllocTransportDomainOut, AllocTransportDomainOutLayout, 0x10 bytes = "alloc_transport_domain_out" {
+    AllocTransportDomainOut, AllocTransportDomainOutLayout,
+        0x10 bytes = "alloc_transport_domain_out" {
         sources: ["linux: mlx5_ifc_alloc_transport_domain_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome
@@ -1877,7 +1882,8 @@ structure! {
     /// Input of DEALLOC_TRANSPORT_DOMAIN.
     ///
     /// Source: linux: mlx5_ifc_dealloc_transport_domain_in_bits.
-    DeallocTransportDomainIn, DeallocTransportDomainInLayout, 0x10 bytes = "dealloc_transport_domain_in" {
+    DeallocTransportDomainIn, DeallocTransportDomainInLayout,
+        0x10 bytes = "dealloc_transport_domain_in" {
         sources: ["linux: mlx5_ifc_dealloc_transport_domain_in_bits"];
         reserved: [(32, 16), (64, 8), (96, 32)];
         /// Command opcode. `0x00.31:16`
@@ -1896,7 +1902,8 @@ structure! {
     /// Output of DEALLOC_TRANSPORT_DOMAIN.
     ///
     /// Source: linux: mlx5_ifc_dealloc_transport_domain_out_bits.
-    DeallocTransportDomainOut, DeallocTransportDomainOutLayout, 0x10 bytes = "dealloc_transport_domain_out" {
+    DeallocTransportDomainOut, DeallocTransportDomainOutLayout,
+        0x10 bytes = "dealloc_transport_domain_out" {
         sources: ["linux: mlx5_ifc_dealloc_transport_domain_out_bits"];
         reserved: [(8, 24), (64, 64)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome

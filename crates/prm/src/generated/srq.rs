@@ -474,7 +474,8 @@ structure! {
         /// SHAMPO: log2 of the payload reserved for a flow, in units of 4 KiB. `0x3c.26:24`
         log_reservation_size set_log_reservation_size: number(u8, 485, 3);
         /// SHAMPO: log2 of packets per reservation. `0x3c.18:16`
-        log_max_num_of_packets_per_reservation set_log_max_num_of_packets_per_reservation: number(u8, 493, 3);
+        log_max_num_of_packets_per_reservation set_log_max_num_of_packets_per_reservation:
+            number(u8, 493, 3);
         /// SHAMPO: log2 of a header entry, in units of 32 bytes. `0x3c.9:8`
         log_headers_entry_size set_log_headers_entry_size: number(u8, 502, 2);
         /// SHAMPO: log2 of the number of header entries. `0x3c.3:0`

@@ -9,7 +9,9 @@ structure! {
     /// Source: linux: include/linux/mlx5/cq.h mlx5_cq_set_ci, mlx5_cq_arm; rdma-core:
     /// providers/mlx5/cq.c.
     CqDoorbellRecord, CqDoorbellRecordLayout, 0x8 bytes = "cq_doorbell_record" {
-        sources: ["linux: include/linux/mlx5/cq.h mlx5_cq_set_ci, mlx5_cq_arm", "rdma-core: providers/mlx5/cq.c"];
+        sources:
+            ["linux: include/linux/mlx5/cq.h mlx5_cq_set_ci, mlx5_cq_arm",
+            "rdma-core: providers/mlx5/cq.c"];
         reserved: [(0, 8), (32, 2), (36, 3)];
         /// Number of CQEs consumed, modulo 2^24. `0x00.23:0`
         consumer_index set_consumer_index: number(u32, 8, 24);
@@ -29,7 +31,9 @@ structure! {
     /// Source: linux: include/linux/mlx5/qp.h MLX5_RCV_DBR, MLX5_SND_DBR; rdma-core:
     /// providers/mlx5/qp.c.
     QpDoorbellRecord, QpDoorbellRecordLayout, 0x8 bytes = "qp_doorbell_record" {
-        sources: ["linux: include/linux/mlx5/qp.h MLX5_RCV_DBR, MLX5_SND_DBR", "rdma-core: providers/mlx5/qp.c"];
+        sources:
+            ["linux: include/linux/mlx5/qp.h MLX5_RCV_DBR, MLX5_SND_DBR",
+            "rdma-core: providers/mlx5/qp.c"];
         reserved: [(0, 16), (32, 16)];
         /// Receive WQEs posted since reset, modulo 65536. `0x00.15:0`
         receive_counter set_receive_counter: number(u16, 16, 16);
@@ -56,7 +60,9 @@ structure! {
     /// Source: linux: include/linux/mlx5/cq.h mlx5_cq_arm; rdma-core: providers/mlx5/cq.c
     /// mlx5_arm_cq.
     CqArmDoorbell, CqArmDoorbellLayout, 0x8 bytes = "cq_arm_doorbell" {
-        sources: ["linux: include/linux/mlx5/cq.h mlx5_cq_arm", "rdma-core: providers/mlx5/cq.c mlx5_arm_cq"];
+        sources:
+            ["linux: include/linux/mlx5/cq.h mlx5_cq_arm",
+            "rdma-core: providers/mlx5/cq.c mlx5_arm_cq"];
         reserved: [(0, 2), (4, 3), (32, 8)];
         /// As in the record. `0x00.29:28`
         arm_sn set_arm_sn: number(u8, 2, 2);
@@ -90,7 +96,9 @@ structure! {
     /// Source: linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db; rdma-core:
     /// providers/mlx5/qp.c.
     SendDoorbell, SendDoorbellLayout, 0x8 bytes = "send_doorbell" {
-        sources: ["linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db", "rdma-core: providers/mlx5/qp.c"];
+        sources:
+            ["linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db",
+            "rdma-core: providers/mlx5/qp.c"];
         reserved: [(56, 2)];
         /// opmod of the WQE. `0x00.31:24`
         opmod set_opmod: number(u8, 0, 8);
@@ -112,7 +120,11 @@ structure! {
     /// drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h; linux: include/linux/mlx5/device.h
     /// MLX5_BFREGS_PER_UAR; rdma-core: providers/mlx5/mlx5.h MLX5_BF_OFFSET.
     UarPage, UarPageLayout, 0x1000 bytes = "uar_page" {
-        sources: ["linux: include/linux/mlx5/cq.h MLX5_CQ_DOORBELL", "linux: drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h", "linux: include/linux/mlx5/device.h MLX5_BFREGS_PER_UAR", "rdma-core: providers/mlx5/mlx5.h MLX5_BF_OFFSET"];
+        sources:
+            ["linux: include/linux/mlx5/cq.h MLX5_CQ_DOORBELL",
+            "linux: drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h",
+            "linux: include/linux/mlx5/device.h MLX5_BFREGS_PER_UAR",
+            "rdma-core: providers/mlx5/mlx5.h MLX5_BF_OFFSET"];
         reserved: [(0, 256), (320, 192), (544, 32), (608, 15776)];
         /// Arms a CQ; one 8-byte write. `0x20, 8 bytes`
         ///

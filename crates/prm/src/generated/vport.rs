@@ -263,7 +263,8 @@ pub static QUERY_NIC_VPORT_CONTEXT: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "vport_number names no virtual port, or other_vport is not for this function to use.",
+            why: "vport_number names no virtual port, or other_vport is not for this function to \
+                use.",
         },
         StatusRule {
             status: 0x51,
@@ -293,7 +294,8 @@ pub static MODIFY_NIC_VPORT_CONTEXT: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "A field that field_select names cannot be changed or has a value that is not allowed.",
+            why: "A field that field_select names cannot be changed or has a value that is not \
+                allowed.",
         },
         StatusRule {
             status: 0x50,
@@ -345,7 +347,8 @@ pub static SET_ROCE_ADDRESS: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "roce_address_index is beyond roce_cap.roce_address_table_size, or the version or type is not supported.",
+        why: "roce_address_index is beyond roce_cap.roce_address_table_size, or the version or \
+            type is not supported.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_SET_ROCE_ADDRESS, mlx5_core_roce_gid_set"],
@@ -460,7 +463,8 @@ pub static QUERY_VPORT_COUNTER: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "port_num or vport_number names nothing, or other_vport is not for this function to use.",
+        why: "port_num or vport_number names nothing, or other_vport is not for this function to \
+            use.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_VPORT_COUNTER"],
@@ -579,7 +583,8 @@ structure! {
     /// Input of QUERY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_nic_vport_context_in_bits.
-    QueryNicVportContextIn, QueryNicVportContextInLayout, 0x10 bytes = "query_nic_vport_context_in" {
+    QueryNicVportContextIn, QueryNicVportContextInLayout,
+        0x10 bytes = "query_nic_vport_context_in" {
         sources: ["linux: mlx5_ifc_query_nic_vport_context_in_bits"];
         reserved: [(32, 16), (65, 15), (96, 5), (104, 24)];
         /// Command opcode. `0x00.31:16`
@@ -606,7 +611,8 @@ structure! {
     /// Output of QUERY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_nic_vport_context_out_bits.
-    QueryNicVportContextOut, QueryNicVportContextOutLayout, 0x110 bytes = "query_nic_vport_context_out" {
+    QueryNicVportContextOut, QueryNicVportContextOutLayout,
+        0x110 bytes = "query_nic_vport_context_out" {
         sources: ["linux: mlx5_ifc_query_nic_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome
@@ -626,7 +632,8 @@ structure! {
     /// Input of MODIFY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_nic_vport_context_in_bits.
-    ModifyNicVportContextIn, ModifyNicVportContextInLayout, 0x200 bytes = "modify_nic_vport_context_in" {
+    ModifyNicVportContextIn, ModifyNicVportContextInLayout,
+        0x200 bytes = "modify_nic_vport_context_in" {
         sources: ["linux: mlx5_ifc_modify_nic_vport_context_in_bits"];
         reserved: [(16, 32), (65, 15), (128, 1920)];
         /// Command opcode. `0x00.31:16`
@@ -650,7 +657,8 @@ structure! {
     /// Output of MODIFY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_nic_vport_context_out_bits.
-    ModifyNicVportContextOut, ModifyNicVportContextOutLayout, 0x10 bytes = "modify_nic_vport_context_out" {
+    ModifyNicVportContextOut, ModifyNicVportContextOutLayout,
+        0x10 bytes = "modify_nic_vport_context_out" {
         sources: ["linux: mlx5_ifc_modify_nic_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome
@@ -668,7 +676,8 @@ structure! {
     /// Which fields of the NIC vport context MODIFY_NIC_VPORT_CONTEXT takes.
     ///
     /// Source: linux: mlx5_ifc_modify_nic_vport_field_select_bits.
-    ModifyNicVportFieldSelect, ModifyNicVportFieldSelectLayout, 0x4 bytes = "modify_nic_vport_field_select" {
+    ModifyNicVportFieldSelect, ModifyNicVportFieldSelectLayout,
+        0x4 bytes = "modify_nic_vport_field_select" {
         sources: ["linux: mlx5_ifc_modify_nic_vport_field_select_bits"];
         reserved: [(0, 18), (19, 1), (31, 1)];
         /// affiliated_vhca_id, affiliation_criteria and vhca_id_type. `0x00.13`
@@ -909,7 +918,8 @@ structure! {
     /// Input of QUERY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_context_in_bits.
-    QueryHcaVportContextIn, QueryHcaVportContextInLayout, 0x10 bytes = "query_hca_vport_context_in" {
+    QueryHcaVportContextIn, QueryHcaVportContextInLayout,
+        0x10 bytes = "query_hca_vport_context_in" {
         sources: ["linux: mlx5_ifc_query_hca_vport_context_in_bits"];
         reserved: [(32, 16), (65, 11), (96, 32)];
         /// Command opcode. `0x00.31:16`
@@ -937,7 +947,8 @@ structure! {
     /// Output of QUERY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_context_out_bits.
-    QueryHcaVportContextOut, QueryHcaVportContextOutLayout, 0x210 bytes = "query_hca_vport_context_out" {
+    QueryHcaVportContextOut, QueryHcaVportContextOutLayout,
+        0x210 bytes = "query_hca_vport_context_out" {
         sources: ["linux: mlx5_ifc_query_hca_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome
@@ -958,7 +969,8 @@ structure! {
     /// Input of MODIFY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_hca_vport_context_in_bits.
-    ModifyHcaVportContextIn, ModifyHcaVportContextInLayout, 0x210 bytes = "modify_hca_vport_context_in" {
+    ModifyHcaVportContextIn, ModifyHcaVportContextInLayout,
+        0x210 bytes = "modify_hca_vport_context_in" {
         sources: ["linux: mlx5_ifc_modify_hca_vport_context_in_bits"];
         reserved: [(16, 32), (65, 11), (96, 32)];
         /// Command opcode. `0x00.31:16`
@@ -982,7 +994,8 @@ structure! {
     /// Output of MODIFY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_hca_vport_context_out_bits.
-    ModifyHcaVportContextOut, ModifyHcaVportContextOutLayout, 0x10 bytes = "modify_hca_vport_context_out" {
+    ModifyHcaVportContextOut, ModifyHcaVportContextOutLayout,
+        0x10 bytes = "modify_hca_vport_context_out" {
         sources: ["linux: mlx5_ifc_modify_hca_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
         /// Outcome; anything but OK means that nothing else in the output counts, syndrome

@@ -306,7 +306,10 @@ structure! {
     /// Source: linux: struct mlx5_wqe_masked_atomic_seg; rdma-core: struct
     /// mlx5_wqe_masked_atomic_seg; ucx: struct uct_ib_mlx5_atomic_masked_cswap64_seg.
     MaskedAtomicSegment, MaskedAtomicSegmentLayout, 0x20 bytes = "masked_atomic_segment" {
-        sources: ["linux: struct mlx5_wqe_masked_atomic_seg", "rdma-core: struct mlx5_wqe_masked_atomic_seg", "ucx: struct uct_ib_mlx5_atomic_masked_cswap64_seg"];
+        sources:
+            ["linux: struct mlx5_wqe_masked_atomic_seg",
+            "rdma-core: struct mlx5_wqe_masked_atomic_seg",
+            "ucx: struct uct_ib_mlx5_atomic_masked_cswap64_seg"];
         reserved: [];
         /// Value to swap in. `0x00, 8 bytes`
         swap_add set_swap_add: number(u64, 0, 64);
@@ -604,7 +607,9 @@ structure! {
     /// Source: rdma-core: struct mlx5_wqe_umr_repeat_block_seg; linux: struct
     /// mlx5_stride_block_ctrl_seg.
     UmrRepeatBlockSegment, UmrRepeatBlockSegmentLayout, 0x10 bytes = "umr_repeat_block_segment" {
-        sources: ["rdma-core: struct mlx5_wqe_umr_repeat_block_seg", "linux: struct mlx5_stride_block_ctrl_seg"];
+        sources:
+            ["rdma-core: struct mlx5_wqe_umr_repeat_block_seg",
+            "linux: struct mlx5_stride_block_ctrl_seg"];
         reserved: [(96, 16)];
         /// Bytes of a round: those of all its entries together. `0x00`
         byte_count set_byte_count: number(u32, 0, 32);
@@ -624,7 +629,9 @@ structure! {
     /// Source: rdma-core: struct mlx5_wqe_umr_repeat_ent_seg; linux: struct
     /// mlx5_stride_block_entry.
     UmrRepeatEntry, UmrRepeatEntryLayout, 0x10 bytes = "umr_repeat_entry" {
-        sources: ["rdma-core: struct mlx5_wqe_umr_repeat_ent_seg", "linux: struct mlx5_stride_block_entry"];
+        sources:
+            ["rdma-core: struct mlx5_wqe_umr_repeat_ent_seg",
+            "linux: struct mlx5_stride_block_entry"];
         reserved: [];
         /// Bytes from where one round begins in the key to where the next one does. `0x00.31:16`
         stride set_stride: number(u16, 0, 16);

@@ -1,0 +1,119 @@
+//! Lines that rustfmt leaves too long: it breaks neither strings nor what a macro takes.
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+/// How much further in the rest of a line stands.
+const INDENT: usize = 4;
+
+/// The text with its long lines broken, as far as there are places to break them.
+pub(super) fn narrow(text: &str) -> String {
+    let mut narrow = String::with_capacity(text.len());
+    for line in text.lines() {
+        for part in parts(line) {
+            narrow.push_str(&part);
+            narrow.push('\n');
+        }
+    }
+    narrow
+}
+
+/// A place where a line may be broken.
+struct Place {
+    /// Index of the first byte of the rest.
+    at: usize,
+    in_string: bool,
+    /// Not behind a comma or a colon.
+    in_phrase: bool,
+    /// Brackets around it.
+    depth: usize,
+}
+
+/// A line in lines.
+fn parts(line: &str) -> Vec<String> {
+    let margin = line.len() - line.trim_start().len();
+    let is_comment = line[margin..].starts_with("///");
+    let begin = match is_comment {
+        true => format!("{:margin$}/// ", ""),
+        false => " ".repeat(margin + INDENT),
+    };
+    let (mut parts, mut rest, mut in_string) = (Vec::new(), line.to_owned(), false);
+    while rest.chars().count() > WIDTH {
+        let start = if parts.is_empty() && !is_comment { margin } else { begin.len() };
+        let found =
+            if is_comment { in_comment(&rest, start) } else { place(&rest, start, in_string) };
+        let Some(place) = found else { break };
+        let (part, more) = rest.split_at(place.at);
+        parts.push(match place.in_string {
+            true => format!("{part}\\"),
+            false => part.trim_end().to_owned(),
+        });
+        in_string = place.in_string;
+        rest = format!("{begin}{more}");
+    }
+    parts.push(rest);
+    parts
+}
+
+/// Behind the last word of a comment that fits.
+fn in_comment(line: &str, start: usize) -> Option<Place> {
+    let spaces = line.char_indices().take(WIDTH + 1).filter(|&(at, c)| c == ' ' && at >= start);
+    spaces.last().map(|(at, _)| Place { at: at + 1, in_string: false, in_phrase: false, depth: 0 })
+}
+
+/// The last place behind a comma or a colon outside all brackets, else within as few as can be,
+/// else between other words, else in a string, of those with which what stands in front fits.
+fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
+    let (mut depth, mut before, mut best) = (0_usize, ' ', None::<Place>);
+    for (column, (at, c)) in line.char_indices().enumerate() {
+        match c {
+            '"' if before != '\\' => in_string = !in_string,
+            '(' | '[' | '{' if !in_string => depth += 1,
+            ')' | ']' | '}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        // A string needs its backslash.
+        let fits = column + usize::from(in_string) < WIDTH;
+        // In a string a comma is one character more.
+        let in_phrase = !in_string && !matches!(before, ',' | ':');
+        let new = Place { at: at + 1, in_string, in_phrase, depth };
+        let rank = |place: &Place| (place.in_string, place.in_phrase, place.depth);
+        let is_better = best.as_ref().is_none_or(|best| rank(&new) <= rank(best));
+        // rustfmt puts a string back behind its name.
+        let is_string = before == ':' && line[at..].starts_with(" \"");
+        if c == ' ' && at >= start && fits && is_better && (in_string || !is_string) {
+            best = Some(new);
+        }
+        before = c;
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WIDTH, narrow};
+
+    #[test]
+    fn long_lines_are_broken_where_the_fewest_brackets_are_and_short_ones_stay() {
+        let name = "a_name_that_is_as_long_as_some_of_the_device";
+        let words = "a long word ".repeat(10);
+        let lines = [
+            "fn f() {}".to_owned(),
+            format!("        {name} set_{name}: number(u32, 96, 19);"),
+            format!("    why: \"{words}\","),
+            format!("    /// {words}"),
+            format!("    {name}, {name}Layout, 0x10 bytes = \"{name}\" {{"),
+        ];
+        let text = lines.join("\n") + "\n";
+        let narrowed = narrow(&text);
+        assert!(narrowed.lines().all(|line| line.chars().count() <= WIDTH), "{narrowed}");
+        let broken = format!("        {name}\n            set_{name}: number(u32, 96, 19);\n");
+        assert!(narrowed.contains(&broken), "{narrowed}");
+        assert_eq!(narrowed.lines().filter(|line| line.starts_with("    /// ")).count(), 2);
+        // The compiler reads the same.
+        let joined: String = narrowed.split("\\\n").map(str::trim_start).collect();
+        assert!(joined.contains(&format!("\"{words}\"")), "{joined}");
+        assert_eq!(narrow(&narrowed), narrowed, "once is enough");
+        let one = "x".repeat(WIDTH + 1) + "\n";
+        assert_eq!(narrow(&one), one, "there is no place");
+    }
+}

@@ -45,6 +45,7 @@ mod clock;
 mod connection;
 pub mod device;
 mod directory;
+#[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
 mod dpa;
 mod engine;
 mod external;

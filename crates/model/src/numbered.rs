@@ -183,6 +183,7 @@ impl<K: Number, V> Numbered<K, V> {
         self.at(self.places.range((wide(range.start_bound()), wide(range.end_bound()))))
     }
 
+    #[cfg(feature = "dpa")]
     pub(crate) fn into_keys(self) -> impl Iterator<Item = K> {
         let Self { places, entries, .. } = self;
         places.into_values().map(move |place| entries[place].0)

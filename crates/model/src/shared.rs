@@ -243,6 +243,7 @@ impl SharedWorld {
 
     /// A program of the DPA could not be executed, which is a mistake of the model's: every device
     /// is dead from now on.
+    #[cfg(feature = "dpa")]
     pub(crate) fn fail(&self) {
         tracing::error!(
             "the model has failed at executing a program of the DPA, which is a mistake of its \

@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
 use crate::directory::{Directory, Entry};
-use crate::dpa::{Rights, Sharing, Units};
 use crate::engine::function::Function;
 use crate::engine::scratch::Scratch;
 use crate::fabric::{Fabric, SharedFabric, Vport};
 use crate::functions::{Functions, Slot};
 use crate::hca::Refused;
 use crate::memory::{Interrupts, NothingMoves, Space, Spaces};
-use crate::profile::{Link, Role, Side};
+use crate::profile::{Link, Side};
 use crate::watch::Outbox;
 
 /// The world of one thread: the functions that it has, and the state that all threads share.
@@ -82,7 +81,10 @@ impl World {
         }
         for (.., card) in &cards {
             tell_neighbours(&mut functions, card);
-            share_units(&functions, card);
+            #[cfg(feature = "dpa")]
+            crate::hca::share_units(
+                &card.iter().map(|&id| (id, &functions[id].hca)).collect::<Vec<_>>(),
+            );
         }
         for (kind, ports, functions) in cards {
             fabric.add_card(kind, ports, functions);
@@ -252,30 +254,6 @@ fn tell_neighbours(functions: &mut [Function], card: &[usize]) {
         .collect();
     for (by, other) in reaching {
         functions[other].hca.reached_by.insert(by);
-    }
-}
-
-/// Lets the functions of a card share the execution units of its DPA. PFs are in the default
-/// partition; those of the DPU side, or without one PF 0, make others.
-fn share_units(functions: &[Function], card: &[usize]) {
-    let on_card = || card.iter().map(|&id| &functions[id].hca);
-    let has_dpu = on_card().any(|hca| hca.profile.side() == Side::Dpu);
-    let mut sharing: Option<Sharing> = None;
-    for hca in on_card() {
-        let Some(dpa) = &hca.dpa else { continue };
-        let sharing = sharing.get_or_insert_with(|| dpa.numbers().sharing());
-        let is_pf = hca.on_card.role == Role::Pf;
-        let manages = match has_dpu {
-            true => is_pf && hca.profile.side() == Side::Dpu,
-            false => is_pf && hca.on_card.pf == 0,
-        };
-        sharing.join(hca.caps.general().vhca_id(), Rights { by_default: is_pf, manages });
-    }
-    let Some(units) = sharing.map(Units::new) else { return };
-    for (hca, &id) in on_card().zip(card) {
-        if let Some(dpa) = &hca.dpa {
-            dpa.share(&units, hca.caps.general().vhca_id(), id);
-        }
     }
 }
 

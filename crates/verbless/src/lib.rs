@@ -51,7 +51,7 @@
 //! The [`prelude`] has what most programs need. The layers, bottom up; each is a crate of its
 //! own and can be used alone:
 //! - [`prm`]: what commands, contexts and queue entries look like; all of them with the feature
-//!   `prm-all` or `model`.
+//!   `prm-all`.
 //! - verbless-ring, re-exported by [`queue`]: work requests, rings, doorbells.
 //! - [`devx`]: finding and opening devices; what the kernel does for a user.
 //! - [`command`]: one typed function per device command.
@@ -61,6 +61,8 @@
 //! - `doca`: the object model of DOCA Core, as the module `doca`.
 //! - `model`: the software model of the device, which takes the kernel's and the card's place, as
 //!   the module `model`. For tests.
+//! - `dpa`: the model, with the DPA of devices that have one; `gdb` also with debuggers for its
+//!   programs. Without them the model's devices have no DPA, which compiles faster.
 //! - `serde`: what is sent to a peer ([`PeerAddress`](queue::PeerAddress),
 //!   [`RemoteAddr`](queue::RemoteAddr), [`RemoteRegion`](queue::RemoteRegion)) can be serialized.
 //! - `tracing`: objects that could not be destroyed are reported as `tracing` warnings.

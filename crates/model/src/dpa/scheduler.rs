@@ -87,6 +87,17 @@ impl Dpa {
         Self { numbers, state, stopped: Condvar::new(), waker: Mutex::default() }
     }
 
+    /// The DPA of a profile that has these numbers.
+    pub(crate) fn of(numbers: &DpaNumbers) -> Option<Arc<Self>> {
+        Some(Arc::new(Self::new(numbers.into())))
+    }
+
+    /// Removes the groups of execution units of one user context, or of all.
+    pub(crate) fn remove_groups(&self, uid: Option<u16>) {
+        let (units, function) = self.shares();
+        units.with(|sharing| sharing.remove_groups(function, uid));
+    }
+
     /// Joins the sharing of these units, as the function with this vhca_id and this number in the
     /// model. Nothing may run yet.
     pub(crate) fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {

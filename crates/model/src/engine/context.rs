@@ -8,6 +8,8 @@ use super::events::Events;
 use super::function::Function;
 use super::keys::{Keys, Neighbours, NoNeighbours};
 use super::packets::path::Addresses;
+#[cfg(feature = "dpa")]
+use super::programs::Programs;
 use super::state::EngineState;
 use crate::numbered::Numbered;
 use verbless_prm::ServiceType;
@@ -161,11 +163,14 @@ impl Function {
         let objects = &mut hca.objects;
         let events = Events {
             eqs: &mut objects.eqs,
-            dpa_eqs: &mut objects.dpa_eqs,
-            devices: &mut objects.emulated_devices,
             raised: &mut hca.raised,
             memory,
-            dpa: hca.dpa.as_deref(),
+            #[cfg(feature = "dpa")]
+            programs: Programs {
+                eqs: &mut objects.dpa_eqs,
+                devices: &mut objects.emulated_devices,
+                dpa: hca.dpa.as_deref(),
+            },
         };
         let context = Context {
             cqs: &mut objects.cqs,
@@ -196,6 +201,7 @@ impl Function {
     }
 
     /// The context of a function's queues at this time, beside other functions.
+    #[cfg(feature = "dpa")]
     pub(super) fn context_among<'a>(&'a mut self, now: u64, others: Others<'a>) -> Context<'a> {
         self.parts(now, others).context
     }
@@ -257,11 +263,14 @@ impl Function {
         let Self { hca, .. } = self;
         Events {
             eqs: &mut hca.objects.eqs,
-            dpa_eqs: &mut hca.objects.dpa_eqs,
-            devices: &mut hca.objects.emulated_devices,
             raised: &mut hca.raised,
             memory: &*hca.memory,
-            dpa: hca.dpa.as_deref(),
+            #[cfg(feature = "dpa")]
+            programs: Programs {
+                eqs: &mut hca.objects.dpa_eqs,
+                devices: &mut hca.objects.emulated_devices,
+                dpa: hca.dpa.as_deref(),
+            },
         }
     }
 }

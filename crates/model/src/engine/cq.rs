@@ -186,6 +186,7 @@ impl CompletionQueue<'_> {
 
     /// Takes an arm request of the DPA's, which names the consumer index alone: a CQE behind it
     /// makes an event, also if one has told of it before.
+    #[cfg(feature = "dpa")]
     pub(super) fn arm_at(&mut self, consumer: u32) {
         self.cq.runtime.consumer = consumer;
         self.cq.notified = consumer;
@@ -250,8 +251,8 @@ impl CompletionQueue<'_> {
         cq.notified = cq.producer;
         match cq.element {
             Element::Eq(eqn) => self.events.completion(eqn, self.cqn),
-            Element::Thread(thread) => self.events.program(thread),
-            Element::DpaEq(eqn) => self.events.external(eqn, self.cqn),
+            #[cfg(feature = "dpa")]
+            Element::Dpa(element) => self.events.program(element, self.cqn),
         }
     }
 }

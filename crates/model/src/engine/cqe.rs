@@ -64,6 +64,7 @@ pub(crate) struct Received {
 
 impl Completion {
     /// A CQE of zeros, by which a program on the DPA makes an event.
+    #[cfg(feature = "dpa")]
     pub(crate) fn zero() -> Self {
         Self { body: [0; 64], first_half: None, solicited: false }
     }

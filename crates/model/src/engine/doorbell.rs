@@ -117,6 +117,7 @@ pub(super) fn wake(function: &mut Function, page: u32) {
 
 /// A doorbell of the DPA's, which names the send queue and how far it was posted to: its record is
 /// not read.
+#[cfg(feature = "dpa")]
 pub(super) fn ring_one(function: &mut Function, number: u32, index: u16) {
     if heard(function, true) {
         wake_to(function, number, Some(index));

@@ -285,7 +285,7 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Opt
         }
         Doorbell::Trigger { cqn } if names_page(cqn) => zero_cqe(function, cqn, now)?,
         Doorbell::UpdateEq { eqn, consumer, arm } => {
-            let known = function.events().external_doorbell(page, eqn, consumer, arm);
+            let known = function.events().programs.doorbell(page, eqn, consumer, arm);
             known.then_some(())?;
         }
         Doorbell::Emulated { cqn, number, arm } => {

@@ -2,28 +2,29 @@
 
 use verbless_prm::hot::event_type;
 use verbless_prm::{
-    CqErrorSyndrome, Eqe, EqeCompletion, EqeCqError, EqeObjectChange, EqePortState, EqeQpSrq,
-    EqeQueueType, EventType, GeneralObjectType, PortChangeSubtype,
+    CqErrorSyndrome, Eqe, EqeCompletion, EqeCqError, EqePortState, EqeQpSrq, EqeQueueType,
+    EventType, PortChangeSubtype,
 };
 
-use crate::dpa::Dpa;
-use crate::hca::objects::{DpaEq, EmulatedDevice, Eq, EventRing};
+#[cfg(feature = "dpa")]
+use super::programs::Programs;
+#[cfg(feature = "dpa")]
+use crate::hca::objects::DpaElement;
+use crate::hca::objects::{Eq, EventRing};
 use crate::memory::HostMemory;
 use crate::numbered::Numbered;
+
 /// Bytes of an EQE.
 const EQE: u64 = 64;
 
 /// The event queues of a function, and the interrupts that they raise.
 pub(super) struct Events<'a> {
     pub eqs: &'a mut Numbered<u32, Eq>,
-    pub dpa_eqs: &'a mut Numbered<u32, DpaEq>,
-    /// The emulated devices, whose vectors EQs of the DPA raise.
-    pub devices: &'a mut Numbered<u32, EmulatedDevice>,
     /// Vectors to raise once the lock is released.
     pub raised: &'a mut Vec<u32>,
     pub memory: &'a dyn HostMemory,
-    /// The DPA, whose threads CQs start.
-    pub dpa: Option<&'a Dpa>,
+    #[cfg(feature = "dpa")]
+    pub programs: Programs<'a>,
 }
 
 impl Events<'_> {
@@ -31,11 +32,10 @@ impl Events<'_> {
     pub(super) fn reborrow(&mut self) -> Events<'_> {
         Events {
             eqs: self.eqs,
-            dpa_eqs: self.dpa_eqs,
-            devices: self.devices,
             raised: self.raised,
             memory: self.memory,
-            dpa: self.dpa,
+            #[cfg(feature = "dpa")]
+            programs: self.programs.reborrow(),
         }
     }
 
@@ -62,28 +62,10 @@ impl Events<'_> {
         }
     }
 
-    /// Writes a completion event of a CQ into an EQ of the DPA.
-    pub(super) fn external(&mut self, eqn: u32, cqn: u32) {
-        let data = *EqeCompletion::zeroed().set_cqn(cqn).as_bytes();
-        match self.dpa_eqs.get_mut(&eqn) {
-            Some(eq) => {
-                let before = eq.ring.producer;
-                let armed = write(eqn, &mut eq.ring, self.memory, event_type::COMPLETION, 0, data);
-                let written = eq.ring.producer != before;
-                if armed || (written && eq.context.always_armed()) {
-                    raise(self.devices, eq);
-                }
-            }
-            None => tracing::error!(eqn, cqn, "a CQ reports to an EQ of the DPA that is not there"),
-        }
-    }
-
-    /// Starts a thread of the DPA for a completion event of a CQ.
-    pub(super) fn program(&mut self, thread: u32) {
-        match self.dpa {
-            Some(dpa) => dpa.event(thread),
-            None => tracing::error!(thread, "a CQ starts a thread of a DPA that does not exist"),
-        }
+    /// Tells a part of the DPA of a completion event of a CQ.
+    #[cfg(feature = "dpa")]
+    pub(super) fn program(&mut self, element: DpaElement, cqn: u32) {
+        self.programs.completion(element, cqn, self.memory);
     }
 
     /// An event about a QP.
@@ -112,8 +94,9 @@ impl Events<'_> {
     }
 
     /// A general object has changed.
-    pub(super) fn object(&mut self, kind: GeneralObjectType, number: u32) {
-        let mut data = EqeObjectChange::zeroed();
+    #[cfg(feature = "dpa")]
+    pub(super) fn object(&mut self, kind: verbless_prm::GeneralObjectType, number: u32) {
+        let mut data = verbless_prm::EqeObjectChange::zeroed();
         data.set_obj_type(kind).set_obj_id(number);
         self.post(event_type::OBJECT_CHANGE, 0, *data.as_bytes());
     }
@@ -155,36 +138,10 @@ impl Events<'_> {
             self.raised.push(eq.vector);
         }
     }
-
-    /// Updates an EQ of the DPA by an outbox; false: the UAR page has no such EQ.
-    pub(super) fn external_doorbell(
-        &mut self,
-        page: u32,
-        eqn: u32,
-        consumer: u32,
-        arm: bool,
-    ) -> bool {
-        let Some(eq) = self.dpa_eqs.get_mut(&eqn).filter(|eq| eq.context.uar_page() == page) else {
-            return false;
-        };
-        if update(&mut eq.ring, consumer, arm) {
-            raise(self.devices, eq);
-        }
-        true
-    }
-}
-
-/// Raises the vector of an EQ of the DPA that has one.
-fn raise(devices: &mut Numbered<u32, EmulatedDevice>, eq: &DpaEq) {
-    if let Some((device, vector)) = eq.raises()
-        && let Some(device) = devices.get_mut(&device)
-    {
-        device.raise(vector);
-    }
 }
 
 /// Software has taken EQEs up to this index; whether it armed the EQ, and there are more already.
-fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
+pub(super) fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
     ring.consumer = consumer & ring.counter;
     let more = ring.producer & ring.counter != ring.consumer;
     if arm {
@@ -194,7 +151,7 @@ fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
 }
 
 /// Writes an EQE; whether the EQ was armed, which it is no more then.
-fn write(
+pub(super) fn write(
     eqn: u32,
     eq: &mut EventRing,
     memory: &dyn HostMemory,

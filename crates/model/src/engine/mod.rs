@@ -14,7 +14,8 @@
 //!   wait       queues that wait for data: their conditions (condition), looks at them
 //!   umr        changes of memory keys
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
-//!   dpa        what programs on the DPA ask for, and the threads that run them
+//!   dpa        what programs on the DPA ask for, and the threads that run them (with feature dpa)
+//!   programs   what CQs tell them
 //!   failure    the error state, flush
 //!   arrivals   CQEs and data, for those who record them
 //!   counters   what QPs count
@@ -35,6 +36,7 @@ mod cqe;
 #[cfg(feature = "gdb")]
 pub(crate) mod debug;
 mod doorbell;
+#[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
 mod dpa;
 mod ethernet;
 mod events;
@@ -44,6 +46,8 @@ pub(crate) mod function;
 mod keys;
 mod operation;
 mod packets;
+#[cfg(feature = "dpa")]
+mod programs;
 mod requester;
 mod responder;
 mod ring;

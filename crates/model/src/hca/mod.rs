@@ -4,6 +4,7 @@
 pub(crate) mod budget;
 pub(crate) mod capability;
 mod commands;
+#[cfg_attr(not(feature = "dpa"), path = "no_dump.rs")]
 mod dump;
 pub(crate) mod effect;
 mod fault;
@@ -18,6 +19,8 @@ pub(crate) mod qp_type;
 mod refusal;
 pub(crate) mod registry;
 mod removal;
+#[cfg(feature = "dpa")]
+mod sharing;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
@@ -29,5 +32,7 @@ pub(crate) use effect::Effect;
 pub(crate) use fault::Countdowns;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;
+#[cfg(feature = "dpa")]
+pub(crate) use sharing::share_units;
 pub(crate) use state::Hca;
 pub(crate) use vport::DEFAULT_PKEY;

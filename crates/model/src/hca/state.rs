@@ -14,13 +14,15 @@ use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
 use crate::hca::numbers::AllNumbers;
-use crate::hca::objects::{Foreign, Limits, Objects};
+use crate::hca::objects::{Foreign, Limits, Objects, Uid};
 use crate::hca::pages::Pages;
 use crate::hca::qp_type::QpTypes;
 use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
 use crate::ioctl::Ioctl;
-use crate::memory::{Heaps, HostMemory, Interrupts, UarSpace, WithCard};
+#[cfg(feature = "dpa")]
+use crate::memory::{Heaps, with_heaps};
+use crate::memory::{HostMemory, Interrupts, UarSpace};
 use crate::numbered::Numbered;
 use crate::profile::{FunctionPlace, Link, Profile};
 use crate::wire::Mac;
@@ -87,6 +89,7 @@ pub(crate) struct Hca {
     pub memory: Arc<dyn HostMemory>,
     /// The DPA, and the part of `memory` that is its processes'.
     pub dpa: Option<Arc<Dpa>>,
+    #[cfg(feature = "dpa")]
     pub heaps: Heaps,
     pub bar: Arc<UarSpace>,
     /// The receiver of interrupts; set by the front end.
@@ -140,12 +143,9 @@ impl Hca {
             gids: if link == Link::Infiniband { vec![port.link_local_gid()] } else { Vec::new() },
             violations: Violations::default(),
         });
-        let heaps = Heaps::default();
-        let dpa = profile.dpa().map(|numbers| Arc::new(Dpa::new(numbers.into())));
-        let memory = match &dpa {
-            Some(_) => Arc::new(WithCard::new(memory, heaps.clone())),
-            None => memory,
-        };
+        let dpa = profile.dpa().and_then(Dpa::of);
+        #[cfg(feature = "dpa")]
+        let (memory, heaps) = with_heaps(memory, dpa.is_some());
         let roce_entries = match link {
             Link::Infiniband => 0,
             Link::Ethernet => caps.roce().roce_address_table_size().into(),
@@ -171,6 +171,7 @@ impl Hca {
             roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
             memory,
             dpa,
+            #[cfg(feature = "dpa")]
             heaps,
             bar: Arc::new(UarSpace::new(profile.device().uar_pages)),
             interrupts: None,
@@ -301,9 +302,13 @@ impl Hca {
         self.issi = 0;
         self.nic_vport = None;
         self.roce_addresses.fill(RoceAddrLayout::zeroed());
+        self.remove_groups(None);
+    }
+
+    /// Removes the groups of the DPA's execution units that are of one user context, or of all.
+    pub(crate) fn remove_groups(&self, uid: Option<Uid>) {
         if let Some(dpa) = &self.dpa {
-            let (units, vhca_id) = dpa.shares();
-            units.with(|sharing| sharing.remove_groups(vhca_id, None));
+            dpa.remove_groups(uid);
         }
     }
 

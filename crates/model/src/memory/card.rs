@@ -10,11 +10,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use verbless_riscv::Ram;
 
-use super::host::{Fault, HostMemory, copy_through};
+use super::host::{CARD, Fault, HostMemory, copy_through};
 use crate::numbered::Numbered;
 
-/// The first address on the card.
-pub(crate) const CARD: u64 = 0xffff << 48;
 const LOG_HEAP: u32 = 32;
 
 /// The heaps of a function.
@@ -52,14 +50,25 @@ impl Heaps {
     }
 }
 
+/// A host's memory, and in front of it, if the card `has` memory of its own, that and where its
+/// heaps are.
+pub(crate) fn with_heaps(host: Arc<dyn HostMemory>, has: bool) -> (Arc<dyn HostMemory>, Heaps) {
+    let heaps = Heaps::default();
+    let memory = match has {
+        true => Arc::new(WithCard::new(host, heaps.clone())),
+        false => host,
+    };
+    (memory, heaps)
+}
+
 /// A host's memory, and that of the card.
-pub(crate) struct WithCard {
+struct WithCard {
     host: Arc<dyn HostMemory>,
     heaps: Heaps,
 }
 
 impl WithCard {
-    pub(crate) fn new(host: Arc<dyn HostMemory>, heaps: Heaps) -> Self {
+    fn new(host: Arc<dyn HostMemory>, heaps: Heaps) -> Self {
         Self { host, heaps }
     }
 }

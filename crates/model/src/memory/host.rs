@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The first address on the card: no host has memory from there on.
+pub(crate) const CARD: u64 = 0xffff << 48;
+
 /// A DMA access that the platform refused: nothing is mapped at the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {

@@ -4,6 +4,7 @@
 //! at the same time. Ring words, records and doorbells are atomics; payload is copied in a way that
 //! is allowed to race.
 
+#[cfg(feature = "dpa")]
 mod card;
 mod clients;
 mod guest;
@@ -16,10 +17,11 @@ mod reach;
 mod spaces;
 mod uar;
 
-pub(crate) use card::{CARD, Heaps, WithCard};
+#[cfg(feature = "dpa")]
+pub(crate) use card::{Heaps, with_heaps};
 pub use clients::{ClientMemory, dma_address};
 pub use guest::GuestMemory;
-pub(crate) use host::NothingMoves;
+pub(crate) use host::{CARD, NothingMoves};
 pub use host::{Fault, HostMemory, Interrupts};
 pub(crate) use mover::{MOST as MOST_MOVERS, set as set_mover};
 pub use process::{ProcessMemory, probe};

@@ -47,10 +47,6 @@ const KNOWN: [&str; 27] = [
     "always_armed_cq",
 ];
 
-/// Values of ext_element_type that the device has.
-const DPA_THREAD: u8 = 0;
-const EXTERNAL_EQ: u8 = 2;
-
 /// CREATE_CQ.
 pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut CreateCqOut) -> Outcome {
     let context = input.cq_context();
@@ -108,8 +104,8 @@ fn element(call: &Call<'_>, context: &CqContext) -> Result<Element, Refusal> {
     let number = context.c_eqn_or_apu_element();
     match (context.apu_cq(), context.ext_element_type()) {
         (false, 0) => call.find(kind::Eq, number).map(|_| Element::Eq(number)),
-        (true, DPA_THREAD) => call.find(kind::DpaThread, number).map(|_| Element::Thread(number)),
-        (true, EXTERNAL_EQ) => call.find(kind::DpaEq, number).map(|_| Element::DpaEq(number)),
+        #[cfg(feature = "dpa")]
+        (true, of) => super::dpa::element(call, of, number).map(Element::Dpa),
         _ => Err(Refusal::Unsupported),
     }
 }

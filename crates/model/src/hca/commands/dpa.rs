@@ -13,7 +13,7 @@ use verbless_riscv::PAGE;
 use super::call::{Call, Outcome};
 use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start};
 use crate::hca::dump::Dumping;
-use crate::hca::objects::{self, QueueMemory, Umem};
+use crate::hca::objects::{self, DpaElement, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::{ObjectKind, kind};
 use crate::hca::state::Hca;
@@ -54,6 +54,19 @@ pub(super) fn parts(
         done += here;
     }
     Ok(())
+}
+
+/// Values of a CQ's ext_element_type that the device has.
+const DPA_THREAD: u8 = 0;
+const EXTERNAL_EQ: u8 = 2;
+
+/// The part of the DPA that a CQ reports to.
+pub(super) fn element(call: &Call<'_>, of: u8, number: u32) -> Result<DpaElement, Refusal> {
+    match of {
+        DPA_THREAD => call.find(kind::DpaThread, number).map(|_| DpaElement::Thread(number)),
+        EXTERNAL_EQ => call.find(kind::DpaEq, number).map(|_| DpaElement::Eq(number)),
+        _ => Err(Refusal::Unsupported),
+    }
 }
 
 /// CREATE_GENERAL_OBJECT of a process.

@@ -20,6 +20,19 @@ pub(super) fn show(call: &mut Call<'_>, from: usize, value: &[u8]) -> Outcome {
     Ok(())
 }
 
+/// The refusal of a register that the device does not have.
+pub(super) fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
+    call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0))
+}
+
+/// Refuses ACCESS_REGISTER_USER where the device does not have it.
+pub(super) fn user_may(call: &Call<'_>) -> Outcome {
+    match call.hca().caps.general().access_register_user() {
+        true => Ok(()),
+        false => Err(call.about(Refusal::Unsupported, "access_register_user is 0")),
+    }
+}
+
 /// ACCESS_REGISTER.
 pub(super) fn access(
     call: &mut Call<'_>,
@@ -31,7 +44,7 @@ pub(super) fn access(
         return outcome;
     }
     let Some(register) = call.hca().profile.registers().get(&id.0) else {
-        return Err(call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0)));
+        return Err(absent(call, id));
     };
     let info = register.info;
     let asked = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;

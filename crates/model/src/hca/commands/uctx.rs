@@ -3,7 +3,6 @@
 use verbless_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut};
 
 use super::call::{Call, Outcome};
-use super::units;
 use crate::hca::effect::Effect;
 use crate::hca::objects::Uctx;
 use crate::hca::refusal::Refusal;
@@ -37,14 +36,14 @@ pub(super) fn destroy(
         return Err(Refusal::NoSuchUid);
     }
     call.hca_mut().remove_held(|owner| owner == uid);
-    units::remove_groups(call.hca(), Some(uid));
+    call.hca().remove_groups(Some(uid));
     call.destroy(kind::Uctx, uid)
 }
 
 /// Destroys every object of a function, including those of user contexts.
 pub(super) fn destroy_all(hca: &mut Hca) {
     hca.remove_held(|_| true);
-    units::remove_groups(hca, None);
+    hca.remove_groups(None);
     // There is no need to look for each queue.
     hca.effects.clear();
     hca.effects.push(Effect::AllForgotten);

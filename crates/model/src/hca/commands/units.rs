@@ -10,13 +10,11 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::register::show;
+use super::register::{absent, show, user_may};
 use crate::dpa::{
     Changes, Dpa, Group, MOST_MEMBERS, Numbers, Partition, Sender, Sharing, Unshared,
 };
-use crate::hca::objects::Uid;
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
 
 /// Capabilities of the DPA, in NIC_CAP_EXT.
 const DPA_GROUP: u16 = 1;
@@ -30,9 +28,7 @@ pub(super) fn access_user(
     input: &AccessRegisterUserIn,
     _: &mut AccessRegisterUserOut,
 ) -> Outcome {
-    if !call.hca().caps.general().access_register_user() {
-        return Err(call.about(Refusal::Unsupported, "access_register_user is 0"));
-    }
+    user_may(call)?;
     let id = input.register_id();
     access(call, id).unwrap_or_else(|| Err(absent(call, id)))
 }
@@ -67,10 +63,6 @@ pub(super) fn access(call: &mut Call<'_>, id: RegisterId) -> Option<Outcome> {
     })
 }
 
-fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
-    call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0))
-}
-
 /// Does something with a register, and shows what became of it.
 fn exchange<R: Structure>(call: &mut Call<'_>, each: impl FnOnce(&mut R) -> Outcome) -> Outcome {
     let mut register = R::read(call.list).ok_or(Refusal::InputTooShort)?;
@@ -102,14 +94,6 @@ fn change(dpa: &Dpa, each: impl FnOnce(u16, &mut Sharing) -> Result<(), Refused>
     let result = units.with(|sharing| each(by, sharing));
     dpa.units_changed();
     result.map_err(|Refused(refusal)| refusal)
-}
-
-/// The groups of a user context go with it, or those of all.
-pub(crate) fn remove_groups(hca: &Hca, uid: Option<Uid>) {
-    if let Some(dpa) = &hca.dpa {
-        let (units, function) = dpa.shares();
-        units.with(|sharing| sharing.remove_groups(function, uid));
-    }
 }
 
 /// Why a register does not do what it is to.

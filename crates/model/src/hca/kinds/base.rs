@@ -1,8 +1,8 @@
 //! User contexts, and the objects that queues belong or report to.
 
 macro_rules! base {
-    ($then:ident { $($before:tt)* }) => {
-        $then! {
+    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
+        $($lead)*! { $then $next {
             $($before)*
             /// Event queues, which CQs of every user context may use.
             eqs: Eq(u32) => objects::Eq {
@@ -169,7 +169,7 @@ macro_rules! base {
                     kernel DestroyUctxIn => uctx::destroy;
                 }
             }
-        }
+        } }
     };
 }
 

@@ -1,9 +1,127 @@
-//! Processes of the DPA and what is theirs. The commands are the model's own (`prm/dpa`).
+//! Processes of the DPA and what is theirs, its event queues, and devices that it emulates, with
+//! their doorbells, which make CQEs. The commands are the model's own (`prm/dpa`).
+
+macro_rules! doorbells {
+    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
+        $($lead)*! { $then $next {
+            $($before)*
+            /// Doorbells of emulated devices that make CQEs.
+            emulated_doorbells: EmulatedDoorbell(u32) => objects::EmulatedDoorbell {
+                numbers: [emulated_doorbell: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.emulated_doorbell,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(ObjectKind::EmulatedDevice, it.context.device_id());
+                        to(ObjectKind::Cq, it.context.cqn());
+                    },
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchEmulatedDoorbell = 0xd7,
+                        "No such doorbell of an emulated device for this uid.",
+                    in_use: [],
+                    others: {
+                        EmulatedDoorbellTaken = 0xd8, BAD_RES_STATE,
+                            "Another object has the queue's doorbell: destroy it first.";
+                    },
+                },
+                gone: [],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_EMULATED_DOORBELL =>
+                        emulated::create_doorbell;
+                    user QueryGeneralObjectIn of DPA_EMULATED_DOORBELL =>
+                        |call, input, output| {
+                            call.query(kind::EmulatedDoorbell, input, output, |it| it.context)
+                        };
+                    user DestroyGeneralObjectIn of DPA_EMULATED_DOORBELL =>
+                        |call, input, _| call.destroy(kind::EmulatedDoorbell, input.obj_id());
+                }
+            }
+        } }
+    };
+}
+
+pub(in crate::hca) use doorbells;
 
 macro_rules! dpa {
-    ($then:ident { $($before:tt)* }) => {
-        $crate::hca::kinds::memory::memory! { $then {
+    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
+        $($lead)*! { $then $next {
             $($before)*
+            /// Event queues of the DPA.
+            dpa_eqs: DpaEq(u32) => objects::DpaEq {
+                numbers: [dpa_eq: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.dpa_eq,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |it, to| {
+                        to(ObjectKind::Umem, it.context.umem_id());
+                        to(ObjectKind::Uar, it.context.uar_page());
+                        if let Some((device, _)) = it.raises() {
+                            to(ObjectKind::EmulatedDevice, device);
+                        }
+                    },
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchDpaEq = 0xd1, "No such event queue of the DPA for this uid.",
+                    in_use: [DpaEqInUse = 0xd2,
+                        "CQs still name the event queue of the DPA: destroy them first."],
+                    others: {},
+                },
+                gone: [],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_EQ => emulated::create_eq;
+                    user QueryGeneralObjectIn of DPA_EQ => emulated::query_eq;
+                    user DestroyGeneralObjectIn of DPA_EQ =>
+                        |call, input, _| call.destroy(kind::DpaEq, input.obj_id());
+                }
+            }
+            /// PCI devices that programs of the DPA emulate.
+            emulated_devices: EmulatedDevice(u32) => objects::EmulatedDevice {
+                numbers: [emulated_device: |profile| profile.first_dpa_object()..HALF],
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.emulated_device,
+                    owner: |it| it.uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    beside: [],
+                },
+                refusals: {
+                    absent: NoSuchEmulatedDevice = 0xd3, "No such emulated device for this uid.",
+                    in_use: [EmulatedDeviceInUse = 0xd4,
+                        "Event queues or doorbells are still of the emulated device: destroy them \
+                         first."],
+                    others: {
+                        EmulatedDeviceSize = 0xd5, BAD_PARAM,
+                            "An emulated device has at least one queue, and at most 64 vectors.";
+                        EmulatedDeviceParts = 0xd6, BAD_PARAM,
+                            "The emulated device has no such queue or vector.";
+                    },
+                },
+                gone: [],
+                commands: {
+                    user CreateGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::create_device;
+                    user QueryGeneralObjectIn of DPA_EMULATED_DEVICE =>
+                        |call, input, output| {
+                            call.query(kind::EmulatedDevice, input, output, |it| it.context)
+                        };
+                    user ModifyGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::ring_device;
+                    user DestroyGeneralObjectIn of DPA_EMULATED_DEVICE =>
+                        |call, input, _| call.destroy(kind::EmulatedDevice, input.obj_id());
+                }
+            }
             /// Calls of functions on the DPA.
             dpa_calls: DpaCall(u32) => objects::DpaCall {
                 numbers: [dpa_call: |profile| profile.first_dpa_object()..HALF],
@@ -225,3 +343,21 @@ macro_rules! dpa {
 }
 
 pub(in crate::hca) use dpa;
+
+/// The refusal of a command on a device without a DPA: nothing can be created, and nothing is
+/// there.
+#[cfg(not(feature = "dpa"))]
+macro_rules! absent {
+    (CreateGeneralObjectIn DPA_UAR_EXTENSION, $absent:ident) => {
+        Refusal::UarExtensionTo
+    };
+    (CreateGeneralObjectIn $type:ident, $absent:ident) => {
+        Refusal::DpaAbsent
+    };
+    ($input:ident $type:ident, $absent:ident) => {
+        Refusal::$absent
+    };
+}
+
+#[cfg(not(feature = "dpa"))]
+pub(in crate::hca) use absent;

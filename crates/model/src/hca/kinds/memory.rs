@@ -1,8 +1,8 @@
 //! Memory that the device may reach: keys, and what they are of.
 
 macro_rules! memory {
-    ($then:ident { $($before:tt)* }) => {
-        $crate::hca::kinds::base::base! { $then {
+    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
+        $($lead)*! { $then $next {
             $($before)*
             /// Memory keys, by their index (key >> 8).
             mkeys: Mkey(u32) => objects::Mkey {

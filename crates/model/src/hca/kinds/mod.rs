@@ -42,12 +42,71 @@ pub(super) mod dpa;
 pub(super) mod memory;
 pub(super) mod queues;
 
-/// Gives all entries to the macro `$then`, behind what `$before` is. Each family adds its own and
-/// leads to the next.
+/// Gives all entries to the macro `$then`, behind what `$before` is. A device without a DPA has no
+/// kinds of object of it.
+#[cfg(feature = "dpa")]
+macro_rules! kinds {
+    ($then:ident $($before:tt)*) => { $crate::hca::kinds::all_kinds! { $then $($before)* } };
+}
+#[cfg(not(feature = "dpa"))]
 macro_rules! kinds {
     ($then:ident $($before:tt)*) => {
-        $crate::hca::kinds::queues::queues! { $then { $($before)* } }
+        $crate::hca::kinds::family! { $then [queues completions memory base] { $($before)* } }
     };
 }
 
-pub(super) use kinds;
+/// As `kinds`, also of kinds that this build does not have.
+macro_rules! all_kinds {
+    ($then:ident $($before:tt)*) => {
+        $crate::hca::kinds::family! {
+            $then [queues doorbells completions dpa memory base] { $($before)* }
+        }
+    };
+}
+
+/// As `kinds`, of the DPA alone.
+#[cfg(not(feature = "dpa"))]
+macro_rules! dpa_kinds {
+    ($then:ident $($before:tt)*) => {
+        $crate::hca::kinds::family! { $then [doorbells dpa] { $($before)* } }
+    };
+}
+
+/// Leads to the next family, which adds its own entries, or to `$then` behind the last.
+macro_rules! family {
+    ($then:ident [] { $($all:tt)* }) => { $then! { $($all)* } };
+    ($then:ident [queues $($next:ident)*] $before:tt) => {
+        $crate::hca::kinds::queues::queues! {
+            ($crate::hca::kinds::family) $then [$($next)*] $before
+        }
+    };
+    ($then:ident [doorbells $($next:ident)*] $before:tt) => {
+        $crate::hca::kinds::dpa::doorbells! {
+            ($crate::hca::kinds::family) $then [$($next)*] $before
+        }
+    };
+    ($then:ident [completions $($next:ident)*] $before:tt) => {
+        $crate::hca::kinds::completions::completions! {
+            ($crate::hca::kinds::family) $then [$($next)*] $before
+        }
+    };
+    ($then:ident [dpa $($next:ident)*] $before:tt) => {
+        $crate::hca::kinds::dpa::dpa! {
+            ($crate::hca::kinds::family) $then [$($next)*] $before
+        }
+    };
+    ($then:ident [memory $($next:ident)*] $before:tt) => {
+        $crate::hca::kinds::memory::memory! {
+            ($crate::hca::kinds::family) $then [$($next)*] $before
+        }
+    };
+    ($then:ident [base $($next:ident)*] $before:tt) => {
+        $crate::hca::kinds::base::base! {
+            ($crate::hca::kinds::family) $then [$($next)*] $before
+        }
+    };
+}
+
+#[cfg(not(feature = "dpa"))]
+pub(super) use dpa_kinds;
+pub(super) use {all_kinds, family, kinds};

@@ -1,8 +1,8 @@
 //! Work queues, and what leads frames to them or from them.
 
 macro_rules! queues {
-    ($then:ident { $($before:tt)* }) => {
-        $crate::hca::kinds::completions::completions! { $then {
+    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
+        $($lead)*! { $then $next {
             $($before)*
             /// Queue pairs.
             qps: Qp(u32) => objects::QpObject {

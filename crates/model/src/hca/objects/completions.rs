@@ -1,10 +1,9 @@
-//! Completion queues, event queues, and devices that the DPA emulates.
+//! Completion queues and event queues.
 
-use verbless_prm::{
-    CqContext, CqErrorSyndrome, DpaEmulatedDevice as DpaEmulatedDeviceContext,
-    DpaEmulatedDoorbell as DpaEmulatedDoorbellContext, DpaEq as DpaEqContext, EqContext,
-};
+use verbless_prm::{CqContext, CqErrorSyndrome, EqContext};
 
+#[cfg(feature = "dpa")]
+use super::dpa::DpaElement;
 use super::shared::{QueueMemory, Uid};
 use crate::runtime::CqRuntime;
 
@@ -42,10 +41,9 @@ pub(crate) struct Cq {
 pub(crate) enum Element {
     /// An event queue.
     Eq(u32),
-    /// A thread of the DPA.
-    Thread(u32),
-    /// An event queue of the DPA.
-    DpaEq(u32),
+    /// A part of the DPA.
+    #[cfg(feature = "dpa")]
+    Dpa(DpaElement),
 }
 
 /// The state of a CQ's arming.
@@ -85,44 +83,6 @@ pub(crate) struct Eq {
     pub bitmask: [u64; 4],
     pub uar_page: u32,
     pub context: EqContext,
-}
-
-/// An event queue of the DPA.
-#[derive(Debug)]
-pub(crate) struct DpaEq {
-    pub uid: Uid,
-    pub ring: EventRing,
-    pub context: DpaEqContext,
-}
-
-impl DpaEq {
-    /// The emulated device and vector that the EQ raises when armed.
-    pub(crate) fn raises(&self) -> Option<(u32, u16)> {
-        let context = &self.context;
-        context.device_valid().then(|| (context.device_id(), context.vector()))
-    }
-}
-
-/// A PCI device that programs of the DPA emulate.
-#[derive(Debug)]
-pub(crate) struct EmulatedDevice {
-    pub uid: Uid,
-    pub context: DpaEmulatedDeviceContext,
-}
-
-impl EmulatedDevice {
-    /// Counts a raised vector.
-    pub(crate) fn raise(&mut self, vector: u16) {
-        let raised = self.context.raised(vector.into()).wrapping_add(1);
-        self.context.set_raised(vector.into(), raised);
-    }
-}
-
-/// A doorbell of such a device that makes CQEs.
-#[derive(Debug)]
-pub(crate) struct EmulatedDoorbell {
-    pub uid: Uid,
-    pub context: DpaEmulatedDoorbellContext,
 }
 
 impl Eq {

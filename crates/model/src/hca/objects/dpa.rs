@@ -1,13 +1,16 @@
-//! Processes of the DPA and what is theirs.
+//! Processes of the DPA and what is theirs, its event queues, and devices that it emulates.
 
 use std::sync::Arc;
 
 use verbless_prm::{
-    DpaCall as DpaCallContext, DpaCoreDump as DpaCoreDumpContext, DpaOutbox as DpaOutboxContext,
-    DpaProcess as DpaProcessContext, DpaThread as DpaThreadContext,
+    DpaCall as DpaCallContext, DpaCoreDump as DpaCoreDumpContext,
+    DpaEmulatedDevice as DpaEmulatedDeviceContext,
+    DpaEmulatedDoorbell as DpaEmulatedDoorbellContext, DpaEq as DpaEqContext,
+    DpaOutbox as DpaOutboxContext, DpaProcess as DpaProcessContext, DpaThread as DpaThreadContext,
     DpaUarExtension as UarExtensionContext, DpaWindow as DpaWindowContext,
 };
 
+use super::completions::EventRing;
 use super::shared::Uid;
 
 /// A process of the DPA.
@@ -62,4 +65,51 @@ pub(crate) struct DpaCoreDump {
     /// Identifies the object while it is written; a later object of the same number has another
     /// mark.
     pub mark: Arc<()>,
+}
+
+/// A part of the DPA that a CQ reports to, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DpaElement {
+    /// A thread.
+    Thread(u32),
+    /// An event queue.
+    Eq(u32),
+}
+
+/// An event queue of the DPA.
+#[derive(Debug)]
+pub(crate) struct DpaEq {
+    pub uid: Uid,
+    pub ring: EventRing,
+    pub context: DpaEqContext,
+}
+
+impl DpaEq {
+    /// The emulated device and vector that the EQ raises when armed.
+    pub(crate) fn raises(&self) -> Option<(u32, u16)> {
+        let context = &self.context;
+        context.device_valid().then(|| (context.device_id(), context.vector()))
+    }
+}
+
+/// A PCI device that programs of the DPA emulate.
+#[derive(Debug)]
+pub(crate) struct EmulatedDevice {
+    pub uid: Uid,
+    pub context: DpaEmulatedDeviceContext,
+}
+
+impl EmulatedDevice {
+    /// Counts a raised vector.
+    pub(crate) fn raise(&mut self, vector: u16) {
+        let raised = self.context.raised(vector.into()).wrapping_add(1);
+        self.context.set_raised(vector.into(), raised);
+    }
+}
+
+/// A doorbell of such a device that makes CQEs.
+#[derive(Debug)]
+pub(crate) struct EmulatedDoorbell {
+    pub uid: Uid,
+    pub context: DpaEmulatedDoorbellContext,
 }

@@ -8,6 +8,7 @@
 use verbless_prm::{HcaCap, QueryQCounterOut};
 
 mod completions;
+#[cfg(feature = "dpa")]
 mod dpa;
 pub(crate) mod flow;
 mod memory;
@@ -16,6 +17,7 @@ mod queues;
 mod shared;
 
 pub(crate) use completions::*;
+#[cfg(feature = "dpa")]
 pub(crate) use dpa::*;
 pub(crate) use memory::*;
 pub(crate) use queues::*;

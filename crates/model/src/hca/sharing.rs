@@ -1,0 +1,29 @@
+//! Which functions of a card share the execution units of its DPA.
+
+use crate::dpa::{Rights, Sharing, Units};
+use crate::hca::state::Hca;
+use crate::profile::{Role, Side};
+
+/// Lets the functions of a card share the execution units of its DPA; with each comes its number in
+/// the model. PFs are in the default partition; those of the DPU side, or without one PF 0, make
+/// others.
+pub(crate) fn share_units(card: &[(usize, &Hca)]) {
+    let has_dpu = card.iter().any(|(_, hca)| hca.profile.side() == Side::Dpu);
+    let mut sharing: Option<Sharing> = None;
+    for (_, hca) in card {
+        let Some(dpa) = &hca.dpa else { continue };
+        let sharing = sharing.get_or_insert_with(|| dpa.numbers().sharing());
+        let is_pf = hca.on_card.role == Role::Pf;
+        let manages = match has_dpu {
+            true => is_pf && hca.profile.side() == Side::Dpu,
+            false => is_pf && hca.on_card.pf == 0,
+        };
+        sharing.join(hca.caps.general().vhca_id(), Rights { by_default: is_pf, manages });
+    }
+    let Some(units) = sharing.map(Units::new) else { return };
+    for (id, hca) in card {
+        if let Some(dpa) = &hca.dpa {
+            dpa.share(&units, hca.caps.general().vhca_id(), *id);
+        }
+    }
+}

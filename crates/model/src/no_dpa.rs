@@ -1,0 +1,35 @@
+//! What stands for `dpa` in a build without that feature: a device that has no DPA, whatever its
+//! profile says.
+
+use std::sync::Arc;
+
+use crate::profile::DpaNumbers;
+
+/// The DPA that no device has.
+pub(crate) enum Dpa {}
+
+impl Dpa {
+    pub(crate) fn of(_: &DpaNumbers) -> Option<Arc<Self>> {
+        None
+    }
+
+    pub(crate) fn remove_groups(&self, _: Option<u16>) {
+        match *self {}
+    }
+
+    pub(crate) fn halt(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn unhalt(&self) {
+        match *self {}
+    }
+}
+
+/// There are no programs, nor anybody who runs them.
+#[derive(Default)]
+pub(crate) struct Waker;
+
+impl Waker {
+    pub(crate) fn close(&self) {}
+}

@@ -76,8 +76,8 @@ impl<K, V> Numbered<K, V> {
         *self = Self::new();
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
-        self.at(self.places.range(..))
+    pub(crate) fn iter(&self) -> Iter<'_, K, V> {
+        Iter { places: self.places.range(..), entries: &self.entries }
     }
 
     pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
@@ -98,12 +98,36 @@ impl<K, V> Numbered<K, V> {
         self.iter_mut().map(|(_, value)| value)
     }
 
-    fn at<'a>(
-        &'a self,
-        places: btree_map::Range<'a, u64, usize>,
-    ) -> impl DoubleEndedIterator<Item = (&'a K, &'a V)> {
-        let entries = places.map(|(_, &place)| &self.entries[place]);
-        entries.map(|(number, value)| (number, value))
+    /// How many values pass.
+    pub(crate) fn count(&self, pass: fn(&V) -> bool) -> usize {
+        let mut count = 0;
+        for (_, value) in &self.entries {
+            count += usize::from(pass(value));
+        }
+        count
+    }
+}
+
+/// The numbers and values in a range. It is a type of its own, and no chain of closures, because
+/// each of those is compiled for each kind of object and for each use.
+pub(crate) struct Iter<'a, K, V> {
+    places: btree_map::Range<'a, u64, usize>,
+    entries: &'a [(K, V)],
+}
+
+impl<'a, K, V> Iterator for Iter<'a, K, V> {
+    type Item = (&'a K, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (number, value) = &self.entries[*self.places.next()?.1];
+        Some((number, value))
+    }
+}
+
+impl<K, V> DoubleEndedIterator for Iter<'_, K, V> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let (number, value) = &self.entries[*self.places.next_back()?.1];
+        Some((number, value))
     }
 }
 
@@ -175,12 +199,21 @@ impl<K: Number, V> Numbered<K, V> {
         &mut self.entries[place].1
     }
 
-    pub(crate) fn range(
-        &self,
-        range: impl RangeBounds<K>,
-    ) -> impl DoubleEndedIterator<Item = (&K, &V)> {
+    pub(crate) fn range(&self, range: impl RangeBounds<K>) -> Iter<'_, K, V> {
         let wide = |bound: Bound<&K>| bound.map(|number| number.widen());
-        self.at(self.places.range((wide(range.start_bound()), wide(range.end_bound()))))
+        let places = self.places.range((wide(range.start_bound()), wide(range.end_bound())));
+        Iter { places, entries: &self.entries }
+    }
+
+    /// The numbers of the values that pass, in ascending order.
+    pub(crate) fn numbers_of(&self, pass: &dyn Fn(&V) -> bool) -> Vec<K> {
+        let mut numbers = Vec::new();
+        for (number, value) in self.iter() {
+            if pass(value) {
+                numbers.push(*number);
+            }
+        }
+        numbers
     }
 
     #[cfg(feature = "dpa")]

@@ -189,7 +189,7 @@ macro_rules! registry {
 
             pub(crate) fn counts(&self) -> ObjectCounts {
                 fn made<K: KindEntry>(_: K, objects: &Objects) -> usize {
-                    K::map(objects).values().filter(|object| K::is_made(object)).count()
+                    K::map(objects).count(K::is_made)
                 }
                 ObjectCounts { $($map: made(kind::$kind, self),)* }
             }

@@ -25,13 +25,11 @@ macro_rules! removal {
 
         impl Hca {
             /// Destroys what belongs to the owners that `of` picks, users before what they use.
-            pub(super) fn remove_held(&mut self, of: impl Fn(Uid) -> bool) {
-                $({
-                    let held = self.objects.$map.iter();
-                    let held = held.filter(|(_, object)| of(kind::$kind::owner(object)));
-                    for number in held.map(|(&number, _)| number).collect::<Vec<$number>>() {
-                        self.remove(kind::$kind, number);
-                    }
+            pub(super) fn remove_held(&mut self, of: &dyn Fn(Uid) -> bool) {
+                $(for number in
+                    self.objects.$map.numbers_of(&|object| of(kind::$kind::owner(object)))
+                {
+                    self.remove(kind::$kind, number);
                 })*
             }
         }

@@ -35,14 +35,14 @@ pub(super) fn destroy(
     if uid == 0 || !call.hca().objects.uctxs.contains_key(&uid) {
         return Err(Refusal::NoSuchUid);
     }
-    call.hca_mut().remove_held(|owner| owner == uid);
+    call.hca_mut().remove_held(&|owner| owner == uid);
     call.hca().remove_groups(Some(uid));
     call.destroy(kind::Uctx, uid)
 }
 
 /// Destroys every object of a function, including those of user contexts.
 pub(super) fn destroy_all(hca: &mut Hca) {
-    hca.remove_held(|_| true);
+    hca.remove_held(&|_| true);
     hca.remove_groups(None);
     // There is no need to look for each queue.
     hca.effects.clear();

@@ -228,7 +228,8 @@ fn prm_check() -> Result<Outcome> {
         good += u64::from(cargo(&["check", "-p", package]).status()?.success());
     }
     // As programs have the model in their tests: the workspace's build has more of it.
-    good += u64::from(cargo(&["test", "-p", "verbless", "--features", "model"]).status()?.success());
+    good +=
+        u64::from(cargo(&["test", "-p", "verbless", "--features", "model"]).status()?.success());
     Ok(Outcome::ran(good, 2 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
 }
 

@@ -7,7 +7,7 @@ use super::file::Method;
 use super::kernel::Kernel;
 use super::port::{GidEntry, PortState};
 use super::refused;
-use super::verbs::wire::Core;
+use super::wire::Core;
 
 /// Bytes of `ib_uverbs_gid_entry`.
 const GID_ENTRY: usize = 32;

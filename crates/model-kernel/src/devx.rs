@@ -118,10 +118,9 @@ impl Method<'_> {
                 same_kind && named.number.wrapping_sub(object.id.number) < object.bulk
             }
             Some(Object::Devx(object)) => named == object.id,
-            Some(Object::Cq(cq)) => made_by(Opcode::CREATE_CQ, cq.cqn),
-            Some(Object::Qp(qp)) => made_by(Opcode::CREATE_QP, qp.qpn),
-            // Shared receive queues are RMPs since ISSI 1.
-            Some(Object::Srq(srq)) => made_by(Opcode::CREATE_RMP, srq.srqn),
+            Some(Object::Verbs(object)) => {
+                object.queue().is_some_and(|(opcode, number)| made_by(opcode, number))
+            }
             _ => false,
         };
         if same { Ok(()) } else { Err(Errno::EINVAL) }

@@ -11,8 +11,9 @@ use super::file::{Made, Method};
 use super::handles::{Object, Stream};
 use super::refused::refused;
 use super::subscriptions::{EventChannel, Subscription};
-use super::verbs::listener::ASYNC_RECORD;
 
+/// Bytes of an `ib_uverbs_async_event_desc`.
+pub(super) const ASYNC_RECORD: usize = 16;
 /// Channel flag: records are cookies without event data.
 const FLAG_OMIT_DATA: u32 = 1;
 /// Events that one call may subscribe to.

@@ -20,8 +20,7 @@ use super::handles::{Entry, FileState, Object, Stream};
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
 use super::uar;
-use super::verbs::listener::{Heard, ListenerKind, heard_of_cq};
-use super::verbs::wire::Core;
+use super::wire::{Core, Heard, heard_of_cq};
 
 /// The result of a method.
 pub(super) enum Made {
@@ -292,24 +291,7 @@ impl File {
             &Object::Pd { pdn } => self.kernel.free(Opcode::DEALLOC_PD, uid, pdn)?,
             Object::Ah | Object::FlowMatcher(_) => {}
             &Object::Flow(flow) => self.kernel.flows.remove(&*self.kernel.function, flow)?,
-            Object::Mr(mr) => self.kernel.exec(&mr.destroy, &mut [0; 16])?,
-            Object::Mw { destroy } => self.kernel.exec(destroy, &mut [0; 16])?,
-            Object::Cq(cq) => {
-                self.kernel.exec(&cq.destroy, &mut [0; 16])?;
-                listener = self.kernel.listeners.remove(ListenerKind::Cq, cq.cqn);
-            }
-            Object::Qp(qp) => {
-                if !qp.groups.is_empty() && !state.closing {
-                    return Err(Errno::EBUSY);
-                }
-                qp.leave(&self.kernel);
-                self.kernel.exec(&qp.destroy, &mut [0; 16])?;
-                listener = self.kernel.listeners.remove(ListenerKind::Qp, qp.qpn);
-            }
-            Object::Srq(srq) => {
-                self.kernel.exec(&srq.destroy, &mut [0; 16])?;
-                listener = self.kernel.listeners.remove(ListenerKind::Srq, srq.srqn);
-            }
+            Object::Verbs(object) => listener = object.destroy(&self.kernel, state.closing)?,
             Object::Devx(object) => {
                 self.kernel.exec(&object.destroy, &mut [0; 16])?;
                 self.kernel.subscriptions.object_gone(object.serial);
@@ -453,16 +435,14 @@ impl Method<'_> {
             Call::GetContext => self.get_context().map(nothing),
             Call::QueryContext => self.query_context().map(nothing),
             Call::PdQuery => self.query_pd().map(nothing),
-            Call::MrQuery => self.query_mr().map(nothing),
             Call::QueryGidTable => self.query_gid_table().map(nothing),
             Call::QueryGidEntry => self.query_gid_entry().map(nothing),
             Call::Other => self.other().map(nothing),
             Call::QueryUar => self.query_uar().map(nothing),
             Call::QueryEqn => self.query_eqn().map(nothing),
             Call::Subscribe => self.subscribe().map(nothing),
-            Call::CqCreate => self.create_cq().map(alone),
-            Call::QpCreate => self.create_qp().map(|(qp, uses)| Made::Object(qp, uses)),
-            Call::SrqCreate => self.create_srq().map(|(srq, uses)| Made::Object(srq, uses)),
+            #[cfg(feature = "verbs")]
+            Call::Verbs(call) => self.verbs(call),
             Call::ObjCreate => self.obj_create().map(alone),
             Call::ObjModify => self.obj_modify().map(nothing),
             Call::ObjQuery => self.obj_query().map(nothing),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
 
-use super::abi::{Access, AttrKind, METHODS};
+use super::abi::{Access, AttrKind};
 use super::client::{self, Capability, Client, FileId, PAGE};
 use super::control::Control;
 use super::eventfds::Eventfds;
@@ -80,7 +80,7 @@ impl FuzzFile {
             AttrKind::Fd { object, access: Access::New } => Sort::New(object),
             AttrKind::Fd { .. } | AttrKind::RawFd => Sort::Descriptor,
         };
-        let methods = METHODS.iter().map(|method| Method {
+        let methods = super::abi::methods().map(|method| Method {
             object: method.object,
             id: method.id,
             attributes: method.attrs.iter().map(|spec| (spec.id, sort(spec.kind))).collect(),

@@ -14,7 +14,7 @@ use super::pinned::Pinned;
 use super::rules::ObjectId;
 use super::steering::{Flow, FlowMatcher};
 use super::subscriptions::EventChannel;
-use super::verbs::objects::{Cq, Mr, Srq, VerbsQp};
+use super::verbs::objects::Verbs;
 use crate::numbers::Numbers;
 
 /// The object of a handle.
@@ -24,14 +24,7 @@ pub(super) enum Object {
         pdn: u32,
     },
     Ah,
-    Mr(Mr),
-    /// A memory window.
-    Mw {
-        destroy: Vec<u8>,
-    },
-    Cq(Cq),
-    Qp(VerbsQp),
-    Srq(Srq),
+    Verbs(Verbs),
     Devx(DevxObject),
     Umem {
         destroy: Vec<u8>,
@@ -49,7 +42,7 @@ pub(super) enum Object {
 impl Object {
     pub(super) fn is_queue_pair(&self) -> bool {
         match self {
-            Self::Qp(_) => true,
+            Self::Verbs(object) => object.is_queue_pair(),
             Self::Devx(object) => object.id.opcode == Opcode::CREATE_QP,
             _ => false,
         }
@@ -59,11 +52,7 @@ impl Object {
         match self {
             Self::Pd { .. } => object::PD,
             Self::Ah => object::AH,
-            Self::Mr(_) => object::MR,
-            Self::Mw { .. } => object::MW,
-            Self::Cq(_) => object::CQ,
-            Self::Qp(_) => object::QP,
-            Self::Srq(_) => object::SRQ,
+            Self::Verbs(object) => object.kind(),
             Self::Devx(_) => object::DEVX_OBJ,
             Self::Umem { .. } => object::DEVX_UMEM,
             Self::FlowMatcher(_) => object::FLOW_MATCHER,

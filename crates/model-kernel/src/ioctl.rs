@@ -8,7 +8,7 @@
 
 use nix::errno::Errno;
 
-use super::abi::{self, AttrKind, METHODS, MethodSpec};
+use super::abi::{self, AttrKind, MethodSpec, methods};
 use super::client::{Client, PAGE};
 use super::unmodelled;
 
@@ -87,7 +87,7 @@ fn check_header(header: &[u64; HEADER_WORDS]) -> Result<(usize, &'static MethodS
     if driver as u32 != abi::DRIVER_ID {
         return Err(Errno::EINVAL);
     }
-    let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
+    let known = methods().find(|known| (known.object, known.id) == (object, method));
     Ok((expected, known.ok_or_else(|| unmodelled::method(object, method))?))
 }
 
@@ -96,7 +96,7 @@ pub(super) fn take_apart(
     words: &[u64],
 ) -> (Option<&'static MethodSpec>, impl Iterator<Item = RawAttr> + '_) {
     let [_, object, method, _] = halves(words.first().copied().unwrap_or_default());
-    let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
+    let known = methods().find(|known| (known.object, known.id) == (object, method));
     let attributes = words.get(HEADER_WORDS..).unwrap_or_default().chunks_exact(ATTR_WORDS);
     let raw = |words: &[u64]| {
         let [id, len, flags, reserved] = halves(words[0]);

@@ -24,7 +24,7 @@
 //!     ioctl, abi     the buffer taken apart, and the tables that say what may be in it
 //!     context, device, write, devx, umem, uar, events     the methods
 //!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
-//!     verbs          what libraries ask for that do not use DevX
+//!     verbs          what libraries ask for that do not use DevX (feature `verbs`)
 //!   control      the function's other file: commands through fwctl
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     clock          the page by which timestamps become times
@@ -40,6 +40,11 @@
 //! and `drivers/infiniband/hw/mlx5/{main,devx}.c`; for fwctl those of 6.15. Differences from Linux
 //! are in docs/fidelity.md. Two follow from running in one process: registered pages are checked,
 //! not pinned; a UAR page is freed even while it is mapped.
+
+#![cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "all over the crate are parts that serve verbs alone")
+)]
 
 mod abi;
 mod boot;
@@ -81,7 +86,9 @@ mod topology;
 mod uar;
 mod umem;
 mod unmodelled;
+#[cfg_attr(not(feature = "verbs"), path = "no_verbs.rs")]
 mod verbs;
+mod wire;
 mod write;
 
 #[cfg(test)]
@@ -107,5 +114,6 @@ pub mod remote {
     pub use crate::port::{GidEntry, PortState};
     pub use crate::refusal_log::{control_request, log as log_refusal};
     pub use crate::uar::MMAP_SPAN;
+    #[cfg(feature = "verbs")]
     pub use crate::verbs::query::flags as device_flags;
 }

@@ -64,3 +64,18 @@ impl Reply {
         &self.0
     }
 }
+
+/// How many records of an object its client has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub completions: u32,
+    pub events: u32,
+}
+
+/// `ib_uverbs_destroy_cq_resp`.
+pub(crate) fn heard_of_cq(heard: Heard) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&heard.completions.to_ne_bytes());
+    bytes[4..].copy_from_slice(&heard.events.to_ne_bytes());
+    bytes
+}

@@ -10,30 +10,30 @@ use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::Method;
 use super::handles::Object;
-use super::verbs::wire::Core;
-use super::{refused, unmodelled};
+use super::wire::Core;
+use super::{refused, unmodelled, verbs};
 
 /// Bit of a command number: the extended form.
-const EXTENDED: u32 = 1 << 31;
+pub(super) const EXTENDED: u32 = 1 << 31;
 /// Bits of a command number that mean something: the number, and the flag of an extended command.
 const COMMAND_BITS: u32 = EXTENDED | 0xff;
 /// Bytes of `mlx5_ib_create_ah_resp` up to its MAC.
 const AH_RESPONSE: usize = 10;
 
 /// A command of the old interface.
-struct Command {
+pub(super) struct Command {
     /// Name in `ib_user_verbs.h`, without the common prefix.
-    name: &'static str,
-    number: u32,
+    pub name: &'static str,
+    pub number: u32,
     /// Bytes of the request that must be there, and of its whole structure.
-    least: usize,
-    request: usize,
+    pub least: usize,
+    pub request: usize,
     /// Bytes of room for the response that must be there.
-    response: usize,
-    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+    pub response: usize,
+    pub run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
 }
 
-const fn plain(
+pub(super) const fn plain(
     name: &'static str,
     number: u32,
     request: usize,
@@ -44,46 +44,21 @@ const fn plain(
 }
 
 static COMMANDS: &[Command] = &[
-    plain("QUERY_DEVICE", 1, 8, 176, |method, core| method.query_device(core)),
-    plain("QUERY_DEVICE_EX", EXTENDED | 1, 8, 184, |method, core| method.query_device_ex(core)),
     plain("QUERY_PORT", 2, 16, 40, |method, core| method.write_query_port(core)),
     plain("ALLOC_PD", 3, 8, 4, |method, _| method.alloc_pd()),
     plain("DEALLOC_PD", 4, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::PD)),
     plain("CREATE_AH", 5, 56, 4, |method, core| method.create_ah(core)),
     plain("DESTROY_AH", 8, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::AH)),
-    plain("REG_MR", 9, 40, 12, |method, core| method.reg_mr(core)),
-    plain("REREG_MR", 11, 48, 8, |method, core| method.rereg_mr(core)),
-    plain("DEREG_MR", 13, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MR)),
-    plain("ALLOC_MW", 14, 16, 8, |method, core| method.alloc_mw(core)),
-    plain("DEALLOC_MW", 16, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MW)),
-    plain("CREATE_COMP_CHANNEL", 17, 8, 4, |method, core| method.create_comp_channel(core)),
-    plain("CREATE_CQ", 18, 32, 8, |method, core| method.write_create_cq(core)),
-    plain("RESIZE_CQ", 19, 16, 8, |method, core| method.resize_cq(core)),
-    plain("DESTROY_CQ", 20, 16, 8, |method, core| method.write_destroy_cq(core)),
-    plain("CREATE_QP", 24, 56, 32, |method, core| method.write_create_qp(core)),
-    plain("QUERY_QP", 25, 16, 128, |method, core| method.query_qp(core)),
-    plain("MODIFY_QP", 26, 112, 0, |method, core| method.modify_qp(core)),
-    Command {
-        name: "MODIFY_QP_EX",
-        number: EXTENDED | 26,
-        least: 112,
-        request: 120,
-        response: 8,
-        run: |method, core| method.modify_qp_ex(core),
-    },
-    plain("MODIFY_CQ_EX", EXTENDED | 57, 16, 0, |method, core| method.modify_cq(core)),
-    plain("DESTROY_QP", 27, 16, 4, |method, core| method.write_destroy_qp(core)),
-    plain("ATTACH_MCAST", 30, 24, 0, |method, core| method.attach_multicast(core)),
-    plain("DETACH_MCAST", 31, 24, 0, |method, core| method.detach_multicast(core)),
-    plain("CREATE_SRQ", 32, 32, 16, |method, core| method.write_create_srq(core)),
-    plain("MODIFY_SRQ", 33, 16, 0, |method, core| method.modify_srq(core)),
-    plain("QUERY_SRQ", 34, 16, 16, |method, core| method.query_srq(core)),
-    plain("DESTROY_SRQ", 35, 16, 4, |method, core| method.write_destroy_srq(core)),
 ];
+
+/// Every command that this kernel has.
+fn commands() -> impl Iterator<Item = &'static Command> {
+    COMMANDS.iter().chain(verbs::COMMANDS)
+}
 
 /// The name of a command, for people.
 pub(super) fn name(number: u64) -> Option<&'static str> {
-    let command = COMMANDS.iter().find(|command| u64::from(command.number) == number)?;
+    let command = commands().find(|command| u64::from(command.number) == number)?;
     Some(command.name)
 }
 
@@ -93,7 +68,7 @@ impl Method<'_> {
         if number & !COMMAND_BITS != 0 {
             return Err(Errno::EINVAL);
         }
-        let command = COMMANDS.iter().find(|command| command.number == number);
+        let command = commands().find(|command| command.number == number);
         let command = command.ok_or_else(|| unmodelled::command(number))?;
         if self.attrs.len(attr::CORE_IN).is_err() && self.attrs.len(attr::CORE_OUT).is_err() {
             // libibverbs, `has_ioctl_write`: ENOSPC tells it that ioctls carry these commands.
@@ -128,7 +103,7 @@ impl Method<'_> {
         self.attrs.client.write(address, bytes)
     }
 
-    fn destroy_by_handle(&mut self, handle: u32, kind: u16) -> Result<(), Errno> {
+    pub(super) fn destroy_by_handle(&mut self, handle: u32, kind: u16) -> Result<(), Errno> {
         let handle = self.state.lookup(handle.into(), kind)?;
         self.file.destroy(self.state, self.client, handle).map(drop)
     }
@@ -195,13 +170,13 @@ mod tests {
 
     use verbless_model::ioctl::NAMES;
 
-    use super::super::abi::METHODS;
-    use super::COMMANDS;
+    use super::super::abi;
+    use super::commands;
 
     #[test]
     fn faults_name_every_ioctl_and_every_command() {
-        let methods = METHODS.iter().map(|method| method.name);
-        let known: BTreeSet<_> = methods.chain(COMMANDS.iter().map(|it| it.name)).collect();
+        let methods = abi::methods().map(|method| method.name);
+        let known: BTreeSet<_> = methods.chain(commands().map(|it| it.name)).collect();
         assert_eq!(known, NAMES.iter().copied().collect());
     }
 }

@@ -66,6 +66,10 @@ mod watch;
 pub mod wire;
 mod world;
 
+/// Whether this build has DPAs (the feature `dpa`); without them, no device has one, whatever its
+/// profile says.
+pub const HAS_DPA: bool = cfg!(feature = "dpa");
+
 pub use engine::{Fault, QueueKind};
 pub use external::{External, RoceUplink, Uplink};
 pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, Traffic};

@@ -3,7 +3,7 @@
 #![cfg(feature = "model")]
 
 use verbless::command::{CapMode, CapPage};
-use verbless::model::{InProcess, Model, Profile, Refusal};
+use verbless::model::{HAS_DPA, InProcess, Model, Profile, Refusal};
 use verbless::prelude::*;
 use verbless::prm::{
     AccessRegisterUserIn, CommandInput, CreateGeneralObjectIn, DestroyGeneralObjectIn,
@@ -11,8 +11,7 @@ use verbless::prm::{
 };
 
 /// The devices that have no DPA.
-const CARDS: &[&str] =
-    if cfg!(feature = "dpa") { &["connectx6dx"] } else { &["connectx6dx", "bluefield3"] };
+const CARDS: &[&str] = if HAS_DPA { &["connectx6dx"] } else { &["connectx6dx", "bluefield3"] };
 
 fn opened(card: &str) -> (Model, Device) {
     let model = Model::builder().device(Profile::load(card).expect("it comes along")).build();

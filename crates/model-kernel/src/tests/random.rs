@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::abi::{AttrKind, METHODS};
+use super::super::abi::{AttrKind, methods};
 use super::super::file::File;
 use super::support::{Device, Fixture, Request, TestClient, buffer, command};
 use crate::InProcess;
@@ -36,7 +36,7 @@ fn attribute() -> impl Strategy<Value = Attr> {
 type Call = ((usize, Vec<Attr>), usize);
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
-    let call = (0..METHODS.len(), prop::collection::vec(attribute(), 0..7));
+    let call = (0..methods().count(), prop::collection::vec(attribute(), 0..7));
     prop::collection::vec((call, any::<usize>()), 1..24)
 }
 
@@ -45,7 +45,7 @@ fn make(file: &File, calls: Vec<Call>, numbers: u32) {
     // Two pages to start in, and room behind them for the longest output.
     let (_memory, page) = buffer(2 + 16);
     for ((method, attrs), pick) in calls {
-        let method = &METHODS[method];
+        let method = methods().nth(method).expect("there is one");
         let opcodes = [0x800, 0x400, 0x500, 0x200, 0x403, 0x50b, 0x402, 0xa00, 0x101, 0x100, 0x910];
         let number = numbers + (pick >> 8) as u32 % 8;
         let input = command(opcodes[pick % opcodes.len()], number, 0x110);

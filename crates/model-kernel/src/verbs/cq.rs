@@ -13,10 +13,10 @@ use super::super::channel::Channel;
 use super::super::file::Method;
 use super::super::handles::{Object, Stream};
 use super::super::mailbox::{NUMBER, inbox};
-use super::listener::{COMPLETION_RECORD, ListenerKind, heard_of_cq};
+use super::super::wire::{Core, Reply, heard_of_cq};
+use super::listener::{COMPLETION_RECORD, ListenerKind};
 use super::memory::{buffer, record, with_list};
-use super::objects::Cq;
-use super::wire::{Core, Reply};
+use super::objects::{Cq, Verbs};
 
 const FLAG_TIMESTAMPS: u32 = 1;
 const FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
@@ -73,7 +73,7 @@ impl Method<'_> {
             self.unmake_cq(&cq);
             return Err(errno);
         }
-        Ok(Object::Cq(cq))
+        Ok(Object::Verbs(Verbs::Cq(cq)))
     }
 
     /// CREATE_CQ by the old write command.
@@ -101,7 +101,7 @@ impl Method<'_> {
             self.unmake_cq(&cq);
             return Err(errno);
         }
-        self.state.insert(handle, Object::Cq(cq));
+        self.state.insert(handle, Object::Verbs(Verbs::Cq(cq)));
         Ok(())
     }
 
@@ -199,7 +199,9 @@ impl Method<'_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let handle = self.state.lookup(request.u32(0).into(), object::CQ)?;
-        let Some(Object::Cq(cq)) = self.state.object(handle) else { return Err(Errno::ENOENT) };
+        let Some(Object::Verbs(Verbs::Cq(cq))) = self.state.object(handle) else {
+            return Err(Errno::ENOENT);
+        };
         let kernel = &self.file.kernel;
         if !kernel.caps.cq_moderation() {
             return Err(Errno::EOPNOTSUPP);
@@ -219,7 +221,9 @@ impl Method<'_> {
     pub(crate) fn resize_cq(&mut self, request: &Core) -> Result<(), Errno> {
         let wanted = request.u32(12);
         let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
-        let Some(Object::Cq(cq)) = self.state.object(handle) else { return Err(Errno::ENOENT) };
+        let Some(Object::Verbs(Verbs::Cq(cq))) = self.state.object(handle) else {
+            return Err(Errno::ENOENT);
+        };
         let kernel = &self.file.kernel;
         if !kernel.caps.cq_resize() {
             return Err(Errno::ENOSYS);
@@ -249,7 +253,7 @@ impl Method<'_> {
             cqc.set_cqe_sz(cqe_size(cqe_bytes, cq.padded)).set_page_offset(memory.page_offset);
             cqc.set_log_cq_size(entries.trailing_zeros() as u8);
             kernel.exec(&with_list(input.as_bytes(), &memory.pages), &mut [0; 16])?;
-            let Some(Object::Cq(cq)) = self.state.object_mut(handle) else {
+            let Some(Object::Verbs(Verbs::Cq(cq))) = self.state.object_mut(handle) else {
                 return Err(Errno::ENOENT);
             };
             (cq.entries, cq.pinned) = (entries, memory.pinned);

@@ -7,8 +7,8 @@ use super::super::abi::object;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::reach::command;
-use super::objects::VerbsQp;
-use super::wire::Core;
+use super::super::wire::Core;
+use super::objects::{Verbs, VerbsQp};
 
 /// LIDs of multicast groups.
 const LIDS: std::ops::Range<u16> = 0xc000..0xffff;
@@ -25,7 +25,7 @@ impl Method<'_> {
         let of = Membership { gid: request.gid(0), handle: request.u32(16), lid: request.u16(20) };
         let handle = self.state.lookup(of.handle.into(), object::QP)?;
         match self.state.object_mut(handle) {
-            Some(Object::Qp(qp)) => Ok((of, qp)),
+            Some(Object::Verbs(Verbs::Qp(qp))) => Ok((of, qp)),
             _ => Err(Errno::EINVAL),
         }
     }

@@ -11,10 +11,10 @@ use verbless_prm::{Eqe, EqeCqError, EqeQpSrq, EqeQueueType};
 use super::super::channel::Channel;
 use super::super::client::Client;
 use super::super::event_rules::data;
+use super::super::wire::Heard;
 
-/// Bytes of an `ib_uverbs_comp_event_desc` and of an `ib_uverbs_async_event_desc`.
+/// Bytes of an `ib_uverbs_comp_event_desc`.
 pub(crate) const COMPLETION_RECORD: usize = 8;
-pub(crate) const ASYNC_RECORD: usize = 16;
 
 /// Kinds of object that have events, each with numbers of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,13 +35,6 @@ pub(crate) struct Listener {
     asynchronous: Option<Arc<Channel>>,
     completed: AtomicU32,
     reported: AtomicU32,
-}
-
-/// How many records of an object its client has read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Heard {
-    pub completions: u32,
-    pub events: u32,
 }
 
 impl Listener {
@@ -157,18 +150,11 @@ impl Listeners {
     }
 }
 
-/// `ib_uverbs_destroy_cq_resp`.
-pub(crate) fn heard_of_cq(heard: Heard) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&heard.completions.to_ne_bytes());
-    bytes[4..].copy_from_slice(&heard.events.to_ne_bytes());
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::descriptor;
+    use crate::events::ASYNC_RECORD;
 
     const NUMBER: u32 = 0x12_3456;
 

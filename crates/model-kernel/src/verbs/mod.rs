@@ -20,6 +20,7 @@
 //! domain or a Q counter (Linux names some of its own: the first two are never used, and the
 //! counters count nothing here).
 
+mod commands;
 pub(super) mod cq;
 mod group;
 pub(super) mod listener;
@@ -33,4 +34,22 @@ pub(super) mod qp;
 pub(crate) mod query;
 pub(super) mod srq;
 mod transitions;
-pub(super) mod wire;
+
+pub(super) use commands::COMMANDS;
+
+use nix::errno::Errno;
+
+use super::abi::VerbsCall;
+use super::file::{Made, Method};
+
+impl Method<'_> {
+    /// Runs a method.
+    pub(super) fn verbs(&mut self, call: VerbsCall) -> Result<Made, Errno> {
+        match call {
+            VerbsCall::MrQuery => self.query_mr().map(|()| Made::Nothing),
+            VerbsCall::CqCreate => self.create_cq().map(|cq| Made::Object(cq, Vec::new())),
+            VerbsCall::QpCreate => self.create_qp().map(|(qp, uses)| Made::Object(qp, uses)),
+            VerbsCall::SrqCreate => self.create_srq().map(|(srq, uses)| Made::Object(srq, uses)),
+        }
+    }
+}

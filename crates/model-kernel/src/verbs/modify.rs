@@ -11,10 +11,10 @@ use super::super::client::Capability;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::kernel::Kernel;
-use super::objects::{VerbsQp, state};
+use super::super::wire::{Core, Reply};
+use super::objects::{Verbs, VerbsQp, state};
 use super::path::{self, Destination};
 use super::transitions::{self, mask};
-use super::wire::{Core, Reply};
 
 /// `ib_access_flags` that a queue pair has.
 const REMOTE_WRITE: u32 = 1 << 1;
@@ -115,7 +115,9 @@ impl Method<'_> {
         }
         let mut asked = Attributes::read(request);
         let privileged = self.attrs.client.capable(Capability::NetRaw);
-        let Some(Object::Qp(qp)) = self.state.object_mut(handle) else { return Err(Errno::EINVAL) };
+        let Some(Object::Verbs(Verbs::Qp(qp))) = self.state.object_mut(handle) else {
+            return Err(Errno::EINVAL);
+        };
         check(&kernel, qp, &mut asked, privileged)?;
         let current = if asked.has(mask::CUR_STATE) { asked.current } else { qp.state };
         let next = if asked.has(mask::STATE) { asked.state } else { current };

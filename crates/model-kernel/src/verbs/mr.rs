@@ -16,9 +16,9 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
 use super::super::umem::best_page_size;
+use super::super::wire::{Core, Reply};
 use super::memory::with_list;
-use super::objects::{Mr, Range};
-use super::wire::{Core, Reply};
+use super::objects::{Mr, Range, Verbs};
 
 /// `ib_access_flags`.
 mod access {
@@ -110,7 +110,7 @@ impl Method<'_> {
             let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
             return Err(errno);
         }
-        self.state.insert_using(handle, Object::Mr(mr), vec![pd]);
+        self.state.insert_using(handle, Object::Verbs(Verbs::Mr(mr)), vec![pd]);
         Ok(())
     }
 
@@ -135,7 +135,9 @@ impl Method<'_> {
             false => *self.state.uses(handle).first().ok_or(Errno::EINVAL)?,
         };
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
-        let Some(Object::Mr(old)) = self.state.object(handle) else { return Err(Errno::EINVAL) };
+        let Some(Object::Verbs(Verbs::Mr(old))) = self.state.object(handle) else {
+            return Err(Errno::EINVAL);
+        };
         let rights = asked.unwrap_or(old.rights);
         let end = old.destroy.clone();
         let Some(range) = moved else {
@@ -156,7 +158,7 @@ impl Method<'_> {
         let mut reply = Reply::default();
         reply.u32(mr.key).u32(mr.key);
         if let Some(object) = self.state.object_mut(handle) {
-            *object = Object::Mr(mr);
+            *object = Object::Verbs(Verbs::Mr(mr));
         }
         self.state.now_uses(handle, vec![pd]);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
@@ -178,7 +180,7 @@ impl Method<'_> {
         if !kernel.function.reconfigure_key(key >> 8, &change) {
             return Err(refused(Errno::EOPNOTSUPP, "UMR may not change this region's key"));
         }
-        if let Some(Object::Mr(mr)) = self.state.object_mut(handle) {
+        if let Some(Object::Verbs(Verbs::Mr(mr))) = self.state.object_mut(handle) {
             mr.rights = rights;
         }
         self.state.now_uses(handle, vec![pd]);
@@ -190,7 +192,9 @@ impl Method<'_> {
     /// The data of a region for a process that shares the file and imports it.
     pub(crate) fn query_mr(&mut self) -> Result<(), Errno> {
         let handle = self.named.handle.ok_or(Errno::EINVAL)?;
-        let Some(Object::Mr(mr)) = self.state.object(handle) else { return Err(Errno::EINVAL) };
+        let Some(Object::Verbs(Verbs::Mr(mr))) = self.state.object(handle) else {
+            return Err(Errno::EINVAL);
+        };
         let (key, range) = (mr.key.to_ne_bytes(), mr.range);
         self.attrs.put(attr::QUERY_MR_LKEY, &key)?;
         self.attrs.put(attr::QUERY_MR_RKEY, &key)?;

@@ -11,7 +11,8 @@ use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::refused;
-use super::wire::{Core, Reply};
+use super::super::wire::{Core, Reply};
+use super::objects::Verbs;
 
 /// `ib_mw_type`: bound by a verb, or by a work request.
 const TYPE_1: u8 = 1;
@@ -61,7 +62,7 @@ impl Method<'_> {
             let _ = self.file.kernel.exec(&destroy, &mut [0; 16]);
             return Err(errno);
         }
-        self.state.insert_using(handle, Object::Mw { destroy }, vec![pd]);
+        self.state.insert_using(handle, Object::Verbs(Verbs::Mw { destroy }), vec![pd]);
         Ok(())
     }
 

@@ -1,10 +1,79 @@
 //! The data that a file keeps of each object made by verbs.
 
+use std::sync::Arc;
+
+use super::super::abi::object;
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::reach::command;
+use super::listener::{Listener, ListenerKind};
+use nix::errno::Errno;
 use verbless_prm::{DetachFromMcgIn, Opcode, ServiceType};
+
+/// An object made by verbs.
+#[derive(Debug)]
+pub(crate) enum Verbs {
+    Mr(Mr),
+    /// A memory window.
+    Mw {
+        destroy: Vec<u8>,
+    },
+    Cq(Cq),
+    Qp(VerbsQp),
+    Srq(Srq),
+}
+
+impl Verbs {
+    pub(crate) fn is_queue_pair(&self) -> bool {
+        matches!(self, Self::Qp(_))
+    }
+
+    pub(crate) fn kind(&self) -> u16 {
+        match self {
+            Self::Mr(_) => object::MR,
+            Self::Mw { .. } => object::MW,
+            Self::Cq(_) => object::CQ,
+            Self::Qp(_) => object::QP,
+            Self::Srq(_) => object::SRQ,
+        }
+    }
+
+    /// The command that would make a queue by DevX, and the number that the device knows it by.
+    pub(crate) fn queue(&self) -> Option<(Opcode, u32)> {
+        match self {
+            Self::Cq(cq) => Some((Opcode::CREATE_CQ, cq.cqn)),
+            Self::Qp(qp) => Some((Opcode::CREATE_QP, qp.qpn)),
+            // Shared receive queues are RMPs since ISSI 1.
+            Self::Srq(srq) => Some((Opcode::CREATE_RMP, srq.srqn)),
+            Self::Mr(_) | Self::Mw { .. } => None,
+        }
+    }
+
+    /// Destroys the object on the device; returns the receiver of its events. `closing`: its file
+    /// is being closed.
+    pub(crate) fn destroy(
+        &self,
+        kernel: &Kernel,
+        closing: bool,
+    ) -> Result<Option<Arc<Listener>>, Errno> {
+        let (destroy, listener) = match self {
+            Self::Mr(mr) => (&mr.destroy, None),
+            Self::Mw { destroy } => (destroy, None),
+            Self::Cq(cq) => (&cq.destroy, Some((ListenerKind::Cq, cq.cqn))),
+            Self::Qp(qp) => {
+                if !qp.groups.is_empty() && !closing {
+                    return Err(Errno::EBUSY);
+                }
+                qp.leave(kernel);
+                (&qp.destroy, Some((ListenerKind::Qp, qp.qpn)))
+            }
+            Self::Srq(srq) => (&srq.destroy, Some((ListenerKind::Srq, srq.srqn))),
+        };
+        kernel.exec(destroy, &mut [0; 16])?;
+        Ok(listener.and_then(|(kind, number)| kernel.listeners.remove(kind, number)))
+    }
+}
 
 /// A completion queue.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use verbless_prm::{AddressPath, PortType};
 
 use super::super::device::find_gid;
 use super::super::kernel::Kernel;
-use super::wire::{Core, Reply};
+use super::super::wire::{Core, Reply};
 
 /// `ib_uverbs_gid_type`: RoCE v2.
 const ROCE_V2: u32 = 2;

@@ -13,10 +13,10 @@ use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
 use super::super::refused::refused;
+use super::super::wire::{Core, Reply};
 use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
-use super::objects::{Capacity, Cq, VerbsQp, state};
-use super::wire::{Core, Reply};
+use super::objects::{Capacity, Cq, Verbs, VerbsQp, state};
 
 /// `ib_uverbs_qp_type`.
 const RC: u8 = 2;
@@ -145,7 +145,7 @@ impl Method<'_> {
             self.unmake_qp(&qp);
             return Err(errno);
         }
-        Ok((Object::Qp(qp), uses))
+        Ok((Object::Verbs(Verbs::Qp(qp)), uses))
     }
 
     /// CREATE_QP by the old write command.
@@ -175,7 +175,7 @@ impl Method<'_> {
             self.unmake_qp(&qp);
             return Err(errno);
         }
-        self.state.insert_using(handle, Object::Qp(qp), uses);
+        self.state.insert_using(handle, Object::Verbs(Verbs::Qp(qp)), uses);
         Ok(())
     }
 
@@ -195,13 +195,13 @@ impl Method<'_> {
         let Some(&Object::Pd { pdn }) = self.state.object(wanted.pd) else {
             return Err(Errno::EINVAL);
         };
-        let (Some(Object::Cq(send)), Some(Object::Cq(receive))) =
+        let (Some(Object::Verbs(Verbs::Cq(send))), Some(Object::Verbs(Verbs::Cq(receive)))) =
             (self.state.object(wanted.send_cq), self.state.object(wanted.receive_cq))
         else {
             return Err(Errno::EINVAL);
         };
         let srqn = match wanted.srq.map(|handle| self.state.object(handle)) {
-            Some(Some(Object::Srq(srq))) => Some(srq.srqn),
+            Some(Some(Object::Verbs(Verbs::Srq(srq)))) => Some(srq.srqn),
             Some(_) => return Err(Errno::EINVAL),
             None => None,
         };
@@ -330,7 +330,9 @@ impl Method<'_> {
 
     pub(crate) fn query_qp(&mut self, request: &Core) -> Result<(), Errno> {
         let handle = self.state.lookup(request.u32(8).into(), object::QP)?;
-        let Some(Object::Qp(qp)) = self.state.object_mut(handle) else { return Err(Errno::EINVAL) };
+        let Some(Object::Verbs(Verbs::Qp(qp))) = self.state.object_mut(handle) else {
+            return Err(Errno::EINVAL);
+        };
         let mut input = QueryQpIn::new();
         input.set_qpn(qp.qpn);
         let output = command(&*self.file.kernel.function, &input)?;

@@ -7,7 +7,7 @@ use super::super::abi::attr;
 use super::super::file::Method;
 use super::super::kernel::Kernel;
 use super::super::reach::command;
-use super::wire::{Core, Reply};
+use super::super::wire::{Core, Reply};
 
 /// Bytes of the extended response.
 const EXTENDED: usize = 304;

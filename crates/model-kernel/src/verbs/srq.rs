@@ -9,10 +9,10 @@ use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
 use super::super::refused::refused;
+use super::super::wire::{Core, Reply};
 use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
-use super::objects::Srq;
-use super::wire::{Core, Reply};
+use super::objects::{Srq, Verbs};
 
 /// `ib_srq_type`: without an XRC domain or tags.
 const BASIC: u64 = 0;
@@ -59,7 +59,7 @@ impl Method<'_> {
             self.unmake_srq(&srq);
             return Err(errno);
         }
-        Ok((Object::Srq(srq), vec![pd]))
+        Ok((Object::Verbs(Verbs::Srq(srq)), vec![pd]))
     }
 
     /// CREATE_SRQ by the old write command.
@@ -79,7 +79,7 @@ impl Method<'_> {
             self.unmake_srq(&srq);
             return Err(errno);
         }
-        self.state.insert_using(handle, Object::Srq(srq), vec![pd]);
+        self.state.insert_using(handle, Object::Verbs(Verbs::Srq(srq)), vec![pd]);
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Method<'_> {
     fn srq(&self, handle: u32) -> Result<&Srq, Errno> {
         let handle = self.state.lookup(handle.into(), object::SRQ)?;
         match self.state.object(handle) {
-            Some(Object::Srq(srq)) => Ok(srq),
+            Some(Object::Verbs(Verbs::Srq(srq))) => Ok(srq),
             _ => Err(Errno::EINVAL),
         }
     }

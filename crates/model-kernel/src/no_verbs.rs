@@ -1,0 +1,64 @@
+//! What stands for `verbs` in a build without that feature: nothing is made by verbs, and what
+//! would make it answers as on a kernel that does not have it.
+
+use super::write::Command;
+
+pub(super) static COMMANDS: &[Command] = &[];
+
+pub(super) mod objects {
+    use std::sync::Arc;
+
+    use nix::errno::Errno;
+    use verbless_prm::Opcode;
+
+    use super::super::kernel::Kernel;
+    use super::listener::Listener;
+
+    /// An object that nobody makes.
+    #[derive(Debug)]
+    pub(crate) enum Verbs {}
+
+    impl Verbs {
+        pub(crate) fn is_queue_pair(&self) -> bool {
+            match *self {}
+        }
+
+        pub(crate) fn kind(&self) -> u16 {
+            match *self {}
+        }
+
+        pub(crate) fn queue(&self) -> Option<(Opcode, u32)> {
+            match *self {}
+        }
+
+        pub(crate) fn destroy(&self, _: &Kernel, _: bool) -> Result<Option<Arc<Listener>>, Errno> {
+            match *self {}
+        }
+    }
+}
+
+pub(super) mod listener {
+    use verbless_prm::Eqe;
+
+    use super::super::client::Client;
+    use super::super::wire::Heard;
+
+    /// A receiver of events that there is none of.
+    pub(crate) enum Listener {}
+
+    impl Listener {
+        pub(crate) fn end(&self, _: &dyn Client) -> Heard {
+            match *self {}
+        }
+    }
+
+    /// Nobody hears of events by verbs.
+    #[derive(Debug, Default)]
+    pub(crate) struct Listeners(());
+
+    impl Listeners {
+        pub(crate) fn completed(&self, _: u32) {}
+
+        pub(crate) fn happened(&self, _: &Eqe) {}
+    }
+}

@@ -1,5 +1,6 @@
 //! rdma-core's own Python tests under `verbless-model run`: each in a run of its own, on InfiniBand
-//! and on Ethernet. A step of `cargo xtask test`.
+//! and on Ethernet; those that are known to skip in one, where that is all they do. A step of
+//! `cargo xtask test`.
 //!
 //! The tests are those of Debian 12's python3-pyverbs, which lie in its documentation. None may
 //! fail. One that skips must be in `tests/suite/pyverbs/skips.txt` with the reason, and what is
@@ -66,6 +67,16 @@ impl Verdict {
     }
 }
 
+/// Whether a runner of several tests says that this one skipped: in the line that names it, or,
+/// where the test has a description, in the next one.
+fn did_skip(text: &str, test: &str) -> bool {
+    let named = format!("({test})");
+    let mut lines = text.lines().skip_while(|line| !line.contains(&named));
+    let (Some(line), next) = (lines.next(), lines.next().unwrap_or_default()) else { return false };
+    let skips = |line: &str| line.contains("... skipped ");
+    skips(line) || !line.contains(" ... ") && skips(next)
+}
+
 /// A line of the list: which tests skip on which links.
 #[derive(Debug, PartialEq, Eq)]
 struct Skip {
@@ -105,6 +116,11 @@ impl Skip {
         };
         let is_prefix = name.ends_with('*');
         Ok(Some(Self { link, perhaps, fails, name: name.trim_end_matches('*').into(), is_prefix }))
+    }
+
+    /// Whether the tests skip on every machine.
+    fn always(&self) -> bool {
+        !self.perhaps && !self.fails
     }
 
     fn is_about(&self, link: Link, test: &str) -> bool {
@@ -159,16 +175,27 @@ pub(crate) fn check() -> Result<Outcome> {
     }) {
         return Err(format!("{}: there is no test {skip}", list.display()).into());
     }
-    let jobs: VecDeque<_> =
-        Link::ALL.iter().flat_map(|&link| names.iter().map(move |name| (link, name))).collect();
+    let mut jobs = VecDeque::new();
+    let mut counts = [[0u64; 3]; 2];
+    for link in Link::ALL {
+        let skips = |name: &&String| {
+            skips.iter().any(|skip| skip.always() && skip.is_about(link, name.as_str()))
+        };
+        let listed: Vec<&str> = names.iter().filter(skips).map(String::as_str).collect();
+        let (_, text) = run(&model, &place, link, &listed);
+        let skipped: Vec<&str> = listed.into_iter().filter(|test| did_skip(&text, test)).collect();
+        counts[link as usize][1] += skipped.len() as u64;
+        let others = names.iter().map(String::as_str).filter(|name| !skipped.contains(name));
+        jobs.extend(others.map(|name| (link, name)));
+    }
     let jobs = Mutex::new(jobs);
-    let counts = Mutex::new([[0u64; 3]; 2]);
+    let counts = Mutex::new(counts);
     let workers = std::thread::available_parallelism().map_or(2, |cores| cores.get() + 1).min(8);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some((link, test)) = lock(&jobs).pop_front() {
-                    let (verdict, text) = run(&model, &place, link, test);
+                    let (verdict, text) = run(&model, &place, link, &[test]);
                     let complaint = complaint(&skips, link, test, &verdict);
                     let column = match (&complaint, &verdict) {
                         (Some(_), _) => 2,
@@ -270,13 +297,13 @@ fn names(place: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Runs one test; its verdict, and what it printed.
-fn run(model: &Path, place: &Path, link: Link, test: &str) -> (Verdict, String) {
+/// Runs tests; what they printed, with the verdict of one that is alone.
+fn run(model: &Path, place: &Path, link: Link, tests: &[&str]) -> (Verdict, String) {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", LIMIT]).arg(model);
     command.args(["run", "--link", link.name(), "--", PYTHON]);
     let output =
-        python(command, place).args(["-v", test]).env("PYTHONDONTWRITEBYTECODE", "1").output();
+        python(command, place).arg("-v").args(tests).env("PYTHONDONTWRITEBYTECODE", "1").output();
     match output {
         Ok(output) => {
             let text = format!(
@@ -303,6 +330,17 @@ mod tests {
         let text = "test_x (tests.test_a.B.test_x) ... skipped 'no luck'\n\nRan 1 test in 0.1s\n";
         assert_eq!(Verdict::of(true, text), Verdict::Skipped("'no luck'".into()));
         assert_eq!(Verdict::of(true, "Ran 0 tests in 0.000s"), Verdict::Failed);
+    }
+
+    #[test]
+    fn which_of_several_tests_skipped_is_in_the_lines_that_name_them() {
+        let text = "test_x (tests.a.B.test_x) ... skipped 'no luck'\n\
+            test_y (tests.a.B.test_y)\nWhat it does ... skipped 'nor here'\n\
+            test_z (tests.a.B.test_z) ... ok\ntest_xx (tests.a.B.test_xx)\nIt does ... ok\n\
+            test_v (tests.a.B.test_v) ... FAIL\ntest_w (tests.a.B.test_w) ... skipped 'no'\n";
+        let skipped = ["x", "y", "z", "xx", "v", "w", "u"]
+            .map(|name| did_skip(text, &format!("tests.a.B.test_{name}")));
+        assert_eq!(skipped, [true, true, false, false, false, true, false]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -51,6 +52,9 @@ struct Options {
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     filter: Vec<String>,
+    /// Of the matrix, whose cases differ in one word each, only each Nth.
+    #[arg(long, value_name = "N", default_value = "1")]
+    matrix_step: NonZero<usize>,
     /// List the groups, their cases and what each needs, and stop.
     #[arg(long)]
     list: bool,
@@ -81,6 +85,17 @@ impl Options {
     fn chooses(&self, id: &str) -> bool {
         self.filter.is_empty() || self.filter.iter().any(|part| id.contains(part.as_str()))
     }
+
+    fn select(&self) -> Vec<&'static Case> {
+        let mut cells = 0..;
+        let mut is_due = || cells.next().is_some_and(|at: usize| at.is_multiple_of(self.step()));
+        let chosen = cases().filter(|case| self.chooses(&case.id()));
+        chosen.filter(|case| case.group != "matrix" || is_due()).collect()
+    }
+
+    fn step(&self) -> usize {
+        self.matrix_step.get()
+    }
 }
 
 fn main() -> ExitCode {
@@ -103,7 +118,7 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
 
 /// Runs what the options select; the result says whether no case failed.
 fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
-    let selected: Vec<_> = cases().filter(|case| options.chooses(&case.id())).collect();
+    let selected = options.select();
     if selected.is_empty() {
         return Err(format!("no case contains {}; see --list", options.filter.join(" or ")).into());
     }

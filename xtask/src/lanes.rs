@@ -2,8 +2,10 @@
 //!
 //! A step names its place: a directory that it builds in, or ports and devices that it uses. Steps
 //! of one place run one after the other; what builds in a directory of its own runs beside
-//! anything. A step that measures, or whose worth is how much it does in a given time, runs alone,
-//! when all others are done. Among those that may start the first in the list does.
+//! anything. Two run at a time, and a third one that only compiles, with the time that they leave:
+//! tests wait for devices, guests and each other. A step that measures, or whose worth is how much
+//! it does in a given time, runs alone, when all others are done. Among those that may start the
+//! first in the list does.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,21 +24,25 @@ pub(crate) enum Resource {
     Guest,
     /// No resource: the step has a target directory of its own.
     Own,
+    /// The same, and the step only compiles: nothing of it fails for want of time.
+    Spare,
     /// Everything.
     Alone,
 }
 
-/// Runs `work` for the index of each place, and returns what it returned, in the same order.
-pub(crate) fn run<T: Send>(places: &[Resource], work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+/// Runs `work` for the index of each place, and returns what it returned, in the same order; it is
+/// told whether to take only the time that others leave.
+pub(crate) fn run<T: Send>(places: &[Resource], work: impl Fn(usize, bool) -> T + Sync) -> Vec<T> {
     let steps = places.iter().copied().enumerate().collect();
     let lanes =
         Lanes { state: Mutex::new(State { steps, busy: Vec::new() }), free: Condvar::new() };
     let results = Mutex::new(places.iter().map(|_| None).collect::<Vec<Option<T>>>());
     std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                while let Some((index, _taken)) = lanes.take() {
-                    let result = work(index);
+        let (lanes, work, results) = (&lanes, &work, &results);
+        for spare in [false; WORKERS].into_iter().chain([true]) {
+            scope.spawn(move || {
+                while let Some((index, _taken)) = lanes.take(spare) {
+                    let result = work(index, spare);
                     results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
                 }
             });
@@ -58,14 +64,25 @@ struct State {
 }
 
 impl State {
-    /// The first step that may run now.
-    fn next(&self) -> Option<usize> {
+    /// The step that may run now: the first, but those that only compile are taken by whoever has
+    /// nothing else to do, and by the worker for spare time alone.
+    fn next(&self, spare: bool) -> Option<usize> {
         let others = self.steps.iter().any(|&(_, place)| place != Resource::Alone);
-        self.steps.iter().position(|(_, place)| match place {
+        let may = |place| match place {
             Resource::Alone => self.busy.is_empty() && !others,
-            Resource::Own => !self.busy.contains(&Resource::Alone),
-            _ => !self.busy.contains(place) && !self.busy.contains(&Resource::Alone),
-        })
+            Resource::Own | Resource::Spare => !self.busy.contains(&Resource::Alone),
+            _ => !self.busy.contains(&place) && !self.busy.contains(&Resource::Alone),
+        };
+        let first = |compiles: bool| {
+            let is = |place| may(place) && compiles == (place == Resource::Spare);
+            self.steps.iter().position(|&(_, place)| is(place))
+        };
+        if spare { first(true) } else { first(false).or_else(|| first(true)) }
+    }
+
+    /// Whether there is nothing left for a worker.
+    fn is_over(&self, spare: bool) -> bool {
+        !self.steps.iter().any(|&(_, place)| !spare || place == Resource::Spare)
     }
 }
 
@@ -75,13 +92,13 @@ impl Lanes {
     }
 
     /// Waits for a step that may run; `None`: there are no more.
-    fn take(&self) -> Option<(usize, Taken<'_>)> {
+    fn take(&self, spare: bool) -> Option<(usize, Taken<'_>)> {
         let mut state = self.state();
         loop {
-            if state.steps.is_empty() {
+            if state.is_over(spare) {
                 return None;
             }
-            if let Some((index, place)) = state.next().and_then(|at| state.steps.remove(at)) {
+            if let Some((index, place)) = state.next(spare).and_then(|at| state.steps.remove(at)) {
                 state.busy.push(place);
                 return Some((index, Taken { lanes: self, place }));
             }
@@ -117,7 +134,7 @@ mod tests {
     fn beside(places: &[Resource]) -> Vec<Vec<usize>> {
         let running = Mutex::new(Vec::new());
         let seen = Mutex::new(vec![Vec::new(); places.len()]);
-        let order = run(places, |index| {
+        let order = run(places, |index, _| {
             let mut now = running.lock().unwrap();
             now.push(index);
             for &one in now.iter() {
@@ -135,7 +152,7 @@ mod tests {
 
     /// Begins the next step that may run; its index.
     fn begin(state: &mut State) -> Option<usize> {
-        let (index, place) = state.next().and_then(|at| state.steps.remove(at))?;
+        let (index, place) = state.next(false).and_then(|at| state.steps.remove(at))?;
         state.busy.push(place);
         Some(index)
     }
@@ -158,7 +175,7 @@ mod tests {
     #[test]
     fn two_steps_run_at_a_time() {
         let running = AtomicUsize::new(0);
-        let met = run(&[Resource::Own; 2], |_| {
+        let met = run(&[Resource::Own; 2], |_, _| {
             running.fetch_add(1, Ordering::Relaxed);
             // Each stays until both have begun.
             let waits = (0..6000).take_while(|_| running.load(Ordering::Relaxed) < 2);
@@ -169,6 +186,25 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_only_compiles_runs_in_the_time_that_two_others_leave() {
+        let running = AtomicUsize::new(0);
+        let spared = run(&[Resource::Spare, Resource::Own, Resource::Own], |_, spare| {
+            running.fetch_add(1, Ordering::Relaxed);
+            let waits = (0..6000).take_while(|_| running.load(Ordering::Relaxed) < 3);
+            waits.for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+            (spare, running.load(Ordering::Relaxed) == 3)
+        });
+        assert_eq!(spared, [(true, true), (false, true), (false, true)]);
+        let steps = [(0, Resource::Spare), (1, Resource::Debug), (2, Resource::Alone)].into();
+        let mut state = State { steps, busy: vec![] };
+        assert_eq!((state.next(false), state.next(true)), (Some(1), Some(0)));
+        state.busy.push(Resource::Debug);
+        assert_eq!(state.next(false), Some(0), "there is nothing else to do");
+        state.steps.pop_front();
+        assert!(state.is_over(true) && !state.is_over(false));
+    }
+
+    #[test]
     fn a_step_that_measures_runs_alone_and_last() {
         let places =
             [Resource::Alone, Resource::Own, Resource::Alone, Resource::Release, Resource::Debug];
@@ -176,16 +212,16 @@ mod tests {
         assert!(beside[0].is_empty() && beside[2].is_empty(), "{beside:?}");
         let state =
             State { steps: [(0, Resource::Alone), (1, Resource::Own)].into(), busy: vec![] };
-        assert_eq!(state.next(), Some(1));
+        assert_eq!(state.next(false), Some(1));
         let state = State { steps: [(1, Resource::Own)].into(), busy: vec![Resource::Alone] };
-        assert_eq!(state.next(), None);
+        assert_eq!(state.next(false), None);
     }
 
     #[test]
     fn a_step_that_panics_ends_the_run_and_nobody_waits_for_it() {
         let places = [Resource::Debug, Resource::Debug, Resource::Alone];
         let ended = std::panic::catch_unwind(|| {
-            run(&places, |index| assert!(index != 0, "the step is broken"));
+            run(&places, |index, _| assert!(index != 0, "the step is broken"));
         });
         assert!(ended.is_err());
     }

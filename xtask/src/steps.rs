@@ -31,11 +31,11 @@ pub(crate) struct Report {
 /// Set when the user has ended the run: nothing new begins.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Runs a step; its report is printed, too.
-pub(crate) fn run(name: &str) -> Report {
+/// Runs a step, with less priority if it is to take only spare time; its report is printed, too.
+pub(crate) fn run(name: &str, spare: bool) -> Report {
     println!("started {name}");
     let start = Instant::now();
-    let mut report = match process(name) {
+    let mut report = match process(name, spare) {
         Ok((status, text)) => Report::read(name, &text, status),
         Err(error) => Report::failure(String::new(), &error.to_string()),
     };
@@ -49,13 +49,18 @@ pub(crate) fn run(name: &str) -> Report {
     report
 }
 
-fn process(name: &str) -> Result<(ExitStatus, String)> {
+fn process(name: &str, spare: bool) -> Result<(ExitStatus, String)> {
     let logs = workspace_root().join("target/test");
     std::fs::create_dir_all(&logs)?;
     let log: PathBuf = logs.join(format!("{}.log", name.replace(": ", "-").replace(' ', "-")));
     let output = File::create(&log)?;
     // The file of this program may be built anew meanwhile.
-    let status = Command::new("/proc/self/exe")
+    let own = format!("/proc/{}/exe", std::process::id());
+    let mut command = Command::new(if spare { "nice" } else { &own });
+    if spare {
+        command.args(["-n", "10", &own]);
+    }
+    let status = command
         .args(["test", "--step", name])
         .stdin(Stdio::null())
         .stderr(output.try_clone()?)

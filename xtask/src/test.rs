@@ -93,10 +93,10 @@ const STEPS: &[Step] = &[
     Step { name: "VM: rxe", place: Resource::Guest, run: rxe },
     Step { name: "thread sanitizer", place: Resource::Own, run: thread_sanitizer },
     Step { name: "address sanitizer", place: Resource::Own, run: address_sanitizer },
-    Step { name: "fuzz targets", place: Resource::Own, run: fuzz_targets },
-    Step { name: "aarch64 barriers", place: Resource::Own, run: aarch64_barriers },
-    Step { name: "aarch64", place: Resource::Own, run: aarch64 },
-    Step { name: "riscv64imac", place: Resource::Own, run: riscv64imac },
+    Step { name: "fuzz targets", place: Resource::Spare, run: fuzz_targets },
+    Step { name: "aarch64 barriers", place: Resource::Spare, run: aarch64_barriers },
+    Step { name: "aarch64", place: Resource::Spare, run: aarch64 },
+    Step { name: "riscv64imac", place: Resource::Spare, run: riscv64imac },
     Step { name: "dpa", place: Resource::Guest, run: crate::dpa::test },
     Step { name: "rates", place: Resource::Alone, run: rates },
     Step { name: "fuzz smoke", place: Resource::Alone, run: fuzz_smoke },
@@ -121,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     crate::steps::end_all_when_interrupted()?;
     let places: Vec<Resource> = steps.iter().map(|step| step.place).collect();
-    let reports = lanes::run(&places, |index| crate::steps::run(steps[index].name));
+    let reports = lanes::run(&places, |index, spare| crate::steps::run(steps[index].name, spare));
     for (step, report) in steps.iter().zip(&reports).filter(|it| it.1.failed > 0) {
         println!("=== what failed of {}", step.name);
         report.trouble().for_each(|line| println!("{line}"));

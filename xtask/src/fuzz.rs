@@ -38,14 +38,14 @@ const LONGEST_TEXT: u32 = 8192;
 const MEMORY: u32 = 3072;
 
 /// Seconds of each target in `cargo xtask test`.
-const SMOKE: u32 = 20;
+const SMOKE: u32 = 15;
 
 /// How much the targets are optimised, and where they are built below `target/fuzz`.
 #[derive(Clone, Copy)]
 enum Build {
     /// For a run that lasts.
     Campaign,
-    /// For `cargo xtask test`, which compiles them for 20 s each: what better code would
+    /// For `cargo xtask test`, which compiles them for 15 s each: what better code would
     /// save there is less than it costs.
     Smoke,
 }

@@ -3,7 +3,7 @@
 //! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite
 //! on the model in process), 3 (the suite and rdma-core's programs on a real kernel in a VM) and 4
 //! (the same under `verbless-model run`), with formatting, lints, documentation, the description of
-//! the PRM, the instruction counts of the data path, 20 s of each fuzz target and a check for
+//! the PRM, the instruction counts of the data path, 15 s of each fuzz target and a check for
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
 //! where `CI=true` such a skip is a failure, if `xtask/expected-skips.toml` does not list it.
 //!
@@ -228,9 +228,12 @@ fn prm_check() -> Result<Outcome> {
         good += u64::from(cargo(&["check", "-p", package]).status()?.success());
     }
     // As programs have the model in their tests: the workspace's build has more of it.
-    let reduced = ["test", "-p", "verbless", "--features", "model", "--test", "without_dpa"];
-    good += u64::from(cargo(&reduced).status()?.success());
-    Ok(Outcome::ran(good, 2 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
+    let mut reduced = cargo(&["test", "-p", "verbless", "--features", "model"]);
+    good += u64::from(reduced.env("VERBLESS_TEST_WITHOUT_DPA", "1").status()?.success());
+    let lints = ["clippy", "-p", "verbless-model", "-p", "verbless-model-kernel", "--lib"];
+    let mut lints = cargo(&lints);
+    good += u64::from(lints.args(["--", "-D", "warnings"]).status()?.success());
+    Ok(Outcome::ran(good, 3 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
 }
 
 fn xtask(arguments: &[&str]) -> Command {
@@ -312,12 +315,15 @@ fn format() -> Result<Outcome> {
     Ok(Outcome::ran(passed + u64::from(long.is_empty()), failed + long.len() as u64))
 }
 
-/// The suite on devices that can do less than those of `tests`.
+/// Devices that can do less than those of `tests`.
+const LESSER: [Hwtest; 2] = [
+    ("connectx6dx-realtime", "ethernet", None, "model realtime"),
+    ("connectx6vf", "infiniband", None, "model vf"),
+];
+
+/// The suite on these devices.
 fn hwtest_on_the_model() -> Result<Outcome> {
-    hwtests(&[
-        ("connectx6dx-realtime", "ethernet", None, "model realtime"),
-        ("connectx6vf", "infiniband", None, "model vf"),
-    ])
+    hwtests(&LESSER)
 }
 
 /// Runs the suite on both kinds of port, with messages in packets: over perfect links, where each
@@ -333,9 +339,11 @@ fn hwtest_in_packets() -> Result<Outcome> {
     ])
 }
 
-/// The suite on models: profile, link, how messages go, and the environment whose skips are
-/// expected.
-fn hwtests(runs: &[(&str, &str, Option<&str>, &str)]) -> Result<Outcome> {
+/// Profile and link of a model, how messages go, and the environment whose skips are expected.
+type Hwtest = (&'static str, &'static str, Option<&'static str>, &'static str);
+
+/// The suite on models.
+fn hwtests(runs: &[Hwtest]) -> Result<Outcome> {
     let (mut passed, mut failed, mut skips, mut more) = (0, 0, Vec::new(), 0);
     for (profile, link, how, environment) in runs {
         let mut hwtest = Command::new(crate::run::program("hwtest")?);
@@ -600,7 +608,8 @@ mod tests {
     use std::process::Command;
 
     use super::{
-        BULK, IN_PACKETS, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED, listed, verdict, verified,
+        BULK, IN_PACKETS, LESSER, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED, listed, verdict,
+        verified,
     };
     use crate::outcome::Outcome;
     use crate::workspace::workspace_root;
@@ -632,6 +641,13 @@ mod tests {
         for module in OF_ONE_PROGRAM.map(|it| it.trim_end_matches(':')) {
             assert!(crates.join(format!("model-host/tests/run/{module}.rs")).is_file(), "{module}");
         }
+    }
+
+    #[test]
+    fn what_the_suite_s_own_test_leaves_to_hwtest_is_what_hwtest_runs() {
+        let names = LESSER.map(|run| format!("{:?}", run.3)).join(", ");
+        let test = include_str!("../../tests/suite/tests/model.rs");
+        assert!(test.contains(&format!("const OF_HWTEST: [&str; 2] = [{names}];")), "{names}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ static METHODS: &[(u16, Option<u16>, &str)] = &[
 pub(super) fn command(number: u32) -> Errno {
     let words = match COMMANDS.iter().find(|command| command.0 == number & 0xff) {
         Some((_, name, what)) => format!("{what} ({name}): not modelled"),
-        None => format!("command {number:#x} does not exist in the uverbs ABI"),
+        None => format!("command {number:#x} does not exist in the uverbs ABI{OR_VERBS}"),
     };
     refused(Errno::EOPNOTSUPP, words)
 }
@@ -65,10 +65,17 @@ pub(super) fn method(object: u16, method: u16) -> Errno {
     };
     let words = match METHODS.iter().find(about) {
         Some((_, _, what)) => format!("{what}: not modelled"),
-        None => format!("object {object:#x} has no method {method:#x}"),
+        None => format!("object {object:#x} has no method {method:#x}{OR_VERBS}"),
     };
     refused(Errno::EPROTONOSUPPORT, words)
 }
+
+/// What else may be wrong with a call that nothing is known of.
+const OR_VERBS: &str = if cfg!(feature = "verbs") {
+    ""
+} else {
+    ", or it is of the feature `verbs`, which this build does not have"
+};
 
 #[cfg(test)]
 mod tests {

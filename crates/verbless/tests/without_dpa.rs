@@ -34,6 +34,11 @@ fn refusal<I: CommandInput>(model: &Model, of: u16, edit: impl FnOnce(&mut I)) -
 }
 
 #[test]
+fn a_build_that_is_to_have_no_dpa_has_none() {
+    assert!(!HAS_DPA || std::env::var_os("VERBLESS_TEST_WITHOUT_DPA").is_none());
+}
+
+#[test]
 fn nothing_of_a_dpa_can_be_created_and_nothing_is_there() {
     use {GeneralObjectType as Kind, Refusal as Why};
     let kinds = [

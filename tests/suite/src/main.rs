@@ -1,5 +1,6 @@
 //! `hwtest`: runs the conformance suite on a device and says what it can do.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, Write};
@@ -52,7 +53,8 @@ struct Options {
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     filter: Vec<String>,
-    /// Of the matrix, whose cases differ in one word each, only each Nth.
+    /// Of the matrix, whose cases differ in one word each, only each Nth, and the first of each
+    /// service, operation and form of data.
     #[arg(long, value_name = "N", default_value = "1")]
     matrix_step: NonZero<usize>,
     /// List the groups, their cases and what each needs, and stop.
@@ -87,15 +89,20 @@ impl Options {
     }
 
     fn select(&self) -> Vec<&'static Case> {
-        let mut cells = 0..;
-        let mut is_due = || cells.next().is_some_and(|at: usize| at.is_multiple_of(self.step()));
         let chosen = cases().filter(|case| self.chooses(&case.id()));
-        chosen.filter(|case| case.group != "matrix" || is_due()).collect()
+        let (mut cells, mut kinds) = (0_usize, BTreeSet::new());
+        let mut is_due = |id: &str| {
+            cells += 1;
+            kinds.insert(kind(id)) || cells.is_multiple_of(self.matrix_step.get())
+        };
+        chosen.filter(|case| case.group != "matrix" || is_due(&case.id())).collect()
     }
+}
 
-    fn step(&self) -> usize {
-        self.matrix_step.get()
-    }
+/// The name of a case of the matrix without its length and its way of posting.
+fn kind(id: &str) -> String {
+    let kind = ["_signaled_", "_in_a_batch"].iter().find_map(|end| id.split_once(end));
+    kind.map_or(id, |it| it.0).replace(|c: char| c.is_ascii_digit(), "")
 }
 
 fn main() -> ExitCode {
@@ -261,4 +268,25 @@ impl Report {
 /// The error with the file's name in its text.
 fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_service_operation_and_form_of_the_matrix_is_left_whatever_the_step() {
+        let kinds = |options: &Options| {
+            let cells = options.select().into_iter().filter(|case| case.group == "matrix");
+            cells.map(|case| kind(&case.id())).collect::<Vec<_>>()
+        };
+        let all = kinds(&Options::parse_from(["hwtest"]));
+        let distinct: BTreeSet<_> = all.iter().collect();
+        assert!(distinct.len() > 40 && all.len() > 10 * distinct.len(), "{distinct:?}");
+        for step in 2..12 {
+            let left = kinds(&Options::parse_from(["hwtest", "--matrix-step", &step.to_string()]));
+            assert_eq!(left.iter().collect::<BTreeSet<_>>(), distinct, "{step}");
+            assert!(left.len() < all.len() / step + distinct.len() + 1, "{step}: {}", left.len());
+        }
+    }
 }

@@ -80,7 +80,8 @@ fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
         let is_better = best.as_ref().is_none_or(|best| rank(&new) <= rank(best));
         // rustfmt puts a string back behind its name.
         let is_string = before == ':' && line[at..].starts_with(" \"");
-        if c == ' ' && at >= start && fits && is_better && (in_string || !is_string) {
+        let is_blank = line[at + c.len_utf8()..].starts_with(' ');
+        if c == ' ' && !is_blank && at >= start && fits && is_better && (in_string || !is_string) {
             best = Some(new);
         }
         before = c;

@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::list::Mutant;
+use crate::vm::child::Signals;
 use crate::workspace::Result;
 
 /// The crates that the conformance suite is about. A command's encoding is for the tests of its own
@@ -157,7 +158,8 @@ impl Tree {
             Some(_) if package == SUITE => &["--", "--skip", "only expected skips"],
             _ => &[],
         };
-        Ok(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command
             .args(["test", "--quiet", "--tests", "--package", package])
             .args(more)
             .args(skips)
@@ -169,14 +171,25 @@ impl Tree {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            .process_group(0)
-            .spawn()?)
+            .process_group(0);
+        spawn(command)
     }
 
     /// The output of the last command.
     fn log(&self) -> PathBuf {
         self.directory.join("last.log")
     }
+}
+
+/// Starts a program that signals reach. This process keeps them from its own threads, and a program
+/// inherits that from the thread that starts it: tests of programs that are ended would hang.
+fn spawn(mut command: Command) -> Result<Child> {
+    let start = move || {
+        Signals::set().thread_unblock()?;
+        command.spawn()
+    };
+    let child = std::thread::spawn(start).join().map_err(|_| "the thread that starts a program")?;
+    Ok(child?)
 }
 
 /// Makes `to` a copy of the files that git knows or would take. A file that is the same is left
@@ -223,6 +236,19 @@ fn remove_others(directory: &Path, wanted: &BTreeSet<PathBuf>) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_is_started_can_be_ended_though_signals_are_kept_from_this_thread() {
+        std::thread::spawn(|| {
+            Signals::set().thread_block().unwrap();
+            let mut command = Command::new("sh");
+            command.args(["-c", "kill $$; exit 0"]);
+            let status = spawn(command).unwrap().wait().unwrap();
+            assert_eq!(status.code(), None, "it was not ended: {status}");
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn a_copy_has_the_files_of_the_tree_and_leaves_alone_what_is_the_same() {

@@ -159,8 +159,9 @@ impl Tree {
             _ => &[],
         };
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        // With all features: what is not compiled has no mutant that a test could kill.
         command
-            .args(["test", "--quiet", "--tests", "--package", package])
+            .args(["test", "--quiet", "--tests", "--all-features", "--package", package])
             .args(more)
             .args(skips)
             .current_dir(self.directory.join("tree"))

@@ -43,7 +43,7 @@ cases!(
 );
 
 /// All but atomics: what every device with UMR can give.
-const SHARED: KeyAccess =
+pub(super) const SHARED: KeyAccess =
     KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
 /// Bytes of a region.
 const BYTES: usize = 64 << 10;

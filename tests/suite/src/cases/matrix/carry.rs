@@ -1,6 +1,5 @@
 //! Differences between services: connecting, and which requests a queue pair takes.
 
-use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
 use verbless_queue::service::{Connected, Service};
@@ -12,6 +11,7 @@ use verbless_queue::{
     ConnectOptions, DatagramOptions, Destination, QKey, Rc, RemoteAddr, Rkey, Sge, Uc, Ud,
 };
 
+use super::super::umr::SHARED;
 use super::{Operation, memory};
 use crate::need::cap;
 use crate::{Need, Pair, Stop, ensure_eq};
@@ -156,10 +156,6 @@ fn put_connected<S: Carry + Connected, P: Payload>(
         other => Err(Stop::fail(format!("no {other:?} in this form on this service"))),
     }
 }
-
-/// All rights that every device with UMR lets one give.
-const SHARED: KeyAccess =
-    KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
 
 /// An UMR that makes a key one range over these SGEs.
 fn put_umr<S: Carry + Connected>(

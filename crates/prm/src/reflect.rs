@@ -472,3 +472,16 @@ pub(crate) fn enum_value(f: &mut fmt::Formatter<'_>, info: &EnumInfo, value: u64
         None => number(f, value),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::are_model_only;
+
+    #[test]
+    fn what_has_a_source_besides_the_model_is_not_the_models_own() {
+        assert!(are_model_only(&["model"]));
+        for sources in [&["model", "linux: a"][..], &["linux: a", "model"], &["linux: a"], &[]] {
+            assert!(!are_model_only(sources), "{sources:?}");
+        }
+    }
+}

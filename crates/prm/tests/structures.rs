@@ -296,3 +296,22 @@ fn size_and_description_of_a_view_agree() {
     check::<CreateCqIn>();
     check::<AddressPath>();
 }
+
+#[test]
+fn a_command_may_go_to_hardware_with_each_structure_that_has_another_source_than_the_model() {
+    let mut tried = 0;
+    for command in COMMANDS {
+        for variant in command.variants {
+            let field = command.input.field(variant.when).expect("it chooses the structure");
+            for &value in variant.values {
+                let mut input = vec![0; 4096];
+                bits::set(&mut input, field.offset as usize, field.width as usize, value);
+                let own = variant.info.is_model_only();
+                let expected = own.then_some(command::ModelOnly::Structure(variant.info.name));
+                assert_eq!(command.model_only(&input), expected, "{} {value:#x}", command.name);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 50, "{tried}");
+}

@@ -6,6 +6,9 @@
 //! whether that worked. They are the objects on the device only; `verbless_queue::Qp` and its
 //! siblings add the rings that a program posts to and polls.
 //!
+//! The commands of the DPA, and those for registers, which only it needs, are there with the
+//! feature `dpa`.
+//!
 //! Every error names the command, its status and syndrome, and what to check next.
 
 mod alias;
@@ -13,8 +16,11 @@ mod caps;
 mod counter;
 mod cq;
 mod device;
+#[cfg(feature = "dpa")]
 mod dpa;
+#[cfg(feature = "dpa")]
 mod dpa_units;
+#[cfg(feature = "dpa")]
 mod emulated;
 mod error;
 mod flow;
@@ -25,7 +31,9 @@ mod owned;
 mod path;
 mod qp;
 mod query;
+#[cfg(feature = "dpa")]
 mod reach;
+#[cfg(feature = "dpa")]
 mod register;
 mod rmp;
 mod rq;
@@ -38,11 +46,14 @@ pub use caps::{CapMode, CapPage, Caps};
 pub use counter::QCounter;
 pub use cq::{CqAttr, CqElement, CqObject, CqOptions, Moderation};
 pub use device::Device;
+#[cfg(feature = "dpa")]
 pub use dpa::{
     Affinity, DpaCall, DpaCallState, DpaCrash, DpaEntry, DpaProcess, DpaProcessAttr,
     DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState,
 };
+#[cfg(feature = "dpa")]
 pub use dpa_units::{DpaCaps, DpaGroup, DpaPartition, DpaPartitionAttr};
+#[cfg(feature = "dpa")]
 pub use emulated::{
     DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, EmulatedDoorbell, EmulatedDoorbellInfo,
 };
@@ -53,7 +64,9 @@ pub use mkey::{KeyMemory, Klm, MkeyAttr, MkeyObject, check_access};
 pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
 pub use qp::{DatagramAttr, InitAttr, Mtu, QpAttr, QpObject, RtrAttr, RtsAttr, RtsChange};
 pub use query::Adapter;
+#[cfg(feature = "dpa")]
 pub use reach::{DpaOutbox, DpaUarExtension, DpaWindow};
+#[cfg(feature = "dpa")]
 pub use register::RegisterWay;
 pub use rmp::{RmpAttr, RmpObject};
 pub use rq::{RqAttr, RqObject, RqWqes};

@@ -30,6 +30,7 @@ impl UserMemory {
 
     /// Memory of the device itself, such as a heap, which lives as long as `owner`, an object
     /// there.
+    #[cfg(feature = "dpa")]
     pub(crate) fn on_device<T: Any + Send + Sync>(
         context: Context,
         id: u32,

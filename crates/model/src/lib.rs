@@ -58,6 +58,7 @@ mod links;
 pub mod memory;
 mod model;
 mod numbered;
+#[cfg(feature = "toml")]
 mod plan;
 pub mod profile;
 mod runtime;
@@ -78,6 +79,7 @@ pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
 pub use ioctl::Ioctl;
 pub use model::{Builder, Model};
+#[cfg(feature = "toml")]
 pub use plan::{FaultPlan, FaultPlanError};
 pub use profile::{FunctionPlace, Link, Profile, ProfileError, Role, Side};
 pub use watch::{

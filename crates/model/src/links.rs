@@ -6,6 +6,7 @@ use crate::engine;
 use crate::fabric::{LinkSettings, Pcapng, PhysicalPort, Traffic, Vport};
 use crate::guard::Watch;
 use crate::model::Model;
+#[cfg(feature = "toml")]
 use crate::plan::{FaultPlan, FaultPlanError, IoctlFault, QueueFault};
 use crate::watch::SeenFrame;
 use crate::world::World;
@@ -108,6 +109,7 @@ impl Model {
     ///
     /// # Errors
     /// The plan names a device or port that there is not; then nothing is changed.
+    #[cfg(feature = "toml")]
     pub fn apply(&self, plan: &FaultPlan) -> Result<(), FaultPlanError> {
         let ports: Vec<usize> = (0..self.devices()).map(|device| self.ports(device)).collect();
         plan.check(&ports)?;

@@ -1,4 +1,5 @@
-//! `prm generate`: crates/prm/src/generated from the description, formatted and ready to check in.
+//! `prm generate`: crates/prm/src/generated from the description, and the model's profiles as Rust;
+//! formatted and ready to check in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,6 +15,7 @@ use super::names::{method_name, type_name, unsigned};
 
 mod hot;
 mod narrow;
+mod profiles;
 
 /// Directory of the generated files, from the root of the repository.
 const DIRECTORY: &str = "crates/prm/src/generated";
@@ -38,20 +40,19 @@ fn gate(file: &str) -> String {
 /// Runs the task.
 pub(crate) fn run(root: &Path) -> crate::repository::Result {
     let description = super::check::load_sound(root)?;
-    let directory = root.join(DIRECTORY);
-    std::fs::create_dir_all(&directory)?;
+    std::fs::create_dir_all(root.join(DIRECTORY))?;
     let files = files(root, &description)?;
-    for path in existing(&directory)? {
+    for path in existing(root)? {
         if !files.contains_key(&path) {
-            std::fs::remove_file(directory.join(&path))?;
-            println!("{DIRECTORY}/{path}: removed");
+            std::fs::remove_file(root.join(&path))?;
+            println!("{path}: removed");
         }
     }
     for (name, text) in &files {
-        let path = directory.join(name);
+        let path = root.join(name);
         if std::fs::read_to_string(&path).ok().as_ref() != Some(text) {
             std::fs::write(&path, text)?;
-            println!("{DIRECTORY}/{name}: written");
+            println!("{name}: written");
         }
     }
     let texts = check::all(&description).len();
@@ -66,36 +67,35 @@ pub(crate) fn stale(
     root: &Path,
     description: &Description,
 ) -> crate::repository::Result<Vec<String>> {
-    let directory = root.join(DIRECTORY);
     let files = files(root, description)?;
     let mut stale = Vec::new();
-    for name in existing(&directory)? {
+    for name in existing(root)? {
         if !files.contains_key(&name) {
-            stale.push(format!(
-                "{DIRECTORY}/{name}: no table generates it; run `cargo xtask prm generate`"
-            ));
+            stale.push(format!("{name}: no table generates it; run `cargo xtask prm generate`"));
         }
     }
     for (name, text) in &files {
-        if std::fs::read_to_string(directory.join(name)).ok().as_ref() != Some(text) {
-            stale.push(format!("{DIRECTORY}/{name}: is stale; run `cargo xtask prm generate`"));
+        if std::fs::read_to_string(root.join(name)).ok().as_ref() != Some(text) {
+            stale.push(format!("{name}: is stale; run `cargo xtask prm generate`"));
         }
     }
     Ok(stale)
 }
 
-fn existing(directory: &Path) -> crate::repository::Result<Vec<String>> {
+/// What stands in [`DIRECTORY`], each from the root.
+fn existing(root: &Path) -> crate::repository::Result<Vec<String>> {
+    let directory = root.join(DIRECTORY);
     if !directory.exists() {
         return Ok(Vec::new());
     }
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory)? {
-        names.push(entry?.file_name().to_string_lossy().into_owned());
+        names.push(format!("{DIRECTORY}/{}", entry?.file_name().to_string_lossy()));
     }
     Ok(names)
 }
 
-/// Every generated file, formatted, by its name.
+/// Every generated file, formatted, by its path from the root.
 fn files(
     root: &Path,
     description: &Description,
@@ -103,7 +103,10 @@ fn files(
     let mut texts = vec![("mod".to_owned(), module(description))];
     texts.push(("hot".to_owned(), hot::module(description)));
     texts.extend(description.files.iter().map(|file| (stem(file), one_file(description, file))));
-    let names: Vec<String> = texts.iter().map(|(name, _)| format!("{name}.rs")).collect();
+    let mut names: Vec<String> =
+        texts.iter().map(|(name, _)| format!("{DIRECTORY}/{name}.rs")).collect();
+    names.push(profiles::FILE.into());
+    texts.push(("profiles".to_owned(), profiles::module(root)?));
     let formatted = rustfmt(root, texts.into_iter().map(|(_, text)| text).collect())?;
     Ok(names.into_iter().zip(formatted).collect())
 }

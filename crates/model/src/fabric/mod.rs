@@ -266,6 +266,7 @@ impl Fabric {
     }
 
     /// The physical ports.
+    #[cfg(feature = "toml")]
     pub(crate) fn ports(&self) -> impl Iterator<Item = PhysicalPort> + use<> {
         (0..self.ports.len()).map(PhysicalPort)
     }

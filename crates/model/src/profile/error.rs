@@ -13,6 +13,11 @@ pub enum ProfileError {
         /// The names that exist.
         known: String,
     },
+    /// This program cannot read profiles from files.
+    NoFiles {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be read.
     Read {
         /// The file.
@@ -64,6 +69,12 @@ impl fmt::Display for ProfileError {
             Self::NoSuchProfile { name, known } => write!(
                 f,
                 "there is no profile {name:?}; there are: {known}, or give the path of a .toml file"
+            ),
+            Self::NoFiles { path } => write!(
+                f,
+                "cannot read the profile {}: this program was built without the feature `toml` of \
+                 verbless or verbless-model",
+                path.display()
             ),
             Self::Read { path, source } => {
                 write!(f, "cannot read the profile {}: {source}", path.display())

@@ -9,6 +9,7 @@
 
 mod apply;
 mod base;
+mod builtin;
 mod error;
 mod file;
 mod text;
@@ -21,6 +22,7 @@ use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, LagContext, NicVportCont
 
 pub(crate) use apply::{CapPage, Register};
 pub use error::ProfileError;
+#[cfg(feature = "toml")]
 pub(crate) use error::nearest;
 pub use file::{
     DeviceNumbers, DpaNumbers, FirstNumbers, FunctionPlace, KeyNumbers, Link, PortNumbers, Role,
@@ -46,7 +48,8 @@ impl Profile {
         base::names()
     }
 
-    /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`.
+    /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`, which
+    /// takes the feature `toml`.
     ///
     /// # Errors
     /// When there is no such profile, or the file has a mistake; the error says which and where.
@@ -54,21 +57,25 @@ impl Profile {
         if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
             return Self::builtin(name);
         }
-        let text = std::fs::read_to_string(name)
-            .map_err(|source| ProfileError::Read { path: name.into(), source })?;
-        Self::from_toml(&text)
+        #[cfg(not(feature = "toml"))]
+        return Err(ProfileError::NoFiles { path: name.into() });
+        #[cfg(feature = "toml")]
+        {
+            let text = std::fs::read_to_string(name)
+                .map_err(|source| ProfileError::Read { path: name.into(), source })?;
+            Self::from_toml(&text)
+        }
     }
 
-    /// A built-in profile. Its text is parsed once, because a test makes many models, and in an
-    /// unoptimized program parsing takes longer than everything else in making one.
+    /// A built-in profile. Its values are put in place once, because a test makes many models, and
+    /// in an unoptimized program that takes longer than everything else in making one.
     fn builtin(name: &str) -> Result<Self, ProfileError> {
         static READ: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
-        let text = base::builtin(name)?;
         let read = || READ.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(profile) = read().get(name) {
             return Ok(profile.clone());
         }
-        let profile = Self::from_toml(text)?;
+        let profile = Self::of(base::builtin(name)?)?;
         read().insert(name.into(), profile.clone());
         Ok(profile)
     }
@@ -78,8 +85,13 @@ impl Profile {
     /// # Errors
     /// The first mistake: of TOML, an unknown section or field, a value that does not fit its
     /// field.
+    #[cfg(feature = "toml")]
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
-        let file = file::File::new(base::merged(text)?)?;
+        Self::of(text::parse(text)?)
+    }
+
+    fn of(fields: text::Fields) -> Result<Self, ProfileError> {
+        let file = file::File::new(base::merged(fields)?)?;
         file.check()?;
         let file = Arc::new(file);
         // Everything is tried, so that a mistake does not wait for whoever first asks for the other

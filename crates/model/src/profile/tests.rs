@@ -1,8 +1,10 @@
 //! Profiles: those that come along, and mistakes of every kind.
 
+use std::path::Path;
+
 use verbless_prm::{HcaCap, HcaCapPage};
 
-use super::{Link, Profile, Role, Side};
+use super::{Link, Profile, Role, Side, base, text};
 
 const GOOD: &str = include_str!("../../profiles/connectx6dx.toml");
 
@@ -189,6 +191,20 @@ fn a_name_that_is_none_and_a_file_that_is_none_are_told_apart() {
     assert!(error.contains("connectx6dx, ") && error.contains("bluefield3"), "{error}");
     let error = Profile::load("/nowhere/at/all.toml").expect_err("no such file").to_string();
     assert!(error.contains("/nowhere/at/all.toml"), "{error}");
+}
+
+#[test]
+fn what_is_built_in_is_what_the_files_say() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
+    let mut names: Vec<_> = Profile::names().collect();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap();
+        let read = text::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(base::builtin(name).unwrap(), read, "{name}");
+        names.retain(|it| *it != name);
+    }
+    assert!(names.is_empty(), "{names:?} have no file");
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! The text of a profile as a tree of values, and its sections read field by field.
+//! A profile as a tree of values, from its text or from what is built in, and its sections read
+//! field by field.
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "toml")]
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ProfileError, nearest};
@@ -18,6 +20,7 @@ pub(super) enum Value {
     Array(Vec<Value>),
     Section(Fields),
     /// A kind of value that no field takes, by its name.
+    #[cfg(feature = "toml")]
     Other(&'static str),
 }
 
@@ -30,22 +33,52 @@ impl Value {
             Self::String(_) => "string",
             Self::Array(_) => "array",
             Self::Section(_) => "section",
+            #[cfg(feature = "toml")]
             Self::Other(kind) => kind,
         }
     }
 }
 
+/// A value of a built-in profile.
+pub(super) enum Constant {
+    Integer(u64),
+    Boolean(bool),
+    String(&'static str),
+    Array(&'static [Constant]),
+    Section(&'static [(&'static str, Constant)]),
+}
+
+impl Constant {
+    fn value(&self) -> Value {
+        match *self {
+            Self::Integer(number) => Value::Integer(number.into()),
+            Self::Boolean(is) => Value::Boolean(is),
+            Self::String(text) => Value::String(text.into()),
+            Self::Array(values) => Value::Array(values.iter().map(Self::value).collect()),
+            Self::Section(section) => Value::Section(built_in(section)),
+        }
+    }
+}
+
+/// The fields of a built-in section.
+pub(super) fn built_in(section: &[(&str, Constant)]) -> Fields {
+    section.iter().map(|(name, value)| ((*name).into(), value.value())).collect()
+}
+
 /// Takes a text apart.
+#[cfg(feature = "toml")]
 pub(super) fn parse(text: &str) -> Result<Fields, ProfileError> {
     let tree = DeTable::parse(text).map_err(|error| ProfileError::Syntax(error.to_string()))?;
     Ok(fields(tree.get_ref()))
 }
 
+#[cfg(feature = "toml")]
 fn fields(table: &DeTable<'_>) -> Fields {
     let entries = table.iter();
     entries.map(|(name, value)| (name.get_ref().to_string(), owned(value.get_ref()))).collect()
 }
 
+#[cfg(feature = "toml")]
 fn owned(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())

@@ -1,9 +1,10 @@
-//! A device without a DPA, which each device of the model is in a build without the feature `dpa`:
-//! in a build with it, the same is asked of a card that has none.
+//! The model with few features: a device without a DPA, which each one is in a build without the
+//! feature `dpa` (in a build with it, the same is asked of a card that has none), and what a build
+//! without the feature `toml` says to a file.
 #![cfg(feature = "model")]
 
 use verbless::command::{CapMode, CapPage};
-use verbless::model::{HAS_DPA, InProcess, Model, Profile, Refusal};
+use verbless::model::{HAS_DPA, InProcess, Model, Profile, ProfileError, Refusal};
 use verbless::prelude::*;
 use verbless::prm::{
     AccessRegisterUserIn, CommandInput, CreateGeneralObjectIn, DestroyGeneralObjectIn,
@@ -35,7 +36,23 @@ fn refusal<I: CommandInput>(model: &Model, of: u16, edit: impl FnOnce(&mut I)) -
 
 #[test]
 fn a_build_that_is_to_have_no_dpa_has_none() {
-    assert!(!HAS_DPA || std::env::var_os("VERBLESS_TEST_WITHOUT_DPA").is_none());
+    assert!(!HAS_DPA || !is_reduced());
+}
+
+/// Whether this is to be a build without these features.
+fn is_reduced() -> bool {
+    std::env::var_os("VERBLESS_TEST_REDUCED").is_some()
+}
+
+#[test]
+fn a_profile_from_a_file_takes_a_feature_and_the_error_names_it() {
+    let error = Profile::load("/nowhere/card.toml").expect_err("there is no such file");
+    let said = error.to_string();
+    assert!(said.contains("/nowhere/card.toml"), "{said}");
+    match error {
+        ProfileError::NoFiles { .. } => assert!(said.contains("feature `toml`"), "{said}"),
+        other => assert!(!is_reduced(), "{other}"),
+    }
 }
 
 #[test]
@@ -85,6 +102,7 @@ fn no_capability_says_that_there_is_a_dpa_and_its_registers_are_not_there() {
             it.set_register_id(RegisterId::NIC_CAP_EXT);
         });
         assert_eq!(asked, Some(Refusal::Unsupported), "{card}");
+        #[cfg(feature = "dpa")]
         assert!(device.dpa_caps().is_err(), "{card}");
     }
 }

@@ -25,8 +25,8 @@ fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
         return skipped("there is no ibv_rc_pingpong here");
     }
     let host = Host::start(what, &[], "read line; exit 0");
-    // One that is only silent to the other waits for ever.
-    let pingpong = format!("timeout 10 ibv_rc_pingpong -p {port} -n 1000000000");
+    // One that is only silent to the other waits for ever; it sleeps meanwhile.
+    let pingpong = format!("timeout 10 ibv_rc_pingpong -e -p {port} -n 1000000000");
     let start = |script: &str| {
         let mut program = host.join(&[], script);
         program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")

@@ -24,7 +24,7 @@ struct Pages {
 
 impl Pages {
     fn new(bytes: u64) -> Self {
-        let words: Box<[AtomicU64]> = (0..(bytes + PAGE) / 8).map(|_| AtomicU64::new(0)).collect();
+        let words = bytemuck::zeroed_slice_box::<AtomicU64>(((bytes + PAGE) / 8) as usize);
         let start = words.as_ptr() as u64;
         let first = (start.next_multiple_of(PAGE) - start) / 8;
         Self { words, first: first as usize }

@@ -6,21 +6,28 @@ use crossbeam_utils::Backoff;
 
 use verbless_ring::cq::{CompletionQueue, Cqe};
 
+/// How long it looks without a pause, and the pauses then: short beside what has passed.
+const EAGER: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_micros(50);
+
 /// Polls until there is a CQE or `timeout` has passed: looks again at once for some microseconds,
-/// then lets other threads run between two looks. To sleep instead, arm the queue
-/// ([`CompletionQueue::arm`]) and wait for the event.
+/// lets other threads run between two looks for a millisecond, and then sleeps 50 microseconds
+/// between them. To sleep until the event, arm the queue ([`CompletionQueue::arm`]).
 pub fn poll_within(queue: &mut CompletionQueue, timeout: Duration) -> Option<Cqe> {
     // Where the clock does not reach as far, it waits for good.
-    let end = Instant::now().checked_add(timeout);
+    let start = Instant::now();
+    let end = start.checked_add(timeout);
     let backoff = Backoff::new();
     loop {
         if let Some(cqe) = queue.poll() {
             return Some(cqe);
         }
-        if end.is_some_and(|end| Instant::now() >= end) {
-            return None;
+        let now = Instant::now();
+        match end.map(|end| end.saturating_duration_since(now)) {
+            Some(Duration::ZERO) => return None,
+            left if now - start >= EAGER => std::thread::sleep(left.unwrap_or(PAUSE).min(PAUSE)),
+            _ => backoff.snooze(),
         }
-        backoff.snooze();
     }
 }
 

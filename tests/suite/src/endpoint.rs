@@ -15,18 +15,25 @@ use crate::{Lab, Stop};
 /// How long a case waits for what must happen.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Attempts in quick succession; after them it sleeps between two.
+const EAGER: u32 = 1000;
+
 /// Calls `attempt` until it yields something; fails with `what` after [`TIMEOUT`].
 pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Stop> {
     let end = Instant::now() + TIMEOUT;
-    loop {
+    for look in 0_u32.. {
         if let Some(found) = attempt() {
             return Ok(found);
         }
         if Instant::now() > end {
             return Err(Stop::fail(format!("{what}: nothing after {} s", TIMEOUT.as_secs())));
         }
-        std::thread::yield_now();
+        match look < EAGER {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(Duration::from_micros(50)),
+        }
     }
+    Err(Stop::fail(format!("{what}: nothing after {} attempts", u32::MAX)))
 }
 
 /// How long a case watches that nothing happens. What must not happen may come later, but then it

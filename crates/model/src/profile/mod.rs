@@ -48,7 +48,7 @@ impl Profile {
         base::names()
     }
 
-    /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`, which
+    /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`: that
     /// takes the feature `toml`.
     ///
     /// # Errors

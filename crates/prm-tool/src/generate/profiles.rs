@@ -93,7 +93,7 @@ mod tests {
         let flat: String = out.split_whitespace().collect();
         assert_eq!(
             flat,
-            r#"&[("a",Integer(0x1f)),("b",Boolean(true)),("c",String("x\"y")),("#.to_owned()
+            r#"&[("a",Integer(0x1f)),("b",Boolean(true)),("c",String("x\"y")),"#.to_owned()
                 + r#"("d",Array(&[Integer(0x1),String("z"),])),"#
                 + r#"("e",Section(&[("f",Section(&[("g",Integer(0x2)),])),])),]"#
         );

@@ -1,8 +1,6 @@
 //! On the card of section 3.2.1.2, with all its functions: where a capability says that something
 //! can be exported or imported it works, and elsewhere it is NotSupported.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +13,7 @@ use verbless_doca::{
 use verbless_model::{Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
-use support::{map, plain};
+use crate::support::{map, plain};
 
 /// All devices of one card, the host's first.
 fn devices() -> Vec<(Side, Dev)> {

@@ -1,7 +1,5 @@
 //! The host's memory at the DPU.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use verbless_doca::{
 use verbless_model::{Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
-use support::{map, sides};
+use crate::support::{map, sides};
 
 /// Copies all of one map to another on `dev`.
 fn copy(dev: &Dev, from: &Mmap, to: &Mmap) -> Result<(), JobError> {

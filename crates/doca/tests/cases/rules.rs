@@ -1,8 +1,6 @@
 //! Rules of the two documents that no other test has: sections 3.3 and 3.4 of 2.2, chapters 4 to 6
 //! of 1.3. docs/mapping/doca-core.md has all rules with their tests.
 
-mod support;
-
 use std::time::Duration;
 
 use verbless_doca::dma::{Dma, MemcpyDone};
@@ -11,7 +9,7 @@ use verbless_doca::{
     Retrieve, WorkQ,
 };
 
-use support::{dev, map, plain};
+use crate::support::{dev, map, plain};
 
 const READ_WRITE: AccessFlags = AccessFlags::LOCAL_READ_WRITE;
 
@@ -155,7 +153,7 @@ fn a_stopped_dynamic_map_refuses_changes_exports_and_buffers() {
     };
     bad(map.stop());
     bad(map.dev_rm(&dev));
-    bad(map.dev_add(&support::dev()));
+    bad(map.dev_add(&crate::support::dev()));
     bad(map.populate(Memory::allocate(64).unwrap(), 1, None).map_err(Into::into));
     bad(map.export_rdma(&dev).map(drop));
     bad(inventory.buf_by_addr(&map, address, 8).map(drop));

@@ -1,7 +1,5 @@
 //! Jobs of a sync event whose queue fails: none is done twice, and none that was not done is lost.
 
-mod support;
-
 use verbless_doca::sync_event::{Location, SyncEvent};
 use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
 use verbless_model::Model;
@@ -30,7 +28,7 @@ fn what_may_have_been_done_is_not_done_again_and_what_was_not_is() {
         (CqeSyndrome::TRANSPORT_RETRY_EXCEEDED, ErrorKind::TimeOut, true),
         (CqeSyndrome::REMOTE_ACCESS, ErrorKind::NotPermitted, false),
     ] {
-        let (model, dev) = support::stepped();
+        let (model, dev) = crate::support::stepped();
         let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu).unwrap();
         let event = event.subscriber_add_location(Location::Cpu).unwrap();
         let context = event.as_ctx().start().unwrap();

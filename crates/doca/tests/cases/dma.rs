@@ -1,7 +1,5 @@
 //! DMA copies.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +14,7 @@ use verbless_model::{Fault, Link, Model, Profile, QueueKind};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, CqeSyndrome, INIT2RTR_QP};
 
-use support::{dev, map, plain};
+use crate::support::{dev, map, plain};
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -214,7 +212,7 @@ fn permissions_of_the_maps_are_kept() {
 
 #[test]
 fn memory_of_a_peer_is_for_rdma() {
-    let list = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
+    let list = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
     let far = map(&other, 4096, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
     let descriptor = far.export_rdma(&other).unwrap();
@@ -238,7 +236,7 @@ fn grown(event: &Event) -> u64 {
 
 #[test]
 fn a_job_that_fails_fails_alone_wherever_it_is_in_the_queue() {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let bytes = lab.fill(0, 64, 1);
     // Two in a batch fail at times, and those of the second are chains of four requests.
@@ -333,7 +331,7 @@ fn a_thread_sleeps_until_copies_are_done_and_misses_none() {
 #[test]
 fn one_work_queue_serves_contexts_of_several_devices_and_kinds() {
     use verbless_doca::sha::{Algorithm, Sha};
-    let list = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
+    let list = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let devs = [list[0].open().unwrap(), list[1].open().unwrap()];
     let mut workq = WorkQ::builder(16).event_driven().build().unwrap();
     let dmas = devs.each_ref().map(|dev| Dma::builder(dev).start().unwrap());
@@ -362,11 +360,11 @@ fn one_work_queue_serves_contexts_of_several_devices_and_kinds() {
 
 #[test]
 fn a_device_without_the_engine_says_so() {
-    let dev = DevInfo::list_of(&support::backend("connectx6dx")).unwrap()[0].open().unwrap();
+    let dev = DevInfo::list_of(&crate::support::backend("connectx6dx")).unwrap()[0].open().unwrap();
     assert_eq!(kind(Dma::memcpy_supported(&dev)), ErrorKind::NotSupported);
     assert_eq!(kind(Dma::max_buf_size(&dev)), ErrorKind::NotSupported);
     assert_eq!(kind(Dma::builder(&dev).start()), ErrorKind::NotSupported);
-    let dev = support::dev();
+    let dev = crate::support::dev();
     assert_eq!(Dma::max_buf_size(&dev).unwrap(), 1 << 31);
 }
 
@@ -380,7 +378,7 @@ fn chain_of_two(lab: &Lab, at: u64, full: bool) -> Buf {
 
 #[test]
 fn chains_that_come_while_a_failure_is_flushed_are_copied_whole_afterwards() {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let bytes = lab.fill(0, 128, 3);
     for round in 0..20 {
@@ -405,7 +403,7 @@ fn chains_that_come_while_a_failure_is_flushed_are_copied_whole_afterwards() {
 
 #[test]
 fn what_would_be_refused_is_refused_while_a_failure_is_flushed_too() {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let read_only = map(&dev, 4096, AccessFlags::LOCAL_READ_ONLY);
     model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
@@ -461,7 +459,7 @@ fn errors(lab: &mut Lab) -> Vec<JobError> {
 
 #[test]
 fn a_failed_job_holds_up_nothing_if_the_device_never_tells_of_those_that_it_flushed() {
-    let (model, dev) = support::stepped();
+    let (model, dev) = crate::support::stepped();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     for round in 0..4 {
         model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION.0);
@@ -485,7 +483,7 @@ fn a_failed_job_holds_up_nothing_if_the_device_never_tells_of_those_that_it_flus
 fn jobs_of_a_device_that_dies_end_when_they_are_aborted_and_their_buffers_are_free() {
     let ways: [fn(&Model); 2] = [|model| model.kill(0), |model| model.remove(0)];
     for (way, driven) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]) {
-        let (model, dev) = support::disturbed();
+        let (model, dev) = crate::support::disturbed();
         let builder = WorkQ::builder(16);
         let builder = if driven { builder.event_driven() } else { builder };
         let mut lab = lab_on(&dev, builder.build().unwrap());
@@ -497,7 +495,7 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted_and_their_buffers_are_fr
         assert_eq!(lab.inventory.num_free_elements(), 512);
         lab.workq.remove(&lab.dma).unwrap();
         // Or with the work queue.
-        let (model, dev) = support::disturbed();
+        let (model, dev) = crate::support::disturbed();
         let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
         way(&model);
         submit(&mut lab, 8);
@@ -508,7 +506,7 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted_and_their_buffers_are_fr
 
 #[test]
 fn a_queue_that_fails_by_itself_goes_on_unless_the_same_job_has_it_fail_again() {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     model.fail_queue_later(0, QueueKind::Qp, None, 2);
     submit(&mut lab, 4);
@@ -523,7 +521,7 @@ fn a_queue_that_fails_by_itself_goes_on_unless_the_same_job_has_it_fail_again() 
 
 #[test]
 fn a_context_that_cannot_be_put_right_says_why_with_each_job_and_to_whoever_submits_one() {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
     model.fail_command(0, INIT2RTR_QP.opcode, 1, CommandStatus::NO_RES.0, 0x1234);
@@ -570,7 +568,7 @@ fn a_device_copies_without_a_network_address() {
 
 #[test]
 fn a_device_that_needs_an_address_to_copy_says_so_when_it_is_added() {
-    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let text = include_str!("../../../model/profiles/bluefield3.toml");
     let less = text.replace("fl_rc_qp_when_roce_enabled = true", "");
     assert_ne!(less, text);
     let (_model, dev) = without_a_network(Profile::from_toml(&less).unwrap());
@@ -581,7 +579,7 @@ fn a_device_that_needs_an_address_to_copy_says_so_when_it_is_added() {
 
 #[test]
 fn a_device_that_takes_little_at_a_time_copies_chains_all_the_same() {
-    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let text = include_str!("../../../model/profiles/bluefield3.toml");
     let little = text.replace("log_dma_mmo_size = 31", "log_dma_mmo_size = 15");
     assert_ne!(little, text);
     let model = Model::builder().device(Profile::from_toml(&little).unwrap()).build();

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-const PAGE: &str = include_str!("../../../docs/mapping/doca-rdma.md");
+const PAGE: &str = include_str!("../../../../docs/mapping/doca-rdma.md");
 /// What the guide names, one a line.
-const NAMES: &str = include_str!("../../../docs/mapping/doca-rdma.names");
+const NAMES: &str = include_str!("../../../../docs/mapping/doca-rdma.names");
 
 fn rows(cells: usize) -> Vec<Vec<&'static str>> {
     let tables = PAGE.lines().filter(|line| line.starts_with('|') && !line.starts_with("|---"));
@@ -26,7 +26,11 @@ fn every_name_of_the_guide_has_one_row_and_every_row_is_of_a_name() {
 #[test]
 fn every_test_of_the_rules_is_there() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = [here.join("tests"), here.join("../../tests/suite/src/cases/doca")];
+    let folders = [
+        here.join("tests"),
+        here.join("tests/cases"),
+        here.join("../../tests/suite/src/cases/doca"),
+    ];
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let sources: String = files
         .map(|file| file.unwrap().path())

@@ -1,7 +1,5 @@
 //! Jobs and events as futures: on an executor of a few lines, and on tokio.
 
-mod support;
-
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +20,7 @@ use verbless_doca::{
 use verbless_model::Model;
 use verbless_prm::CqeSyndrome;
 
-use support::plain;
+use crate::support::plain;
 
 const BUFFERS: usize = 512;
 
@@ -35,7 +33,7 @@ struct Lab {
 }
 
 fn lab(depth: u32) -> (Lab, WorkQ) {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let (map, inventory) = plain(&dev, 1 << 20, BUFFERS);
     let (dma, sha) = (Dma::builder(&dev).start().unwrap(), Sha::builder(&dev).start().unwrap());
     let mut workq = WorkQ::builder(depth).event_driven().build().unwrap();

@@ -1,8 +1,6 @@
 //! The properties of devices: of the model in this process, and as Linux tells them, from a
 //! directory that stands for /sys.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -151,7 +149,7 @@ fn linux_on_a_dpu_names_representors_but_does_not_tell_the_hosts_addresses() {
     let told: Vec<_> = told.iter().map(|it| (&*it.name, &it.pci_address, &it.vuid)).collect();
     assert_eq!(told, [("pf0hpf", &None, &None), ("pf0vf1", &None, &None)]);
     // The model without addresses tells none either.
-    let (_, dpu) = support::sides();
+    let (_, dpu) = crate::support::sides();
     let rep = DevInfoRep::list(&dpu).unwrap().remove(0);
     assert_eq!(kind(rep.pci_address()), ErrorKind::NotFound);
 }

@@ -1,7 +1,5 @@
 //! The bridge to the layers below (section 3.6 of 2.2).
 
-mod support;
-
 use std::fs::File;
 
 use verbless_doca::dma::Dma;
@@ -9,7 +7,7 @@ use verbless_doca::{AccessFlags, Dev, DevInfo, ErrorKind, Event, Inventory, Mmap
 use verbless_queue::wr::{Read, Write};
 use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Sge};
 
-use support::{backend, map};
+use crate::support::{backend, map};
 
 /// A device of DOCA on a domain of ours.
 fn bridged() -> (Domain, Dev) {

@@ -1,8 +1,6 @@
 //! What the device's limits say is exactly what works: one byte more is refused.
 //!
-//! With a copy of 2 GiB, in 2 s: `cargo test --release -p verbless-doca --test limits`.
-
-mod support;
+//! With a copy of 2 GiB, in 2 s: `cargo test --release -p verbless-doca --test cases limits`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +11,13 @@ use verbless_doca::{Buf, Dev, DevInfo, ErrorKind, Event, Inventory, Mmap, WorkQ}
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 
-use support::{dev, plain};
+use crate::support::{dev, plain};
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A BlueField-3 whose copies are of 2^`log` bytes at most.
 fn limited_to(log: u32) -> Dev {
-    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let text = include_str!("../../../model/profiles/bluefield3.toml");
     let own = "log_dma_mmo_size = 31";
     assert!(text.contains(own));
     let profile = Profile::from_toml(&text.replace(own, &format!("log_dma_mmo_size = {log}")));

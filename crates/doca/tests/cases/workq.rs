@@ -1,8 +1,6 @@
 //! Work queues: contexts and graphs that were dropped, capabilities before a device is opened, what
 //! a retrieval answers.
 
-mod support;
-
 use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -19,7 +17,7 @@ use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_prm::CqeSyndrome;
 
-use support::{backend, dev, plain};
+use crate::support::{backend, dev, plain};
 
 fn kind<T>(result: Result<T, impl Into<Error>>) -> ErrorKind {
     match result {
@@ -161,7 +159,7 @@ fn a_full_work_queue_says_again_to_every_job_whatever_else_is_against_it() {
 
 #[test]
 fn what_is_not_retrieved_is_an_error_with_docas_value() {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let memory = plain(&dev, 4096, 8);
     let dma = Dma::builder(&dev).start().unwrap();
     let mut workq = WorkQ::new(4).unwrap();
@@ -217,7 +215,7 @@ fn the_file_of_a_work_queue_in_polling_mode_tells_of_nothing() {
 
 #[test]
 fn a_chain_finds_room_on_the_deepest_work_queue_of_a_device_with_short_completion_queues() {
-    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let text = include_str!("../../../model/profiles/bluefield3.toml");
     let short = text.replace("log_max_cq_sz = 22", "log_max_cq_sz = 8");
     assert_ne!(short, text);
     let model = Model::builder().device(Profile::from_toml(&short).unwrap()).build();
@@ -251,7 +249,7 @@ fn a_chain_finds_room_on_the_deepest_work_queue_of_a_device_with_short_completio
 #[test]
 fn the_event_handle_is_there_before_any_context_and_stays_the_same() {
     use std::os::fd::AsRawFd;
-    let infos = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
+    let infos = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let devs = [infos[0].open().unwrap(), infos[1].open().unwrap()];
     let mut workq = WorkQ::builder(4).event_driven().build().unwrap();
     let handle = workq.event_handle().as_raw_fd();

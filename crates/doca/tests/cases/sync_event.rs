@@ -1,7 +1,5 @@
 //! Sync events: one side alone, and a host with its DPU.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +16,7 @@ use verbless_devx::Backend;
 use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
 
-use support::{dev, sides};
+use crate::support::{dev, sides};
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -419,8 +417,9 @@ fn capabilities_tell_what_works_on_each_profile_and_side() {
     ];
     let profiles =
         ["bluefield3", "connectx6dx", "connectx6dx-bond", "connectx6dx-realtime", "connectx6vf"];
-    let alone = profiles
-        .map(|profile| DevInfo::list_of(&support::backend(profile)).unwrap()[0].open().unwrap());
+    let alone = profiles.map(|profile| {
+        DevInfo::list_of(&crate::support::backend(profile)).unwrap()[0].open().unwrap()
+    });
     let (host, dpu) = sides();
     for dev in alone.into_iter().chain([host, dpu]) {
         let context = context(&dev);
@@ -563,7 +562,7 @@ fn what_an_export_led_to_fails_once_the_event_is_destroyed() {
 #[test]
 fn descriptors_of_maps_and_of_sync_events_are_told_apart() {
     let (host, dpu) = sides();
-    let map = support::map(&host, 8, verbless_doca::AccessFlags::DPU_READ_WRITE);
+    let map = crate::support::map(&host, 8, verbless_doca::AccessFlags::DPU_READ_WRITE);
     let of_map = map.export_dpu(&host).unwrap();
     let event = sync(&host);
     let of_event = event.export_to_dpu().unwrap();
@@ -580,7 +579,7 @@ fn descriptors_of_maps_and_of_sync_events_are_told_apart() {
 #[test]
 fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
     for removed in [false, true] {
-        let (model, dev) = support::disturbed();
+        let (model, dev) = crate::support::disturbed();
         let event = context(&dev);
         let mut workq = on(&event);
         match removed {

@@ -1,20 +1,18 @@
 //! Connecting: the kernel looks for the peer, and may take its time, or not find it.
 
-mod support;
-
 use verbless_doca::rdma::RdmaState;
 use verbless_doca::{ErrorKind, WorkQ};
 use verbless_model::Ioctl;
 
-use support::held::Hold;
-use support::rdma::{End, all, connect, ends_of, kind, opened};
+use crate::support::held::Hold;
+use crate::support::rdma::{End, all, connect, ends_of, kind, opened};
 
 const PROFILE: &str = "bluefield3 on Ethernet";
 const ETIMEDOUT: i32 = 110;
 
 #[test]
 fn a_peer_that_is_not_found_leaves_everything_as_it_was() {
-    let (model, backend) = support::disturbable(PROFILE);
+    let (model, backend) = crate::support::disturbable(PROFILE);
     let mut ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
     let [a, b] = &mut ends;
     a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(5)).unwrap();
@@ -41,7 +39,7 @@ fn a_peer_that_is_not_found_leaves_everything_as_it_was() {
 
 /// Two ends that are not connected, and what holds a thread that connects.
 fn held() -> (Hold, [End; 2]) {
-    let (hold, backend) = Hold::of(support::disturbable(PROFILE).1);
+    let (hold, backend) = Hold::of(crate::support::disturbable(PROFILE).1);
     let ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
     for end in &ends {
         end.rdma().export().unwrap();
@@ -107,7 +105,7 @@ fn an_instance_that_is_given_up_while_its_peer_is_looked_for_is_not_connected() 
 
 #[test]
 fn an_instance_that_changed_its_work_queue_while_its_peer_was_looked_for_is_not_connected() {
-    let (hold, backend) = Hold::of(support::disturbable(PROFILE).1);
+    let (hold, backend) = Hold::of(crate::support::disturbable(PROFILE).1);
     let mut ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
     let theirs = ends[1].rdma().export().unwrap();
     let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };

@@ -1,7 +1,5 @@
 //! Devices, memory maps and buffers.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +8,7 @@ use verbless_doca::{
     Inventory, Memory, Mmap, PciFuncType,
 };
 
-use support::{backend, dev, map, plain};
+use crate::support::{backend, dev, map, plain};
 
 const READ_WRITE: AccessFlags = AccessFlags::LOCAL_READ_WRITE;
 
@@ -23,13 +21,13 @@ fn a_device_that_is_opened_twice_is_the_same_and_another_one_is_not() {
     assert_eq!(first, DevInfo::find_in(&backend, "mlx5_0").unwrap().open().unwrap());
     drop(list);
     assert_eq!(first.info().ib_device_name(), "mlx5_0");
-    let stranger = support::dev();
+    let stranger = crate::support::dev();
     assert_ne!(first, stranger, "the same name in another backend is another device");
 }
 
 #[test]
 fn a_device_closes_with_its_last_handle_and_opens_anew() {
-    let (model, backend) = support::disturbable("bluefield3");
+    let (model, backend) = crate::support::disturbable("bluefield3");
     let info = DevInfo::list_of(&backend).unwrap().remove(0);
     let closed = model.counts(0);
     let (first, second) = (info.open().unwrap(), info.open().unwrap());

@@ -1,7 +1,5 @@
 //! External events: what a device tells of without a job.
 
-mod support;
-
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -14,9 +12,9 @@ use verbless_doca::sync_event::{Location, SyncEvent, SyncEventCtx};
 use verbless_doca::{Context, Dev, ErrorKind, Event, JobType, Retrieve, WorkQ};
 use verbless_model::Model;
 
-use support::{disturbed, plain};
+use crate::support::{disturbed, plain};
 
-include!("support/doc.rs");
+include!("../support/doc.rs");
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 

@@ -1,7 +1,5 @@
 //! Ranges of memory maps: how they come and go, and what is left of a call that fails.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +12,7 @@ use verbless_model::{Ioctl, Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, Opcode};
 
-use support::{dev, plain};
+use crate::support::{dev, plain};
 
 /// Two devices of a model that can be disturbed.
 fn two() -> (Model, [Dev; 2]) {

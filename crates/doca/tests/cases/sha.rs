@@ -1,7 +1,5 @@
 //! Work queues, with a context of software.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use sha2::Digest;
@@ -10,7 +8,7 @@ use verbless_doca::{
     AccessFlags, Buf, Context, ErrorKind, Event, Inventory, JobType, Mmap, Retrieve, WorkQ,
 };
 
-use support::{dev, map, plain};
+use crate::support::{dev, map, plain};
 
 struct Lab {
     map: Mmap,

@@ -1,7 +1,5 @@
 //! Which of DOCA's errors a program gets for what.
 
-mod support;
-
 use std::sync::Arc;
 
 use verbless_devx::{Backend, Kernel};
@@ -11,7 +9,7 @@ use verbless_doca::{
 };
 use verbless_model::{Ioctl, Model};
 
-use support::{disturbed, plain};
+use crate::support::{disturbed, plain};
 
 /// Starts a map, which registers its memory and makes a key.
 fn start_map(dev: &verbless_doca::Dev) -> Result<Mmap> {
@@ -62,7 +60,7 @@ fn a_machine_without_a_device_or_without_its_driver_says_so() {
     std::fs::remove_dir_all(&root).unwrap();
     assert_eq!(empty.kind(), ErrorKind::NotFound, "{empty}");
     assert_eq!(without_driver.kind(), ErrorKind::Initialization, "{without_driver}");
-    let model = support::backend("bluefield3");
+    let model = crate::support::backend("bluefield3");
     assert_eq!(DevInfo::find_in(&model, "mlx5_7").unwrap_err().kind(), ErrorKind::NotFound);
 }
 

@@ -1,8 +1,6 @@
 //! Two instances of RDMA whose devices fail again and again: each job comes back once, and both
 //! recover.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use verbless_doca::context::Retrieve;
@@ -11,7 +9,7 @@ use verbless_doca::{ErrorKind, Event};
 use verbless_model::{Model, QueueKind};
 use verbless_prm::{CqeSyndrome, Opcode};
 
-use support::rdma::{End, all, ends_of, opened};
+use crate::support::rdma::{End, all, ends_of, opened};
 
 const ROUNDS: usize = 1000;
 /// Bytes of each job.
@@ -159,7 +157,7 @@ fn recover(ends: &mut [End; 2]) -> usize {
 
 #[test]
 fn each_job_comes_back_once_and_both_recover_whatever_fails() {
-    let (model, backend) = support::disturbable("bluefield3");
+    let (model, backend) = crate::support::disturbable("bluefield3");
     let quick = |builder: RdmaBuilder| builder.ack_timeout(8).retry_count(2);
     let mut ends = ends_of(opened(&backend), quick, all(), 1 << 16);
     let mut random = Random(0x5eed_0000_0001);

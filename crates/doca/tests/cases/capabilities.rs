@@ -1,8 +1,6 @@
 //! What a device says that it can do, it does; what it says that it cannot, is refused with
 //! NotSupported. For every profile of the model and each of its sides.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +14,7 @@ use verbless_doca::{
 use verbless_model::{Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
-use support::{map, plain};
+use crate::support::{map, plain};
 
 /// A device of each side that a card of each profile has; the side that a host's is on first.
 fn cards() -> Vec<(&'static str, Vec<(Side, Dev)>)> {
@@ -110,7 +108,7 @@ fn maps_go_to_the_dpu_where_both_capabilities_say_so_and_are_refused_elsewhere()
     let (mut exported, mut imported) = (0, 0);
     for (name, devs) in cards() {
         // What some host exported, for those who import nothing.
-        let (far_host, _) = support::sides();
+        let (far_host, _) = crate::support::sides();
         let far = map(&far_host, 64, AccessFlags::DPU_READ_ONLY);
         let mut descriptor = far.export_dpu(&far_host).unwrap();
         let mut kept = Vec::new();

@@ -1,7 +1,5 @@
 //! What handles say of themselves: their getters, and how they are printed.
 
-mod support;
-
 use verbless_doca::async_event::AsyncEvents;
 use verbless_doca::dma::Dma;
 use verbless_doca::graph::Graph;
@@ -13,7 +11,7 @@ use verbless_doca::{
     Extensions, Inventory, JobType, Memory, Refused, Retrieve, UserData, WorkQ,
 };
 
-use support::{dev, map, plain};
+use crate::support::{dev, map, plain};
 
 /// Whether a value is printed as what it is.
 fn shows(value: &dyn std::fmt::Debug, expected: &[&str]) {
@@ -77,7 +75,7 @@ fn handles_are_printed_with_their_names_and_what_tells_them_apart() {
 
 #[test]
 fn representors_are_printed_and_lead_to_what_the_backend_knows() {
-    let (_, dpu) = support::sides();
+    let (_, dpu) = crate::support::sides();
     let reps = DevInfoRep::list(&dpu).unwrap();
     let rep = &reps[0];
     shows(rep, &["DevInfoRep("]);
@@ -169,7 +167,7 @@ fn every_kind_of_error_of_the_layers_below_has_its_kind_of_doca() {
 
 #[test]
 fn a_refusal_reads_as_its_error_and_leads_to_its_source() {
-    let (_model, dev) = support::disturbed();
+    let (_model, dev) = crate::support::disturbed();
     let (memory, inventory) = plain(&dev, 4096, 4);
     let dma = Dma::builder(&dev).start().unwrap();
     let source = inventory.buf_by_data(&memory, memory.address(), 64).unwrap();

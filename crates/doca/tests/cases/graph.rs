@@ -1,7 +1,5 @@
 //! Graphs of copies, hashes and callbacks.
 
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +12,7 @@ use verbless_doca::{Buf, Context, ErrorKind, Event, Inventory, JobType, Mmap, Re
 use verbless_model::Model;
 use verbless_prm::CqeSyndrome;
 
-use support::plain;
+use crate::support::plain;
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 const BUFFERS: usize = 512;
@@ -29,7 +27,7 @@ struct Lab {
 }
 
 fn lab(workq: WorkQ) -> Lab {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let (map, inventory) = plain(&dev, 1 << 20, BUFFERS);
     let (dma, sha) = (Dma::builder(&dev).start().unwrap(), Sha::builder(&dev).start().unwrap());
     let mut workq = workq;

@@ -1,13 +1,11 @@
 //! The states of an instance, and how it recovers.
 
-mod support;
-
 use verbless_doca::rdma::{Rdma, RdmaState, TransportType};
 use verbless_doca::{AccessFlags, ErrorKind, JobType, WorkQ};
 use verbless_model::QueueKind;
 use verbless_prm::Opcode;
 
-use support::rdma::{End, NETWORKS, all, connect, ends, kind, pair};
+use crate::support::rdma::{End, NETWORKS, all, connect, ends, kind, pair};
 
 /// The receives of `end` come back, each once, in their order, flushed.
 fn flushed(end: &mut End, count: u64) {
@@ -86,7 +84,7 @@ fn a_job_that_fails_in_flight_brings_the_instance_to_error_and_flushes_the_other
 #[test]
 fn an_instance_that_is_connected_before_it_is_added_brings_its_completion_queue() {
     for event_driven in [false, true] {
-        let devices = support::rdma::devices("connectx6dx");
+        let devices = crate::support::rdma::devices("connectx6dx");
         let rdmas = devices.each_ref().map(|dev| Rdma::builder(dev).start().unwrap());
         let blobs = rdmas.each_ref().map(|rdma| rdma.export().unwrap());
         rdmas[0].connect(blobs[1]).unwrap();
@@ -103,7 +101,10 @@ fn an_instance_that_is_connected_before_it_is_added_brings_its_completion_queue(
             b.submit(rdmas[1].receive(None)).unwrap();
             a.submit(rdmas[0].send_imm(None, round)).unwrap();
             for workq in [&mut *a, &mut *b] {
-                workq.retrieve_within(support::rdma::MINUTE).unwrap().expect("a minute is enough");
+                workq
+                    .retrieve_within(crate::support::rdma::MINUTE)
+                    .unwrap()
+                    .expect("a minute is enough");
             }
         }
         let mut second = WorkQ::new(4).unwrap();
@@ -150,8 +151,8 @@ fn an_instance_that_is_dropped_leaves_its_work_queue_when_its_jobs_are_back() {
 
 #[test]
 fn a_work_queue_keeps_none_of_many_instances_that_come_and_go() {
-    let (model, backend) = support::disturbable("bluefield3");
-    let [dev, _] = support::rdma::opened(&backend);
+    let (model, backend) = crate::support::disturbable("bluefield3");
+    let [dev, _] = crate::support::rdma::opened(&backend);
     let mut workq = WorkQ::new(8).unwrap();
     let held = |workq: &mut WorkQ| {
         let rdma = Rdma::builder(&dev).start().unwrap();
@@ -166,7 +167,7 @@ fn a_work_queue_keeps_none_of_many_instances_that_come_and_go() {
 fn a_stopped_instance_leaves_its_work_queue_and_goes_to_another() {
     // With a completion queue of its own, and with the work queue's.
     for brought in [true, false] {
-        let [dev, far] = support::rdma::devices("bluefield3");
+        let [dev, far] = crate::support::rdma::devices("bluefield3");
         let peer = Rdma::builder(&far).start().unwrap();
         let rdma = Rdma::builder(&dev).start().unwrap();
         let [mut first, mut second, mut peers] = [(); 3].map(|()| WorkQ::new(8).unwrap());
@@ -181,7 +182,7 @@ fn a_stopped_instance_leaves_its_work_queue_and_goes_to_another() {
         let stopped = rdma.stop().unwrap();
         assert_eq!(kind(first.remove(&stopped)), ErrorKind::InUse, "a job is not retrieved");
         while first.in_flight() > 0 {
-            assert!(first.retrieve_within(support::rdma::MINUTE).is_err());
+            assert!(first.retrieve_within(crate::support::rdma::MINUTE).is_err());
         }
         assert_eq!(kind(second.remove(&stopped)), ErrorKind::NotFound);
         first.remove(&stopped).unwrap();
@@ -197,18 +198,21 @@ fn a_stopped_instance_leaves_its_work_queue_and_goes_to_another() {
         second.submit(rdma.receive(None)).unwrap();
         peers.submit(peer.send(None)).unwrap();
         for workq in [&mut second, &mut peers] {
-            workq.retrieve_within(support::rdma::MINUTE).unwrap().expect("a minute is enough");
+            workq
+                .retrieve_within(crate::support::rdma::MINUTE)
+                .unwrap()
+                .expect("a minute is enough");
         }
     }
-    let fresh = Rdma::builder(&support::dev());
+    let fresh = Rdma::builder(&crate::support::dev());
     assert_eq!(kind(WorkQ::new(1).unwrap().remove(&fresh)), ErrorKind::NotFound);
 }
 
 #[test]
 fn a_connection_that_fails_half_way_gives_its_receives_back() {
-    let (model, backend) = support::disturbable("bluefield3");
-    let devices = support::rdma::opened(&backend);
-    let [mut a, b] = support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+    let (model, backend) = crate::support::disturbable("bluefield3");
+    let devices = crate::support::rdma::opened(&backend);
+    let [mut a, b] = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
     for number in 0..2 {
         a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(number)).unwrap();
     }
@@ -223,9 +227,9 @@ fn a_connection_that_fails_half_way_gives_its_receives_back() {
 
 #[test]
 fn jobs_end_when_they_are_aborted_though_the_completion_queue_failed() {
-    let (model, backend) = support::disturbable("bluefield3");
-    let devices = support::rdma::opened(&backend);
-    let ends = support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+    let (model, backend) = crate::support::disturbable("bluefield3");
+    let devices = crate::support::rdma::opened(&backend);
+    let ends = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
     connect(&ends);
     let [mut a, _] = ends;
     for number in 0..4 {
@@ -243,9 +247,9 @@ fn jobs_end_when_they_are_aborted_though_the_completion_queue_failed() {
 #[test]
 fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
     for removed in [false, true] {
-        let (model, backend) = support::disturbable("bluefield3");
-        let devices = support::rdma::opened(&backend);
-        let ends = support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+        let (model, backend) = crate::support::disturbable("bluefield3");
+        let devices = crate::support::rdma::opened(&backend);
+        let ends = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
         connect(&ends);
         let [mut a, _] = ends;
         for number in 0..3 {
@@ -302,7 +306,7 @@ fn an_instance_that_is_aborted_with_nothing_in_flight_is_in_the_error_state() {
 
 #[test]
 fn properties_that_cannot_be_are_refused_at_the_start_and_given_back() {
-    let dev = support::dev();
+    let dev = crate::support::dev();
     let refused = Rdma::builder(&dev).transport_type(TransportType::Dc).start().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::NotSupported);
     let fixed = refused.given.transport_type(TransportType::Rc);

@@ -1,11 +1,9 @@
 //! RDMA: the eight operations, with every rule of chapter 4 of the guide.
 
-mod support;
-
 use verbless_doca::rdma::{RdmaOpcode, RdmaState};
 use verbless_doca::{ErrorKind, JobType};
 
-use support::rdma::{NETWORKS, kind, pair};
+use crate::support::rdma::{NETWORKS, kind, pair};
 
 #[test]
 fn a_message_arrives_with_its_bytes_and_the_receive_says_what_came() {
@@ -83,7 +81,8 @@ fn atomics_change_the_word_and_yield_what_it_was() {
 
 #[test]
 fn receives_may_be_submitted_before_the_connection_and_nothing_else() {
-    let [mut a, b] = support::rdma::ends("bluefield3", |builder| builder, support::rdma::all());
+    let [mut a, b] =
+        crate::support::rdma::ends("bluefield3", |builder| builder, crate::support::rdma::all());
     assert_eq!(a.rdma().state(), RdmaState::Init);
     a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();
     let refused = a.workq.submit(a.rdma().send(a.data(0, 8))).unwrap_err();
@@ -91,7 +90,7 @@ fn receives_may_be_submitted_before_the_connection_and_nothing_else() {
     assert!(refused.given.into_bufs().0.is_some());
     assert_eq!(a.rdma().state(), RdmaState::Init, "a refusal changes nothing");
     let mut ends = [a, b];
-    support::rdma::connect(&ends);
+    crate::support::rdma::connect(&ends);
     let [a, b] = &mut ends;
     let bytes = b.fill(0, 8, 1);
     b.workq.submit(b.rdma().send(b.data(0, 8))).unwrap();

@@ -1,8 +1,6 @@
 //! The topology of section 3.2.1.2 of 2.2: two PFs and three VFs at the host, two PFs and two SFs
 //! at the DPU, and what represents whom.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -13,7 +11,7 @@ use verbless_doca::{
 use verbless_model::{Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
-use support::{map, sides};
+use crate::support::{map, sides};
 
 /// A card with all its functions, as both sides see it.
 struct Card {

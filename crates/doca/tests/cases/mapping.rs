@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const PAGE: &str = include_str!("../../../docs/mapping/doca-core.md");
+const PAGE: &str = include_str!("../../../../docs/mapping/doca-core.md");
 /// What the documents name, one a line, with the documents' versions.
-const NAMES: &str = include_str!("../../../docs/mapping/doca-core.names");
+const NAMES: &str = include_str!("../../../../docs/mapping/doca-core.names");
 
 /// The cells of every row of the page's tables.
 fn rows() -> impl Iterator<Item = Vec<&'static str>> {
@@ -52,7 +52,7 @@ fn the_page_names_nothing_of_doca_that_the_documents_do_not() {
 /// So that the program of the chapter that is compiled is the one that is explained.
 #[test]
 fn the_pieces_of_the_chapter_are_those_of_its_program() {
-    let chapter = include_str!("../../../docs/doca.md");
+    let chapter = include_str!("../../../../docs/doca.md");
     let (pieces, program) = chapter.split_once("## The whole program").unwrap();
     let program: String = program.lines().map(|line| line.trim().to_owned() + "\n").collect();
     let mut from = 0;
@@ -79,7 +79,7 @@ fn every_error_of_the_crate_has_its_row() {
 fn every_test_of_the_rules_is_there() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let in_directory = |name| std::fs::read_dir(here.join(name)).unwrap();
-    let files = ["tests", "src/context", "../../tests/misuse/tests"]
+    let files = ["tests", "tests/cases", "src/context", "../../tests/misuse/tests"]
         .map(in_directory)
         .into_iter()
         .flatten();

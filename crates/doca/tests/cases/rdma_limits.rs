@@ -1,7 +1,5 @@
 //! RDMA: what instances can be set to, and how long messages are.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +9,11 @@ use verbless_doca::{AccessFlags, Buf, Dev, DevInfo, ErrorKind, JobType};
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 
-use support::rdma::{End, NETWORKS, all, connect, ends, kind};
+use crate::support::rdma::{End, NETWORKS, all, connect, ends, kind};
 
 /// The two devices of a model with another line in their profile.
 fn changed(from: &str, to: &str) -> Vec<DevInfo> {
-    let text = include_str!("../../model/profiles/bluefield3.toml");
+    let text = include_str!("../../../model/profiles/bluefield3.toml");
     assert!(text.contains(from), "{from}");
     let card = Profile::from_toml(&text.replace(from, to)).unwrap();
     let model = Model::builder().device(card.clone()).device(card).build();
@@ -32,7 +30,7 @@ fn start_error(builder: RdmaBuilder) -> (ErrorKind, String) {
 #[test]
 fn what_a_device_can_do_is_known_before_it_is_open() {
     for network in NETWORKS {
-        let info = &DevInfo::list_of(&support::backend(network)).unwrap()[0];
+        let info = &DevInfo::list_of(&crate::support::backend(network)).unwrap()[0];
         let dev = info.open().unwrap();
         let of_info = [
             Rdma::max_message_size(info).unwrap(),
@@ -62,7 +60,7 @@ fn what_a_device_can_do_is_known_before_it_is_open() {
 
 #[test]
 fn every_property_can_be_its_limit_and_nothing_above_it() {
-    let dev = support::dev();
+    let dev = crate::support::dev();
     let limits = [
         Rdma::max_send_queue_size(&dev).unwrap(),
         Rdma::max_recv_queue_size(&dev).unwrap(),
@@ -110,7 +108,7 @@ fn every_property_can_be_its_limit_and_nothing_above_it() {
 
 #[test]
 fn an_ethernet_port_has_eight_priorities() {
-    let [dev, _] = support::rdma::devices("bluefield3 on Ethernet");
+    let [dev, _] = crate::support::rdma::devices("bluefield3 on Ethernet");
     Rdma::builder(&dev).service_level(7).start().unwrap();
     let (kind, text) = start_error(Rdma::builder(&dev).service_level(8));
     assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
@@ -132,8 +130,8 @@ fn messages_go_in_the_smaller_mtu_and_every_one_works() {
 
 #[test]
 fn a_descriptor_of_another_sort_of_network_is_refused() {
-    let [infiniband, _] = support::rdma::devices("bluefield3");
-    let [ethernet, _] = support::rdma::devices("bluefield3 on Ethernet");
+    let [infiniband, _] = crate::support::rdma::devices("bluefield3");
+    let [ethernet, _] = crate::support::rdma::devices("bluefield3 on Ethernet");
     let both = [infiniband, ethernet].map(|dev| Rdma::builder(&dev).start().unwrap());
     for (here, there) in [(0, 1), (1, 0)] {
         let theirs = both[there].export().unwrap();
@@ -146,7 +144,7 @@ fn a_descriptor_of_another_sort_of_network_is_refused() {
 fn with_chains(devs: &[DevInfo], length: usize) -> [End; 2] {
     let devs: [Dev; 2] = std::array::from_fn(|side| devs[side].open().unwrap());
     let chains = |builder: RdmaBuilder| builder.send_buf_chain_len(30).recv_buf_chain_len(30);
-    let ends = support::rdma::ends_of(devs, chains, all(), length);
+    let ends = crate::support::rdma::ends_of(devs, chains, all(), length);
     connect(&ends);
     ends
 }
@@ -282,7 +280,7 @@ fn a_read_has_thirty_buffers_though_a_write_has_more() {
     assert_eq!(Rdma::max_read_buf_chain_len(&devs[0]).unwrap(), 30);
     let devs: [Dev; 2] = std::array::from_fn(|side| devs[side].open().unwrap());
     let chains = |builder: RdmaBuilder| builder.send_buf_chain_len(32);
-    let ends = support::rdma::ends_of(devs, chains, all(), 4096);
+    let ends = crate::support::rdma::ends_of(devs, chains, all(), 4096);
     connect(&ends);
     let [mut a, _] = ends;
     a.workq.submit(a.rdma().write(Some(chain(&a, 32, 8, 0, true)), a.remote(0, 256))).unwrap();

@@ -1,8 +1,6 @@
 //! Copies of buffers that remember how a device reaches them, and contexts that share their place:
 //! what is known at once must be true.
 
-mod support;
-
 use std::time::Duration;
 
 use verbless_doca::dma::{Dma, MemcpyDone};
@@ -11,7 +9,7 @@ use verbless_doca::{
     WorkQ,
 };
 
-use support::{dev, plain};
+use crate::support::{dev, plain};
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -111,7 +109,7 @@ fn a_copy_of_nothing_and_one_that_does_not_fit_are_known_as_such_after_others() 
 
 #[test]
 fn devices_in_turn_reach_the_buffers_of_a_pool_under_their_own_keys() {
-    let list = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
+    let list = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let devs = [list[0].open().unwrap(), list[1].open().unwrap()];
     let memory = Memory::allocate(4096).unwrap();
     let map = Mmap::builder().memrange(memory).permissions(AccessFlags::LOCAL_READ_WRITE);

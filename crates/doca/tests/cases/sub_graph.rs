@@ -1,7 +1,5 @@
 //! Instances in sub-graph nodes of others.
 
-mod support;
-
 use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use verbless_doca::{ErrorKind, Event, Inventory, JobType, Mmap, Result, WorkQ};
 use verbless_model::Model;
 use verbless_prm::CqeSyndrome;
 
-use support::plain;
+use crate::support::plain;
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 const BUFFERS: usize = 64;
@@ -33,7 +31,7 @@ struct Lab {
 }
 
 fn lab() -> Lab {
-    let (model, dev) = support::disturbed();
+    let (model, dev) = crate::support::disturbed();
     let (map, inventory) = plain(&dev, 1 << 16, BUFFERS);
     let dma = Dma::builder(&dev).start().unwrap();
     let mut inner = Graph::builder();

@@ -1,0 +1,37 @@
+//! Tests of the library on the model, in one program: each that is a program of its own is linked
+//! by itself, which takes longer than to run it. Those beside this directory need one: they count
+//! allocations, threads, memory or time of the whole process, or have the examples' modules.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod async_event;
+mod bridge;
+mod capabilities;
+mod dma;
+mod dpu;
+mod errors;
+mod future;
+mod graph;
+mod handles;
+mod known;
+mod limits;
+mod mapping;
+mod mapping_rdma;
+mod memory;
+mod one_thread;
+mod properties;
+mod ranges;
+mod rdma;
+mod rdma_connect;
+mod rdma_faults;
+mod rdma_limits;
+mod rdma_states;
+mod representors;
+mod rules;
+mod sha;
+mod sub_graph;
+mod sync_event;
+mod sync_event_faults;
+mod topology;
+mod workq;

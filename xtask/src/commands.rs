@@ -24,6 +24,16 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// These and others.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            skipped: self.skipped + other.skipped,
+            skips: self.skips.into_iter().chain(other.skips).collect(),
+        }
+    }
+
     /// The outcome of tests that print that they are skipped and return: their runner counts those
     /// as passed.
     pub(crate) fn outcome(self) -> Outcome {

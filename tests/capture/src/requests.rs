@@ -1,7 +1,7 @@
 //! The DevX calls of libmlx5, one after the other, for the ioctls that they make.
 //!
-//! The same calls are made on our driver in `crates/devx/tests/guest.rs`, where a scripted device
-//! answers with what the kernel answered here.
+//! The same calls are made on our driver in `crates/devx/tests/cases/guest.rs`, where a scripted
+//! device answers with what the kernel answered here.
 
 use verbless_prm as prm;
 use verbless_prm::{

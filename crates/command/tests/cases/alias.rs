@@ -1,0 +1,83 @@
+//! Memory keys of another function of the device: one function is both sides here.
+
+use std::sync::Arc;
+
+use verbless_command::{
+    AccessKey, AliasAttr, Device, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, MkeyObject,
+};
+use verbless_model::Link;
+use verbless_prm::Opcode;
+
+use crate::support::{on, refusal_is_told, registration, with_dpa};
+
+const SECRET: AccessKey = AccessKey::new([0x5a; 32]);
+
+fn key(device: &Device) -> MkeyObject {
+    let umem = registration(device);
+    let attr = MkeyAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        access: KeyAccess::ALL,
+        start: umem.address(),
+        length: umem.length(),
+        memory: KeyMemory::Umem { umem, offset: 0 },
+    };
+    device.create_mkey(attr).expect("a key")
+}
+
+fn alias(device: &Device, key: &MkeyObject) -> AliasAttr {
+    AliasAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        vhca_id: device.vhca_id(),
+        key: key.rkey(),
+        access_key: SECRET,
+    }
+}
+
+#[test]
+fn an_alias_is_a_key_of_its_own_for_who_knows_the_secret() {
+    let (model, device) = with_dpa();
+    assert!(device.caps().shares_keys());
+    assert_eq!(SECRET.as_bytes(), &[0x5a; 32]);
+    let key = key(&device);
+    device.create_alias_key(alias(&device, &key)).expect_err("its owner let nobody in");
+    key.allow(&device, &SECRET).expect("it is of this device");
+    let wrong = AliasAttr { access_key: AccessKey::new([0x5b; 32]), ..alias(&device, &key) };
+    device.create_alias_key(wrong).expect_err("another secret");
+    let far = AliasAttr { vhca_id: device.vhca_id() + 100, ..alias(&device, &key) };
+    device.create_alias_key(far).expect_err("there is no such function");
+    let [one, other] =
+        [(); 2].map(|()| device.create_alias_key(alias(&device, &key)).expect("an alias"));
+    for alias in [&one, &other] {
+        assert_eq!(alias.lkey().0, alias.rkey().0);
+        assert_eq!(alias.rkey().0 & 0xff, 0, "the index alone");
+        assert_ne!(alias.rkey().0 >> 8, key.rkey().0 >> 8);
+        assert_eq!((alias.attr().key, alias.attr().vhca_id), (key.rkey(), device.vhca_id()));
+    }
+    assert_ne!(one.rkey(), other.rkey());
+    one.destroy().expect("nothing uses it");
+    refusal_is_told(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
+}
+
+#[test]
+fn a_key_is_let_out_by_its_own_context_of_a_device_that_shares_keys() {
+    let (_model, device) = with_dpa();
+    let (_other_model, other) = with_dpa();
+    let (mine, its) = (key(&device), key(&other));
+    let error = its.allow(&device, &SECRET).expect_err("it is another's");
+    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    let (_model, lacks) = on(Link::Ethernet);
+    assert!(!lacks.caps().shares_keys());
+    let refused = lacks.create_alias_key(alias(&lacks, &mine));
+    let error = refused.expect_err("it makes no aliases");
+    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert!(error.to_string().contains("cross_vhca_object_to_object_supported"), "{error}");
+}
+
+#[test]
+fn secrets_of_the_systems_differ_and_are_not_shown() {
+    let [one, other] = [(); 2].map(|()| AccessKey::random().expect("the system has some"));
+    assert_ne!(one.as_bytes(), other.as_bytes());
+    assert_eq!(format!("{one:?}"), "AccessKey(32 bytes)");
+    let secret = Arc::new(one);
+    assert_ne!(secret.as_bytes(), &[0; 32]);
+}

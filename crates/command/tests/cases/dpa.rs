@@ -1,0 +1,337 @@
+//! Objects of the DPA: each has a number of its own and what was asked of it, and what runs in a
+//! process says how it ended.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+
+use verbless_command::{
+    Affinity, CqAttr, CqElement, CqObject, Device, DpaCallState, DpaEntry, DpaEqAttr, DpaProcess,
+    DpaProcessAttr, DpaThreadKind, QueueMemory,
+};
+use verbless_devx::{ModelToken, UarKind};
+use verbless_model::Model;
+use verbless_prm::{
+    self as prm, CreateGeneralObjectIn, DpaAffinity, DpaFault, DpaThreadState, Opcode, Structure,
+};
+
+use crate::support::{cq_attr, refusal_is_told, registration, with_dpa};
+
+/// Where the program's code is.
+const CODE: u64 = 0x4000_0000;
+/// `add a0, a0, a1; ret`, and an illegal instruction behind it.
+const WORDS: [u32; 3] = [0x00b5_0533, 0x0000_8067, 0];
+const ADD: u64 = CODE;
+const ILLEGAL: u64 = CODE + 8;
+const HEAP: u32 = 1 << 16;
+
+fn open() -> (Model, Device, ModelToken) {
+    let (model, device) = with_dpa();
+    let token = device.as_model().expect("it is the model");
+    (model, device, token)
+}
+
+/// A static program for RV64 of one segment.
+fn elf() -> Vec<u8> {
+    const HEADER: u64 = 64;
+    const PROGRAM_HEADER: u64 = 56;
+    const CODE_AT: u64 = 0x1000;
+    let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // ET_EXEC, EM_RISCV.
+    file.extend([2_u16, 243].into_iter().flat_map(u16::to_le_bytes));
+    file.extend(1_u32.to_le_bytes());
+    file.extend([0, HEADER, 0].into_iter().flat_map(u64::to_le_bytes));
+    file.extend(0_u32.to_le_bytes());
+    let halves = [HEADER as u16, PROGRAM_HEADER as u16, 1, 0, 0, 0];
+    file.extend(halves.into_iter().flat_map(u16::to_le_bytes));
+    // PT_LOAD, read and execute.
+    file.extend([1_u32, 5].into_iter().flat_map(u32::to_le_bytes));
+    let length = size_of_val(&WORDS) as u64;
+    let fields = [CODE_AT, CODE, CODE, length, length, 0x1000];
+    file.extend(fields.into_iter().flat_map(u64::to_le_bytes));
+    file.resize(CODE_AT as usize, 0);
+    file.extend(WORDS.into_iter().flat_map(u32::to_le_bytes));
+    file
+}
+
+fn process(device: &Device, token: &ModelToken) -> Arc<DpaProcess> {
+    let file = elf();
+    let attr = DpaProcessAttr {
+        file: crate::support::holding(device, &file),
+        offset: 0,
+        length: file.len() as u64,
+        heap: HEAP,
+        watchdog: 0,
+    };
+    device.create_dpa_process(token, &attr).expect("a process")
+}
+
+#[test]
+fn a_process_has_a_heap_of_its_own_and_numbers_that_tell_it_from_others() {
+    let (_model, device, token) = open();
+    let [one, other] = [(); 2].map(|()| process(&device, &token));
+    assert_ne!(one.id(), other.id());
+    assert_ne!(one.serial(), other.serial());
+    for process in [&one, &other] {
+        let heap = process.heap();
+        assert_eq!((process.heap_bytes(), heap.length()), (HEAP, u64::from(HEAP)));
+        assert!(process.heap_address() > CODE, "{:#x}", process.heap_address());
+        assert_eq!(heap.address(), process.heap_address());
+        let shown = format!("umem {:#x}: {HEAP} bytes at {:#x}", heap.id(), heap.address());
+        assert_eq!(format!("{heap:?}"), shown);
+        let info = process.query().expect("its context");
+        assert!(info.status.runs() && !info.ending && info.crash.is_none(), "{info:?}");
+        assert_eq!(info.instructions, 0);
+    }
+    assert_ne!(one.heap().id(), other.heap().id());
+}
+
+#[test]
+fn outboxes_and_windows_of_a_process_have_numbers_of_their_own() {
+    let (_model, device, token) = open();
+    let process = process(&device, &token);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let outboxes = [(); 3].map(|()| device.create_dpa_outbox(&process, &uar).expect("an outbox"));
+    let windows = [(); 3].map(|()| device.create_dpa_window(&process, &pd).expect("a window"));
+    for ids in [outboxes.each_ref().map(|it| it.id()), windows.each_ref().map(|it| it.id())] {
+        assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
+    }
+    let [first, ..] = windows;
+    let id = first.id();
+    alone(first).destroy().expect("nothing begins with it");
+    let next = device.create_dpa_window(&process, &pd).expect("room for another");
+    assert_eq!(next.id(), id, "the number is free again");
+}
+
+#[test]
+fn a_call_returns_what_its_function_does_and_an_error_ends_its_process() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let unit = device.dpa_caps().expect("there is a DPA").units - 1;
+    let entry = DpaEntry { affinity: Affinity::Strict(unit), ..DpaEntry::at(ADD) };
+    let begin = |entry: &DpaEntry| {
+        device.begin_dpa_call(&process, entry, [20, 3, 0, 0, 0, 0, 0, 0]).expect("a call")
+    };
+    let call = begin(&entry);
+    assert_eq!(call.state().expect("its context"), DpaCallState::Running);
+    model.run_until_idle();
+    assert_eq!(call.state().expect("its context"), DpaCallState::Returned(23));
+    assert!(process.query().expect("its context").instructions >= 2, "two and the return's");
+
+    let call = begin(&DpaEntry::at(ILLEGAL));
+    model.run_until_idle();
+    let info = process.query().expect("its context");
+    assert_eq!(info.status.0, DpaFault::ILLEGAL.0);
+    assert_eq!(call.state().expect("its context"), DpaCallState::ProcessEnded(info.status));
+    let crash = info.crash.as_ref().expect("what ended it");
+    assert!(crash.in_call);
+    assert_eq!((crash.pc, crash.registers[10], crash.registers[11]), (ILLEGAL, 20, 3));
+    let text = info.to_string();
+    assert!(text.starts_with("illegal instruction (status"), "{text}");
+    assert!(text.contains(" at pc 0x40000008,"), "{text}");
+    // Four registers to a line.
+    assert!(text.contains("\n  x8 ") && text.contains(" x10 0000000000000014"), "{text}");
+    assert!(!text.contains("\n  x9 "), "{text}");
+}
+
+#[test]
+fn a_thread_waits_for_its_first_event() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let make = |kind| device.create_dpa_thread(&process, &DpaEntry::at(ADD), 0, kind);
+    let [one, other] = [false, true]
+        .map(|held| make(DpaThreadKind { held, ..Default::default() }).expect("a thread"));
+    assert_ne!(one.id(), other.id());
+    model.run_until_idle();
+    for thread in [&one, &other] {
+        let info = thread.query().expect("its context");
+        assert_eq!(info.state, DpaThreadState::IDLE);
+        assert_eq!((info.runs, info.instructions, info.events), (0, 0, 0));
+    }
+    other.run(7).expect("the process runs");
+}
+
+#[test]
+fn a_core_dump_is_written_where_there_is_room_for_all_of_it() {
+    let (_model, device, token) = open();
+    let process = process(&device, &token);
+    let small = registration(&device);
+    let needed = device.dump_dpa_core(&process, &small, small.length() - 64).expect("its length");
+    assert!(needed > 64, "{needed} bytes");
+}
+
+fn cq(device: &Device) -> Arc<CqObject> {
+    Arc::new(device.create_cq(cq_attr(device)).expect("a CQ"))
+}
+
+#[test]
+fn an_emulated_device_has_its_queues_vectors_and_doorbells() {
+    let (_model, device, token) = open();
+    let emulated = [(1, 2), (4, 3)].map(|(queues, vectors)| {
+        let made = device.create_emulated_device(&token, queues, vectors).expect("a device");
+        assert_eq!((made.queues(), made.vectors()), (queues, vectors));
+        made
+    });
+    let [one, other] = &emulated;
+    assert_ne!(one.id(), other.id());
+    assert_eq!(one.raised().expect("its context"), [0; 2]);
+    assert_eq!(other.raised().expect("its context"), [0; 3]);
+
+    let cq = cq(&device);
+    let doorbell = |of, queue| device.create_emulated_doorbell(of, queue, &cq);
+    let bells = [(one, 0), (other, 3)].map(|(of, queue)| doorbell(of, queue).expect("a doorbell"));
+    assert_ne!(bells[0].id(), bells[1].id());
+    doorbell(one, 1).expect_err("it has one queue");
+    doorbell(other, 3).expect_err("somebody has it");
+    other.ring(3, 0x17).expect("it has four queues");
+    other.ring(3, 0x18).expect("it has four queues");
+    other.ring(4, 0).expect_err("it has four queues");
+    let infos = bells.each_ref().map(|bell| bell.query().expect("its context"));
+    assert_eq!((infos[0].value, infos[0].rings, infos[0].pending), (0, 0, false));
+    assert_eq!((infos[1].value, infos[1].rings, infos[1].pending), (0x18, 2, true));
+    assert!(!infos[1].armed, "no program armed it");
+    let [_, second] = bells;
+    second.destroy().expect("it goes");
+    doorbell(other, 3).expect("nobody has it");
+}
+
+#[test]
+fn an_event_queue_of_the_dpa_has_a_number_and_what_it_was_made_of() {
+    let (_model, device, token) = open();
+    let emulated = device.create_emulated_device(&token, 1, 2).expect("a device");
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let attr = || DpaEqAttr::new(QueueMemory::new(registration(&device), 0), 4, uar.clone());
+    let [one, other] = [(); 2].map(|()| device.create_dpa_eq(&token, attr()).expect("an EQ"));
+    assert_ne!(one.id(), other.id());
+    assert_eq!(one.attr().log_entries, 4);
+    let info = one.query().expect("its context");
+    assert_eq!((info.producer, info.consumer, info.armed), (0, 0, false));
+    let raising = |vector| DpaEqAttr { raises: Some((emulated.clone(), vector)), ..attr() };
+    device.create_dpa_eq(&token, raising(1)).expect("the last vector");
+    device.create_dpa_eq(&token, raising(2)).expect_err("it has two vectors");
+    let always = DpaEqAttr { always_armed: true, ..attr() };
+    device.create_dpa_eq(&token, always).expect_err("it raises nothing");
+    let of_it = CqAttr { element: CqElement::DpaEq(one.id()), ..cq_attr(&device) };
+    let cq = device.create_cq(of_it.clone()).expect("a CQ of it");
+    assert_eq!(cq.query().expect("its context").c_eqn_or_apu_element(), one.id());
+    other.destroy().expect("nothing names it");
+    cq.destroy().expect("nothing uses it");
+    one.destroy().expect("nothing names it any more");
+    device.create_cq(of_it).expect_err("the EQ is gone");
+}
+
+#[test]
+fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let entry = DpaEntry::at(ADD);
+    let call = device.begin_dpa_call(&process, &entry, [0; 8]).expect("a call");
+    let kind = DpaThreadKind::default();
+    let thread = device.create_dpa_thread(&process, &entry, 0, kind).expect("a thread");
+    let window = device.create_dpa_window(&process, &pd).expect("a window");
+    let outbox = device.create_dpa_outbox(&process, &uar).expect("an outbox");
+    let ring = QueueMemory::new(registration(&device), 0);
+    let eq = device.create_dpa_eq(&token, DpaEqAttr::new(ring, 4, uar)).expect("an EQ");
+    let emulated = device.create_emulated_device(&token, 1, 0).expect("a device");
+    let other = device.create_emulated_device(&token, 1, 0).expect("a device");
+    let bell = device.create_emulated_doorbell(&other, 0, &cq(&device)).expect("a doorbell");
+    const DESTROY: Opcode = Opcode::DESTROY_GENERAL_OBJECT;
+    refusal_is_told(&model, DESTROY, || call.destroy());
+    refusal_is_told(&model, DESTROY, || thread.destroy());
+    refusal_is_told(&model, DESTROY, || eq.destroy());
+    refusal_is_told(&model, DESTROY, || bell.destroy());
+    refusal_is_told(&model, DESTROY, || alone(window).destroy());
+    refusal_is_told(&model, DESTROY, || alone(outbox).destroy());
+    refusal_is_told(&model, DESTROY, || alone(emulated).destroy());
+    let unused = self::process(&device, &token);
+    refusal_is_told(&model, DESTROY, || alone(unused).destroy());
+}
+
+fn alone<T>(object: Arc<T>) -> T {
+    Arc::into_inner(object).expect("nothing else has it")
+}
+
+#[test]
+fn the_end_of_a_process_signals_no_file_that_is_no_eventfd() {
+    let (_model, device, token) = open();
+    let process = process(&device, &token);
+    let channel = device.event_channel(true).expect("a channel");
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    process.signal_end(&channel, file.as_fd()).expect_err("it is no eventfd");
+}
+
+/// The context that the next CREATE_GENERAL_OBJECT has.
+fn sent<S: Structure + Send, R>(model: &Model, make: impl FnOnce() -> R) -> (S, R) {
+    let seen = Arc::new(Mutex::new(S::default()));
+    let log = seen.clone();
+    let watch = model.watch_commands(move |executed| {
+        if executed.input[..2] == Opcode::CREATE_GENERAL_OBJECT.0.to_be_bytes() {
+            let body = &executed.input[CreateGeneralObjectIn::BYTES..][..S::BYTES];
+            log.lock().unwrap().as_bytes_mut().copy_from_slice(body);
+        }
+    });
+    let made = make();
+    drop(watch);
+    let context = *seen.lock().unwrap();
+    (context, made)
+}
+
+#[test]
+fn what_a_thread_or_a_call_begins_with_is_sent() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let [_, outbox] = [(); 2].map(|()| device.create_dpa_outbox(&process, &uar).expect("one"));
+    let [_, first, second] =
+        [(); 3].map(|()| device.create_dpa_window(&process, &pd).expect("one"));
+    let entry = DpaEntry {
+        address: ADD,
+        metadata: 0x1234_5678_9abc_def0,
+        outbox: Some(outbox.clone()),
+        windows: [Some(first.clone()), Some(second.clone())],
+        affinity: Affinity::Strict(3),
+    };
+    let none = DpaEntry::at(ILLEGAL);
+    for (kind, bits) in [(1, [true, false, false]), (2, [false, true, false])] {
+        let [polling, continuable, held] = bits;
+        let kind = (kind, DpaThreadKind { polling, continuable, held });
+        let (sent, thread) = sent::<prm::DpaThread, _>(&model, || {
+            device.create_dpa_thread(&process, &entry, kind.0, kind.1).expect("a thread")
+        });
+        assert_eq!((sent.process_id(), sent.argument()), (process.id(), kind.0));
+        assert_eq!([sent.polling(), sent.continuable(), sent.held()], bits);
+        assert_eq!((sent.entry(), sent.metadata()), (ADD, entry.metadata));
+        assert_eq!((sent.affinity(), sent.affinity_id()), (DpaAffinity::STRICT, 3));
+        assert_eq!(sent.outbox_id(), outbox.id());
+        assert_eq!([sent.window_id(), sent.second_window_id()], [first.id(), second.id()]);
+        thread.destroy().expect("nothing starts it");
+    }
+    let arguments = [1, 2, 3, 4, 5, 6, 7, u64::MAX];
+    let (sent, _call) = sent::<prm::DpaCall, _>(&model, || {
+        device.begin_dpa_call(&process, &none, arguments).expect("a call")
+    });
+    assert_eq!(std::array::from_fn(|index| sent.arguments(index)), arguments);
+    assert_eq!((sent.process_id(), sent.entry(), sent.metadata()), (process.id(), ILLEGAL, 0));
+    assert_eq!((sent.affinity(), sent.affinity_id()), (DpaAffinity::NONE, 0));
+    let ids = [sent.outbox_id(), sent.window_id(), sent.second_window_id()];
+    assert_eq!(ids, [0xffff; 3], "none");
+}
+
+#[test]
+fn pages_that_are_extended_to_a_process_have_numbers_of_their_own() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let [one, other] = [(); 2].map(|()| {
+        let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+        let made = device.create_dpa_uar_extension(&token, &uar, &device, &process);
+        let made = made.expect("the function reaches itself");
+        assert!(Arc::ptr_eq(made.uar(), &uar));
+        made
+    });
+    assert_ne!(one.device_id(), other.device_id());
+    one.destroy().expect("nothing names it");
+    refusal_is_told(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
+}

@@ -1,0 +1,280 @@
+//! Queues of Ethernet frames and what leads to them: what is asked of them stands in the device's
+//! context, they go through their states, and what cannot be is refused before the device is asked.
+
+use std::sync::Arc;
+
+use verbless_command::{
+    Device, Error, ErrorKind, FlowAttr, RqAttr, RqWqes, SelfLoopback, SqAttr, TisAttr, TisObject,
+};
+use verbless_model::Link;
+use verbless_prm::{
+    MemRqType, MinWqeInlineMode, Opcode, RqState, SqState, TimestampFormat, TirDispType,
+};
+
+use crate::support::{cq_attr, memory, on, pool, refusal_is_told, with};
+
+fn rq_attr(device: &Device) -> RqAttr {
+    let (ring, record) = memory(device);
+    let pd = device.alloc_pd().expect("a protection domain");
+    RqAttr {
+        cq: Arc::new(device.create_cq(cq_attr(device)).expect("a CQ")),
+        wqes: RqWqes::Own { pd, ring, record, log_wqes: 4, log_stride: 6 },
+        user_index: 0x12_3456,
+        flush_in_error: true,
+        keep_vlan: false,
+        timestamps: device.caps().rq_timestamps,
+        counter: None,
+    }
+}
+
+/// Whoever makes an SQ on it needs no CAP_NET_RAW.
+const FOR_ALL: (&str, &str) = ("uctx_cap = 0x3", "uctx_cap = 0x2");
+
+fn tis(device: &Device, priority: u8) -> Result<TisObject, Error> {
+    let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
+    device.create_tis(TisAttr { domain, priority, pd: None })
+}
+
+fn sq_attr(device: &Device) -> SqAttr {
+    let (ring, record) = memory(device);
+    let cq = cq_attr(device);
+    SqAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        uar: cq.uar.clone(),
+        cq: Arc::new(device.create_cq(cq).expect("a CQ")),
+        tis: Some(Arc::new(tis(device, 0).expect("a TIS"))),
+        ring,
+        record,
+        log_wqebbs: 5,
+        min_inline: MinWqeInlineMode::L2,
+        user_index: 0x65_4321,
+        flush_in_error: true,
+        multi_packet: false,
+        timestamps: device.caps().sq_timestamps,
+    }
+}
+
+/// Fails unless it was refused for what was asked, in words that say so.
+#[track_caller]
+fn refused<T>(result: Result<T, Error>, words: &str) {
+    let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
+    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert!(error.to_string().contains(words), "{error} does not say {words:?}");
+}
+
+#[test]
+fn a_receive_queue_is_what_was_asked_for_in_a_ring_of_its_own_and_in_a_pool() {
+    let (_model, device) = on(Link::Ethernet);
+    for (flush_in_error, keep_vlan) in [(true, false), (false, true)] {
+        let attr = RqAttr { flush_in_error, keep_vlan, ..rq_attr(&device) };
+        let rq = device.create_rq(attr.clone()).expect("an RQ");
+        let context = rq.query().expect("its context");
+        assert_eq!((context.state(), context.mem_rq_type()), (RqState::RST, MemRqType::INLINE));
+        assert_eq!((context.flush_in_error_en(), context.vsd()), (flush_in_error, keep_vlan));
+        assert_eq!((context.user_index(), context.cqn()), (0x12_3456, attr.cq.cqn().0));
+        let RqWqes::Own { pd, record, .. } = &attr.wqes else { panic!("a ring of its own") };
+        let wq = context.wq();
+        assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (4, 6, pd.pdn()));
+        assert_eq!(wq.dbr_addr(), record.offset());
+    }
+    let pool = Arc::new(device.create_rmp(pool(&device)).expect("a pool"));
+    let attr = RqAttr { wqes: RqWqes::Pool(pool.clone()), ..rq_attr(&device) };
+    let context = device.create_rq(attr).expect("an RQ").query().expect("its context");
+    assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, pool.rmpn().0));
+}
+
+#[test]
+fn a_receive_queue_counts_in_the_counter_that_it_is_given() {
+    let (_model, device) = on(Link::Ethernet);
+    let counter = Arc::new(device.alloc_q_counter().expect("a counter"));
+    let attr = RqAttr { counter: Some(counter.clone()), ..rq_attr(&device) };
+    let rq = device.create_rq(attr).expect("an RQ");
+    let context = rq.query().expect("its context");
+    assert_eq!(context.counter_set_id(), counter.number());
+    assert_eq!(counter.query().expect("what was counted").out_of_buffer(), 0);
+    rq.destroy().expect("the RQ goes");
+    Arc::into_inner(counter).expect("nobody has it").destroy().expect("the counter goes");
+}
+
+#[test]
+fn a_clock_and_frames_in_common_are_asked_for_only_where_there_are_such() {
+    use TimestampFormat as Clock;
+    for (kept, has, lacks) in [
+        ("FREE_RUNNING", Clock::FREE_RUNNING, Clock::REAL_TIME),
+        ("REAL_TIME", Clock::REAL_TIME, Clock::FREE_RUNNING),
+    ] {
+        let [rqs, sqs] = ["rq", "sq"].map(|kind| {
+            let line = |clock| format!("{kind}_ts_format = \"{clock}\"");
+            (line("FREE_RUNNING"), line(kept))
+        });
+        let (_model, device) = with(&[FOR_ALL, (&rqs.0, &rqs.1), (&sqs.0, &sqs.1)]);
+        for timestamps in [has, Clock::DEFAULT] {
+            let rq = device.create_rq(RqAttr { timestamps, ..rq_attr(&device) }).expect("an RQ");
+            assert_eq!(rq.query().expect("its context").ts_format(), timestamps);
+            let sq = device.create_sq(SqAttr { timestamps, ..sq_attr(&device) }).expect("an SQ");
+            assert_eq!(sq.query().expect("its context").ts_format(), timestamps);
+        }
+        let timestamps = lacks;
+        refused(device.create_rq(RqAttr { timestamps, ..rq_attr(&device) }), "has no clock");
+        refused(device.create_sq(SqAttr { timestamps, ..sq_attr(&device) }), "has no clock");
+        let several = SqAttr { multi_packet: true, ..sq_attr(&device) };
+        refused(device.create_sq(several), "enhanced_multi_pkt_send_wqe");
+    }
+}
+
+#[test]
+fn a_receive_queue_goes_through_its_states() {
+    let (_model, device) = on(Link::Ethernet);
+    let rq = device.create_rq(rq_attr(&device)).expect("an RQ");
+    let state = || rq.query().expect("its context").state();
+    rq.to_ready().expect("from RST");
+    assert_eq!(state(), RqState::RDY);
+    assert_eq!(rq.to_ready().expect_err("it is ready").kind(), ErrorKind::Command);
+    rq.to_error().expect("from RDY");
+    assert_eq!(state(), RqState::ERR);
+    rq.to_reset().expect("from ERR");
+    assert_eq!(state(), RqState::RST);
+}
+
+#[test]
+fn a_send_queue_is_what_was_asked_for_and_goes_through_its_states() {
+    let (_model, device) = with(&[FOR_ALL]);
+    let attr = sq_attr(&device);
+    let sq = device.create_sq(attr.clone()).expect("an SQ");
+    let context = sq.query().expect("its context");
+    assert_eq!((context.state(), context.flush_in_error_en()), (SqState::RST, true));
+    assert_eq!((context.user_index(), context.cqn()), (0x65_4321, attr.cq.cqn().0));
+    assert_eq!(context.min_wqe_inline_mode(), MinWqeInlineMode::L2);
+    let tis = attr.tis.as_ref().expect("it has one");
+    assert_eq!((context.tis_lst_sz(), context.tis_num_0()), (1, tis.tisn().0));
+    let wq = context.wq();
+    assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (5, 6, attr.pd.pdn()));
+    assert_eq!((wq.uar_page(), wq.dbr_addr()), (attr.uar.page_id(), attr.record.offset()));
+
+    let state = || sq.query().expect("its context").state();
+    sq.to_ready().expect("from RST");
+    assert_eq!(state(), SqState::RDY);
+    sq.to_error().expect("from RDY");
+    assert_eq!(state(), SqState::ERR);
+    sq.to_reset().expect("from ERR");
+    assert_eq!(state(), SqState::RST);
+}
+
+#[test]
+fn queues_past_what_the_device_or_a_field_takes_are_refused_with_the_limit() {
+    let (_model, device) = with(&[FOR_ALL, ("log_max_wq_sz = 15", "log_max_wq_sz = 5")]);
+    let own = |log_wqes, log_stride| {
+        let RqWqes::Own { pd, ring, record, .. } = rq_attr(&device).wqes else { panic!() };
+        let wqes = RqWqes::Own { pd, ring, record, log_wqes, log_stride };
+        device.create_rq(RqAttr { wqes, ..rq_attr(&device) })
+    };
+    for log_stride in [4, 9] {
+        own(5, log_stride).expect("the limit");
+    }
+    refused(own(6, 6), "receives is 6; at most 5");
+    for log_stride in [3, 10] {
+        refused(own(5, log_stride), "16 to 512 bytes");
+    }
+    let sends = |log_wqebbs| device.create_sq(SqAttr { log_wqebbs, ..sq_attr(&device) });
+    assert_eq!(sends(5).expect("the limit").attr().log_wqebbs, 5);
+    refused(sends(6), "WQEBBs is 6; at most 5");
+    let index = 1 << 24;
+    refused(device.create_rq(RqAttr { user_index: index, ..rq_attr(&device) }), "user index");
+    refused(device.create_sq(SqAttr { user_index: index, ..sq_attr(&device) }), "user index");
+    refused(tis(&device, 8), "priority");
+}
+
+#[test]
+fn a_tis_has_the_priority_that_was_given_last_above_the_bit_that_ethernet_leaves_0() {
+    let (_model, device) = on(Link::Ethernet);
+    let tis = tis(&device, 7).expect("a TIS");
+    let context = tis.query().expect("its context");
+    assert_eq!((context.prio(), context.transport_domain()), (14, tis.attr().domain.number()));
+    tis.set_priority(2).expect("another");
+    assert_eq!(tis.query().expect("its context").prio(), 4);
+    refused(tis.set_priority(8), "priority");
+}
+
+#[test]
+fn a_tir_leads_to_its_queue_and_blocks_what_it_is_told_to() {
+    let (_model, device) = on(Link::Ethernet);
+    let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
+    let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
+    for (block_unicast, block_multicast, bits) in
+        [(false, false, 0), (true, false, 1), (false, true, 2)]
+    {
+        let loopback = SelfLoopback { block_unicast, block_multicast };
+        let tir = device.create_tir(domain.clone(), rq.clone(), loopback).expect("a TIR");
+        let context = tir.query().expect("its context");
+        assert_eq!((context.disp_type(), context.inline_rqn()), (TirDispType::DIRECT, rq.rqn().0));
+        assert_eq!((context.transport_domain(), context.self_lb_block()), (domain.number(), bits));
+        assert!(Arc::ptr_eq(tir.domain(), &domain) && Arc::ptr_eq(tir.rq(), &rq));
+    }
+}
+
+#[test]
+fn a_device_without_raw_frames_is_told_apart_before_a_command_fails() {
+    for (lacks, words) in [
+        ("log_max_rq", "receive queues but those of QPs"),
+        ("log_max_sq", "send queues but those of QPs"),
+        ("log_max_tis", "sends no raw Ethernet frames"),
+        ("log_max_tir", "receives no raw Ethernet frames"),
+    ] {
+        let (from, to) = (format!("{lacks} = 23"), format!("{lacks} = 0"));
+        let (_model, device) = with(&[(&from, &to)]);
+        match lacks {
+            "log_max_rq" => refused(device.create_rq(rq_attr(&device)), words),
+            "log_max_sq" => refused(device.create_sq(sq_attr(&device)), words),
+            "log_max_tis" => refused(tis(&device, 0), words),
+            _ => {
+                let domain = Arc::new(device.alloc_transport_domain().expect("a domain"));
+                let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
+                refused(device.create_tir(domain, rq, SelfLoopback::default()), words);
+            }
+        }
+    }
+    let (_model, device) = with(&[FOR_ALL]);
+    let attr = SqAttr { tis: None, ..sq_attr(&device) };
+    refused(device.create_sq(attr), "non_wire_sq is 0");
+}
+
+#[test]
+fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+    let (model, device) = on(Link::Ethernet);
+    let domain = || device.alloc_transport_domain().expect("a transport domain");
+    let rq = || device.create_rq(rq_attr(&device)).expect("an RQ");
+    let sq = device.create_sq(sq_attr(&device)).expect("an SQ");
+    let tis = tis(&device, 0).expect("a TIS");
+    let loopback = SelfLoopback::default();
+    let tir = device.create_tir(Arc::new(domain()), Arc::new(rq()), loopback).expect("a TIR");
+    let (rq, domain) = (rq(), domain());
+    refusal_is_told(&model, Opcode::DESTROY_RQ, || rq.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_SQ, || sq.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_TIS, || tis.destroy());
+    refusal_is_told(&model, Opcode::DESTROY_TIR, || tir.destroy());
+    refusal_is_told(&model, Opcode::DEALLOC_TRANSPORT_DOMAIN, || domain.destroy());
+    let counter = device.alloc_q_counter().expect("a counter");
+    refusal_is_told(&model, Opcode::DEALLOC_Q_COUNTER, || counter.destroy());
+}
+
+#[test]
+fn a_flow_rule_names_a_field_a_vlan_of_12_bits_and_a_tag_that_is_not_all_ones() {
+    let (_model, device) = on(Link::Ethernet);
+    let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
+    let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
+    let tir = device.create_tir(domain, rq, SelfLoopback::default()).expect("a TIR");
+    let tir = Arc::new(tir);
+    let to = FlowAttr::to([2, 0, 0, 0, 0, 9]);
+    for attr in [to, to.tag(0xff_fffe), FlowAttr { vlan: Some(0xfff), ..to }] {
+        let rule = device.create_flow_rule(&attr, &tir).expect("a rule");
+        assert!(Arc::ptr_eq(rule.tir(), &tir));
+        rule.destroy().expect("the rule goes");
+    }
+    for (attr, words) in [
+        (FlowAttr::default().tag(1), "without a field"),
+        (FlowAttr { vlan: Some(0x1000), ..to }, "12 bits"),
+        (to.tag(0xff_ffff), "below 0xffffff"),
+    ] {
+        refused(device.create_flow_rule(&attr, &tir), words);
+    }
+}

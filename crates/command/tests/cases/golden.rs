@@ -1,0 +1,76 @@
+//! Commands byte for byte, as the device gets them.
+
+use std::sync::{Arc, Mutex};
+
+use verbless_command::{Device, KeyAccess, KeyMemory, MkeyAttr, RemoteAccess};
+use verbless_devx::{Backend, page_size};
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+use verbless_prm::Opcode;
+
+use crate::support::registration;
+
+/// Places and widths of mlx5_ifc.h in Linux 7.2, and of mlx5_prm.h in DPDK for the UMEM.
+#[test]
+fn a_key_over_a_umem_has_the_fields_of_linux_and_dpdk_and_nothing_else() {
+    let model = Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
+    let inputs = Arc::new(Mutex::new(Vec::new()));
+    let sink = inputs.clone();
+    let _watch = model.watch_commands(move |command| {
+        if command.input[..2] == Opcode::CREATE_MKEY.0.to_be_bytes() {
+            sink.lock().expect("no panic").push(command.input.to_vec());
+        }
+    });
+    let backend = InProcess::of(&model);
+    let info = backend.enumerate().expect("a device").remove(0);
+    let device = Device::open(&backend, &info).expect("it opens");
+    let umem = registration(&device);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let page = page_size() as u64;
+    let (start, offset) = (0x5000_0000_0000 + 0x100, page + 0x100);
+    let access = KeyAccess {
+        local_write: true,
+        remote: RemoteAccess { read: true, write: true, atomic: false },
+        ..KeyAccess::LOCAL
+    };
+    let key = device.create_mkey(MkeyAttr {
+        pd: pd.clone(),
+        access,
+        start,
+        // To the middle of the third page.
+        length: 2 * page + 0x80,
+        memory: KeyMemory::Umem { umem: umem.clone(), offset },
+    });
+    let key = key.expect("a key");
+
+    // create_mkey_in with 0x110 bytes; what is not named is 0.
+    let mut expected = vec![0; 0x110];
+    let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
+    // opcode CREATE_MKEY; the uid behind it is the kernel's to write.
+    put(0x00, &[0x02, 0x00]);
+    // mkey_umem_valid, bit 97, behind pg_access.
+    put(0x0c, &0x4000_0000_u32.to_be_bytes());
+    // memory_key_mkey_entry at 0x10. rw, rr, lw, lr: bits 18 to 21; access_mode_1_0, bit 22: MTT.
+    put(0x10, &0x0000_3d00_u32.to_be_bytes());
+    // qpn of all, and the variant, which is any.
+    let variant = key.lkey().0 & 0xff;
+    put(0x14, &(0xffff_ff00 | variant).to_be_bytes());
+    // pd, bit 104.
+    put(0x1c, &pd.pdn().to_be_bytes());
+    // start_addr, bit 128; len, bit 192.
+    put(0x20, &start.to_be_bytes());
+    put(0x28, &(2 * page + 0x80).to_be_bytes());
+    // translations_octword_size, bit 416: three pages of 8 bytes each, in units of 16.
+    put(0x44, &2_u32.to_be_bytes());
+    // log_page_size, bit 474, in the low 6 bits.
+    put(0x48, &page.ilog2().to_be_bytes());
+    // translations_octword_actual_size, bit 768 of the command; mkey_umem_id and _offset behind.
+    put(0x60, &2_u32.to_be_bytes());
+    put(0x64, &umem.id().to_be_bytes());
+    put(0x68, &offset.to_be_bytes());
+    let mut input = inputs.lock().expect("no panic").last().expect("a command").clone();
+    input[2..4].fill(0);
+    let differs = input.iter().zip(&expected).position(|(is, expected)| is != expected);
+    assert_eq!(differs.map(|at| format!("byte {at:#x}: {:02x?}", &input[at & !3..][..4])), None);
+    assert_eq!(input.len(), expected.len());
+}

@@ -1,0 +1,399 @@
+//! What lies at a limit is taken, what lies one past it is refused before the device is asked, with
+//! the limit in the message.
+
+use std::sync::Arc;
+
+use verbless_command::{
+    CqAttr, CqOptions, DatagramAttr, Error, ErrorKind, GlobalRoute, InitAttr, KeyAccess, KeyMemory,
+    Klm, Lkey, MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr,
+    RoceVersion, RtrAttr, RtsAttr, RtsChange, ServiceType,
+};
+use verbless_devx::page_size;
+use verbless_model::Link;
+use verbless_prm::{AtomicMode, MiniCqeFormat, MkeyAccessMode, RqType, TimestampFormat};
+use verbless_ring::wr::Capability;
+
+use crate::support::{based_on, cq_attr, on, pool, qp, qp_attr, registration, with};
+
+/// Fails unless it was refused for what was asked, in words that say so.
+#[track_caller]
+fn refused<T>(result: Result<T, Error>, words: &str) {
+    let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
+    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert!(error.to_string().contains(words), "{error} does not say {words:?}");
+}
+
+#[test]
+fn rings_of_exactly_the_limit_are_made_and_longer_ones_refused() {
+    let (_model, device) = with(&[
+        ("log_max_qp_sz = 15", "log_max_qp_sz = 5"),
+        ("log_max_cq_sz = 22", "log_max_cq_sz = 6"),
+        ("log_max_srq_sz = 15", "log_max_srq_sz = 5"),
+    ]);
+    let attr = |sends, receives| QpAttr {
+        log_send_wqebbs: sends,
+        log_receive_wqes: receives,
+        ..qp_attr(&device, ServiceType::RC)
+    };
+    let made = device.create_qp(attr(Some(5), Some(5))).expect("rings of the limit");
+    let context = made.query().expect("its context");
+    assert_eq!((context.log_sq_size(), context.log_rq_size()), (5, 5));
+    refused(device.create_qp(attr(Some(6), Some(5))), "send ring's WQEBBs is 6; at most 5");
+    refused(device.create_qp(attr(Some(5), Some(6))), "receive WQEs is 6; at most 5");
+    refused(device.create_qp(attr(Some(200), None)), "at most 5");
+
+    let cq = |log_cqes| device.create_cq(CqAttr { log_cqes, ..cq_attr(&device) });
+    assert_eq!(cq(6).expect("the limit").query().expect("its context").log_cq_size(), 6);
+    refused(cq(7), "CQEs is 7; at most 6");
+
+    let pools = |log_wqes| device.create_rmp(RmpAttr { log_wqes, ..pool(&device) });
+    let made = pools(5).expect("the limit").query().expect("its context");
+    assert_eq!(made.wq().log_wq_sz(), 5);
+    refused(pools(6), "receives is 6; at most 5");
+}
+
+#[test]
+fn receive_wqes_of_16_to_512_bytes_are_made_and_no_others() {
+    let (_model, device) = on(Link::Infiniband);
+    let make = |log_receive_stride, log_receive_wqes| {
+        let attr = qp_attr(&device, ServiceType::RC);
+        device.create_qp(QpAttr { log_receive_stride, log_receive_wqes, ..attr })
+    };
+    for log in [4, 9] {
+        let made = make(log, Some(3)).expect("the least and the most");
+        assert_eq!(made.query().expect("its context").log_rq_stride(), log - 4);
+    }
+    for log in [0, 3, 10, 255] {
+        refused(make(log, Some(3)), "16 to 512 bytes");
+    }
+    // Without a receive ring there is no stride to be wrong.
+    let none = make(0, None).expect("a queue pair that receives nothing");
+    assert_eq!(none.query().expect("its context").rq_type(), RqType::NONE);
+}
+
+#[test]
+fn a_user_index_has_24_bits_and_a_queue_pair_may_have_no_send_queue() {
+    let (_model, device) = on(Link::Infiniband);
+    let make =
+        |user_index| device.create_qp(QpAttr { user_index, ..qp_attr(&device, ServiceType::RC) });
+    let made = make(0xff_ffff).expect("all 24 bits").query().expect("its context");
+    assert_eq!((made.user_index(), made.no_sq()), (0xff_ffff, false));
+    assert_eq!(
+        (made.rq_type(), made.ts_format()),
+        (RqType::REGULAR, TimestampFormat::FREE_RUNNING)
+    );
+    refused(make(1 << 24), "the user index is 16777216; at most 16777215");
+    let attr = QpAttr { log_send_wqebbs: None, ..qp_attr(&device, ServiceType::RC) };
+    assert!(device.create_qp(attr).expect("receives only").query().expect("a context").no_sq());
+    let shared = Some(Arc::new(device.create_rmp(pool(&device)).expect("a pool")));
+    let attr = QpAttr { shared, ..qp_attr(&device, ServiceType::RC) };
+    refused(device.create_qp(attr), "not both");
+}
+
+fn init() -> InitAttr {
+    InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::ALL }
+}
+
+fn rtr() -> RtrAttr {
+    RtrAttr {
+        path: Path::to_lid(1),
+        mtu: Mtu::B1024,
+        remote_qpn: Qpn(0xff_ffff),
+        receive_psn: 0xff_ffff,
+        max_destination_reads: 1,
+        min_rnr_timer: 31,
+    }
+}
+
+#[test]
+fn numbers_of_a_connection_are_taken_up_to_their_last_bit() {
+    let (_model, device) = on(Link::Infiniband);
+    let mut qp = qp(&device, ServiceType::RC);
+    qp.to_init(&init()).expect("INIT");
+    refused(qp.to_rtr(&RtrAttr { remote_qpn: Qpn(1 << 24), ..rtr() }), "the remote QPN");
+    refused(qp.to_rtr(&RtrAttr { receive_psn: 1 << 24, ..rtr() }), "the receive PSN");
+    refused(qp.to_rtr(&RtrAttr { min_rnr_timer: 32, ..rtr() }), "is 32; at most 31");
+    refused(qp.to_rtr(&RtrAttr { path: Path::to_lid(0), ..rtr() }), "LID 0");
+    qp.to_rtr(&rtr()).expect("RTR with all bits set");
+    let context = qp.query().expect("its context");
+    assert_eq!((context.remote_qpn(), context.next_rcv_psn()), (0xff_ffff, 0xff_ffff));
+    assert_eq!((context.min_rnr_nak(), context.atomic_mode()), (31, AtomicMode::IB_SPEC));
+    assert_eq!(context.log_msg_max(), device.caps().log_max_message);
+    let rts = RtsAttr {
+        send_psn: 0xff_ffff,
+        ack_timeout: 31,
+        retry_count: 7,
+        rnr_retry: 7,
+        max_reads: 16,
+    };
+    refused(qp.to_rts(&RtsAttr { send_psn: 1 << 24, ..rts }), "the send PSN");
+    refused(qp.to_rts(&RtsAttr { ack_timeout: 32, ..rts }), "at most 31");
+    refused(qp.to_rts(&RtsAttr { retry_count: 8, ..rts }), "the retry count is 8; at most 7");
+    refused(qp.to_rts(&RtsAttr { rnr_retry: 8, ..rts }), "the RNR retry count is 8; at most 7");
+    qp.to_rts(&rts).expect("RTS with all bits set");
+    let context = qp.query().expect("its context");
+    assert_eq!((context.next_send_psn(), context.log_sra_max()), (0xff_ffff, 4));
+    assert_eq!((context.retry_count(), context.rnr_retry()), (7, 7));
+    assert_eq!(context.primary_address_path().ack_timeout(), 31);
+    assert_eq!(context.log_ack_req_freq(), 8);
+    let timer = |timer| RtsChange { min_rnr_timer: Some(timer), ..Default::default() };
+    refused(qp.change(&timer(32)), "the RNR timer is 32; at most 31");
+    qp.change(&timer(31)).expect("all its bits");
+}
+
+#[test]
+fn reads_outstanding_are_rounded_up_to_a_power_of_two() {
+    let (_model, device) = on(Link::Infiniband);
+    for (reads, log) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (16, 4)] {
+        let mut qp = qp(&device, ServiceType::RC);
+        qp.to_init(&init()).expect("INIT");
+        let attr = RtrAttr { max_destination_reads: reads, ..rtr() };
+        qp.to_rtr(&attr).expect("RTR");
+        let context = qp.query().expect("its context");
+        assert_eq!(context.log_rra_max(), log, "{reads}");
+        assert!(context.rre() && context.rae(), "{reads}: the right to read");
+    }
+}
+
+#[test]
+fn a_datagram_queue_pair_takes_the_largest_packet_and_a_psn_of_24_bits() {
+    let (_model, device) = on(Link::Infiniband);
+    let mut qp = qp(&device, ServiceType::UD);
+    let attr = DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(u32::MAX) };
+    qp.to_init_datagram(&attr).expect("INIT");
+    qp.to_rtr_datagram().expect("RTR");
+    let context = qp.query().expect("its context");
+    assert_eq!((context.mtu().0, context.log_msg_max()), (Mtu::B4096 as u8, 12));
+    refused(qp.to_rts_datagram(1 << 24), "the send PSN");
+    qp.to_rts_datagram(0xff_ffff).expect("all its bits");
+}
+
+#[test]
+fn a_path_takes_each_field_up_to_its_last_value() {
+    let route = GlobalRoute { flow_label: 0xf_ffff, ..GlobalRoute::new(Default::default(), 0) };
+    let wide = GlobalRoute { flow_label: 1 << 20, ..route };
+    let level = |sl, source_path_bits, grh| {
+        Path::InfiniBand { dlid: 1, sl, source_path_bits, grh }.address_handle()
+    };
+    level(15, 127, Some(route)).expect("all bits set");
+    refused(level(16, 0, None), "service level above 15");
+    refused(level(0, 128, None), "path bits above 127");
+    refused(level(0, 0, Some(wide)), "flow label above 20 bits");
+    let roce = |version, udp_source_port, priority, route| {
+        let destination_mac = [2; 6];
+        Path::Roce { version, route, destination_mac, udp_source_port, priority }.address_handle()
+    };
+    roce(RoceVersion::V2, 0xc000, 7, route).expect("the least port, the highest priority");
+    roce(RoceVersion::V1, 0, 0, route).expect("version 1 has no port");
+    refused(roce(RoceVersion::V2, 0xbfff, 0, route), "port below 0xc000");
+    refused(roce(RoceVersion::V2, 0xc000, 8, route), "priority above 7");
+    refused(roce(RoceVersion::V2, 0xc000, 0, wide), "flow label above 20 bits");
+}
+
+/// The attributes of a key over `length` bytes of registered memory from `offset` on.
+fn over(device: &verbless_command::Device, offset: u64, length: u64) -> MkeyAttr {
+    let umem = registration(device);
+    MkeyAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        access: KeyAccess::LOCAL,
+        start: umem.address().wrapping_add(offset),
+        length,
+        memory: KeyMemory::Umem { umem, offset },
+    }
+}
+
+#[test]
+fn a_key_ends_with_its_registration_and_begins_at_its_memorys_offset_in_a_page() {
+    let (_model, device) = on(Link::Ethernet);
+    let whole = registration(&device).length();
+    device.create_mkey(over(&device, 0, whole)).expect("all of it");
+    let last = device.create_mkey(over(&device, whole - 1, 1)).expect("its last byte");
+    assert_eq!(last.query().expect("its context").translations_octword_size(), 1);
+    refused(device.create_mkey(over(&device, 0, whole + 1)), "the end of its UMEM");
+    refused(device.create_mkey(over(&device, whole, 1)), "the end of its UMEM");
+    refused(device.create_mkey(over(&device, u64::MAX - 1, 2)), "");
+
+    let page = page_size() as u64;
+    // Bytes of 3 pages, which are two octowords of two addresses each.
+    let attr = over(&device, 100, 2 * page);
+    let made = device.create_mkey(attr.clone()).expect("it begins within a page");
+    let context = made.query().expect("its context");
+    assert_eq!((context.translations_octword_size(), context.log_page_size()), (2, 12));
+    let elsewhere = MkeyAttr { start: attr.start + page, ..attr.clone() };
+    device.create_mkey(elsewhere).expect("the same offset in another page");
+    for start in [attr.start + 1, attr.start - 1, attr.start ^ 0x800] {
+        let attr = MkeyAttr { start, ..attr.clone() };
+        refused(device.create_mkey(attr), "the same offset within a page");
+    }
+}
+
+#[test]
+fn a_key_reaches_to_the_last_address_and_not_past_it() {
+    let (_model, device) = on(Link::Ethernet);
+    let klm = Klm { key: Lkey(0x1200), address: 0, length: 4096 };
+    let make = |start, length, memory| {
+        let pd = device.alloc_pd().expect("a protection domain");
+        device.create_mkey(MkeyAttr { pd, access: KeyAccess::LOCAL, start, length, memory })
+    };
+    let klms = |count| KeyMemory::Klms(vec![klm; count]);
+    make(u64::MAX - 4096, 4096, klms(1)).expect("up to the last address");
+    refused(make(u64::MAX - 4095, 4096, klms(1)), "the end of the address space");
+    refused(make(0, 0, klms(1)), "zero bytes");
+    let made = make(0, 1, klms(1)).expect("one byte").query().expect("its context");
+    assert_eq!(made.translations_octword_size(), 4, "the list is filled up to four");
+    let made = make(0, 1, klms(5)).expect("one byte").query().expect("its context");
+    assert_eq!(made.translations_octword_size(), 8, "the list is filled up to four");
+    assert_eq!(made.access_mode_1_0() | made.access_mode_4_2() << 2, MkeyAccessMode::KLMS.0);
+    let ksms = KeyMemory::Ksms { log_length: 12, klms: vec![klm; 2] };
+    let made = make(0, 8192, ksms).expect("two pages").query().expect("its context");
+    assert_eq!(made.access_mode_1_0() | made.access_mode_4_2() << 2, MkeyAccessMode::KSM.0);
+    assert_eq!(made.log_page_size(), 12);
+    refused(make(0, 1, KeyMemory::Ksms { log_length: 12, klms: Vec::new() }), "one KLM entry");
+}
+
+#[test]
+fn a_key_for_umr_has_no_length_and_room_for_1_to_65532_klms() {
+    let (_model, device) = on(Link::Ethernet);
+    let make = |length, klms| {
+        let pd = device.alloc_pd().expect("a protection domain");
+        let memory = KeyMemory::Umr { klms, remote_invalidate: true };
+        let access = KeyAccess::LOCAL_READ;
+        device.create_mkey(MkeyAttr { pd, access, start: 0, length, memory })
+    };
+    for (klms, octowords) in [(1, 4), (4, 4), (5, 8), (65_532, 65_532)] {
+        let made = make(0, klms).expect("within the limits").query().expect("its context");
+        assert_eq!(made.translations_octword_size(), octowords, "{klms}");
+        assert!(made.free() && made.umr_en() && made.en_rinval());
+    }
+    refused(make(0, 0), "1 to 65532");
+    refused(make(0, 65_533), "1 to 65532");
+    refused(make(1, 4), "length 0 until it is mapped");
+    let (_model, device) = with(&[("umr_ptr_rlky = true", "umr_indirect_mkey_disabled = true")]);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let memory = KeyMemory::Umr { klms: 4, remote_invalidate: false };
+    let access = KeyAccess::LOCAL_READ;
+    let attr = MkeyAttr { pd, access, start: 0, length: 0, memory };
+    refused(device.create_mkey(attr), "no UMR change indirect keys");
+}
+
+#[test]
+fn what_a_device_does_not_have_is_not_asked_of_it() {
+    let all = KeyAccess { relaxed_ordering: true, ..KeyAccess::ALL };
+    let key = |device: &verbless_command::Device| {
+        let attr = MkeyAttr { access: all, ..over(device, 0, 4096) };
+        let context = device.create_mkey(attr).expect("a key").query().expect("its context");
+        (context.a(), context.relaxed_ordering_write(), context.relaxed_ordering_read())
+    };
+    let (_model, device) = on(Link::Ethernet);
+    assert!(device.caps().atomics);
+    assert_eq!(key(&device), (true, true, true));
+    for (from, to, expected) in [
+        ("\natomic = true", "\natomic = false", (false, true, true)),
+        ("atomic_operations = 0x3", "atomic_operations = 0x1", (false, true, true)),
+        ("atomic_operations = 0x3", "atomic_operations = 0x2", (false, true, true)),
+        ("atomic_size_qp = 0x8", "atomic_size_qp = 0x4", (false, true, true)),
+        ("relaxed_ordering_write = true", "relaxed_ordering_write = false", (true, false, true)),
+        ("relaxed_ordering_read = true", "relaxed_ordering_read = false", (true, true, false)),
+    ] {
+        let (_model, device) = with(&[(from, to)]);
+        assert_eq!(device.caps().atomics, expected.0, "{to}");
+        assert_eq!(key(&device), expected, "{to}");
+    }
+    let (_model, device) = with(&[("cq_oi = true", "cq_oi = false")]);
+    let attr = CqAttr { ignore_overrun: true, ..cq_attr(&device) };
+    refused(device.create_cq(attr), "cq_oi");
+    device.create_cq(cq_attr(&device)).expect("one that breaks on overrun");
+    let moderation = Moderation { period: 3, count: 5 };
+    let moderated = CqOptions { moderation, ..CqOptions::default() };
+    let from_cqe = CqOptions { period_from_cqe: true, ..CqOptions::default() };
+    for (name, options) in [("cq_moderation", moderated), ("cq_period_start_from_cqe", from_cqe)] {
+        let (_model, device) = with(&[(&format!("{name} = true"), &format!("{name} = false"))]);
+        refused(device.create_cq_with(cq_attr(&device), &options), name);
+        device.create_cq(cq_attr(&device)).expect("one without options");
+    }
+    let (_model, device) = on(Link::Ethernet);
+    let compressed = CqOptions { compression: Some(MiniCqeFormat(0)), ..CqOptions::default() };
+    refused(device.create_cq_with(cq_attr(&device), &compressed), "cqe_compression");
+    let cq = device.create_cq_with(cq_attr(&device), &moderated).expect("it moderates");
+    assert_eq!(cq.moderation().expect("its context"), (moderation, false));
+    let cq = device.create_cq_with(cq_attr(&device), &from_cqe).expect("it counts from CQEs");
+    assert_eq!(cq.moderation().expect("its context"), (Moderation::default(), true));
+    let (_model, device) = with(&[("log_max_rmp = 23", "log_max_rmp = 0")]);
+    refused(device.create_rmp(pool(&device)), "log_max_rmp");
+    let (_model, device) = with(&[("log_max_rmp = 23", "log_max_rmp = 1")]);
+    device.create_rmp(pool(&device)).expect("a device with two");
+}
+
+#[test]
+fn a_device_without_atomics_gives_a_queue_pair_no_mode_and_no_right_for_them() {
+    let (_model, device) = with(&[
+        ("\natomic = true", "\natomic = false"),
+        ("link = \"ethernet\"", "link = \"infiniband\""),
+    ]);
+    let mut qp = qp(&device, ServiceType::RC);
+    qp.to_init(&init()).expect("INIT");
+    let context = qp.query().expect("its context");
+    assert_eq!((context.rre(), context.rae()), (true, false));
+    assert_eq!(context.atomic_mode(), AtomicMode::NONE);
+}
+
+#[test]
+fn limits_of_wqes_are_counted_in_what_fits_beside_their_heads() {
+    for (bytes, sges, inline) in
+        [(64, 1, 28), (63, 0, 27), (47, 0, 11), (976, 58, 940), (1024, 58, 940)]
+    {
+        let to = format!("max_wqe_sz_sq = {bytes}\n");
+        let (_model, device) = with(&[("max_wqe_sz_sq = 1024\n", &to)]);
+        let caps = device.caps();
+        assert_eq!((caps.max_send_sges(), caps.max_inline()), (sges, inline), "{bytes} bytes");
+        // Of 512 bytes at most, with control and remote address.
+        assert_eq!(caps.max_read_sges(), sges.min(30), "{bytes} bytes");
+    }
+    for (bytes, sges) in [(0, 0), (15, 0), (16, 1), (512, 32)] {
+        let to = format!("max_wqe_sz_rq = {bytes}\n");
+        let (_model, device) = with(&[("max_wqe_sz_rq = 512\n", &to)]);
+        assert_eq!(device.caps().max_receive_sges(), sges, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn an_operation_is_there_by_the_capability_that_names_it() {
+    let has = |name, lines: &str| {
+        let (_model, device) = based_on(name, lines);
+        let has = |capability: &Capability| device.caps().has(*capability);
+        Capability::ALL.into_iter().filter(has).collect::<Vec<_>>()
+    };
+    let (name, general) = ("connectx6dx", "[caps.general]\n");
+    let first = has(name, "");
+    let without = |gone: &[Capability]| {
+        first.iter().copied().filter(|it| !gone.contains(it)).collect::<Vec<_>>()
+    };
+    let [atomics, umr, umr_atomic] = [Capability::Atomics, Capability::Umr, Capability::UmrAtomic];
+    assert!([atomics, umr, umr_atomic].iter().all(|it| first.contains(it)), "{first:?}");
+    assert!(!first.contains(&Capability::Dma) && !first.contains(&Capability::WaitOnData));
+    let set = |line: &str| has(name, &[general, line].concat());
+    assert_eq!(set("umr_indirect_mkey_disabled = true"), without(&[umr]));
+    assert_eq!(set("umr_modify_atomic_disabled = true"), without(&[umr_atomic]));
+    assert_eq!(set("atomic = false"), without(&[atomics, umr_atomic]));
+    assert!(has("bluefield3", "").contains(&Capability::Dma));
+    let none = has("bluefield3", "[caps.general]\ndma_mmo_qp = false\n");
+    assert!(!none.contains(&Capability::Dma), "{none:?}");
+    for (line, more) in
+        [("wait_on_data = true", Capability::WaitOnData), ("dma_mmo_sq = true", Capability::Dma)]
+    {
+        let now = set(line);
+        assert!(now.contains(&more), "{line}: {now:?}");
+        assert_eq!(now.len(), first.len() + 1, "{line}: {now:?}");
+    }
+}
+
+#[test]
+fn a_memory_copy_is_as_long_as_the_device_says_or_2_gib() {
+    let longest = |lines: &str| based_on("bluefield3", lines).1.caps().longest_memory_copy();
+    let none = "[caps.general]\ndma_mmo_qp = false\n";
+    assert_eq!(longest(none), 0, "it has a limit, and no copies");
+    for (log, bytes) in [(31, 1 << 31), (20, 1 << 20), (0, 1 << 31)] {
+        let lines = format!("[caps.general]\nlog_dma_mmo_size = {log}\n");
+        assert_eq!(longest(&lines), bytes, "log_dma_mmo_size {log}");
+    }
+}

@@ -1,0 +1,16 @@
+//! Tests of the commands in one program: each that is a program of its own is linked by itself,
+//! which takes longer than to run it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod alias;
+mod dpa;
+mod frames;
+mod golden;
+mod limits;
+mod memory;
+mod model;
+mod objects;
+mod registers;
+mod shown;

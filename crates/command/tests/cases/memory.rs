@@ -1,0 +1,69 @@
+//! Registered memory whose registration does not end: what keeps it, and until when.
+#![allow(unsafe_code, reason = "registers memory that its owner keeps")]
+
+use std::sync::{Arc, Weak};
+
+use verbless_command::{Device, UserMemory};
+use verbless_devx::PageSizes;
+use verbless_devx::abi::core::access;
+use verbless_model::{Ioctl, Link};
+
+use crate::support::on;
+
+#[repr(align(4096))]
+struct Page(#[allow(dead_code, reason = "it is the device's")] [u8; 4096]);
+
+/// A registered page, and what tells whether it is still there.
+fn registered(device: &Device) -> (UserMemory, Weak<Page>) {
+    let page = Arc::new(Page([0; 4096]));
+    let address = (&raw const *page).expose_provenance() as u64;
+    // SAFETY: the registration keeps the page, and the device only reads it.
+    let umem = unsafe { device.umem_reg(address, 4096, access::REMOTE_READ, PageSizes::Any) };
+    let there = Arc::downgrade(&page);
+    (UserMemory::new(umem.expect("memory that is ours"), address, 4096, page), there)
+}
+
+#[test]
+fn memory_goes_with_its_registration() {
+    let (_model, device) = on(Link::Ethernet);
+    let (memory, there) = registered(&device);
+    assert_eq!(there.strong_count(), 1);
+    drop(memory);
+    assert_eq!(there.strong_count(), 0);
+}
+
+#[test]
+fn memory_of_a_device_that_was_removed_stays_until_its_file_closes() {
+    let (model, device) = on(Link::Ethernet);
+    let (memory, there) = registered(&device);
+    model.remove(0);
+    drop(memory);
+    assert_eq!(there.strong_count(), 1, "the kernel may still have it pinned");
+    drop(device);
+    assert_eq!(there.strong_count(), 0);
+}
+
+#[test]
+fn memory_that_the_kernel_keeps_registered_is_never_freed() {
+    let (model, device) = on(Link::Ethernet);
+    let (memory, there) = registered(&device);
+    let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
+    // The first and what is tried again.
+    model.fail_ioctl(0, ioctl, 1, 16);
+    model.fail_ioctl(0, ioctl, 2, 16);
+    drop(memory);
+    drop(device);
+    assert_eq!(there.strong_count(), 1);
+}
+
+#[test]
+fn memory_that_the_kernel_lets_go_of_at_the_second_attempt_stays_until_its_file_closes() {
+    let (model, device) = on(Link::Ethernet);
+    let (memory, there) = registered(&device);
+    let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
+    model.fail_ioctl(0, ioctl, 1, 16);
+    drop(memory);
+    assert_eq!((there.strong_count(), device.leaked()), (1, 0));
+    drop(device);
+    assert_eq!(there.strong_count(), 0);
+}

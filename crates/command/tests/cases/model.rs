@@ -1,0 +1,101 @@
+//! The commands against the model: what is sent arrives, what is refused says why.
+
+use verbless_command::{
+    CapMode, CapPage, Device, ErrorKind, KeyAccess, KeyMemory, Klm, Lkey, MkeyAttr,
+};
+use verbless_devx::Backend;
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+
+fn device() -> (Model, Device) {
+    let profile = Profile::load("connectx6dx").expect("a profile of the model's own");
+    let model = Model::builder().device(profile).stepped().build();
+    let backend = InProcess::of(&model);
+    let info = backend.enumerate().expect("the model has devices").remove(0);
+    let device = Device::open(&backend, &info).expect("the model opens");
+    (model, device)
+}
+
+fn klms(device: &Device, count: u32) -> MkeyAttr {
+    let klm = |at: u32| Klm { key: Lkey(0x1200), address: u64::from(at) << 12, length: 4096 };
+    MkeyAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        access: KeyAccess::ALL,
+        start: 0x1_0000,
+        length: u64::from(count) * 4096,
+        memory: KeyMemory::Klms((0..count).map(klm).collect()),
+    }
+}
+
+#[test]
+fn the_model_is_known_by_its_psid_and_yields_a_token() {
+    let (_model, device) = device();
+    assert!(device.adapter().is_model());
+    assert!(device.as_model().is_some());
+}
+
+#[test]
+fn a_device_that_shows_another_psid_is_hardware_and_yields_no_token() {
+    let text = include_str!("../../../model/profiles/connectx6dx.toml");
+    let other = text.replace("VBL0000000001", "MT_0000000359");
+    let profile = Profile::from_toml(&other).expect("a profile");
+    let model = Model::builder().device(profile).stepped().build();
+    let backend = InProcess::of(&model);
+    let info = backend.enumerate().expect("the model has devices").remove(0);
+    let device = Device::open(&backend, &info).expect("the model opens");
+    assert!(!device.adapter().is_model());
+    assert!(device.as_model().is_none());
+}
+
+#[test]
+fn the_capabilities_are_those_of_the_page() {
+    let (_model, device) = device();
+    let page = device.query_hca_cap(CapPage::GENERAL, CapMode::Current).expect("the page");
+    let general = verbless_prm::HcaCap::from_prefix(&page[..]).expect("a whole page");
+    assert_eq!(device.caps().log_max_qps, general.log_max_qp());
+    assert_eq!(device.caps().log_max_cqes, general.log_max_cq_sz());
+    assert_eq!(device.caps().ports, general.num_ports());
+}
+
+#[test]
+fn a_key_is_what_was_asked_for_and_each_new_one_differs() {
+    let (_model, device) = device();
+    let attr = klms(&device, 3);
+    let first = device.create_mkey(attr.clone()).expect("a key");
+    let context = first.query().expect("its context");
+    assert_eq!((context.start_addr(), context.len()), (attr.start, attr.length));
+    assert_eq!(context.pd(), attr.pd.pdn());
+    assert!(context.rr() && context.rw() && context.a() && context.lr() && context.lw());
+    assert_eq!(u32::from(context.mkey_7_0()), first.rkey().0 & 0xff);
+    let stale = first.rkey();
+    first.destroy().expect("nothing uses it");
+    let second = device.create_mkey(attr).expect("another key");
+    assert_ne!(second.rkey(), stale, "the old key must not open the new one's memory");
+}
+
+#[test]
+fn keys_that_cannot_be_are_refused_before_the_device_is_asked() {
+    let (_model, device) = device();
+    let with = |change: fn(&mut MkeyAttr)| {
+        let mut attr = klms(&device, 2);
+        change(&mut attr);
+        device.create_mkey(attr).expect_err("it cannot be").to_string()
+    };
+    assert!(with(|attr| attr.length = 0).contains("zero bytes"));
+    assert!(with(|attr| attr.start = u64::MAX).contains("address space"));
+    assert!(with(|attr| attr.access.local_write = false).contains("set `local_write` too"));
+    assert!(with(|attr| attr.memory = KeyMemory::Klms(Vec::new())).contains("KLM entry"));
+}
+
+#[test]
+fn a_failed_command_reports_name_status_and_syndrome() {
+    let (model, device) = device();
+    let opcode = verbless_prm::Opcode::NOP.0;
+    model.fail_command(0, opcode, 1, 0x0f, 0xbeef);
+    let error = device.nop().expect_err("it was made to fail");
+    assert_eq!(error.kind(), ErrorKind::Command);
+    assert_eq!((error.status(), error.syndrome()), (Some(0x0f), Some(0xbeef)));
+    let text = error.to_string();
+    assert!(text.contains("NOP") && text.contains("0xbeef"), "{text}");
+    device.nop().expect("only the first was to fail");
+}

@@ -1,0 +1,101 @@
+//! What objects say of themselves, and how states and ways are printed.
+
+use verbless_command::{DpaStatus, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, RegisterWay, Rkey};
+use verbless_model::Link;
+use verbless_prm::ServiceType;
+
+use crate::support::{on, qp_attr, with};
+
+#[test]
+fn the_state_of_a_process_is_told_in_words_with_its_number() {
+    let words = [
+        (0, "it runs (status 0)"),
+        (1, "illegal instruction (status 1)"),
+        (128, "it ended itself with error 128"),
+        (255, "it ended itself with error 255"),
+        (127, "status 127"),
+    ];
+    for (number, expected) in words {
+        assert_eq!(DpaStatus(number).to_string(), expected);
+        assert_eq!(format!("{:?}", DpaStatus(number)), expected);
+    }
+    let parts = [
+        (verbless_prm::DpaFault::FETCH, "instruction access fault"),
+        (verbless_prm::DpaFault::LOAD_MISALIGNED, "load address misaligned"),
+        (verbless_prm::DpaFault::LOAD, "load access fault"),
+        (verbless_prm::DpaFault::STORE_MISALIGNED, "store address misaligned"),
+        (verbless_prm::DpaFault::STORE, "store access fault"),
+        (verbless_prm::DpaFault::BREAKPOINT, "breakpoint"),
+        (verbless_prm::DpaFault::SYSTEM_CALL, "unknown system call"),
+        (verbless_prm::DpaFault::WATCHDOG, "longer than the watchdog allows"),
+        (verbless_prm::DpaFault::WINDOW, "a window that its key does not allow"),
+        (verbless_prm::DpaFault::FINISHED, "it has finished"),
+        (verbless_prm::DpaFault::ILLEGAL_ERROR, "not in 128-255"),
+        (verbless_prm::DpaFault::PANIC, "its program panicked"),
+    ];
+    for (fault, expected) in parts {
+        let text = DpaStatus(fault.0).to_string();
+        let number = format!("(status {})", fault.0);
+        assert!(text.contains(expected) && text.ends_with(&number), "{text}");
+    }
+    for (status, runs, error) in
+        [(0, true, false), (verbless_prm::DpaFault::FINISHED.0, false, false), (1, false, true)]
+    {
+        let status = DpaStatus(status);
+        assert_eq!((status.runs(), status.is_error()), (runs, error), "{status}");
+    }
+}
+
+#[test]
+fn ways_and_objects_are_printed_as_what_they_are() {
+    assert_eq!(RegisterWay::User.to_string(), "ACCESS_REGISTER_USER through DevX");
+    assert_eq!(RegisterWay::Control.to_string(), "ACCESS_REGISTER through /dev/fwctl");
+    let (_model, device) = on(Link::Ethernet);
+    let shown = format!("{device:?}");
+    assert!(shown.starts_with("Device(") && shown.len() > "Device()".len(), "{shown}");
+    let caps = format!("{:?}", device.caps());
+    assert!(caps.contains("log_max_qp"), "{caps}");
+    let qp = device.create_qp(qp_attr(&device, ServiceType::UC)).expect("a queue pair");
+    assert_ne!(qp.qpn().0, 0);
+    assert_eq!(qp.query().expect("its context").st(), ServiceType::UC);
+    assert_eq!(qp.object().context().info().name, device.info().name);
+}
+
+#[test]
+fn a_crossing_key_begins_at_address_0() {
+    let (_model, device) = on(Link::Ethernet);
+    let attr = MkeyAttr {
+        pd: qp_attr(&device, ServiceType::RC).pd,
+        access: KeyAccess::default(),
+        start: 8,
+        length: 4096,
+        memory: KeyMemory::Crossing { vhca_id: 1, key: Rkey(0x700) },
+    };
+    let refused = device.create_mkey(attr).expect_err("it has another address");
+    assert_eq!(refused.kind(), ErrorKind::Input);
+    assert!(refused.to_string().contains("begins at address 0"), "{refused}");
+}
+
+#[test]
+fn forced_loopback_is_there_by_the_capability_for_roce_as_it_is() {
+    let (from, to) = ("fl_rc_qp_when_roce_enabled = true", "fl_rc_qp_when_roce_enabled = false");
+    for (changes, expected) in [(&[][..], true), (&[(from, to)], false)] {
+        let (_model, device) = with(changes);
+        let roce = device.query_nic_vport_context().expect("an answer").roce_en();
+        assert!(roce && device.caps().roce.is_some(), "a port of Ethernet with RoCE");
+        assert_eq!(device.forces_loopback().expect("an answer"), expected, "{changes:?}");
+    }
+    let (_model, device) = on(Link::Infiniband);
+    assert!(!device.forces_loopback().expect("an answer"), "InfiniBand");
+}
+
+#[test]
+fn queue_pairs_begin_with_packet_numbers_of_24_bits_that_nobody_foresees() {
+    let (_model, device) = on(Link::Ethernet);
+    let first = [(); 8].map(|()| {
+        let qp = device.create_qp(qp_attr(&device, ServiceType::RC)).expect("a queue pair");
+        qp.first_psn()
+    });
+    assert!(first.iter().all(|psn| *psn <= 0xff_ffff), "{first:x?}");
+    assert!(first.iter().any(|psn| *psn != first[0]), "{first:x?}");
+}

@@ -1,0 +1,293 @@
+//! Devices are found through sysfs, and when there is none the error says why.
+
+use crate::support::tree::Tree;
+use verbless_devx::{Backend, Errno, ErrorKind, FunctionKind, GidType, LinkLayer};
+
+#[test]
+fn a_device_is_described_by_its_sysfs_attributes() {
+    let tree = Tree::new();
+    tree.function("0000:08:00.0", Some("mlx5_core")).rdma(
+        "rocep8s0f0",
+        "uverbs0",
+        "pci0000:00/0000:08:00.0",
+    );
+    let devices = tree.kernel().enumerate().unwrap();
+    let device = &devices[0];
+    assert_eq!((devices.len(), &*device.name, &*device.node), (1, "rocep8s0f0", "uverbs0"));
+    assert_eq!(device.pci_address.as_deref(), Some("0000:08:00.0"));
+    assert_eq!((device.vendor_id, device.device_id), (0x15b3, 0x101d));
+    assert_eq!((&*device.board_id, &*device.firmware), ("MT_0000000359", "22.31.1014"));
+    assert_eq!(
+        (device.node_guid, device.system_image_guid),
+        (0x0c42_a103_0065_1234, 0x0c42_a103_0065_1200)
+    );
+    assert_eq!(device.netdevs, ["ens1f0np0"]);
+    let port = &device.ports[0];
+    assert_eq!((port.number, port.link_layer, port.state), (1, LinkLayer::Ethernet, 4));
+    let gids: Vec<_> =
+        port.gids.iter().map(|gid| (gid.index, gid.kind, gid.netdev.as_deref())).collect();
+    let netdev = Some("ens1f0np0");
+    assert_eq!(
+        gids,
+        [(0, GidType::RoceV1, netdev), (1, GidType::RoceV2, netdev), (10, GidType::RoceV2, netdev)]
+    );
+}
+
+#[test]
+fn a_sub_function_is_described_by_the_pci_function_above_it() {
+    let tree = Tree::new();
+    let parent = "pci0000:00/0000:08:00.0/mlx5_core.sf.2";
+    tree.function("0000:08:00.0", Some("mlx5_core")).rdma("mlx5_2", "uverbs2", parent);
+    tree.directory("sys/bus/auxiliary/drivers/mlx5_core.sf");
+    tree.link(&format!("sys/devices/{parent}/driver"), "sys/bus/auxiliary/drivers/mlx5_core.sf");
+    let devices = tree.kernel().enumerate().unwrap();
+    assert_eq!(
+        (devices[0].pci_address.as_deref(), devices[0].device_id),
+        (Some("0000:08:00.0"), 0x101d)
+    );
+}
+
+#[test]
+fn devices_come_in_the_order_of_their_nodes() {
+    let tree = Tree::new();
+    for (at, node) in ["uverbs10", "uverbs9", "uverbs0"].into_iter().enumerate() {
+        let address = format!("0000:0{at}:00.0");
+        let parent = format!("pci0000:00/{address}");
+        tree.function(&address, Some("mlx5_core")).rdma(&format!("mlx5_{at}"), node, &parent);
+    }
+    let nodes: Vec<_> =
+        tree.kernel().enumerate().unwrap().into_iter().map(|device| device.node).collect();
+    assert_eq!(nodes, ["uverbs0", "uverbs9", "uverbs10"]);
+}
+
+#[test]
+fn attributes_that_are_missing_or_make_no_sense_leave_their_fields_empty() {
+    let tree = Tree::new();
+    tree.function("0000:08:00.0", Some("mlx5_core"));
+    tree.file("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0");
+    tree.link("sys/class/infiniband_verbs/uverbs0/device", "sys/devices/pci0000:00/0000:08:00.0");
+    let rdma = "sys/class/infiniband/mlx5_0";
+    tree.file(format!("{rdma}/node_guid"), "zzzz:1:2:3").file(format!("{rdma}/ports/x/state"), "?");
+    tree.file(format!("{rdma}/ports/1/state"), "up")
+        .file(format!("{rdma}/ports/1/gids/0"), "not a gid");
+    tree.file("sys/class/infiniband_verbs/abi_version", "6")
+        .directory("sys/class/infiniband_verbs/uverbs1");
+    let devices = tree.kernel().enumerate().unwrap();
+    assert_eq!((devices.len(), devices[0].node_guid, devices[0].ports.len()), (1, 0, 1));
+    assert_eq!((devices[0].ports[0].state, devices[0].ports[0].gids.len()), (0, 0));
+}
+
+/// The error of a tree without a usable device: its kind and all its text.
+fn failure(tree: &Tree) -> (ErrorKind, String) {
+    let error = tree.kernel().enumerate().unwrap_err();
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn no_device_on_the_pci_bus_is_no_device() {
+    let (kind, text) = failure(&Tree::new());
+    assert_eq!(kind, ErrorKind::NoDevice);
+    assert!(text.contains("none on the PCI bus") && text.contains("software model"), "{text}");
+}
+
+#[test]
+fn a_device_of_another_kind_is_no_device() {
+    let tree = Tree::new();
+    tree.rdma("rxe0", "uverbs0", "virtual/rxe0");
+    let (kind, text) = failure(&tree);
+    assert_eq!(kind, ErrorKind::NoDevice);
+    assert!(text.contains("rxe0"), "{text}");
+}
+
+#[test]
+fn a_device_that_is_bound_to_vfio_says_so() {
+    let tree = Tree::new();
+    tree.function("0000:08:00.0", Some("vfio-pci"));
+    let (kind, text) = failure(&tree);
+    assert_eq!(kind, ErrorKind::NoDevice);
+    assert!(text.contains("0000:08:00.0 is bound to vfio-pci"), "{text}");
+}
+
+#[test]
+fn each_missing_module_is_named() {
+    let tree = Tree::new();
+    tree.function("0000:08:00.0", None);
+    let (kind, text) = failure(&tree);
+    assert!(kind == ErrorKind::ModuleMissing && text.contains("modprobe mlx5_core"), "{text}");
+
+    let tree = Tree::new();
+    tree.function("0000:08:00.0", Some("mlx5_core"));
+    let (kind, text) = failure(&tree);
+    assert!(kind == ErrorKind::ModuleMissing && text.contains("modprobe mlx5_ib"), "{text}");
+
+    tree.directory("sys/class/infiniband/mlx5_0");
+    let (kind, text) = failure(&tree);
+    assert!(kind == ErrorKind::ModuleMissing && text.contains("modprobe ib_uverbs"), "{text}");
+}
+
+/// A device whose node is `target`.
+fn with_node(target: Option<&str>) -> (ErrorKind, Option<Errno>, String) {
+    let tree = Tree::new();
+    tree.function("0000:08:00.0", Some("mlx5_core")).rdma(
+        "mlx5_0",
+        "uverbs0",
+        "pci0000:00/0000:08:00.0",
+    );
+    if let Some(target) = target {
+        tree.link("dev/uverbs0", target);
+    }
+    let kernel = tree.kernel();
+    let error = kernel.open(&kernel.enumerate().unwrap()[0]).err().expect("it cannot be opened");
+    (error.kind(), error.errno(), error.to_string())
+}
+
+#[test]
+fn a_node_that_may_not_be_opened_is_a_permission_problem() {
+    // Read-only for everybody, root included.
+    let (kind, errno, text) = with_node(Some("/proc/sys/kernel/ostype"));
+    assert_eq!((kind, errno), (ErrorKind::Permission, Some(Errno::EACCES)));
+    assert!(text.contains("uverbs0 for mlx5_0") && text.contains("chmod"), "{text}");
+}
+
+#[test]
+fn a_node_that_is_not_there_is_explained() {
+    let (kind, errno, text) = with_node(None);
+    assert_eq!((kind, errno), (ErrorKind::NoDevice, Some(Errno::ENOENT)));
+    assert!(text.contains("--device=/dev/infiniband/uverbs0"), "{text}");
+}
+
+#[test]
+fn a_device_is_found_by_name_or_pci_address_and_an_unknown_one_is_answered_with_what_there_is() {
+    let tree = Tree::new();
+    for (at, address) in ["0000:08:00.0", "0000:08:00.1"].into_iter().enumerate() {
+        let parent = format!("pci0000:00/{address}");
+        let (name, node) = (format!("mlx5_{at}"), format!("uverbs{at}"));
+        tree.function(address, Some("mlx5_core")).rdma(&name, &node, &parent);
+    }
+    let kernel = tree.kernel();
+    for name in ["mlx5_1", "0000:08:00.1"] {
+        assert_eq!(kernel.find(name).expect(name).node, "uverbs1");
+    }
+    let error = kernel.find("mlx5_7").expect_err("there is none");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(
+        error.to_string(),
+        "looking for the device mlx5_7 failed; the kernel has mlx5_0 (0000:08:00.0), mlx5_1 \
+         (0000:08:00.1)"
+    );
+}
+
+#[test]
+fn looking_for_a_device_where_there_is_none_says_so_rather_than_not_found() {
+    let error = Tree::new().kernel().find("mlx5_0").expect_err("there is none");
+    assert_eq!(error.kind(), ErrorKind::NoDevice);
+}
+
+/// A DPU's PF as Linux 6 shows it: representors are network devices of the PF.
+fn dpu(tree: &Tree) -> verbless_devx::DeviceInfo {
+    let pf = "pci0000:00/0000:03:00.0";
+    tree.function("0000:03:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
+    for (name, port) in [
+        ("p0", "p0"),
+        ("pf0hpf", "c1pf0"),
+        ("pf0vf0", "c1pf0vf0"),
+        ("en3f0pf0sf88", "pf0sf88"),
+        // Without a port's name, and with one that is no function's.
+        ("odd", ""),
+        ("odder", "pf0xx"),
+    ] {
+        let at = format!("sys/devices/{pf}/net/{name}");
+        tree.file(format!("{at}/phys_port_name"), port);
+        tree.file(format!("{at}/phys_switch_id"), "e41d2d0003a3b4c0");
+    }
+    tree.kernel().enumerate().unwrap().remove(0)
+}
+
+#[test]
+fn representors_are_the_network_devices_with_names_of_switch_ports() {
+    let tree = Tree::new();
+    let device = dpu(&tree);
+    assert!(device.embedded_cpu);
+    assert_eq!(device.netdevs, ["ens1f0np0", "odd", "odder", "p0"], "no representor");
+    let told = tree.kernel().representors(&device).unwrap();
+    let told: Vec<_> =
+        told.iter().map(|it| (&*it.name, it.external, it.function, it.pf, it.number)).collect();
+    let (pf, vf, sf) = (FunctionKind::Physical, FunctionKind::Virtual, FunctionKind::Sub);
+    assert_eq!(
+        told,
+        [
+            ("en3f0pf0sf88", false, sf, 0, Some(88)),
+            ("pf0hpf", true, pf, 0, None),
+            ("pf0vf0", true, vf, 0, Some(0)),
+        ]
+    );
+}
+
+#[test]
+fn representors_without_a_parent_are_found_by_the_switch_and_the_pf() {
+    let tree = Tree::new();
+    let pf = "pci0000:00/0000:03:00.0";
+    tree.function("0000:03:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
+    tree.file(format!("sys/devices/{pf}/net/ens1f0np0/phys_port_name"), "p0");
+    tree.file(format!("sys/devices/{pf}/net/ens1f0np0/phys_switch_id"), "0a0b");
+    for (name, port, switch) in [
+        ("pf0hpf", "pf0hpf", "0a0b"),
+        ("pf0vf0", "pf0vf0", "0a0b"),
+        // Another PF's on the same switch, and another card's.
+        ("pf1hpf", "pf1hpf", "0a0b"),
+        ("eth7", "pf0vf1", "0c0d"),
+    ] {
+        tree.file(format!("sys/class/net/{name}/phys_port_name"), port);
+        tree.file(format!("sys/class/net/{name}/phys_switch_id"), switch);
+    }
+    let device = tree.kernel().enumerate().unwrap().remove(0);
+    assert!(device.embedded_cpu);
+    let told = tree.kernel().representors(&device).unwrap();
+    let told: Vec<_> = told.iter().map(|it| (&*it.name, it.external)).collect();
+    assert_eq!(
+        told,
+        [("pf0hpf", true), ("pf0vf0", true)],
+        "the host's VFs, whatever they are called"
+    );
+}
+
+#[test]
+fn a_host_in_switchdev_mode_has_representors_of_its_own_vfs_with_their_addresses() {
+    let tree = Tree::new();
+    let pf = "pci0000:00/0000:08:00.0";
+    tree.function("0000:08:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
+    tree.function("0000:08:00.3", None);
+    tree.link(&format!("sys/devices/{pf}/virtfn1"), "sys/devices/pci0000:00/0000:08:00.3");
+    tree.file(format!("sys/devices/{pf}/net/eth1/phys_port_name"), "pf0vf1");
+    tree.file(format!("sys/devices/{pf}/net/eth1/phys_switch_id"), "0a0b");
+    let device = tree.kernel().enumerate().unwrap().remove(0);
+    assert!(!device.embedded_cpu);
+    let told = tree.kernel().representors(&device).unwrap();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].pci_address.as_deref(), Some("0000:08:00.3"));
+    assert!(!told[0].external);
+}
+
+#[test]
+fn a_bluefield_is_known_by_its_platform_and_its_sub_functions_represent_nobody() {
+    let tree = Tree::new();
+    let device = dpu(&tree);
+    let parent = "pci0000:00/0000:03:00.0/mlx5_core.sf.2";
+    tree.rdma("mlx5_2", "uverbs2", parent);
+    tree.directory("sys/bus/auxiliary/drivers/mlx5_core.sf");
+    tree.link(&format!("sys/devices/{parent}/driver"), "sys/bus/auxiliary/drivers/mlx5_core.sf");
+    let sf = tree.kernel().enumerate().unwrap().remove(1);
+    assert_eq!(sf.function, FunctionKind::Sub);
+    assert!(sf.embedded_cpu && device.embedded_cpu);
+    assert!(tree.kernel().representors(&sf).unwrap().is_empty());
+    let other = Tree::new();
+    other.function("0000:03:00.0", Some("mlx5_core")).rdma(
+        "mlx5_0",
+        "uverbs0",
+        "pci0000:00/0000:03:00.0",
+    );
+    let embedded = || other.kernel().enumerate().unwrap()[0].embedded_cpu;
+    assert!(!embedded());
+    other.directory("sys/bus/platform/devices/MLNXBF04:00");
+    assert!(embedded(), "in legacy mode, without a representor");
+}

@@ -1,0 +1,147 @@
+//! Errors say what was tried, what the device or the kernel answered, and what to check next.
+
+use crate::support::fake::{Fake, context, info};
+use verbless_devx::abi::attr::{devx_obj_create, uhw};
+use verbless_devx::abi::core::access;
+use verbless_devx::abi::method;
+use verbless_devx::abi::mlx5::CONTEXT_DEVX;
+use verbless_devx::{Context, Errno, ErrorKind, PageSizes, UarKind};
+use verbless_prm::CommandStatus;
+
+#[test]
+fn a_command_that_the_device_refuses_names_command_status_and_syndrome() {
+    let context = context(|method, call| {
+        (method == method::DEVX_OBJ_CREATE).then(|| {
+            call.fill(
+                devx_obj_create::CMD_OUT,
+                &[0x3, 0, 0, 0, 0x12, 0x34, 0x56, 0x78, 0, 0, 0, 0, 0, 0, 0, 0],
+            );
+            Err(Errno::EREMOTEIO)
+        })
+    });
+    let mut create_qp = [0; 272];
+    create_qp[0] = 0x05;
+    let error = context.obj_create(&create_qp, &mut [0; 16]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Command);
+    assert_eq!(
+        (error.status(), error.syndrome(), error.errno()),
+        (Some(3), Some(0x1234_5678), Some(Errno::EREMOTEIO))
+    );
+    // A main that returns it prints this.
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert!(format!("{error:#?}").contains("status: Some("));
+    assert_eq!(error.command().unwrap().name(), Some("CREATE_QP"));
+    let text = error.to_string();
+    for part in [
+        "CREATE_QP (0x500) by DEVX_OBJ_CREATE",
+        "status 0x3 (BAD_PARAM)",
+        "syndrome 0x12345678",
+        "; ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!error.hint().is_empty());
+}
+
+#[test]
+fn an_unknown_command_and_an_unknown_status_still_print() {
+    let context = context(|method, call| {
+        (method == method::DEVX_OBJ_CREATE).then(|| {
+            call.fill(devx_obj_create::CMD_OUT, &[0xee; 16]);
+            Err(Errno::EREMOTEIO)
+        })
+    });
+    let text = context.obj_create(&[0xff; 16], &mut [0; 16]).unwrap_err().to_string();
+    assert!(
+        text.contains("command (0xffff op_mod 0xffff)") && text.contains("0xee (unknown status)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_status_but_that_of_a_datagram_has_advice_of_its_own() {
+    let hint = |status| {
+        let context = context(move |method, call| {
+            (method == method::DEVX_OBJ_CREATE).then(|| {
+                call.fill(devx_obj_create::CMD_OUT, &[status, 0, 0, 0, 0, 0, 0, 0]);
+                Err(Errno::EREMOTEIO)
+            })
+        });
+        // Of a command that nothing more is known of.
+        context.obj_create(&[0xff; 16], &mut [0; 16]).unwrap_err().hint().to_owned()
+    };
+    let unknown = hint(0xee);
+    for status in (0..=u8::MAX).map(CommandStatus) {
+        let own = status.name().is_some() && status != CommandStatus::BAD_PKT;
+        assert_eq!(hint(status.0) != unknown, own, "{status:?}");
+    }
+}
+
+#[test]
+fn stale_bytes_of_the_output_are_not_taken_for_a_status() {
+    let context =
+        context(|method, _| (method == method::DEVX_OBJ_MODIFY).then_some(Err(Errno::EREMOTEIO)));
+    let object = context.obj_create(&[0; 16], &mut [0; 16]).unwrap();
+    let error = object.modify(&[0; 16], &mut [0x5; 16]).unwrap_err();
+    assert_eq!((error.status(), error.syndrome()), (Some(0), Some(0)));
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_is_a_memory_limit() {
+    let context =
+        context(|method, _| (method == method::DEVX_UMEM_REG).then_some(Err(Errno::ENOMEM)));
+    let memory = vec![0u8; 4096];
+    #[allow(unsafe_code, reason = "the fake device refuses")]
+    // SAFETY: nothing is registered.
+    let error = unsafe {
+        context.umem_reg(memory.as_ptr() as u64, 4096, access::LOCAL_WRITE, PageSizes::Any)
+    }
+    .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MemoryLimit);
+    assert!(error.hint().contains("ulimit -l"), "{error}");
+}
+
+#[test]
+fn a_device_without_devx_is_told_from_a_broken_one() {
+    // It makes contexts, but none with DevX.
+    let device = Fake::new(|method, call| {
+        let refused = method == method::GET_CONTEXT && {
+            #[allow(unsafe_code, reason = "reads the request that the attribute points to")]
+            // SAFETY: the input has 32 bytes.
+            let flags = unsafe { (call.data(uhw::IN) as *const u32).add(2).read() };
+            flags & CONTEXT_DEVX != 0
+        };
+        refused.then_some(Err(Errno::EINVAL))
+    });
+    let error = Context::from_device(device, info()).unwrap_err();
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::NoDevx, Some(Errno::EINVAL)));
+    assert!(
+        error.to_string().contains("mlx5_0 with DevX") && error.hint().contains("firmware"),
+        "{error}"
+    );
+
+    // It makes none at all.
+    let device =
+        Fake::new(|method, _| (method == method::GET_CONTEXT).then_some(Err(Errno::EINVAL)));
+    assert_eq!(Context::from_device(device, info()).unwrap_err().kind(), ErrorKind::Refused);
+
+    // It has contexts but not the objects.
+    let context =
+        context(|method, _| (method == method::DEVX_OTHER).then_some(Err(Errno::EPROTONOSUPPORT)));
+    assert_eq!(context.devx_other(&[0; 16], &mut [0; 16]).unwrap_err().kind(), ErrorKind::NoDevx);
+}
+
+#[test]
+fn other_refusals_of_the_kernel_have_advice_too() {
+    for (refused, errno, kind, advice) in [
+        (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP, ErrorKind::Refused, "non-cached"),
+        (method::UAR_OBJ_ALLOC, Errno::EIO, ErrorKind::DeviceGone, "open it again"),
+        (method::UAR_OBJ_ALLOC, Errno::EPERM, ErrorKind::Permission, "privilege"),
+        (method::UAR_OBJ_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::Refused, "Linux 6.1"),
+    ] {
+        let context = context(move |method, _| (method == refused).then_some(Err(errno)));
+        let error = context.uar_alloc(UarKind::BlueFlame).unwrap_err();
+        assert_eq!((error.kind(), error.errno()), (kind, Some(errno)));
+        assert!(error.hint().contains(advice), "{error}");
+    }
+}

@@ -1,0 +1,516 @@
+//! Ethernet frames: what stands in the ring, what is refused, what a CQE says, and who cleans.
+
+use crate::support::{Completer, Sender, Settings, bytes, memory, record_of, ring_of, unwrapped};
+use verbless_prm::hot::{self, cqe_opcode, opcode};
+use verbless_prm::{CqeHashIp, CqeHashL4, CqeL3Type, CqeL4Type};
+use verbless_ring::completion::Malformed;
+use verbless_ring::frames::{Network, ReceiveHash, Transport};
+use verbless_ring::qp::{ReceiveQueue, ReceiveQueueParts};
+use verbless_ring::ring::SharedMemory;
+use verbless_ring::wr::{Capability, Frame, Inline, LEAST_HEADER, Nop, PostError};
+use verbless_ring::{
+    CompletionError, Dispatcher, Eth, FrameReceiver, Lkey, Operation, Qpn, SendQueue, Sge, Status,
+};
+
+/// The first bytes of a frame: two addresses, a type, and more.
+const HEADER: [u8; 64] = {
+    let mut header = [0; 64];
+    let mut i = 0;
+    while i < header.len() {
+        header[i] = 0x10 + i as u8;
+        i += 1;
+    }
+    header
+};
+const BODY: Sge = Sge::new(0x0102_0304_0506_0708, 0x2a, Lkey(0x0a0b_0c0d));
+
+fn sender(settings: Settings) -> Sender<Eth> {
+    let sender = Sender::<Eth>::of(settings);
+    // A field that is left unwritten shows.
+    sender.ring.fill(0xa5);
+    sender
+}
+
+/// The bytes of a WQE: of the control segment, the Ethernet segment and what follows.
+fn wqe(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
+
+#[test]
+fn a_frame_stands_in_the_ring_as_linux_writes_it() {
+    // mlx5e_sq_xmit_wqe of Linux 7.2 for a frame of which 18 bytes are inline, both checksums and a
+    // completion wanted: control with opcode SEND and the SQ's number, Ethernet segment with
+    // cs_flags 0xc0 and inline_hdr.sz 18, whose last two bytes begin the header.
+    let mut sender = sender(Settings { qpn: 0x00ab_cdef, ..Settings::default() });
+    sender.advance(3, false);
+    sender.ring.fill(0xa5);
+    let frame = Frame::new(&HEADER[..18], BODY).ip_checksum().l4_checksum().signaled();
+    assert_eq!(sender.queue.post(&frame, 9).unwrap().0, 3);
+    let expected = wqe(&[
+        &[0, 0, 3, 0x0a, 0xab, 0xcd, 0xef, 4, 0, 0, 0, 0x08, 0, 0, 0, 0],
+        &[0, 0, 0, 0, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 18, 0x10, 0x11],
+        &HEADER[2..18],
+        &[0, 0, 0, 0x2a, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2, 3, 4, 5, 6, 7, 8],
+    ]);
+    assert_eq!(unwrapped(&sender.ring, 3 * 64, 64), expected);
+    assert_eq!(bytes(&sender.record), [0, 0, 0, 0, 0, 0, 0, 4], "the sends are the second word");
+    let cqe = sender.device.completion(opcode::SEND, 3);
+    let completion = sender.queue.complete(cqe).unwrap();
+    assert_eq!((completion.cookie, completion.operation()), (9, Operation::Send));
+}
+
+#[test]
+fn a_header_of_any_length_is_followed_by_whole_segments() {
+    for length in 0..=HEADER.len() {
+        let mut sender = sender(Settings::default());
+        sender.queue.set_least_header(0).unwrap();
+        sender.queue.post(&Frame::new(&HEADER[..length], BODY), 0).unwrap();
+        let ring = bytes(&sender.ring);
+        // DIV_ROUND_UP(ihs - INL_HDR_START_SZ, MLX5_SEND_WQE_DS) of mlx5e_sq_calc_wqe_attr.
+        let behind = length.saturating_sub(2).div_ceil(16);
+        assert_eq!(usize::from(ring[7]), 3 + behind, "ds with {length} bytes");
+        assert_eq!(ring[28..30], (length as u16).to_be_bytes());
+        assert_eq!(ring[30..30 + length], HEADER[..length]);
+        if length < 2 {
+            assert_eq!(ring[30 + length..32], [0; 2][length..], "no stale bytes");
+        }
+        let body = 32 + 16 * behind;
+        assert_eq!(ring[body..body + 8], [0, 0, 0, 0x2a, 0x0a, 0x0b, 0x0c, 0x0d]);
+    }
+}
+
+#[test]
+fn a_frame_at_the_end_of_the_ring_goes_on_at_its_start() {
+    let mut sender = sender(Settings { wqebbs: 4, ..Settings::default() });
+    sender.advance(3, false);
+    sender.ring.fill(0xa5);
+    sender.queue.post(&Frame::new(&HEADER, BODY), 0).unwrap();
+    let wqe = unwrapped(&sender.ring, 3 * 64, 7 * 16);
+    assert_eq!(wqe[7], 7);
+    assert_eq!(wqe[30..30 + 64], HEADER);
+    assert_eq!(wqe[96..112], [&[0, 0, 0, 0x2a, 0x0a, 0x0b, 0x0c, 0x0d][..], &wqe[104..]].concat());
+    assert_eq!(wqe[104..112], [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn the_body_is_inline_gathered_or_nothing() {
+    let ds_and_rest = |post: &dyn Fn(&mut SendQueue<Eth>)| {
+        let mut sender = sender(Settings::default());
+        post(&mut sender.queue);
+        let ring = bytes(&sender.ring);
+        (ring[7], ring[48..].to_vec())
+    };
+    let header = &HEADER[..18];
+    let (ds, _) = ds_and_rest(&|queue| {
+        queue.post(&Frame::new(header, []), 0).unwrap();
+    });
+    assert_eq!(ds, 3);
+    let (ds, rest) = ds_and_rest(&|queue| {
+        queue.post(&Frame::new(header, Inline(&HEADER[18..30])), 0).unwrap();
+    });
+    assert_eq!((ds, &rest[..4]), (4, &[0x80, 0, 0, 12][..]));
+    assert_eq!(rest[4..16], HEADER[18..30]);
+    let (ds, rest) = ds_and_rest(&|queue| {
+        queue.post(&Frame::new(header, &[BODY, BODY, BODY][..]), 0).unwrap();
+    });
+    assert_eq!(ds, 6);
+    assert_eq!(rest[..16], rest[32..48]);
+}
+
+#[test]
+fn a_vlan_tag_takes_the_place_of_the_inline_header() {
+    // eseg->insert.type = MLX5_ETH_WQE_INSERT_VLAN | MLX5_ETH_WQE_SVLAN, insert.vlan_tci.
+    for (frame, kind) in [
+        (Frame::new(&[], BODY).vlan(0x2abc), [0x80, 0]),
+        (Frame::new(&[], BODY).service_vlan(0x2abc), [0x80, 1]),
+    ] {
+        let mut sender = sender(Settings::default());
+        sender.queue.set_least_header(0).unwrap();
+        sender.queue.post(&frame, 0).unwrap();
+        let ring = bytes(&sender.ring);
+        assert_eq!(ring[16..32], [&[0; 12][..], &kind, &[0x2a, 0xbc]].concat());
+        let beside = Frame::new(&HEADER[..14], BODY).vlan(1);
+        assert_eq!(sender.queue.post(&beside, 0), Err(PostError::VlanBesideHeader));
+        sender.queue.set_capabilities(|capability| capability != Capability::VlanInsertion);
+        assert_eq!(sender.queue.post(&frame, 0), Err(PostError::NoVlanInsertion));
+        assert!(sender.queue.post(&Frame::new(&[], BODY), 0).is_ok());
+    }
+}
+
+#[test]
+fn what_a_queue_cannot_send_is_refused_in_words_and_nothing_changes() {
+    let mut sender = sender(Settings { max_inline: 40, max_sges: 2, ..Settings::default() });
+    let queue = &mut sender.queue;
+    assert_eq!(queue.least_header(), LEAST_HEADER);
+    let free = queue.free();
+    let mut refuses = |header: usize, body: &[Sge], why: PostError| {
+        assert_eq!(queue.post(&Frame::new(&HEADER[..header], body), 0), Err(why), "{header}");
+        assert_eq!(queue.free(), free);
+    };
+    refuses(17, &[BODY], PostError::HeaderTooShort);
+    refuses(0, &[BODY], PostError::HeaderTooShort);
+    refuses(41, &[BODY], PostError::InlineTooLong);
+    refuses(18, &[BODY; 3], PostError::TooManySges);
+    refuses(18, &[Sge { length: 1 << 31, ..BODY }], PostError::SgeTooLong);
+    assert!(PostError::HeaderTooShort.to_string().contains("least_header"));
+    assert!(queue.set_least_header(41).unwrap_err().to_string().contains("0x29"));
+    queue.set_least_header(0).unwrap();
+    assert_eq!(queue.post(&Frame::new(&[], []), 0), Err(PostError::HeaderTooShort), "no bytes");
+    queue.set_capabilities(|capability| capability != Capability::FrameChecksums);
+    for length in [0, 14, 18] {
+        let frame = Frame::new(&HEADER[..length], BODY);
+        assert_eq!(queue.post(&frame.ip_checksum(), 0), Err(PostError::NoChecksums));
+        assert_eq!(queue.post(&frame.l4_checksum(), 0), Err(PostError::NoChecksums));
+        assert!(queue.post(&frame, 0).is_ok());
+    }
+    let mut long =
+        Sender::<Eth>::of(Settings { max_inline: 940, max_sges: 59, ..Settings::default() });
+    let header = [0; 940];
+    let too_long = Frame::new(&header[..800], &[BODY; 20][..]);
+    assert_eq!(long.queue.post(&too_long, 0), Err(PostError::TooManySges), "of 63 ds at most");
+    let too_long = Frame::new(&header[..500], Inline(&header[..600]));
+    assert_eq!(long.queue.post(&too_long, 0), Err(PostError::InlineTooLong));
+    assert!(long.queue.post(&Frame::new(&header, []), 0).is_ok(), "61 ds");
+}
+
+#[test]
+fn a_batch_and_a_no_operation_go_out_on_a_raw_queue() {
+    let mut sender = sender(Settings::default());
+    let mut batch = sender.queue.batch();
+    batch.post(&Nop::new(), 1).unwrap();
+    batch.post(&Frame::new(&HEADER[..14], BODY), 2).unwrap_err();
+    batch.post(&Frame::new(&HEADER[..18], BODY).signaled(), 3).unwrap();
+    batch.ring();
+    assert_eq!(bytes(&sender.record)[4..], [0, 0, 0, 2]);
+    let cqe = sender.device.completion(opcode::SEND, 1);
+    assert_eq!(sender.queue.complete(cqe).unwrap().cookie, 3);
+    assert_eq!(sender.queue.free(), sender.queue.capacity());
+}
+
+const RQN: u32 = 0x321;
+const USER: u32 = 0x77;
+
+fn receiver(user_index: u32) -> FrameReceiver {
+    let queue = ReceiveQueue::new(ReceiveQueueParts {
+        qpn: Qpn(RQN),
+        ring: ring_of(&memory(8 * 16)),
+        stride: 16,
+        record: record_of(&memory(8)),
+    });
+    FrameReceiver::new(queue.unwrap(), user_index).unwrap()
+}
+
+/// The CQE of a frame.
+fn frame_cqe(user_index: u32, flow_tag: u32, index: u16) -> hot::Cqe {
+    let mut cqe = hot::Cqe::zeroed();
+    cqe.set_opcode(verbless_prm::CqeOpcode(cqe_opcode::RESPONDER_SEND));
+    cqe.set_qpn(flow_tag).set_srqn_uidx(user_index).set_wqe_counter(index);
+    cqe
+}
+
+#[test]
+fn a_cqe_says_all_that_it_has_of_a_frame() {
+    let (mut frames, mut device) = (receiver(USER), Completer::new(0));
+    frames.post(BODY, 41).unwrap();
+    frames.post(BODY, 42).unwrap();
+    let mut cqe = frame_cqe(USER, 0xabcdef, 0);
+    cqe.set_byte_cnt(1234).set_imm_inval_pkey(0x0102_0304).set_rx_hash_result(0xdead_beef);
+    cqe.set_rx_hash_ip(CqeHashIp::IPV6).set_rx_hash_l4(CqeHashL4::UDP).set_check_sum(0x5678);
+    cqe.set_l2_ok(true).set_l3_ok(false).set_l4_ok(true);
+    cqe.set_l3_hdr_type(CqeL3Type::IPV6).set_l4_hdr_type(CqeL4Type::UDP);
+    cqe.set_has_vlan(true).set_vlan_info(0x2001);
+    device.push(cqe);
+    let frame = frames.poll(&mut device.queue).unwrap().unwrap();
+    assert_eq!((frame.cookie, frame.byte_len(), frame.flow_tag()), (41, 1234, 0xabcdef));
+    assert_eq!((frame.l2_ok(), frame.l3_ok(), frame.l4_ok()), (true, false, true));
+    assert_eq!((frame.network(), frame.transport()), (Some(Network::Ipv6), Some(Transport::Udp)));
+    assert_eq!(
+        (frame.vlan(), frame.checksum(), frame.metadata()),
+        (Some(0x2001), 0x5678, 0x0102_0304)
+    );
+    let (network, transport) = (Some(Network::Ipv6), Some(Transport::Udp));
+    assert_eq!(frame.hash(), Some(ReceiveHash { value: 0xdead_beef, network, transport }));
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "the place went back");
+
+    let mut cqe = frame_cqe(USER, 0, 1);
+    cqe.set_l3_ok(true).set_l3_hdr_type(CqeL3Type::IPV4).set_l4_hdr_type(CqeL4Type::TCP_NO_ACK);
+    device.push(cqe);
+    let frame = frames.poll(&mut device.queue).unwrap().unwrap();
+    assert_eq!((frame.cookie, frame.byte_len(), frame.flow_tag()), (42, 0, 0));
+    assert_eq!((frame.l2_ok(), frame.l3_ok(), frame.l4_ok()), (false, true, false));
+    assert_eq!((frame.network(), frame.transport()), (Some(Network::Ipv4), Some(Transport::Tcp)));
+    assert_eq!((frame.vlan(), frame.hash()), (None, None));
+    assert!(frames.poll(&mut device.queue).is_none());
+    assert_eq!(frames.free(), frames.capacity());
+}
+
+#[test]
+fn frames_are_polled_as_many_at_a_time_as_there_are() {
+    let (mut frames, mut device) = (receiver(USER), Completer::new(0));
+    let mut batch = frames.batch();
+    for cookie in 0..8 {
+        batch.post(BODY, cookie).unwrap();
+    }
+    batch.ring();
+    assert_eq!(frames.post(BODY, 8), Err(PostError::Full));
+    (0..5).for_each(|index| device.push(frame_cqe(USER, 0, index)));
+    let mut into = [const { None }; 3];
+    let mut cookies = vec![];
+    for expected in [3, 2, 0] {
+        assert_eq!(frames.poll_into(&mut device.queue, &mut into), expected);
+        cookies.extend(into[..expected].iter_mut().map(|it| it.take().unwrap().unwrap().cookie));
+        assert_eq!(
+            u32::from_be_bytes(bytes(&device.record)[..4].try_into().unwrap()) as usize,
+            cookies.len()
+        );
+    }
+    assert_eq!(cookies, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn an_error_says_which_receive_failed_and_why() {
+    let (mut frames, mut device) = (receiver(USER), Completer::new(0));
+    frames.post(BODY, 5).unwrap();
+    let mut cqe = hot::CqeError::zeroed();
+    cqe.set_opcode(verbless_prm::CqeOpcode(cqe_opcode::RESPONDER_ERROR));
+    cqe.set_srqn_uidx(USER).set_syndrome(verbless_prm::CqeSyndrome::FLUSHED).set_qpn(RQN);
+    device.push(*hot::Cqe::from_prefix(cqe.as_bytes()).unwrap());
+    let Some(Err(CompletionError::Failed(failure))) = frames.poll(&mut device.queue) else {
+        panic!("no failure");
+    };
+    assert_eq!((failure.cookie, failure.status), (5, Status::Flushed));
+    assert_eq!((failure.user_index, failure.receive), (USER, true));
+    assert_eq!(frames.free(), frames.capacity());
+}
+
+#[test]
+fn no_cqe_that_a_device_can_write_completes_what_was_not_posted() {
+    let mut frames = receiver(USER);
+    frames.post(BODY, 5).unwrap();
+    for opcode in 0..16 {
+        for format in 0..4 {
+            for (user_index, index) in [(USER, 1), (USER, 0), (USER ^ 1, 0), (0xff_ffff, 0)] {
+                if opcode == cqe_opcode::INVALID {
+                    continue;
+                }
+                let mut device = Completer::new(0);
+                let mut cqe = frame_cqe(user_index, 0xff_ffff, index);
+                cqe.set_opcode(verbless_prm::CqeOpcode(opcode));
+                cqe.set_format(verbless_prm::CqeFormat(format)).set_byte_cnt(u32::MAX);
+                device.push(cqe);
+                let polled = frames.poll(&mut device.queue);
+                let what = format!("{opcode:#x} {format} {user_index:#x} {index} {polled:?}");
+                let fits = (user_index, index) == (USER, 0);
+                match polled {
+                    Some(Ok(frame)) => {
+                        assert!(
+                            fits && opcode == cqe_opcode::RESPONDER_SEND && format != 3,
+                            "{what}"
+                        );
+                        assert_eq!((frame.cookie, frame.byte_len()), (5, u32::MAX));
+                        frames.post(BODY, 5).unwrap();
+                        // Receives complete in order; the next one has the next index.
+                        frames = receiver(USER);
+                        frames.post(BODY, 5).unwrap();
+                    }
+                    Some(Err(CompletionError::Failed(failure))) => {
+                        assert!(fits && opcode == cqe_opcode::RESPONDER_ERROR, "{what}");
+                        assert_eq!(failure.cookie, 5);
+                        frames = receiver(USER);
+                        frames.post(BODY, 5).unwrap();
+                    }
+                    Some(Err(CompletionError::Malformed(why))) => {
+                        assert_eq!(frames.free(), frames.capacity() - 1, "{what}");
+                        match why {
+                            Malformed::UserIndex(it) => assert_eq!(it, user_index, "{what}"),
+                            Malformed::Index(it) => assert_eq!(it.0, index, "{what}"),
+                            Malformed::Format(it) => assert_eq!((it, format), (3, 3), "{what}"),
+                            Malformed::Opcode(it) => assert_eq!(it, opcode, "{what}"),
+                            other => panic!("{what}: {other}"),
+                        }
+                    }
+                    other => panic!("{what}: {other:?}"),
+                }
+                assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "{what}: taken");
+            }
+        }
+    }
+}
+
+#[test]
+fn receivers_and_a_send_queue_on_one_completion_queue_are_told_apart() {
+    let mut device = Completer::new(0);
+    let mut sender = sender(Settings { qpn: 0x99, ..Settings::default() });
+    let mut receivers = [receiver(1), receiver(2)];
+    for frames in &mut receivers {
+        frames.post(BODY, frames.user_index().into()).unwrap();
+    }
+    sender.queue.post(&Frame::new(&HEADER[..18], BODY).signaled(), 3).unwrap();
+    // The flow tag of a frame is the number of the send queue.
+    device.push(frame_cqe(2, 0x99, 0));
+    let mut sent = device.cqe(cqe_opcode::REQUESTER, opcode::SEND, 0);
+    sent.set_qpn(0x99);
+    device.push(sent);
+    device.push(frame_cqe(1, 0x99, 0));
+    let mut cookies = vec![];
+    while let Some(cqe) = device.queue.poll_frame() {
+        let user = cqe.cqe().user_index();
+        cookies.push(if cqe.cqe().is_receive() {
+            receivers[user as usize - 1].complete(cqe).unwrap().cookie
+        } else {
+            assert_eq!(cqe.frame(0), None, "it is of no frame");
+            sender.queue.complete(cqe.into_cqe()).unwrap().cookie
+        });
+    }
+    assert_eq!(cookies, [2, 3, 1]);
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 3]);
+}
+
+#[test]
+fn a_dispatcher_finds_receivers_by_user_index() {
+    let mut device = Completer::new(0);
+    let mut table = Dispatcher::new();
+    for user in [5, 6] {
+        let mut frames = receiver(user);
+        frames.post(BODY, user.into()).unwrap();
+        table.insert(user, frames).unwrap();
+    }
+    device.push(frame_cqe(6, 0x123, 0));
+    let (user, completion) = table.poll_by_user_index(&mut device.queue).unwrap();
+    let completion = completion.unwrap();
+    assert_eq!((user, completion.cookie, completion.operation()), (6, 6, Operation::Receive));
+}
+
+/// What is left in a completion queue of frames, sends and frames after a cleaning.
+fn left(clean: impl FnOnce(&verbless_ring::CqCleaner)) -> Vec<(bool, u32)> {
+    let mut device = Completer::new(0);
+    let cleaner = device.queue.cleaner();
+    for user in [1, 2, 1] {
+        device.push(frame_cqe(user, 0x99, 0));
+        let mut sent = device.cqe(cqe_opcode::REQUESTER, opcode::SEND, 0);
+        sent.set_qpn(if user == 2 { 0x99 } else { 0x98 }).set_srqn_uidx(user);
+        device.push(sent);
+    }
+    clean(&cleaner);
+    let mut left = vec![];
+    while let Some(cqe) = device.queue.poll_frame() {
+        left.push((cqe.cqe().is_receive(), cqe.cqe().user_index()));
+    }
+    assert_eq!(device.queue.consumer_index(), 6);
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 6], "what was cleaned away counts as taken");
+    left
+}
+
+#[test]
+fn a_queue_is_cleaned_away_and_its_neighbours_are_not() {
+    let all = [(true, 1), (false, 1), (true, 2), (false, 2), (true, 1), (false, 1)];
+    assert_eq!(left(|_| ()), all);
+    assert_eq!(
+        left(|cleaner| cleaner.clean_frames(1)),
+        [(false, 1), (true, 2), (false, 2), (false, 1)]
+    );
+    assert_eq!(left(|cleaner| cleaner.clean_frames(2)), [all[0], all[1], all[3], all[4], all[5]]);
+    assert_eq!(left(|cleaner| cleaner.clean_frames(3)), all);
+    assert_eq!(
+        left(|cleaner| cleaner.clean_sends(Qpn(0x99))),
+        [all[0], all[1], all[2], all[4], all[5]]
+    );
+    let none = left(|cleaner| {
+        cleaner.clean_frames(1);
+        cleaner.clean_frames(2);
+        cleaner.clean_frames(1);
+        cleaner.clean_sends(Qpn(0x98));
+        cleaner.clean_sends(Qpn(0x99));
+    });
+    assert_eq!(none, []);
+}
+
+#[test]
+fn what_was_cleaned_away_is_not_polled_by_any_way_of_polling() {
+    for way in 0..4 {
+        let mut device = Completer::new(0);
+        let mut frames = receiver(USER);
+        frames.post(BODY, 1).unwrap();
+        device.push(frame_cqe(9, 0, 0));
+        device.queue.cleaner().clean_frames(9);
+        device.push(frame_cqe(USER, 0, 0));
+        let cookie = match way {
+            0 => frames.poll(&mut device.queue).unwrap().unwrap().cookie,
+            1 => {
+                let mut into = [const { None }; 2];
+                assert_eq!(frames.poll_into(&mut device.queue, &mut into), 1);
+                into[0].take().unwrap().unwrap().cookie
+            }
+            2 => frames.complete(device.queue.poll_frame().unwrap()).unwrap().cookie,
+            _ => {
+                use verbless_ring::Completes;
+                Completes::complete(&mut frames, device.queue.poll().unwrap()).unwrap().cookie
+            }
+        };
+        assert_eq!(cookie, 1, "way {way}");
+        assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 2], "way {way}");
+    }
+}
+
+#[test]
+fn the_user_index_that_stands_for_nobody_is_refused() {
+    let queue = |memory: &SharedMemory| {
+        let (ring, record) = (ring_of(memory), record_of(&crate::support::memory(8)));
+        ReceiveQueue::new(ReceiveQueueParts { qpn: Qpn(1), ring, stride: 16, record }).unwrap()
+    };
+    for user_index in [0xff_ffff, 0x100_0000, u32::MAX] {
+        let refused = FrameReceiver::new(queue(&memory(128)), user_index);
+        assert!(refused.unwrap_err().to_string().contains("user index"));
+    }
+    assert!(FrameReceiver::new(queue(&memory(128)), 0xff_fffe).is_ok());
+}
+
+#[test]
+fn a_reset_forgets_what_was_posted() {
+    let mut frames = receiver(USER);
+    frames.post(BODY, 1).unwrap();
+    frames.reset();
+    assert_eq!(frames.free(), frames.capacity());
+    let mut device = Completer::new(0);
+    device.push(frame_cqe(USER, 0, 0));
+    assert!(matches!(
+        frames.poll(&mut device.queue),
+        Some(Err(CompletionError::Malformed(Malformed::Index(_))))
+    ));
+}
+
+#[test]
+fn the_count_of_the_receives_is_written_again_when_it_is_published() {
+    let (ring, record) = (memory(128), memory(8));
+    let parts = (ring_of(&ring), record_of(&record));
+    let parts = ReceiveQueueParts { qpn: Qpn(1), ring: parts.0, stride: 16, record: parts.1 };
+    let mut frames = FrameReceiver::new(ReceiveQueue::new(parts).unwrap(), USER).unwrap();
+    frames.post(BODY, 1).unwrap();
+    frames.post(BODY, 2).unwrap();
+    assert_eq!(bytes(&record), [0, 0, 0, 2, 0, 0, 0, 0]);
+    record.fill(0);
+    frames.publish();
+    assert_eq!(bytes(&record), [0, 0, 0, 2, 0, 0, 0, 0]);
+}
+
+#[test]
+fn publishing_writes_the_count_of_the_receives_again_in_16_bits() {
+    let record = memory(8);
+    let queue = ReceiveQueue::new(ReceiveQueueParts {
+        qpn: Qpn(RQN),
+        ring: ring_of(&memory(8 * 16)),
+        stride: 16,
+        record: record_of(&record),
+    });
+    let mut frames = FrameReceiver::new(queue.unwrap(), USER).unwrap();
+    assert_eq!(frames.rqn(), Qpn(RQN));
+    for _ in 0..3 {
+        frames.post(BODY, 0).unwrap();
+    }
+    record.fill(0);
+    frames.publish();
+    assert_eq!(bytes(&record), [0, 0, 0, 3, 0, 0, 0, 0]);
+    frames.reset();
+    frames.publish();
+    assert_eq!(bytes(&record), [0; 8]);
+}

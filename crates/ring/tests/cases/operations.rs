@@ -1,0 +1,147 @@
+//! What a send queue says that it can do is what it does: every operation, on every service.
+
+use std::marker::PhantomData;
+
+use crate::support::{Sender, Settings, to_lid};
+use verbless_ring::access::KeyAccess;
+use verbless_ring::service::{SERVICES, Service};
+use verbless_ring::wr::{
+    Capability, CompareSwap, FetchAdd, Frame, LEAST_HEADER, LocalInvalidate, MemoryCopy, Nop,
+    OPERATIONS, OperationInfo, PostError, Read, Request, Scratch, Send, SendImm, SendInvalidate,
+    Umr, Unsupported, Until, Wait, WorkRequest, Write, WriteImm,
+};
+use verbless_ring::{Eth, Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, Uc, Ud};
+
+/// A request and the service of a queue.
+struct Posting<S, W>(PhantomData<S>, W);
+
+/// Whether the type system lets the request be posted there, and what comes of it: the inherent
+/// method where it does, that of [`Barred`] where it does not.
+impl<S: Service, W: WorkRequest<S>> Posting<S, W> {
+    fn post(&self, queue: &mut SendQueue<S>) -> Option<Result<(), PostError>> {
+        Some(queue.post(&self.1, 0).map(drop))
+    }
+}
+
+trait Barred<S: Service> {
+    fn post(&self, _: &mut SendQueue<S>) -> Option<Result<(), PostError>> {
+        None
+    }
+}
+impl<S: Service, W> Barred<S> for Posting<S, W> {}
+
+/// What a queue of service `S` says and does of an operation.
+struct Answer {
+    operation: OperationInfo,
+    service: &'static str,
+    says: Result<(), Unsupported>,
+    does: Option<Result<(), PostError>>,
+}
+
+fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
+    let settings =
+        Settings { wqebbs, max_sges: 1, max_inline: LEAST_HEADER, ..Settings::default() };
+    let mut queue = Sender::<S>::of(settings).queue;
+    queue.set_capabilities(|capability| Some(capability) != lacks);
+    queue
+}
+
+/// Asks queues of each service for each request, and posts it.
+macro_rules! ask {
+    ($wqebbs:expr, $lacks:expr, $answers:ident, $($request:expr),* $(,)?) => {
+        ask!(@ Rc, $wqebbs, $lacks, $answers, $($request),*);
+        ask!(@ Uc, $wqebbs, $lacks, $answers, $($request),*);
+        ask!(@ Ud, $wqebbs, $lacks, $answers, $($request),*);
+        ask!(@ Eth, $wqebbs, $lacks, $answers, $($request),*);
+    };
+    (@ $service:ty, $wqebbs:expr, $lacks:expr, $answers:ident, $($request:expr),*) => {$({
+        let mut queue = queue::<$service>($wqebbs, $lacks);
+        let operation = info(&$request);
+        let says = queue.supports(&operation);
+        let does = Posting(PhantomData::<$service>, $request).post(&mut queue);
+        let service = <$service as Service>::NAME;
+        $answers.push(Answer { operation, service, says, does });
+    })*};
+}
+
+fn info<W: Request>(_: &W) -> OperationInfo {
+    W::INFO
+}
+
+/// The answers to every operation by every service.
+fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
+    let (sge, remote) = (Sge::new(0x1000, 8, Lkey(1)), RemoteAddr::new(0, Rkey(0x200)));
+    let to = to_lid(7).to(Qpn(0x99), QKey(1));
+    let mut answers = vec![];
+    ask!(
+        wqebbs,
+        lacks,
+        answers,
+        Nop::new(),
+        Send::new(sge),
+        Send::new(sge).to(&to),
+        SendImm::new(sge, 1),
+        SendImm::new(sge, 1).to(&to),
+        SendInvalidate::new(sge, Rkey(0x200)),
+        Write::new(sge, remote),
+        WriteImm::new(sge, remote, 1),
+        Read::new(sge, remote),
+        CompareSwap::new(sge, remote, 1, 2),
+        FetchAdd::new(sge, remote, 1),
+        LocalInvalidate::new(Rkey(0x200)),
+        MemoryCopy::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
+        Wait::new(0x1000, Lkey(1), Until::equal(1)),
+        Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
+        Frame::new(&[0; LEAST_HEADER as usize], sge),
+    );
+    answers
+}
+
+#[test]
+fn a_queue_takes_what_it_says_that_it_takes_and_nothing_else() {
+    let mut seen = [false; 4];
+    for wqebbs in [1, 2, 4] {
+        for lacks in Capability::ALL.into_iter().map(Some).chain([None]) {
+            let answers = answers(wqebbs, lacks);
+            assert_eq!(answers.len(), OPERATIONS.len() * SERVICES.len());
+            for Answer { operation, service, says, does } in answers {
+                let what = format!("{} on {service}, {wqebbs} wqebbs, {lacks:?}", operation.name);
+                assert!(OPERATIONS.contains(&operation), "{what}: not in the list");
+                match (says, does) {
+                    (Ok(()), Some(Ok(()))) => seen[0] = true,
+                    (Err(Unsupported::Service { .. }), None) => seen[1] = true,
+                    (
+                        Err(Unsupported::Capability { needs, .. }),
+                        Some(Err(PostError::Unsupported)),
+                    ) => {
+                        assert_eq!(Some(needs), lacks, "{what}");
+                        seen[2] = true;
+                    }
+                    (Err(Unsupported::Ring { .. }), Some(Err(PostError::TooLong))) => {
+                        seen[3] = true;
+                    }
+                    other => panic!("{what}: {other:?}"),
+                }
+            }
+        }
+    }
+    assert_eq!(seen, [true; 4], "each of the outcomes");
+}
+
+#[test]
+fn every_operation_is_asked_for_once_and_in_the_order_of_the_list() {
+    let asked: Vec<_> = answers(4, None).into_iter().map(|answer| answer.operation.name).collect();
+    let listed: Vec<_> = OPERATIONS.iter().map(|operation| operation.name).collect();
+    assert_eq!(asked[..listed.len()], listed);
+}
+
+#[test]
+fn a_ring_that_is_too_short_is_named_with_its_length() {
+    let mut queue = queue::<Rc>(1, None);
+    let why = queue.supports(&Umr::INFO).unwrap_err().to_string();
+    assert!(why.starts_with("UMR takes 2 wqebbs of 64 bytes, and this send ring has 1"), "{why}");
+    let refused = queue.post(&Umr::rights(Rkey(0x200), KeyAccess::LOCAL), 0);
+    assert_eq!(refused, Err(PostError::TooLong));
+    queue.post(&Nop::new(), 0).unwrap();
+    assert_eq!(queue.post(&Nop::new(), 0), Err(PostError::Full), "polling helps here");
+}

@@ -1,0 +1,97 @@
+//! What queues, memory and completions say of themselves, and how they are printed.
+
+use crate::support::{
+    Completer, Receiver, Sender, Settings, memory, record_of, ring_of, to_lid, uar_page,
+};
+use verbless_prm::hot::{cqe_opcode, opcode};
+use verbless_ring::completion::Malformed;
+use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
+use verbless_ring::{Completes, Operation, Qpn, RemoteAddr, Rkey, WqeIndex};
+
+/// Whether a value is printed as what it is.
+fn shows(value: &dyn std::fmt::Debug, expected: &[&str]) {
+    let text = format!("{value:?}");
+    for part in expected {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn queues_and_memory_are_printed_with_their_names() {
+    let sender = Sender::new(Settings::default());
+    shows(&sender.queue, &["SendQueue"]);
+    shows(&sender.ring, &["SharedMemory(0x1000 bytes at 0x"]);
+    shows(&sender.device.queue, &["CompletionQueue"]);
+    shows(&Receiver::new(0x123, 4, 64).queue, &["ReceiveQueue"]);
+    let (ring, record) = (memory(256), memory(8));
+    shows(&ring_of(&ring), &["RingMemory"]);
+    shows(&record_of(&record), &["RecordMemory"]);
+    shows(&uar_page().1, &["UarPage"]);
+    shows(&to_lid(7), &["AddressHandle"]);
+    let pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
+        ring: ring_of(&ring),
+        stride: 64,
+        record: record_of(&record),
+    });
+    shows(&pool.unwrap(), &["SharedReceiveQueue"]);
+    assert_eq!(Completer::with(1, 64, 64).queue.entries(), 64);
+    assert_eq!(Receiver::new(0x45, 4, 64).queue.qpn(), Qpn(0x45));
+}
+
+#[test]
+fn a_completion_tells_its_queue_and_user_index_and_is_printed_with_them() {
+    let mut sender = Sender::new(Settings::default());
+    sender.advance(0, false);
+    sender.queue.post(&verbless_ring::wr::Nop::new().signaled(), 77).unwrap();
+    let mut cqe = sender.device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 0);
+    cqe.set_srqn_uidx(0x12_3456);
+    let cqe = sender.device.deliver(cqe);
+    shows(&cqe, &["Cqe"]);
+    let completion = sender.queue.complete(cqe).unwrap();
+    assert_eq!((completion.qpn(), completion.user_index()), (Qpn(0x123), 0x12_3456));
+    let parts = ["Completion", "cookie: 77", "operation: Nop", "user_index: 1193046"];
+    shows(&completion, &parts);
+}
+
+#[test]
+fn a_malformed_completion_is_told_in_words() {
+    for (malformed, expected) in [
+        (Malformed::Queue(Qpn(0x123)), "it belongs to another queue pair, QP "),
+        (Malformed::UserIndex(0x1f), "it belongs to another queue, of user index 0x1f"),
+        (Malformed::Opcode(0xe), "opcode 0xe"),
+        (Malformed::WorkRequest(8), "work request opcode 0x08 is not the posted one"),
+        (Malformed::Index(WqeIndex(9)), "is not outstanding"),
+        (Malformed::Format(3), "format 3"),
+    ] {
+        assert!(malformed.to_string().contains(expected), "{malformed}");
+    }
+}
+
+#[test]
+fn an_address_that_a_peer_is_sent_comes_back_and_a_key_of_index_0_is_none() {
+    let address = RemoteAddr::new(0x1122_3344_5566_7788, Rkey(0x99aa_bbcc));
+    let bytes: [u8; RemoteAddr::BYTES] = address.into();
+    assert_eq!(bytes, address.to_bytes());
+    assert_eq!(RemoteAddr::try_from(bytes).unwrap(), address);
+    let mut none = bytes;
+    none[8..11].fill(0);
+    assert!(RemoteAddr::try_from(none).is_err());
+}
+
+#[test]
+fn queues_of_several_kinds_are_dispatched_to_when_they_are_boxed() {
+    let mut sender = Sender::new(Settings::default());
+    let mut receiver = Receiver::new(0x777, 4, 64);
+    receiver.queue.post([], 5).unwrap();
+    sender.queue.post(&verbless_ring::wr::Nop::new().signaled(), 6).unwrap();
+    let mut device = Completer::new(0x123);
+    let mut boxed: Box<dyn Completes> = Box::new(sender.queue);
+    let cqe = device.completion(opcode::NOP, 0);
+    let completion = boxed.complete(cqe).unwrap();
+    assert_eq!((completion.cookie, completion.operation()), (6, Operation::Nop));
+    let mut device = Completer::new(0x777);
+    let mut boxed: Box<dyn Completes> = Box::new(receiver.queue);
+    let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
+    let completion = boxed.complete(device.deliver(cqe)).unwrap();
+    assert_eq!((completion.cookie, completion.operation()), (5, Operation::Receive));
+}

@@ -1,0 +1,15 @@
+//! Tests of the core in one program: each that is a program of its own is linked by itself, which
+//! takes longer than to run it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod elf;
+mod encodings;
+#[cfg(feature = "gdb")]
+mod gdb;
+mod integer;
+mod memory;
+mod random;
+mod running;
+mod values;

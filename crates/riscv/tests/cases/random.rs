@@ -1,0 +1,67 @@
+//! Random bytes as code: no panic, no instruction beyond the budget, nothing touched outside.
+
+use crate::support::*;
+use proptest::prelude::*;
+use verbless_riscv::{Exit, Misaligned};
+
+/// Bytes that are valid instructions more often than not.
+fn code() -> impl Strategy<Value = Vec<u32>> {
+    let opcodes =
+        [0x03, 0x0f, 0x13, 0x17, 0x1b, 0x23, 0x2f, 0x33, 0x37, 0x3b, 0x63, 0x67, 0x6f, 0x73];
+    let likely = (any::<u32>(), proptest::sample::select(opcodes.to_vec()))
+        .prop_map(|(word, opcode)| word & !0x7f | opcode);
+    prop::collection::vec(prop_oneof![4 => likely, 1 => any::<u32>()], 1..200)
+}
+
+/// Registers that often lead into memory.
+fn registers() -> impl Strategy<Value = Vec<u64>> {
+    let value = prop_oneof![
+        (CODE..CODE + 1024),
+        (DATA..DATA + SIZE),
+        Just(DATA),
+        any::<u64>(),
+        (0u64..64),
+    ];
+    prop::collection::vec(value, 32)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn random_code_in_pieces_does_what_it_does_in_one(
+        code in code(),
+        registers in registers(),
+        budget in 1u64..2000,
+        piece in 1u64..100,
+        emulate in any::<bool>(),
+    ) {
+        let mut machines = [Machine::new(&code), Machine::new(&code)];
+        for machine in &mut machines {
+            if emulate {
+                machine.hart.set_misaligned(Misaligned::Emulate);
+            }
+            for (index, value) in (0..).zip(&registers) {
+                machine.set(index, *value);
+            }
+        }
+        let [whole, pieces] = &mut machines;
+        let exit = whole.hart.run(budget);
+        let mut last = pieces.hart.run(piece.min(budget));
+        let mut done = pieces.hart.instructions();
+        while last == Exit::Budget && done < budget {
+            last = pieces.hart.run(piece.min(budget - done));
+            done = pieces.hart.instructions();
+        }
+        prop_assert!(whole.hart.instructions() <= budget);
+        prop_assert_eq!(exit, last);
+        prop_assert_eq!(whole.hart.registers(), pieces.hart.registers());
+        prop_assert_eq!(whole.hart.instructions(), pieces.hart.instructions());
+        let [mut one, mut two] = [vec![0; SIZE as usize], vec![0; SIZE as usize]];
+        for (one_ram, two_ram) in [(&whole.code, &pieces.code), (&whole.data, &pieces.data)] {
+            one_ram.read(0, &mut one);
+            two_ram.read(0, &mut two);
+            prop_assert!(one == two, "memory differs");
+        }
+    }
+}

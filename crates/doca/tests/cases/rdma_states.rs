@@ -127,6 +127,17 @@ fn an_instance_can_be_its_own_peer() {
 }
 
 #[test]
+fn a_job_that_was_made_before_a_stop_is_refused_in_words() {
+    let [mut a, _b] = pair("bluefield3");
+    let made = a.rdma().receive(a.room(0, 64));
+    let stopped = a.rdma.take().unwrap().stop().unwrap();
+    let refused = a.workq.submit(made).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::BadState);
+    assert!(refused.to_string().contains("is stopped"), "{refused}");
+    a.workq.remove(&stopped).unwrap();
+}
+
+#[test]
 fn an_instance_that_is_dropped_leaves_its_work_queue_when_its_jobs_are_back() {
     for before in ["nothing", "stopped", "aborted"] {
         let [mut a, _] = pair("bluefield3");

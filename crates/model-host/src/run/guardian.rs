@@ -85,3 +85,44 @@ fn watch(socket: &OwnedFd) {
     }
     guarded.iter().for_each(|pidfd| sys::kill_by(pidfd.as_fd()));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::os::unix::thread::JoinHandleExt;
+    use std::process::Command;
+    use std::thread;
+    use std::time::Duration;
+
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+    use super::*;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    #[test]
+    #[allow(unsafe_code, reason = "the watch gets a signal, whose handler does nothing")]
+    fn a_process_is_killed_when_the_sender_is_gone_and_a_signal_ends_no_watch() {
+        let action =
+            SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+        // SAFETY: nothing else in this program is about this signal.
+        unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .unwrap();
+        let watcher = thread::spawn(move || watch(&theirs));
+        for _ in 0..20 {
+            thread::sleep(Duration::from_millis(5));
+            // SAFETY: the thread is not joined yet.
+            unsafe { libc::pthread_kill(watcher.as_pthread_t(), libc::SIGURG) };
+        }
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pidfd = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
+        let wards = Wards(Arc::new(ours));
+        wards.add(pidfd.as_fd());
+        assert!(child.try_wait().unwrap().is_none(), "it is watched, and lives");
+        drop(wards);
+        watcher.join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+}

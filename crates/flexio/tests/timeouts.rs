@@ -174,7 +174,7 @@ fn a_recoverable_buffer_that_cannot_be_copied_back_is_freed_once_it_can() -> Res
     let address = buffer.address();
     buffer.fill(0x5a)?;
     // The request fails, so that nothing comes of it.
-    model.fail_request(0, None, 1, verbless_prm::CqeSyndrome::REMOTE_ACCESS.0);
+    model.fail_request(0, None, 1, verbless_prm::CqeSyndrome::REMOTE_ACCESS);
     let Err(Error::NotRecovered(unfreed)) = buffer.free() else {
         panic!("it is freed, and not copied");
     };

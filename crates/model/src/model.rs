@@ -5,6 +5,8 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use verbless_prm::CqeSyndrome;
+
 use crate::engine;
 use crate::engine::faults::{Fault, QueueKind};
 use crate::guard::Watch;
@@ -329,7 +331,7 @@ impl Model {
     }
 
     /// Makes the `nth` send request that a QP starts from now on (1 is the next one) fail: it is
-    /// not executed, its CQE has this syndrome (`CqeSyndrome` of `verbless-prm`), and the QP
+    /// not executed, its CQE has this syndrome, and the QP
     /// changes to the state of any failed request: ERR, or SQER for UC and UD. `qpn` selects one
     /// QP; `None` counts the requests of all QPs of the device. Retries of a request and WQEs that
     /// are not requests do not count, and SQs are not affected. A fault of one QP ends when the QP
@@ -342,15 +344,15 @@ impl Model {
     ///
     /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
     /// // The third request on device 0 fails as if its peer had refused the remote key.
-    /// model.fail_request(0, None, 3, CqeSyndrome::REMOTE_ACCESS.0);
+    /// model.fail_request(0, None, 3, CqeSyndrome::REMOTE_ACCESS);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Panics
     /// When there is no such device.
-    pub fn fail_request(&self, device: usize, qpn: Option<u32>, nth: u32, syndrome: u8) {
-        self.look(device, |function| function.engine.faults.fail_request(qpn, nth, syndrome));
+    pub fn fail_request(&self, device: usize, qpn: Option<u32>, nth: u32, syndrome: CqeSyndrome) {
+        self.look(device, |function| function.engine.faults.fail_request(qpn, nth, syndrome.0));
     }
 
     /// Lets the queue of this number fail at once. A QP changes to the error state, with the event

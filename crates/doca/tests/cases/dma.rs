@@ -242,8 +242,8 @@ fn a_job_that_fails_fails_alone_wherever_it_is_in_the_queue() {
     // Two in a batch fail at times, and those of the second are chains of four requests.
     for (round, chained) in [(0, false), (1, true)].into_iter().cycle().take(20).enumerate() {
         let nth = 1 + round as u32 % 8;
-        model.fail_request(0, None, nth, CqeSyndrome::LOCAL_PROTECTION.0);
-        model.fail_request(0, None, nth + 1, CqeSyndrome::LOCAL_QP_OPERATION.0);
+        model.fail_request(0, None, nth, CqeSyndrome::LOCAL_PROTECTION);
+        model.fail_request(0, None, nth + 1, CqeSyndrome::LOCAL_QP_OPERATION);
         for n in 0..10u64 {
             let mut into = lab.room(0x1000 * (n + 1), if chained.1 { 16 } else { 64 });
             if chained.1 {
@@ -382,7 +382,7 @@ fn chains_that_come_while_a_failure_is_flushed_are_copied_whole_afterwards() {
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let bytes = lab.fill(0, 128, 3);
     for round in 0..20 {
-        model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+        model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
         for number in 0..2 {
             let job = lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16)).user_data(number);
             lab.workq.submit(job).unwrap();
@@ -406,7 +406,7 @@ fn what_would_be_refused_is_refused_while_a_failure_is_flushed_too() {
     let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let read_only = map(&dev, 4096, AccessFlags::LOCAL_READ_ONLY);
-    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     for _ in 0..2 {
         lab.workq.submit(lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16))).unwrap();
     }
@@ -462,7 +462,7 @@ fn a_failed_job_holds_up_nothing_if_the_device_never_tells_of_those_that_it_flus
     let (model, dev) = crate::support::stepped();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     for round in 0..4 {
-        model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION.0);
+        model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION);
         // One that is good, and the one that fails.
         model.inject(0, Fault::LoseCompletion, 2, 6);
         submit(&mut lab, 8);
@@ -523,7 +523,7 @@ fn a_queue_that_fails_by_itself_goes_on_unless_the_same_job_has_it_fail_again() 
 fn a_context_that_cannot_be_put_right_says_why_with_each_job_and_to_whoever_submits_one() {
     let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
-    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     model.fail_command(0, INIT2RTR_QP.opcode, 1, CommandStatus::NO_RES.0, 0x1234);
     submit(&mut lab, 4);
     let errors = errors(&mut lab);
@@ -559,7 +559,7 @@ fn a_device_copies_without_a_network_address() {
     let bytes = lab.fill(0, 64, 5);
     for number in 0..4 {
         model.set_port(0, 1, number % 2 == 0);
-        model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION.0);
+        model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION);
         submit(&mut lab, 4);
         assert_eq!(lab.workq.drain().filter(Result::is_ok).count(), 3);
         assert_eq!(lab.bytes(0x8000, 64), bytes);

@@ -8,6 +8,7 @@ use verbless_doca::{
     AccessFlags, DevInfo, ErrorKind, Inventory, Memory, Mmap, Result, Retrieve, WorkQ,
 };
 use verbless_model::{Ioctl, Model};
+use verbless_prm::CqeSyndrome;
 
 use crate::support::{disturbed, plain};
 
@@ -86,7 +87,7 @@ fn a_failed_job_has_a_kind_by_the_syndrome_of_its_completion() {
         let dma = Dma::builder(&dev).start().unwrap();
         let mut workq = WorkQ::new(4).unwrap();
         workq.add(&dma).unwrap();
-        model.fail_request(0, None, 1, syndrome);
+        model.fail_request(0, None, 1, CqeSyndrome(syndrome));
         let source = inventory.buf_by_data(&map, map.address(), 64).unwrap();
         let destination = inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap();
         workq.submit(dma.memcpy(source, destination).user_data(5)).unwrap();

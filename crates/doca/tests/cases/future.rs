@@ -318,7 +318,7 @@ fn failures_and_instances_of_graphs_are_events_of_their_futures() {
     instance.set_user_node_data(user, ()).unwrap();
     let queue = AsyncWorkQ::new(workq).unwrap();
     for round in 0..50u64 {
-        lab.model.fail_request(0, None, 1 + round as u32 % 3, CqeSyndrome::LOCAL_PROTECTION.0);
+        lab.model.fail_request(0, None, 1 + round as u32 % 3, CqeSyndrome::LOCAL_PROTECTION);
         instance.set_ctx_node_data(copy, lab.copy(100)).unwrap();
         let all = vec![
             lab.submit(&queue, 0),
@@ -406,7 +406,7 @@ fn events_are_an_iterator_until_time_runs_out_or_nothing_is_in_flight() {
     let start = std::time::Instant::now();
     assert_eq!(workq.events(Some(Duration::from_millis(20))).count(), 0);
     assert!(start.elapsed() >= Duration::from_millis(20));
-    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     workq.submit(lab.copy(0)).unwrap();
     workq.submit(lab.copy(0)).unwrap();
     let results: Vec<_> = workq.drain().map(|event| event.is_ok()).collect();

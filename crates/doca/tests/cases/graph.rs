@@ -397,7 +397,7 @@ fn a_failed_node_stops_what_depends_on_it_and_all_buffers_come_back() {
         instance.set_ctx_node_data(e, lab.hash(0, 0x4000)).unwrap();
         lab.workq.submit_graph(&instance, 5).unwrap();
     };
-    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     submit(&mut lab);
     let done = ended(&mut lab.workq);
     assert_eq!((done.failed, done.user_data.0), (Some(a), 5));
@@ -566,7 +566,7 @@ fn sub_graphs_run_in_sub_graphs_and_their_failure_is_that_of_their_node() {
         order.lock().unwrap().clear();
         let fails = round % 2 == 1;
         if fails {
-            lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_QP_OPERATION.0);
+            lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_QP_OPERATION);
         }
         instances[0].set_ctx_node_data(nodes[0], lab.copy(0, 64)).unwrap();
         lab.workq.submit_graph(instances.last().unwrap(), round).unwrap();

@@ -40,7 +40,7 @@ fn disturb(model: &Model, random: &mut Random) -> bool {
                 CqeSyndrome::RNR_RETRY_EXCEEDED,
             ];
             let syndrome = of_requests[random.below(of_requests.len() as u64) as usize];
-            model.fail_request(device, None, nth, syndrome.0);
+            model.fail_request(device, None, nth, syndrome);
             false
         }
         2 => {

@@ -238,7 +238,7 @@ fn however_an_instance_ends_those_in_it_are_free_and_have_the_jobs_that_did_not_
         assert_eq!(ended(&mut workq).status(), number(kind));
         check(&outer, true);
     }
-    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     let outer = lab.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
     assert_eq!(ended(&mut workq).failed, Some(lab.first));

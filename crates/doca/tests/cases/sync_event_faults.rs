@@ -37,7 +37,7 @@ fn what_may_have_been_done_is_not_done_again_and_what_was_not_is() {
         for round in 0..3 {
             workq.submit(context.get()).unwrap();
             let base = next(&model, &mut workq).1.unwrap().unwrap();
-            model.fail_request(0, None, 2, syndrome.0);
+            model.fail_request(0, None, 2, syndrome);
             for number in 0..5 {
                 workq.submit(context.add(1).user_data(number)).unwrap();
             }

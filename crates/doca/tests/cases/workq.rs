@@ -167,7 +167,7 @@ fn what_is_not_retrieved_is_an_error_with_docas_value() {
     let again = workq.progress_retrieve().unwrap_err();
     assert_eq!(again.kind(), ErrorKind::Again);
     assert_eq!(Error::from(again).kind(), ErrorKind::Again);
-    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     let (from, to) = ends(&memory);
     workq.submit(dma.memcpy(from, to)).unwrap();
     let failed = workq.retrieve_within(None).unwrap_err();

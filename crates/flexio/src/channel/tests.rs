@@ -161,7 +161,7 @@ fn what_is_whole_in_an_old_ring_is_delivered_after_a_read_of_it_failed() {
     let renewed = channel.renew(&mut none);
     assert!(matches!(renewed, Err(Error::Timeout(_))), "{renewed:?}");
     // The new ring is there now, and the next copy is the first look at the old one.
-    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION.0);
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     let renewed = channel.renew(&mut none);
     assert!(matches!(renewed, Err(Error::Failed(_))), "{renewed:?}");
     assert_eq!(channel.control.address(), old, "the old one is in use");

@@ -141,7 +141,7 @@ fn the_nth_request_fails_with_the_syndrome_that_was_asked_for_and_what_follows_i
     for any in [false, true] {
         let mut wire = Wire::new(|builder| builder);
         let qpn = (!any).then_some(wire.qpn());
-        wire.model.fail_request(0, qpn, 2, CqeSyndrome::REMOTE_ACCESS.0);
+        wire.model.fail_request(0, qpn, 2, CqeSyndrome::REMOTE_ACCESS);
         (0..3).for_each(|cookie| wire.post(cookie));
         wire.model.run_until_idle();
         let (refused, flushed) = (CqeSyndrome::REMOTE_ACCESS, CqeSyndrome::FLUSHED);
@@ -154,9 +154,9 @@ fn the_nth_request_fails_with_the_syndrome_that_was_asked_for_and_what_follows_i
 fn a_fault_of_one_queue_pair_leaves_others_alone() {
     let mut wire = Wire::new(|builder| builder);
     let other = wire.qpn() + 1;
-    wire.model.fail_request(0, Some(other), 1, CqeSyndrome::REMOTE_ACCESS.0);
+    wire.model.fail_request(0, Some(other), 1, CqeSyndrome::REMOTE_ACCESS);
     wire.model.lose_messages(0, other, 0, u32::MAX);
-    wire.model.fail_request(1, None, 1, CqeSyndrome::REMOTE_ACCESS.0);
+    wire.model.fail_request(1, None, 1, CqeSyndrome::REMOTE_ACCESS);
     wire.post(0);
     wire.model.run_until_idle();
     assert_eq!(wire.seen(), [DONE]);
@@ -166,7 +166,7 @@ fn a_fault_of_one_queue_pair_leaves_others_alone() {
 fn a_request_whose_messages_are_lost_is_sent_again_and_counts_as_one() {
     let mut wire = Wire::new(Builder::auto_advance);
     wire.model.lose_messages(0, wire.qpn(), 0, 2);
-    wire.model.fail_request(0, None, 2, CqeSyndrome::REMOTE_OPERATION.0);
+    wire.model.fail_request(0, None, 2, CqeSyndrome::REMOTE_OPERATION);
     (0..2).for_each(|cookie| wire.post(cookie));
     wire.model.run_until_idle();
     assert_eq!(wire.seen(), [DONE, failed(CqeSyndrome::REMOTE_OPERATION)]);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use verbless_prm::CqeSyndrome;
+
 use crate::memory::Interrupts;
 use crate::watch::Request;
 use crate::{Model, Profile};
@@ -143,7 +145,7 @@ fn an_interrupt_is_raised_before_watchers_are_told() {
 fn a_wrong_device_or_port_is_the_callers_mistake_and_leaves_the_model_alive() {
     type Mistake = fn(&Model);
     let mistakes: [(&str, Mistake); 12] = [
-        ("device 2", |model| model.fail_request(2, None, 1, 0x13)),
+        ("device 2", |model| model.fail_request(2, None, 1, CqeSyndrome::REMOTE_ACCESS)),
         ("device 2", |model| model.lose_messages(2, 0x80, 0, 1)),
         ("device 2", |model| model.inject(2, crate::Fault::LoseMessage, 0, 1)),
         ("device 2", |model| model.set_port(2, 1, false)),

@@ -136,7 +136,7 @@ fn a_job_that_fails_fails_alone(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     bench.fill(0, &pattern(4, 64))?;
-    lab.model()?.fail_request(0, None, 3, CqeSyndrome::LOCAL_PROTECTION.0);
+    lab.model()?.fail_request(0, None, 3, CqeSyndrome::LOCAL_PROTECTION);
     for number in 0..8 {
         let job = dma.memcpy(bench.data(0, 64)?, bench.room(0x1000 * (number + 1), 64)?);
         submit(&mut bench.workq, job.user_data(number as u64))?;

@@ -44,8 +44,8 @@ struct Step {
 }
 
 /// Features of `verbless` that programs may use; its documentation tests use the model.
-pub(crate) const FEATURES: &str =
-    "verbless/doca,verbless/dpa,verbless/serde,verbless/tracing,verbless-riscv/gdb";
+pub(crate) const FEATURES: &str = "verbless/doca,verbless/dpa,verbless/model,verbless/serde,\
+                                   verbless/toml,verbless/tracing,verbless-riscv/gdb";
 
 /// The features of `verbless-prm` that compile a family each.
 const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];
@@ -54,6 +54,9 @@ const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "r
 /// for itself, which a build of the workspace does not show.
 const EMBEDDED: [&str; 5] =
     ["verbless-command", "verbless-queue", "verbless-doca", "verbless-flexio", "verbless"];
+
+/// Crates of which a program compiles less than the workspace does, unless it asks for features.
+const REDUCED: [&str; 3] = ["verbless-command", "verbless-model", "verbless-model-kernel"];
 
 /// In the order in which they start, as far as their places allow (see [`lanes`]): what says
 /// soonest that something is wrong comes first, and long steps come before short ones.
@@ -230,10 +233,16 @@ fn prm_check() -> Result<Outcome> {
     // As programs have the model in their tests: the workspace's build has more of it.
     let mut reduced = cargo(&["test", "-p", "verbless", "--features", "model"]);
     good += u64::from(reduced.env("VERBLESS_TEST_REDUCED", "1").status()?.success());
-    let lints = ["clippy", "-p", "verbless-model", "-p", "verbless-model-kernel", "--lib"];
-    let mut lints = cargo(&lints);
-    good += u64::from(lints.args(["--", "-D", "warnings"]).status()?.success());
-    Ok(Outcome::ran(good, 3 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
+    let reduced = REDUCED.iter().flat_map(|package| ["-p", package]);
+    let mut lints = cargo(&["clippy", "--lib"]);
+    let lints = lints.args(reduced.clone()).args(["--", "-D", "warnings"]);
+    good += u64::from(lints.status()?.success());
+    let mut doc = cargo(&["doc", "--no-deps"]);
+    good += u64::from(doc.args(reduced).env("RUSTDOCFLAGS", "-D warnings").status()?.success());
+    // Of the model's features, what only one of the two asks for.
+    let one = ["check", "-p", "verbless-model", "--features", "dpa"];
+    good += u64::from(cargo(&one).status()?.success());
+    Ok(Outcome::ran(good, 5 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
 }
 
 fn xtask(arguments: &[&str]) -> Command {

@@ -39,9 +39,9 @@ pub struct CqAttr {
 pub enum CqElement {
     /// An event queue.
     Eq(Eqn),
-    /// A thread of the DPA ([`DpaThread::id`](crate::DpaThread::id)), which the events start.
+    /// A thread of the DPA (`DpaThread::id`), which the events start.
     Thread(u32),
-    /// An event queue of the DPA ([`DpaEq::id`](crate::DpaEq::id)).
+    /// An event queue of the DPA (`DpaEq::id`).
     DpaEq(u32),
 }
 

@@ -33,7 +33,8 @@ pub enum Task {
     /// Take offsets from recorded facts into the tables that name them as source; docs, enums and
     /// comments stay.
     Import(import::Options),
-    /// Write crates/prm/src/generated from prm/.
+    /// Write crates/prm/src/generated from prm/, and the model's profiles as Rust from
+    /// crates/model/profiles.
     Generate,
     /// Check that prm/ is consistent (no overlaps, no unnamed gaps, every enum and source known)
     /// and that the generated code is up to date.

@@ -11,8 +11,9 @@ const EAGER: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Polls until there is a CQE or `timeout` has passed: looks again at once for some microseconds,
-/// lets other threads run between two looks for a millisecond, and then sleeps 50 microseconds
-/// between them. To sleep until the event, arm the queue ([`CompletionQueue::arm`]).
+/// lets other threads run between two looks for a millisecond, and then sleeps 50 microseconds or
+/// somewhat more between them: a CQE that takes longer is noticed as much later. To sleep until the
+/// event, arm the queue ([`CompletionQueue::arm`]).
 pub fn poll_within(queue: &mut CompletionQueue, timeout: Duration) -> Option<Cqe> {
     // Where the clock does not reach as far, it waits for good.
     let start = Instant::now();

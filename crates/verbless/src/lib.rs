@@ -61,8 +61,11 @@
 //! - `doca`: the object model of DOCA Core, as the module `doca`.
 //! - `model`: the software model of the device, which takes the kernel's and the card's place, as
 //!   the module `model`. For tests.
-//! - `dpa`: the model, with the DPA of devices that have one; `gdb` also with debuggers for its
-//!   programs. Without them the model's devices have no DPA, which compiles faster.
+//! - `dpa`: the commands of the DPA (`command::DpaProcess` and its neighbours), and with `model`
+//!   the DPA of the devices that have one, which else have none and compile faster.
+//! - `gdb`: `dpa`, `model`, and debuggers for programs on the DPA.
+//! - `toml`: `model`, with profiles of devices and plans of faults from TOML.
+//! - `prm-all`: every command and structure in the module `prm`.
 //! - `serde`: what is sent to a peer ([`PeerAddress`](queue::PeerAddress),
 //!   [`RemoteAddr`](queue::RemoteAddr), [`RemoteRegion`](queue::RemoteRegion)) can be serialized.
 //! - `tracing`: objects that could not be destroyed are reported as `tracing` warnings.

@@ -21,19 +21,21 @@ const EAGER: u32 = 1000;
 /// Calls `attempt` until it yields something; fails with `what` after [`TIMEOUT`].
 pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Stop> {
     let end = Instant::now() + TIMEOUT;
-    for look in 0_u32.. {
+    let mut looks = 0;
+    loop {
         if let Some(found) = attempt() {
             return Ok(found);
         }
         if Instant::now() > end {
             return Err(Stop::fail(format!("{what}: nothing after {} s", TIMEOUT.as_secs())));
         }
-        match look < EAGER {
-            true => std::thread::yield_now(),
-            false => std::thread::sleep(Duration::from_micros(50)),
+        if looks < EAGER {
+            looks += 1;
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
-    Err(Stop::fail(format!("{what}: nothing after {} attempts", u32::MAX)))
 }
 
 /// How long a case watches that nothing happens. What must not happen may come later, but then it

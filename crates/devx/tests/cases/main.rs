@@ -1,5 +1,5 @@
-//! Tests of the interface to the kernel in one program: each that is a program of its own is linked
-//! by itself, which takes longer than to run it.
+//! Tests of the interface to the kernel, in one program: to link one for each file takes longer
+//! than to run it.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
 //! What the device's limits say is exactly what works: one byte more is refused.
 //!
-//! With a copy of 2 GiB, in 2 s: `cargo test --release -p verbless-doca --test cases limits`.
+//! With a copy of 2 GiB: `cargo test --release -p verbless-doca --test cases two_gigabytes`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Tests of the library on the model, in one program: each that is a program of its own is linked
-//! by itself, which takes longer than to run it. Those beside this directory need one: they count
-//! allocations, threads, memory or time of the whole process, or have the examples' modules.
+//! Tests of the library on the model, in one program: to link one for each file takes longer than
+//! to run it. Those beside this directory count allocations, threads, memory or time of the whole
+//! process, or have the examples' modules.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,15 +1,13 @@
-//! Tests of FlexIO on the model in one program: each that is a program of its own is linked by
-//! itself, which takes longer than to run it. Those beside this directory measure times, and are
-//! alone while they do, or are told what all of their process does.
+//! Tests of FlexIO on the model, in one program: to link one for each file takes longer than to run
+//! it. Those beside this directory measure times and are alone while they do, or they are about the
+//! whole process: its version of the library, its working directory, what it is told.
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod core_dump;
-mod crash_names;
 mod cross;
 mod mapping;
 mod numbers;
-mod older_version;
 mod stepped;
 mod values;

@@ -66,10 +66,13 @@ pub enum ProfileError {
 impl fmt::Display for ProfileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchProfile { name, known } => write!(
-                f,
-                "there is no profile {name:?}; there are: {known}, or give the path of a .toml file"
-            ),
+            Self::NoSuchProfile { name, known } => {
+                write!(f, "there is no profile {name:?}; there are: {known}")?;
+                match cfg!(feature = "toml") {
+                    true => f.write_str(", or give the path of a .toml file"),
+                    false => Ok(()),
+                }
+            }
             Self::NoFiles { path } => write!(
                 f,
                 "cannot read the profile {}: this program was built without the feature `toml` of \

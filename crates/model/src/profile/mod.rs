@@ -1,11 +1,12 @@
-//! Device profiles: every number that a device answers, as TOML.
+//! Device profiles: every number that a device answers, as TOML, or as Rust that is generated from
+//! it (`builtin`).
 //!
-//! A profile names capability values as `prm/` names the fields, page by page, so that no number
-//! lives in code. What depends on the port type stands in the sections `infiniband` and `ethernet`
-//! and goes over the common values. A section `dpu` says that the device has an embedded CPU with a
-//! function of its own, and what is different there; `topology` lists all functions of a card that
-//! has several. `base` names a profile that comes along, whose
-//! values hold where the file says nothing.
+//! A profile names capability values as `prm/` names the fields, page by page, so that no number is
+//! written in code. What depends on the port type stands in the sections `infiniband` and
+//! `ethernet` and goes over the common values. A section `dpu` says that the device has an embedded
+//! CPU with a function of its own, and what is different there; `topology` lists all functions of a
+//! card that has several. `base` names a profile that comes along, whose values hold where the file
+//! says nothing.
 
 mod apply;
 mod base;
@@ -52,7 +53,8 @@ impl Profile {
     /// takes the feature `toml`.
     ///
     /// # Errors
-    /// When there is no such profile, or the file has a mistake; the error says which and where.
+    /// When there is no such profile, the file has a mistake (the error says which and where), or
+    /// this build reads no files.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
         if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
             return Self::builtin(name);

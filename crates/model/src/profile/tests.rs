@@ -199,6 +199,9 @@ fn what_is_built_in_is_what_the_files_say() {
     let mut names: Vec<_> = Profile::names().collect();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap();
         let read = text::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(base::builtin(name).unwrap(), read, "{name}");

@@ -37,6 +37,9 @@ fn texts(root: &Path) -> Result<BTreeMap<String, String>, String> {
     let mut texts = BTreeMap::new();
     for entry in std::fs::read_dir(&directory).map_err(wrong)? {
         let path = entry.map_err(wrong)?.path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
         let text = std::fs::read_to_string(&path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -58,7 +61,11 @@ fn section(out: &mut String, table: &Table) -> Result<(), String> {
 
 fn value(out: &mut String, value_: &Value) -> Result<(), String> {
     match value_ {
-        Value::Integer(number) => _ = write!(out, "Integer({number:#x})"),
+        Value::Integer(number) => {
+            let number =
+                u64::try_from(*number).map_err(|_| format!("is {number}: no value is below 0"))?;
+            let _ = write!(out, "Integer({number:#x})");
+        }
         Value::Boolean(is) => _ = write!(out, "Boolean({is})"),
         Value::String(text) => _ = write!(out, "String({text:?})"),
         Value::Array(values) => {
@@ -103,6 +110,8 @@ mod tests {
     fn what_no_field_takes_is_refused_with_its_place() {
         let error = section(&mut String::new(), &toml::from_str("[a]\nb = 1.5").unwrap());
         assert_eq!(error.unwrap_err(), "a: b: is of type float, which no profile has");
+        let error = section(&mut String::new(), &toml::from_str("a = [1, -1]").unwrap());
+        assert_eq!(error.unwrap_err(), "a: is -1: no value is below 0");
     }
 
     #[test]

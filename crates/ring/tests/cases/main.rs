@@ -1,6 +1,5 @@
-//! Tests of the rings in one program: each that is a program of its own is linked by itself, which
-//! takes longer than to run it. The one beside this directory counts
-//! the allocations of its whole process.
+//! Tests of the rings, in one program: to link one for each file takes longer than to run it. The
+//! one beside this directory counts the allocations of its whole process.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,8 @@
 //! Files of a crash with relative names are in the current directory, or in /tmp where none can be
 //! made there. The current directory is the program's, so that this test has one of its own.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 
 use verbless::model::{InProcess, Model, Profile};
@@ -8,7 +10,7 @@ use verbless::prelude::*;
 use verbless_command::{DpaCallState, DpaEntry};
 use verbless_flexio::{App, Process, ProcessConfig};
 
-use crate::support::{file, function};
+use support::{file, function};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 

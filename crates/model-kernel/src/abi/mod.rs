@@ -474,7 +474,7 @@ static METHODS: &[MethodSpec] = &[
         attrs: &[
             spec("fd", attr::SUBSCRIBE_FD, fd(object::DEVX_ASYNC_EVENT_FD, Access::Read)),
             optional("obj", attr::SUBSCRIBE_OBJ, handle(object::DEVX_OBJ, Access::Read)),
-            spec("types", attr::SUBSCRIBE_TYPES, mailbox(2)),
+            spec("type_num_list", attr::SUBSCRIBE_TYPES, mailbox(2)),
             optional("cookie", attr::SUBSCRIBE_COOKIE, value(8)),
             optional("fd_num", attr::SUBSCRIBE_FD_NUM, value(4)),
         ],

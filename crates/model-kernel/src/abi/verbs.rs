@@ -88,7 +88,7 @@ pub(super) static METHODS: &[MethodSpec] = &[
             optional("source_qpn", attr::QP_SOURCE_QPN, value(4)),
             optional("event_fd", attr::QP_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
             spec("resp_cap", attr::QP_RESP_CAP, structure(20)),
-            spec("resp_num", attr::QP_RESP_NUM, result(4)),
+            spec("resp_qp_num", attr::QP_RESP_NUM, result(4)),
             UHW_IN,
             UHW_OUT,
         ],

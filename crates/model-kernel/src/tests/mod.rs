@@ -1,5 +1,6 @@
 //! The kernel's rules, one by one, against a device that does what a test tells it to.
 
+mod abi;
 mod attributes;
 mod buffers;
 mod control;

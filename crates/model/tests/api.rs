@@ -7,7 +7,9 @@ use std::time::Duration;
 use verbless_model::wire::{EtherType, Mac, Malformed};
 use verbless_model::{Link, Model, Profile, QueueKind, Side};
 use verbless_prm::{
-    CommandInput, CommandStatus, CreateUctxIn, EnableHcaIn, InitHcaIn, QueryIssiIn, TeardownHcaIn,
+    AllocPdIn, CommandInput, CommandStatus, CreateMkeyIn, CreateUctxIn, EnableHcaIn, InitHcaIn,
+    ManagePagesIn, MkeyAccessMode, MkeyContext, QueryIssiIn, QueryMkeyIn, QueryPagesIn, Structure,
+    TeardownHcaIn,
 };
 
 fn model(link: Link) -> Model {
@@ -138,4 +140,59 @@ fn addresses_and_refused_packets_are_printed_for_people() {
     assert_eq!(fault.to_string(), "no memory at 0x1000, 8 bytes");
     let missing = Profile::load("/there/is/no/such.toml").unwrap_err();
     assert!(std::error::Error::source(&missing).is_some(), "{missing}");
+}
+
+/// Executes a command with a list behind it, on the first device; it succeeds.
+fn done<I: CommandInput>(
+    model: &Model,
+    op_mod: u16,
+    list: &[u8],
+    edit: impl FnOnce(&mut I),
+) -> I::Output {
+    let mut input = I::default();
+    edit(&mut input);
+    let mut bytes = [input.as_bytes(), list].concat();
+    bytes[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
+    bytes[6..8].copy_from_slice(&op_mod.to_be_bytes());
+    let mut output = vec![0; 0x400];
+    model.device(0).execute(&bytes, &mut output);
+    let name = <I as CommandInput>::INFO.name;
+    assert_eq!(output[0], 0, "{name}: {:02x?}", &output[..8]);
+    <I::Output as Structure>::read(&output).expect("whole")
+}
+
+#[test]
+fn the_driver_s_own_queues_change_a_key_that_umr_may_change_and_no_other() {
+    let model = model(Link::Ethernet);
+    done::<EnableHcaIn>(&model, 0, &[], |_| {});
+    let mut given = 0_u64;
+    for kind in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
+        let count = done::<QueryPagesIn>(&model, kind, &[], |_| {}).num_pages();
+        let pages = (1..=u64::from(count)).flat_map(|page| ((given + page) << 12).to_be_bytes());
+        let list: Vec<u8> = pages.collect();
+        given += u64::from(count);
+        let give = ManagePagesIn::ALLOCATION_SUCCESS;
+        done::<ManagePagesIn>(&model, give, &list, |it| _ = it.set_input_num_entries(count));
+    }
+    done::<InitHcaIn>(&model, 0, &[], |_| {});
+    let [pd, other] = [(); 2].map(|()| done::<AllocPdIn>(&model, 0, &[], |_| {}).pd());
+    let key = |umr: bool| {
+        let made = done::<CreateMkeyIn>(&model, 0, &[], |input| {
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_access_mode_1_0(MkeyAccessMode::PA.0).set_pd(pd).set_qpn(0xff_ffff);
+            context.set_length64(true).set_lr(true).set_umr_en(umr);
+        });
+        made.mkey_index()
+    };
+    let (open, fixed) = (key(true), key(false));
+    let mut change = MkeyContext::zeroed();
+    change.set_pd(other).set_lr(true).set_lw(true);
+    let device = model.device(0);
+    assert!(device.reconfigure_key(open, &change));
+    assert!(!device.reconfigure_key(fixed, &change) && !device.reconfigure_key(0xff_ff00, &change));
+    for (key, expected) in [(open, (other, true)), (fixed, (pd, false))] {
+        let told = done::<QueryMkeyIn>(&model, 0, &[], |it| _ = it.set_mkey_index(key));
+        let context = told.memory_key_mkey_entry();
+        assert_eq!((context.pd(), context.lw()), expected);
+    }
 }

@@ -9,7 +9,7 @@ use verbless_prm::{
 use verbless_devx::{Context, Error};
 use verbless_ring::wr::Capability;
 
-use crate::error::refused;
+use crate::error::{fits, refused};
 use crate::send;
 
 /// Which capability page, by the number in QUERY_HCA_CAP's op_mod.
@@ -101,6 +101,7 @@ pub(crate) fn offered(
     format: TimestampFormat,
     offered: TimestampFormatCap,
 ) -> Result<(), Error> {
+    fits(command, "the timestamp format", format.0.into(), 2)?;
     let has = match format {
         TimestampFormat::FREE_RUNNING => offered != TimestampFormatCap::REAL_TIME,
         TimestampFormat::REAL_TIME => offered != TimestampFormatCap::FREE_RUNNING,

@@ -12,7 +12,7 @@ use verbless_prm::GeneralObjectType;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::dpa::{make, query};
-use crate::error::all_of;
+use crate::error::{all_of, fits};
 use crate::general::GeneralObject;
 use crate::memory::QueueMemory;
 
@@ -100,6 +100,7 @@ impl Device {
         let parts =
             [("memory of the ring", attr.ring.umem().context()), ("UAR", attr.uar.context())];
         all_of(self, "CREATE_GENERAL_OBJECT", parts)?;
+        fits("CREATE_GENERAL_OBJECT", "log2 of the entries", attr.log_entries.into(), 5)?;
         let mut context = prm::DpaEq::default();
         context
             .set_umem_id(attr.ring.umem().id())

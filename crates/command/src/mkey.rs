@@ -9,7 +9,7 @@ use verbless_prm as prm;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryMkeyOut};
 
 use crate::device::Device;
-use crate::error::{all_of, invalid};
+use crate::error::{all_of, fits, invalid};
 use crate::memory::UserMemory;
 use crate::owned::Owned;
 use crate::send;
@@ -248,6 +248,9 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
         }
         KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } if klms.is_empty() => {
             return Err(invalid("CREATE_MKEY", "an indirect key needs at least one KLM entry"));
+        }
+        KeyMemory::Ksms { log_length, .. } => {
+            fits("CREATE_MKEY", "log2 of the bytes of an entry", (*log_length).into(), 6)?;
         }
         _ => {}
     }

@@ -143,8 +143,9 @@ pub struct RtrAttr {
     pub remote_qpn: Qpn,
     /// First packet sequence number that the peer will send (24 bits).
     pub receive_psn: u32,
-    /// READs and atomics that the peer may have outstanding here; a power of two is used. With 0 it
-    /// has the right to neither, whatever INIT said. Reliable services only.
+    /// READs and atomics that the peer may have outstanding here, at most
+    /// [`Caps::max_reads_in`](crate::Caps::max_reads_in); a power of two is used. With 0 it has the
+    /// right to neither, whatever INIT said. Reliable services only.
     pub max_destination_reads: u8,
     /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms). Reliable services only.
     pub min_rnr_timer: u8,
@@ -161,7 +162,8 @@ pub struct RtsAttr {
     pub retry_count: u8,
     /// Retries after the peer had no receive WQE, 0 to 7; 7 is for ever.
     pub rnr_retry: u8,
-    /// READs and atomics that may be outstanding; a power of two is used.
+    /// READs and atomics that may be outstanding, at most
+    /// [`Caps::max_reads_out`](crate::Caps::max_reads_out); a power of two is used.
     pub max_reads: u8,
 }
 
@@ -185,6 +187,8 @@ pub struct QpObject {
     no_reads: bool,
     log_max_message: u8,
     atomics: bool,
+    max_reads_in: u8,
+    max_reads_out: u8,
     /// Port of a bond that the queue pair sends from, 0 without one.
     lag_port: u8,
     /// See [`QpObject::first_psn`].
@@ -271,6 +275,8 @@ impl Device {
             init: InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::default() },
             log_max_message: caps.log_max_message,
             atomics: caps.atomics,
+            max_reads_in: caps.max_reads_in,
+            max_reads_out: caps.max_reads_out,
             lag_port: self.next_lag_port(),
             psn: random_psn(),
             left_reset: false,
@@ -411,6 +417,13 @@ impl QpObject {
         fits("INIT2RTR_QP", "the remote QPN", attr.remote_qpn.0, 24)?;
         fits("INIT2RTR_QP", "the receive PSN", attr.receive_psn, 24)?;
         fits("INIT2RTR_QP", "the RNR timer", attr.min_rnr_timer.into(), 5)?;
+        let log_reads = match self.is_reliable() {
+            true => {
+                let (reads, most) = (attr.max_destination_reads, self.max_reads_in);
+                log_reads("INIT2RTR_QP", "log_max_ra_res_qp", reads, most)?
+            }
+            false => 0,
+        };
         let mut input = Init2rtrQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
@@ -421,9 +434,7 @@ impl QpObject {
             .set_remote_qpn(attr.remote_qpn.0)
             .set_next_rcv_psn(attr.receive_psn);
         if self.is_reliable() {
-            context
-                .set_min_rnr_nak(attr.min_rnr_timer)
-                .set_log_rra_max(log2_up(attr.max_destination_reads));
+            context.set_min_rnr_nak(attr.min_rnr_timer).set_log_rra_max(log_reads);
         }
         let init = self.init;
         attr.path.emit(init.port, context.primary_address_path_mut());
@@ -447,6 +458,12 @@ impl QpObject {
         fits("RTR2RTS_QP", "the ACK timeout", attr.ack_timeout.into(), 5)?;
         fits("RTR2RTS_QP", "the retry count", attr.retry_count.into(), 3)?;
         fits("RTR2RTS_QP", "the RNR retry count", attr.rnr_retry.into(), 3)?;
+        let log_reads = match self.is_reliable() {
+            true => {
+                log_reads("RTR2RTS_QP", "log_max_ra_req_qp", attr.max_reads, self.max_reads_out)?
+            }
+            false => 0,
+        };
         let mut input = Rtr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
@@ -456,7 +473,7 @@ impl QpObject {
             context
                 .set_retry_count(attr.retry_count)
                 .set_rnr_retry(attr.rnr_retry)
-                .set_log_sra_max(log2_up(attr.max_reads));
+                .set_log_sra_max(log_reads);
             context.primary_address_path_mut().set_ack_timeout(attr.ack_timeout);
         }
         self.modify(&input, "RTS needs RTR")
@@ -621,6 +638,17 @@ fn random_psn() -> u32 {
     (RandomState::new().hash_one(0_u8) & 0xff_ffff) as u32
 }
 
-fn log2_up(count: u8) -> u8 {
-    if count <= 1 { 0 } else { (count - 1).ilog2() as u8 + 1 }
+/// log2 of the reads and atomics that may be outstanding, rounded up; fails above the most that the
+/// device's capability allows, a power of two whose log2 fits the field.
+fn log_reads(
+    attempted: &'static str,
+    capability: &'static str,
+    reads: u8,
+    most: u8,
+) -> Result<u8, Error> {
+    if reads > most {
+        let what = format!("the number of outstanding reads (capability {capability})");
+        return Err(limit(attempted, &what, reads.into(), most.into()));
+    }
+    Ok(if reads <= 1 { 0 } else { (reads - 1).ilog2() as u8 + 1 })
 }

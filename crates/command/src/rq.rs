@@ -164,6 +164,9 @@ impl RqObject {
 
     /// MODIFY_RQ from a state, in which the queue must be, to another one.
     pub fn modify(&self, from: RqState, to: RqState) -> Result<(), Error> {
+        for state in [from, to] {
+            fits("MODIFY_RQ", "a state's number", state.0.into(), 4)?;
+        }
         let mut input = ModifyRqIn::new();
         input.set_rqn(self.rqn.0).set_rq_state(from);
         input.ctx_mut().set_state(to);

@@ -78,6 +78,7 @@ impl Device {
             return Err(invalid("CREATE_SQ", what));
         }
         fits("CREATE_SQ", "the user index", attr.user_index, 24)?;
+        fits("CREATE_SQ", "the least inline mode", attr.min_inline.0.into(), 3)?;
         offered("CREATE_SQ", attr.timestamps, caps.general.sq_ts_format())?;
         let several = caps.ethernet.as_ref().is_some_and(|it| it.enhanced_multi_pkt_send_wqe());
         if attr.multi_packet && !several {
@@ -161,6 +162,9 @@ impl SqObject {
 
     /// MODIFY_SQ from a state, in which the queue must be, to another one.
     pub fn modify(&self, from: SqState, to: SqState) -> Result<(), Error> {
+        for state in [from, to] {
+            fits("MODIFY_SQ", "a state's number", state.0.into(), 4)?;
+        }
         let mut input = ModifySqIn::new();
         input.set_sqn(self.sqn.0).set_sq_state(from);
         input.ctx_mut().set_state(to);

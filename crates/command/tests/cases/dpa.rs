@@ -211,6 +211,9 @@ fn an_event_queue_of_the_dpa_has_a_number_and_what_it_was_made_of() {
     device.create_dpa_eq(&token, raising(2)).expect_err("it has two vectors");
     let always = DpaEqAttr { always_armed: true, ..attr() };
     device.create_dpa_eq(&token, always).expect_err("it raises nothing");
+    let long = device.create_dpa_eq(&token, DpaEqAttr { log_entries: 32, ..attr() });
+    let error = long.expect_err("the field has 5 bits").to_string();
+    assert!(error.contains("entries is 32; at most 31"), "{error}");
     let of_it = CqAttr { element: CqElement::DpaEq(one.id()), ..cq_attr(&device) };
     let cq = device.create_cq(of_it.clone()).expect("a CQ of it");
     assert_eq!(cq.query().expect("its context").c_eqn_or_apu_element(), one.id());

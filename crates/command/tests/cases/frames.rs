@@ -185,6 +185,26 @@ fn queues_past_what_the_device_or_a_field_takes_are_refused_with_the_limit() {
 }
 
 #[test]
+fn numbers_that_no_field_holds_are_refused_under_their_names() {
+    let (_model, device) = with(&[FOR_ALL]);
+    let sq = |change: fn(&mut SqAttr)| {
+        let mut attr = sq_attr(&device);
+        change(&mut attr);
+        device.create_sq(attr)
+    };
+    let inline = |attr: &mut SqAttr| attr.min_inline = MinWqeInlineMode(8);
+    refused(sq(inline), "inline mode is 8; at most 7");
+    let clock = |attr: &mut SqAttr| attr.timestamps = TimestampFormat(4);
+    refused(sq(clock), "timestamp format is 4; at most 3");
+    let attr = RqAttr { timestamps: TimestampFormat(255), ..rq_attr(&device) };
+    refused(device.create_rq(attr), "timestamp format is 255; at most 3");
+    let sq = sq(|_| ()).expect("an SQ");
+    refused(sq.modify(SqState(16), SqState::RDY), "state's number is 16; at most 15");
+    let rq = device.create_rq(rq_attr(&device)).expect("an RQ");
+    refused(rq.modify(RqState::RST, RqState(255)), "state's number is 255; at most 15");
+}
+
+#[test]
 fn a_tis_has_the_priority_that_was_given_last_above_the_bit_that_ethernet_leaves_0() {
     let (_model, device) = on(Link::Ethernet);
     let tis = tis(&device, 7).expect("a TIS");

@@ -156,6 +156,43 @@ fn reads_outstanding_are_rounded_up_to_a_power_of_two() {
 }
 
 #[test]
+fn more_outstanding_reads_than_the_device_has_are_refused_and_not_sent() {
+    for (log, most_in, most_out) in [("4", 16, 16), ("63", 16, 128)] {
+        let log = format!("log_max_ra_req_qp = {log}");
+        let infiniband = (r#"link = "ethernet""#, r#"link = "infiniband""#);
+        let (_model, device) = with(&[infiniband, ("log_max_ra_req_qp = 4", &log)]);
+        let caps = device.caps();
+        assert_eq!((caps.max_reads_in, caps.max_reads_out), (most_in, most_out));
+        let mut qp = qp(&device, ServiceType::RC);
+        qp.to_init(&init()).expect("INIT");
+        for reads in [17, 128, 129, 255] {
+            let words = format!("log_max_ra_res_qp) is {reads}; at most {most_in}");
+            refused(qp.to_rtr(&RtrAttr { max_destination_reads: reads, ..rtr() }), &words);
+        }
+        qp.to_rtr(&rtr()).expect("RTR");
+        let rts =
+            RtsAttr { send_psn: 0, ack_timeout: 14, retry_count: 7, rnr_retry: 7, max_reads: 1 };
+        for reads in [most_out + 1, 129, 255] {
+            let words = format!("log_max_ra_req_qp) is {reads}; at most {most_out}");
+            refused(qp.to_rts(&RtsAttr { max_reads: reads, ..rts }), &words);
+        }
+        qp.to_rts(&RtsAttr { max_reads: most_out, ..rts }).expect("RTS");
+        let context = qp.query().expect("its context");
+        assert_eq!(1 << context.log_sra_max(), u32::from(most_out));
+    }
+}
+
+#[test]
+fn a_service_without_reads_does_not_look_at_their_number() {
+    let (_model, device) = on(Link::Infiniband);
+    let mut qp = qp(&device, ServiceType::UC);
+    qp.to_init(&init()).expect("INIT");
+    qp.to_rtr(&RtrAttr { max_destination_reads: 255, ..rtr() }).expect("RTR");
+    let rts = RtsAttr { send_psn: 0, ack_timeout: 0, retry_count: 0, rnr_retry: 0, max_reads: 255 };
+    qp.to_rts(&rts).expect("RTS");
+}
+
+#[test]
 fn a_datagram_queue_pair_takes_the_largest_packet_and_a_psn_of_24_bits() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UD);
@@ -249,6 +286,8 @@ fn a_key_reaches_to_the_last_address_and_not_past_it() {
     assert_eq!(made.access_mode_1_0() | made.access_mode_4_2() << 2, MkeyAccessMode::KSM.0);
     assert_eq!(made.log_page_size(), 12);
     refused(make(0, 1, KeyMemory::Ksms { log_length: 12, klms: Vec::new() }), "one KLM entry");
+    let ksms = KeyMemory::Ksms { log_length: 64, klms: vec![klm] };
+    refused(make(0, 1, ksms), "bytes of an entry is 64; at most 63");
 }
 
 #[test]

@@ -45,13 +45,18 @@ pub struct TisObject {
     owned: Owned<TisAttr>,
 }
 
-/// Which of a transport domain's own frames do not come back to its TIRs.
+/// Which of a transport domain's own frames come back to a TIR of it; by default none do.
+///
+/// A set bit of `self_lb_block` lets frames come back, whatever the field's name says: so the
+/// public drivers use it (`TIR_ALLOW_SELF_LB_UC` and `_MC` of mlx5_ib, `mlx5e_refresh_tirs`, DPDK's
+/// `lpbk_mode`). The port must allow local loopback too (`disable_uc_local_lb` and
+/// `disable_mc_local_lb` of the NIC vport context).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SelfLoopback {
-    /// Block unicast frames.
-    pub block_unicast: bool,
-    /// Block multicast frames.
-    pub block_multicast: bool,
+    /// Unicast frames come back.
+    pub allow_unicast: bool,
+    /// Multicast frames come back.
+    pub allow_multicast: bool,
 }
 
 /// The objects that a TIR keeps alive.
@@ -114,7 +119,7 @@ impl Device {
             .set_inline_rqn(rq.rqn().0)
             .set_transport_domain(domain.number)
             .set_self_lb_block(
-                u8::from(loopback.block_unicast) | u8::from(loopback.block_multicast) << 1,
+                u8::from(loopback.allow_unicast) | u8::from(loopback.allow_multicast) << 1,
             );
         let mut output = CreateTirOut::zeroed();
         let object = self.create(&input, &mut output)?;

@@ -216,14 +216,14 @@ fn a_tis_has_the_priority_that_was_given_last_above_the_bit_that_ethernet_leaves
 }
 
 #[test]
-fn a_tir_leads_to_its_queue_and_blocks_what_it_is_told_to() {
+fn a_tir_leads_to_its_queue_and_loops_back_what_it_is_told_to() {
     let (_model, device) = on(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
-    for (block_unicast, block_multicast, bits) in
+    for (allow_unicast, allow_multicast, bits) in
         [(false, false, 0), (true, false, 1), (false, true, 2)]
     {
-        let loopback = SelfLoopback { block_unicast, block_multicast };
+        let loopback = SelfLoopback { allow_unicast, allow_multicast };
         let tir = device.create_tir(domain.clone(), rq.clone(), loopback).expect("a TIR");
         let context = tir.query().expect("its context");
         assert_eq!((context.disp_type(), context.inline_rqn()), (TirDispType::DIRECT, rq.rqn().0));

@@ -148,10 +148,10 @@ pub(super) fn arrive(
             tracing::error!(tirn, "a flow rule leads to a TIR that is gone");
             return;
         };
-        // Bit 0 keeps its domain's own frames to one receiver away, bit 1 those to many.
+        // Bit 0 lets its domain's own frames to one receiver come back, bit 1 those to many.
         let kind = if group { 2 } else { 1 };
         let own = domain == Some(tir.context.transport_domain());
-        if !own || tir.context.self_lb_block() & kind == 0 {
+        if !own || tir.context.self_lb_block() & kind != 0 {
             ways.push((tir.context.inline_rqn(), tag));
         }
     });

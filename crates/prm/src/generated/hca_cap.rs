@@ -2460,11 +2460,11 @@ structure! {
         wqe_vlan_insert set_wqe_vlan_insert: flag(7);
         /// Loopback of own packets may be changed on an existing TIR. `0x00.23`
         self_lb_en_modifiable set_self_lb_en_modifiable: flag(8);
-        /// Loopback of own multicast packets can be blocked. `0x00.22`
+        /// Loopback of own multicast packets is chosen by self_lb_block. `0x00.22`
         ///
         /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
         self_lb_mc set_self_lb_mc: flag(9);
-        /// Loopback of own unicast packets can be blocked. `0x00.21`
+        /// Loopback of own unicast packets is chosen by self_lb_block. `0x00.21`
         ///
         /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
         self_lb_uc set_self_lb_uc: flag(10);

@@ -952,7 +952,8 @@ structure! {
         indirect_table set_indirect_table: number(u32, 264, 24);
         /// Hash function. `0x24.31:28`
         rx_hash_fn set_rx_hash_fn: named(RxHashFn(u8), 288, 4);
-        /// Own packets not to loop back: bit 0 unicast, bit 1 multicast. `0x24.25:24`
+        /// Own packets of the transport domain that loop back: bit 0 unicast, bit 1 multicast.
+        /// Drivers set a bit to get them, whatever the name says. `0x24.25:24`
         self_lb_block set_self_lb_block: number(u8, 294, 2);
         /// Transport domain number. `0x24.23:0`
         transport_domain set_transport_domain: number(u32, 296, 24);

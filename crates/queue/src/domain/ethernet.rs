@@ -94,16 +94,16 @@ pub struct RqConfig {
     pub user_index: u32,
     /// Whether frames keep their VLAN tag; otherwise it is stripped, and the completion has it.
     pub keep_vlan: bool,
-    /// Which frames that this domain sends do not come back to the queue.
+    /// Which frames that this domain sends come back to the queue.
     pub loopback: SelfLoopback,
     /// Frames that find no receive are counted ([`Rq::lost`]), which takes a Q counter.
     pub count_lost: bool,
 }
 
 impl RqConfig {
-    /// A receive queue for `receives` frames of one SGE each.
+    /// A receive queue for `receives` frames of one SGE each, none of which this domain sent.
     pub const fn new(receives: u32) -> Self {
-        let loopback = SelfLoopback { block_unicast: false, block_multicast: false };
+        let loopback = SelfLoopback { allow_unicast: false, allow_multicast: false };
         Self { receives, sges: 1, user_index: 0, keep_vlan: true, loopback, count_lost: false }
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn create_tir(
     Ok(())
 }
 
-/// MODIFY_TIR: sets which frames of its own function it does not get.
+/// MODIFY_TIR: sets which frames of its own transport domain come back to it.
 pub(super) fn modify_tir(
     call: &mut Call<'_>,
     input: &ModifyTirIn,
@@ -100,9 +100,9 @@ pub(super) fn modify_tir(
         return Err(Refusal::Unsupported);
     }
     if select.self_lb_en() {
-        let block = input.ctx().self_lb_block();
+        let loopback = input.ctx().self_lb_block();
         call.change(kind::Tir, number, |tir| {
-            tir.context.set_self_lb_block(block);
+            tir.context.set_self_lb_block(loopback);
         })?;
     }
     Ok(())

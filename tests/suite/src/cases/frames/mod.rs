@@ -38,7 +38,7 @@ cases!(
     a_receive_queue_in_error_flushes_and_recovers,
     queues_go_from_state_to_state_as_they_may,
     receive_queues_share_the_receives_of_a_pool [SRQ],
-    its_own_frames_come_back_to_a_function_unless_they_are_blocked,
+    frames_of_its_own_domain_come_back_to_a_queue_only_if_it_asks,
 );
 
 pub(crate) use self::rules::GROUP as RULES;
@@ -369,12 +369,14 @@ fn receive_queues_share_the_receives_of_a_pool(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn its_own_frames_come_back_to_a_function_unless_they_are_blocked(lab: &Lab) -> Result<(), Stop> {
+fn frames_of_its_own_domain_come_back_to_a_queue_only_if_it_asks(lab: &Lab) -> Result<(), Stop> {
     const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
-    for (block_unicast, block_multicast) in [(false, true), (true, false)] {
+    let unasked = RqConfig::new(4);
+    for (allow_unicast, allow_multicast) in [(false, false), (true, false), (false, true)] {
         let mut hosts = Hosts::new(lab)?;
-        let loopback = SelfLoopback { block_unicast, block_multicast };
-        let config = RqConfig { loopback, ..RqConfig::new(4) };
+        let loopback = SelfLoopback { allow_unicast, allow_multicast };
+        let config = RqConfig { loopback, ..unasked };
+        ensure_eq!(config == unasked, !allow_unicast && !allow_multicast, "the default");
         // Receivers beside the sender: in its transport domain, and in another one.
         let other = Domain::new(&hosts.from.device)?;
         let mut near_cq = hosts.from.domain.completion_queue(&CqConfig::new(16))?;
@@ -382,16 +384,16 @@ fn its_own_frames_come_back_to_a_function_unless_they_are_blocked(lab: &Lab) -> 
         let mut near = hosts.from.domain.rq(&config, &near_cq)?;
         let mut far = other.rq(&config, &far_cq)?;
         let region = other.region(BYTES, KeyAccess::LOCAL)?;
-        for (to, blocked) in [(hosts.here, block_unicast), (GROUP_MAC, block_multicast)] {
+        for (to, allowed) in [(hosts.here, allow_unicast), (GROUP_MAC, allow_multicast)] {
             let _rules = [near.steer(&FlowAttr::to(to))?, far.steer(&FlowAttr::to(to))?];
             near.post(hosts.from.region.sge(BYTES, BYTES)?, 0)?;
             far.post(region.sge(0, BYTES)?, 0)?;
             hosts.send(&frame(to, hosts.here, ETHERTYPE, 80, 1))?;
             let done = until("a frame of another domain", || far.poll(&mut far_cq))??;
             ensure_eq!(done.byte_len(), 80, "its length");
-            match blocked {
-                true => quiet("a frame of its own domain", || near.poll(&mut near_cq))?,
-                false => _ = until("a frame of its own", || near.poll(&mut near_cq))??,
+            match allowed {
+                true => _ = until("a frame of its own", || near.poll(&mut near_cq))??,
+                false => quiet("a frame of its own domain", || near.poll(&mut near_cq))?,
             }
         }
     }

@@ -80,6 +80,11 @@ impl Method<'_> {
 }
 
 impl PortState {
+    /// Whether a path from the port is refused without a GRH (`rdma_is_grh_required`).
+    pub(super) fn needs_grh(&self) -> bool {
+        self.ethernet || self.grh_required
+    }
+
     /// The capabilities of a port as verbs tell of them.
     pub fn flags(&self) -> u32 {
         if self.ethernet { CAP_CM | CAP_IP_GIDS } else { self.capability_mask }
@@ -142,7 +147,7 @@ fn port_response(kernel: &Kernel, port: &PortState) -> [u8; 48] {
     bytes[35] = port.speed.min(128) as u8;
     bytes[36] = if port.active { LINK_UP } else { DISABLED };
     bytes[37] = if port.ethernet { 2 } else { 1 };
-    bytes[38] = if port.ethernet || port.grh_required { FLAG_GRH_REQUIRED } else { 0 };
+    bytes[38] = if port.needs_grh() { FLAG_GRH_REQUIRED } else { 0 };
     bytes[40..42].copy_from_slice(&(port.capability_mask_2 as u16).to_ne_bytes());
     bytes[44..48].copy_from_slice(&u32::from(port.speed).to_ne_bytes());
     bytes

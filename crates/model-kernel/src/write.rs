@@ -142,7 +142,7 @@ impl Method<'_> {
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
         if is_global != 0 {
             find_gid(kernel, &port, request.u8(44).into())?;
-        } else if port.ethernet {
+        } else if port.needs_grh() {
             return Err(Errno::EINVAL);
         }
         if port.ethernet {

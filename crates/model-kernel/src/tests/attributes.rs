@@ -247,6 +247,23 @@ fn a_path_of_an_ethernet_port_has_a_mac_and_a_source_port() {
     assert_eq!((path.rlid(), path.sl(), path.grh()), (0, 0, false), "those of InfiniBand");
 }
 
+#[test]
+fn a_path_of_a_port_that_shares_its_lid_needs_a_grh() {
+    let mut device = Device::with(Verbs::new().fixture.device.caps, false);
+    device.grh_required = true;
+    let verbs = Verbs::on(device);
+    let (qp, ..) = verbs.rc();
+    verbs.modify(qp, INIT, TO_INIT).expect("INIT");
+    let (mut lid, global) = (destination(0), destination(32));
+    lid[30] = 0;
+    let set = |mask, values: Values| verbs.modify(qp, mask, &and(values, TO_RTR));
+    assert_eq!(set(RTR, &[(0, &lid)]), Err(Errno::EINVAL));
+    let with_other = [(0, &global[..]), (32, &lid), (108, &[1])];
+    assert_eq!(set(RTR | ALTERNATE, &with_other), Err(Errno::EINVAL));
+    assert_eq!(verbs.fixture.device.count(Opcode::INIT2RTR_QP.0), 0);
+    assert_eq!(set(RTR, &[(0, &global)]), Ok(()));
+}
+
 /// A queue pair's context of which every field that verbs tell differs from the others.
 fn context(qpc: &mut QpContext) {
     qpc.set_q_key(0x0102_0304).set_next_rcv_psn(0x11_2233).set_next_send_psn(0x44_5566);

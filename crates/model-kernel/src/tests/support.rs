@@ -27,6 +27,8 @@ pub(super) struct Device {
     pub answers: Mutex<BTreeMap<(u16, u16), Vec<u8>>>,
     pub caps: HcaCap,
     pub ethernet: bool,
+    /// Its port shares a LID.
+    pub grh_required: bool,
     pub alive: AtomicBool,
     /// It was taken out.
     pub removed: AtomicBool,
@@ -62,6 +64,7 @@ impl Device {
             answers: Mutex::default(),
             caps,
             ethernet,
+            grh_required: false,
             backed: Mutex::default(),
             alive: AtomicBool::new(true),
             removed: AtomicBool::new(false),
@@ -239,7 +242,7 @@ impl Function for Device {
             active: true,
             lid: 7,
             sm_lid: 1,
-            grh_required: false,
+            grh_required: self.grh_required,
             capability_mask: 0x48,
             capability_mask_2: 0x2,
             lmc: 1,

@@ -261,6 +261,17 @@ fn an_address_handle_tells_the_mac_of_a_roce_path() {
 }
 
 #[test]
+fn a_port_that_shares_its_lid_takes_no_address_handle_without_a_grh() {
+    let mut device = Device::with(Device::new().caps, false);
+    device.grh_required = true;
+    let fixture = Fixture::of(Arc::new(device));
+    let pd = word(&write(&fixture, 3, &[0; 8], 4, 4).expect("a PD").0);
+    assert_eq!(create_ah(&fixture, pd, 1, 0, 9).map(drop), Err(Errno::EINVAL));
+    assert_eq!(create_ah(&fixture, pd, 1, 1, 9).map(drop), Ok(()));
+    assert_eq!(fixture.close(), 0);
+}
+
+#[test]
 fn ports_are_described_and_counted_from_one() {
     let fixture = Fixture::new();
     let query = |port: u64, room: usize| {

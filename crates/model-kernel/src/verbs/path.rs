@@ -65,16 +65,16 @@ pub(super) fn set(
     }
     let entry = match to.is_global {
         true => Some(find_gid(kernel, &state, to.gid_index.into()).map_err(|_| Errno::EINVAL)?),
+        false if state.needs_grh() => return Err(Errno::EINVAL),
         false => None,
     };
     if state.ethernet {
-        let entry = entry.ok_or(Errno::EINVAL)?;
         let mac = kernel.function.neighbour(&to.gid).ok_or(Errno::ETIMEDOUT)?;
         let [a, b, c, d, e, f] = mac;
         path.set_rmac_47_32(u16::from_be_bytes([a, b]));
         path.set_rmac_31_0(u32::from_be_bytes([c, d, e, f]));
         path.set_eth_prio(to.service_level & 7);
-        if entry.kind == ROCE_V2 {
+        if entry.is_some_and(|entry| entry.kind == ROCE_V2) {
             path.set_dscp(to.traffic_class >> 2);
             if let Some(peers) = peers {
                 path.set_udp_sport(source_port(to.flow_label, peers));

@@ -29,7 +29,6 @@ impl Method<'_> {
 
     /// QUERY_PORT by the old write command, whose structure is the beginning of the new one.
     pub(super) fn write_query_port(&mut self, request: &Core) -> Result<(), Errno> {
-        self.state.context()?;
         let kernel = &self.file.kernel;
         let port = kernel.function.port(request.u8(8).into()).ok_or(Errno::EINVAL)?;
         let response = port_response(kernel, &port);

@@ -25,11 +25,12 @@ pub(super) struct Command {
     /// Name in `ib_user_verbs.h`, without the common prefix.
     pub name: &'static str,
     pub number: u32,
-    /// Bytes of the request that must be there, and of its whole structure.
-    pub least: usize,
+    /// Bytes of the request's structure. Of a plain command all must be there.
     pub request: usize,
     /// Bytes of room for the response that must be there.
     pub response: usize,
+    /// Whether there must be a context before the request is read.
+    pub in_context: bool,
     pub run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
 }
 
@@ -40,11 +41,28 @@ pub(super) const fn plain(
     response: usize,
     run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
 ) -> Command {
-    Command { name, number, least: request, request, response, run }
+    Command { name, number, request, response, in_context: false, run }
+}
+
+/// A command of the extended form: Linux states no least size of its request and response
+/// (`uapi_create_write`). What is missing of the request is zero, and the response is cut.
+#[cfg(feature = "verbs")]
+pub(super) const fn extended(
+    name: &'static str,
+    number: u32,
+    request: usize,
+    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+) -> Command {
+    plain(name, EXTENDED | number, request, 0, run)
+}
+
+/// A command that takes the context before it reads its request.
+pub(super) const fn in_context(command: Command) -> Command {
+    Command { in_context: true, ..command }
 }
 
 static COMMANDS: &[Command] = &[
-    plain("QUERY_PORT", 2, 16, 40, |method, core| method.write_query_port(core)),
+    in_context(plain("QUERY_PORT", 2, 16, 40, |method, core| method.write_query_port(core))),
     plain("ALLOC_PD", 3, 8, 4, |method, _| method.alloc_pd()),
     plain("DEALLOC_PD", 4, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::PD)),
     plain("CREATE_AH", 5, 56, 4, |method, core| method.create_ah(core)),
@@ -70,16 +88,11 @@ impl Method<'_> {
         }
         let command = commands().find(|command| command.number == number);
         let command = command.ok_or_else(|| unmodelled::command(number))?;
-        if self.attrs.len(attr::CORE_IN).is_err() && self.attrs.len(attr::CORE_OUT).is_err() {
-            // libibverbs, `has_ioctl_write`: ENOSPC tells it that ioctls carry these commands.
-            return Err(refused::probe(
-                Errno::ENOSPC,
-                "asked without a request and room for an answer",
-            ));
+        if number & EXTENDED == 0 {
+            self.check_sizes(command)?;
         }
-        let room = |id| self.attrs.len(id).unwrap_or(0);
-        if room(attr::CORE_IN) < command.least || room(attr::CORE_OUT) < command.response {
-            return Err(Errno::ENOSPC);
+        if command.in_context {
+            self.state.context()?;
         }
         let core = self.core(command.request)?;
         (command.run)(self, &core)?;
@@ -87,14 +100,42 @@ impl Method<'_> {
         Ok(())
     }
 
+    fn check_sizes(&self, command: &Command) -> Result<(), Errno> {
+        if !self.attrs.has(attr::CORE_IN) && !self.attrs.has(attr::CORE_OUT) {
+            // libibverbs, `has_ioctl_write`: ENOSPC tells it that ioctls carry these commands.
+            return Err(refused::probe(
+                Errno::ENOSPC,
+                "asked without a request and room for an answer",
+            ));
+        }
+        let room = |id| self.attrs.len(id).unwrap_or(0);
+        if room(attr::CORE_IN) < command.request || room(attr::CORE_OUT) < command.response {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(())
+    }
+
     /// The first `bytes` bytes of the request; what follows must be zero, and what is missing is.
     fn core(&self, bytes: usize) -> Result<Core, Errno> {
-        let mut request = self.attrs.bytes(attr::CORE_IN)?;
+        let mut request = match self.attrs.bytes(attr::CORE_IN) {
+            Err(Errno::ENOENT) => Vec::new(),
+            other => other?,
+        };
         if request.iter().skip(bytes).any(|&byte| byte != 0) {
             return Err(Errno::EOPNOTSUPP);
         }
         request.resize(bytes, 0);
         Ok(Core(request))
+    }
+
+    /// Writes an extended command's response, which is the output `attr::CORE_OUT` if there is one.
+    #[cfg(feature = "verbs")]
+    pub(super) fn put_extended(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        if self.attrs.has(attr::CORE_OUT) {
+            self.attrs.put_or_zero(attr::CORE_OUT, bytes)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes driver data to the client without regard to the stated length, as the driver does.

@@ -629,4 +629,8 @@ fn the_extended_change_of_a_queue_pair_knows_no_more_than_rate_limits() {
     assert_eq!(modify(INIT | RATE_LIMIT, 1), Err(Errno::EINVAL), "known, and not offered");
     assert_eq!(modify(INIT, 1), Ok(fields(&[4, 4], &[0, 8])));
     assert_eq!(verbs.fixture.device.count(Opcode::RST2INIT_QP.0), 1);
+    // Of the request, what is missing counts as zero, and the response is cut, or left out.
+    let short = fields(&[8, 8, 8, 8, 8, 8, 8, 8, 4, 4], &[0, 0, 0, 0, 0, 0, 0, 0, qp, 1]);
+    assert_eq!(verbs.write(1 << 31 | 26, &short, 5, &[], 0), Ok((vec![0, 0, 0, 0, 5], vec![])));
+    assert_eq!(verbs.write(1 << 31 | 26, &short, 0, &[], 0), Ok((vec![], vec![])));
 }

@@ -252,7 +252,9 @@ fn a_device_is_asked_in_both_forms() {
         verbs.write(1 << 31 | 1, &[1, 0, 0, 0, 0, 0, 0, 0], 304, &[], 0),
         Err(Errno::EINVAL)
     );
-    assert_eq!(verbs.write(1 << 31 | 1, &[0; 8], 183, &[], 0), Err(Errno::ENOSPC));
+    assert_eq!(verbs.write(1, &[0; 8], 175, &[], 0), Err(Errno::ENOSPC));
+    let (cut, _) = verbs.write(1 << 31 | 1, &[0; 4], 5, &[], 0).expect("cut");
+    assert_eq!(cut, extended[..5]);
 }
 
 #[test]

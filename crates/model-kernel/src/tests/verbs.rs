@@ -196,10 +196,28 @@ fn a_lone_command_number_is_the_librarys_probe() {
     let probe = |number: u64| Request::new(0, 0).number(2, number).send(&fixture.file);
     assert_eq!(probe(1), Err(Errno::ENOSPC));
     assert_eq!(probe(12), Err(Errno::EOPNOTSUPP), "QUERY_MR by the old command");
-    assert_eq!(probe(0x8000_0001), Err(Errno::ENOSPC));
+    assert_eq!(probe(0x8000_0001), Ok(()), "extended commands have no least sizes");
+    assert_eq!(probe(0x8000_001a), Err(Errno::ENOENT), "MODIFY_QP_EX of queue pair 0");
+    assert_eq!(probe(0x8000_0039), Err(Errno::EINVAL), "MODIFY_CQ_EX of nothing");
     assert_eq!(probe(0x8000_0003), Err(Errno::EOPNOTSUPP));
     assert_eq!(probe(0x101), Err(Errno::EINVAL));
     assert_eq!(probe(1 << 32), Err(Errno::EINVAL));
+}
+
+#[test]
+fn queries_of_a_device_and_a_port_look_for_a_context_before_they_read_the_request() {
+    let (mut long, extended) = ([0; 24], 1 << 31 | 1);
+    long[23] = 1;
+    let ask = |fixture: &Fixture, number, out| write(fixture, number, &long, out, 0).map(drop);
+    let fixture = Fixture::without_context(Device::new());
+    for (number, out) in [(2, 40), (1, 176), (extended, 304)] {
+        assert_eq!(ask(&fixture, number, out), Err(Errno::EINVAL), "{number:#x}");
+    }
+    assert_eq!(ask(&fixture, 3, 4), Err(Errno::EOPNOTSUPP), "ALLOC_PD reads it first");
+    fixture.get_context(1).expect("a context");
+    for (number, out) in [(2, 40), (1, 176), (extended, 304)] {
+        assert_eq!(ask(&fixture, number, out), Err(Errno::EOPNOTSUPP), "{number:#x}");
+    }
 }
 
 #[test]

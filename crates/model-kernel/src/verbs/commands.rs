@@ -1,11 +1,11 @@
 //! The commands of the old interface on what verbs make.
 
 use super::super::abi::object;
-use super::super::write::{Command, EXTENDED, plain};
+use super::super::write::{Command, extended, in_context, plain};
 
 pub(crate) static COMMANDS: &[Command] = &[
-    plain("QUERY_DEVICE", 1, 8, 176, |method, core| method.query_device(core)),
-    plain("QUERY_DEVICE_EX", EXTENDED | 1, 8, 184, |method, core| method.query_device_ex(core)),
+    in_context(plain("QUERY_DEVICE", 1, 8, 176, |method, core| method.query_device(core))),
+    in_context(extended("QUERY_DEVICE_EX", 1, 8, |method, core| method.query_device_ex(core))),
     plain("REG_MR", 9, 40, 12, |method, core| method.reg_mr(core)),
     plain("REREG_MR", 11, 48, 8, |method, core| method.rereg_mr(core)),
     plain("DEREG_MR", 13, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MR)),
@@ -18,15 +18,8 @@ pub(crate) static COMMANDS: &[Command] = &[
     plain("CREATE_QP", 24, 56, 32, |method, core| method.write_create_qp(core)),
     plain("QUERY_QP", 25, 16, 128, |method, core| method.query_qp(core)),
     plain("MODIFY_QP", 26, 112, 0, |method, core| method.modify_qp(core)),
-    Command {
-        name: "MODIFY_QP_EX",
-        number: EXTENDED | 26,
-        least: 112,
-        request: 120,
-        response: 8,
-        run: |method, core| method.modify_qp_ex(core),
-    },
-    plain("MODIFY_CQ_EX", EXTENDED | 57, 16, 0, |method, core| method.modify_cq(core)),
+    extended("MODIFY_QP_EX", 26, 120, |method, core| method.modify_qp_ex(core)),
+    extended("MODIFY_CQ_EX", 57, 16, |method, core| method.modify_cq(core)),
     plain("DESTROY_QP", 27, 16, 4, |method, core| method.write_destroy_qp(core)),
     plain("ATTACH_MCAST", 30, 24, 0, |method, core| method.attach_multicast(core)),
     plain("DETACH_MCAST", 31, 24, 0, |method, core| method.detach_multicast(core)),

@@ -100,10 +100,10 @@ impl Method<'_> {
             return Err(Errno::EOPNOTSUPP);
         }
         self.change_qp(request)?;
-        let room = self.attrs.len(attr::CORE_OUT)?.min(8) as u32;
+        let room = self.attrs.len(attr::CORE_OUT).unwrap_or(0).min(8) as u32;
         let mut reply = Reply::default();
         reply.u32(0).u32(room);
-        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+        self.put_extended(reply.as_bytes())
     }
 
     fn change_qp(&mut self, request: &Core) -> Result<(), Errno> {

@@ -36,13 +36,12 @@ impl Method<'_> {
     }
 
     pub(crate) fn query_device_ex(&mut self, request: &Core) -> Result<(), Errno> {
-        self.state.context()?;
         if request.u64(0) != 0 {
             return Err(Errno::EINVAL);
         }
         let (mut reply, flags) = self.device_attributes()?;
         let caps = &self.file.kernel.caps;
-        let room = self.attrs.len(attr::CORE_OUT)?.min(EXTENDED) as u32;
+        let room = self.attrs.len(attr::CORE_OUT).unwrap_or(0).min(EXTENDED) as u32;
         reply.u32(0).u32(room);
         // No on-demand paging.
         reply.u64(0).u32(0).u32(0).u32(0).u32(0);
@@ -53,7 +52,7 @@ impl Method<'_> {
         reply.u16(moderation.0).u16(moderation.1).u32(0);
         // No device memory.
         reply.u64(0).u32(0).u32(0);
-        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())?;
+        self.put_extended(reply.as_bytes())?;
         self.put_driver_attributes()
     }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use verbless_devx::{Error, Uar};
 use verbless_prm::{
-    CqContext, CqModifyField, CqPeriodMode, CqeSize, CreateCqIn, CreateCqOut, MiniCqeFormat,
-    ModifyCqIn, QueryCqIn, QueryCqOut,
+    CqContext, CqModifyField, CqPeriodMode, CqeSize, CreateCqIn, CreateCqOut, HcaCap,
+    MiniCqeFormat, ModifyCqIn, QueryCqIn, QueryCqOut,
 };
 
 use crate::device::Device;
-use crate::error::{all_of, invalid, limit};
+use crate::error::{all_of, fits, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::send;
@@ -76,14 +76,52 @@ pub struct CqOptions {
     pub moderation: Moderation,
     /// The time of moderation begins with a CQE, and not with an event.
     pub period_from_cqe: bool,
-    /// Bursts of CQEs of receives are compressed, into mini CQEs of this format.
+    /// Bursts of CQEs of receives are compressed, into mini CQEs of this format (capabilities
+    /// `cqe_compression`, or `cqe_compression_128` for CQEs of 128 bytes; `mini_cqe_resp_flow_tag`
+    /// and `mini_cqe_resp_stride_index` for the formats that carry a stride index).
     pub compression: Option<MiniCqeFormat>,
+}
+
+/// What the device's capabilities offer of event moderation.
+#[derive(Debug, Clone, Copy)]
+struct Moderates {
+    at_all: bool,
+    from_cqe: bool,
+    mode_changes: bool,
+}
+
+impl Moderates {
+    fn of(general: &HcaCap) -> Self {
+        Self {
+            at_all: general.cq_moderation(),
+            from_cqe: general.cq_period_start_from_cqe(),
+            mode_changes: general.cq_period_mode_modify(),
+        }
+    }
+
+    fn check(self, attempted: &'static str) -> Result<(), Error> {
+        let hint = "the device does not moderate events (capability cq_moderation is 0)";
+        needs(attempted, self.at_all, hint)
+    }
+
+    fn check_from_cqe(self, attempted: &'static str) -> Result<(), Error> {
+        let hint = "moderation counts its time from events alone (capability \
+                    cq_period_start_from_cqe is 0)";
+        needs(attempted, self.from_cqe, hint)
+    }
+
+    fn check_mode_changes(self, attempted: &'static str) -> Result<(), Error> {
+        let hint = "what the time of moderation begins with is set when a CQ is made, and not \
+                    changed later (capability cq_period_mode_modify is 0)";
+        needs(attempted, self.mode_changes, hint)
+    }
 }
 
 /// A completion queue on the device, without its ring, which `verbless_queue::Cq` adds.
 #[derive(Debug)]
 pub struct CqObject {
     cqn: Cqn,
+    moderates: Moderates,
     owned: Owned<CqAttr>,
 }
 
@@ -108,7 +146,17 @@ impl Device {
             let hint = "the device has no DPA that could hear of CQEs (capability apu is 0)";
             return Err(invalid("CREATE_CQ", hint));
         }
-        self.check_cq_options(options)?;
+        let moderates = Moderates::of(&self.caps().general);
+        period("CREATE_CQ", options.moderation.period)?;
+        if options.moderation != Moderation::default() {
+            moderates.check("CREATE_CQ")?;
+        }
+        if options.period_from_cqe {
+            moderates.check_from_cqe("CREATE_CQ")?;
+        }
+        if let Some(format) = options.compression {
+            self.check_compression(format, attr.wide)?;
+        }
         let parts = [
             ("UAR", attr.uar.context()),
             ("memory of the ring", attr.ring.umem().context()),
@@ -132,39 +180,47 @@ impl Device {
         }
         let mut output = CreateCqOut::zeroed();
         let object = self.create(&input, &mut output)?;
-        Ok(CqObject { cqn: Cqn(output.cqn()), owned: Owned::new(object, attr) })
+        Ok(CqObject { cqn: Cqn(output.cqn()), moderates, owned: Owned::new(object, attr) })
     }
 }
 
 impl Device {
-    fn check_cq_options(&self, options: &CqOptions) -> Result<(), Error> {
+    /// Refuses compression that the device does not have (Linux `create_cq_user` of mlx5_ib; DPDK
+    /// for the flow tag).
+    fn check_compression(&self, format: MiniCqeFormat, wide: bool) -> Result<(), Error> {
         let general = &self.caps().general;
-        period("CREATE_CQ", options.moderation.period)?;
-        let moderated = options.moderation != Moderation::default();
-        for (wanted, has, hint) in [
-            (
-                moderated,
-                general.cq_moderation(),
-                "the device does not moderate events (capability cq_moderation is 0)",
+        fits("CREATE_CQ", "the format of mini CQEs", format.0.into(), 2)?;
+        let (compresses, hint) = match wide {
+            true => (
+                general.cqe_compression_128(),
+                "the device does not compress CQEs of 128 bytes (capability cqe_compression_128 \
+                 is 0)",
             ),
-            (
-                options.period_from_cqe,
-                general.cq_period_start_from_cqe(),
-                "moderation counts its time from events alone (capability \
-                 cq_period_start_from_cqe is 0)",
-            ),
-            (
-                options.compression.is_some(),
+            false => (
                 general.cqe_compression(),
                 "the device does not compress CQEs (capability cqe_compression is 0)",
             ),
-        ] {
-            if wanted && !has {
-                return Err(invalid("CREATE_CQ", hint));
-            }
+        };
+        needs("CREATE_CQ", compresses, hint)?;
+        match format {
+            MiniCqeFormat::FLOW_TAG_STRIDE_INDEX => needs(
+                "CREATE_CQ",
+                general.mini_cqe_resp_flow_tag(),
+                "mini CQEs do not carry the flow tag (capability mini_cqe_resp_flow_tag is 0)",
+            ),
+            MiniCqeFormat::CHECKSUM_STRIDE_INDEX => needs(
+                "CREATE_CQ",
+                general.mini_cqe_resp_stride_index(),
+                "mini CQEs do not carry the stride index beside the checksum (capability \
+                 mini_cqe_resp_stride_index is 0)",
+            ),
+            _ => Ok(()),
         }
-        Ok(())
     }
+}
+
+fn needs(attempted: &'static str, has: bool, hint: &'static str) -> Result<(), Error> {
+    if has { Ok(()) } else { Err(invalid(attempted, hint)) }
 }
 
 fn period(attempted: &'static str, period: u16) -> Result<(), Error> {
@@ -208,6 +264,9 @@ impl CqObject {
     }
 
     /// MODIFY_CQ: sets the event moderation.
+    ///
+    /// # Errors
+    /// The device does not moderate events; the period does not fit its field.
     pub fn set_moderation(&self, moderation: Moderation) -> Result<(), Error> {
         let fields = CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0;
         self.modify_moderation(moderation, CqPeriodMode::START_FROM_EQE, fields)
@@ -215,7 +274,15 @@ impl CqObject {
 
     /// MODIFY_CQ: sets the event moderation, and whether its period starts at a CQE instead of an
     /// EQE.
+    ///
+    /// # Errors
+    /// As [`CqObject::set_moderation`]; the device does not let the start be changed, or knows no
+    /// start at a CQE.
     pub fn set_moderation_from(&self, moderation: Moderation, cqe: bool) -> Result<(), Error> {
+        self.moderates.check_mode_changes("MODIFY_CQ")?;
+        if cqe {
+            self.moderates.check_from_cqe("MODIFY_CQ")?;
+        }
         let mode = if cqe { CqPeriodMode::START_FROM_CQE } else { CqPeriodMode::START_FROM_EQE };
         let fields = CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0;
         self.modify_moderation(moderation, mode, fields | CqModifyField::PERIOD_MODE.0)
@@ -228,6 +295,7 @@ impl CqObject {
         fields: u32,
     ) -> Result<(), Error> {
         period("MODIFY_CQ", moderation.period)?;
+        self.moderates.check("MODIFY_CQ")?;
         let mut input = ModifyCqIn::new();
         input.set_cqn(self.cqn.0);
         input.set_modify_field_select(fields);

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqOptions, DatagramAttr, Error, ErrorKind, GlobalRoute, InitAttr, KeyAccess, KeyMemory,
-    Klm, Lkey, MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr,
-    RoceVersion, RtrAttr, RtsAttr, RtsChange, ServiceType,
+    CqAttr, CqObject, CqOptions, DatagramAttr, Error, ErrorKind, GlobalRoute, InitAttr, KeyAccess,
+    KeyMemory, Klm, Lkey, MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess,
+    RmpAttr, RoceVersion, RtrAttr, RtsAttr, RtsChange, ServiceType,
 };
 use verbless_devx::page_size;
 use verbless_model::Link;
@@ -351,8 +351,6 @@ fn what_a_device_does_not_have_is_not_asked_of_it() {
         device.create_cq(cq_attr(&device)).expect("one without options");
     }
     let (_model, device) = on(Link::Ethernet);
-    let compressed = CqOptions { compression: Some(MiniCqeFormat(0)), ..CqOptions::default() };
-    refused(device.create_cq_with(cq_attr(&device), &compressed), "cqe_compression");
     let cq = device.create_cq_with(cq_attr(&device), &moderated).expect("it moderates");
     assert_eq!(cq.moderation().expect("its context"), (moderation, false));
     let cq = device.create_cq_with(cq_attr(&device), &from_cqe).expect("it counts from CQEs");
@@ -434,5 +432,68 @@ fn a_memory_copy_is_as_long_as_the_device_says_or_2_gib() {
     for (log, bytes) in [(31, 1 << 31), (20, 1 << 20), (0, 1 << 31)] {
         let lines = format!("[caps.general]\nlog_dma_mmo_size = {log}\n");
         assert_eq!(longest(&lines), bytes, "log_dma_mmo_size {log}");
+    }
+}
+
+#[test]
+fn compression_needs_the_capability_of_its_cqes_size_and_of_its_format() {
+    let [hash, checksum] = [MiniCqeFormat::RX_HASH, MiniCqeFormat::CHECKSUM];
+    let (tag, stride) =
+        (MiniCqeFormat::FLOW_TAG_STRIDE_INDEX, MiniCqeFormat::CHECKSUM_STRIDE_INDEX);
+    let (narrow, wide) = ("cqe_compression", "cqe_compression_128");
+    let (with_tag, with_stride) = ("mini_cqe_resp_flow_tag", "mini_cqe_resp_stride_index");
+    for (is_wide, format, needed) in [
+        (false, hash, &[narrow][..]),
+        (false, checksum, &[narrow]),
+        (true, checksum, &[wide]),
+        (false, tag, &[narrow, with_tag]),
+        (true, tag, &[wide, with_tag]),
+        (false, stride, &[narrow, with_stride]),
+        (true, stride, &[wide, with_stride]),
+    ] {
+        let make = |without: Option<&str>| {
+            let all = [narrow, wide, with_tag, with_stride].into_iter();
+            let offered = all.filter(|name| Some(*name) != without);
+            let lines: String = offered.map(|name| format!("{name} = true\n")).collect();
+            let (_model, device) = based_on("connectx6dx", &format!("[caps.general]\n{lines}"));
+            let attr = CqAttr { wide: is_wide, ..cq_attr(&device) };
+            let options = CqOptions { compression: Some(format), ..CqOptions::default() };
+            device.create_cq_with(attr, &options).map(|cq| cq.query().expect("its context"))
+        };
+        let context = make(None).expect("the device has all of it");
+        assert!(context.cqe_comp_en() && context.mini_cqe_res_format() == format);
+        for name in needed {
+            refused(make(Some(name)), &format!("capability {name} is 0"));
+        }
+        for name in [narrow, wide, with_tag, with_stride].iter().filter(|it| !needed.contains(it)) {
+            make(Some(name)).expect("what it does not need");
+        }
+    }
+    let (_model, device) = on(Link::Ethernet);
+    let options = CqOptions { compression: Some(MiniCqeFormat(4)), ..CqOptions::default() };
+    refused(device.create_cq_with(cq_attr(&device), &options), "mini CQEs is 4; at most 3");
+}
+
+#[test]
+fn moderation_is_changed_only_where_the_device_has_what_that_takes() {
+    let moderation = Moderation { period: 3, count: 5 };
+    let set = |cq: &CqObject| cq.set_moderation(moderation);
+    let from_event = |cq: &CqObject| cq.set_moderation_from(moderation, false);
+    let from_cqe = |cq: &CqObject| cq.set_moderation_from(moderation, true);
+    type Change<'a> = &'a dyn Fn(&CqObject) -> Result<(), Error>;
+    let changes: [Change<'_>; 3] = [&set, &from_event, &from_cqe];
+    for (name, refuses) in [
+        ("cq_moderation", [true, true, true]),
+        ("cq_period_mode_modify", [false, true, true]),
+        ("cq_period_start_from_cqe", [false, false, true]),
+    ] {
+        let (_model, device) = with(&[(&format!("{name} = true"), &format!("{name} = false"))]);
+        let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
+        for (change, refuses) in changes.into_iter().zip(refuses) {
+            match refuses {
+                true => refused(change(&cq), &format!("capability {name} is 0")),
+                false => change(&cq).expect("it does not need the capability"),
+            }
+        }
     }
 }

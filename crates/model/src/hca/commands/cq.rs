@@ -3,8 +3,8 @@
 use verbless_prm::hot::CqRecordConsumer;
 use verbless_prm::{
     CqContext, CqErrorSyndrome, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus,
-    CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut,
-    TimestampFormat, TimestampFormatCap,
+    CqeSize, CreateCqIn, CreateCqOut, HcaCap, MiniCqeFormat, ModifyCqIn, ModifyCqOut, QueryCqIn,
+    QueryCqOut, TimestampFormat, TimestampFormatCap,
 };
 
 use super::call::{Call, Outcome};
@@ -120,13 +120,31 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let unsupported = (context.oi() && !general.cq_oi())
         || (context.apu_cq() && !general.apu())
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
-        || (context.cqe_comp_en() && !general.cqe_compression())
-        || (context.mini_cqe_res_format().0 != 0 && !general.cqe_compression())
+        || !compression_offered(context, general)
         || (moderated && !general.cq_moderation())
         || (from_cqe && !general.cq_period_start_from_cqe())
         || context.cq_period_mode().0 > 1
         || (context.cq_timestamp_format() == TimestampFormat::REAL_TIME && free_running_only);
     if unsupported { Err(Refusal::Unsupported) } else { Ok(()) }
+}
+
+/// Whether the capabilities offer the compression that a context asks for, if any: by the size of
+/// its CQEs, and by the format of its mini CQEs.
+fn compression_offered(context: &CqContext, general: &HcaCap) -> bool {
+    let format = context.mini_cqe_res_format();
+    if !context.cqe_comp_en() && format == MiniCqeFormat::RX_HASH {
+        return true;
+    }
+    let of_size = match context.cqe_sz() {
+        CqeSize::BYTES_64 => general.cqe_compression(),
+        _ => general.cqe_compression_128(),
+    };
+    of_size
+        && match format {
+            MiniCqeFormat::FLOW_TAG_STRIDE_INDEX => general.mini_cqe_resp_flow_tag(),
+            MiniCqeFormat::CHECKSUM_STRIDE_INDEX => general.mini_cqe_resp_stride_index(),
+            _ => true,
+        }
 }
 
 /// QUERY_CQ: the context with the current counters.
@@ -186,7 +204,9 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
         }
         call.find(kind::Eq, eqn)?;
     }
-    if mode && new.cq_period_mode().0 > 1 {
+    let from_cqe = new.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
+    let unsupported = from_cqe && !general.cq_period_start_from_cqe();
+    if mode && (unsupported || new.cq_period_mode().0 > 1) {
         return Err(Refusal::Unsupported);
     }
     call.change(kind::Cq, number, |cq| {

@@ -2,8 +2,8 @@
 
 use verbless_prm::{
     CqModifyField, CqPeriodMode, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, EndPaddingMode,
-    HcaCap, MkeyContext, ModifyCqIn, ModifyTirIn, ModifyTisIn, ScatterToCqeRequester,
-    ScatterToCqeResponder, TimestampFormat, TimestampFormatCap, WqType,
+    HcaCap, MiniCqeFormat, MkeyContext, ModifyCqIn, ModifyTirIn, ModifyTisIn,
+    ScatterToCqeRequester, ScatterToCqeResponder, TimestampFormat, TimestampFormatCap, WqType,
 };
 
 use super::rig::{Rig, User, pages};
@@ -49,7 +49,31 @@ fn a_cq_has_the_features_that_the_capabilities_offer() {
         (
             "mini_cqe_res_format",
             |caps, on| _ = caps.set_cqe_compression(on),
-            |it| _ = it.cq_context_mut().set_mini_cqe_res_format(verbless_prm::MiniCqeFormat(1)),
+            |it| _ = it.cq_context_mut().set_mini_cqe_res_format(MiniCqeFormat::CHECKSUM),
+        ),
+        (
+            "cqe_comp_en of 128 bytes",
+            |caps, on| _ = caps.set_cqe_compression(true).set_cqe_compression_128(on),
+            |it| {
+                let context = it.cq_context_mut().set_cqe_comp_en(true);
+                _ = context.set_cqe_sz(verbless_prm::CqeSize::BYTES_128);
+            },
+        ),
+        (
+            "mini CQEs with the flow tag",
+            |caps, on| _ = caps.set_cqe_compression(true).set_mini_cqe_resp_flow_tag(on),
+            |it| {
+                let context = it.cq_context_mut().set_cqe_comp_en(true);
+                _ = context.set_mini_cqe_res_format(MiniCqeFormat::FLOW_TAG_STRIDE_INDEX);
+            },
+        ),
+        (
+            "mini CQEs with the stride index",
+            |caps, on| _ = caps.set_cqe_compression(true).set_mini_cqe_resp_stride_index(on),
+            |it| {
+                let context = it.cq_context_mut().set_cqe_comp_en(true);
+                _ = context.set_mini_cqe_res_format(MiniCqeFormat::CHECKSUM_STRIDE_INDEX);
+            },
         ),
         (
             "cq_period",
@@ -276,6 +300,11 @@ fn fields_of_a_cq_are_changed_as_the_capabilities_offer() {
     assert_eq!(modify(&mut rig, 0x20, 1), Err(Refusal::CqField), "there is no such field");
     let unknown = modify(&mut rig, CqModifyField::PERIOD_MODE.0, 2);
     assert_eq!(unknown, Err(Refusal::Unsupported));
+    rig.world.functions[0].hca.caps.general_mut().set_cq_period_start_from_cqe(false);
+    let from =
+        |rig: &mut Rig, mode: CqPeriodMode| modify(rig, CqModifyField::PERIOD_MODE.0, mode.0);
+    assert_eq!(from(&mut rig, CqPeriodMode::START_FROM_CQE), Err(Refusal::Unsupported));
+    assert_eq!(from(&mut rig, CqPeriodMode::START_FROM_EQE), Ok(()));
 }
 
 #[test]

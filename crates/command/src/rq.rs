@@ -30,7 +30,8 @@ pub struct RqAttr {
     pub user_index: u32,
     /// Whether posted receives complete as flushed when the queue is in the error state.
     pub flush_in_error: bool,
-    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the CQE has it.
+    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the CQE has it, where
+    /// the device has `vlan_cap`.
     pub keep_vlan: bool,
     /// The clock of the CQE timestamps; every device supports the value of
     /// [`Caps::rq_timestamps`](crate::Caps::rq_timestamps).
@@ -77,6 +78,11 @@ impl Device {
         }
         fits("CREATE_RQ", "the user index", attr.user_index, 24)?;
         offered("CREATE_RQ", attr.timestamps, caps.general.rq_ts_format())?;
+        if !attr.keep_vlan && !caps.ethernet.as_ref().is_some_and(|page| page.vlan_cap()) {
+            let what = "the device strips no VLAN tags (capability vlan_cap is 0): let frames keep \
+                        theirs";
+            return Err(invalid("CREATE_RQ", what));
+        }
         all_of(self, "CREATE_RQ", [("CQ", attr.cq.object().context())])?;
         let mut input = CreateRqIn::new();
         let context = input.ctx_mut();

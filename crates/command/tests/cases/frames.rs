@@ -11,7 +11,7 @@ use verbless_prm::{
     MemRqType, MinWqeInlineMode, Opcode, RqState, SqState, TimestampFormat, TirDispType,
 };
 
-use crate::support::{cq_attr, memory, on, pool, refusal_is_told, with};
+use crate::support::{based_on, cq_attr, memory, on, pool, refusal_is_told, with};
 
 fn rq_attr(device: &Device) -> RqAttr {
     let (ring, record) = memory(device);
@@ -81,6 +81,18 @@ fn a_receive_queue_is_what_was_asked_for_in_a_ring_of_its_own_and_in_a_pool() {
     let attr = RqAttr { wqes: RqWqes::Pool(pool.clone()), ..rq_attr(&device) };
     let context = device.create_rq(attr).expect("an RQ").query().expect("its context");
     assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, pool.rmpn().0));
+}
+
+#[test]
+fn vlan_tags_are_stripped_only_where_the_device_does_that() {
+    for lines in
+        ["[ethernet.caps.ethernet_offloads]\nvlan_cap = false\n", "link = \"infiniband\"\n"]
+    {
+        let (_model, device) = based_on("connectx6dx", lines);
+        refused(device.create_rq(rq_attr(&device)), "capability vlan_cap is 0");
+        let attr = RqAttr { keep_vlan: true, ..rq_attr(&device) };
+        device.create_rq(attr).expect("frames keep their tags");
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use verbless_prm::reflect::{Kind, View};
 use verbless_prm::{
-    AtomicCap, AtomicReqEndianness, HcaCap, HcaCap2, HcaCapPage, RoceCap, TimestampFormat,
-    TimestampFormatCap, bits,
+    AtomicCap, AtomicReqEndianness, EthernetOffloadCap, HcaCap, HcaCap2, HcaCapPage, RoceCap,
+    TimestampFormat, TimestampFormatCap, bits,
 };
 
 use crate::hca::refusal::Refusal;
@@ -20,6 +20,7 @@ pub(crate) struct Capabilities {
 static NO_GENERAL_2: HcaCap2 = HcaCap2::zeroed();
 static NO_ATOMIC: AtomicCap = AtomicCap::zeroed();
 static NO_ROCE: RoceCap = RoceCap::zeroed();
+static NO_ETHERNET: EthernetOffloadCap = EthernetOffloadCap::zeroed();
 
 impl Capabilities {
     /// The capabilities of function `function` of a device, which differ in its number.
@@ -102,6 +103,19 @@ impl Capabilities {
     pub(crate) fn roce_mut(&mut self) -> &mut RoceCap {
         let page = self.pages.get_mut(&HcaCapPage::ROCE.0);
         page.and_then(|page| RoceCap::from_prefix_mut(&mut page.current)).unwrap()
+    }
+
+    /// The page of Ethernet offloads; all 0 if there is none.
+    pub(crate) fn ethernet(&self) -> &EthernetOffloadCap {
+        let page = self.current(HcaCapPage::ETHERNET_OFFLOADS);
+        page.and_then(EthernetOffloadCap::from_prefix).unwrap_or(&NO_ETHERNET)
+    }
+
+    /// The page of Ethernet offloads, for a test to change.
+    #[cfg(test)]
+    pub(crate) fn ethernet_mut(&mut self) -> &mut EthernetOffloadCap {
+        let page = self.pages.get_mut(&HcaCapPage::ETHERNET_OFFLOADS.0);
+        page.and_then(|page| EthernetOffloadCap::from_prefix_mut(&mut page.current)).unwrap()
     }
 
     /// The formats of timestamps that a QP has: the RoCE page says it where there is RoCE, else

@@ -362,7 +362,13 @@ pub(super) const BUILTIN: &[(&str, &[(&str, Constant)])] = &[
                                     ("fl_rc_qp_when_roce_enabled", Boolean(true)),
                                 ]),
                             ),
-                            ("ethernet_offloads", Section(&[("wqe_inline_mode", Integer(0x2))])),
+                            (
+                                "ethernet_offloads",
+                                Section(&[
+                                    ("vlan_cap", Boolean(true)),
+                                    ("wqe_inline_mode", Integer(0x2)),
+                                ]),
+                            ),
                             (
                                 "flow_table",
                                 Section(&[(
@@ -828,7 +834,13 @@ pub(super) const BUILTIN: &[(&str, &[(&str, Constant)])] = &[
                                     ("fl_rc_qp_when_roce_enabled", Boolean(true)),
                                 ]),
                             ),
-                            ("ethernet_offloads", Section(&[("wqe_inline_mode", Integer(0x2))])),
+                            (
+                                "ethernet_offloads",
+                                Section(&[
+                                    ("vlan_cap", Boolean(true)),
+                                    ("wqe_inline_mode", Integer(0x2)),
+                                ]),
+                            ),
                             (
                                 "flow_table",
                                 Section(&[(

@@ -92,7 +92,8 @@ pub struct RqConfig {
     /// Number that the device puts into completions (24 bits, and not 0xffffff): what tells the
     /// receive queues apart that complete in one completion queue.
     pub user_index: u32,
-    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the completion has it.
+    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the completion has it,
+    /// where the device has `vlan_cap`.
     pub keep_vlan: bool,
     /// Which frames that this domain sends come back to the queue.
     pub loopback: SelfLoopback,

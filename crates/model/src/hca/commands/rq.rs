@@ -57,6 +57,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateRqIn, output: &mut Creat
     if context.state() != RqState::RST {
         return Err(Refusal::RqBegin);
     }
+    check_vlan(call, context)?;
     call.find(kind::Cq, context.cqn())?;
     call.check_counter(context.counter_set_id())?;
     let mut rq = Rq {
@@ -82,6 +83,12 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateRqIn, output: &mut Creat
     }
     output.set_rqn(call.make(kind::Rq, rq)?);
     Ok(())
+}
+
+/// Stripping of VLAN tags, which an RQ asks for by a vsd of 0, is what vlan_cap offers.
+fn check_vlan(call: &Call<'_>, context: &RqContext) -> Outcome {
+    let strips = call.hca().caps.ethernet().vlan_cap();
+    if context.vsd() || strips { Ok(()) } else { Err(Refusal::Unsupported) }
 }
 
 /// The ring of an RQ that has one of its own.
@@ -143,6 +150,9 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOu
         || chosen(RqModifyField::COUNTER_SET_ID, new.counter_set_id().into())
     {
         return Err(Refusal::Unsupported);
+    }
+    if select & RqModifyField::VSD.0 != 0 {
+        check_vlan(call, new)?;
     }
     let hca = call.hca_mut();
     let rq = hca.objects.rqs.get_mut(&number).ok_or(Refusal::NoSuchRq)?;

@@ -7,8 +7,8 @@ use verbless_prm::{
     CreateTisIn, DeleteFlowTableEntryIn, DestroyFlowGroupIn, DestroyFlowTableIn, DestroyRqIn,
     DestroyTirIn, FlowContextAction, FlowDestination, FlowDestinationType, MatchCriteriaEnable,
     ModifyFlowTableIn, ModifyRqIn, QueryFlowGroupIn, QueryFlowTableEntryIn, QueryFlowTableIn,
-    QueryRqIn, QueryTirIn, QueryTisIn, RqState, SetFlowTableEntryIn, SetFlowTableRootIn,
-    TableMissAction, TimestampFormat, TirDispType, WqType,
+    QueryRqIn, QueryTirIn, QueryTisIn, RqModifyField, RqState, SetFlowTableEntryIn,
+    SetFlowTableRootIn, TableMissAction, TimestampFormat, TirDispType, WqType,
 };
 
 use super::rig::{Rig, UMEM, User};
@@ -232,6 +232,24 @@ fn of_an_rq_that_exists_only_the_stripping_of_tags_can_be_changed() {
         input.set_rqn(rq);
     });
     assert!(!context.unwrap().rq_context().vsd());
+}
+
+#[test]
+fn vlan_tags_are_stripped_where_the_capability_says_so() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let strips = |rig: &mut Rig| rig.rq(user, |it| _ = it.ctx_mut().set_vsd(false));
+    strips(&mut rig).expect("the device has vlan_cap");
+    rig.world.functions[0].hca.caps.ethernet_mut().set_vlan_cap(false);
+    assert_eq!(strips(&mut rig), Err(Refusal::Unsupported));
+    let rq = rig.rq(user, |_| {}).expect("it keeps the tags");
+    let mut modify = |vsd| {
+        let changed = rig.send::<ModifyRqIn>(user.uid, |input| {
+            input.set_rqn(rq).set_modify_bitmask(RqModifyField::VSD.0).ctx_mut().set_vsd(vsd);
+        });
+        changed.map(drop)
+    };
+    assert_eq!([true, false].map(&mut modify), [Ok(()), Err(Refusal::Unsupported)]);
 }
 
 #[test]

@@ -121,7 +121,9 @@ impl File {
     }
 
     fn lock(&self) -> MutexGuard<'_, FileState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.dead = self.kernel.is_dead();
+        state
     }
 
     /// Answers an ioctl of the one who opened the file.
@@ -141,13 +143,12 @@ impl File {
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);
         let call = request.method.call;
-        if self.kernel.is_dead() {
-            // Once a driver lets go of a removed device, its own methods are gone
-            // (`uverbs_disassociate_api_pre`).
-            let drivers = request.method.object >> DRIVER_NAMESPACE != 0;
-            if call != Call::Destroy || drivers && self.kernel.function.is_removed() {
-                return Err(Errno::EIO);
-            }
+        // The methods of a driver that let go of its device are gone, but those that destroy
+        // (`uverbs_disassociate_api_pre`). The others ask for the context or an object in their
+        // turn.
+        let drivers = (request.method.object | request.method.id) >> DRIVER_NAMESPACE != 0;
+        if state.dead && drivers && call != Call::Destroy {
+            return Err(Errno::EIO);
         }
         let attrs = Attrs::new(request, &**client);
         let named = Named::default();
@@ -283,7 +284,8 @@ impl File {
     ) -> Result<Heard, Errno> {
         let uid = state.context.as_ref().map_or(0, |context| context.uid);
         let entry = state.objects.get(&handle).ok_or(Errno::ENOENT)?;
-        if entry.users != 0 {
+        // A dead device's kernel has destroyed them all by itself, and has only their handles.
+        if entry.users != 0 && !state.dead {
             return Err(Errno::EBUSY);
         }
         let mut listener = None;
@@ -335,7 +337,7 @@ impl File {
             .filter(|(_, stream)| !stream.channel().is_open())
             .map(|&(order, _)| order)
             .collect();
-        if self.kernel.is_dead() {
+        if state.dead {
             return;
         }
         for order in closed {
@@ -375,7 +377,9 @@ impl Method<'_> {
                 self.named.handles.push((id, handle));
                 self.named.handle = Some(handle);
             }
-            (Access::Destroy, _) => self.named.destroy = Some(self.state.lookup(data, object)?),
+            (Access::Destroy, _) => {
+                self.named.destroy = Some(self.state.lookup_to_destroy(data, object)?);
+            }
         }
         Ok(())
     }

@@ -169,14 +169,22 @@ pub(super) struct FileState {
     pub(super) clock: Option<Arc<ClockPage>>,
     /// The file is being closed: what would be in the way goes as well.
     pub(super) closing: bool,
+    /// The device is dead: nothing can be done but destroy objects.
+    pub(super) dead: bool,
     /// Counts objects, in the order in which they were made.
     sequence: u64,
 }
 
 impl FileState {
-    /// The context; EINVAL before there is one.
+    /// The context; EINVAL before there is one, EIO when the device is dead.
     pub(super) fn context(&self) -> Result<&Context, Errno> {
+        self.insist_on_device()?;
         self.context.as_ref().ok_or(Errno::EINVAL)
+    }
+
+    /// EIO when the device is dead.
+    pub(super) fn insist_on_device(&self) -> Result<(), Errno> {
+        if self.dead { Err(Errno::EIO) } else { Ok(()) }
     }
 
     pub(super) fn object(&self, handle: u32) -> Option<&Object> {
@@ -253,8 +261,15 @@ impl FileState {
         })
     }
 
-    /// Finds an object by what a client wrote as its handle.
+    /// Finds an object by what a client wrote as its handle; EIO when it is found, and the device
+    /// is dead.
     pub(super) fn lookup(&self, data: u64, kind: u16) -> Result<u32, Errno> {
+        let handle = self.lookup_to_destroy(data, kind)?;
+        self.insist_on_device().map(|()| handle)
+    }
+
+    /// Finds an object that is to be destroyed, which it can be without its device, too.
+    pub(super) fn lookup_to_destroy(&self, data: u64, kind: u16) -> Result<u32, Errno> {
         let handle = match i64::try_from(data) {
             Ok(id) => u32::try_from(id).map_err(|_| Errno::ENOENT)?,
             Err(_) => return Err(Errno::EINVAL),
@@ -275,12 +290,14 @@ impl FileState {
     ) -> Result<Stream, Errno> {
         let fd = i32::try_from(data as i64).map_err(|_| Errno::EINVAL)?;
         let file = client.identify(fd)?;
-        self.streams
+        let stream = self
+            .streams
             .iter()
             .map(|(_, stream)| stream)
             .find(|stream| stream.channel().file == file && stream.kind() == kind)
             .cloned()
-            .ok_or(Errno::EBADF)
+            .ok_or(Errno::EBADF)?;
+        self.insist_on_device().map(|()| stream)
     }
 }
 

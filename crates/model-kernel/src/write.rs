@@ -145,7 +145,7 @@ impl Method<'_> {
     }
 
     pub(super) fn destroy_by_handle(&mut self, handle: u32, kind: u16) -> Result<(), Errno> {
-        let handle = self.state.lookup(handle.into(), kind)?;
+        let handle = self.state.lookup_to_destroy(handle.into(), kind)?;
         self.file.destroy(self.state, self.client, handle).map(drop)
     }
 

@@ -8,7 +8,7 @@ use verbless_prm::{HcaCap, Opcode};
 
 use super::super::client::Capability;
 use super::super::mailbox::Field;
-use super::support::{Device, Fixture, Request};
+use super::support::{Device, Fixture, Request, command};
 
 /// INVOKE_WRITE of a command; what the core's and the driver's output hold.
 fn write(
@@ -287,6 +287,46 @@ fn a_port_that_shares_its_lid_takes_no_address_handle_without_a_grh() {
     assert_eq!(create_ah(&fixture, pd, 1, 0, 9).map(drop), Err(Errno::EINVAL));
     assert_eq!(create_ah(&fixture, pd, 1, 1, 9).map(drop), Ok(()));
     assert_eq!(fixture.close(), 0);
+}
+
+#[test]
+fn of_a_dead_device_objects_are_destroyed_and_all_else_is_refused_when_it_is_reached() {
+    let fixture = Fixture::new();
+    let [pd, other] = [4, 4].map(|room| word(&write(&fixture, 3, &[0; 8], room, 4).unwrap().0));
+    let ah = create_ah(&fixture, pd, 1, 0, 1).expect("an address handle").0;
+    let devx = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("an object");
+    fixture.device.alive.store(false, Ordering::Relaxed);
+    fixture.device.removed.store(true, Ordering::Relaxed);
+    let by_write = |number, core: &[u8], out| write(&fixture, number, core, out, 0).map(drop);
+
+    assert_eq!(by_write(99, &[0; 8], 0), Err(Errno::EOPNOTSUPP), "no such command");
+    assert_eq!(by_write(3, &[0; 7], 4), Err(Errno::ENOSPC), "cut");
+    assert_eq!(by_write(3, &[0; 8], 4), Err(Errno::EIO), "ALLOC_PD");
+    assert_eq!(create_ah(&fixture, pd, 1, 0, 1).map(drop), Err(Errno::EIO));
+    assert_eq!(fixture.get_context(1), Err(Errno::EIO));
+    let page = fixture.file.mmap(0, 4096, verbless_devx::Protection::Write);
+    assert_eq!(page.map(drop), Err(Errno::EIO));
+    let create_qp = |pd: u32| Request::new(4, 0).handle(2, pd.into()).send(&fixture.file);
+    for (handle, errno) in [(77, Errno::ENOENT), (ah, Errno::EINVAL), (pd, Errno::EIO)] {
+        assert_eq!(create_qp(handle), Err(errno), "a queue pair in the PD {handle}");
+    }
+    let query_port = |room: usize| {
+        let mut response = vec![0; room];
+        Request::new(0, 2).number(0, 1).output(1, &mut response).send(&fixture.file)
+    };
+    assert_eq!(query_port(47), Err(Errno::EINVAL), "attributes are read first");
+    assert_eq!(query_port(48), Err(Errno::EIO));
+    let devx_query = |room: usize| {
+        let mut response = vec![0; room];
+        Request::new(0x1000, 0x1001).output(0x1001, &mut response).send(&fixture.file)
+    };
+    assert_eq!(devx_query(4), Err(Errno::EIO), "but not those of a driver's method");
+
+    assert_eq!(by_write(4, &77u32.to_ne_bytes(), 0), Err(Errno::ENOENT));
+    assert_eq!(by_write(4, &pd.to_ne_bytes(), 0), Ok(()), "DEALLOC_PD, before what used it");
+    assert_eq!(by_write(8, &ah.to_ne_bytes(), 0), Ok(()), "DESTROY_AH");
+    assert_eq!(Request::new(1, 0).handle(0, other.into()).send(&fixture.file), Ok(()));
+    assert_eq!(fixture.destroy(0x1001, devx), Ok(()), "a driver's object, which was removed");
 }
 
 #[test]

@@ -78,6 +78,7 @@ impl Method<'_> {
 
     /// CREATE_CQ by the old write command.
     pub(crate) fn write_create_cq(&mut self, request: &Core) -> Result<(), Errno> {
+        self.state.context()?;
         let channel = match request.u32(24) as i32 {
             none if none < 0 => None,
             fd => {
@@ -264,7 +265,7 @@ impl Method<'_> {
     }
 
     pub(crate) fn write_destroy_cq(&mut self, request: &Core) -> Result<(), Errno> {
-        let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
+        let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::CQ)?;
         let heard = self.file.destroy(self.state, self.client, handle)?;
         self.attrs.put_or_zero(attr::CORE_OUT, &heard_of_cq(heard))
     }

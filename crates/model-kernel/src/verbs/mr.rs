@@ -96,6 +96,7 @@ const PAGE_SIZES: u64 = (1 << 32) - PAGE;
 impl Method<'_> {
     pub(crate) fn reg_mr(&mut self, request: &Core) -> Result<(), Errno> {
         let range = Range::read(request, 8)?;
+        self.state.context()?;
         let rights = request.u32(36);
         check_rights(rights)?;
         let pd = self.state.lookup(request.u32(32).into(), object::PD)?;

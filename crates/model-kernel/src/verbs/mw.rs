@@ -31,6 +31,7 @@ impl Method<'_> {
                 "the device has no memory windows (capability imaicl)",
             ));
         }
+        self.state.context()?;
         let pd = self.state.lookup(request.u32(8).into(), object::PD)?;
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
         let kind = request.u8(12);

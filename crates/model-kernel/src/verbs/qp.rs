@@ -150,6 +150,7 @@ impl Method<'_> {
 
     /// CREATE_QP by the old write command.
     pub(crate) fn write_create_qp(&mut self, request: &Core) -> Result<(), Errno> {
+        self.state.context()?;
         let find = |at, kind| self.state.lookup(request.u32(at).into(), kind);
         let signal_all = if request.u8(52) != 0 { create::SQ_SIG_ALL } else { 0 };
         let shared = request.u8(54) != 0;
@@ -378,7 +379,7 @@ impl Method<'_> {
     }
 
     pub(crate) fn write_destroy_qp(&mut self, request: &Core) -> Result<(), Errno> {
-        let handle = self.state.lookup(request.u32(8).into(), object::QP)?;
+        let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::QP)?;
         let heard = self.file.destroy(self.state, self.client, handle)?;
         self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())
     }

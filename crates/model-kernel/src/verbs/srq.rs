@@ -64,6 +64,7 @@ impl Method<'_> {
 
     /// CREATE_SRQ by the old write command.
     pub(crate) fn write_create_srq(&mut self, request: &Core) -> Result<(), Errno> {
+        self.state.context()?;
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
         let handle = self.state.free_handle()?;
         let srq = self.make_srq(Wanted {
@@ -178,7 +179,7 @@ impl Method<'_> {
     }
 
     pub(crate) fn write_destroy_srq(&mut self, request: &Core) -> Result<(), Errno> {
-        let handle = self.state.lookup(request.u32(8).into(), object::SRQ)?;
+        let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::SRQ)?;
         let heard = self.file.destroy(self.state, self.client, handle)?;
         self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())
     }

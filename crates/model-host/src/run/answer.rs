@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
+use super::how::How;
 use super::process::Caller;
 use super::shared::SharedRun;
 use super::side::View;
@@ -107,7 +108,7 @@ impl Answerer {
             libc::SYS_mmap => self.mmap(call),
             libc::SYS_ftruncate => self.unsuitable(call, Errno::EINVAL),
             libc::SYS_fallocate => self.unsuitable(call, Errno::ENODEV),
-            libc::SYS_openat => self.open(call, first, second, third),
+            libc::SYS_openat => self.open(call, first, second, &How::plain(third)),
             libc::SYS_openat2 => self.openat2(call),
             libc::SYS_newfstatat => self.stat(call, first, second, fourth, Stat::Plain(third)),
             libc::SYS_statx => {
@@ -125,7 +126,7 @@ impl Answerer {
             libc::SYS_listxattr | libc::SYS_llistxattr => self.no_attribute(call, Ok(0)),
             libc::SYS_readlinkat => self.readlink(call, first, second, third, fourth),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => self.open(call, HERE, first, second),
+            libc::SYS_open => self.open(call, HERE, first, &How::plain(second)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_stat => self.stat(call, HERE, first, 0, Stat::Plain(second)),
             #[cfg(target_arch = "x86_64")]

@@ -55,6 +55,7 @@ mod filter;
 #[cfg(fuzzing)]
 mod fuzz;
 mod guardian;
+mod how;
 mod ioctl;
 mod join;
 mod netlink;
@@ -74,6 +75,7 @@ mod sys;
 mod sysfs;
 mod trace;
 mod tree;
+mod walk;
 
 pub use control::Control;
 pub use error::RunError;

@@ -12,11 +12,13 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
+use super::how::{Found, How};
 use super::node::{self, Node};
 use super::process::{self, Caller};
 use super::sys::{self, Notification, Stat};
 use super::sysfs;
 use super::tree;
+use super::walk::{Walk, joined};
 use verbless_model_kernel::remote::PAGE;
 
 /// The longest path that the kernel takes.
@@ -46,53 +48,63 @@ impl Answerer {
         if size != HOW || process::read(thread(call), how, words.as_flattened_mut()).is_err() {
             return Answer::Kernel;
         }
-        let [flags, mode, resolve] = words.map(u64::from_ne_bytes);
-        if !may_be(flags, mode, resolve) {
-            return Answer::Kernel;
+        match How::of_words(words.map(u64::from_ne_bytes)) {
+            Some(how) => self.open(call, directory, path, &how),
+            None => Answer::Kernel,
         }
-        self.open(call, directory, path, flags)
     }
 
-    pub(super) fn open(
-        &self,
-        call: &Notification,
-        directory: u64,
-        path: u64,
-        flags: u64,
-    ) -> Answer {
-        let flags = OFlag::from_bits_truncate(flags as i32);
-        let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
-        if let Some(opened) = Self::above(call, &whole, flags & OFlag::O_NONBLOCK) {
-            let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
-            return match opened {
-                Ok(file) => self.give(call, file.as_fd(), None, close_on_exec),
-                Err(errno) => errno.into(),
-            };
+    pub(super) fn open(&self, call: &Notification, directory: u64, path: u64, how: &How) -> Answer {
+        let Some(walk) = self.walk(call, directory, path, how) else { return Answer::Kernel };
+        self.open_walk(call, &walk, how).unwrap_or_else(Answer::from)
+    }
+
+    fn open_walk(&self, call: &Notification, walk: &Walk, how: &How) -> Result<Answer, Errno> {
+        how.check()?;
+        if walk.crosses {
+            return Err(Errno::EXDEV);
         }
-        let Some(named) = Named::new(whole) else { return Answer::Kernel };
-        let new = flags.contains(OFlag::O_CREAT | OFlag::O_EXCL);
-        let node = node::of_path(&named.bytes);
+        let tree = &self.view.tree;
+        if let Some(opened) = Self::above(call, &walk.whole, how.open() & OFlag::O_NONBLOCK) {
+            if let Err(errno @ (Errno::ELOOP | Errno::EXDEV)) = walk.open(tree, OFlag::O_PATH) {
+                return Err(errno);
+            }
+            how.admits(Found::Directory)?;
+            return Ok(self.give(call, opened?.as_fd(), None, how.close_on_exec()));
+        }
+        let node = node::of_path(&walk.whole);
         let device = node.and_then(|node| Some((node, self.view.of_node(node)?)));
-        if let Some(device) = device.filter(|_| !flags.contains(OFlag::O_DIRECTORY) && !new) {
-            return self.open_device(call, device, flags).unwrap_or_else(Answer::from);
-        }
-        let reads = flags & OFlag::O_ACCMODE == OFlag::O_RDONLY;
-        // O_PATH is not: such a descriptor cannot be given.
-        let kept = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        match self.view.tree.open(&named.bytes, flags & kept) {
-            Ok(_) if new => Errno::EEXIST.into(),
-            Ok(_) if !reads && !flags.contains(OFlag::O_PATH) => Errno::EACCES.into(),
-            Ok(file) => {
-                self.view.tree.given();
-                let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
-                self.give(call, file.as_fd(), None, close_on_exec)
+        let found = walk.look(tree, how, device.is_some()).inspect_err(|_| {
+            if !how.creates() {
+                tell_of_other_devices(call.tid, &walk.whole);
             }
-            Err(Errno::ENOENT) if flags.contains(OFlag::O_CREAT) => Errno::EACCES.into(),
-            Err(errno) => {
-                tell_of_other_devices(call.tid, &named.bytes);
-                errno.into()
-            }
+        })?;
+        how.admits(found)?;
+        if let Some(device) = device {
+            return self.open_device(call, device, how.close_on_exec());
         }
+        let file = walk.open(tree, how.open())?;
+        tree.given();
+        Ok(self.give(call, file.as_fd(), None, how.close_on_exec()))
+    }
+
+    /// Where the path of an open leads, if that is into the tree, or through it to a directory
+    /// above.
+    fn walk(&self, call: &Notification, directory: u64, path: u64, how: &How) -> Option<Walk> {
+        let path = self.written_path(call, path)?;
+        if how.scope().is_empty() {
+            let start = match path.starts_with(b"/") || !how.stays_on_its_mount() {
+                true => b"/".to_vec(),
+                false => self.base(call, directory)?,
+            };
+            let whole = self.whole(call, directory, path)?;
+            let leads_here = tree::is_ours(&whole) || tree::is_above(&whole).is_some();
+            return leads_here.then(|| Walk::from_root(whole, &start, how));
+        }
+        if !self.view.tree.may_be_reached_by(&path) {
+            return None;
+        }
+        Walk::within(self.base(call, directory)?, path, how)
     }
 
     fn give(
@@ -112,14 +124,13 @@ impl Answerer {
         &self,
         call: &Notification,
         (node, device): (Node, usize),
-        flags: OFlag,
+        close_on_exec: bool,
     ) -> Result<Answer, Errno> {
         let caller = self.caller(call)?;
         let owner = Caller { call: None, ..caller };
         // Until the descriptor is there, so that no other open takes its number.
         let mut opens = self.shared.opens();
         let (id, file) = opens.open(&self.shared.backend, device, node, Arc::new(owner))?;
-        let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
         let numbers = self.numbers(call, 0).map(Some);
         let mut given = Answer::from(Errno::EMFILE);
         // A process that may not have as many descriptors gets a lower one.
@@ -280,27 +291,37 @@ impl Answerer {
         directory: u64,
         address: u64,
     ) -> Option<Vec<u8>> {
-        let bytes = match text(thread(call), address) {
-            Ok(bytes) => bytes,
-            Err(Errno::EPERM) => {
-                self.shared.warn_of_a_closed_process(call.tid);
-                return None;
-            }
-            Err(_) => return None,
-        };
+        self.whole(call, directory, self.written_path(call, address)?)
+    }
+
+    fn whole(&self, call: &Notification, directory: u64, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if bytes.starts_with(b"/") {
             return tree::leads_through(&bytes).then_some(bytes);
         }
         if !self.view.tree.may_be_reached_by(&bytes) {
             return None;
         }
+        Some(joined(&self.base(call, directory)?, &bytes))
+    }
+
+    /// The text at an address of the caller's.
+    fn written_path(&self, call: &Notification, address: u64) -> Option<Vec<u8>> {
+        let path = text(thread(call), address);
+        if path == Err(Errno::EPERM) {
+            self.shared.warn_of_a_closed_process(call.tid);
+        }
+        path.ok()
+    }
+
+    /// Where a relative path begins, as the program names it.
+    fn base(&self, call: &Notification, directory: u64) -> Option<Vec<u8>> {
         let base = match directory as i32 {
             libc::AT_FDCWD => format!("/proc/{}/cwd", call.tid),
             fd => format!("/proc/{}/fd/{fd}", call.tid),
         };
         let base: PathBuf = std::fs::read_link(base).ok()?;
         let base = self.view.tree.shown(&base).unwrap_or(base);
-        Some(base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec())
+        Some(base.as_os_str().as_bytes().to_vec())
     }
 }
 
@@ -331,15 +352,6 @@ fn warn_of_a_descriptor_that_the_filter_does_not_know() {
              enough), or has more than 80 devices open"
         );
     });
-}
-
-/// Whether `openat2` takes flags and a mode like these, by rules with which a path that begins with
-/// `/` does not begin in a directory. The rest is for the kernel to refuse, or to look up.
-fn may_be(flags: u64, mode: u64, resolve: u64) -> bool {
-    let rules = libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS;
-    let known = u64::from(OFlag::all().bits() as u32);
-    let makes = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
-    flags & !known == 0 && mode & !0o7777 == 0 && (mode == 0 || makes) && resolve & !rules == 0
 }
 
 /// The text at an address of a thread's, up to its zero.

@@ -8,7 +8,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,11 +88,31 @@ impl Tree {
     /// Opens a path of the tree as the kernel would `/`'s. EAGAIN: other processes rename without
     /// end.
     pub(super) fn open(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
+        self.open_from(b"/", path, flags, ResolveFlag::RESOLVE_IN_ROOT)
+    }
+
+    /// As [`Tree::open`], a path that begins in the directory `from` and does not leave it: which
+    /// of RESOLVE_IN_ROOT and RESOLVE_BENEATH keeps it there is in `rules`, with
+    /// RESOLVE_NO_SYMLINKS perhaps.
+    pub(super) fn open_from(
+        &self,
+        from: &[u8],
+        path: &[u8],
+        flags: OFlag,
+        rules: ResolveFlag,
+    ) -> Result<OwnedFd, Errno> {
+        let start;
+        let directory = if from == b"/" {
+            self.directory.as_fd()
+        } else {
+            start = self.open(from, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            start.as_fd()
+        };
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+            .resolve(rules | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         for _ in 0..RACES {
-            match openat2(&self.directory, OsStr::from_bytes(path), how) {
+            match openat2(directory, OsStr::from_bytes(path), how) {
                 // A rename or a mount anywhere on the machine met a `..` or a link: not what a
                 // program that opens a file is prepared for.
                 Err(Errno::EAGAIN) => std::thread::yield_now(),

@@ -5,6 +5,7 @@ mod devices;
 mod failing;
 mod joining;
 mod links;
+mod opening;
 mod program;
 mod sides;
 mod told;

@@ -1,0 +1,216 @@
+//! How a path is opened: the flags of `open` and the rules of `openat2`, taken and refused in the
+//! order in which Linux does (`build_open_flags`, `open_last_lookups` and `do_open` of 6.12).
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, ResolveFlag};
+
+/// The bit of O_TMPFILE that is not O_DIRECTORY's.
+const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+/// The flags that go with O_PATH.
+const WITH_PATH: i32 = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_PATH | libc::O_CLOEXEC;
+/// The rules of `openat2`.
+const RULES: u64 = libc::RESOLVE_NO_XDEV
+    | libc::RESOLVE_NO_MAGICLINKS
+    | libc::RESOLVE_NO_SYMLINKS
+    | libc::RESOLVE_BENEATH
+    | libc::RESOLVE_IN_ROOT
+    | libc::RESOLVE_CACHED;
+/// The rules by which a path stays in the directory in which it begins.
+const SCOPES: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
+
+/// The flags and rules of one call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    flags: i32,
+    rules: u64,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Directory,
+    /// A link at the end of a path, which was not to be followed.
+    Link,
+    /// A file that may be read only.
+    Attribute,
+    Device,
+}
+
+impl How {
+    /// Flags of `open` and `openat`, which ignore what they do not know.
+    pub(super) fn plain(flags: u64) -> Self {
+        let flags = flags as i32;
+        let kept = if flags & libc::O_PATH != 0 { WITH_PATH } else { -1 };
+        Self { flags: flags & kept, rules: 0 }
+    }
+
+    /// The words of a `struct open_how`; `None` if it is one that the kernel refuses for any path.
+    pub(super) fn of_words([flags, mode, rules]: [u64; 3]) -> Option<Self> {
+        let known = u64::from(OFlag::all().bits() as u32);
+        let how = Self { flags: flags as i32, rules };
+        let makes = how.has(libc::O_CREAT) || how.has(TMPFILE);
+        let refused = flags & !known != 0
+            || rules & !RULES != 0
+            || rules & SCOPES == SCOPES
+            || mode & !0o7777 != 0
+            || (mode != 0 && !makes)
+            || (how.has(libc::O_PATH) && how.flags & !WITH_PATH != 0);
+        (!refused).then_some(how)
+    }
+
+    fn has(&self, flag: i32) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn keeps(&self, rule: u64) -> bool {
+        self.rules & rule != 0
+    }
+
+    /// Whether a file is made where there is none.
+    pub(super) fn creates(&self) -> bool {
+        self.has(libc::O_CREAT)
+    }
+
+    pub(super) fn close_on_exec(&self) -> bool {
+        self.has(libc::O_CLOEXEC)
+    }
+
+    /// Whether a path may not lead from one file system into another.
+    pub(super) fn stays_on_its_mount(&self) -> bool {
+        self.keeps(libc::RESOLVE_NO_XDEV)
+    }
+
+    /// The rule by which a path stays in the directory in which it begins, if there is one.
+    pub(super) fn scope(&self) -> ResolveFlag {
+        ResolveFlag::from_bits_truncate(self.rules & SCOPES)
+    }
+
+    /// The rule against links, if it is in force.
+    pub(super) fn links(&self) -> ResolveFlag {
+        ResolveFlag::from_bits_truncate(self.rules & libc::RESOLVE_NO_SYMLINKS)
+    }
+
+    /// The flags by which a path is looked up first, without opening what it leads to.
+    pub(super) fn look(&self) -> OFlag {
+        let mut flags = self.flags & (libc::O_DIRECTORY | libc::O_NOFOLLOW);
+        if self.creates() && self.has(libc::O_EXCL) {
+            flags |= libc::O_NOFOLLOW;
+        }
+        OFlag::from_bits_truncate(flags | libc::O_PATH)
+    }
+
+    /// The flags by which it is opened then. O_PATH is not among them: such a descriptor cannot be
+    /// given to another process.
+    pub(super) fn open(&self) -> OFlag {
+        let kept = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        OFlag::from_bits_truncate(self.flags & kept)
+    }
+
+    /// What Linux refuses before it looks at the path.
+    pub(super) fn check(&self) -> Result<(), Errno> {
+        let reads_only = self.flags & libc::O_ACCMODE == libc::O_RDONLY;
+        // Since 6.4; kernels before that made a regular file, or opened the directory.
+        if self.creates() && self.has(libc::O_DIRECTORY) {
+            return Err(Errno::EINVAL);
+        }
+        if self.has(TMPFILE) && (!self.has(libc::O_DIRECTORY) || reads_only) {
+            return Err(Errno::EINVAL);
+        }
+        // Files of sysfs are never found without a lookup that may sleep.
+        if self.keeps(libc::RESOLVE_CACHED) {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(())
+    }
+
+    /// Whether what was found may be opened so.
+    pub(super) fn admits(&self, found: Found) -> Result<(), Errno> {
+        let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY || self.has(libc::O_TRUNC);
+        if self.has(libc::O_PATH) {
+            return Ok(());
+        }
+        if self.has(TMPFILE) {
+            return Err(Errno::EACCES);
+        }
+        if self.creates() && self.has(libc::O_EXCL) {
+            return Err(Errno::EEXIST);
+        }
+        match found {
+            Found::Directory if self.creates() || writes => Err(Errno::EISDIR),
+            Found::Link => Err(Errno::ELOOP),
+            Found::Attribute if writes => Err(Errno::EACCES),
+            Found::Directory | Found::Attribute | Found::Device => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libc::{
+        O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC,
+        O_WRONLY,
+    };
+
+    use super::*;
+
+    #[test]
+    fn flags_that_contradict_each_other_are_refused_before_the_path() {
+        for (flags, expected) in [
+            (O_RDONLY | O_DIRECTORY, Ok(())),
+            (O_CREAT | O_DIRECTORY, Err(Errno::EINVAL)),
+            (O_CREAT | O_EXCL | O_WRONLY, Ok(())),
+            (O_TMPFILE, Err(Errno::EINVAL)),
+            (O_TMPFILE | O_TRUNC, Err(Errno::EINVAL)),
+            (O_TMPFILE & !O_DIRECTORY | O_RDWR, Err(Errno::EINVAL)),
+            (O_TMPFILE | O_RDWR, Ok(())),
+            (O_PATH | O_CREAT | O_DIRECTORY, Ok(())),
+        ] {
+            assert_eq!(How::plain(flags as u64).check(), expected, "{flags:#o}");
+        }
+    }
+
+    #[test]
+    fn what_is_found_is_opened_as_its_kind_allows() {
+        use Found::{Attribute, Device, Directory, Link};
+        for (flags, found, expected) in [
+            (O_RDONLY, Directory, Ok(())),
+            (O_WRONLY, Directory, Err(Errno::EISDIR)),
+            (O_RDWR, Directory, Err(Errno::EISDIR)),
+            (libc::O_ACCMODE, Directory, Err(Errno::EISDIR)),
+            (O_TRUNC, Directory, Err(Errno::EISDIR)),
+            (O_CREAT, Directory, Err(Errno::EISDIR)),
+            (O_CREAT | O_EXCL, Directory, Err(Errno::EEXIST)),
+            (O_TMPFILE | O_RDWR, Directory, Err(Errno::EACCES)),
+            (O_CREAT, Attribute, Ok(())),
+            (O_WRONLY, Attribute, Err(Errno::EACCES)),
+            (O_TRUNC, Attribute, Err(Errno::EACCES)),
+            (O_CREAT | O_EXCL, Attribute, Err(Errno::EEXIST)),
+            (O_NOFOLLOW, Link, Err(Errno::ELOOP)),
+            (O_NOFOLLOW | O_PATH, Link, Ok(())),
+            (O_CREAT | O_EXCL, Link, Err(Errno::EEXIST)),
+            (O_RDWR | O_CREAT | O_TRUNC, Device, Ok(())),
+            (O_CREAT | O_EXCL, Device, Err(Errno::EEXIST)),
+        ] {
+            assert_eq!(How::plain(flags as u64).admits(found), expected, "{flags:#o} {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_for_any_path_is_left_to_it() {
+        let taken = |flags: i32, mode, rules| How::of_words([flags as u64, mode, rules]).is_some();
+        assert!(taken(O_RDWR | O_CREAT, 0o600, 0) && taken(O_TMPFILE | O_RDWR, 0o7777, 0));
+        assert!((0..6).all(|rule| taken(0, 0, 1 << rule)));
+        for (flags, mode, rules) in [
+            (O_RDWR, 0o600, 0),
+            (O_CREAT, 0o10000, 0),
+            (O_PATH | O_CREAT, 0, 0),
+            (0, 0, 1 << 6),
+            (0, 0, SCOPES),
+        ] {
+            assert!(!taken(flags, mode, rules), "{flags:#o} {mode:#o} {rules:#x}");
+        }
+        assert!(How::of_words([1 << 40, 0, 0]).is_none());
+        let cached = How::of_words([0, 0, libc::RESOLVE_CACHED]).map(|how| how.check());
+        assert_eq!(cached, Some(Err(Errno::EAGAIN)));
+    }
+}

@@ -68,11 +68,11 @@ fn a_path_that_stays_in_a_directory_leads_to_devices_from_above_them() {
          \x20   how = struct.pack('QQQ', os.O_RDWR, 0, rules)\n\
          \x20   fd = libc.syscall(437, at, path.encode(), how, 24)\n\
          \x20   return os.major(os.fstat(fd).st_rdev) if fd >= 0 else ctypes.get_errno()\n\
-         for at, path in ((root, node[1:]), (dev, 'infiniband/uverbs0'), (infiniband, 'uverbs0')):\n\
+         for at, path in ((root, node[1:]), (dev, 'infiniband/uverbs0'), (infiniband, \
+         'uverbs0')):\n\
          \x20   expect([of(path, rule, at) for rule in (0, BENEATH, ROOT)], 231, 231, 231)\n\
          expect([of('/infiniband/uverbs0', rule, dev) for rule in (BENEATH, ROOT)], 18, 231)\n\
-         expect([of('../dev/infiniband/uverbs0', rule, dev) for rule in (BENEATH, ROOT)], 18, \
-         2)\n\
+         expect([of('../dev/infiniband/uverbs0', rule, dev) for rule in (BENEATH, ROOT)], 18, 2)\n\
          places = os.open('/sys/class', os.O_PATH)\n\
          found = [attempt('infiniband/mlx5_0/node_type', 0, rule, places) for rule in (BENEATH, \
          ROOT)]\n\

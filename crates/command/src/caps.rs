@@ -191,6 +191,13 @@ impl Caps {
         })
     }
 
+    /// Whether the function may bond its ports, so that its driver chooses the port of what it
+    /// sends (`mlx5_lag_is_lacp_owner` of Linux).
+    pub(crate) fn may_own_a_bond(&self) -> bool {
+        let general = &self.general;
+        general.vport_group_manager() && general.num_lag_ports() > 1 && general.lag_master()
+    }
+
     /// Whether the device has what an operation needs.
     pub fn has(&self, capability: Capability) -> bool {
         match capability {

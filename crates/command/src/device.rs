@@ -29,7 +29,7 @@ struct Known {
     adapter: Adapter,
     /// Ports of a bond, 1 without one.
     lag_ports: u8,
-    /// Queue pairs that were given a port of the bond.
+    /// Queue pairs and TISs that were given a port of the bond.
     lag_turns: AtomicU32,
 }
 
@@ -52,13 +52,14 @@ impl Device {
         &self.known.caps
     }
 
-    /// Ports of the bond (LAG) that queue pairs of this device take turns to send from; 1 where the
-    /// ports are not bonded. As it was when the device was opened.
+    /// Ports of the bond (LAG) that queue pairs and TISs of this device take turns to send from; 1
+    /// where the ports are not bonded. As it was when the device was opened.
     pub fn lag_ports(&self) -> u8 {
         self.known.lag_ports
     }
 
-    /// The port of the bond for the next queue pair, as mlx5_ib chooses it; 0 without a bond.
+    /// The port of the bond for the next queue pair or TIS, as mlx5_ib chooses it; 0 without a
+    /// bond.
     pub(crate) fn next_lag_port(&self) -> u8 {
         match u32::from(self.known.lag_ports) {
             0 | 1 => 0,

@@ -38,7 +38,8 @@ pub struct TisAttr {
     pub pd: Option<Pd>,
 }
 
-/// A transport interface for sending (TIS): common settings of the frames of send queues.
+/// A transport interface for sending (TIS): common settings of the frames of send queues. Where the
+/// ports are bonded, TISs and queue pairs take turns at the ports that they send from.
 #[derive(Debug)]
 pub struct TisObject {
     tisn: Tisn,
@@ -95,6 +96,11 @@ impl Device {
         if let Some(pd) = &attr.pd {
             context.set_pd(pd.pdn());
         }
+        match self.next_lag_port() {
+            // As Linux does for whom it assigns no port (`create_raw_packet_qp_tis` of mlx5_ib).
+            0 => context.set_strict_lag_tx_port_affinity(self.caps().may_own_a_bond()),
+            port => context.set_lag_tx_port_affinity(port),
+        };
         let mut output = CreateTisOut::zeroed();
         let object = self.create(&input, &mut output)?;
         Ok(TisObject { tisn: Tisn(output.tisn()), owned: Owned::new(object, attr) })

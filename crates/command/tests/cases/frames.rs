@@ -11,7 +11,7 @@ use verbless_prm::{
     MemRqType, MinWqeInlineMode, Opcode, RqState, SqState, TimestampFormat, TirDispType,
 };
 
-use crate::support::{based_on, cq_attr, memory, on, pool, refusal_is_told, with};
+use crate::support::{based_on, bonded, cq_attr, memory, on, pool, refusal_is_told, with};
 
 fn rq_attr(device: &Device) -> RqAttr {
     let (ring, record) = memory(device);
@@ -225,6 +225,27 @@ fn a_tis_has_the_priority_that_was_given_last_above_the_bit_that_ethernet_leaves
     tis.set_priority(2).expect("another");
     assert_eq!(tis.query().expect("its context").prio(), 4);
     refused(tis.set_priority(8), "priority");
+}
+
+#[test]
+fn tiss_take_turns_at_the_ports_of_a_bond_and_owners_without_one_are_strict() {
+    let affinity = |device: &Device| {
+        let context = tis(device, 0).expect("a TIS").query().expect("its context");
+        (context.lag_tx_port_affinity(), context.strict_lag_tx_port_affinity())
+    };
+    let (_model, device) = bonded(2);
+    let [first, second] = [(); 2].map(|()| affinity(&device));
+    assert!([first.0, second.0] == [1, 2] || [first.0, second.0] == [2, 1], "{first:?} {second:?}");
+    assert_eq!([affinity(&device), affinity(&device)], [first, second]);
+    assert!(!first.1 && !second.1, "a port is assigned");
+    let lines = ["num_lag_ports = 2", "lag_master = true", "vport_group_manager = true"];
+    for left_out in [None, Some(0), Some(1), Some(2)] {
+        let kept = (0..3).filter(|&index| Some(index) != left_out).map(|index| lines[index]);
+        let kept = kept.collect::<Vec<_>>().join("\n");
+        let (_model, device) =
+            based_on("connectx6dx", &format!("[ethernet.caps.general]\n{kept}\n"));
+        assert_eq!(affinity(&device), (0, left_out.is_none()), "{kept}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use verbless_prm::{
     CreateTirIn, CreateTirOut, CreateTisIn, CreateTisOut, ModifyTirIn, ModifyTirOut, ModifyTisIn,
     ModifyTisOut, QueryTirIn, QueryTirOut, QueryTisIn, QueryTisOut, RxHashFn, TirDispType,
+    TisContext,
 };
 
 use super::call::{Call, Outcome};
@@ -12,7 +13,8 @@ use crate::hca::registry::kind;
 
 /// Fields of the contexts that CREATE_TIS and CREATE_TIR take. Priorities change nothing between
 /// devices that nobody else crowds.
-const KNOWN_TIS: [&str; 3] = ["prio", "transport_domain", "pd"];
+const KNOWN_TIS: [&str; 5] =
+    ["prio", "transport_domain", "pd", "lag_tx_port_affinity", "strict_lag_tx_port_affinity"];
 const KNOWN_TIR: [&str; 5] =
     ["disp_type", "inline_rqn", "rx_hash_fn", "transport_domain", "self_lb_block"];
 
@@ -25,6 +27,7 @@ pub(super) fn create_tis(
     let context = *input.ctx();
     call.check_count(call.hca().objects.tises.len(), call.hca().caps.general().log_max_tis())?;
     call.only(&context, &KNOWN_TIS)?;
+    check_lag_port(call, &context)?;
     call.find(kind::Td, context.transport_domain())?;
     // Only IPoIB needs one.
     if context.pd() != 0 {
@@ -34,25 +37,38 @@ pub(super) fn create_tis(
     Ok(())
 }
 
-/// MODIFY_TIS: the priority.
+/// The port of a bond that a TIS sends from, where 0 leaves it to the device; strict affinity is
+/// for functions whose ports can be bonded.
+fn check_lag_port(call: &Call<'_>, context: &TisContext) -> Outcome {
+    let general = call.hca().caps.general();
+    let most = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
+    let strict = context.strict_lag_tx_port_affinity() && general.num_lag_ports() < 2;
+    match context.lag_tx_port_affinity() <= most && !strict {
+        true => Ok(()),
+        false => Err(Refusal::TisLagPort),
+    }
+}
+
+/// MODIFY_TIS: the priority, and the port of a bond.
 pub(super) fn modify_tis(
     call: &mut Call<'_>,
     input: &ModifyTisIn,
     _: &mut ModifyTisOut,
 ) -> Outcome {
     let number = input.tisn();
-    call.find(kind::Tis, number)?;
-    let select = input.bitmask();
-    if select.lag_tx_port_affinity() || select.strict_lag_tx_port_affinity() {
-        return Err(Refusal::Unsupported);
-    }
+    let (select, new) = (input.bitmask(), input.ctx());
+    let mut context = call.find(kind::Tis, number)?.context;
     if select.prio() {
-        let prio = input.ctx().prio();
-        call.change(kind::Tis, number, |tis| {
-            tis.context.set_prio(prio);
-        })?;
+        context.set_prio(new.prio());
     }
-    Ok(())
+    if select.lag_tx_port_affinity() {
+        context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
+    }
+    if select.strict_lag_tx_port_affinity() {
+        context.set_strict_lag_tx_port_affinity(new.strict_lag_tx_port_affinity());
+    }
+    check_lag_port(call, &context)?;
+    call.change(kind::Tis, number, |tis| tis.context = context)
 }
 
 /// QUERY_TIS.

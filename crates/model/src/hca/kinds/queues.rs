@@ -295,7 +295,11 @@ macro_rules! queues {
                     absent: NoSuchTis = 0xb4, "No such TIS for this uid.",
                     in_use: [TisInUse = 0xb7,
                         "SQs still send through the TIS: destroy them first."],
-                    others: {},
+                    others: {
+                        TisLagPort = 0x9e, BAD_PARAM,
+                            "lag_tx_port_affinity names a port that is not in a bond, or \
+                             strict_lag_tx_port_affinity is set where there are no such ports.";
+                    },
                 },
                 gone: [],
                 commands: {

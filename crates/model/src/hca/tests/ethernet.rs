@@ -6,9 +6,9 @@ use verbless_prm::{
     AllocTransportDomainIn, CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateTirIn,
     CreateTisIn, DeleteFlowTableEntryIn, DestroyFlowGroupIn, DestroyFlowTableIn, DestroyRqIn,
     DestroyTirIn, FlowContextAction, FlowDestination, FlowDestinationType, MatchCriteriaEnable,
-    ModifyFlowTableIn, ModifyRqIn, QueryFlowGroupIn, QueryFlowTableEntryIn, QueryFlowTableIn,
-    QueryRqIn, QueryTirIn, QueryTisIn, RqModifyField, RqState, SetFlowTableEntryIn,
-    SetFlowTableRootIn, TableMissAction, TimestampFormat, TirDispType, WqType,
+    ModifyFlowTableIn, ModifyRqIn, ModifyTisIn, QueryFlowGroupIn, QueryFlowTableEntryIn,
+    QueryFlowTableIn, QueryRqIn, QueryTirIn, QueryTisIn, RqModifyField, RqState,
+    SetFlowTableEntryIn, SetFlowTableRootIn, TableMissAction, TimestampFormat, TirDispType, WqType,
 };
 
 use super::rig::{Rig, UMEM, User};
@@ -259,8 +259,6 @@ fn tiss_and_tirs_are_of_a_domain_and_a_tir_is_direct() {
     let (td, rq) = (rig.td(user), rig.rq(user, |_| {}).unwrap());
     let foreign = rig.td(other);
     assert_eq!(rig.tis(user, foreign, |_| {}), Err(Refusal::NoSuchTd));
-    let bonded = |input: &mut CreateTisIn| _ = input.ctx_mut().set_lag_tx_port_affinity(1);
-    assert_eq!(rig.tis(user, td, bonded), Err(Refusal::Unsupported));
     assert_eq!(rig.tir(user, (foreign, rq), |_| {}), Err(Refusal::NoSuchTd));
     assert_eq!(rig.tir(user, (td, rq + 100), |_| {}), Err(Refusal::NoSuchRq));
     let spread = |input: &mut CreateTirIn| _ = input.ctx_mut().set_disp_type(TirDispType::INDIRECT);
@@ -276,6 +274,43 @@ fn tiss_and_tirs_are_of_a_domain_and_a_tir_is_direct() {
     assert_eq!(destroyed.err(), Some(Refusal::RqInUse));
     rig.send::<DestroyTirIn>(user.uid, |input| _ = input.set_tirn(tir)).unwrap();
     rig.send::<DestroyRqIn>(user.uid, |input| _ = input.set_rqn(rq)).unwrap();
+}
+
+#[test]
+fn a_tis_names_a_port_of_a_bond_that_there_is() {
+    let refused = Err(Refusal::TisLagPort);
+    for (affinity, ports, most, strict) in
+        [(false, 0, 0, false), (true, 0, 0, false), (false, 2, 0, true), (true, 2, 2, true)]
+    {
+        let mut rig = Rig::up(LINK);
+        let user = rig.user();
+        let td = rig.td(user);
+        let general = rig.world.functions[0].hca.caps.general_mut();
+        general.set_lag_tx_port_affinity(affinity).set_num_lag_ports(ports);
+        let changed = rig.tis(user, td, |_| {}).expect("one that names no port");
+        for port in 0..4 {
+            let made = rig.tis(user, td, |it| _ = it.ctx_mut().set_lag_tx_port_affinity(port));
+            let modified = rig.send::<ModifyTisIn>(user.uid, |it| {
+                it.set_tisn(changed).bitmask_mut().set_lag_tx_port_affinity(true);
+                it.ctx_mut().set_lag_tx_port_affinity(port);
+            });
+            let expected = if port <= most { Ok(()) } else { refused };
+            assert_eq!(made.map(drop), expected, "{affinity}, port {port} of {ports}");
+            assert_eq!(modified.map(drop), expected, "{affinity}, port {port} of {ports}");
+        }
+        let set = |it: &mut CreateTisIn| _ = it.ctx_mut().set_strict_lag_tx_port_affinity(true);
+        let expected = if strict { Ok(()) } else { refused };
+        assert_eq!(rig.tis(user, td, set).map(drop), expected, "strict, of {ports} ports");
+        let modified = rig.send::<ModifyTisIn>(user.uid, |it| {
+            it.set_tisn(changed).bitmask_mut().set_strict_lag_tx_port_affinity(true);
+            it.ctx_mut().set_strict_lag_tx_port_affinity(true).set_prio(2);
+        });
+        assert_eq!(modified.map(drop), expected, "strict, of {ports} ports");
+        let asked = rig.send::<QueryTisIn>(user.uid, |it| _ = it.set_tisn(changed)).unwrap();
+        let context = asked.tis_context();
+        let has = (context.lag_tx_port_affinity(), context.strict_lag_tx_port_affinity());
+        assert_eq!((has, context.prio()), ((most, strict), 6));
+    }
 }
 
 #[test]

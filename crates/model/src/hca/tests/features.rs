@@ -2,8 +2,8 @@
 
 use verbless_prm::{
     CqModifyField, CqPeriodMode, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, EndPaddingMode,
-    HcaCap, MiniCqeFormat, MkeyContext, ModifyCqIn, ModifyTirIn, ModifyTisIn,
-    ScatterToCqeRequester, ScatterToCqeResponder, TimestampFormat, TimestampFormatCap, WqType,
+    HcaCap, MiniCqeFormat, MkeyContext, ModifyCqIn, ModifyTirIn, ScatterToCqeRequester,
+    ScatterToCqeResponder, TimestampFormat, TimestampFormatCap, WqType,
 };
 
 use super::rig::{Rig, User, pages};
@@ -308,24 +308,12 @@ fn fields_of_a_cq_are_changed_as_the_capabilities_offer() {
 }
 
 #[test]
-fn what_is_not_modelled_of_a_tis_and_a_tir_cannot_be_changed() {
+fn what_is_not_modelled_of_a_tir_cannot_be_changed() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let td = rig.td(user);
-    let tisn = rig.tis(user, td, |_| {}).unwrap();
     let rqn = rig.rq(user, |_| {}).unwrap();
     let tirn = rig.tir(user, (td, rqn), |_| {}).unwrap();
-    let of_a_tis: [fn(&mut ModifyTisIn); 2] = [
-        |it| _ = it.bitmask_mut().set_lag_tx_port_affinity(true),
-        |it| _ = it.bitmask_mut().set_strict_lag_tx_port_affinity(true),
-    ];
-    for (index, select) in of_a_tis.into_iter().enumerate() {
-        let modified = rig.send::<ModifyTisIn>(user.uid, |it| {
-            it.set_tisn(tisn);
-            select(it);
-        });
-        assert_eq!(modified.map(drop), Err(Refusal::Unsupported), "field {index} of a TIS");
-    }
     let of_a_tir: [fn(&mut ModifyTirIn); 4] = [
         |it| _ = it.bitmask_mut().set_hash(true),
         |it| _ = it.bitmask_mut().set_packet_merge(true),

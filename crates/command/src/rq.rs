@@ -28,7 +28,8 @@ pub struct RqAttr {
     pub wqes: RqWqes,
     /// Number that the device puts into CQEs beside the queue's own (24 bits).
     pub user_index: u32,
-    /// Whether posted receives complete as flushed when the queue is in the error state.
+    /// Whether the receives in a ring of the queue's own complete as flushed when the queue is in
+    /// the error state. Those of a pool are not the queue's, and stay.
     pub flush_in_error: bool,
     /// Whether frames keep their VLAN tag; otherwise it is stripped, and the CQE has it, where
     /// the device has `vlan_cap`.
@@ -88,7 +89,7 @@ impl Device {
         let context = input.ctx_mut();
         context
             .set_state(RqState::RST)
-            .set_flush_in_error_en(attr.flush_in_error)
+            .set_flush_in_error_en(attr.flush_in_error && matches!(attr.wqes, RqWqes::Own { .. }))
             .set_vsd(attr.keep_vlan)
             .set_ts_format(attr.timestamps)
             .set_user_index(attr.user_index)

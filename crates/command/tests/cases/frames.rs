@@ -79,8 +79,10 @@ fn a_receive_queue_is_what_was_asked_for_in_a_ring_of_its_own_and_in_a_pool() {
     }
     let pool = Arc::new(device.create_rmp(pool(&device)).expect("a pool"));
     let attr = RqAttr { wqes: RqWqes::Pool(pool.clone()), ..rq_attr(&device) };
+    assert!(attr.flush_in_error);
     let context = device.create_rq(attr).expect("an RQ").query().expect("its context");
     assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, pool.rmpn().0));
+    assert!(!context.flush_in_error_en(), "the receives of a pool are not the queue's to flush");
 }
 
 #[test]

@@ -125,9 +125,9 @@ impl Context {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Objects whose device was removed before they could be destroyed. The kernel frees them when
-    /// the device's file is closed, which happens when the last clone of the context and the last
-    /// object are dropped; until then their memory is held.
+    /// Objects that the kernel of a removed device did not destroy when asked to (EIO), as Linux
+    /// would. It frees them when the device's file is closed, which happens when the last clone of
+    /// the context and the last object are dropped; until then their memory is held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use verbless_command::{Device, InitAttr, KeyAccess, RemoteAccess};
 use verbless_devx::abi::core::event_type as verbs_event;
 use verbless_devx::{AsyncEvent, Errno, ErrorKind};
-use verbless_model::Fault;
+use verbless_model::{Fault, Ioctl};
 use verbless_prm as prm;
 use verbless_prm::hot::event_type;
 use verbless_prm::{CommandInfo, CommandStatus};
@@ -44,7 +44,8 @@ cases!(
     a_dead_device_completes_nothing_and_is_let_go,
     a_dead_peer_completes_with_retries_exceeded,
     a_dead_device_cannot_be_opened,
-    the_memory_of_a_removed_device_is_held_until_its_file_closes_and_then_freed,
+    what_a_removed_device_held_is_destroyed_and_its_memory_freed,
+    memory_that_a_removed_devices_kernel_keeps_is_held_until_its_file_closes_and_then_freed,
     memory_that_a_living_device_did_not_let_go_of_is_never_freed,
 );
 
@@ -386,9 +387,9 @@ fn watched_region(domain: &Domain) -> Result<(Region, Arc<AtomicBool>), Stop> {
     Ok((region, freed))
 }
 
-fn the_memory_of_a_removed_device_is_held_until_its_file_closes_and_then_freed(
-    lab: &Lab,
-) -> Result<(), Stop> {
+/// What is dropped with a removed device: the objects of two queues, and a region's memory, which
+/// says whether it was freed.
+fn drop_removed(lab: &Lab) -> Result<(Device, Arc<AtomicBool>), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let (region, freed) = watched_region(&domain)?;
@@ -399,6 +400,27 @@ fn the_memory_of_a_removed_device_is_held_until_its_file_closes_and_then_freed(
     let Err(error) = device.nop() else { return Err(Stop::fail("a removed device answers")) };
     ensure_eq!(error.kind(), ErrorKind::DeviceGone, "kind");
     drop((region, qp, receives, cq, domain));
+    Ok((device, freed))
+}
+
+fn what_a_removed_device_held_is_destroyed_and_its_memory_freed(lab: &Lab) -> Result<(), Stop> {
+    let (device, freed) = drop_removed(lab)?;
+    ensure_eq!((device.leaked(), device.lost()), (0, 0), "leaks, and what was lost");
+    ensure!(freed.load(Ordering::Relaxed), "memory was not freed");
+    Ok(())
+}
+
+fn memory_that_a_removed_devices_kernel_keeps_is_held_until_its_file_closes_and_then_freed(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let model = lab.model()?;
+    for name in ["DEVX_OBJ_DESTROY", "DEVX_UMEM_DEREG"] {
+        let ioctl = Ioctl::named(name).ok_or_else(|| Stop::fail(format!("no ioctl {name}")))?;
+        for nth in 1..=16 {
+            model.fail_ioctl(0, ioctl, nth, Errno::EIO as i32);
+        }
+    }
+    let (device, freed) = drop_removed(lab)?;
     ensure!(device.lost() >= 7, "{} objects were lost", device.lost());
     ensure_eq!(device.leaked(), 0, "leaks");
     ensure!(!freed.load(Ordering::Relaxed), "memory was freed while the file was open");

@@ -33,12 +33,25 @@ fn memory_goes_with_its_registration() {
 }
 
 #[test]
-fn memory_of_a_device_that_was_removed_stays_until_its_file_closes() {
+fn memory_of_a_device_that_was_removed_goes_with_its_registration() {
     let (model, device) = on(Link::Ethernet);
     let (memory, there) = registered(&device);
     model.remove(0);
     drop(memory);
-    assert_eq!(there.strong_count(), 1, "the kernel may still have it pinned");
+    assert_eq!((there.strong_count(), device.lost()), (0, 0));
+}
+
+#[test]
+fn memory_of_a_removed_device_whose_kernel_keeps_it_stays_until_its_file_closes() {
+    let (model, device) = on(Link::Ethernet);
+    let (memory, there) = registered(&device);
+    model.remove(0);
+    let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
+    for nth in 1..=2 {
+        model.fail_ioctl(0, ioctl, nth, 5);
+    }
+    drop(memory);
+    assert_eq!((there.strong_count(), device.lost()), (1, 1), "it may still be pinned");
     drop(device);
     assert_eq!(there.strong_count(), 0);
 }

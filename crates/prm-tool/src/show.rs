@@ -380,6 +380,19 @@ mod tests {
     }
 
     #[test]
+    fn so_many_names_are_listed_and_how_many_more_there_are_is_said() {
+        let description = load_sound(&root()).unwrap();
+        let targets: Vec<_> = description.structures.iter().map(Target::Structure).collect();
+        for (count, last) in [(CANDIDATES, None), (CANDIDATES + 2, Some("  and 2 more"))] {
+            let mut out = String::new();
+            list(&mut out, &targets[..count]);
+            let names = out.lines().filter(|line| line.contains(": ")).count();
+            let more = out.lines().find(|line| line.ends_with(" more"));
+            assert_eq!((names, more), (CANDIDATES, last), "{out}");
+        }
+    }
+
+    #[test]
     fn a_command_says_its_transitions_and_who_says_when_it_fails() {
         let pages = shown(&["modify_rq", "init2rtr_qp"]);
         for part in ["legal in: RST, RDY, ERR (rq_state)", "RDY -> ERR, ERR -> RST"] {

@@ -219,13 +219,15 @@ fn every_attribute_that_the_kernel_has_of_a_port_can_be_read_and_listed() {
 
 #[test]
 fn devices_and_links_are_told_of_by_netlink() {
-    let python = "import socket, struct, sys\n\
+    let python = "import fcntl, socket, struct, sys\n\
+        def waits(sock): return fcntl.fcntl(sock, fcntl.F_GETFL) & 0o4000 == 0\n\
         def ask(sock, kind, flags, body=b'', scatter=False):\n\
         \x20   head = struct.pack('IHHII', 16 + len(body), kind, flags, 5, 0)\n\
         \x20   if scatter: sock.sendmsg([head, body], [], 0, (0, 0))\n\
         \x20   else: assert sock.sendto(head + body, (0, 0)) == 16 + len(body)\n\
         \x20   return sock.recv(4096)\n\
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20)\n\
+        assert waits(sock)\n\
         sock.settimeout(10)\n\
         sock.bind((0, 0))\n\
         assert sock.getsockname()[0] != 0\n\
@@ -235,6 +237,7 @@ fn devices_and_links_are_told_of_by_netlink() {
         body = struct.pack('HHI', 8, 1, 1) + struct.pack('HH7sx', 11, 69, b'uverbs')\n\
         print(b'uverbs1\\0' in ask(sock, 5 << 10 | 15, 1, body, True))\n\
         unbound = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, 20)\n\
+        assert not waits(unbound)\n\
         print(struct.unpack('i', ask(unbound, 5 << 10 | 99, 1)[16:20])[0])\n\
         try: socket.socket(socket.AF_NETLINK, socket.SOCK_STREAM, 20)\n\
         except OSError as error: print(error.errno)\n\

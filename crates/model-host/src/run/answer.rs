@@ -90,6 +90,7 @@ impl Answerer {
 
     /// Determines the answer to a call.
     pub(super) fn answer(&self, call: &Notification) -> Answer {
+        #[cfg(target_arch = "x86_64")]
         const HERE: u64 = libc::AT_FDCWD as u64;
         let [first, second, third, fourth, ..] = call.arguments;
         self.shared.processes().heard(call.tid);

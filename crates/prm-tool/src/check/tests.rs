@@ -504,3 +504,18 @@ fn an_enum_s_module_of_numbers_has_a_name_of_its_own() {
     assert!(hot("status").iter().any(|problem| problem.contains("no other enum")));
     assert!(hot("Kind").iter().any(|problem| problem.contains("lower case")));
 }
+
+#[test]
+fn mistakes_are_told_in_the_order_of_the_files() {
+    let kinds = "[kinds]\nkind = \"enum\"\nbits = 4\ndoc = \"\"\nsources = [\"linux\"]\n\
+                 values.SMALL = { value = 1, doc = \"Small one.\" }\n";
+    let thing = "[thing]\nbytes = 4\ndoc = \"\"\nsources = [\"linux\"]\n\
+                 fields.size = { at = \"0x00\", doc = \"Bytes.\" }\n";
+    for files in [["prm/kinds.toml", "prm/thing.toml"], ["prm/thing.toml", "prm/kinds.toml"]] {
+        let text = |file| if file == "prm/kinds.toml" { kinds } else { thing };
+        let description = Description::parse(files.map(|file| (file, text(file))));
+        let mut told: Vec<_> = all(&description).into_iter().map(|problem| problem.file).collect();
+        told.dedup();
+        assert_eq!(told, files);
+    }
+}

@@ -141,10 +141,46 @@ mod tests {
     use super::super::check::load_sound;
     use super::super::repository::root;
     use super::*;
+    use verbless_prm::reflect::{EnumInfo, FieldInfo};
 
     fn replayed() -> Replay {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         replay(&runtime, read(&root()).unwrap())
+    }
+
+    #[test]
+    fn a_value_tells_of_its_field_if_it_is_neither_none_nor_all_of_its_bits() {
+        static KINDS: EnumInfo = EnumInfo {
+            name: "kinds",
+            bits: 4,
+            values: &[("NONE", 0), ("SMALL", 1), ("ALL", 15)],
+            model_only: &[],
+        };
+        const fn field(kind: Kind, width: u32) -> FieldInfo {
+            let (overlay, model_only) = (false, false);
+            FieldInfo { name: "it", offset: 0, width, count: 1, kind, overlay, model_only }
+        }
+        static NUMBER: FieldInfo = field(Kind::Number, 4);
+        static FLAG: FieldInfo = field(Kind::Number, 1);
+        static ENUM: FieldInfo = field(Kind::Enum(&KINDS), 4);
+        static BYTES: FieldInfo = field(Kind::Bytes, 8);
+        for (field, byte, no_surprises, tells) in [
+            (&NUMBER, 0x0f, true, false),
+            (&NUMBER, 0x50, false, true),
+            (&NUMBER, 0xf0, true, false),
+            (&FLAG, 0x80, true, true),
+            (&FLAG, 0x80, false, false),
+            (&FLAG, 0x7f, true, false),
+            (&ENUM, 0x00, true, false),
+            (&ENUM, 0x10, false, true),
+            (&ENUM, 0x20, true, false),
+            (&ENUM, 0xf0, false, true),
+            (&BYTES, 0x00, true, false),
+            (&BYTES, 0x01, false, true),
+        ] {
+            let leaf = Leaf { field, bit: 0, width: field.width as usize };
+            assert_eq!(is_telling(&[byte], leaf, no_surprises), tells, "{field:?} in {byte:#x}");
+        }
     }
 
     #[test]

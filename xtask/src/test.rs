@@ -421,6 +421,8 @@ fn frames_in_a_vm() -> Result<Outcome> {
         "frame",
         "--filter",
         "send_queue_of_another",
+        "--matrix-step",
+        "5",
         "--expect",
         "vm frames",
     ];

@@ -1,7 +1,7 @@
 //! Raw Ethernet: frames from send queues to the receive queues that flow rules lead them to.
 
 mod headers;
-mod rig;
+pub(super) mod rig;
 mod rules;
 
 use verbless_command::{KeyAccess, RqAttr, RqWqes};

@@ -14,15 +14,15 @@ use crate::{Lab, Stop, until};
 /// Bytes that there are for a frame.
 pub(super) const BYTES: usize = 2048;
 /// An EtherType that is free for experiments; the next ones, too.
-pub(super) const ETHERTYPE: u16 = 0x88b5;
+pub(in crate::cases) const ETHERTYPE: u16 = 0x88b5;
 /// Bytes that frames have inline at most.
 const HEADER: usize = 18;
 
 /// A MAC address.
-pub(super) type Mac = [u8; 6];
+pub(in crate::cases) type Mac = [u8; 6];
 
 /// What either function has.
-pub(super) struct Side {
+pub(in crate::cases) struct Side {
     pub device: Device,
     pub domain: Domain,
     pub cq: Cq,
@@ -31,7 +31,7 @@ pub(super) struct Side {
 }
 
 /// A function that sends, and one that receives.
-pub(super) struct Hosts {
+pub(in crate::cases) struct Hosts {
     pub sender: Sq,
     pub receiver: Rq,
     pub from: Side,
@@ -63,7 +63,11 @@ impl Hosts {
         Self::of(lab, &SqConfig::new(16), &RqConfig::new(16))
     }
 
-    pub(super) fn of(lab: &Lab, send: &SqConfig, receive: &RqConfig) -> Result<Self, Stop> {
+    pub(in crate::cases) fn of(
+        lab: &Lab,
+        send: &SqConfig,
+        receive: &RqConfig,
+    ) -> Result<Self, Stop> {
         let (from, into) = (Side::new(lab.device()?)?, Side::new(lab.other_device()?)?);
         let (here, there) = (mac(&from.device)?, mac(&into.device)?);
         let sender = from.domain.sq(send, &from.cq)?;
@@ -72,7 +76,7 @@ impl Hosts {
     }
 
     /// Leads frames to the receiver.
-    pub(super) fn steer(&self, attr: &FlowAttr) -> Result<FlowRule, Stop> {
+    pub(in crate::cases) fn steer(&self, attr: &FlowAttr) -> Result<FlowRule, Stop> {
         Ok(self.receiver.steer(attr)?)
     }
 
@@ -96,7 +100,7 @@ impl Hosts {
     }
 
     /// What became of the oldest frame that was posted.
-    pub(super) fn sent(&mut self) -> Result<Result<Completion, CompletionError>, Stop> {
+    pub(in crate::cases) fn sent(&mut self) -> Result<Result<Completion, CompletionError>, Stop> {
         until("a frame was sent", || self.sender.poll(&mut self.from.cq))
     }
 
@@ -123,7 +127,13 @@ impl Hosts {
 }
 
 /// A frame of so many bytes, whose payload follows from `seed`.
-pub(super) fn frame(to: Mac, from: Mac, ethertype: u16, length: usize, seed: usize) -> Vec<u8> {
+pub(in crate::cases) fn frame(
+    to: Mac,
+    from: Mac,
+    ethertype: u16,
+    length: usize,
+    seed: usize,
+) -> Vec<u8> {
     let payload = (0..length - 14).map(|at| (seed * 13 + at * 5 + at / 256) as u8);
     to.into_iter().chain(from).chain(ethertype.to_be_bytes()).chain(payload).collect()
 }

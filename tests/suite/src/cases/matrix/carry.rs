@@ -4,8 +4,8 @@ use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
 use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{
-    CompareSwap, FetchAdd, Inline, LocalInvalidate, Nop, OperationInfo, Payload, Read, Request,
-    Send, SendImm, SendInvalidate, To, Umr, WorkRequest, Write, WriteImm,
+    CompareSwap, FetchAdd, Frame, Inline, LocalInvalidate, Nop, OperationInfo, Payload, Read,
+    Request, Send, SendImm, SendInvalidate, To, Umr, WorkRequest, Write, WriteImm,
 };
 use verbless_queue::{
     ConnectOptions, DatagramOptions, Destination, QKey, Rc, RemoteAddr, Rkey, Sge, Uc, Ud,
@@ -56,12 +56,12 @@ pub(super) enum Poster<'q, S: Service> {
     Batch(SendBatch<'q, S>),
 }
 
-impl<S: Carry> Poster<'_, S> {
-    fn post<W: WorkRequest<S>>(&mut self, request: &W, job: &Job) -> Result<(), Stop> {
-        ensure_eq!(W::INFO.name, S::info(job.operation).name, "request that is posted");
+impl<S: Service> Poster<'_, S> {
+    /// Posts a request, whose cookie is `number`.
+    pub(super) fn put<W: WorkRequest<S>>(&mut self, request: &W, number: u64) -> Result<(), Stop> {
         match self {
-            Self::Single(queue) => queue.post(request, job.number)?,
-            Self::Batch(batch) => batch.post(request, job.number)?,
+            Self::Single(queue) => queue.post(request, number)?,
+            Self::Batch(batch) => batch.post(request, number)?,
         };
         Ok(())
     }
@@ -71,6 +71,13 @@ impl<S: Carry> Poster<'_, S> {
         if let Self::Batch(batch) = self {
             batch.ring();
         }
+    }
+}
+
+impl<S: Carry> Poster<'_, S> {
+    fn post<W: WorkRequest<S>>(&mut self, request: &W, job: &Job) -> Result<(), Stop> {
+        ensure_eq!(W::INFO.name, S::info(job.operation).name, "request that is posted");
+        self.put(request, job.number)
     }
 }
 
@@ -118,6 +125,7 @@ pub(super) trait Carry: Service {
             Operation::FetchAdd => FetchAdd::INFO,
             Operation::Umr => Umr::INFO,
             Operation::LocalInvalidate => LocalInvalidate::INFO,
+            Operation::Frame => Frame::<Sge>::INFO,
             Operation::Nop => Nop::INFO,
         }
     }

@@ -4,10 +4,11 @@
 //! payload and lengths it has, and in [`carry`] how it is posted and what the peer must see.
 
 mod carry;
+mod frame;
 mod memory;
 
-use verbless_queue::service::ServiceInfo;
-use verbless_queue::wr::{Class, OPERATIONS, OperationInfo};
+use verbless_queue::service::{Eth, Service as _, ServiceInfo};
+use verbless_queue::wr::{Class, OPERATIONS, OperationInfo, Unsupported};
 use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Status, Uc, Ud, UmrKey};
 
 use crate::case::Entry;
@@ -32,7 +33,8 @@ pub(crate) static GROUP: Group = Group {
 /// Need of UMR.
 const UMR: Need = cap!(!umr_indirect_mkey_disabled);
 
-/// A transport service in the matrix; [`Carry`] is what else it says of itself.
+/// A transport service in the matrix; [`Carry`] is what else one of queue pairs says of itself,
+/// and [`frame`] how frames are sent.
 struct Row {
     service: ServiceInfo,
     /// Needs of a cell.
@@ -42,13 +44,15 @@ struct Row {
     /// The lengths that it is tried with.
     lengths: &'static [usize],
     run: fn(&Lab, &Cell) -> Result<(), Stop>,
-    takes: fn(&Domain, &[Operation]) -> Result<Vec<&'static str>, Stop>,
+    /// The entry of the request that an operation is posted as.
+    info: fn(Operation) -> OperationInfo,
+    supports: fn(&Domain, &OperationInfo) -> Result<(), Unsupported>,
 }
 
 impl Row {
     const fn of<S: Carry>(operations: &'static [Operation], lengths: &'static [usize]) -> Self {
-        let (run, takes) = (run::<S>, takes::<S>);
-        Self { service: S::INFO, needs: S::NEEDS, operations, lengths, run, takes }
+        let (run, info, supports) = (run::<S>, S::info, Domain::supports::<S>);
+        Self { service: S::INFO, needs: S::NEEDS, operations, lengths, run, info, supports }
     }
 }
 
@@ -65,13 +69,14 @@ enum Operation {
     FetchAdd,
     Umr,
     LocalInvalidate,
+    Frame,
     Nop,
 }
 
 /// The placement of a message's bytes, at both ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// In the WQE; at the other end in one piece.
+    /// In the WQE, as the header of a frame always is; at the other end in one piece.
     Inline,
     /// In one piece of a region.
     OneSge,
@@ -111,10 +116,10 @@ const INLINE: usize = 200;
 
 /// Every service with what it carries. No packet of UC has an opcode for a SEND with invalidate
 /// (InfiniBand specification, volume 1, 9.2.1), though libmlx5 takes such requests.
-static ROWS: [Row; 3] = {
+static ROWS: [Row; 4] = {
     use Operation::{
-        CompareSwap, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate, Umr,
-        Write, WriteImm,
+        CompareSwap, FetchAdd, Frame, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate,
+        Umr, Write, WriteImm,
     };
     const LENGTHS: &[usize] = &[0, 1, 64, INLINE, 4096, LONGEST];
     const ALL: &[Operation] = &[
@@ -135,6 +140,16 @@ static ROWS: [Row; 3] = {
         Row::of::<Uc>(&[Send, SendImm, Write, WriteImm, Umr, LocalInvalidate, Nop], LENGTHS),
         // One packet of any path MTU of RoCE, 1024 bytes on an Ethernet port of 1500.
         Row::of::<Ud>(&[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
+        // From the shortest frame to the longest of an MTU of 1500.
+        Row {
+            service: Eth::INFO,
+            needs: super::frames::GROUP.needs,
+            operations: &[Frame, Nop],
+            lengths: &[0, 60, 64, INLINE, 1000, 1514],
+            run: frame::run,
+            info: frame::info,
+            supports: Domain::supports::<Eth>,
+        },
     ]
 };
 
@@ -160,6 +175,7 @@ impl Operation {
             Self::Umr => length >= REQUESTS,
             // The bytes behind the key.
             Self::LocalInvalidate => length == 64,
+            Self::Frame => length > 0 && (form != Form::Inline || length <= INLINE),
             _ => form != Form::Inline || length <= INLINE,
         }
     }
@@ -170,7 +186,8 @@ impl Operation {
 
     /// Whether the operation consumes a receive of the peer.
     fn takes_receive(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm)
+        use Operation::{Frame, Send, SendImm, SendInvalidate, WriteImm};
+        matches!(self, Send | SendImm | SendInvalidate | WriteImm | Frame)
     }
 
     /// Whether the operation brings bytes of the peer here.
@@ -187,7 +204,7 @@ impl Operation {
     fn completions(self) -> (verbless_queue::Operation, verbless_queue::Operation) {
         use verbless_queue::Operation as Done;
         match self {
-            Self::Send => (Done::Send, Done::Receive),
+            Self::Send | Self::Frame => (Done::Send, Done::Receive),
             Self::SendImm => (Done::SendImm, Done::ReceiveImm),
             Self::SendInvalidate => (Done::SendInvalidate, Done::ReceiveInvalidate),
             Self::Write => (Done::Write, Done::Receive),
@@ -215,6 +232,7 @@ impl Cell {
             Operation::FetchAdd => "fetch_and_add",
             Operation::Umr => "umr",
             Operation::LocalInvalidate => "local_invalidate",
+            Operation::Frame => "frame",
             Operation::Nop => "nop",
         };
         let form = match self.form {
@@ -273,33 +291,30 @@ fn cases() -> Vec<Case> {
 /// row, and no more. An operation without a row is one that the matrix never posts.
 fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    let mut posted = Vec::new();
+    let mut all = Vec::new();
     for row in &ROWS {
-        posted.extend((row.takes)(&domain, row.operations)?);
+        let posted: Vec<_> =
+            row.operations.iter().map(|&operation| (row.info)(operation)).collect();
+        for info in messages() {
+            let refusal = (row.supports)(&domain, info).err().map(|error| error.to_string());
+            let service = row.service.name;
+            let expected = (!posted.contains(info))
+                .then(|| format!("the transport service {service} does not carry {}", info.name));
+            ensure_eq!(refusal, expected, format!("{} on {service}", info.name));
+        }
+        all.extend(posted.iter().map(|info| info.name));
     }
     for info in messages() {
-        ensure!(posted.contains(&info.name), "{} has no row in the matrix", info.name);
+        ensure!(all.contains(&info.name), "{} has no row in the matrix", info.name);
     }
     Ok(())
 }
 
 /// The operations that have rows here: those on memory of the device alone are the groups
-/// `copy` and `wait`, and frames need no queue pairs.
+/// `copy` and `wait`.
 fn messages() -> impl Iterator<Item = &'static OperationInfo> {
-    const ELSEWHERE: [Class; 3] = [Class::MemoryCopy, Class::Wait, Class::Frame];
+    const ELSEWHERE: [Class; 2] = [Class::MemoryCopy, Class::Wait];
     OPERATIONS.iter().filter(|info| !ELSEWHERE.contains(&info.class))
-}
-
-/// The names of what the rows of a service post.
-fn takes<S: Carry>(domain: &Domain, carried: &[Operation]) -> Result<Vec<&'static str>, Stop> {
-    let posted: Vec<_> = carried.iter().map(|&operation| S::info(operation)).collect();
-    for info in messages() {
-        let refusal = domain.supports::<S>(info).err().map(|error| error.to_string());
-        let expected = (!posted.contains(info))
-            .then(|| format!("the transport service {} does not carry {}", S::NAME, info.name));
-        ensure_eq!(refusal, expected, format!("{} on {}", info.name, S::NAME));
-    }
-    Ok(posted.iter().map(|info| info.name).collect())
 }
 
 /// Posts the requests of a cell, and looks at every completion and every byte at both ends.
@@ -429,7 +444,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 failed(pair.a.sent()?, Status::LocalProtection)?;
                 way = S::restart(&mut pair)?;
             }
-            Operation::Nop => remote.holds(at, 0, &[])?,
+            Operation::Nop | Operation::Frame => remote.holds(at, 0, &[])?,
         }
     }
     let no_receive_completed = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();
@@ -439,13 +454,12 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
 
 #[cfg(test)]
 mod tests {
-    use verbless_queue::service::{Eth, SERVICES, Service};
+    use verbless_queue::service::SERVICES;
 
     use super::ROWS;
 
     #[test]
-    fn every_service_that_there_are_queue_pairs_of_has_a_row() {
-        let of_pairs: Vec<_> = SERVICES.into_iter().filter(|it| *it != Eth::INFO).collect();
-        assert_eq!(ROWS.each_ref().map(|row| row.service)[..], of_pairs);
+    fn every_service_that_there_are_queues_of_has_a_row() {
+        assert_eq!(ROWS.each_ref().map(|row| row.service), SERVICES);
     }
 }

@@ -1,0 +1,89 @@
+//! The row of raw Ethernet: frames from a send queue to the receive queue of another function.
+
+use verbless_queue::wr::{Frame, Inline, Nop, OperationInfo, Payload};
+use verbless_queue::{Completion, Eth, FlowAttr, Rc, RqConfig, Sge, SqConfig};
+
+use super::carry::{Carry as _, Poster};
+use super::memory::Memory;
+use super::{Cell, Form, INLINE, Operation, Posting, REQUESTS};
+use crate::cases::frames::rig::{ETHERTYPE, Hosts, frame};
+use crate::{Lab, Stop, ensure, ensure_eq};
+
+/// Bytes that each frame has as its header, the most that a device may ask for.
+const HEADER: usize = 18;
+
+/// The entry of the request that an operation is posted as.
+pub(super) fn info(operation: Operation) -> OperationInfo {
+    Rc::info(operation)
+}
+
+/// Posts a frame, or nothing to do, with a completion where one is wanted.
+fn put<P: Payload + Copy>(
+    poster: &mut Poster<'_, Eth>,
+    operation: Operation,
+    (header, body): (&[u8], P),
+    signaled: bool,
+    number: u64,
+) -> Result<(), Stop> {
+    match (operation, signaled) {
+        (Operation::Frame, true) => poster.put(&Frame::new(header, body).signaled(), number),
+        (Operation::Frame, false) => poster.put(&Frame::new(header, body), number),
+        (Operation::Nop, true) => poster.put(&Nop::new().signaled(), number),
+        (Operation::Nop, false) => poster.put(&Nop::new(), number),
+        (other, _) => Err(Stop::fail(format!("no {other:?} on a raw send queue"))),
+    }
+}
+
+/// Posts the requests of a cell, and looks at every completion and every byte at both ends.
+pub(super) fn run(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
+    let Cell { operation, form, length, posting, .. } = *cell;
+    let send = SqConfig { sges: 3, inline: INLINE as u32, ..SqConfig::new(REQUESTS as u32) };
+    let receive = RqConfig { sges: 3, ..RqConfig::new(REQUESTS as u32 + 1) };
+    let mut hosts = Hosts::of(lab, &send, &receive)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there).ethertype(ETHERTYPE))?;
+    let is_frame = operation == Operation::Frame;
+    let body = length.saturating_sub(HEADER);
+    let local = Memory::new(&hosts.from.domain, form, body, false)?;
+    let receives = Memory::new(&hosts.into.domain, form, length, false)?;
+    let mut frames = Vec::new();
+    if is_frame {
+        for at in 0..REQUESTS {
+            let bytes = frame(hosts.there, hosts.here, ETHERTYPE, length, at);
+            local.fill(at, &bytes[HEADER..])?;
+            hosts.receiver.post(&receives.sges(at)?[..], 100 + at as u64)?;
+            frames.push(bytes);
+        }
+    }
+    let free = hosts.sender.free();
+    let mut poster = match posting {
+        Posting::Batch => Poster::Batch(hosts.sender.batch()),
+        _ => Poster::Single(&mut hosts.sender),
+    };
+    for at in 0..REQUESTS {
+        let (header, body) = frames.get(at).map_or((&[][..], &[][..]), |it| it.split_at(HEADER));
+        let signaled = posting != Posting::Unsignaled || at == REQUESTS - 1;
+        if form == Form::Inline {
+            put(&mut poster, operation, (header, Inline(body)), signaled, at as u64)?;
+        } else {
+            let sges: Vec<Sge> = local.sges(at)?;
+            put(&mut poster, operation, (header, &sges[..]), signaled, at as u64)?;
+        }
+    }
+    poster.ring();
+    let first = if posting == Posting::Unsignaled { REQUESTS - 1 } else { 0 };
+    for at in first..REQUESTS {
+        let done: Completion = hosts.sent()??;
+        let expected = (at as u64, operation.completions().0);
+        ensure_eq!((done.cookie, done.operation()), expected, "completion of the request");
+    }
+    ensure_eq!(hosts.sender.free(), free, "free WQEBBs after the last completion");
+    for (at, bytes) in frames.iter().enumerate() {
+        let done = crate::until("a frame", || hosts.receiver.poll(&mut hosts.into.cq))??;
+        let seen = (done.cookie, done.byte_len() as usize);
+        ensure_eq!(seen, (100 + at as u64, length), "cookie and bytes of the receive");
+        receives.holds(at, 0, bytes)?;
+    }
+    let more = hosts.receiver.poll(&mut hosts.into.cq).is_some();
+    ensure!(!more, "a receive completed that nobody sent to");
+    Ok(())
+}

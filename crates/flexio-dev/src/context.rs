@@ -205,6 +205,12 @@ impl ThreadContext {
             reserved: [0; 13],
         }
     }
+
+    /// The context of a thread whose metadata is at `address`.
+    pub(crate) fn with_metadata(self, address: u64) -> Self {
+        self.metadata_parameter.store(address, Ordering::Relaxed);
+        self
+    }
 }
 
 #[cfg(test)]
@@ -252,6 +258,16 @@ mod tests {
     }
 
     #[test]
+    fn metadata_is_where_the_host_says_if_that_can_be() {
+        let memory = [7_u64, 0x40, u64::from_le_bytes(*b"name\0\0\0\0"), 0];
+        let address = memory.as_ptr().expose_provenance() as u64;
+        let of = |address| context().with_metadata(address);
+        assert_eq!(of(address).metadata_parameter(), address);
+        assert_eq!(of(address).metadata(), Some(ThreadMetadata::new(7, 0x40, "name")));
+        assert_eq!([of(0), of(address + 4)].map(|it| it.metadata()), [None; 2]);
+    }
+
+    #[test]
     fn outboxes_and_windows_are_found_by_their_numbers() {
         let context = context();
         assert_eq!(context.outbox_address(3), 0x10_3000);
@@ -269,6 +285,7 @@ mod tests {
         assert_eq!(context.outbox_id(), 1);
         context.set_outbox(255).unwrap();
         assert_eq!(context.outbox().address(), 0x10_0000 + 255 * 4096);
+        assert_eq!(context.outbox_id(), 255);
         assert_eq!(context.set_window(WindowEntity::Secondary, 256, 1), Err(Failed));
         assert!(context.window(WindowEntity::Secondary).is_err());
     }

@@ -57,7 +57,7 @@ pub mod record;
 pub mod segment;
 pub mod status;
 pub mod stream;
-#[cfg(any(doc, all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
 pub mod system;
 pub mod trace;
 pub mod window;

@@ -78,12 +78,7 @@ impl Stream {
 
     /// Whether a message of this level would be written.
     pub(crate) fn shows(control: &Control, level: Level) -> bool {
-        let highest = control.level().0;
-        match level {
-            Level::None => false,
-            Level::Always => highest != Level::None as u8,
-            _ => level as u8 <= highest,
-        }
+        level != Level::None && level as u8 <= control.level().0
     }
 }
 
@@ -152,11 +147,11 @@ impl fmt::Write for Segments<'_> {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             if self.length == TEXT_BYTES {
-                // A text that is longer the second time than the first is cut.
-                if self.index + 1 == self.end {
-                    return Err(fmt::Error);
-                }
                 self.flush();
+            }
+            // A text that is longer the second time than the first is cut.
+            if self.index == self.end {
+                return Err(fmt::Error);
             }
             let part = rest.len().min(TEXT_BYTES - self.length);
             self.bytes[self.length..][..part].copy_from_slice(&rest[..part]);

@@ -40,7 +40,9 @@ fn call_with(number: u64, arguments: [u64; 3]) -> u64 {
         }
         answer
     }
-    #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+    #[cfg(test)]
+    return tests::answer(number, [argument, second, third]);
+    #[cfg(not(any(test, all(target_arch = "riscv64", target_os = "none"))))]
     unreachable!(
         "system call {number} with {argument}, {second}, {third}: this is compiled for \
          documentation only"
@@ -70,7 +72,11 @@ impl ThreadContext {
         unsafe {
             core::arch::asm!("mv {}, tp", out(reg) address, options(nomem, nostack, pure));
         }
-        #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+        #[cfg(test)]
+        {
+            address = tests::context();
+        }
+        #[cfg(not(any(test, all(target_arch = "riscv64", target_os = "none"))))]
         {
             address = core::ptr::null();
         }
@@ -229,4 +235,116 @@ pub fn yield_and_retrigger() {
     mmio::in_order();
     call(number::YIELD_AND_RETRIGGER, 0);
     mmio::in_order();
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use core::cell::{Cell, RefCell};
+    use std::boxed::Box;
+    use std::panic::{UnwindSafe, catch_unwind};
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// A system call: its number and arguments.
+    type Call = (u64, [u64; 3]);
+
+    std::thread_local! {
+        static CONTEXT: Cell<Option<&'static ThreadContext>> = const { Cell::new(None) };
+        static CALLS: RefCell<Option<Vec<Call>>> = const { RefCell::new(None) };
+        static ANSWER: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// The system of the tests: notes the call, if a test wants to know, and answers what it was
+    /// told.
+    pub(super) fn answer(number: u64, arguments: [u64; 3]) -> u64 {
+        CALLS.with_borrow_mut(|calls| {
+            calls.iter_mut().for_each(|calls| calls.push((number, arguments)));
+        });
+        ANSWER.get()
+    }
+
+    pub(super) fn context() -> *const ThreadContext {
+        CONTEXT.get().expect("the test has set no context")
+    }
+
+    /// Makes `context` that of the calling thread.
+    pub(crate) fn enter(context: ThreadContext) -> &'static ThreadContext {
+        let context = Box::leak(Box::new(context));
+        CONTEXT.set(Some(context));
+        context
+    }
+
+    /// The system calls that `what` makes.
+    pub(crate) fn calls(what: impl FnOnce()) -> Vec<Call> {
+        CALLS.set(Some(Vec::new()));
+        what();
+        CALLS.take().unwrap()
+    }
+
+    /// The only system call of what ends a run.
+    fn end(ends: impl FnOnce() + UnwindSafe) -> Call {
+        let calls = calls(|| assert!(catch_unwind(ends).is_err(), "it came back"));
+        assert_eq!(calls.len(), 1);
+        calls[0]
+    }
+
+    /// Calls with each answer, 0 and another.
+    fn both(call: impl Fn() -> Result<(), Failed>) -> [Result<(), Failed>; 2] {
+        [0, 2].map(|answer| {
+            ANSWER.set(answer);
+            let result = call();
+            ANSWER.set(0);
+            result
+        })
+    }
+
+    #[test]
+    fn each_way_to_end_is_a_system_call_that_does_not_return() {
+        // SAFETY: a call that the tests' system answers unwinds, and nothing counts on the stack.
+        let ends: [(fn(), u64, u64); 10] = unsafe {
+            [
+                (|| reschedule(), 1, 0),
+                (|| Next::from(()).end(), 1, 0),
+                (|| Next::default().end(), 1, 0),
+                (|| finish_thread(), 2, 0),
+                (|| Next::Finish.end(), 2, 0),
+                (|| retrigger(), 3, 0),
+                (|| Next::Retrigger.end(), 3, 0),
+                (|| finish_process(), 4, 0),
+                (|| panicked(), 5, 0x43),
+                (|| error(255), 5, 255),
+            ]
+        };
+        for (index, (ends, number, argument)) in ends.into_iter().enumerate() {
+            assert_eq!(end(ends), (number, [argument, 0, 0]), "row {index}");
+        }
+        assert_eq!(end(|| error(128)), (5, [128, 0, 0]), "the first code of a program");
+        assert_eq!(end(|| error(127)), (5, [0x42, 0, 0]), "none of a program");
+    }
+
+    #[test]
+    fn what_returns_makes_its_system_call_once() {
+        let one = |what: fn(), number, argument| {
+            assert_eq!(calls(what), vec![(number, [argument, 0, 0])]);
+        };
+        one(pause, 6, 0);
+        one(|| activate(0x1_2345), 7, 0x1_2345);
+        one(yield_until_event, 8, 0);
+        one(yield_and_retrigger, 9, 0);
+    }
+
+    #[test]
+    fn the_system_refuses_outboxes_and_doorbells_by_its_answer() {
+        assert_eq!(both(|| extend_outbox(Some(3))), [Ok(()), Err(Failed)]);
+        assert_eq!(both(|| ring_device(3, 4, 5)), [Ok(()), Err(Failed)]);
+        let made = calls(|| {
+            extend_outbox(Some(3)).unwrap();
+            extend_outbox(None).unwrap();
+            ring_device(3, 0x12_3456, 0xffff).unwrap();
+        });
+        let own = u32::MAX.into();
+        assert_eq!(made, [(10, [3, 0, 0]), (10, [own, 0, 0]), (11, [3, 0x12_3456, 0xffff])]);
+    }
 }

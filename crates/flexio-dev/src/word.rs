@@ -56,6 +56,9 @@ mod tests {
         assert_eq!(i8::from_word((-3_i8).to_word()), -3);
         assert_eq!((-3_i8).to_word(), u64::MAX - 2);
         assert_eq!((u32::from_word(0xffff_ffff_0000_0001), bool::from_word(2)), (1, true));
-        assert_eq!((u64::MAX.to_word(), true.to_word(), ().to_word()), (u64::MAX, 1, 0));
+        assert_eq!(
+            [u64::MAX.to_word(), true.to_word(), false.to_word(), ().to_word()],
+            [u64::MAX, 1, 0, 0]
+        );
     }
 }

@@ -7,9 +7,11 @@
 //! Functions whose counterpart is a type of this crate (locks, segments, CQEs, messages) are not
 //! repeated here; `docs/mapping/flexio-dev.md` lists them.
 
-#[cfg(any(doc, all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
 mod current;
+#[cfg(test)]
+mod tests;
 pub mod with_context;
 
-#[cfg(any(doc, all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
 pub use current::*;

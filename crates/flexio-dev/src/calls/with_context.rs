@@ -54,7 +54,7 @@ pub fn outbox_config_fast(context: &ThreadContext, id: u16) {
 
 /// See [`calls::outbox_config_uar_extension`](super::outbox_config_uar_extension). The context is
 /// the thread's own, whatever is given.
-#[cfg(any(doc, all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
 pub fn outbox_config_uar_extension(_: &ThreadContext, device: u32) -> Status {
     crate::system::extend_outbox(Some(device)).into()
 }

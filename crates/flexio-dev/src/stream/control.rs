@@ -322,10 +322,11 @@ mod tests {
 
     #[test]
     fn a_setup_that_threads_cannot_work_by_is_not_sound() {
-        let wrong: [fn(&mut Setup); 13] = [
+        let wrong: [fn(&mut Setup); 17] = [
             |it| it.version = 1,
             |it| it.carrier = 4,
             |it| it.log_entries = 21,
+            |it| it.log_entries = 64,
             |it| it.log_entry_bytes = 5,
             |it| it.log_entry_bytes = 13,
             |it| it.ring += 8,
@@ -335,12 +336,29 @@ mod tests {
             |it| it.log_wqebbs = 0,
             |it| it.log_wqebbs = 16,
             |it| it.log_cqes = 4,
-            |it| it.cqes += 4,
+            |it| it.log_cqes = 23,
+            |it| it.wqes += 32,
+            |it| it.cqes += 32,
+            |it| it.cq_record += 2,
         ];
         for (index, change) in wrong.into_iter().enumerate() {
             let mut setup = setup();
             change(&mut setup);
             assert!(!setup.is_sound(), "change {index}");
+        }
+        let extremes: [fn(&mut Setup); 7] = [
+            |it| it.log_entries = 20,
+            |it| it.log_entry_bytes = 6,
+            |it| it.log_entry_bytes = 12,
+            |it| it.batch = 8,
+            |it| it.log_wqebbs = 1,
+            |it| (it.log_wqebbs, it.log_cqes) = (15, 15),
+            |it| it.log_cqes = 22,
+        ];
+        for (index, change) in extremes.into_iter().enumerate() {
+            let mut setup = setup();
+            change(&mut setup);
+            assert!(setup.is_sound(), "extreme {index}");
         }
         let odd = Setup { carrier: Carrier::Window as u8, host_ring: 4, ..setup() };
         assert!(!odd.is_sound());

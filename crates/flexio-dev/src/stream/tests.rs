@@ -12,10 +12,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::control::{Carrier, Control, HOLDS, HOST_SLOTS_AT, Setup};
 use super::entry::{CONTINUES, LOG_RECORD_BYTES, LOG_TEXT_ENTRY_BYTES, MORE, TEXT_BYTES};
 use super::table::{FAILED, TRACER, first_argument, manage, operation};
+use crate::calls::with_context::puts;
 use crate::context::ThreadContext;
 use crate::message::{Level, Stream};
 use crate::outbox::{PAGE_BYTES, SXD_DB};
-use crate::trace::{flush_tracer, pass, record};
+use crate::system::tests::calls;
+use crate::trace::{flush, flush_tracer, pass, record};
 
 const LOG_ENTRIES: u8 = 2;
 const WQEBBS: usize = 8;
@@ -425,4 +427,117 @@ fn a_stream_that_cannot_be_is_refused() {
         assert_eq!(manage(&old.context, operation::ATTACH, 21, 8), FAILED);
     }
     assert_eq!(old.write(Level::Info, "x"), 0);
+}
+
+#[test]
+fn a_text_in_parts_is_cut_where_entries_end() {
+    let host = Host::window(0).attach(Level::Info);
+    let (first, second) = ("a".repeat(TEXT_BYTES - 40), "b".repeat(TEXT_BYTES + 50));
+    let text = format_args!("{first}{second}");
+    assert_eq!(Stream::DEFAULT.write(&host.context, Level::Info, text), 2 * TEXT_BYTES + 10);
+    let whole: String = (0..3).map(|number| host.slot(number).unwrap().0).collect();
+    assert_eq!(whole, first + &second);
+    assert_eq!((0..3).map(|it| host.slot(it).unwrap().2).max(), Some(MORE | CONTINUES));
+    assert_eq!(puts(&host.context, "a line"), 6, "the default stream");
+    assert_eq!(host.slot(3), Some(("a line".into(), Level::Info as u8, 0)));
+}
+
+#[test]
+fn a_thread_waits_as_long_for_room_as_the_host_has_said() {
+    const PAUSE: (u64, [u64; 3]) = (6, [0; 3]);
+    let host = Host::new(22, |setup| {
+        setup.carrier = Carrier::Window as u8;
+        setup.patience = 2;
+    });
+    let host = host.attach(Level::Info);
+    let write = |text: &str| calls(|| assert_eq!(host.write(Level::Info, text), 0));
+    assert_eq!(write(&"x".repeat(5 * TEXT_BYTES)), [], "it never fits");
+    (0..4).for_each(|_| assert_eq!(host.write(Level::Info, "x"), 1));
+    assert_eq!(write("x"), [PAUSE; 3]);
+    host.do_it(operation::LEVEL, Level::Info as u32 | HOLDS);
+    assert_eq!(write("x"), [], "a stream that holds its entries");
+    assert_eq!(host.lost(), 3);
+}
+
+/// A stream of records, eight at most, that a queue pair sends.
+fn records(number: u64, setup: impl FnOnce(&mut Setup)) -> Host {
+    Host::new(number, |made| {
+        made.carrier = Carrier::Connected as u8;
+        made.log_entry_bytes = LOG_RECORD_BYTES;
+        made.log_entries = 3;
+        setup(made);
+    })
+}
+
+#[test]
+fn no_more_is_posted_than_the_send_queue_holds() {
+    let host = Host::new(23, |setup| {
+        setup.carrier = Carrier::Connected as u8;
+        setup.log_wqebbs = 1;
+    });
+    let host = host.attach(Level::Info);
+    (0..3).for_each(|_| assert_eq!(host.write(Level::Info, "x"), 1));
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 2);
+    host.completes(0, 0);
+    assert_eq!(host.write(Level::Info, "x"), 1);
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 3, "the third");
+    host.pages.set(PAGE_BYTES + SXD_DB, 0);
+    assert_eq!(host.do_it(operation::FLUSH, 0), 3, "handed over");
+    assert_eq!(host.rung(), 0, "nothing was posted");
+}
+
+#[test]
+fn a_stream_of_records_takes_those_of_its_level_and_sends_them_when_flushed() {
+    let host = records(24, |setup| setup.batch = 4).attach(Level::Warn);
+    let record = |level| record(host.stream(), &host.context, level, 9, (5_u8,));
+    assert_eq!((record(Level::Info), record(Level::Warn)), (false, true));
+    assert_eq!((host.ring.get(0), host.ring.get(16)), (9, 5));
+    assert_eq!(host.rung(), 0);
+    flush(host.stream(), &host.context);
+    assert_eq!(host.rung(), 0x12_3456 << 32 | 1);
+}
+
+#[test]
+fn a_message_of_the_queue_pair_ends_where_the_ring_does() {
+    let host = records(25, |setup| (setup.batch, setup.most) = (4, 4)).attach(Level::Debug);
+    let record = || assert!(record(host.stream(), &host.context, Level::Debug, 9, ()));
+    (0..6).for_each(|_| record());
+    host.do_it(operation::FLUSH, 0);
+    (0..2).for_each(|_| host.completes(0, 0));
+    assert_eq!(host.do_it(operation::FLUSH, 0), 6);
+    host.do_it(operation::LEVEL, Level::Debug as u32 | HOLDS);
+    (0..4).for_each(|_| record());
+    host.do_it(operation::LEVEL, Level::Debug as u32);
+    assert_eq!(host.do_it(operation::FLUSH, 0), 10);
+    let sent = |wqe: usize| {
+        let [head, address] = [16, 24].map(|at| host.wqes.get(64 * wqe + at).to_ne_bytes());
+        let bytes = u32::from_be_bytes(*head.first_chunk().unwrap());
+        (u64::from(bytes) / 64, (u64::from_be_bytes(address) - host.ring.address()) / 64)
+    };
+    assert_eq!([0, 1, 2, 3].map(sent), [(4, 0), (2, 4), (2, 6), (2, 0)]);
+}
+
+#[test]
+fn what_is_handed_over_is_whole_and_fills_batches() {
+    let host = records(26, |setup| (setup.batch, setup.most) = (2, 2));
+    let (control, context) = (host.control, &host.context);
+    let fill = |index| control.fill(index, 0, core::iter::empty());
+    let carried = |batch| {
+        control.hand_over(context, batch);
+        control.carried.load(Ordering::Relaxed)
+    };
+    assert_eq!(control.claim(context, 5), Some(0));
+    assert_eq!([0, 1, 2, 4].map(fill), [1, 2, 3, 4]);
+    assert_eq!(carried(2), 2, "the third is no batch, and the fourth not whole");
+    assert_eq!(fill(3), 5, "those that are whole");
+    assert_eq!((carried(2), carried(1)), (4, 5));
+}
+
+#[test]
+fn what_does_not_fit_into_an_entry_is_left_out() {
+    let host = records(27, |_| ());
+    host.control.fill(1, 7, core::iter::repeat_n(9, 40));
+    let words: Vec<u64> = (0..24).map(|word| host.ring.get(8 * word)).collect();
+    assert_eq!(words[8..16], [7, 2, 9, 9, 9, 9, 9, 9]);
+    assert_eq!((&words[..8], &words[16..]), (&[0; 8][..], &[0; 8][..]));
 }

@@ -44,7 +44,16 @@ impl How {
         Self { flags: flags & kept, rules: 0 }
     }
 
-    /// The words of a `struct open_how`; `None` if it is one that the kernel refuses for any path.
+    /// A `struct open_how`, of this kernel's length or, with zeros behind it, of a later one's;
+    /// `None` if it is one that the kernel refuses for any path.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let (words, later) = bytes.split_first_chunk::<24>()?;
+        let (words, _) = words.as_chunks::<8>();
+        let is_known = later.iter().all(|&byte| byte == 0);
+        Self::of_words([0, 1, 2].map(|at| u64::from_ne_bytes(words[at]))).filter(|_| is_known)
+    }
+
+    /// Its words: flags, mode, rules.
     pub(super) fn of_words([flags, mode, rules]: [u64; 3]) -> Option<Self> {
         let known = u64::from(OFlag::all().bits() as u32);
         let how = Self { flags: flags as i32, rules };
@@ -193,6 +202,22 @@ mod tests {
         ] {
             assert_eq!(How::plain(flags as u64).admits(found), expected, "{flags:#o} {found:?}");
         }
+    }
+
+    #[test]
+    fn a_longer_structure_is_taken_if_there_is_nothing_behind_what_is_known() {
+        let mut bytes = [[O_RDWR as u64, 0, libc::RESOLVE_BENEATH], [0, 0, 0]]
+            .concat()
+            .into_iter()
+            .flat_map(u64::to_ne_bytes)
+            .collect::<Vec<_>>();
+        for length in [24, 25, 48] {
+            let how = How::of_bytes(&bytes[..length]).expect("a structure of the kernel");
+            assert_eq!((how.flags, how.rules), (O_RDWR, libc::RESOLVE_BENEATH));
+        }
+        assert!(How::of_bytes(&bytes[..23]).is_none());
+        bytes[47] = 1;
+        assert!(How::of_bytes(&bytes[..47]).is_some() && How::of_bytes(&bytes).is_none());
     }
 
     #[test]

@@ -24,8 +24,8 @@ use verbless_model_kernel::remote::PAGE;
 /// The longest path that the kernel takes.
 const LONGEST_PATH: usize = 4096;
 
-/// Bytes of `struct open_how`.
-const HOW: u64 = 24;
+/// The longest `struct open_how` that the kernel takes, a page.
+const LONGEST_HOW: usize = 4096;
 /// The flags of `faccessat2`.
 const ACCESS_FLAGS: i32 = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
@@ -44,11 +44,9 @@ impl Named {
 impl Answerer {
     pub(super) fn openat2(&self, call: &Notification) -> Answer {
         let [directory, path, how, size, ..] = call.arguments;
-        let mut words = [[0; 8]; 3];
-        if size != HOW || process::read(thread(call), how, words.as_flattened_mut()).is_err() {
-            return Answer::Kernel;
-        }
-        match How::of_words(words.map(u64::from_ne_bytes)) {
+        let mut bytes = vec![0; (size as usize).min(LONGEST_HOW)];
+        let read = process::read(thread(call), how, &mut bytes);
+        match How::of_bytes(&bytes).filter(|_| read.is_ok() && bytes.len() as u64 == size) {
             Some(how) => self.open(call, directory, path, &how),
             None => Answer::Kernel,
         }

@@ -8,9 +8,9 @@ use super::{command, skipped};
 const PRELUDE: &str = "import ctypes, errno, os, struct\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
     XDEV, MAGIC, LINKS, BENEATH, ROOT, CACHED = 1, 2, 4, 8, 16, 32\n\
-    def attempt(path, flags=0, rules=0, at=-100, mode=0):\n\
-    \x20   how = struct.pack('QQQ', flags, mode, rules)\n\
-    \x20   fd = libc.syscall(437, at, path.encode(), how, 24)\n\
+    def attempt(path, flags=0, rules=0, at=-100, mode=0, later=b'', size=24):\n\
+    \x20   how = struct.pack('QQQ', flags, mode, rules) + later\n\
+    \x20   fd = libc.syscall(437, at, path.encode(), how, size + len(later))\n\
     \x20   if fd < 0: return errno.errorcode[ctypes.get_errno()]\n\
     \x20   os.close(fd)\n\
     \x20   return 'ok'\n\
@@ -40,6 +40,16 @@ fn a_path_that_may_contain_no_link_is_refused_at_a_link() {
          expect([attempt(path, 0, LINKS) for path in (direct, node)], 'ok', 'ok')\n\
          up = '/sys/class/infiniband/mlx5_0/../..'\n\
          expect([attempt(up, 0, rule) for rule in (0, LINKS)], 'ok', 'ELOOP')\n",
+    );
+}
+
+#[test]
+fn a_structure_of_a_later_kernel_is_taken_up_to_a_page_if_the_rest_is_zero() {
+    python(
+        "def of(later, size=24): return attempt(link, later=later, size=size)\n\
+         expect([of(bytes(n)) for n in (1, 8, 4072)], 'ok', 'ok', 'ok')\n\
+         expect([of(bytes(4073)), of(bytes(7) + b'x'), of(b'x' + bytes(7))], *3 * ['E2BIG'])\n\
+         expect([of(b'', 0), of(b'', 23)], 'EINVAL', 'EINVAL')\n",
     );
 }
 

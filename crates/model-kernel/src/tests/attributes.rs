@@ -177,7 +177,7 @@ fn a_change_with_a_value_out_of_its_range_is_refused_before_any_command() {
         ("port 0", RTR, &[(31, &[0])]),
         ("rate 1", RTR, &[(29, &[1])]),
         ("rate 24", RTR, &[(29, &[24])]),
-        ("a GID that is not there", RTR, &[(30, &[1]), (24, &[1])]),
+        ("a GID past the table", RTR, &[(30, &[1]), (24, &[255])]),
         ("an alternate port 0", RTR | ALTERNATE, &[(108, &[0])]),
         ("an alternate port too many", RTR | ALTERNATE, &[(63, &[2]), (108, &[2])]),
         ("an alternate path of another port", RTR | ALTERNATE, &[(63, &[0]), (108, &[1])]),
@@ -185,6 +185,8 @@ fn a_change_with_a_value_out_of_its_range_is_refused_before_any_command() {
     for (case, mask, values) in rtr {
         refused(1, qp, *mask, &and(TO_RTR, values), Errno::EINVAL, case);
     }
+    let empty = &and(TO_RTR, &[(30, &[1]), (24, &[1])]);
+    refused(1, qp, RTR, empty, Errno::ENODATA, "a GID that is not there");
     let least: Values = &[(98, &[1]), (29, &[2]), (102, &[16])];
     verbs.modify(qp, RTR, &and(TO_RTR, least)).expect("RTR");
     refused(2, qp, RTS, &[(96, &[3]), (101, &[17])], Errno::EINVAL, "a depth too many");

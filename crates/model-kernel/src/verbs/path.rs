@@ -64,7 +64,7 @@ pub(super) fn set(
         return Err(Errno::EINVAL);
     }
     let entry = match to.is_global {
-        true => Some(find_gid(kernel, &state, to.gid_index.into()).map_err(|_| Errno::EINVAL)?),
+        true => Some(find_gid(kernel, &state, to.gid_index.into())?),
         false if state.needs_grh() => return Err(Errno::EINVAL),
         false => None,
     };

@@ -10,13 +10,15 @@
 //! Several steps run beside each other ([`lanes`]), each as a process ([`crate::steps`]); a single
 //! one runs in this process.
 
+mod sanitizers;
+
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use crate::commands::{Counts, cargo, count, host, installed, std_sources};
+use crate::commands::{Counts, cargo, count, installed, std_sources};
 use crate::lanes::{self, Resource};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::steps::Report;
@@ -94,8 +96,8 @@ const STEPS: &[Step] = &[
     },
     Step { name: "VM: peers", place: Resource::Guest, run: peers_in_a_vm },
     Step { name: "VM: rxe", place: Resource::Guest, run: rxe },
-    Step { name: "thread sanitizer", place: Resource::Own, run: thread_sanitizer },
-    Step { name: "address sanitizer", place: Resource::Own, run: address_sanitizer },
+    Step { name: "thread sanitizer", place: Resource::Own, run: sanitizers::thread },
+    Step { name: "address sanitizer", place: Resource::Own, run: sanitizers::address },
     Step { name: "fuzz targets", place: Resource::Spare, run: fuzz_targets },
     Step { name: "aarch64 barriers", place: Resource::Spare, run: aarch64_barriers },
     Step { name: "aarch64", place: Resource::Spare, run: aarch64 },
@@ -466,97 +468,6 @@ fn rxe() -> Result<Outcome> {
     listed(xtask(&["vm", "--kernel", "6.1", "--rxe", "--model", &model]))
 }
 
-/// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries
-/// the runtimes; the flag is one of those that a stable compiler takes only when it is told to.
-fn sanitized(name: &str) -> Result<Command> {
-    let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host()?]);
-    // Unoptimised: what runs takes three times as long, and what it takes to compile is far more.
-    command
-        .args(SANITIZED.iter().flat_map(|package| ["--package", package]))
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", format!("-Zsanitizer={name}"))
-        .env("CARGO_TARGET_DIR", workspace_root().join("target").join(format!("sanitizer-{name}")));
-    Ok(command)
-}
-
-fn address_sanitizer() -> Result<Outcome> {
-    let mut command = sanitized("address")?;
-    // The fuzz targets, which have this sanitizer too, go on for longer.
-    command.env("PROPTEST_CASES", "64").arg("--").args(skips(&BULK));
-    counted(command)
-}
-
-/// Crates that the sanitizers look at: those that touch raw memory or share it between threads.
-const SANITIZED: &[&str] = &[
-    "verbless-ring",
-    "verbless-queue",
-    "verbless-model",
-    "verbless-model-kernel",
-    "verbless-model-host",
-];
-
-/// Tests that do one thing very often, or read source files: a sanitizer sees nothing in them that
-/// it does not see in others, and they take minutes there.
-const BULK: [&str; 9] = [
-    "a_circle_is_found_through_every_form_of_path",
-    "a_handle_is_the_lowest_that_is_free_and_a_file_holds_so_many",
-    "a_table_has_room_for_so_many_masks_and_a_group_for_so_many_values",
-    "a_use_of_a_higher_layer_is_found_though_another_module_stands_between",
-    "frames_that_nobody_takes_do_not_fill_the_memory",
-    "no_crate_has_a_large_circle_of_modules",
-    "no_layer_of_the_model_uses_one_above_it",
-    "pages_that_nobody_asked_for_are_refused_in_the_end",
-    "what_harts_have_translated_is_bounded_together",
-];
-
-/// Tests of one thread that do much: between threads there is nothing to be seen. The address
-/// sanitizer runs them.
-const OF_ONE_THREAD: [&str; 10] = [
-    "a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time",
-    "an_unknown_opcode_is_a_local_qp_operation_error",
-    "both_ways_leave_the_same",
-    "completions_before_and_after_a_resize_are_all_there_in_order",
-    "parts_of_a_read_whose_request_was_lost_are_asked_for_one_by_one",
-    "requests_survive_a_link_that_loses_doubles_delays_and_corrupts",
-    "scapy_computes_the_same_icrc_for_every_opcode",
-    "what_a_service_does_not_carry_is_a_local_qp_operation_error",
-    "what_is_missing_of_a_long_read_is_asked_for_again_in_parts",
-    "what_is_missing_of_a_part_is_asked_for_without_more_than_that_part",
-];
-
-/// Tests of `verbless-model run` that look at files and messages of one program.
-const OF_ONE_PROGRAM: [&str; 2] = ["devices::", "told::"];
-
-fn skips<'a>(tests: &[&'a str]) -> impl Iterator<Item = &'a str> {
-    tests.iter().flat_map(|test| ["--skip", test])
-}
-
-/// The thread sanitizer needs a standard library that was built with it, or it takes std's own
-/// locks for races.
-fn thread_sanitizer() -> Result<Outcome> {
-    match std_sources() {
-        Ok(sources) => {
-            let mut command = sanitized("thread")?;
-            command
-                .arg("-Zbuild-std")
-                .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-                // A random case is of one thread, and the address sanitizer tries more of them.
-                .env("PROPTEST_CASES", "16")
-                // A race may not come again: its report names the lines.
-                .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
-                // To find the lines of a backtrace takes twenty seconds there, and panics that are
-                // caught have one, too.
-                .env("RUST_BACKTRACE", "0")
-                .arg("--")
-                .args(skips(&BULK))
-                .args(skips(&OF_ONE_THREAD))
-                .args(skips(&OF_ONE_PROGRAM));
-            counted(command)
-        }
-        Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
-    }
-}
-
 /// Every fuzz target builds.
 fn fuzz_targets() -> Result<Outcome> {
     match crate::fuzz::obstacle() {
@@ -618,44 +529,15 @@ fn riscv64imac() -> Result<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
     use std::process::Command;
 
-    use super::{
-        BULK, IN_PACKETS, LESSER, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED, listed, verdict,
-        verified,
-    };
+    use super::{IN_PACKETS, LESSER, listed, verdict, verified};
     use crate::outcome::Outcome;
-    use crate::workspace::workspace_root;
 
     #[test]
     fn the_engine_s_tests_ask_for_the_variable_that_their_step_sets() {
         let rig = include_str!("../../crates/model/src/engine/tests/rig.rs");
         assert!(rig.contains(&format!("const IN_PACKETS: &str = {IN_PACKETS:?};")));
-    }
-
-    /// The Rust files of the crates, in one.
-    fn sources(directory: &Path) -> String {
-        let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-        entries.fold(String::new(), |text, path| match path.extension() {
-            _ if path.is_dir() => text + &sources(&path),
-            Some(end) if end == "rs" => text + &fs::read_to_string(path).unwrap(),
-            _ => text,
-        })
-    }
-
-    #[test]
-    fn what_the_sanitizers_leave_out_is_there() {
-        let crates = workspace_root().join("crates");
-        let there: String =
-            SANITIZED.iter().map(|it| sources(&crates.join(&it["verbless-".len()..]))).collect();
-        for test in BULK.iter().chain(&OF_ONE_THREAD) {
-            assert!(there.contains(&format!("fn {test}(")), "{test}");
-        }
-        for module in OF_ONE_PROGRAM.map(|it| it.trim_end_matches(':')) {
-            assert!(crates.join(format!("model-host/tests/run/{module}.rs")).is_file(), "{module}");
-        }
     }
 
     #[test]

@@ -211,6 +211,18 @@ mod tests {
     }
 
     #[test]
+    fn codes_of_links_and_gids_have_their_names() {
+        let layers = [0, 1, 2, 3].map(LinkLayer::from_code);
+        let unknown = LinkLayer::Unspecified;
+        assert_eq!(layers, [unknown, LinkLayer::InfiniBand, LinkLayer::Ethernet, unknown]);
+        let kinds = [0, 1, 2, 9].map(GidType::from_code);
+        assert_eq!(kinds.map(|it| it.to_string()), ["IB", "RoCE v1", "RoCE v2", "GID type 9"]);
+        let text = format!("{:?}", Gid([0xfe; 16]));
+        assert_eq!(text, "Gid(fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe)");
+        assert!(Gid::default().is_zero() && !Gid([0xfe; 16]).is_zero());
+    }
+
+    #[test]
     fn text_that_is_not_eight_groups_is_no_gid() {
         for text in [
             "",

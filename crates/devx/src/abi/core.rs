@@ -276,7 +276,14 @@ pub const fn mtu_bytes(code: u8) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::mtu_bytes;
+    use super::{access, mtu_bytes};
+
+    #[test]
+    fn access_flags_are_those_of_linux() {
+        use access::{LOCAL_WRITE, RELAXED_ORDERING, REMOTE_READ, REMOTE_WRITE};
+        let flags = [LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, RELAXED_ORDERING];
+        assert_eq!(flags, [1, 2, 4, 0x10_0000]);
+    }
 
     #[test]
     fn mtu_codes_are_powers_of_two_from_256_to_4096() {

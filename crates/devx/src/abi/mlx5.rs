@@ -213,6 +213,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn flags_and_limits_are_those_of_linux() {
+        let masks = [
+            RESP_MASK_CORE_CLOCK_OFFSET,
+            RESP_MASK_DUMP_FILL_MKEY,
+            RESP_MASK_ECE,
+            RESP_MASK_SQD2RTS,
+            RESP_MASK_REAL_TIME_TS,
+            RESP_MASK_MKEY_UPDATE_TAG,
+        ];
+        assert_eq!(masks, [1, 2, 4, 8, 0x10, 0x20]);
+        assert_eq!([SUPP_UHW_QUERY_DEVICE, SUPP_UHW_CREATE_AH], [1, 2]);
+        assert_eq!([LIB_CAP_4K_UAR, LIB_CAP_DYN_UAR], [1, 2]);
+        assert_eq!(MAX_ASYNC_BYTES, 0x10_0000);
+    }
+
+    #[test]
+    fn an_mmap_offset_has_the_command_between_the_halves_of_the_index() {
+        assert_eq!(mmap_offset(9, 0xabcd, 12), 0x00ab_09cd << 12);
+        assert_eq!(mmap_offset(7, 0, 16), 0x700_0000);
+        assert_eq!(mmap_decode((0x00ab_09cd << 12) + 0xfff, 12), (9, 0xabcd));
+    }
+
+    #[test]
     fn mmap_offsets_decode_to_what_they_carry() {
         for index in [0, 1, 0xff, 0x100, 0xabcd, 0xffff] {
             for command in

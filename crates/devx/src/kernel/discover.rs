@@ -199,6 +199,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn device_ids_are_those_of_connect_ib_and_later_and_of_bluefield() {
+        for id in [0x1011, 0x101d, 0x1021, 0x10ff, 0xa2d2, 0xa2dc, 0xa2ff] {
+            assert!(is_mlx5_id(id), "{id:#x}");
+        }
+        for id in [0, 0x1003, 0x1010, 0x1100, 0xa2d1, 0xa300, u16::MAX] {
+            assert!(!is_mlx5_id(id), "{id:#x}");
+        }
+    }
+
+    #[test]
     fn pci_addresses_are_told_from_other_names() {
         for name in ["0000:08:00.0", "10000:e1:00.1"] {
             assert!(is_pci_address(name), "{name}");

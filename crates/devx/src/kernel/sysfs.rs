@@ -52,3 +52,43 @@ pub(super) fn link_name(path: impl AsRef<Path>) -> Option<String> {
 pub(super) fn resolved(path: PathBuf) -> PathBuf {
     path.canonicalize().unwrap_or(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_as_the_kernel_writes_them() {
+        let place = std::env::temp_dir().join(format!("sysfs-{}", std::process::id()));
+        fs::create_dir(&place).unwrap();
+        let file = |content: &str| {
+            fs::write(place.join("file"), content).unwrap();
+            place.join("file")
+        };
+        assert_eq!(text(file(" 4: ACTIVE\n")).as_deref(), Some("4: ACTIVE"));
+        assert_eq!((text(file("\n")), text(place.join("none"))), (None, None));
+        assert_eq!([hex16(file("0x15b3\n")), hex16(file("a2dc"))], [Some(0x15b3), Some(0xa2dc)]);
+        assert_eq!([hex16(file("0x10000")), hex16(file("here"))], [None, None]);
+        let read = guid(file("0200:00ff:fe00:0102\n"));
+        assert_eq!(read, Some(0x0200_00ff_fe00_0102));
+        for content in ["0200:00ff:fe00", "0200:00ff:fe00:0102:0304", "0200:00ff:fe00:x", ""] {
+            assert_eq!(guid(file(content)), None, "{content}");
+        }
+        std::os::unix::fs::symlink("../drivers/mlx5_core", place.join("driver")).unwrap();
+        assert_eq!(link_name(place.join("driver")).as_deref(), Some("mlx5_core"));
+        assert_eq!(link_name(place.join("file")), None);
+        fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn names_come_by_their_stems_and_then_by_their_numbers() {
+        let place = std::env::temp_dir().join(format!("names-{}", std::process::id()));
+        let ordered = ["7", "10", "mlx5_2", "mlx5_10", "net", "net1", "uverbs0", "uverbs11"];
+        for name in ordered.iter().rev() {
+            fs::create_dir_all(place.join(name)).unwrap();
+        }
+        assert_eq!(names(&place), ordered);
+        fs::remove_dir_all(&place).unwrap();
+        assert_eq!(names(place), [""; 0]);
+    }
+}

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::fake::{Fake, context, info};
+use verbless_devx::abi::attr::devx_obj_create;
 use verbless_devx::abi::core::event_type;
 use verbless_devx::abi::method;
-use verbless_devx::{AsyncEvent, Context, Errno, ErrorKind, UarKind};
+use verbless_devx::{AsyncEvent, Context, Errno, Error, ErrorKind, UarKind};
 
 #[test]
 fn an_object_that_cannot_be_destroyed_comes_back_and_can_be_tried_again() {
@@ -151,4 +152,22 @@ fn subscriptions_of_no_or_too_many_events_are_refused_here() {
         );
     }
     channel.subscribe(None, &[0; 16], 0).unwrap();
+}
+
+#[test]
+fn what_is_printed_of_an_object_says_which_it_is() {
+    let context = context(|method, call| {
+        if method == method::DEVX_OBJ_CREATE {
+            call.set(devx_obj_create::HANDLE, 7);
+        }
+        (method == method::DEVX_OBJ_DESTROY).then_some(Err(Errno::EBUSY))
+    });
+    assert_eq!(format!("{context:?}"), "Context { device: \"mlx5_0\", leaked: 0, .. }");
+    let object = context.obj_create(&[0; 16], &mut [0; 16]).unwrap();
+    assert_eq!(object.handle(), 7);
+    assert!(format!("{object:?}").contains(" 7"), "{object:?}");
+    let failed = object.destroy().unwrap_err();
+    assert_eq!(failed.to_string(), failed.error.to_string());
+    assert_eq!(Error::from(failed).errno(), Some(Errno::EBUSY));
+    assert_eq!(format!("{context:?}"), "Context { device: \"mlx5_0\", leaked: 1, .. }");
 }

@@ -7,3 +7,5 @@ pub mod links;
 pub mod log;
 pub mod pci;
 pub mod run;
+#[cfg(test)]
+mod said;

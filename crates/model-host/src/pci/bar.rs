@@ -39,12 +39,9 @@ impl Registers {
     pub(super) fn read(&self, device: &Device, at: u64, into: &mut [u8]) {
         into.fill(0);
         let segment = self.segment(device);
-        let bytes = segment.as_bytes();
-        let Some(start) = usize::try_from(at).ok().filter(|&start| start < bytes.len()) else {
-            return;
-        };
-        let size = into.len().min(bytes.len() - start);
-        into[..size].copy_from_slice(&bytes[start..start + size]);
+        let start = usize::try_from(at).ok();
+        let bytes = start.and_then(|start| segment.as_bytes().get(start..)).unwrap_or_default();
+        into.iter_mut().zip(bytes).for_each(|(into, from)| *into = *from);
     }
 
     /// The initialisation segment as it is now.
@@ -138,6 +135,76 @@ mod tests {
         assert_ne!(driver.read(0x230), u32::MAX, "as it would read were the device gone");
     }
 
+    /// The segment as a driver reads it.
+    fn segment(driver: &Driver) -> InitialSegment {
+        let mut segment = InitialSegment::zeroed();
+        driver.function.registers.read(&driver.function.device, 0, segment.as_bytes_mut());
+        segment
+    }
+
+    #[test]
+    fn the_segment_has_the_health_of_the_firmware_and_both_clocks() {
+        let text = include_str!("../../../model/profiles/connectx6dx.toml");
+        let text = text.replace("firmware = [22, 40, 1000]", "firmware = [12, 28, 2006]");
+        let driver = Driver::of(Profile::from_toml(&text).unwrap());
+        driver.model.advance(Duration::from_secs(60));
+        let (before, device) = (SystemTime::now(), &driver.function.device);
+        let segment = segment(&driver);
+        let health = segment.health_buffer();
+        assert_eq!((health.fw_version(), health.hw_id()), (0xc01c_07d6, 0x101d));
+        assert_eq!(segment.nic_interface_supported(), 0b11, "full driver and disabled");
+        assert!(segment.fw_reset_supported());
+        let time = u64::from(segment.internal_timer_h()) << 32 | segment.internal_timer_l() as u64;
+        assert_eq!(time, device.timer());
+        assert_ne!(segment.internal_timer_h(), 0, "a minute takes both words");
+        let real = UNIX_EPOCH + Duration::new(segment.real_time_h().into(), segment.real_time_l());
+        assert!(before <= real && real <= SystemTime::now(), "{real:?}");
+    }
+
+    #[test]
+    fn a_read_is_of_the_bytes_where_it_begins_and_zeros_beyond_the_segment() {
+        let driver = Driver::new();
+        let whole = segment(&driver);
+        let read = |at| {
+            let mut bytes = [0xa5; 8];
+            driver.function.registers.read(&driver.function.device, at, &mut bytes);
+            bytes
+        };
+        assert_eq!(read(2), whole.as_bytes()[2..10]);
+        let end = whole.as_bytes().len() as u64;
+        for at in [end - 4, end, end + 4, u64::MAX] {
+            assert_eq!(read(at)[4..], [0; 4], "{at:#x}");
+        }
+    }
+
+    #[test]
+    fn the_queues_address_has_two_halves_which_one_write_may_bring() {
+        let mut driver = Driver::new();
+        let words = |driver: &Driver| [QUEUE_HIGH, QUEUE_LOW].map(|at| driver.read(at) & !0xfff);
+        driver.write(QUEUE_HIGH, 0x5_000);
+        driver.write(QUEUE_LOW, 0x1234_5000);
+        assert_eq!(words(&driver), [0x5_000, 0x1234_5000]);
+        driver.write(QUEUE_HIGH, 0x6_000);
+        assert_eq!(words(&driver), [0x6_000, 0x1234_5000], "the other half stays");
+        driver.write(QUEUE_LOW, 0x7000);
+        assert_eq!(words(&driver), [0x6_000, 0x7000], "the other half stays");
+        let both = [0x8_000_u32.to_be_bytes(), 0x4321_0000_u32.to_be_bytes()].concat();
+        driver.function.registers.write(&driver.function.device, QUEUE_HIGH, &both);
+        assert_eq!(words(&driver), [0x8_000, 0x4321_0000]);
+    }
+
+    #[test]
+    fn a_reset_is_asked_for_by_three_bits_beside_any_address() {
+        for (word, revives) in
+            [(RESET << 8, true), (QUEUE as u32 | RESET << 8, true), (0, false), (0x300, false)]
+        {
+            let mut driver = Driver::new();
+            driver.model.kill(0);
+            driver.write(QUEUE_LOW, word);
+            assert_eq!(driver.read(0x23c) == 0, revives, "{word:#x}");
+        }
+    }
+
     #[test]
     fn the_segment_tells_the_embedded_cpu_that_it_is_on_it() {
         let profile = Profile::load("bluefield3").unwrap();
@@ -154,6 +221,9 @@ mod tests {
         driver.model.advance(Duration::from_secs(1));
         assert_eq!(driver.read(0x1010) - heart, 100);
         assert!(driver.read(0x1004) > clock);
+        // The counter has 24 bits.
+        driver.model.advance(Duration::from_nanos((1 << 24) * HEARTBEAT_NANOSECONDS));
+        assert_eq!(driver.read(0x1010) - heart, 100);
         driver.model.kill(0);
         assert_eq!(driver.read(0x1010), 1 << 24, "a syndrome, and no counter");
         assert_eq!(driver.read(0x23c) >> 16 & 0xff, 1);

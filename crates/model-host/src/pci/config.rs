@@ -134,7 +134,7 @@ impl ConfigSpace {
             let writable = self.writable[index];
             self.bytes[index] = self.bytes[index] & !writable | new & writable;
         }
-        if range.contains(&GATEWAY_SEMAPHORE) && from.len() == 4 {
+        if range == (GATEWAY_SEMAPHORE..GATEWAY_SEMAPHORE + 4) {
             self.lock_gateway(from);
         }
         let reset = (FUNCTION_RESET >> 8) as u8;
@@ -200,6 +200,46 @@ mod tests {
         assert_eq!(read(&mut ethernet, 0x0a), [0x00, 0x02]);
     }
 
+    /// The first words of the space from an offset on, as `lspci -x` prints bytes.
+    fn words(space: &mut ConfigSpace, at: usize, count: usize) -> String {
+        let word = |index: usize| read::<4>(space, at + 4 * index).map(|it| format!("{it:02x}"));
+        (0..count).map(word).map(|it| it.concat()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn every_register_has_its_value_and_the_bits_that_may_be_written() {
+        let mut space = space(Link::Infiniband);
+        let expected = [
+            (0x00, "b3151d10 00001000 00000702 00000000 0c000000 00000000 00000000 00000000"),
+            (0x20, "00000000 00000000 00000000 b3150100 00000000 40000000 00000000 00000000"),
+            (0x40, "01600300 08000000"),
+            (0x60, "109c0200 e28f0010 10280000 04010000 00000401"),
+            (0x80, "00000000 12000000 00000000 1e000000"),
+            (0x9c, "11c03f00 00500000 00600000"),
+            (0xc0, "09001800 00000000"),
+        ];
+        for (at, text) in expected {
+            assert_eq!(words(&mut space, at, text.split(' ').count()), text, "{at:#x}");
+        }
+        // All but the counter, which each read changes, and the semaphore behind it.
+        for at in (0..CONFIG_BYTES).step_by(4).filter(|at| ![0xc8, 0xcc].contains(at)) {
+            space.write(at as u64, &[0xff; 4]);
+        }
+        let expected = [
+            (0x00, "b3151d10 46051000 00000702 ff000000 0c0000fe ffffffff 00000000 00000000"),
+            (0x20, "00000000 00000000 00000000 b3150100 00000000 40000000 00000000 ff000000"),
+            (0x40, "01600300 0b000000"),
+            (0x60, "109c0200 e28f0010 ff7f0000 04010000 c3010401"),
+            (0x80, "00000000 12000000 1f000000 1e000000"),
+            (0x9c, "11c03fc0 00500000 00600000"),
+            (0xc0, "09001800 ffff0000"),
+        ];
+        for (at, text) in expected {
+            assert_eq!(words(&mut space, at, text.split(' ').count()), text, "{at:#x}");
+        }
+        assert_eq!(words(&mut space, 0x100, 8), ["00000000"; 8].join(" "));
+    }
+
     #[test]
     fn the_capability_list_names_power_express_msix_and_vendor_and_ends() {
         let mut space = space(Link::Infiniband);
@@ -262,14 +302,20 @@ mod tests {
     #[test]
     fn the_vendor_gateway_is_locked_by_its_counter_and_has_no_spaces() {
         let mut space = space(Link::Infiniband);
-        let counter: [u8; 4] = read(&mut space, GATEWAY_COUNTER);
-        assert_ne!(counter, read(&mut space, GATEWAY_COUNTER), "each reader has its own value");
-        space.write(GATEWAY_SEMAPHORE as u64, &counter);
-        space.write(GATEWAY_SEMAPHORE as u64, &[9; 4]);
-        assert_eq!(read(&mut space, GATEWAY_SEMAPHORE), counter, "the first one has it");
-        space.write(GATEWAY_CONTROL as u64, &7_u32.to_le_bytes());
-        assert_eq!(u32::from_le_bytes(read(&mut space, GATEWAY_CONTROL)) >> 29, 0, "no such space");
-        space.write(GATEWAY_SEMAPHORE as u64, &[0; 4]);
-        assert_eq!(read(&mut space, GATEWAY_SEMAPHORE), [0; 4]);
+        let counter: [u8; 4] = read(&mut space, 0xc8);
+        assert_ne!(counter, read(&mut space, 0xc8), "each reader has its own value");
+        space.write(0xcc, &counter);
+        space.write(0xcc, &[9; 4]);
+        assert_eq!(read(&mut space, 0xcc), counter, "the first one has it");
+        space.write(0xc4, &7_u32.to_le_bytes());
+        assert_eq!(u32::from_le_bytes(read(&mut space, 0xc4)) >> 29, 0, "no such space");
+        space.write(0xcc, &[0; 4]);
+        assert_eq!(read(&mut space, 0xcc), [0; 4]);
+        for (at, length) in [(0xcc, 2), (0xca, 4), (0xc4, 4), (0xd0, 4)] {
+            space.write(at, &[1; 4][..length]);
+            assert_eq!(read(&mut space, 0xcc), [0; 4], "{length} bytes at {at:#x} lock nothing");
+        }
+        assert_ne!(read::<4>(&mut space, 0xc8), read::<4>(&mut space, 0xc8));
+        assert_eq!(read::<4>(&mut space, 0xcc), read::<4>(&mut space, 0xcc));
     }
 }

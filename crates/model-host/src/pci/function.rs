@@ -60,10 +60,8 @@ impl ServerBackend for Function {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => self.config.read(offset, data),
-            VFIO_PCI_BAR0_REGION_INDEX if offset < self.layout.doorbells => {
-                self.registers.read(&self.device, offset, data);
-            }
-            // Doorbell registers are for writing.
+            // Doorbell registers, which lie beyond, are for writing, and read as 0.
+            VFIO_PCI_BAR0_REGION_INDEX => self.registers.read(&self.device, offset, data),
             _ => data.fill(0),
         }
         Ok(())
@@ -152,6 +150,100 @@ mod tests {
     use super::super::rig::{Driver, MEMORY, QUEUE};
     use super::*;
 
+    /// An eventfd for a vector, and its other end.
+    fn eventfd() -> (File, EventFd) {
+        let counter = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let copy: OwnedFd = counter.as_fd().try_clone_to_owned().unwrap();
+        (copy.into(), counter)
+    }
+
+    #[test]
+    fn vectors_are_connected_and_disconnected_as_vfio_asks_for_it() {
+        const EVENTFD: u32 = VFIO_IRQ_SET_DATA_EVENTFD;
+        const NONE: u32 = VFIO_IRQ_SET_DATA_NONE;
+        let mut function = Driver::new().function;
+        let ((one, first), (two, second)) = (eventfd(), eventfd());
+        let msix = VFIO_PCI_MSIX_IRQ_INDEX;
+        function.set_irqs(msix, EVENTFD, 0, 2, vec![one, two]).unwrap();
+        let heard = |function: &Function| {
+            (0..2).for_each(|vector| function.vectors.raise(vector));
+            [&first, &second].map(|counter| counter.read().is_ok())
+        };
+        // What connects nothing and disconnects nothing.
+        for (index, flags, start, count) in
+            [(msix, EVENTFD, 0, 0), (msix, NONE, 0, 1), (msix, EVENTFD, 2, 1), (0, NONE, 0, 0)]
+        {
+            function.set_irqs(index, flags, start, count, vec![]).unwrap();
+            assert_eq!(heard(&function), [true; 2], "{index} {flags} {start} {count}");
+        }
+        function.set_irqs(msix, EVENTFD, 1, 1, vec![]).unwrap();
+        assert_eq!(heard(&function), [true, false]);
+        let count = function.vectors.count();
+        for (start, count) in [(count, 1), (0, count + 1), (u32::MAX, 2)] {
+            let refused = function.set_irqs(msix, EVENTFD, start, count, vec![]).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{start} {count}");
+        }
+        assert_eq!(heard(&function), [true, false]);
+        function.set_irqs(msix, NONE, 0, 0, vec![]).unwrap();
+        assert_eq!(heard(&function), [false; 2]);
+    }
+
+    #[test]
+    fn memory_is_the_guests_while_it_is_mapped_and_as_it_is_mapped() {
+        let mut function = Driver::new().function;
+        let at = MEMORY + (1 << 30);
+        let file = || Some(super::super::rig::ram(0x4000));
+        let (read, write) = (DmaMapFlags::READ, DmaMapFlags::READ | DmaMapFlags::WRITE);
+        let reaches = |function: &Function, at| {
+            let memory = &function.memory;
+            (memory.read(at, &mut [0; 8]).is_ok(), memory.write(at, &[0; 8]).is_ok())
+        };
+        function.dma_map(write, 0, at, 0x1000, None).unwrap();
+        assert_eq!(reaches(&function, at), (false, false), "a ROM");
+        function.dma_map(write, 0, at, 0x1000, file()).unwrap();
+        function.dma_map(read, 0, at + 0x1000, 0x1000, file()).unwrap();
+        assert_eq!(reaches(&function, at), (true, true));
+        assert_eq!(reaches(&function, at + 0x1000), (true, false));
+        function.dma_unmap(DmaUnmapFlags::empty(), at, 0x1000).unwrap();
+        assert_eq!(reaches(&function, at), (false, false));
+        assert_eq!(reaches(&function, at + 0x1000), (true, false));
+        function.dma_unmap(DmaUnmapFlags::UNMAP_ALL, 0, 0).unwrap();
+        assert_eq!(reaches(&function, at + 0x1000), (false, false));
+        assert_eq!(reaches(&function, MEMORY), (false, false));
+    }
+
+    #[test]
+    fn an_access_goes_to_the_region_and_the_part_of_it_that_it_names() {
+        let mut driver = Driver::new();
+        let function = &mut driver.function;
+        let (config, bar) = (VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_BAR0_REGION_INDEX);
+        let doorbells = function.layout.doorbells;
+        let mut read = |region, at| {
+            let mut bytes = [0xa5; 4];
+            function.region_read(region, at, &mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(read(config, 0), [0xb3, 0x15, 0xdc, 0xa2], "vendor and device");
+        assert_eq!(read(bar, 0), [0, 40, 0, 32], "the firmware's version");
+        for (region, at) in [(bar, doorbells), (bar, doorbells + 0x40), (bar + 1, 0), (9, 0)] {
+            assert_eq!(read(region, at), [0; 4], "{region} {at:#x}");
+        }
+        for (region, at) in [(bar, 0x14), (bar, doorbells + 0x14), (bar + 1, 0x14), (9, 0x14)] {
+            function.region_write(bar, 0x14, &0x7000_u32.to_be_bytes()).unwrap();
+            function.region_write(region, at, &0x9000_u32.to_be_bytes()).unwrap();
+            let mut queue = [0; 4];
+            function.region_read(bar, 0x14, &mut queue).unwrap();
+            let expected = if (region, at) == (bar, 0x14) { 0x9000 } else { 0x7000 };
+            assert_eq!(u32::from_be_bytes(queue) & !0xfff, expected, "{region} {at:#x}");
+        }
+        let bytes = function.layout.bytes;
+        for (at, is_none) in [(0x200, true), (doorbells, false), (bytes - 8, false), (bytes, true)]
+        {
+            let text = crate::said::said(|| function.region_write(bar, at, &[0; 4]).unwrap());
+            assert_eq!(text.contains("a write to no register"), is_none, "{at:#x}: {text}");
+        }
+    }
+
     /// Bits of the command register: answers to accesses of its BAR, bus mastering.
     const ACCESSES: u16 = 0x2;
     const MASTER: u16 = 0x4;
@@ -159,11 +251,10 @@ mod tests {
     #[test]
     fn a_function_that_is_no_bus_master_reaches_no_memory_and_sends_no_message() {
         let mut driver = Driver::new();
-        let counter = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
-        let copy: OwnedFd = counter.as_fd().try_clone_to_owned().unwrap();
+        let (copy, counter) = eventfd();
         let index = VFIO_PCI_MSIX_IRQ_INDEX;
         let function = &mut driver.function;
-        function.set_irqs(index, VFIO_IRQ_SET_DATA_EVENTFD, 0, 1, vec![copy.into()]).unwrap();
+        function.set_irqs(index, VFIO_IRQ_SET_DATA_EVENTFD, 0, 1, vec![copy]).unwrap();
         let entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
         driver.put(0, &entry);
         // A reset takes it away, as the register is 0 then; so does the driver.

@@ -216,3 +216,115 @@ fn bind(socket: &Path, function: &Function) -> Result<Server, vfio_user::Error> 
     });
     Server::new(socket, true, irqs.collect(), regions.collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use vfio_user::Client;
+
+    use super::*;
+    use crate::run::{self, Control};
+
+    fn options(sockets: Vec<PathBuf>) -> PciOptions {
+        PciOptions {
+            devices: vec![Profile::load("bluefield3").unwrap(); 2],
+            functions: 1,
+            sides: false,
+            sockets,
+            trap: false,
+            record: None,
+            links: LinkOptions::default(),
+            name: None,
+        }
+    }
+
+    fn connect(socket: &Path) -> Client {
+        let start = Instant::now();
+        loop {
+            match Client::new(socket) {
+                Ok(client) => return client,
+                Err(error) => assert!(start.elapsed().as_secs() < 20, "{error}"),
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn a_client_finds_the_regions_and_vectors_of_its_function_and_the_end_is_that_of_all() {
+        let place = std::env::temp_dir().join(format!("serve-{}", std::process::id()));
+        std::fs::create_dir(&place).unwrap();
+        let sockets: Vec<_> = ["one", "two"].map(|name| place.join(name)).into();
+        let name = format!("serve-{}", std::process::id());
+        let named = PciOptions { name: Some(name.clone()), ..options(sockets.clone()) };
+        let server = thread::spawn(move || serve(named));
+        let mut clients: Vec<_> = sockets.iter().map(|it| connect(it)).collect();
+        for client in &mut clients {
+            let region = |index| client.region(index).unwrap();
+            let access = VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE;
+            let config = region(VFIO_PCI_CONFIG_REGION_INDEX);
+            assert_eq!((config.size, config.flags & access), (4096, access));
+            let bar = region(VFIO_PCI_BAR0_REGION_INDEX);
+            let flags = access | VFIO_REGION_INFO_FLAG_MMAP;
+            assert_eq!((bar.size, bar.flags & flags), (32 << 20, flags));
+            let areas: Vec<_> = bar.sparse_areas.iter().map(|it| (it.offset, it.size)).collect();
+            assert_eq!(areas, [(4 << 20, 28 << 20)], "the pages of user contexts");
+            assert!(bar.file_offset.is_some());
+            assert_eq!(region(VFIO_PCI_BAR0_REGION_INDEX + 2).size, 0);
+            let msix = client.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).unwrap();
+            assert_eq!((msix.count, msix.flags), (64, 9), "by eventfd, and of a fixed number");
+            let others = (0..VFIO_PCI_MSIX_IRQ_INDEX).map(|it| client.get_irq_info(it).unwrap());
+            assert!(others.into_iter().all(|it| (it.count, it.flags) == (0, 0)));
+            let mut identity = [0; 4];
+            client.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut identity).unwrap();
+            assert_eq!(identity, [0xb3, 0x15, 0xdc, 0xa2]);
+        }
+        assert!(
+            run::control(&name, &Control::Show).unwrap().contains("device 1 (Host) port 1: up")
+        );
+        clients.pop();
+        assert!(!server.is_finished(), "a client is left");
+        assert!(run::control(&name, &Control::Show).is_ok());
+        drop(clients);
+        server.join().unwrap().unwrap();
+        assert!(run::control(&name, &Control::Show).is_err(), "nobody answers any more");
+        std::fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn there_is_a_socket_for_each_function_or_nothing_is_served() {
+        let cases = [
+            (options(vec![]), 2),
+            (PciOptions { functions: 3, ..options(vec!["a".into(); 2]) }, 6),
+            (PciOptions { sides: true, functions: 3, ..options(vec!["a".into(); 3]) }, 4),
+        ];
+        for (options, expected) in cases {
+            let error = serve(options).unwrap_err();
+            assert!(matches!(error, PciError::Sockets { wanted, .. } if wanted == expected));
+        }
+    }
+
+    #[test]
+    fn a_function_says_whether_its_device_has_others() {
+        let profile = || Profile::load("bluefield3").unwrap();
+        let memory = || Arc::new(GuestMemory::default());
+        let memories = |count| (0..count).map(|_| memory() as Arc<dyn HostMemory>);
+        let model = Model::builder()
+            .device_in(profile(), memories(1))
+            .device_in(profile(), memories(2))
+            .stepped()
+            .build();
+        for (id, expected) in [(0, 0), (1, 0x80), (2, 0x80)] {
+            let mut kind = [0xff];
+            attach(&model, id, memory(), false).config.read(0x0e, &mut kind);
+            assert_eq!(kind, [expected], "function {id}");
+        }
+    }
+
+    #[test]
+    fn doorbells_are_mapped_unless_they_are_to_be_trapped() {
+        let profile = Profile::load("bluefield3").unwrap();
+        assert_eq!(Layout::new(&profile, false).mapped, Some(4 << 20..32 << 20));
+        assert_eq!(Layout::new(&profile, true).mapped, None);
+    }
+}

@@ -8,8 +8,14 @@ use verbless_prm::{
 };
 
 use super::super::rig::{Driver, MEMORY, MEMORY_BYTES};
-use super::xor;
+use super::sign;
+use crate::said::said;
 use verbless_model::memory::HostMemory;
+
+/// The sum by which signatures are checked.
+fn xor(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum ^ byte)
+}
 
 /// The command's output, which must have status OK.
 fn done<I: CommandInput>(driver: &mut Driver, input: &I, list: &[u8]) -> Vec<u8> {
@@ -190,6 +196,77 @@ fn signatures_are_checked_once_they_are_enabled() {
     let mut entry = driver.entry(query_cap().as_bytes(), 0x1010);
     entry.set_signature(!xor(entry.as_bytes()));
     assert_eq!(driver.ring(&entry).status(), DeliveryStatus::SIGNATURE_ERR, "the mailboxes' own");
+
+    // A mailbox has two: one of its control part, and one of all.
+    type Spoil = fn(&mut CommandMailbox);
+    let cases: [(DeliveryStatus, Spoil); 3] = [
+        (DeliveryStatus::OK, |_| {}),
+        (DeliveryStatus::SIGNATURE_ERR, |mailbox| mailbox.as_bytes_mut()[0x10] ^= 1),
+        (DeliveryStatus::SIGNATURE_ERR, |mailbox| {
+            let (control, whole) = (mailbox.ctrl_signature(), mailbox.signature());
+            mailbox.set_ctrl_signature(control ^ 1).set_signature(whole ^ 1);
+        }),
+    ];
+    for (status, spoil) in cases {
+        let mut entry = driver.entry(query_cap().as_bytes(), 16 + 512);
+        let at = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
+        let mut mailbox = CommandMailbox::zeroed();
+        driver.memory.read(at, mailbox.as_bytes_mut()).unwrap();
+        sign(&mut mailbox);
+        spoil(&mut mailbox);
+        driver.memory.write(at, mailbox.as_bytes()).unwrap();
+        entry.set_signature(!xor(entry.as_bytes()));
+        assert_eq!(driver.ring(&entry).status(), status);
+    }
+}
+
+#[test]
+fn the_longest_length_is_16_mib_and_one_more_is_refused_before_a_mailbox_is_read() {
+    type Set = fn(&mut CommandQueueEntry, u32);
+    let cases: [(Set, DeliveryStatus); 2] = [
+        (|entry, length| _ = entry.set_input_length(length), DeliveryStatus::INPUT_LENGTH_ERR),
+        (|entry, length| _ = entry.set_output_length(length), DeliveryStatus::OUTPUT_LENGTH_ERR),
+    ];
+    for (set, too_long) in cases {
+        // Its mailboxes are of another command, which shows at the first.
+        for (length, expected) in
+            [(16 << 20, DeliveryStatus::TOKEN_ERR), ((16 << 20) + 1, too_long)]
+        {
+            let mut driver = Driver::new();
+            let place = driver.mailboxes(&[0; 512]).to_be_bytes();
+            let mut entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
+            entry.as_bytes_mut()[0x08..0x10].copy_from_slice(&place);
+            entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&place);
+            set(&mut entry, length);
+            assert_eq!(driver.ring(&entry).status(), expected, "{length:#x}");
+        }
+    }
+}
+
+#[test]
+fn the_first_mailbox_may_lie_at_any_multiple_of_512() {
+    let mut driver = enabled();
+    let mut entry = driver.entry(query_cap().as_bytes(), 16 + 512);
+    let at = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
+    let place = driver.allocate(0x1000) + 512;
+    let mut mailbox = CommandMailbox::zeroed();
+    driver.memory.read(at, mailbox.as_bytes_mut()).unwrap();
+    driver.memory.write(place, mailbox.as_bytes()).unwrap();
+    entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&place.to_be_bytes());
+    assert_eq!(driver.ring(&entry).status(), DeliveryStatus::OK);
+}
+
+#[test]
+fn a_command_is_logged_with_its_name_and_its_lengths() {
+    let mut driver = Driver::new();
+    let text = said(|| done(&mut driver, &EnableHcaIn::new(), &[]).clear());
+    let expected = "0x104 ENABLE_HCA slot=0 uid=0 op_mod=0 input=16 output=16 status=0";
+    assert!(text.contains(expected), "{text}");
+    for (input, output, logged) in [(7, 1, false), (8, 1, true), (12, 1, true), (8, 0, false)] {
+        let input = vec![1; input];
+        let text = said(|| super::log(3, &input, &vec![5; output]));
+        assert_eq!(text.contains("slot=3 uid=257 op_mod=257"), logged, "{} {output}", input.len());
+    }
 }
 
 #[test]
@@ -207,7 +284,10 @@ fn several_slots_are_served_at_one_doorbell() {
         let entry = driver.entry(NopIn::new().as_bytes(), 16);
         driver.put(slot, &entry);
     }
+    let other = driver.entry(NopIn::new().as_bytes(), 16);
+    driver.put(1, &other);
     driver.write(0x18, 1 | 1 << 5 | 1 << 31);
+    assert_eq!(driver.get(1), other, "nobody rang for it");
     for slot in [0, 5, 31] {
         let answered = driver.get(slot);
         assert_eq!(answered.ownership(), CommandOwnership::SOFTWARE);

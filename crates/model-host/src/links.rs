@@ -130,3 +130,27 @@ impl LinkOptions {
         Ok((capture.map_err(LinkError::Capture)?, external))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_uplink_is_written_as_it_is_given() {
+        for (text, hint) in [
+            ("127.0.0.1:4000,127.0.0.1:4001", ""),
+            ("udp:127.0.0.1,127.0.0.2", "; UDP port 4791 is rdma_rxe's where that is loaded"),
+        ] {
+            let uplink: Uplink = text.parse().unwrap();
+            assert_eq!(matches!(uplink, Uplink::Roce(_)), text.starts_with(ROCE), "{text}");
+            assert_eq!(uplink.to_string(), text);
+            let source = io::ErrorKind::AddrInUse.into();
+            let error = LinkError::Uplink { uplink, source }.to_string();
+            assert!(
+                error.contains(text) && error.ends_with(&format!("not exist{hint}")),
+                "{error}"
+            );
+        }
+        assert!("nowhere".parse::<Uplink>().is_err() && "udp:here".parse::<Uplink>().is_err());
+    }
+}

@@ -230,6 +230,55 @@ mod tests {
         assert!((21..200).contains(&count("does it again")), "{lines:?}");
         assert_eq!(count("something else"), 1);
         assert!(count("were left out") > 0, "{lines:?}");
+        assert!(lines.iter().all(|line| !line.starts_with("0 more")), "{lines:?}");
+    }
+
+    #[test]
+    fn a_second_begins_with_a_line_and_what_it_leaves_out_is_told_in_the_next() {
+        let everything = tracing_subscriber::registry();
+        let span = tracing::subscriber::with_default(everything, || tracing::info_span!("a place"));
+        let place = || span.metadata().expect("it has one").callsite();
+        let (throttles, start) = (Throttles::default(), Instant::now());
+        let nanosecond = Duration::from_nanos(1);
+        for _ in 0..LINES_A_SECOND {
+            assert_eq!(throttles.admit(place(), start), (true, 0));
+        }
+        for _ in 0..3 {
+            assert_eq!(throttles.admit(place(), start + SECOND - nanosecond), (false, 0));
+        }
+        assert_eq!(throttles.admit(place(), start + SECOND), (true, 3));
+        for _ in 1..LINES_A_SECOND {
+            assert_eq!(throttles.admit(place(), start + SECOND), (true, 0));
+        }
+        assert_eq!(throttles.admit(place(), start + SECOND), (false, 0));
+        assert_eq!(throttles.admit(place(), start + 2 * SECOND), (true, 1));
+        assert_eq!(throttles.admit(place(), start + 4 * SECOND), (true, 0));
+    }
+
+    #[test]
+    fn the_end_waits_for_the_lines_and_not_for_ever() {
+        let (sender, lines) = channel();
+        let queue = Arc::new(Queue::new(move || {
+            // It takes a while until somebody reads.
+            std::thread::sleep(Duration::from_millis(20));
+            Sink(sender.clone())
+        }));
+        let written = Line(queue.clone()).write(b"the last words\n");
+        assert_eq!(written.ok(), Some(15));
+        drop(LastWords(queue));
+        assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["the last words\n"]);
+        let (sender, receiver) = sync_channel::<()>(0);
+        let stuck = Mutex::new(Some(receiver));
+        let queue = Arc::new(Queue::new(move || {
+            let _ = stuck.lock().unwrap().take().and_then(|it| it.recv().ok());
+            io::sink()
+        }));
+        (0..2 * WAITING).for_each(|_| queue.send(b"\n".to_vec()));
+        let start = Instant::now();
+        drop(LastWords(queue));
+        let taken = start.elapsed();
+        assert!(taken >= LAST_WORDS / 2 && taken < 5 * LAST_WORDS, "{taken:?}");
+        drop(sender);
     }
 
     #[test]

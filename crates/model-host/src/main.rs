@@ -269,14 +269,8 @@ enum SideArgument {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let _last_words = verbless_model_host::log::init(match arguments.verbose {
-        // The standard error is the program's, too.
-        0 if matches!(arguments.command, Command::Run { .. }) => LevelFilter::ERROR,
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        2 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    });
+    let is_run = matches!(arguments.command, Command::Run { .. });
+    let _last_words = verbless_model_host::log::init(level(arguments.verbose, is_run));
     match execute(arguments.command) {
         Ok(code) => code,
         Err(error) => {
@@ -286,6 +280,18 @@ fn main() -> ExitCode {
                 None => ExitCode::FAILURE,
             }
         }
+    }
+}
+
+/// What is logged, by the number of `-v`.
+fn level(verbose: u8, is_run: bool) -> LevelFilter {
+    match verbose {
+        // The standard error is the program's, too.
+        0 if is_run => LevelFilter::ERROR,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     }
 }
 
@@ -414,5 +420,72 @@ fn link_of(profile: Profile, link: Option<LinkArgument>) -> Profile {
         None => profile,
         Some(LinkArgument::Infiniband) => profile.with_link(Link::Infiniband),
         Some(LinkArgument::Ethernet) => profile.with_link(Link::Ethernet),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn each_v_lets_more_be_logged_and_a_run_says_least() {
+        use LevelFilter as Level;
+        let levels = [0, 1, 2, 3, 9].map(|verbose| [true, false].map(|run| level(verbose, run)));
+        let [info, debug, trace] = [Level::INFO, Level::DEBUG, Level::TRACE].map(|it| [it; 2]);
+        assert_eq!(levels, [[Level::ERROR, Level::WARN], info, debug, trace, trace]);
+    }
+
+    #[test]
+    fn numbers_and_addresses_are_read_as_help_shows_them() {
+        assert_eq!((number("69"), number("0x45")), (Ok(69), Ok(0x45)));
+        assert!(number("x").is_err() && number("-1").is_err());
+        for text in ["0x40000010", "40000010"] {
+            assert_eq!(address_of_program(text), Ok(0x4000_0010));
+        }
+        assert!(address_of_program("here").unwrap_err().contains("0x40000010"));
+        assert_eq!(address("7=192.0.2.1"), Ok((7, [192, 0, 2, 1].into())));
+        for text in ["192.0.2.1", "x=192.0.2.1", "0=x"] {
+            assert!(address(text).unwrap_err().contains("0=192.0.2.1"), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_exit_code_is_the_programs_or_tells_its_signal() {
+        for (status, expected) in [(0, 0), (7 << 8, 7), (9, 137), (15, 143)] {
+            assert_eq!(exit_code(ExitStatus::from_raw(status)), ExitCode::from(expected));
+        }
+    }
+
+    #[test]
+    fn every_action_asks_for_what_it_is_named_for() {
+        use Action::{Down, FailCq, FailQp, Kill, Remove, Reset, Show, Up};
+        let (cq, qp) = (QueueKind::Cq, QueueKind::Qp);
+        for (action, expected) in [
+            (Show, Control::Show),
+            (Up { device: 1, port: 2 }, Control::Link { device: 1, port: 2, up: true }),
+            (Down { device: 1, port: 2 }, Control::Link { device: 1, port: 2, up: false }),
+            (Reset, Control::Reset),
+            (FailQp { device: 3, qpn: 4 }, Control::Fail { device: 3, kind: qp, number: 4 }),
+            (FailCq { device: 3, cqn: 4 }, Control::Fail { device: 3, kind: cq, number: 4 }),
+            (Kill { device: 5 }, Control::Kill(5)),
+            (Remove { device: 6 }, Control::Remove(6)),
+        ] {
+            assert_eq!(action.control(), Ok(expected));
+        }
+        let missing = Action::Apply { file: "/no/such/file".into() }.control();
+        assert!(missing.unwrap_err().contains("cannot read the faults /no/such/file"));
+    }
+
+    #[test]
+    fn a_link_is_the_profiles_or_the_one_that_is_asked_for() {
+        let profile = || Profile::load("bluefield3").unwrap();
+        assert_eq!(link_of(profile(), None).link(), profile().link());
+        for (link, expected) in
+            [(LinkArgument::Infiniband, Link::Infiniband), (LinkArgument::Ethernet, Link::Ethernet)]
+        {
+            assert_eq!(link_of(profile(), Some(link)).link(), expected);
+        }
     }
 }

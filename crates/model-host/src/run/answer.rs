@@ -21,6 +21,7 @@ use super::side::View;
 use super::sys::{Gate, Listener, Notification, Stat};
 
 /// The answer to a call.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The kernel's own.
     Kernel,

@@ -262,6 +262,27 @@ mod tests {
     }
 
     #[test]
+    fn a_line_counts_what_happened_to_frames_and_nothing_that_did_not() {
+        let none = Traffic { frames: 3, bytes: 200, ..Traffic::default() };
+        assert_eq!(traffic(&none), "3 frames of 200 bytes");
+        let all = Traffic {
+            frames: 30,
+            bytes: 2000,
+            lost: 1,
+            duplicated: 2,
+            delayed: 3,
+            corrupted: 4,
+            overflowed: 5,
+            down: 6,
+        };
+        assert_eq!(
+            traffic(&all),
+            "30 frames of 2000 bytes, 1 lost, 2 duplicated, 3 delayed, 4 corrupted, 5 too many, \
+             6 while down"
+        );
+    }
+
+    #[test]
     fn what_is_not_there_is_named_and_nothing_dies() {
         let model = model();
         let no_device = "there is no device 2: there are 2, numbered from 0";

@@ -80,3 +80,141 @@ impl Answerer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use libc::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, O_RDWR, PROT_READ, PROT_WRITE};
+    use nix::fcntl::{FcntlArg, fcntl};
+
+    use super::super::rig::Program;
+    use super::*;
+
+    const REFUSED: Answer = Answer::Ours(Err(Errno::EINVAL));
+
+    #[test]
+    fn a_duplicate_gets_a_free_number_that_the_filter_knows() {
+        let program = Program::new();
+        let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
+        let fd = device.descriptor();
+        let process = program.answerer.shared.processes().of_thread(std::process::id());
+        if sys::take_descriptor(&process.expect("this process").pidfd, fd as i32).is_err() {
+            return; // It is forbidden here, and then the kernel duplicates.
+        }
+        let plain = [fd, libc::F_DUPFD as u64];
+        let closing = [fd, libc::F_DUPFD_CLOEXEC as u64];
+        let fcntl_ = libc::SYS_fcntl;
+        for (number, call, at_least, closes) in [
+            (libc::SYS_dup, vec![fd], 960, false),
+            (fcntl_, [&plain[..], &[0]].concat(), 960, false),
+            (fcntl_, [&plain[..], &[1000]].concat(), 1000, false),
+            (fcntl_, [&closing[..], &[1000]].concat(), 1000, true),
+        ] {
+            assert_eq!(program.call(number, &call), Answer::Given, "{call:?}");
+            let given = program.given();
+            assert!(given.number.is_some_and(|it| it >= at_least && it < 1024), "{given:?}");
+            assert_eq!((given.close_on_exec, given.answer), (closes, true), "{call:?}");
+        }
+        for call in [[&plain[..], &[1024]].concat(), [&plain[..], &[1 << 32]].concat()] {
+            assert_eq!(program.call(fcntl_, &call), Answer::Kernel, "{call:?}");
+        }
+        let other = std::fs::File::open("/dev/null").expect("it is there");
+        let call = [other.as_raw_fd() as u64];
+        assert_eq!(program.call(libc::SYS_dup, &call), Answer::Kernel, "it is no device");
+        // Numbers that are taken are none of them.
+        let taken = fcntl(&other, FcntlArg::F_DUPFD_CLOEXEC(1010)).expect("it is free");
+        let call = [&plain[..], &[taken as u64]].concat();
+        assert_eq!(program.call(fcntl_, &call), Answer::Given);
+        assert_eq!(program.given().number, Some(taken as u32 + 1));
+        nix::unistd::close(taken).expect("it is open");
+        program.gate.refuse(&[Errno::EMFILE]);
+        assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Given);
+        assert!(program.given().number.is_some_and(|number| (48..64).contains(&number)));
+        program.gate.refuse(&[Errno::EMFILE; 2]);
+        assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Kernel);
+    }
+
+    /// Makes the context of an open device, as libibverbs does.
+    fn context(program: &Program, fd: u64) {
+        let attribute = u64::from(0x1000_u16) | 8 << 16 | 1 << 32;
+        let request = [40 | 3 << 32 | 1 << 48, 0, 1, attribute, 0x4_0000_0010];
+        let call = [fd, 0xc018_1b01, request.as_ptr() as u64];
+        assert_eq!(program.call(libc::SYS_ioctl, &call), Answer::Ours(Ok(0)));
+    }
+
+    #[test]
+    fn a_page_of_a_device_is_mapped_as_it_may_be() {
+        let program = Program::new();
+        let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
+        let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
+        let other = std::fs::File::open("/dev/null").expect("it is there");
+        context(&program, verbs.descriptor());
+        let clock = 0x70_0000;
+        let nodev = Answer::Ours(Err(Errno::ENODEV));
+        for (fd, access, flags, offset, expected) in [
+            (verbs.descriptor(), PROT_READ, MAP_SHARED, clock, Answer::Kernel),
+            (verbs.descriptor(), PROT_READ, MAP_PRIVATE, clock, REFUSED),
+            (verbs.descriptor(), PROT_READ, MAP_SHARED, 0x90_0000, REFUSED),
+            (verbs.descriptor(), PROT_READ, MAP_SHARED | MAP_ANONYMOUS, 0x90_0000, Answer::Kernel),
+            (
+                verbs.descriptor(),
+                PROT_READ | PROT_WRITE,
+                MAP_SHARED,
+                clock,
+                Answer::Ours(Err(Errno::EPERM)),
+            ),
+            (control.descriptor(), PROT_READ, MAP_SHARED, 0, nodev),
+            (other.as_raw_fd() as u64, PROT_READ, MAP_PRIVATE, 0, Answer::Kernel),
+        ] {
+            let call = [0, 4096, access as u64, flags as u64, fd, offset];
+            assert_eq!(program.call(libc::SYS_mmap, &call), expected, "{flags:#x} {offset:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_regular_files_does_not_suit_a_device() {
+        let program = Program::new();
+        let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR).descriptor();
+        let null = std::fs::File::open("/dev/null").expect("it is there");
+        let null = null.as_raw_fd() as u64;
+        for (number, errno) in
+            [(libc::SYS_ftruncate, Errno::EINVAL), (libc::SYS_fallocate, Errno::ENODEV)]
+        {
+            assert_eq!(program.call(number, &[null]), Answer::Kernel);
+            assert_eq!(program.call(number, &[device]), Answer::Kernel, "it was closed");
+            let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
+            let answer = program.call(number, &[device.descriptor()]);
+            assert_eq!(answer, Answer::Ours(Err(errno)));
+        }
+    }
+
+    #[test]
+    fn an_ioctl_is_answered_by_the_file_that_it_is_for() {
+        let program = Program::new();
+        let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
+        let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
+        let null = std::fs::File::open("/dev/null").expect("it is there");
+        let ioctl = |fd: u64, request: u64, argument: u64| {
+            program.call(libc::SYS_ioctl, &[fd, request, argument])
+        };
+        let request = 0xc018_1b01;
+        assert_eq!(ioctl(null.as_raw_fd() as u64, request, 0), Answer::Kernel);
+        context(&program, verbs.descriptor());
+        let fault = Answer::Ours(Err(Errno::EFAULT));
+        let no_such = Answer::Ours(Err(Errno::ENOTTY));
+        assert_eq!(ioctl(verbs.descriptor(), request, 16), fault);
+        assert_eq!(ioctl(verbs.descriptor(), 0x9a00, 16), no_such);
+        // The length that is told ends within nothing.
+        let told = [40_u64, 0, 0];
+        assert_eq!(ioctl(verbs.descriptor(), request, told.as_ptr() as u64), REFUSED);
+        let info = [24_u64, 0, 0];
+        let answer = ioctl(control.descriptor(), 0x9a00, info.as_ptr() as u64);
+        assert_eq!(answer, Answer::Ours(Ok(0)));
+        assert_eq!(ioctl(control.descriptor(), request, info.as_ptr() as u64), no_such);
+        program.gate.end();
+        let over = Answer::Ours(Err(Errno::EINTR));
+        assert_eq!(ioctl(verbs.descriptor(), request, told.as_ptr() as u64), over);
+        assert_eq!(ioctl(control.descriptor(), 0x9a00, info.as_ptr() as u64), over);
+    }
+}

@@ -145,6 +145,28 @@ mod tests {
     }
 
     #[test]
+    fn only_directories_of_this_user_with_the_name_are_removed() {
+        let place = place("others");
+        let kept = place.join("kept");
+        fs::create_dir(&kept).expect("a directory");
+        fs::write(kept.join("file"), "").expect("a file in it");
+        std::os::unix::fs::symlink(&kept, place.join("verbless-model-link")).expect("a link");
+        fs::write(place.join("verbless-model-file"), "").expect("a file");
+        let left = place.join("verbless-model-left");
+        fs::create_dir(&left).expect("a directory");
+        let of_another = place.join("verbless-model-another");
+        fs::create_dir(&of_another).expect("a directory");
+        let given = std::os::unix::fs::chown(&of_another, Some(54321), None).is_ok();
+        clear(&place);
+        assert!(!left.exists());
+        assert_eq!(of_another.exists(), given, "only root can give it away");
+        for name in ["verbless-model-link", "verbless-model-file", "kept/file"] {
+            assert!(place.join(name).symlink_metadata().is_ok(), "{name} stays");
+        }
+        fs::remove_dir_all(place).expect("it is there");
+    }
+
+    #[test]
     fn the_first_place_that_takes_all_files_is_taken() {
         let (full, good) = (place("full"), place("good"));
         let places = [PathBuf::from("/no/such/place"), full.clone(), good.clone()];

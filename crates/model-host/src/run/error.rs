@@ -104,3 +104,23 @@ impl From<Errno> for RunError {
         Self::System(errno.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_does_not_start_has_the_exit_code_that_a_shell_gives() {
+        let program = |kind: io::ErrorKind| {
+            RunError::Program { program: "it".into(), source: kind.into() }.exit_code()
+        };
+        assert_eq!(program(io::ErrorKind::NotFound), 127);
+        assert_eq!(program(io::ErrorKind::PermissionDenied), 126);
+        assert_eq!(RunError::NoProgram.exit_code(), 1);
+        let error = RunError::from(Errno::ENOSPC);
+        assert_eq!(
+            (error.exit_code(), &*error.to_string()),
+            (1, "No space left on device (os error 28)")
+        );
+    }
+}

@@ -66,24 +66,36 @@ impl Wards {
     }
 }
 
+/// Processes, of which those that have ended are removed once there are many.
+struct Guarded {
+    all: Vec<OwnedFd>,
+    many: usize,
+}
+
+impl Guarded {
+    fn add(&mut self, pidfd: OwnedFd) {
+        self.all.push(pidfd);
+        if self.all.len() >= self.many {
+            self.all.retain(|pidfd| !process::has_ended(pidfd.as_fd()));
+            self.many = MANY.max(2 * self.all.len());
+        }
+    }
+}
+
 /// The guardian's loop: receives pidfds until the sender is gone.
 fn watch(socket: &OwnedFd) {
     process::allow_many_descriptors();
-    let (mut guarded, mut many): (Vec<OwnedFd>, _) = (Vec::new(), MANY);
+    let mut guarded = Guarded { all: Vec::new(), many: MANY };
     loop {
         match sys::receive_message(socket.as_fd(), 1) {
-            Ok((_, Some(pidfd))) => guarded.push(pidfd),
+            Ok((_, Some(pidfd))) => guarded.add(pidfd),
             Err(Errno::EINTR) => {}
             // One that there is no room for.
             Ok((message, None)) if !message.is_empty() => {}
             _ => break,
         }
-        if guarded.len() >= many {
-            guarded.retain(|pidfd| !process::has_ended(pidfd.as_fd()));
-            many = MANY.max(2 * guarded.len());
-        }
     }
-    guarded.iter().for_each(|pidfd| sys::kill_by(pidfd.as_fd()));
+    guarded.all.iter().for_each(|pidfd| sys::kill_by(pidfd.as_fd()));
 }
 
 #[cfg(test)]
@@ -97,6 +109,25 @@ mod tests {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
     use super::*;
+
+    #[test]
+    fn ended_processes_are_removed_once_there_are_many() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let ended = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
+        child.wait().unwrap();
+        let own = sys::pidfd(Pid::this()).unwrap();
+        let mut guarded = Guarded { all: Vec::new(), many: MANY };
+        let mut add = |pidfd: &OwnedFd, count: usize| {
+            (0..count).for_each(|_| guarded.add(pidfd.try_clone().unwrap()));
+            guarded.all.len()
+        };
+        assert_eq!(add(&ended, MANY - 1), MANY - 1);
+        assert_eq!(add(&own, 1), 1, "all that have ended are gone");
+        assert_eq!(add(&own, MANY - 2), MANY - 1);
+        assert_eq!(add(&own, 1), MANY, "all of them live");
+        assert_eq!(add(&ended, MANY - 1), 2 * MANY - 1, "twice as many are kept before the next");
+        assert_eq!(add(&ended, 1), MANY);
+    }
 
     extern "C" fn nothing(_: libc::c_int) {}
 

@@ -221,6 +221,39 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_looked_up_and_opened_with_the_flags_that_change_where_it_leads() {
+        let (path, kept) = (O_PATH, O_DIRECTORY | O_NOFOLLOW);
+        for (flags, look, open) in [
+            (O_RDWR | O_TRUNC | libc::O_CLOEXEC, path, 0),
+            (O_DIRECTORY, path | O_DIRECTORY, O_DIRECTORY),
+            (O_NOFOLLOW, path | O_NOFOLLOW, O_NOFOLLOW),
+            (kept | libc::O_NONBLOCK, path | kept, kept | libc::O_NONBLOCK),
+            (O_CREAT, path, 0),
+            (O_EXCL, path, 0),
+            (O_CREAT | O_EXCL, path | O_NOFOLLOW, 0),
+            (O_CREAT | O_EXCL | O_DIRECTORY, path | kept, O_DIRECTORY),
+        ] {
+            let how = How::plain(flags as u64);
+            assert_eq!((how.look().bits(), how.open().bits()), (look, open), "{flags:#o}");
+        }
+        for flag in [O_DIRECTORY, O_NOFOLLOW, libc::O_CLOEXEC] {
+            let all = (flag | path | O_RDWR | O_CREAT) as u64;
+            assert_eq!(How::plain(all).flags, flag | path, "{flag:#o} goes with O_PATH");
+            assert!(How::of_words([(flag | path) as u64, 0, 0]).is_some(), "{flag:#o}");
+        }
+        let rules = |rules| How::of_words([0, 0, rules]).map(|how| (how.scope(), how.links()));
+        let none = ResolveFlag::empty();
+        for (words, expected) in [
+            (libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_MAGICLINKS, (none, none)),
+            (libc::RESOLVE_BENEATH, (ResolveFlag::RESOLVE_BENEATH, none)),
+            (libc::RESOLVE_IN_ROOT, (ResolveFlag::RESOLVE_IN_ROOT, none)),
+            (libc::RESOLVE_NO_SYMLINKS, (none, ResolveFlag::RESOLVE_NO_SYMLINKS)),
+        ] {
+            assert_eq!(rules(words), Some(expected), "{words:#x}");
+        }
+    }
+
+    #[test]
     fn what_the_kernel_refuses_for_any_path_is_left_to_it() {
         let taken = |flags: i32, mode, rules| How::of_words([flags as u64, mode, rules]).is_some();
         assert!(taken(O_RDWR | O_CREAT, 0o600, 0) && taken(O_TMPFILE | O_RDWR, 0o7777, 0));

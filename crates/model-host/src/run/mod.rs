@@ -67,6 +67,8 @@ mod preflight;
 mod process;
 #[cfg(target_arch = "x86_64")]
 mod ptrace;
+#[cfg(test)]
+mod rig;
 mod shared;
 mod side;
 mod standing;

@@ -141,3 +141,165 @@ impl Answerer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+
+    use libc::{SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_RAW, SOCK_STREAM};
+    use nix::fcntl::{FcntlArg, fcntl};
+
+    use super::super::rig::{Given, Program};
+    use super::*;
+
+    const NETLINK: u64 = libc::AF_NETLINK as u64;
+    const RDMA: u64 = 20;
+
+    /// A program that may have its descriptors looked at; none where that is forbidden.
+    fn program() -> Option<Program> {
+        let program = Program::new();
+        let process = program.answerer.shared.processes().of_thread(std::process::id());
+        let process = process.expect("this process");
+        sys::take_descriptor(&process.pidfd, 0).is_ok().then_some(program)
+    }
+
+    fn opened(program: &Program, kind: i32) -> Given {
+        let answer = program.call(libc::SYS_socket, &[NETLINK, kind as u64, RDMA]);
+        assert_eq!(answer, Answer::Given, "{kind:#x}");
+        program.given()
+    }
+
+    #[test]
+    fn a_socket_is_of_the_type_that_was_asked_for_and_has_its_flags() {
+        let Some(program) = program() else { return };
+        for (kind, waits, closes) in [
+            (SOCK_RAW, true, false),
+            (SOCK_DGRAM, true, false),
+            (SOCK_RAW | SOCK_NONBLOCK, false, false),
+            (SOCK_DGRAM | SOCK_CLOEXEC, true, true),
+        ] {
+            let given = opened(&program, kind);
+            let flags = fcntl(&given.file, FcntlArg::F_GETFL).expect("it is open");
+            assert_eq!(flags & libc::O_NONBLOCK == 0, waits, "{kind:#x}");
+            assert_eq!((given.close_on_exec, given.answer), (closes, true), "{kind:#x}");
+            assert!(given.number.is_some_and(|number| (960..1024).contains(&number)));
+            let kind_of =
+                nix::sys::socket::getsockopt(&given.file, nix::sys::socket::sockopt::SockType);
+            let expected = if kind & 0xf == SOCK_RAW { SockType::Raw } else { SockType::Datagram };
+            assert_eq!(kind_of, Ok(expected));
+            assert_eq!(sys::socket_kind(&given.file), Ok((16, libc::NETLINK_USERSOCK)));
+        }
+        let call = [NETLINK, SOCK_STREAM as u64, RDMA];
+        let refused = program.call(libc::SYS_socket, &call);
+        assert_eq!(refused, Answer::Ours(Err(Errno::ESOCKTNOSUPPORT)));
+        program.gate.refuse(&[Errno::EMFILE; 2]);
+        let call = [NETLINK, SOCK_RAW as u64, RDMA];
+        let refused = program.call(libc::SYS_socket, &call);
+        assert_eq!(refused, Answer::Ours(Err(Errno::EMFILE)));
+        program.gate.end();
+        let refused = program.call(libc::SYS_socket, &call);
+        assert_eq!(refused, Answer::Ours(Err(Errno::EPROTONOSUPPORT)));
+    }
+
+    /// A question for all devices, to which there are two answers.
+    const QUESTION: [u32; 4] = [16, 5 << 10 | 1 | 0x301 << 16, 7, 0];
+
+    fn answered(given: &Given) -> usize {
+        let mut file = File::from(given.file.try_clone().expect("a duplicate"));
+        let mut room = [0; 4096];
+        std::iter::from_fn(|| file.read(&mut room).ok()).count()
+    }
+
+    #[test]
+    fn what_is_sent_to_the_kernel_is_answered_and_what_is_for_others_is_the_kernels() {
+        let Some(program) = program() else { return };
+        let (kernel, group) = ([16_u32, 0, 0], [16_u32, 0, 9]);
+        let user = [16_u32, 77, 0];
+        let place = |address: &[u32; 3]| address.as_ptr() as u64;
+        for (address, length, ours) in [
+            (0, 0, true),
+            (0, 12, true),
+            (place(&kernel), 12, true),
+            (place(&group), 12, true),
+            (place(&user), 12, false),
+            (place(&user), 13, false),
+            // Shorter than an address: it says nothing.
+            (place(&user), 11, true),
+            (place(&user), 0, true),
+        ] {
+            let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
+            let question = QUESTION.as_ptr() as u64;
+            let call = [given.descriptor(), question, 16, 0, address, length];
+            let answer = program.call(libc::SYS_sendto, &call);
+            let (expected, count) =
+                if ours { (Answer::Ours(Ok(16)), 2) } else { (Answer::Kernel, 0) };
+            assert_eq!((answer, answered(&given)), (expected, count), "{address:#x} {length}");
+        }
+        let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
+        for (buffer, address) in [(16, 0), (QUESTION.as_ptr() as u64, 16)] {
+            let call = [given.descriptor(), buffer, 16, 0, address, 12];
+            assert!(matches!(program.call(libc::SYS_sendto, &call), Answer::Ours(Err(_))));
+        }
+        // Other sockets, and what is no descriptor.
+        let kinds = [None, Some(SockProtocol::NetlinkRoute)];
+        let families = [AddressFamily::Unix, AddressFamily::Netlink];
+        for (family, protocol) in families.into_iter().zip(kinds) {
+            let other = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, protocol);
+            let fd = other.as_ref().expect("a socket").as_raw_fd() as u64;
+            let call = [fd, QUESTION.as_ptr() as u64, 16];
+            assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Kernel, "{family:?}");
+        }
+        let call = [u64::MAX, QUESTION.as_ptr() as u64, 16];
+        assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Kernel);
+    }
+
+    #[test]
+    fn a_message_is_gathered_from_as_many_pieces_and_bytes_as_are_taken() {
+        let Some(program) = program() else { return };
+        let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
+        // As `struct msghdr` has them: an address and its length, pieces and their number.
+        let send = |address: u64, length: u64, pieces: &[[u64; 2]]| {
+            let header = [address, length, pieces.as_ptr() as u64, pieces.len() as u64, 0, 0, 0];
+            program.call(libc::SYS_sendmsg, &[given.descriptor(), header.as_ptr() as u64])
+        };
+        let question = QUESTION.as_ptr() as u64;
+        let parts = [[question, 4], [question + 4, 0], [question + 4, 12]];
+        assert_eq!(send(0, 0, &parts), Answer::Ours(Ok(16)));
+        assert_eq!(answered(&given), 2);
+        // The length has four bytes; what lies behind it means nothing.
+        let user = [16_u32, 77, 0];
+        assert_eq!(send(user.as_ptr() as u64, 7 << 32, &parts), Answer::Ours(Ok(16)));
+        assert_eq!(send(user.as_ptr() as u64, 7 << 32 | 12, &parts), Answer::Kernel);
+        let zeros = vec![0_u8; 1 << 17];
+        let zeros = zeros.as_ptr() as u64;
+        let too_long = Answer::Ours(Err(Errno::EMSGSIZE));
+        assert_eq!(send(0, 0, &[[zeros, 1]; 64]), Answer::Ours(Ok(64)));
+        assert_eq!(send(0, 0, &[[zeros, 1]; 65]), too_long);
+        assert_eq!(send(0, 0, &[[zeros, 1 << 16]]), Answer::Ours(Ok(1 << 16)));
+        assert_eq!(send(0, 0, &[[zeros, (1 << 16) + 1]]), too_long);
+        assert_eq!(send(0, 0, &[[zeros, 1 << 15]; 2]), Answer::Ours(Ok(1 << 16)));
+        assert_eq!(send(0, 0, &[[zeros, 1 << 15], [zeros, (1 << 15) + 1]]), too_long);
+    }
+
+    #[test]
+    fn answers_go_to_the_port_of_the_socket_which_the_first_message_gives_it() {
+        let Some(program) = program() else { return };
+        for bound in [false, true] {
+            let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
+            let port = || {
+                let own: NetlinkAddr = getsockname(given.file.as_raw_fd()).expect("it has one");
+                own.pid()
+            };
+            if bound {
+                bind(given.file.as_raw_fd(), &NetlinkAddr::new(0, 0)).expect("a port");
+            }
+            let before = port();
+            assert_eq!(before != 0, bound);
+            let call = [given.descriptor(), QUESTION.as_ptr() as u64, 16];
+            assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Ours(Ok(16)));
+            assert!(if bound { port() == before } else { port() != 0 });
+            assert_eq!(answered(&given), 2);
+        }
+    }
+}

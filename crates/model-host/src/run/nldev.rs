@@ -331,8 +331,7 @@ fn chardev(devices: &[Shown], message: Message, body: &[u8]) -> Result<Message, 
     if port.is_some() {
         return Err(Errno::EINVAL);
     }
-    let minor = u64::from(FIRST_MINOR) + index as u64;
-    let number = minor & 0xff | u64::from(MAJOR) << 8 | (minor & !0xff) << 12;
+    let number = libc::makedev(MAJOR, FIRST_MINOR + index as u32);
     Ok(message
         .u32(attribute::UVERBS_DRIVER_ID, DRIVER_ID)
         .u64(attribute::CHARDEV, number)
@@ -424,6 +423,62 @@ mod tests {
     }
 
     #[test]
+    fn a_port_of_infiniband_has_flags_and_a_lid_and_one_of_ethernet_has_none() {
+        for link in [Link::Infiniband, Link::Ethernet] {
+            let mut devices = devices(link);
+            devices[0].ports[0].capability_mask_2 = 5;
+            let first = 1u32.to_ne_bytes();
+            let about = [(attribute::DEV_INDEX, FIRST), (attribute::PORT_INDEX, &first[..])];
+            let answers = ask(&devices, command::PORT_GET, 0, &about);
+            let flags = u64::from(devices[0].ports[0].flags()) | 5 << 32;
+            let is_there = link == Link::Infiniband;
+            let body = &answers[0].2;
+            let expected = is_there.then_some(flags.to_ne_bytes());
+            assert_eq!(
+                find_attribute(body, attribute::CAP_FLAGS),
+                expected.as_ref().map(|it| &it[..])
+            );
+            for id in [attribute::LID, attribute::SM_LID, attribute::LMC] {
+                assert_eq!(find_attribute(body, id).is_some(), is_there, "{id}");
+            }
+            assert_eq!(number(body, attribute::PORT_INDEX), Some(1));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_to_this_client_is_not_answered_or_refused() {
+        let devices = devices(Link::Ethernet);
+        let say = |kind: u16, flags: u16| {
+            let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
+            let index = 0u32.to_ne_bytes();
+            let request = Message::new(kind, flags, &to).put(attribute::DEV_INDEX, &index);
+            let answers = answers(&devices, 1, &request.end());
+            let apart = |bytes: Vec<u8>| {
+                let (header, body, _) = take(&bytes, 0).expect("a message");
+                let error = body.first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
+                (header.kind, if header.kind == ERROR { error } else { 0 })
+            };
+            answers.into_iter().map(apart).collect::<Vec<_>>()
+        };
+        let get = NLDEV << CLIENT_SHIFT | command::GET;
+        let (done, invalid) = ((ERROR, 0), (ERROR, -(Errno::EINVAL as i32)));
+        for (kind, flags, expected) in [
+            (get, 0, vec![]),
+            (get, ACK, vec![done]),
+            (get, DUMP | ACK, vec![done]),
+            (FIRST_TYPE - 1, REQUEST, vec![]),
+            (FIRST_TYPE - 1, REQUEST | DUMP | ACK, vec![done]),
+            (FIRST_TYPE, REQUEST, vec![invalid]),
+            (get - (1 << CLIENT_SHIFT), REQUEST, vec![invalid]),
+            (get, REQUEST, vec![(get, 0)]),
+            (get, REQUEST | ACK, vec![(get, 0), done]),
+            (get, REQUEST | DUMP | ACK, vec![(get, 0), (get, 0), (DONE, 0)]),
+        ] {
+            assert_eq!(say(kind, flags), expected, "{kind:#x} {flags:#x}");
+        }
+    }
+
+    #[test]
     fn the_node_of_a_device_is_named_and_other_kinds_have_none() {
         let devices = devices(Link::Infiniband);
         let ask = |attributes: &[(u16, &[u8])]| ask(&devices, command::GET_CHARDEV, 0, attributes);
@@ -441,6 +496,12 @@ mod tests {
         assert_eq!(error(&ask(&[second])), invalid);
         let port = (attribute::PORT_INDEX, &SECOND[..]);
         assert_eq!(error(&ask(&[kind(b"uverbs\0"), second, port])), invalid);
+        // Of another kind of client each port has a node, if there is such a port.
+        for (port, expected) in [(0u32, invalid), (1, unsupported), (2, invalid)] {
+            let port = port.to_ne_bytes();
+            let about = [kind(b"umad\0"), second, (attribute::PORT_INDEX, &port)];
+            assert_eq!(error(&ask(&about)), expected);
+        }
         let ninth = 9u32.to_ne_bytes();
         assert_eq!(error(&ask(&[kind(b"uverbs\0"), (attribute::DEV_INDEX, &ninth)])), invalid);
     }

@@ -371,3 +371,6 @@ fn text(of: Pid, address: u64) -> Result<Vec<u8>, Errno> {
     }
     Err(Errno::ENAMETOOLONG)
 }
+
+#[cfg(test)]
+mod tests;

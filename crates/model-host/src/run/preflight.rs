@@ -158,7 +158,12 @@ fn who_is_in_the_way() -> &'static str {
     if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {
         return PROFILE;
     }
-    match scope().trim() {
+    barrier(&scope())
+}
+
+/// What forbids to look into another process under a setting of Yama.
+fn barrier(scope: &str) -> &'static str {
+    match scope.trim() {
         "2" | "3" => YAMA,
         _ => SECURITY,
     }
@@ -168,13 +173,72 @@ fn scope() -> String {
     fs::read_to_string(SCOPE).unwrap_or_default()
 }
 
+fn hides_children(scope: &str, by_root: bool) -> bool {
+    scope.trim() == "1" && !by_root
+}
+
 /// Warns that a run cannot inspect the children of a program that joins it: it is not their
 /// ancestor.
 pub(super) fn warn_of_children() {
-    if scope().trim() == "1" && !geteuid().is_root() {
+    if hides_children(&scope(), geteuid().is_root()) {
         tracing::warn!(
             "kernel.yama.ptrace_scope is 1: the program that joins sees devices, but its child \
              processes see none; with 0 they do"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_what_to_do() {
+        let system = |errno: Errno| io::Error::from(errno);
+        let thread = |errno| no_thread(&system(errno)).to_string();
+        let filter = |errno| no_filter(system(errno)).to_string();
+        for (text, parts) in [
+            (
+                thread(Errno::EINVAL),
+                ["no thread can be started (EINVAL", "unshare --pid with --fork"],
+            ),
+            (thread(Errno::EAGAIN), ["no thread can be started (EAGAIN", "ulimit -u"]),
+            (filter(Errno::EBUSY), ["another supervisor", "start both programs from one"]),
+            (filter(Errno::EINVAL), ["no seccomp user notification", "CONFIG_SECCOMP_FILTER"]),
+            (filter(Errno::ENOSYS), ["no seccomp user notification", "CONFIG_SECCOMP_FILTER"]),
+            (filter(Errno::EPERM), ["seccomp filters are refused", "--cap-add=SYS_PTRACE"]),
+            (filter(Errno::EACCES), ["seccomp filters are refused", "--cap-add=SYS_PTRACE"]),
+            (filter(Errno::EAGAIN), ["no process can be started", "ulimit -u"]),
+            (filter(Errno::ENOMEM), ["no process can be started", "ulimit -u"]),
+            (no_watch(Errno::EMFILE).to_string(), ["no file can be watched", "max_user_instances"]),
+        ] {
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
+        assert_eq!(filter(Errno::ENOENT), "No such file or directory (os error 2)");
+        assert_eq!(errno_of(&io::Error::other("something")), Errno::EIO);
+    }
+
+    #[test]
+    fn a_setting_of_yama_says_who_is_in_the_way_and_whether_children_are_seen() {
+        for (scope, barrier_, hides) in [
+            ("", SECURITY, false),
+            ("0\n", SECURITY, false),
+            ("1\n", SECURITY, true),
+            ("2\n", YAMA, false),
+            ("3\n", YAMA, false),
+        ] {
+            assert_eq!(barrier(scope), barrier_, "{scope:?}");
+            assert_eq!(hides_children(scope, false), hides, "{scope:?}");
+            assert!(!hides_children(scope, true), "{scope:?}: root sees all");
+        }
+        assert_eq!(scope(), fs::read_to_string(SCOPE).unwrap_or_default());
+        assert_eq!(who_is_in_the_way(), barrier(&scope()), "our own memory can be read");
+    }
+
+    #[test]
+    fn there_must_be_addresses_for_every_function() {
+        assert!(check(2).is_ok());
+        let error = check(usize::MAX >> 27).expect_err("that is too much").to_string();
+        assert!(error.contains("address space (ENOMEM") && error.contains("ulimit -v"), "{error}");
     }
 }

@@ -275,9 +275,8 @@ impl Client for Caller {
         &self.process.eventfds
     }
 
-    fn capable(&self, capability: Capability) -> bool {
-        let status = self.proc_file("status").unwrap_or_default();
-        effective_capabilities(&status) >> capability as u32 & 1 == 1
+    fn capable(&self, wanted: Capability) -> bool {
+        capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
@@ -320,11 +319,13 @@ fn warn_of_descriptors() {
 
 /// Which file a descriptor of a thread refers to; EBADF when it is not open.
 pub(super) fn identify(tid: u32, fd: i32) -> Result<FileId, Errno> {
-    if fd < 0 {
-        return Err(Errno::EBADF);
-    }
     let metadata = fs::metadata(format!("/proc/{tid}/fd/{fd}")).map_err(|_| Errno::EBADF)?;
     Ok(FileId(metadata.dev(), metadata.ino()))
+}
+
+/// Whether the process of `/proc/PID/status` has a capability.
+fn capable(status: &str, capability: Capability) -> bool {
+    effective_capabilities(status) >> capability as u32 & 1 == 1
 }
 
 /// The soft limit of locked memory in `/proc/PID/limits`, in bytes.
@@ -339,7 +340,12 @@ fn memlock(limits: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::process::{Child, Command, Stdio};
+
+    use super::super::rig::Recorder;
     use super::*;
+    use crate::said::said;
 
     fn processes() -> Processes {
         let wakes = Wakes::new().expect("an epoll");
@@ -356,6 +362,147 @@ Max processes             95932                95932                processes";
         assert_eq!(memlock(table), 8 << 20);
         assert_eq!(memlock(&table.replace("8388608", "unlimited")), u64::MAX);
         assert_eq!(memlock(""), 0);
+        let own = own(None).memlock();
+        let limit = getrlimit(Resource::RLIMIT_MEMLOCK).expect("it has one").0;
+        assert_eq!(own, limit);
+    }
+
+    /// This process as one that made a call, through which it can be given something.
+    fn own(call: Option<(Arc<dyn Gate>, u64)>) -> Caller {
+        let process = processes().of_thread(std::process::id()).expect("this process");
+        Caller { process, tid: std::process::id(), call }
+    }
+
+    #[test]
+    fn capabilities_are_those_in_force() {
+        use Capability::{IpcLock, NetRaw, SysRawio};
+        for (mask, expected) in [
+            (0, [false, false, false]),
+            (1 << 13, [true, false, false]),
+            (1 << 14, [false, true, false]),
+            (1 << 17, [false, false, true]),
+            (!(1_u64 << 14), [true, false, true]),
+        ] {
+            let status = format!("CapPrm:\t{:016x}\nCapEff:\t{mask:016x}\n", u64::MAX);
+            let found = [NetRaw, IpcLock, SysRawio].map(|it| capable(&status, it));
+            assert_eq!(found, expected, "{mask:#x}");
+        }
+        let status = fs::read_to_string("/proc/self/status").expect("our own");
+        assert_eq!(own(None).capable(NetRaw), capable(&status, NetRaw));
+    }
+
+    #[test]
+    fn a_descriptor_is_given_at_a_call_and_what_there_is_is_found() {
+        let recorder = Arc::new(Recorder::default());
+        let caller = own(Some((recorder.clone(), 7)));
+        let file = fs::File::open("/dev/null").expect("it is there");
+        let number = caller.install(file.try_clone().expect("a duplicate").into());
+        let given = recorder.last().expect("it was given");
+        assert_eq!(number, Ok(given.descriptor() as i32));
+        assert_eq!((given.number, given.close_on_exec, given.answer), (None, true, false));
+        use std::os::fd::AsRawFd;
+        let fd = file.as_raw_fd();
+        let metadata = file.metadata().expect("it is open");
+        assert_eq!(caller.identify(fd), Ok(FileId(metadata.dev(), metadata.ino())));
+        assert!(caller.descriptors().contains(&fd));
+        assert_eq!(caller.thread(), std::process::id());
+        assert!(threads().contains(&nix::unistd::gettid().as_raw()));
+        if let Ok(copy) = caller.borrow(fd) {
+            let copy = fs::File::from(copy).metadata().expect("it is open");
+            assert_eq!(copy.rdev(), metadata.rdev());
+        }
+        assert!(said(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
+        assert_eq!(said(warn_of_descriptors), "", "it is said once");
+    }
+
+    #[test]
+    fn what_a_process_has_in_all_its_calls_is_kept_with_it() {
+        let caller = own(None);
+        caller.pinned().store(5, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(caller.pinned().load(std::sync::atomic::Ordering::Relaxed), 5);
+        assert!(std::ptr::eq(caller.eventfds(), caller.eventfds()));
+        let (first, second) = (caller.dma_address(0x1000), caller.dma_address(0x3000));
+        assert_eq!(second - first, 0x2000);
+        assert_eq!(caller.dma_address(u64::MAX), u64::MAX << 12, "nobody's");
+    }
+
+    #[test]
+    fn this_process_may_have_as_many_descriptors_as_it_is_allowed() {
+        allow_many_descriptors();
+        let (now, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
+        assert_eq!(now, most);
+    }
+
+    #[test]
+    #[allow(unsafe_code, reason = "a page behind which nothing is mapped")]
+    fn memory_that_is_only_partly_there_is_none() {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        let bytes = std::num::NonZeroUsize::new(2 * 4096).expect("not zero");
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: fresh memory, of which the second page is nobody's.
+        let memory = unsafe {
+            let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
+            munmap(memory.byte_add(4096), 4096).expect("it is there");
+            memory
+        };
+        let (own, end) = (Pid::this(), memory.as_ptr() as u64 + 4096);
+        let mut room = [0; 8];
+        assert_eq!(read(own, end - 8, &mut room), Ok(()));
+        assert_eq!(write(own, end - 8, &room), Ok(()));
+        assert_eq!(read(own, end - 4, &mut room), Err(Errno::EFAULT));
+        assert_eq!(write(own, end - 4, &room), Err(Errno::EFAULT));
+        assert_eq!(read(own, u64::MAX - 3, &mut room), Err(Errno::EFAULT));
+    }
+
+    /// A shell that becomes another program when it reads a line.
+    fn shell() -> Child {
+        let script = "read line; exec sleep 60";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).spawn().expect("it runs")
+    }
+
+    fn becomes_sleep(child: &mut Child) {
+        child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("it reads");
+        let name = format!("/proc/{}/comm", child.id());
+        let start = std::time::Instant::now();
+        while fs::read_to_string(&name).expect("it lives") != "sleep\n" {
+            assert!(start.elapsed().as_secs() < 20, "it goes on");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_process_that_runs_another_program_is_another() {
+        let mut processes = processes();
+        let mut child = shell();
+        let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
+        let before = processes.of_thread(tid).expect("a child");
+        assert_eq!(processes.known(tid), Some(pid));
+        assert_eq!(processes.known(std::process::id()), None);
+        let is_whole = |process: &Process| matches!(process.reach(), Ok(Reach::Process(_)));
+        assert!(is_whole(&before));
+        // Two threads begin, and the program stays what it is.
+        processes.may_leave(pid, tid);
+        processes.may_leave(pid, tid);
+        processes.may_leave(pid, tid + 1);
+        assert!(!is_whole(&before), "its memory is that of the program alone");
+        let same = processes.of_thread(tid).expect("a child");
+        assert!(Arc::ptr_eq(&before, &same), "it has not left");
+        processes.heard(std::process::id());
+        processes.heard(tid);
+        assert!(!is_whole(&before), "the other thread may leave yet");
+        processes.heard(tid + 1);
+        assert!(is_whole(&before), "both calls failed");
+        processes.may_leave(pid, tid);
+        becomes_sleep(&mut child);
+        let after = processes.of_thread(tid).expect("a child");
+        assert!(!Arc::ptr_eq(&before, &after), "it is another program");
+        assert!(is_whole(&after));
+        // That it left shows at its next call, too.
+        processes.may_leave(pid, tid);
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+        processes.heard(tid);
+        assert_eq!(processes.known.len(), 0);
     }
 
     #[test]

@@ -14,8 +14,6 @@ use nix::errno::Errno;
 
 /// Bytes of the instruction by which a thread enters the kernel.
 const INSTRUCTION: u64 = 2;
-/// The first error that a system call does not return.
-const ERRORS: u64 = 4096;
 
 /// Held while a thread is seized: another thread that waits for children would receive the seized
 /// thread's stops, because the kernel reports them to all threads of the tracer's process.
@@ -78,7 +76,8 @@ impl Seized {
         Ok(Self { tid, registers, mask, _seizing: seizing })
     }
 
-    /// Lets the thread make a call with one argument.
+    /// Lets the thread make a call with one argument; gives what the call leaves in the register of
+    /// its result, an error as its negative number.
     pub(super) fn call(&mut self, number: i64, argument: u64) -> Result<u64, Errno> {
         let mut registers = self.registers;
         registers.rip -= INSTRUCTION;
@@ -97,13 +96,10 @@ impl Seized {
             }
         }
         request(libc::PTRACE_GETREGS, self.tid, 0, (&raw mut registers).cast())?;
-        match registers.rax {
-            error if error > u64::MAX - ERRORS => Err(Errno::from_raw(-(error as i64) as i32)),
-            result => Ok(result),
-        }
+        Ok(registers.rax)
     }
 
-    /// Releases the thread, with this result of its own call.
+    /// Releases the thread, with what another call gave as the result of its own, or with an error.
     pub(super) fn let_go(mut self, result: Result<u64, Errno>) {
         self.registers.orig_rax = u64::MAX;
         self.registers.rax = match result {

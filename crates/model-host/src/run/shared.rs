@@ -195,4 +195,26 @@ mod tests {
         drop(theirs);
         assert_eq!(wakes.wait(None), Ok(vec![Wake::Gone(5)]));
     }
+
+    #[test]
+    fn what_can_be_read_wakes_until_it_is_forgotten() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let wakes = Wakes::new().expect("an epoll");
+        wakes.on_input(ours.as_fd(), Wake::Guest(2)).expect("it is taken");
+        assert_eq!(wakes.wait(Some(Duration::ZERO)), Ok(vec![]));
+        std::io::Write::write_all(&mut theirs, b"!").expect("it is open");
+        assert_eq!(wakes.wait(Some(Duration::from_secs(20))), Ok(vec![Wake::Guest(2)]));
+        wakes.forget(ours.as_fd());
+        assert_eq!(wakes.wait(Some(Duration::ZERO)), Ok(vec![]));
+    }
+
+    #[test]
+    fn that_a_program_may_not_be_looked_into_is_said_once() {
+        let profile = verbless_model::Profile::load("bluefield3").expect("a profile");
+        let model = Model::builder().device(profile).build();
+        let run = SharedRun::new(&model, Arc::default(), false).expect("an epoll");
+        let said = crate::said::said(|| (0..3).for_each(|tid| run.warn_of_a_closed_process(tid)));
+        assert_eq!(said.matches("may not be looked into").count(), 1, "{said}");
+        assert!(said.contains("tid=0"), "{said}");
+    }
 }

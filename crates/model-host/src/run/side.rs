@@ -133,6 +133,19 @@ mod tests {
     }
 
     #[test]
+    fn programs_on_one_side_share_its_files_until_they_are_removed() {
+        let model = Model::builder().device_with_sides(profile("bluefield3")).build();
+        let mut views = Views::new(model);
+        let mut view = |side| views.of(side).expect("there are devices");
+        let (host, dpu, again) = (view(Side::Host), view(Side::Dpu), view(Side::Host));
+        assert!(Arc::ptr_eq(&host, &again) && !Arc::ptr_eq(&host, &dpu));
+        let is_there = |view: &View| view.tree.open(b"/dev/fwctl", OFlag::O_PATH).is_ok();
+        assert!(is_there(&host) && is_there(&dpu));
+        views.remove();
+        assert!(!is_there(&host) && !is_there(&dpu), "though programs still have them");
+    }
+
+    #[test]
     fn a_side_that_no_device_has_is_refused_and_told_who_has_it() {
         let model = Model::builder().device_with_sides(profile("connectx6dx")).build();
         let error = View::new(&model, Side::Dpu).expect_err("there is none").to_string();

@@ -42,3 +42,32 @@ impl Answerer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::super::rig::Program;
+    use super::*;
+
+    #[test]
+    fn a_directory_of_the_tree_is_told_by_its_name_where_there_is_room_for_it() {
+        let program = Program::new();
+        let place = c"/sys/class/infiniband";
+        let given = program.open(place, libc::O_RDONLY | libc::O_DIRECTORY);
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", given.descriptor()));
+        let real = real.expect("it is open");
+        let bytes = place.to_bytes_with_nul().len() as u64;
+        // Nobody has memory at that address, so that what fits does not arrive either.
+        let answer = |directory: &std::path::Path, room: u64| {
+            let mut child =
+                Command::new("sleep").arg("60").current_dir(directory).spawn().expect("it runs");
+            let answer = program.call_of(child.id(), libc::SYS_getcwd, &[16, room]);
+            child.kill().and_then(|()| child.wait()).expect("it is there");
+            answer
+        };
+        assert_eq!(answer(&real, bytes - 1), Errno::ERANGE.into());
+        assert_eq!(answer(&real, bytes), Errno::EFAULT.into());
+        assert_eq!(answer("/".as_ref(), bytes), Answer::Kernel);
+    }
+}

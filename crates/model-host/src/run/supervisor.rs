@@ -62,6 +62,12 @@ impl Child {
         Self { pid: Pid::from_raw(pid as i32), leads, status: None }
     }
 
+    /// Whether a signal that arrived here with this code reached the child too: one from a terminal
+    /// is for all of our process group.
+    fn has_got(&self, code: i32) -> bool {
+        code > 0 && !self.leads
+    }
+
     fn signal(&self, signal: Signal) {
         // It may be gone.
         let _ = match self.leads {
@@ -112,10 +118,8 @@ impl Programs {
                 while self.reap(libc::WEXITED | libc::WNOHANG) {}
                 continue;
             }
-            // From a terminal it reached those of our own process group.
-            let by_itself = |child: &&Child| record.ssi_code > 0 && !child.leads;
             let left = self.children.iter().filter(|child| child.status.is_none());
-            left.filter(|child| !by_itself(child)).for_each(|child| child.signal(signal));
+            left.filter(|it| !it.has_got(record.ssi_code)).for_each(|it| it.signal(signal));
         }
     }
 
@@ -304,5 +308,89 @@ impl Supervisor {
         {
             self.shared.wakes.forget(guest.peer.as_fd());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use super::super::rig::Program;
+    use super::*;
+
+    /// Programs with these pids, and no signals for them.
+    fn programs(program: u32, dpu: Option<u32>) -> Programs {
+        let signals = SignalFd::with_flags(&SigSet::empty(), SfdFlags::SFD_NONBLOCK);
+        Programs::new(program, dpu, signals.expect("a descriptor"))
+    }
+
+    #[test]
+    fn a_signal_from_a_terminal_has_reached_all_but_those_of_another_group() {
+        let (same, leader) = (Child::new(2, false), Child::new(3, true));
+        for (code, expected) in [(128, true), (1, true), (0, false), (-6, false)] {
+            assert_eq!((same.has_got(code), leader.has_got(code)), (expected, false), "{code}");
+        }
+    }
+
+    #[test]
+    fn the_status_is_that_of_the_first_that_did_not_succeed() {
+        for (statuses, expected) in
+            [([0, 0], 0), ([3 << 8, 7 << 8], 3 << 8), ([0, 7 << 8], 7 << 8), ([9, 0], 9)]
+        {
+            let mut programs = programs(2, Some(3));
+            for (child, status) in programs.children.iter_mut().zip(statuses) {
+                child.status = Some(status);
+            }
+            assert_eq!(programs.wait(), expected, "{statuses:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_failure_the_other_command_is_told_to_end_and_then_killed() {
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' TERM; echo; exec sleep 60"])
+            .stdout(std::process::Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("it runs");
+        // It has said that SIGTERM does not end it.
+        let mut byte = [0];
+        let output = child.stdout.as_mut().expect("piped");
+        std::io::Read::read_exact(output, &mut byte).expect("a line");
+        let mut alone = programs(2, None);
+        alone.children[0].status = Some(1 << 8);
+        assert_eq!(alone.end_after_a_failure(), None, "there is no other");
+        let mut both = programs(2, Some(child.id()));
+        for status in [None, Some(0)] {
+            both.children[0].status = status;
+            assert_eq!(both.end_after_a_failure(), None, "{status:?}");
+        }
+        both.children[0].status = Some(1 << 8);
+        let left = both.end_after_a_failure().expect("it is to end");
+        assert!(left <= PATIENCE && left > PATIENCE / 2, "{left:?}");
+        let (at, signal) = both.next.expect("it is to end");
+        assert_eq!((signal, at > Instant::now()), (Signal::SIGTERM, true));
+        both.next = Some((Instant::now(), Signal::SIGTERM));
+        assert_eq!(both.end_after_a_failure(), Some(PATIENCE));
+        let (at, signal) = both.next.expect("it is to be killed");
+        let later = at.saturating_duration_since(Instant::now());
+        assert_eq!((signal, later > PATIENCE / 2), (Signal::SIGKILL, true));
+        assert!(child.try_wait().expect("a child").is_none(), "it does not listen");
+        both.next = Some((Instant::now(), Signal::SIGKILL));
+        assert_eq!(both.end_after_a_failure(), Some(PATIENCE));
+        assert_eq!(child.wait().expect("a child").signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn nothing_is_waited_for_when_all_is_closed() {
+        let program = Program::new();
+        let shared = program.answerer.shared.clone();
+        let views = Views::new(program.model.clone());
+        let mut supervisor = Supervisor::new(shared, programs(2, None), views, None).unwrap();
+        let start = Instant::now();
+        supervisor.await_closes();
+        assert!(start.elapsed() < LAST_CLOSE / 2);
+        assert_eq!([supervisor.next_number(), supervisor.next_number()], [1, 2]);
     }
 }

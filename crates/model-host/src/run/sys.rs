@@ -27,7 +27,7 @@ pub(super) struct Notification {
     pub arguments: [u64; 6],
 }
 
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 impl Notification {
     /// A call for tests, which no thread made.
     pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
@@ -425,7 +425,7 @@ fn environment() -> Vec<usize> {
 
 /// Opens [`FIRST_PATH`], with the address of a byte that is to become 1. No memory is allocated.
 fn make_first_call() -> io::Result<()> {
-    let (path, flags) = (FIRST_PATH.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+    let (path, flags) = (FIRST_PATH.as_ptr(), libc::O_CLOEXEC);
     let mut answer = 0u8;
     let place = &raw mut answer;
     // SAFETY: the path is a string with its zero; the kernel takes the fourth argument for a number
@@ -444,13 +444,19 @@ fn make_first_call() -> io::Result<()> {
 ///
 /// Without WAIT_KILLABLE_RECV (before 5.19) a signal may interrupt a call that is being answered.
 fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
-    const NEW_LISTENER: libc::c_ulong = 1 << 3;
-    const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
-    const SET_MODE_FILTER: libc::c_uint = 1;
+    const NEW_LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    const WAIT_KILLABLE_RECV: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     let set = |flags: libc::c_ulong| {
         // SAFETY: the program is valid for the call, and the kernel does not write it.
-        unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program) }
+        unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                flags,
+                &raw const program,
+            )
+        }
     };
     // SAFETY: numbers only.
     Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
@@ -633,3 +639,6 @@ pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

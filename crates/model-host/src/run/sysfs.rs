@@ -502,8 +502,11 @@ fn words<const N: usize>(bytes: [u8; N]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use super::super::directory::Directory;
     use super::*;
-    use verbless_model::{Model, Profile};
+    use verbless_model::{Model, Profile, Side};
 
     #[test]
     fn a_rate_is_printed_as_the_kernel_does() {
@@ -513,6 +516,132 @@ mod tests {
         assert_eq!(with(2, 64), "200 Gb/sec (4X HDR)");
         assert_eq!(with(1, 1), "2.5 Gb/sec (1X SDR)");
         assert_eq!(with(16, 32), "50 Gb/sec (2X EDR)");
+        for (speed, expected) in [
+            (2, "20 Gb/sec (4X DDR)"),
+            (4, "40 Gb/sec (4X QDR)"),
+            (8, "40 Gb/sec (4X FDR10)"),
+            (16, "56 Gb/sec (4X FDR)"),
+            (32, "100 Gb/sec (4X EDR)"),
+            (128, "400 Gb/sec (4X NDR)"),
+            (256, "800 Gb/sec (4X XDR)"),
+        ] {
+            assert_eq!(with(2, speed), expected);
+        }
+        for (width, expected) in [(4, "80 Gb/sec (8X QDR)"), (8, "120 Gb/sec (12X QDR)")] {
+            assert_eq!(with(width, 4), expected);
+        }
+        assert_eq!(with(1, 16), "14 Gb/sec (1X FDR)");
+    }
+
+    /// The files of the devices of one side of a card with all its functions.
+    fn files(side: Side, link: Link) -> Directory {
+        let profile = Profile::load("bluefield3").expect("a profile").with_link(link);
+        let model = Model::builder().device_with_topology(profile).build();
+        let devices = shown(&InProcess::of(&model).on_side(side));
+        Directory::filled(|path| fill(path, &devices)).expect("a directory")
+    }
+
+    /// Every link below a directory.
+    fn links(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).expect("a directory").flatten() {
+            let kind = entry.file_type().expect("it is there");
+            if kind.is_symlink() {
+                found.push(entry.path());
+            } else if kind.is_dir() {
+                links(&entry.path(), found);
+            }
+        }
+    }
+
+    #[test]
+    fn every_link_leads_to_what_it_is_named_for() {
+        for side in [Side::Host, Side::Dpu] {
+            let directory = files(side, Link::Infiniband);
+            let mut found = Vec::new();
+            links(directory.path(), &mut found);
+            assert!(found.len() > 20);
+            for link in found {
+                let target = fs::read_link(&link).expect("a link");
+                let target = target.to_string_lossy();
+                // The bus of sub-functions has no files.
+                if !target.contains("bus/auxiliary") {
+                    assert!(link.exists(), "{} -> {target}", link.display());
+                    continue;
+                }
+                let climbed = target.matches("../").count();
+                let below = link.strip_prefix(directory.path()).expect("within").components();
+                assert_eq!(below.count() - 2, climbed, "{} -> {target}", link.display());
+            }
+        }
+    }
+
+    #[test]
+    fn a_virtual_function_and_its_physical_one_name_each_other() {
+        let directory = files(Side::Host, Link::Infiniband);
+        let at = |path: &str| fs::canonicalize(directory.path().join(path)).ok();
+        let device = |number: usize| at(&format!("sys/class/infiniband/mlx5_{number}/device"));
+        let link = |number: usize, name: &str| {
+            at(&format!("sys/class/infiniband/mlx5_{number}/device/{name}"))
+        };
+        let all: Vec<_> = (0..5).map(|number| device(number).expect("a function")).collect();
+        // Two PFs; two VFs of the first, and one of the other.
+        for (parent, number, child) in [(0, 0, 2), (0, 1, 3), (1, 0, 4)] {
+            assert_eq!(link(child, "physfn").as_ref(), Some(&all[parent]));
+            assert_eq!(link(parent, &format!("virtfn{number}")).as_ref(), Some(&all[child]));
+        }
+        assert_eq!([link(0, "physfn"), link(0, "virtfn2"), link(1, "virtfn1")], [None, None, None]);
+    }
+
+    #[test]
+    fn a_representor_names_its_port_its_switch_and_whom_it_represents() {
+        let directory = files(Side::Dpu, Link::Ethernet);
+        let text = |path: &str| {
+            let net = directory.path().join("sys/class/infiniband/mlx5_0/device/net");
+            fs::read_to_string(net.join(path)).map(|text| text.trim_end().to_string()).ok()
+        };
+        assert_eq!(text("p0/phys_port_name").as_deref(), Some("p0"));
+        assert_eq!(text("pf0hpf/phys_port_name").as_deref(), Some("c1pf0"));
+        assert_eq!(text("pf0vf1/phys_port_name").as_deref(), Some("c1pf0vf1"));
+        assert!(text("p0/phys_switch_id").is_some_and(|id| !id.is_empty()));
+        assert_eq!(text("p0/phys_switch_id"), text("pf0vf1/phys_switch_id"));
+        let address = text("pf0vf0/represents/pci_address");
+        assert!(address.is_some_and(|it| it.starts_with("fb0b:")));
+    }
+
+    #[test]
+    fn a_port_lists_its_gids_with_their_types_and_its_keys() {
+        for (link, kinds) in
+            [(Link::Infiniband, ["IB/RoCE v1"; 1].to_vec()), (Link::Ethernet, vec![])]
+        {
+            let directory = files(Side::Host, link);
+            let port = directory.path().join("sys/class/infiniband/mlx5_0/ports/1");
+            let text = |path: String| {
+                fs::read_to_string(port.join(path)).map(|text| text.trim_end().to_string()).ok()
+            };
+            let gid = |index: usize| text(format!("gids/{index}")).unwrap_or_default();
+            assert!(gid(0).starts_with("fe80:0000:0000:0000:"), "{}", gid(0));
+            assert_eq!((gid(0).len(), &*gid(3)), (39, "0000:0000:0000:0000:0000:0000:0000:0000"));
+            let types: Vec<_> =
+                (0..9).map_while(|index| text(format!("gid_attrs/types/{index}"))).collect();
+            match link {
+                Link::Infiniband => assert_eq!(types, kinds),
+                Link::Ethernet => assert_eq!(types, ["IB/RoCE v1", "RoCE v2"]),
+            }
+            assert!(port.join("gid_attrs/ndevs").is_dir());
+            assert_eq!(text("pkeys/0".into()).as_deref(), Some("0xffff"));
+            let second = (link == Link::Infiniband).then_some("0x0000");
+            assert_eq!(text("pkeys/1".into()).as_deref(), second);
+        }
+    }
+
+    #[test]
+    fn the_cpus_near_a_function_are_those_that_are_online() {
+        let directory = files(Side::Host, Link::Infiniband);
+        let text = |path: &Path| fs::read_to_string(path).expect("text").trim().to_string();
+        let function = directory.path().join("sys/class/infiniband/mlx5_0/device");
+        let list = text(&function.join("local_cpulist"));
+        assert_eq!(list, text("/sys/devices/system/cpu/online".as_ref()));
+        assert_eq!(text(&function.join("local_cpus")), mask(&list));
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn name(path: &Path<'_>) -> String {
 mod tests {
     use std::time::Duration;
 
-    use verbless_prm::{AllocPdIn, AllocPdOut, ManagePagesIn};
+    use verbless_prm::{AllocPdIn, AllocPdOut, CqeSize, CreateCqIn, ManagePagesIn};
 
     use super::*;
 
@@ -141,6 +141,27 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_decimal_while_it_is_small_and_has_its_name_if_there_is_one() {
+        let line = |set: &dyn Fn(&mut CreateCqIn)| {
+            let mut input = CreateCqIn::new();
+            set(&mut input);
+            let at = Duration::ZERO;
+            let input = input.as_bytes();
+            command(&Executed { function: 0, at, input, output: &[0; 16] })
+        };
+        for (eqn, expected) in [(9, "c_eqn_or_apu_element=9)"), (10, "c_eqn_or_apu_element=0xa)")] {
+            let text = line(&|input| {
+                input.cq_context_mut().set_c_eqn_or_apu_element(eqn);
+            });
+            assert!(text.contains(expected), "{text}");
+        }
+        let text = line(&|input| {
+            input.cq_context_mut().set_cqe_sz(CqeSize::BYTES_128);
+        });
+        assert!(text.contains("cq_context.cqe_sz=BYTES_128"), "{text}");
+    }
+
+    #[test]
     fn of_a_list_the_first_elements_are_enough() {
         let mut input = ManagePagesIn::new();
         input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(9);
@@ -163,6 +184,10 @@ mod tests {
             ioctl(7, "uverbs0", &words, &Ok(())),
             "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> handle=2"
         );
+        let nothing =
+            Described { name: words.name.clone(), given: "len=64".into(), ..Default::default() };
+        let done = ioctl(7, "uverbs0", &nothing, &Ok(()));
+        assert_eq!(done, "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> 0");
         let refused = ioctl(7, "uverbs1", &words, &Err(Errno::EINVAL));
         assert_eq!(refused, "7 uverbs1 ioctl DEVX_UMEM_REG(len=64) -> EINVAL (Invalid argument)");
     }

@@ -61,7 +61,7 @@ pub(super) fn is_ours(path: &[u8]) -> bool {
 
 /// Whether a path leads into the tree, or through a place of it to a directory above.
 pub(super) fn leads_through(path: &[u8]) -> bool {
-    is_marked(path) && (is_ours(path) || is_above(path).is_some())
+    is_ours(path) || is_above(path).is_some()
 }
 
 /// The normalized path, if it leads through a directory of the tree to one above it, as
@@ -105,7 +105,7 @@ impl Tree {
         let directory = if from == b"/" {
             self.directory.as_fd()
         } else {
-            start = self.open(from, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            start = self.open(from, OFlag::O_PATH)?;
             start.as_fd()
         };
         let how = OpenHow::new()
@@ -176,7 +176,7 @@ mod tests {
             "/sys/class/fwctl/fwctl0",
             "/dev/fwctl",
         ] {
-            assert!(is_ours(ours.as_bytes()), "{ours}");
+            assert!(is_ours(ours.as_bytes()) && leads_through(ours.as_bytes()), "{ours}");
         }
         for other in
             ["/sys/class/net", "sys/class/infiniband", "/dev", "/sys/class/infiniband/../net", ""]
@@ -193,11 +193,15 @@ mod tests {
             ("/sys/class/infiniband/mlx5_0/../../../..", "/"),
         ] {
             assert_eq!(is_above(path.as_bytes()).as_deref(), Some(above.as_bytes()), "{path}");
+            assert!(leads_through(path.as_bytes()), "{path}");
         }
         for path in
             ["/dev", "/dev/infiniband", "/dev/infiniband/../null", "/dev/infiniband/../../etc"]
         {
             assert_eq!(is_above(path.as_bytes()), None, "{path}");
+        }
+        for path in ["/etc/passwd", "/home/infiniband", "/dev/infiniband/../null", "/dev"] {
+            assert!(!leads_through(path.as_bytes()), "{path}");
         }
     }
 
@@ -221,6 +225,22 @@ mod tests {
             assert_eq!(text(&tree, path).as_deref(), Ok(expected), "{path}");
         }
         assert_eq!(text(&tree, "/sys/class/infiniband/mlx5_1/node_type"), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn a_relative_path_may_lead_here_once_something_was_given_or_if_it_says_so() {
+        let tree = tree();
+        let real = PLACES.iter().any(|place| Path::new(place).exists());
+        assert_eq!(tree.may_be_reached_by(b"mlx5_0/node_type"), real);
+        for path in [&b"dev/infiniband"[..], b"../fwctl0", b"devices/pcifb0b:00"] {
+            assert!(tree.may_be_reached_by(path));
+        }
+        tree.given();
+        assert!(tree.may_be_reached_by(b"mlx5_0/node_type"));
+        let inside = tree.directory.path().to_path_buf();
+        assert!(inside.exists());
+        tree.remove();
+        assert!(!inside.exists(), "though somebody has it still");
     }
 
     #[test]

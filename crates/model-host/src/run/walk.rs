@@ -187,6 +187,31 @@ mod tests {
             assert_eq!(whole(base, path, &beneath), expected(by_beneath), "{path} beneath {base}");
             assert_eq!(whole(base, path, &within), expected(by_within), "{path} in {base}");
         }
+        // The directory itself.
+        assert_eq!(whole("/dev/infiniband", ".", &beneath).as_deref(), Some("/dev/infiniband"));
+    }
+
+    #[test]
+    fn a_path_keeps_the_rules_that_the_call_has() {
+        use libc::{RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV};
+        let bits = |rules: u64| ResolveFlag::from_bits_truncate(rules);
+        for (rules, expected) in
+            [(0, RESOLVE_IN_ROOT), (RESOLVE_NO_SYMLINKS, RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS)]
+        {
+            let walk = Walk::from_root(b"/dev/fwctl".to_vec(), b"/", &how(rules));
+            assert_eq!(walk.rules, bits(expected));
+        }
+        for rules in [RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS] {
+            for (base, stays) in [(&b"/"[..], false), (b"/dev", true)] {
+                let path = b"/dev/fwctl".strip_prefix(base).expect("a part");
+                let path = path.strip_prefix(b"/").unwrap_or(path);
+                for (rule, crosses) in [(0, false), (RESOLVE_NO_XDEV, !stays)] {
+                    let walk = Walk::within(base.into(), path.into(), &how(rules | rule));
+                    let walk = walk.expect("it leads into the tree");
+                    assert_eq!((walk.rules, walk.crosses), (bits(rules), crosses), "{rules:#x}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -166,7 +166,7 @@ fn a_program_goes_into_the_places_of_devices_and_out_of_them() {
         assert!(!output.status.success() && text.contains(why), "{place}: {text}");
     }
     // Signals that arrive meanwhile are neither lost nor in the way, and no descriptor is left.
-    let python = "import os, signal\n\
+    let python = "import errno, os, resource, signal\n\
         rung = []\n\
         signal.signal(signal.SIGALRM, lambda *_: rung.append(1))\n\
         signal.siginterrupt(signal.SIGALRM, False)\n\
@@ -178,7 +178,11 @@ fn a_program_goes_into_the_places_of_devices_and_out_of_them() {
         signal.setitimer(signal.ITIMER_REAL, 0)\n\
         assert rung and os.listdir('/proc/self/fd') == before\n\
         directory = os.open('/dev/infiniband', os.O_PATH)\n\
-        assert os.major(os.stat('uverbs0', dir_fd=directory).st_rdev) == 231\n";
+        assert os.major(os.stat('uverbs0', dir_fd=directory).st_rdev) == 231\n\
+        resource.setrlimit(resource.RLIMIT_NOFILE, (directory + 1, directory + 1))\n\
+        try: os.chdir('/sys/class/infiniband')\n\
+        except OSError as error: assert error.errno == errno.EMFILE\n\
+        assert os.getcwd() == '/dev'\n";
     if Command::new("python3").arg("--version").output().is_err() {
         return skipped("there is no python3 here");
     }

@@ -10,6 +10,9 @@ fn a_trace_tells_of_every_ioctl_and_command() {
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
         head = struct.pack('<HHHHQII', 24, 0, 3, 0, 0, 1, 0)\n\
         try: fcntl.ioctl(fd, 0xc0181b01, bytearray(head))\n\
+        except OSError: pass\n\
+        control = os.open('/dev/fwctl/fwctl0', os.O_RDWR)\n\
+        try: fcntl.ioctl(control, 0x9a00, bytearray(24))\n\
         except OSError: pass\n";
     if Command::new("python3").arg("--version").output().is_err() {
         return skipped("there is no python3 here");
@@ -18,6 +21,7 @@ fn a_trace_tells_of_every_ioctl_and_command() {
         command(&["--trace"], &["python3", "-c", python]).output().expect("the binary runs");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("uverbs0 ioctl GET_CONTEXT() -> EINVAL"), "{text}");
+    assert!(text.contains("fwctl0 ioctl FWCTL_INFO() -> EINVAL"), "{text}");
     assert!(text.contains("function 0 QUERY_HCA_CAP(op_mod="), "{text}");
     let file = std::env::temp_dir().join(format!("verbless-trace-{}", std::process::id()));
     let option = format!("--trace={}", file.display());

@@ -1,0 +1,381 @@
+//! Calls with a path, as a program makes them.
+
+use std::ffi::CString;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use libc::{
+    AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_NONBLOCK, O_RDONLY,
+    O_RDWR, O_WRONLY, SYS_faccessat, SYS_faccessat2, SYS_newfstatat, SYS_openat, SYS_openat2,
+    SYS_readlinkat, SYS_statx,
+};
+use nix::fcntl::{FcntlArg, fcntl};
+use verbless_model::{Model, Profile, Side};
+
+use super::super::rig::{Given, HERE, Program, at};
+use super::*;
+use crate::said::said;
+
+const ATTRIBUTE: &std::ffi::CStr = c"/sys/class/infiniband/mlx5_0/node_type";
+const DEVICE: &std::ffi::CStr = c"/dev/infiniband/uverbs0";
+const CLASS: &std::ffi::CStr = c"/sys/class/infiniband";
+const ELSEWHERE: &std::ffi::CStr = c"/etc/passwd";
+
+fn refused(errno: Errno) -> Answer {
+    Answer::Ours(Err(errno))
+}
+
+/// A directory of this machine, as the start of paths.
+fn directory(path: &str) -> std::fs::File {
+    std::fs::File::open(path).expect("it is there")
+}
+
+#[test]
+fn a_file_is_given_as_it_was_asked_for() {
+    let program = Program::new();
+    for (flags, close_on_exec) in [(O_RDONLY, false), (O_RDONLY | O_CLOEXEC, true)] {
+        let given = program.open(ATTRIBUTE, flags);
+        let Given { number, close_on_exec: closed, answer, .. } = given;
+        assert_eq!((number, closed, answer), (None, close_on_exec, true));
+        assert_eq!(given.text(), "1: CA\n");
+        let given = program.open(DEVICE, flags | O_RDWR);
+        assert!(given.number.is_some_and(|number| (960..1024).contains(&number)), "{given:?}");
+        assert_eq!((given.close_on_exec, given.answer), (close_on_exec, true));
+    }
+    let open =
+        |path: &CString, flags: i32| program.call(SYS_openat, &[HERE, at(path), flags as u64]);
+    for (path, flags, expected) in [
+        (ATTRIBUTE, O_WRONLY, refused(Errno::EACCES)),
+        (CLASS, O_WRONLY, refused(Errno::EISDIR)),
+        (c"/dev/infiniband/uverbs1", O_RDWR, refused(Errno::ENOENT)),
+        (c"/dev/infiniband/..", O_RDWR, refused(Errno::EISDIR)),
+        (ELSEWHERE, O_RDONLY, Answer::Kernel),
+    ] {
+        assert_eq!(open(&path.into(), flags), expected, "{path:?}");
+    }
+    program.gate.refuse(&[Errno::EMFILE]);
+    assert_eq!(open(&ATTRIBUTE.into(), O_RDONLY), refused(Errno::EMFILE));
+}
+
+#[test]
+fn a_directory_above_is_the_callers_own_and_waits_as_it_was_asked_to() {
+    let program = Program::new();
+    for (flags, expected) in [(0, false), (O_NONBLOCK, true)] {
+        let given = program.open(c"/dev/infiniband/..", O_RDONLY | O_DIRECTORY | flags);
+        let flags = fcntl(&given.file, FcntlArg::F_GETFL).expect("it is open");
+        assert_eq!(flags & O_NONBLOCK != 0, expected);
+        let own = std::fs::metadata("/dev").expect("it is there");
+        let found = std::fs::File::from(given.file).metadata().expect("it is open");
+        assert_eq!((found.dev(), found.ino()), (own.dev(), own.ino()));
+    }
+}
+
+#[test]
+fn a_relative_path_leads_into_the_tree_from_where_it_begins() {
+    let program = Program::new();
+    let from = |directory: u64, path: &std::ffi::CStr| {
+        program.call(SYS_openat, &[directory, at(path), O_RDONLY as u64])
+    };
+    let [root, dev] = ["/", "/dev"].map(directory);
+    let [root, dev] = [&root, &dev].map(|it| it.as_raw_fd() as u64);
+    assert_eq!(from(root, c"sys/class/infiniband/mlx5_0/node_type"), Answer::Given);
+    assert_eq!(program.given().text(), "1: CA\n");
+    assert_eq!(from(dev, c"infiniband/uverbs0"), Answer::Given);
+    assert_eq!(from(dev, c"infiniband/uverbs9"), refused(Errno::ENOENT));
+    // What the program has of the tree is where nothing in a path tells of it.
+    let class = program.open(CLASS, O_RDONLY);
+    assert_eq!(from(class.descriptor(), c"mlx5_0/node_type"), Answer::Given);
+    assert_eq!(from(class.descriptor(), c"../../../etc/passwd"), Answer::Kernel);
+    assert_eq!(from(root, c"etc/passwd"), Answer::Kernel);
+    assert_eq!(from(u64::from(u32::MAX - 9), c"infiniband/uverbs0"), Answer::Kernel);
+}
+
+#[test]
+fn a_path_goes_by_the_rules_of_openat2() {
+    let program = Program::new();
+    let (sys, dev) = (directory("/sys"), directory("/dev"));
+    let [sys, dev] = [&sys, &dev].map(|it| it.as_raw_fd() as u64);
+    let open = |directory: u64, path: &std::ffi::CStr, rules: u64| {
+        let how = [0, 0, rules];
+        program.call(SYS_openat2, &[directory, at(path), how.as_ptr() as u64, 24])
+    };
+    let (beside, beneath) = (libc::RESOLVE_NO_XDEV, libc::RESOLVE_BENEATH);
+    for (directory, path, rules, expected) in [
+        (HERE, ATTRIBUTE, 0, Answer::Given),
+        (HERE, ATTRIBUTE, beside, refused(Errno::EXDEV)),
+        (sys, ATTRIBUTE, beside, refused(Errno::EXDEV)),
+        (sys, c"class/infiniband/mlx5_0/node_type", beside, Answer::Given),
+        (dev, c"infiniband/uverbs0", beneath, Answer::Given),
+        (dev, c"../dev/infiniband/uverbs0", beneath, refused(Errno::EXDEV)),
+        (HERE, ATTRIBUTE, libc::RESOLVE_NO_SYMLINKS, refused(Errno::ELOOP)),
+        (HERE, c"/sys/class/infiniband/mlx5_0/../..", 4, refused(Errno::ELOOP)),
+        (HERE, ATTRIBUTE, libc::RESOLVE_CACHED, refused(Errno::EAGAIN)),
+        (HERE, ATTRIBUTE, 1 << 40, Answer::Kernel),
+    ] {
+        assert_eq!(open(directory, path, rules), expected, "{path:?} {rules:#x}");
+    }
+    // A later kernel's structure is longer, and says nothing with zeros.
+    let (zeros, more) = ([0u64; 513], [0u64, 0, 0, 1]);
+    let (zeros, more) = (zeros.as_ptr() as u64, more.as_ptr() as u64);
+    for (how, size, expected) in [
+        (zeros, 32, Answer::Given),
+        (zeros, 4096, Answer::Given),
+        (zeros, 4097, Answer::Kernel),
+        (zeros, 16, Answer::Kernel),
+        (more, 24, Answer::Given),
+        (more, 32, Answer::Kernel),
+        (0, 24, Answer::Kernel),
+    ] {
+        let answer = program.call(SYS_openat2, &[HERE, at(ATTRIBUTE), how, size]);
+        assert_eq!(answer, expected, "{size} bytes at {how:#x}");
+    }
+}
+
+#[test]
+fn a_device_gets_a_number_that_the_filter_knows_while_there_is_one() {
+    let program = Program::new();
+    let open = || program.call(SYS_openat, &[HERE, at(DEVICE), O_RDWR as u64]);
+    let count = || program.answerer.shared.opens().len();
+    let full = [Errno::EMFILE, Errno::EBADF, Errno::EINVAL];
+    program.gate.refuse(&full[..1]);
+    assert_eq!(open(), Answer::Given);
+    let second = program.given();
+    assert!(second.number.is_some_and(|number| (48..64).contains(&number)), "{second:?}");
+    program.gate.refuse(&full[1..]);
+    let said = said(|| assert_eq!(open(), Answer::Given));
+    let third = program.given();
+    assert_eq!((third.number, count()), (None, 2));
+    assert!(said.contains("looks like that of a regular file to fstat"), "{said}");
+    // What another number would not help is told at once.
+    program.gate.refuse(&[Errno::ENOMEM]);
+    assert_eq!((open(), count()), (refused(Errno::ENOMEM), 2));
+    program.gate.refuse(&full);
+    assert_eq!((open(), count()), (refused(Errno::EINVAL), 2));
+    program.gate.end();
+    assert_eq!((open(), count()), (refused(Errno::EINTR), 2));
+}
+
+#[test]
+fn who_looks_for_another_sort_of_device_is_told_why_there_is_none() {
+    let program = Program::new();
+    for (name, why) in [
+        ("rdma_cm", "connections by rdma_cm are not modelled"),
+        ("umad0", "management datagrams (umad) are not modelled"),
+        ("issm1", "subnet managers (issm) are not modelled"),
+        ("uverbs7", "there is no such device"),
+    ] {
+        let path = CString::new(format!("/dev/infiniband/{name}")).expect("a path");
+        let open = |flags: i32| {
+            let call = [HERE, at(&path), flags as u64];
+            said(|| assert!(matches!(program.call(SYS_openat, &call), Answer::Ours(Err(_)))))
+        };
+        let text = open(O_RDONLY);
+        assert!(text.contains(&format!("{name} refused with ENOENT: {why}")), "{text}");
+        assert_eq!(open(O_WRONLY | O_CREAT), "", "who makes a file looks for none");
+    }
+}
+
+/// The mode, the device number and the inode that a `stat` says.
+fn stated(bytes: &[u64; 18]) -> (u32, u64, u64) {
+    let bytes: Vec<u8> = bytes.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let word = |at: usize| u64::from_ne_bytes(*bytes[at..].first_chunk().expect("room"));
+    let mode = word(offset_of!(libc::stat, st_mode)) as u32;
+    (mode, word(offset_of!(libc::stat, st_rdev)), word(offset_of!(libc::stat, st_ino)))
+}
+
+#[test]
+fn a_file_is_told_of_by_its_path_or_by_its_descriptor() {
+    let program = Program::new();
+    let stat = |directory: u64, path: u64, flags: i32| {
+        let mut bytes = [0; 18];
+        let buffer = bytes.as_mut_ptr() as u64;
+        let answer = program.call(SYS_newfstatat, &[directory, path, buffer, flags as u64]);
+        (answer, stated(std::hint::black_box(&bytes)))
+    };
+    let done = Answer::Ours(Ok(0));
+    let node = (libc::S_IFCHR | 0o666, libc::makedev(231, 192));
+    let device = program.open(DEVICE, O_RDWR);
+    let fd = device.descriptor();
+    for (directory, path, flags) in [
+        (HERE, at(DEVICE), 0),
+        (HERE, at(DEVICE), AT_SYMLINK_NOFOLLOW),
+        (fd, at(c""), AT_EMPTY_PATH),
+        (fd, 0, AT_EMPTY_PATH),
+    ] {
+        let (answer, (mode, number, _)) = stat(directory, path, flags);
+        assert_eq!((answer, (mode, number)), (Answer::Ours(Ok(0)), node), "{path:#x} {flags:#x}");
+    }
+    let kind = |path: &std::ffi::CStr, flags| {
+        let (answer, (mode, ..)) = stat(HERE, at(path), flags);
+        (answer, mode & libc::S_IFMT)
+    };
+    let link = c"/sys/class/infiniband/mlx5_0";
+    assert_eq!(kind(link, 0), (Answer::Ours(Ok(0)), libc::S_IFDIR));
+    assert_eq!(kind(link, AT_SYMLINK_NOFOLLOW), (Answer::Ours(Ok(0)), libc::S_IFLNK));
+    assert_eq!(kind(ATTRIBUTE, 0), (Answer::Ours(Ok(0)), libc::S_IFREG));
+    let above = stat(HERE, at(c"/dev/infiniband/.."), 0);
+    let inode = std::fs::metadata("/dev").expect("it is there").ino();
+    assert_eq!((above.0, above.1.2), (done, inode));
+    let missing = c"/sys/class/infiniband/mlx5_7";
+    assert_eq!(stat(HERE, at(missing), 0).0, refused(Errno::ENOENT));
+    assert_eq!(stat(HERE, at(ATTRIBUTE), 1 << 30).0, refused(Errno::EINVAL));
+    for (directory, path, flags) in [
+        (fd, at(c""), 0),
+        (fd, at(c"no-such-file"), AT_EMPTY_PATH),
+        (fd, 0, 0),
+        (HERE, 0, 0),
+        (HERE, at(c""), AT_EMPTY_PATH),
+        (HERE, at(ELSEWHERE), 0),
+    ] {
+        assert_eq!(stat(directory, path, flags).0, Answer::Kernel, "{path:#x} {flags:#x}");
+    }
+    for path in [ATTRIBUTE, c"/dev/infiniband/.."] {
+        let answer = program.call(SYS_newfstatat, &[HERE, at(path), 16, 0]);
+        assert_eq!(answer, refused(Errno::EFAULT), "{path:?}");
+    }
+}
+
+#[test]
+fn every_call_that_asks_about_a_path_or_a_descriptor_is_answered() {
+    let program = Program::new();
+    let device = program.open(DEVICE, O_RDWR);
+    let mut room = [0u64; 64];
+    let (buffer, path, fd) = (room.as_mut_ptr() as u64, at(DEVICE), device.descriptor());
+    let extended = [HERE, path, 0, libc::STATX_BASIC_STATS.into(), buffer];
+    assert_eq!(program.call(SYS_statx, &extended), Answer::Ours(Ok(0)));
+    let bytes: Vec<u8> = room.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let half = &bytes[offset_of!(libc::statx, stx_mode)..][..2];
+    assert_eq!(half, (libc::S_IFCHR as u16 | 0o666).to_ne_bytes());
+    let numbers = &bytes[offset_of!(libc::statx, stx_rdev_major)..][..8];
+    assert_eq!(numbers, [231u32.to_ne_bytes(), 192u32.to_ne_bytes()].concat());
+    let reserved = [HERE, path, 0, 1 << 31, buffer];
+    assert_eq!(program.call(SYS_statx, &reserved), refused(Errno::EINVAL));
+    assert_eq!(program.call(libc::SYS_fstat, &[fd, buffer]), Answer::Ours(Ok(0)));
+    assert_eq!(program.call(libc::SYS_fstat, &[0, buffer]), Answer::Kernel);
+    #[cfg(target_arch = "x86_64")]
+    {
+        let link = at(c"/sys/class/infiniband/mlx5_0");
+        assert_eq!(program.call(libc::SYS_stat, &[link, buffer]), Answer::Ours(Ok(0)));
+        assert_eq!(stated(room.first_chunk().expect("room")).0 & libc::S_IFMT, libc::S_IFDIR);
+        assert_eq!(program.call(libc::SYS_lstat, &[link, buffer]), Answer::Ours(Ok(0)));
+        assert_eq!(stated(room.first_chunk().expect("room")).0 & libc::S_IFMT, libc::S_IFLNK);
+        assert_eq!(program.call(libc::SYS_access, &[path, 2]), Answer::Ours(Ok(0)));
+        assert_eq!(program.call(libc::SYS_access, &[path, 1]), refused(Errno::EACCES));
+        assert_eq!(program.call(libc::SYS_open, &[path, O_RDWR as u64]), Answer::Given);
+        let answer = program.call(libc::SYS_readlink, &[link, buffer, 4]);
+        assert_eq!((answer, room[0] as u32), (Answer::Ours(Ok(4)), u32::from_ne_bytes(*b"../.")));
+    }
+}
+
+#[test]
+fn access_is_what_everybody_may_do_with_a_file() {
+    use libc::{F_OK, R_OK, W_OK, X_OK};
+    let program = Program::new();
+    let (allowed, no) = (Answer::Ours(Ok(0)), refused(Errno::EACCES));
+    for (path, modes, expected) in [
+        (DEVICE, &[F_OK, R_OK, W_OK, R_OK | W_OK][..], &allowed),
+        (DEVICE, &[X_OK, R_OK | X_OK], &no),
+        (ATTRIBUTE, &[F_OK, R_OK], &allowed),
+        (ATTRIBUTE, &[W_OK, X_OK, R_OK | W_OK, W_OK | X_OK], &no),
+        (CLASS, &[F_OK, R_OK, X_OK, R_OK | X_OK], &allowed),
+        (CLASS, &[W_OK, W_OK | X_OK], &no),
+        (CLASS, &[8, -1, R_OK | 8], &refused(Errno::EINVAL)),
+        (c"/dev/infiniband/uverbs1", &[F_OK], &refused(Errno::ENOENT)),
+        (ELSEWHERE, &[F_OK], &Answer::Kernel),
+    ] {
+        for &mode in modes {
+            let answer = program.call(SYS_faccessat, &[HERE, at(path), mode as u64]);
+            assert_eq!(answer, *expected, "{path:?} {mode}");
+        }
+    }
+    for flags in [0, libc::AT_EACCESS, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH] {
+        let call = [HERE, at(DEVICE), W_OK as u64, flags as u64];
+        assert_eq!(program.call(SYS_faccessat2, &call), allowed, "{flags:#x}");
+    }
+    for flags in [1, libc::AT_SYMLINK_FOLLOW, libc::AT_EACCESS | 1] {
+        let call = [HERE, at(DEVICE), W_OK as u64, flags as u64];
+        assert_eq!(program.call(SYS_faccessat2, &call), refused(Errno::EINVAL), "{flags:#x}");
+        // The older call has no such argument.
+        assert_eq!(program.call(SYS_faccessat, &call), allowed, "{flags:#x}");
+    }
+}
+
+#[test]
+fn no_file_has_an_attribute_beside_its_text() {
+    let profile = Profile::load("bluefield3").expect("a profile");
+    let model = Model::builder().device_with_topology(profile).build();
+    let program = Program::of(&model, Side::Dpu);
+    let leaf = program.open(c"/sys/class/infiniband/mlx5_2/device", O_RDONLY | O_DIRECTORY);
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", leaf.descriptor())).expect("open");
+    let shown = program.answerer.view.tree.shown(&real).expect("it is in the tree");
+    // The driver's own directory is not modelled.
+    let link = CString::new(format!("{}/driver", shown.display())).expect("a path");
+    for (path, of_one, of_all) in [
+        (ATTRIBUTE, refused(Errno::ENODATA), Answer::Ours(Ok(0))),
+        (&link, refused(Errno::ENODATA), Answer::Ours(Ok(0))),
+        (c"/dev/infiniband/none", refused(Errno::ENOENT), refused(Errno::ENOENT)),
+        (ELSEWHERE, Answer::Kernel, Answer::Kernel),
+    ] {
+        for number in [libc::SYS_getxattr, libc::SYS_lgetxattr] {
+            assert_eq!(program.call(number, &[at(path)]), of_one, "{path:?}");
+        }
+        for number in [libc::SYS_listxattr, libc::SYS_llistxattr] {
+            assert_eq!(program.call(number, &[at(path)]), of_all, "{path:?}");
+        }
+    }
+}
+
+#[test]
+fn a_link_is_read_as_far_as_there_is_room() {
+    let program = Program::new();
+    let mut room = [b'-'; 100];
+    let to = room.as_mut_ptr() as u64;
+    let link = c"/sys/class/infiniband/mlx5_0/device/driver";
+    let read =
+        |path, to, room: i64| program.call(SYS_readlinkat, &[HERE, at(path), to, room as u64]);
+    let target = b"../../../bus/pci/drivers/mlx5_core";
+    assert_eq!(read(link, to, 100), Answer::Ours(Ok(target.len() as i64)));
+    assert!(std::hint::black_box(&room).starts_with(&[&target[..], b"--"].concat()));
+    assert_eq!(read(link, to, target.len() as i64), Answer::Ours(Ok(target.len() as i64)));
+    assert_eq!(read(link, to, 1), Answer::Ours(Ok(1)));
+    for (path, to, room, expected) in [
+        (link, to, 0, refused(Errno::EINVAL)),
+        (link, to, -1, refused(Errno::EINVAL)),
+        (link, 16, 100, refused(Errno::EFAULT)),
+        (ATTRIBUTE, to, 100, refused(Errno::EINVAL)),
+        (c"/dev/infiniband/none", to, 100, refused(Errno::ENOENT)),
+        (ELSEWHERE, to, 100, Answer::Kernel),
+    ] {
+        assert_eq!(read(path, to, room), expected, "{path:?} {room}");
+    }
+}
+
+#[test]
+#[allow(unsafe_code, reason = "a page behind which nothing is mapped")]
+fn a_path_is_read_up_to_its_zero_and_no_further() {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    let bytes = std::num::NonZeroUsize::new(4 * 4096).expect("not zero");
+    let (access, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
+    // SAFETY: fresh memory.
+    let memory = unsafe { mmap_anonymous(None, bytes, access, flags) }.expect("memory");
+    let start = memory.cast::<u8>();
+    // SAFETY: the last page is nobody's.
+    unsafe { munmap(memory.byte_add(3 * 4096), 4096) }.expect("it is there");
+    let own = Pid::this();
+    let read = |at: usize, length: usize, end: u8| {
+        // SAFETY: within the pages that are left, of which there is no reference.
+        unsafe {
+            start.add(at).write_bytes(b'a', length);
+            start.add(at + length).write(end);
+        }
+        text(own, start.as_ptr() as u64 + at as u64).map(|text| text.len())
+    };
+    for length in [0, 1, 255, 256, 257, 4095] {
+        assert_eq!(read(0, length, 0), Ok(length));
+        assert_eq!(read(100, length, 0), Ok(length));
+        assert_eq!(read(3 * 4096 - 1 - length, length, 0), Ok(length), "at the end");
+    }
+    assert_eq!(read(0, 4096, 0), Err(Errno::ENAMETOOLONG));
+    assert_eq!(read(3 * 4096 - 10, 9, b'a'), Err(Errno::EFAULT), "there is no zero");
+}

@@ -1,0 +1,154 @@
+//! A program for tests, whose calls are answered though nothing stops them: its thread, its memory
+//! and its descriptors are those of the test.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+use nix::unistd::gettid;
+
+use super::answer::{Answer, Answerer};
+use super::shared::SharedRun;
+use super::side::View;
+use super::sys::{Gate, Notification};
+use verbless_model::{Model, Profile, Side};
+
+/// The directory in which a path begins that names none.
+pub(super) const HERE: u64 = libc::AT_FDCWD as u64;
+
+/// A program, and what it was given.
+pub(super) struct Program {
+    pub answerer: Answerer,
+    pub gate: Arc<Recorder>,
+    pub model: Model,
+}
+
+/// A descriptor that was given to the program; its number is in fact another.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub file: OwnedFd,
+    pub number: Option<u32>,
+    pub close_on_exec: bool,
+    pub answer: bool,
+}
+
+impl Given {
+    /// As an argument of a call.
+    pub(super) fn descriptor(&self) -> u64 {
+        self.file.as_raw_fd() as u64
+    }
+
+    /// What can be read from it.
+    pub(super) fn text(self) -> String {
+        let mut text = String::new();
+        File::from(self.file).read_to_string(&mut text).expect("it can be read");
+        text
+    }
+}
+
+impl Program {
+    /// A program on the host of a BlueField-3.
+    pub(super) fn new() -> Self {
+        let profile = Profile::load("bluefield3").expect("a profile");
+        Self::of(&Model::builder().device(profile).build(), Side::Host)
+    }
+
+    pub(super) fn of(model: &Model, side: Side) -> Self {
+        let shared = Arc::new(SharedRun::new(model, Arc::default(), false).expect("an epoll"));
+        let view = Arc::new(View::new(model, side).expect("devices"));
+        let gate = Arc::new(Recorder::default());
+        let answerer = Answerer { shared, gate: gate.clone(), view };
+        Self { answerer, gate, model: model.clone() }
+    }
+
+    /// Answers a call with these arguments, and zeros.
+    pub(super) fn call(&self, number: libc::c_long, arguments: &[u64]) -> Answer {
+        self.call_of(gettid().as_raw() as u32, number, arguments)
+    }
+
+    /// Answers a call of a thread.
+    pub(super) fn call_of(&self, tid: u32, number: libc::c_long, given: &[u64]) -> Answer {
+        let mut arguments = [0; 6];
+        arguments[..given.len()].copy_from_slice(given);
+        self.answerer.answer(&Notification::of(tid, number as i32, arguments))
+    }
+
+    /// What it was given last.
+    pub(super) fn given(&self) -> Given {
+        self.gate.last().expect("a descriptor")
+    }
+
+    /// Opens a path, which leads to something that is given.
+    pub(super) fn open(&self, path: &CStr, flags: i32) -> Given {
+        let answer = self.call(libc::SYS_openat, &[HERE, at(path), flags as u64]);
+        assert_eq!(answer, Answer::Given, "{path:?}");
+        self.given()
+    }
+}
+
+/// The address of a path.
+pub(super) fn at(path: &CStr) -> u64 {
+    path.as_ptr() as u64
+}
+
+/// Takes note of what is given, unless the program's call is over or it has no room.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    given: Mutex<Vec<Given>>,
+    refusals: Mutex<Vec<Errno>>,
+    over: AtomicBool,
+}
+
+impl Recorder {
+    fn given(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was given last.
+    pub(super) fn last(&self) -> Option<Given> {
+        self.given().pop()
+    }
+
+    /// The next descriptors are refused so, in this order.
+    pub(super) fn refuse(&self, errnos: &[Errno]) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        *refusals = errnos.iter().rev().copied().collect();
+    }
+
+    /// From now on no call waits any more.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Gate for Recorder {
+    fn answer(&self, _: u64, _: Result<i64, Errno>) {}
+
+    fn go_on(&self, _: u64) {}
+
+    fn is_waiting(&self, _: u64) -> bool {
+        !self.over.load(Ordering::Relaxed)
+    }
+
+    fn give(
+        &self,
+        _: u64,
+        file: BorrowedFd<'_>,
+        number: Option<u32>,
+        close_on_exec: bool,
+        answer: bool,
+    ) -> Result<i32, Errno> {
+        let refused = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(errno) = refused {
+            return Err(errno);
+        }
+        let file = file.try_clone_to_owned().expect("a duplicate");
+        let descriptor = file.as_raw_fd();
+        self.given().push(Given { file, number, close_on_exec, answer });
+        Ok(descriptor)
+    }
+}

@@ -1,0 +1,86 @@
+//! What the wrappers of system calls ask for and give back.
+
+use std::fs::File;
+use std::process::Command;
+
+use libc::{
+    AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC, AT_SYMLINK_FOLLOW,
+    AT_SYMLINK_NOFOLLOW,
+};
+use nix::sys::prctl::get_child_subreaper;
+use nix::unistd::gettid;
+use verbless_model_kernel::remote::effective_capabilities;
+
+use super::*;
+
+#[test]
+fn a_question_about_a_file_has_the_flags_that_linux_knows() {
+    let (plain, extended) = (Stat::Plain(0), Stat::Extended(libc::STATX_ALL, 0));
+    let both = AT_STATX_DONT_SYNC | AT_STATX_FORCE_SYNC;
+    for (flags, of_plain, of_extended) in [
+        (0, true, true),
+        (AT_SYMLINK_NOFOLLOW, true, true),
+        (AT_NO_AUTOMOUNT, true, true),
+        (AT_EMPTY_PATH, true, true),
+        (AT_STATX_DONT_SYNC, true, true),
+        (AT_STATX_FORCE_SYNC, true, true),
+        (AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH, true, true),
+        (both, true, false),
+        (AT_SYMLINK_FOLLOW, false, false),
+        (1, false, false),
+        (AT_EMPTY_PATH | 1 << 30, false, false),
+    ] {
+        assert_eq!(plain.may_be_asked(flags), of_plain, "{flags:#x}");
+        assert_eq!(extended.may_be_asked(flags), of_extended, "{flags:#x}");
+    }
+    for (mask, expected) in [(0, true), (u32::MAX >> 1, true), (1 << 31, false)] {
+        assert_eq!(Stat::Extended(mask, 0).may_be_asked(0), expected, "{mask:#x}");
+    }
+}
+
+#[test]
+fn a_thread_is_one_of_its_own_process_alone() {
+    let tid = std::thread::scope(|scope| {
+        let it = scope.spawn(|| {
+            let tid = gettid().as_raw() as u32;
+            (tid, is_thread_of(tid, Pid::this()))
+        });
+        it.join().expect("it ends")
+    });
+    assert!(tid.1, "while it lives");
+    let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
+    assert!(!is_thread_of(child.id(), Pid::this()));
+    assert!(is_thread_of(child.id(), Pid::from_raw(child.id() as i32)));
+    child.kill().and_then(|()| child.wait()).expect("it is there");
+}
+
+#[test]
+fn directories_are_told_from_files() {
+    for (path, expected) in [("/", true), ("/proc/self/status", false), ("/dev/null", false)] {
+        let file = OwnedFd::from(File::open(path).expect("it is there"));
+        assert_eq!(is_directory(&file), Ok(expected), "{path}");
+    }
+}
+
+#[test]
+fn orphans_of_this_process_become_its_children() {
+    adopt_orphans();
+    assert_eq!(get_child_subreaper(), Ok(true));
+}
+
+#[test]
+fn a_thread_that_takes_short_turns_goes_first_where_it_may() {
+    let stat = std::thread::spawn(|| {
+        take_short_turns(gettid().as_raw());
+        std::fs::read_to_string("/proc/thread-self/stat").expect("our own")
+    });
+    let stat = stat.join().expect("it ends");
+    // The numbers follow the name; the third is the first of them.
+    let (_, numbers) = stat.rsplit_once(") ").expect("a name");
+    let nice = numbers.split(' ').nth(19 - 3).expect("a priority");
+    let status = std::fs::read_to_string("/proc/self/status").expect("our own");
+    const SYS_NICE: u32 = 23;
+    if effective_capabilities(&status) >> SYS_NICE & 1 == 1 {
+        assert_eq!(nice, "-20");
+    }
+}

@@ -253,6 +253,57 @@ mod tests {
     }
 
     #[test]
+    fn an_error_of_the_layers_below_has_a_kind_by_theirs_and_them_as_its_source() {
+        use lower::ErrorKind as Lower;
+        let kinds = [
+            (Lower::NoDevice, ErrorKind::NotFound),
+            (Lower::NotFound, ErrorKind::NotFound),
+            (Lower::ModuleMissing, ErrorKind::Initialization),
+            (Lower::Permission, ErrorKind::NotPermitted),
+            (Lower::MemoryLimit, ErrorKind::NoMemory),
+            (Lower::NoDevx, ErrorKind::NotSupported),
+            (Lower::ModelOnly, ErrorKind::NotSupported),
+            (Lower::NotSupported, ErrorKind::NotSupported),
+            (Lower::Command, ErrorKind::Driver),
+            (Lower::Refused, ErrorKind::Driver),
+            (Lower::DeviceGone, ErrorKind::Shutdown),
+            (Lower::EventsLost, ErrorKind::Unexpected),
+            (Lower::Answer, ErrorKind::Unexpected),
+            (Lower::Input, ErrorKind::InvalidValue),
+            (Lower::Peer, ErrorKind::InvalidValue),
+            (Lower::Full, ErrorKind::Again),
+            (Lower::Failed, ErrorKind::IoFailed),
+            (Lower::Io, ErrorKind::OperatingSystem),
+        ];
+        for (lower, kind) in kinds {
+            let below = lower::Error::new(lower, "opening mlx5_0", "load the module");
+            let text = format!("{}: {below}", kind.name());
+            let error = Error::from(below);
+            assert_eq!((error.kind(), error.to_string()), (kind, text), "{lower:?}");
+            let source = std::error::Error::source(&error).expect("the error below");
+            let below = source.downcast_ref::<lower::Error>().expect("it is as it was");
+            assert_eq!(below.kind(), lower);
+        }
+        for errno in [Errno::EMFILE, Errno::ENFILE] {
+            let of = |kind| lower::Error::new(kind, "", "").with_errno(errno).into();
+            let [refused, no_memory]: [Error; 2] = [Lower::Refused, Lower::MemoryLimit].map(of);
+            assert_eq!(refused.kind(), ErrorKind::OperatingSystem);
+            assert_eq!(no_memory.kind(), ErrorKind::NoMemory);
+        }
+    }
+
+    #[test]
+    fn a_refused_call_shows_its_error_and_becomes_it() {
+        let below = || lower::Error::new(lower::ErrorKind::Full, "", "");
+        let refused = || Refused::new(Error::from(below()), 5);
+        assert_eq!(refused().to_string(), Error::from(below()).to_string());
+        assert!(std::error::Error::source(&refused()).unwrap().is::<lower::Error>());
+        let plain = Refused::new(Error::plain(ErrorKind::Again, "it is full"), 5);
+        assert!(std::error::Error::source(&plain).is_none());
+        assert_eq!(ErrorKind::from(Error::from(refused())), ErrorKind::Again);
+    }
+
+    #[test]
     fn an_error_shows_its_name_and_its_text() {
         let error = Error::plain(ErrorKind::Again, "the work queue is full");
         assert_eq!(error.to_string(), "DOCA_ERROR_AGAIN: the work queue is full");

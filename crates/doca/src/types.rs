@@ -272,6 +272,50 @@ mod tests {
         assert_eq!(all, [1, 2, 4, 8, 16, 32]);
         assert_eq!(AccessFlags::LOCAL_READ_ONLY.bits(), 0);
         assert_eq!(AccessFlags::from_bits(64), None);
+        assert_eq!(AccessFlags::from_bits(63).map(AccessFlags::bits), Some(63));
+    }
+
+    #[test]
+    fn flags_are_joined_cut_and_asked_for() {
+        let (read, write) = (AccessFlags::RDMA_READ, AccessFlags::RDMA_WRITE);
+        let mut both = read | write | write;
+        assert_eq!((both.bits(), (both & write).bits()), (6, 4));
+        both |= write;
+        both |= AccessFlags::DPU_READ_ONLY;
+        assert_eq!(both.bits(), 0b1_0110);
+        assert!(both.contains(read) && both.contains(read | write) && !read.contains(both));
+        assert!(both.intersects(read) && read.intersects(both) && !read.intersects(write));
+        for (flag, _) in AccessFlags::NAMES {
+            let (rdma, dpu) = (0b1110 & flag.bits() != 0, 0b11_0000 & flag.bits() != 0);
+            assert_eq!((flag.is_rdma(), flag.is_dpu()), (rdma, dpu), "{flag:?}");
+            assert_eq!(flag.is_local_write(), flag.bits() == 1, "{flag:?}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_an_alias_lets_the_dpu_read_and_write_where_it_may() {
+        let key = |local_write| KeyAccess {
+            local_write,
+            remote: RemoteAccess { read: true, write: local_write, atomic: local_write },
+            relaxed_ordering: false,
+            crossing: false,
+        };
+        assert_eq!(AccessFlags::DPU_READ_ONLY.dpu_key(), key(false));
+        let both = AccessFlags::DPU_READ_ONLY | AccessFlags::DPU_READ_WRITE;
+        assert_eq!(both.dpu_key(), key(true));
+        let peer = AccessFlags::RDMA_READ.key().remote;
+        assert_eq!(peer, RemoteAccess { read: true, write: false, atomic: false });
+        let peer = (AccessFlags::RDMA_WRITE | AccessFlags::RDMA_ATOMIC).key().remote;
+        assert_eq!(peer, RemoteAccess { read: false, write: true, atomic: true });
+    }
+
+    #[test]
+    fn a_pointer_comes_back_from_user_data() {
+        let mut mine = 5_u32;
+        let pointer = &raw mut mine;
+        assert_eq!(UserData::from(pointer).as_ptr(), pointer);
+        assert_eq!(UserData::from(pointer.cast_const()).0, pointer.expose_provenance() as u64);
+        assert_eq!(UserData::from(7), UserData(7));
     }
 
     #[test]
@@ -299,6 +343,7 @@ mod tests {
         assert_eq!("0000:0b:00.2".parse::<PciAddress>().unwrap(), address);
         assert_eq!(address.to_string(), "0000:0b:00.2");
         assert_eq!(format!("{address:?}"), "PciAddress(0000:0b:00.2)");
+        assert!("ff:1f.7".parse::<PciAddress>().is_ok(), "the last of each");
         for bad in ["", "0b", "0b:00", "0b:20.0", "0b:00.8", "1:2:3:4.5", "0b:00.", "zz:00.0"] {
             assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
         }

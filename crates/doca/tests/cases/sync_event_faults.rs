@@ -1,9 +1,31 @@
 //! Jobs of a sync event whose queue fails: none is done twice, and none that was not done is lost.
 
-use verbless_doca::sync_event::{Location, SyncEvent};
-use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
-use verbless_model::Model;
-use verbless_prm::CqeSyndrome;
+use std::sync::Arc;
+
+use verbless_devx::Backend;
+use verbless_doca::sync_event::{Location, SyncEvent, SyncEventCtx};
+use verbless_doca::{Dev, DevInfo, ErrorKind, Event, Retrieve, WorkQ};
+use verbless_model::{Model, Profile, Side};
+use verbless_model_kernel::InProcess;
+use verbless_prm::{CommandStatus, CqeSyndrome, Opcode};
+
+/// A sync event in asynchronous mode.
+fn context(dev: &Dev) -> SyncEventCtx {
+    let event = SyncEvent::builder(dev).publisher_add_location(Location::Cpu).unwrap();
+    event.subscriber_add_location(Location::Cpu).unwrap().as_ctx().start().unwrap()
+}
+
+/// A work queue on it.
+fn on(context: &SyncEventCtx) -> WorkQ {
+    let mut workq = WorkQ::new(8).unwrap();
+    workq.add(context).unwrap();
+    workq
+}
+
+/// Has the device refuse the next reset of a queue pair.
+fn refuse_reset(model: &Model) {
+    model.fail_command(0, Opcode::QP_2RST.0, 1, CommandStatus::NO_RES.0, 1);
+}
 
 /// The next event: of which job, and its value or why it failed.
 fn next(model: &Model, workq: &mut WorkQ) -> (u64, Result<Option<u64>, ErrorKind>) {
@@ -60,5 +82,62 @@ fn what_may_have_been_done_is_not_done_again_and_what_was_not_is() {
             assert_eq!(workq.in_flight(), 0);
         }
         workq.remove(&context).unwrap();
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_put_right_fails_each_job_once_and_takes_no_more() {
+    let (model, dev) = crate::support::stepped();
+    let context = context(&dev);
+    let mut workq = on(&context);
+    model.fail_request(0, None, 1, CqeSyndrome::REMOTE_ACCESS);
+    refuse_reset(&model);
+    (0..3).for_each(|number| workq.submit(context.add(1).user_data(number)).unwrap());
+    assert_eq!(next(&model, &mut workq), (0, Err(ErrorKind::NotPermitted)));
+    let rest: Vec<_> = (0..2).map(|_| next(&model, &mut workq)).collect();
+    assert_eq!(rest, [1, 2].map(|number| (number, Err(ErrorKind::Driver))));
+    assert_eq!(workq.in_flight(), 0);
+    let refused = workq.submit(context.get()).unwrap_err().error;
+    assert_eq!(refused.kind(), ErrorKind::Shutdown);
+    assert!(refused.to_string().contains("could not be put right"), "{refused}");
+    workq.remove(&context).unwrap();
+    workq.add(&context).unwrap();
+    workq.submit(context.get().user_data(5)).unwrap();
+    assert_eq!(next(&model, &mut workq), (5, Ok(Some(0))), "nothing was added");
+}
+
+#[test]
+fn jobs_that_are_aborted_are_not_done_afterwards() {
+    let (model, dev) = crate::support::stepped();
+    let context = context(&dev);
+    let mut workq = on(&context);
+    (0..2).for_each(|number| workq.submit(context.add(1).user_data(number)).unwrap());
+    refuse_reset(&model);
+    assert_eq!(workq.abort(&context).unwrap_err().kind(), ErrorKind::Driver);
+    workq.abort(&context).unwrap();
+    let failed: Vec<_> = (0..2).map(|_| next(&model, &mut workq)).collect();
+    assert_eq!(failed, [0, 1].map(|number| (number, Err(ErrorKind::Shutdown))));
+    workq.remove(&context).unwrap();
+    workq.add(&context).unwrap();
+    workq.submit(context.get()).unwrap();
+    assert_eq!(next(&model, &mut workq), (0, Ok(Some(0))));
+}
+
+#[test]
+fn an_event_counts_without_its_device_until_it_is_exported() {
+    let model = Model::builder().device_with_sides(Profile::load("bluefield3").unwrap()).build();
+    let host: Arc<dyn Backend> = Arc::new(InProcess::of(&model).on_side(Side::Host));
+    let dev = DevInfo::list_of(&host).unwrap()[0].open().unwrap();
+    let event = || {
+        let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu).unwrap();
+        event.subscriber_add_location(Location::Cpu).unwrap().start().unwrap()
+    };
+    let (own, exported) = (event(), event());
+    exported.export_to_dpu().unwrap();
+    for (event, adds) in [(&own, true), (&exported, false)] {
+        model.fail_request(0, None, 1, CqeSyndrome::REMOTE_ACCESS);
+        event.update_set(7).unwrap();
+        assert_eq!(event.update_add(1).is_ok(), adds);
+        assert_eq!(event.get().unwrap(), 7 + u64::from(adds));
     }
 }

@@ -53,3 +53,103 @@ fn a_queue_whose_objects_the_device_does_not_destroy_keeps_all_that_they_use() {
         assert!(control.free().is_err(), "{opcode:?}: what the worker reads");
     }
 }
+
+/// A process whose workers say at an event that so many tasks are done, as often as it is called,
+/// and a queue of `workers` such with room for two tasks each.
+fn counting(done: u32, workers: u32, timeout: Duration) -> (Model, Cmdq) {
+    let config = ProcessConfig { timeout, ..ProcessConfig::default() };
+    // li t0, done; sd t0, 0x38(a0); ret
+    let code = [done << 20 | 0x0293, 0x0255_3c23, 0x0000_8067];
+    let functions = [(ENTRY, 0), ("task", 2), ("dpa:task(u64)->u64", 2)];
+    let (model, process) = process(&code, &[], &functions, &config);
+    let state = CmdqState::Pending;
+    let config = CmdqConfig { workers, state, log_depth: 1, ..CmdqConfig::default() };
+    let queue = Cmdq::create(&process, &config).unwrap();
+    (model, queue)
+}
+
+fn task() -> Function<(u64,), u64> {
+    Function::named("task")
+}
+
+/// What is in the heap.
+fn words<const N: usize>(process: &Process, address: u64) -> [u64; N] {
+    let mut bytes = vec![0; 8 * N];
+    process.read(address, &mut bytes).unwrap();
+    std::array::from_fn(|at| u64::from_le_bytes(*bytes[8 * at..].first_chunk().unwrap()))
+}
+
+#[test]
+fn tasks_go_to_the_workers_in_turns_and_lie_where_each_reads_them() {
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    let (_model, mut queue) = counting(0, 3, TIMEOUT);
+    let process = queue.process().clone();
+    let address = process.app().symbol("task").unwrap();
+    for number in 0..6 {
+        queue.task_add(task(), 100 + number).unwrap();
+        let sent: Vec<_> = queue.workers.iter().map(|worker| worker.sent).collect();
+        let of = |worker| (number + 3 - worker) / 3;
+        assert_eq!(sent, [of(0), of(1), of(2)], "task {number}");
+        assert_eq!(queue.pending().unwrap(), number + 1);
+    }
+    assert!(!queue.is_empty().unwrap());
+    let full = queue.task_add(task(), 0).unwrap_err().to_string();
+    assert!(full.contains("has 6 tasks and room for no more"), "{full}");
+    let end = Instant::now() + TIMEOUT;
+    for (index, worker) in (0..).zip(&queue.workers) {
+        let [_, _, rq_record, tasks, cqn_and_batch, log_depth, _, _] =
+            words::<8>(&process, worker.control.address());
+        assert_eq!(cqn_and_batch, 8 << 32 | u64::from(worker.cq.number()));
+        assert_eq!(log_depth, 1);
+        let expected = [address, 100 + index, address, 103 + index];
+        while words::<4>(&process, tasks) != expected {
+            assert!(Instant::now() < end, "worker {index}: {:x?}", words::<4>(&process, tasks));
+        }
+        let [posted] = words::<1>(&process, rq_record);
+        assert_eq!(posted as u32, 2_u32.to_be(), "receives");
+    }
+}
+
+#[test]
+fn a_queue_is_empty_once_its_workers_have_done_what_they_were_sent() {
+    let (_model, mut queue) = counting(2, 2, Duration::from_secs(10));
+    (0..3).for_each(|number| queue.task_add(task(), number).unwrap());
+    assert_eq!((queue.pending().unwrap(), queue.state()), (3, CmdqState::Pending));
+    queue.state_running().unwrap();
+    queue.wait_until_empty().unwrap();
+    assert_eq!((queue.pending().unwrap(), queue.state()), (0, CmdqState::Running));
+    assert!(queue.is_empty().unwrap());
+    // A second time is none, or the CQs would be armed twice.
+    queue.state_running().unwrap();
+    queue.destroy();
+}
+
+#[test]
+fn tasks_that_do_not_end_are_waited_for_as_long_as_a_call_may_take() {
+    let (_model, mut queue) = counting(1, 1, Duration::from_millis(400));
+    (0..2).for_each(|number| queue.task_add(task(), number).unwrap());
+    queue.state_running().unwrap();
+    let begun = Instant::now();
+    let waited = queue.wait_until_empty();
+    assert!(matches!(waited, Err(Error::QueueTimeout(_))), "{waited:?}");
+    assert!(begun.elapsed() > Duration::from_millis(400));
+    assert_eq!(queue.pending().unwrap(), 1, "one is done");
+    queue.task_add(task(), 2).unwrap();
+    let full = queue.task_add(task(), 3);
+    assert!(matches!(full, Err(Error::QueueTimeout(_))), "{full:?}");
+}
+
+#[test]
+fn a_queue_has_workers_with_batches_and_a_depth_of_1_to_15() {
+    let (_model, queue) = counting(0, 1, Duration::from_secs(10));
+    let good = CmdqConfig { log_depth: 1, ..CmdqConfig::default() };
+    for (config, text) in [
+        (CmdqConfig { workers: 0, ..good }, "0 workers: 1 to 4294967295 are possible"),
+        (CmdqConfig { batch_size: 0, ..good }, "0 tasks in a batch"),
+        (CmdqConfig { log_depth: 0, ..good }, "0 as log2 of the tasks of a worker: 1 to 15"),
+        (CmdqConfig { log_depth: 16, ..good }, "16 as log2"),
+    ] {
+        let error = Cmdq::create(queue.process(), &config).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+}

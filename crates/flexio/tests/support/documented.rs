@@ -3,7 +3,7 @@
 // once. Or of a compiled program: such examples are compiled by each `cargo test` and run by
 // `cargo xtask dpa test`, which compiles the program and sets `verbless_dpa_program`.
 
-fn program() -> Vec<u8> {
+pub(crate) fn program() -> Vec<u8> {
     // `add a0, a0, a1` and `ret`; `ret` again is the handler.
     const CODE: [u32; 3] = [0x00b5_0533, 0x0000_8067, 0x0000_8067];
     const NAMES: &[u8] = b"\0handler\0dpa:handler\0.strtab\0add\0dpa:add(u64,u32)->u64\0";
@@ -58,10 +58,10 @@ fn program() -> Vec<u8> {
     file
 }
 
-type Documented<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub(crate) type Documented<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// A device of the model's, on a port of its own kind or an Ethernet one.
-fn device(ethernet: bool) -> Documented<verbless::Device> {
+pub(crate) fn device(ethernet: bool) -> Documented<verbless::Device> {
     use verbless::model::{InProcess, Link, Model, Profile};
     use verbless::prelude::*;
 
@@ -71,7 +71,7 @@ fn device(ethernet: bool) -> Documented<verbless::Device> {
     Ok(Device::open(&backend, &backend.find("mlx5_0")?)?)
 }
 
-fn process() -> Documented<verbless_flexio::Process> {
+pub(crate) fn process() -> Documented<verbless_flexio::Process> {
     use verbless_flexio::{App, Process, ProcessConfig};
 
     let app = App::new("documented", &program())?;
@@ -79,7 +79,7 @@ fn process() -> Documented<verbless_flexio::Process> {
 }
 
 /// The same on an Ethernet port.
-fn process_on_ethernet() -> Documented<verbless_flexio::Process> {
+pub(crate) fn process_on_ethernet() -> Documented<verbless_flexio::Process> {
     use verbless_flexio::{App, Process, ProcessConfig};
 
     let app = App::new("documented", &program())?;
@@ -87,7 +87,7 @@ fn process_on_ethernet() -> Documented<verbless_flexio::Process> {
 }
 
 /// A process of the compiled program of the device API's tests.
-fn compiled() -> Documented<verbless_flexio::Process> {
+pub(crate) fn compiled() -> Documented<verbless_flexio::Process> {
     use verbless_flexio::{App, Process, ProcessConfig};
 
     let path = std::env::var_os("VERBLESS_DPA_PROGRAM")

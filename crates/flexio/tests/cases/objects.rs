@@ -1,0 +1,316 @@
+//! Queues, keys and pages of a process: what each says of itself, what it refuses, and that nobody
+//! destroys it while another uses it.
+
+use std::fmt::Debug;
+
+use verbless::model::{InProcess, Model, Profile};
+use verbless::prelude::*;
+use verbless_command::{Gid, KeyAccess};
+use verbless_devx::UarKind;
+use verbless_flexio::{
+    App, CqElement, CqModeration, CqPeriodMode, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaRq,
+    DpaRqConfig, DpaSq, DpaSqConfig, Error, EventHandler, EventHandlerConfig, Handler, Mkey,
+    MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig, QpAttr, QpAttrMask, QpReceive,
+    QpState, QpTransport, QueueMemory, Rmp, RmpConfig, SqTis, TransportDomain, Uar, Window,
+    WqEndPadMode, WqType,
+};
+use verbless_queue::{ConnectOptions, Memory};
+
+use crate::documented::{Documented, process, process_on_ethernet, program};
+
+/// Fails unless this was refused with such a text.
+pub(crate) fn refused<T: Debug>(result: Result<T, Error>, text: &str) {
+    let error = result.expect_err(text).to_string();
+    assert!(error.contains(text), "{error}");
+}
+
+/// A process, and its device opened a second time.
+fn opened_twice() -> Documented<(Process, Device)> {
+    let backend = InProcess::of(&Model::builder().device(Profile::load("bluefield3")?).build());
+    let open = || Device::open(&backend, &backend.find("mlx5_0")?);
+    let app = App::new("documented", &program())?;
+    Ok((Process::create(&open()?, &app, &ProcessConfig::default())?, open()?))
+}
+
+/// The attributes that connect a queue pair with itself.
+fn to_itself(qp: &DpaQp) -> Documented<QpAttr> {
+    let own = qp.address(&ConnectOptions::default())?;
+    Ok(QpAttr {
+        remote_qp_num: qp.number(),
+        rlid: own.lid,
+        rgid: Gid(own.gid.0),
+        grh: own.grh_required,
+        q_key: 0x11,
+        ..QpAttr::default()
+    })
+}
+
+/// A CQ of 16 CQEs that its owner polls.
+fn polled(process: &Process) -> Documented<DpaCq> {
+    Ok(DpaCq::create(process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?)
+}
+
+#[test]
+fn a_cq_tells_its_depth_and_moderates_as_it_is_told() -> Documented<()> {
+    let process = process()?;
+    let cq = polled(&process)?;
+    assert_eq!((cq.number(), cq.log_depth()), (cq.object().cqn().0, 4));
+    let moderation = CqModeration { max_count: 3, period: 0xfff, mode: CqPeriodMode::Cqe };
+    cq.modify_moderation(moderation)?;
+    assert_eq!(cq.query_moderation()?, moderation);
+    let moderation = CqModeration { max_count: 5, period: 7, mode: CqPeriodMode::Event };
+    cq.modify_moderation(moderation)?;
+    assert_eq!(cq.query_moderation()?, moderation);
+    let too_long = CqModeration { period: 0x1000, ..moderation };
+    assert!(cq.modify_moderation(too_long).is_err());
+    assert_eq!(cq.query_moderation()?, moderation);
+    let mut ring = [0; 16 * 64];
+    process.read(cq.ring_address(), &mut ring)?;
+    assert_eq!(ring, [0xf0; 16 * 64], "not written yet");
+    let clone = cq.clone();
+    refused(cq.destroy(), "the CQ is in use");
+    clone.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn a_cq_of_an_event_handler_has_its_record_in_the_heap_of_the_process() -> Documented<()> {
+    let (process, _) = opened_twice()?;
+    let (other, _) = opened_twice()?;
+    let handler = |process| {
+        EventHandler::create(process, &EventHandlerConfig::new(Handler::named("handler")))
+    };
+    let own = handler(&process)?;
+    let config = || DpaCqConfig::new(4, CqElement::Thread(own.clone()));
+    let memory = Memory::allocate(4096)?.register(process.device())?;
+    let host = DpaCqConfig { record: Some(QueueMemory::host(memory.clone(), 0)), ..config() };
+    refused(DpaCq::create(&process, &host), "must be in the heap");
+    let element = CqElement::NonDpa { vector: 0 };
+    DpaCq::create(&process, &DpaCqConfig { element, ..host })?.destroy()?;
+    let foreign = DpaCqConfig::new(4, CqElement::Thread(handler(&other)?));
+    refused(DpaCq::create(&process, &foreign), "of another process");
+    let most = process.device().caps().log_max_cqes;
+    let deep = DpaCqConfig { log_depth: most + 1, ..config() };
+    refused(DpaCq::create(&process, &deep), "at most");
+    // One byte of the host's memory too few.
+    let ring = |offset| Some(QueueMemory::host(memory.clone(), offset));
+    let element = || CqElement::NonDpa { vector: 0 };
+    let of = |offset| DpaCqConfig { ring: ring(offset), ..DpaCqConfig::new(4, element()) };
+    DpaCq::create(&process, &of(3072))?.destroy()?;
+    refused(DpaCq::create(&process, &of(3136)), "takes 1024 bytes, and its memory has 960");
+    let cq = DpaCq::create(&process, &config())?;
+    refused(own.destroy(), "destroy its CQs first");
+    cq.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn event_handlers_have_names_and_numbers_of_their_own() -> Documented<()> {
+    let process = process()?;
+    let make = |name: &str| {
+        let config = EventHandlerConfig::new(Handler::named("handler"));
+        EventHandler::create(&process, &EventHandlerConfig { name: name.into(), ..config })
+    };
+    let (first, second) = (make("first")?, make("second")?);
+    assert_eq!((first.id(), first.name()), (1, "first"));
+    assert_eq!((second.id(), second.name()), (2, "second"));
+    assert_ne!(first.activation_id(), second.activation_id());
+    assert_eq!(first.object_id(), first.thread().id());
+    assert_eq!(Handler::named("handler").name(), "handler");
+    let nobody = EventHandlerConfig::new(Handler::named("nobody"));
+    refused(EventHandler::create(&process, &nobody), "it has handler");
+    let call = EventHandlerConfig::new(Handler::named("add"));
+    refused(EventHandler::create(&process, &call), "no event handler add");
+    Ok(())
+}
+
+#[test]
+fn queues_of_frames_are_rings_without_padding_on_an_ethernet_port() -> Documented<()> {
+    let process = process_on_ethernet()?;
+    let cq = polled(&process)?;
+    let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(4))?;
+    assert_eq!(rq.number(), rq.object().rqn().0);
+    let list = DpaRqConfig { wq_type: WqType::LinkedList, ..DpaRqConfig::new(4) };
+    refused(DpaRq::create(&process, &cq, &list), "type LinkedList with padding None");
+    let padded = DpaRqConfig { end_pad_mode: WqEndPadMode::Align, ..DpaRqConfig::new(4) };
+    refused(DpaRq::create(&process, &cq, &padded), "type Cyclic with padding Align");
+    rq.set_err_state()?;
+    assert_eq!(rq.object().query()?.state().0, 3, "the error state");
+    let tir = rq.tir().clone();
+    refused(rq.destroy(), "the RQ is in use");
+    drop(tir);
+    DpaRq::create(&process, &cq, &DpaRqConfig::new(4))?.destroy()?;
+    let sq = DpaSq::create(&process, &cq, &DpaSqConfig::new(4))?;
+    assert_eq!(sq.number(), sq.object().sqn().0);
+    refused(cq.clone().destroy(), "the CQ is in use");
+    sq.destroy()?;
+    cq.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn transport_domains_and_tiss_are_of_one_device_context() -> Documented<()> {
+    let process = process_on_ethernet()?;
+    let other = process_on_ethernet()?;
+    let cq = polled(&process)?;
+    let (own, foreign) =
+        (TransportDomain::create(process.device())?, TransportDomain::create(other.device())?);
+    refused(SqTis::create(process.device(), &foreign), "the transport domain is of another");
+    let rq = DpaRqConfig { td: Some(foreign.clone()), ..DpaRqConfig::new(4) };
+    refused(DpaRq::create(&process, &cq, &rq), "the transport domain is of another");
+    let tis = SqTis::create(other.device(), &foreign)?;
+    let sq = DpaSqConfig { tis: Some(tis.clone()), ..DpaSqConfig::new(4) };
+    refused(DpaSq::create(&process, &cq, &sq), "the TIS is of another");
+    let _kept = tis.clone();
+    refused(tis.destroy(), "the TIS is in use");
+    let tis = SqTis::create(process.device(), &own)?;
+    let config = DpaSqConfig { tis: Some(tis.clone()), ..DpaSqConfig::new(4) };
+    DpaSq::create(&process, &cq, &config)?.destroy()?;
+    drop(config);
+    refused(own.clone().destroy(), "the transport domain is in use");
+    tis.destroy()?;
+    own.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn a_pool_says_where_its_wqes_are_and_is_kept_by_its_queue_pairs() -> Documented<()> {
+    let process = process()?;
+    let pool = Rmp::create(&process, &RmpConfig::new(4))?;
+    let another = Rmp::create(&process, &RmpConfig::new(4))?;
+    assert_eq!(pool.number(), pool.object().rmpn().0);
+    let places = [&pool, &another].map(|it| [it.ring_address(), it.record_address()]).concat();
+    let base = process.heap_info().base;
+    for (index, place) in places.iter().enumerate() {
+        assert!(*place >= base && !places[..index].contains(place), "{places:x?}");
+    }
+    assert!(places[0].is_multiple_of(4096));
+    let cq = polled(&process)?;
+    let mut config = DpaQpConfig::rc(&cq, &cq, 2);
+    config.receive = QpReceive::from(&pool);
+    let qp = DpaQp::create(&process, &config)?;
+    assert!(qp.object().attr().shared.is_some());
+    drop(config);
+    refused(pool.clone().destroy(), "the RMP is in use");
+    qp.destroy()?;
+    pool.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn a_queue_pair_goes_through_its_states_and_not_past_one() -> Documented<()> {
+    let process = process()?;
+    let cq = polled(&process)?;
+    for transport in [QpTransport::Rc, QpTransport::Uc, QpTransport::Ud] {
+        let mut config = DpaQpConfig::rc(&cq, &cq, 2);
+        config.transport = transport;
+        config.receive = QpReceive::Regular { log_depth: 3 };
+        let mut qp = DpaQp::create(&process, &config)?;
+        assert_eq!(qp.number(), qp.object().qpn().0);
+        assert_eq!(qp.sq_address() - qp.rq_address(), 128, "behind 8 receives");
+        assert_eq!(qp.state()?, QpState::Rst);
+        let itself = to_itself(&qp)?;
+        let to = |next_state| QpAttr { next_state, ..itself };
+        let attrs = [QpState::Init, QpState::Rtr, QpState::Rts].map(to);
+        let (rst, err) = (to(QpState::Rst), to(QpState::Err));
+        let none = QpAttrMask::default();
+        refused(qp.modify(&attrs[1], &none), "in Rst does not go to Rtr");
+        for attr in attrs {
+            let isolated = QpAttr { isolate_vl_tc: true, ..attr };
+            refused(qp.modify(&isolated, &none), "isolate_vl_tc");
+            qp.modify(&attr, &none)?;
+            assert_eq!(qp.state()?, attr.next_state, "{transport:?}");
+        }
+        refused(qp.modify(&attrs[0], &none), "in Rts does not go to Init");
+        qp.modify(&err, &none)?;
+        assert_eq!(qp.state()?, QpState::Err);
+        qp.modify(&rst, &none)?;
+        assert_eq!(qp.state()?, QpState::Rst);
+        qp.destroy()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_queue_pair_is_changed_where_the_mask_says_so() -> Documented<()> {
+    let process = process()?;
+    let cq = polled(&process)?;
+    let mut qp = DpaQp::create(&process, &DpaQpConfig::rc(&cq, &cq, 2))?;
+    let access = |write| RemoteAccess { read: false, write, atomic: false };
+    let attr = QpAttr { access: access(false), log_rra_max: 3, log_sra_max: 2, ..to_itself(&qp)? };
+    let to = |next_state| QpAttr { next_state, ..attr };
+    let (none, mask) = (QpAttrMask::default(), |qp_access_mask, min_rnr_nak_timer| QpAttrMask {
+        qp_access_mask,
+        min_rnr_nak_timer,
+    });
+    let written = |qp: &DpaQp| qp.object().query().map(|it| it.rwe());
+    qp.modify(&to(QpState::Init), &none)?;
+    qp.modify(&QpAttr { access: access(true), ..to(QpState::Init) }, &none)?;
+    assert!(written(&qp)?, "from Init to Init");
+    for (log, is) in [(7, true), (8, false)] {
+        let rtr = QpAttr { log_rra_max: log, ..to(QpState::Rtr) };
+        let result = qp.modify(&rtr, &none);
+        assert_eq!(!format!("{result:?}").contains("2^7 at most"), is, "2^{log}");
+        qp.modify(&to(QpState::Rst), &none)?;
+        qp.modify(&to(QpState::Init), &none)?;
+    }
+    qp.modify(&to(QpState::Rtr), &none)?;
+    assert_eq!(qp.object().query()?.log_rra_max(), 3);
+    qp.modify(&to(QpState::Rts), &none)?;
+    let now = QpAttr { access: access(true), min_rnr_nak_timer: 5, ..to(QpState::Rts) };
+    qp.modify(&now, &none)?;
+    assert!(!written(&qp)?, "the mask says nothing");
+    qp.modify(&now, &mask(true, false))?;
+    let context = qp.object().query()?;
+    assert_eq!((context.rwe(), context.min_rnr_nak()), (true, 12));
+    qp.modify(&now, &mask(false, true))?;
+    assert_eq!(qp.object().query()?.min_rnr_nak(), 5);
+    Ok(())
+}
+
+#[test]
+fn a_key_is_of_a_range_of_the_heap_and_tells_its_numbers() -> Documented<()> {
+    let process = process()?;
+    let buffer = process.alloc(128)?;
+    let config = MkeyConfig::new(KeyAccess::LOCAL);
+    let key = Mkey::create(&buffer, &config)?;
+    assert_eq!((key.lkey(), key.rkey()), (key.object().lkey(), key.object().rkey()));
+    assert_eq!((key.id(), key.len()), (key.lkey().0, 128));
+    assert_eq!(key.remote().address, buffer.address());
+    let base = process.heap_info().base;
+    for (address, length) in [(base - 1, 8), (base + (1 << 20) - 7, 8)] {
+        refused(Mkey::to_range(&process, address, length, &config), "not in the heap");
+    }
+    refused(Mkey::to_range(&process, base, 0, &config), "zero bytes");
+    key.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn an_outbox_rings_for_a_uar_of_its_process_s_context_or_an_extended_one() -> Documented<()> {
+    let (process, other) = opened_twice()?;
+    let (stranger, _) = opened_twice()?;
+    let uar = Uar::create(&process)?;
+    assert_eq!((uar.id(), uar.extended_id()), (uar.page().page_id(), None));
+    refused(uar.extend(process.device()), "to another device context");
+    let [first, second] = [uar.extend(&other)?, uar.extend(&other)?];
+    assert!(first.extended_id().is_some() && first.extended_id() != second.extended_id());
+    let of = |uar: &Uar| OutboxConfig { uar: Some(uar.clone()), ..OutboxConfig::default() };
+    for uar in [&uar, &first] {
+        let outbox = Outbox::create(&process, &of(uar))?;
+        assert_eq!(outbox.uar().id(), uar.id());
+        let clone = outbox.clone();
+        refused(outbox.destroy(), "the outbox is in use");
+        clone.destroy()?;
+    }
+    refused(Outbox::create(&stranger, &of(&first)), "extended to another process");
+    let page = std::sync::Arc::new(other.uar_alloc(UarKind::NonCached)?);
+    refused(Outbox::create(&process, &of(&Uar::of(&process, page))), "was not extended");
+    let congestion = OutboxConfig { congestion_control: true, ..OutboxConfig::default() };
+    refused(Outbox::create(&process, &congestion), "congestion control");
+    let window = Window::create(&process, process.pd())?;
+    let clone = window.clone();
+    refused(window.destroy(), "in use");
+    clone.destroy()?;
+    Ok(())
+}

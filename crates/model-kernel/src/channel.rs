@@ -22,7 +22,10 @@ use crate::descriptor;
 const FEED_MILLISECONDS: u8 = 20;
 /// Records in the backlog of one channel: more than async commands can have there, whose bytes have
 /// a limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
-const MOST_WAITING: usize = 1 << 16;
+const MOST_WAITING: usize = 65536;
+/// Records of which a channel remembers that it sent them, before it looks which of them were read:
+/// more than a socket holds.
+const MOST_SENT: usize = 4096;
 
 /// The kernel's end of a channel.
 #[derive(Debug)]
@@ -141,10 +144,13 @@ impl Channel {
         if state.socket.is_none() {
             return true;
         }
-        if state.backlog.len() >= MOST_WAITING {
-            state.flush();
+        if state.sent.len() > MOST_SENT {
+            state.reconcile(self.record_cost);
         }
-        if state.backlog.len() >= MOST_WAITING {
+        state.backlog.push_back(record);
+        state.flush();
+        if state.backlog.len() > MOST_WAITING {
+            state.backlog.pop_back();
             drop(state);
             tracing::warn!(
                 waiting = MOST_WAITING,
@@ -152,8 +158,6 @@ impl Channel {
             );
             return false;
         }
-        state.backlog.push_back(record);
-        state.flush();
         if !state.backlog.is_empty() && !state.feeding {
             let channel = Arc::downgrade(self);
             // Without a thread the backlog goes on with the next record.
@@ -178,9 +182,8 @@ impl Channel {
         let Some(socket) = &state.socket else { return false };
         let mut poll_fd = [PollFd::new(socket.as_fd(), PollFlags::empty())];
         let _ = poll(&mut poll_fd, PollTimeout::ZERO);
-        let gone = poll_fd[0]
-            .revents()
-            .is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR));
+        // Nothing was asked for, so that only an error or the other end's close is told.
+        let gone = poll_fd[0].revents().is_some_and(|events| !events.is_empty());
         if gone {
             state.socket = None;
             state.backlog.clear();
@@ -211,9 +214,6 @@ impl ChannelState {
                     self.backlog.clear();
                 }
             }
-        }
-        if self.sent.len() > 4096 {
-            self.reconcile(0);
         }
     }
 
@@ -294,7 +294,7 @@ mod tests {
             number += 1;
             assert!(number < 1 << 20, "there is no limit");
         }
-        assert!(number >= MOST_WAITING as u64);
+        assert_eq!(channel.lock().backlog.len(), MOST_WAITING, "besides what the socket holds");
         assert!(!channel.send_tagged(1, vec![0xff; 8]), "it stays so until somebody reads");
         let mut bytes = [0; 8];
         while kept < number {
@@ -335,6 +335,61 @@ mod tests {
         assert_eq!(read(&fd), Ok(vec![4; 8]));
         assert_eq!(read(&fd), Err(Errno::EAGAIN));
         assert_eq!(channel.retract(2, &client), 0);
+    }
+
+    /// A channel with so many records that its backlog has some, of tags 1 and 2 in turn.
+    fn crowded() -> (Arc<Channel>, OwnedFd) {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        for number in 0..4096u64 {
+            channel.send_tagged(1 + number % 2, number.to_ne_bytes().to_vec());
+        }
+        assert!(!channel.lock().backlog.is_empty(), "the socket holds them all");
+        (channel, fd)
+    }
+
+    /// Reads a record, waiting for it.
+    fn number(fd: &OwnedFd) -> u64 {
+        let mut bytes = [0; 8];
+        assert_eq!(nix::unistd::read(fd, &mut bytes), Ok(8));
+        u64::from_ne_bytes(bytes)
+    }
+
+    #[test]
+    fn records_of_the_backlog_too_are_taken_back_by_their_tag() {
+        let client = super::super::client::Ourselves::default();
+        let (channel, fd) = crowded();
+        assert_eq!(channel.retract(1, &client), 2048);
+        assert_eq!(channel.waiting(0), 2048 * 8);
+        for expected in (1..4096).step_by(2) {
+            assert_eq!(number(&fd), expected);
+        }
+        assert_eq!(read(&fd), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn a_tag_that_waits_in_the_backlog_is_not_queued_twice() {
+        let (channel, fd) = crowded();
+        for _ in 0..2 {
+            channel.send_once(3, [0xff; 8]);
+            channel.send_once(2, [0xfe; 8]);
+        }
+        (0..4096).for_each(|expected| assert_eq!(number(&fd), expected));
+        assert_eq!(number(&fd), u64::MAX);
+        assert_eq!(read(&fd), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn what_was_read_long_ago_is_not_remembered() {
+        for record in [0, 8] {
+            let (channel, fd) = Channel::new(record).expect("a socketpair");
+            for count in 1..=MOST_SENT + 1 {
+                channel.send(vec![1; 8]);
+                assert_eq!(read(&fd), Ok(vec![1; 8]));
+                assert_eq!(channel.lock().sent.len(), count);
+            }
+            channel.send(vec![2; 8]);
+            assert_eq!(channel.lock().sent.len(), 1);
+        }
     }
 
     #[test]

@@ -144,9 +144,6 @@ impl Client for Ourselves {
     }
 
     fn identify(&self, fd: i32) -> Result<FileId, Errno> {
-        if fd < 0 {
-            return Err(Errno::EBADF);
-        }
         let metadata = fs::metadata(format!("/proc/self/fd/{fd}")).map_err(|_| Errno::EBADF)?;
         Ok(FileId(metadata.dev(), metadata.ino()))
     }
@@ -335,9 +332,30 @@ a000-b000 rw-p 00000000 00:00 0";
         let file = OwnedFd::from(fs::File::open("/dev/null").expect("there is /dev/null"));
         let copy = client.borrow(file.as_raw_fd()).expect("it is open");
         assert_eq!(client.identify(copy.as_raw_fd()), identify(&file));
+        let first = client.borrow(0).expect("a program has its standard input");
+        assert_eq!(client.identify(0), identify(&first));
         for fd in [-1, 1 << 20] {
             assert_eq!(client.identify(fd), Err(Errno::EBADF));
             assert_eq!(client.borrow(fd).map(drop), Err(Errno::EBADF));
+        }
+    }
+
+    #[test]
+    fn this_process_has_its_own_threads_limit_and_privileges() {
+        let client = Ourselves::default();
+        assert_eq!(client.thread(), nix::unistd::gettid().as_raw() as u32);
+        let limits = fs::read_to_string("/proc/self/limits").expect("the limits");
+        let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+        let limit = limit.and_then(|line| line.split_whitespace().next()).expect("a limit");
+        assert_eq!(client.memlock(), limit.parse().unwrap_or(u64::MAX), "{limit}");
+        let status = fs::read_to_string("/proc/self/status").expect("the status");
+        let has = effective_capabilities(&status);
+        for (capability, bit) in [
+            (Capability::NetRaw, 0x2000),
+            (Capability::IpcLock, 0x4000),
+            (Capability::SysRawio, 0x2_0000),
+        ] {
+            assert_eq!(client.capable(capability), has & bit != 0, "{capability:?} of {has:#x}");
         }
     }
 

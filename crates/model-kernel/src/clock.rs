@@ -59,7 +59,8 @@ impl Time {
 
     /// Jiffies within which the page must be brought up to date, as Linux says it there.
     fn period(&self) -> u64 {
-        let cycles = (u64::MAX / 2 / u64::from(self.multiplier)).min(MASK / 3);
+        // The multiplier has 31 bits or more: these are fewer than a third of the counter's.
+        let cycles = u64::MAX / 2 / u64::from(self.multiplier);
         let nanoseconds = (u128::from(cycles) * u128::from(self.multiplier)) >> self.shift;
         (nanoseconds as u64 / (1_000_000_000 / JIFFIES)).max(1)
     }
@@ -110,7 +111,7 @@ impl ClockPage {
     fn write(&self, time: &Time) -> Result<(), Errno> {
         let mut sign = self.sign.lock().unwrap_or_else(PoisonError::into_inner);
         let put = |value: u32| pwrite(&*self.file, &value.to_ne_bytes(), self.offset);
-        put(*sign | 1)?;
+        put(sign.wrapping_add(1))?;
         pwrite(&*self.file, &time.page(), self.offset + 4)?;
         *sign = sign.wrapping_add(2);
         put(*sign).map(drop)
@@ -147,8 +148,14 @@ impl Clock {
         Ok(())
     }
 
+    /// Whether a thread keeps pages up to date.
+    #[cfg(test)]
+    pub(super) fn is_kept(&self) -> bool {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).kept
+    }
+
     /// Brings all pages up to date; false when there is none.
-    fn refresh(&self, kernel: &Kernel) -> bool {
+    pub(super) fn refresh(&self, kernel: &Kernel) -> bool {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.pages.retain(|page| page.strong_count() > 0);
         if let Some(time) = inner.now(kernel) {
@@ -229,6 +236,15 @@ mod tests {
         let error = nanoseconds(&bytes, stamp).abs_diff(1_000_000 + 100_000 * 1_000_000_000);
         assert!(error < 100_000, "{error} ns after a day and more, and many wraps of the counter");
         assert_eq!(bytes[..4], 4_u32.to_ne_bytes(), "the sign is even, and another");
+    }
+
+    #[test]
+    fn fractions_of_a_nanosecond_are_carried_from_one_reading_to_the_next() {
+        let mut time = Time::new(156_250, 0, 0).expect("a clock");
+        for cycle in 1..=1000 {
+            time.advance(cycle);
+            assert_eq!(time.nanoseconds, cycle * 64 / 10, "6.4 ns a cycle");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ const MAX_REGISTERS: u32 = 512;
 /// Request flag: a DevX context.
 const FLAG_DEVX: u32 = 1;
 /// Library capability: UAR pages are allocated one by one.
-const LIB_DYNAMIC_UARS: u64 = 2;
+const LIB_DYNAMIC_UARS: u32 = 2;
 /// IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS.
 const CORE_SUPPORT: u64 = 1;
 /// Bytes of `mlx5_ib_alloc_ucontext_resp`.
@@ -61,7 +61,8 @@ struct ContextRequest {
     flags: u32,
     max_cqe_version: u8,
     reserved: bool,
-    lib_caps: u64,
+    /// The lower half of them, where all are that there are.
+    lib_caps: u32,
 }
 
 impl ContextRequest {
@@ -84,7 +85,7 @@ impl ContextRequest {
             flags: word(8),
             max_cqe_version,
             reserved: word(12) != 0 || reserved0 != 0 || reserved1 != [0; 2] || word(20) != 0,
-            lib_caps: u64::from(word(24)) | u64::from(word(28)) << 32,
+            lib_caps: word(24),
         })
     }
 }
@@ -142,7 +143,7 @@ impl Method<'_> {
         if request.flags & FLAG_DEVX != 0 {
             context.uid = self.create_devx_context()?;
         }
-        match self.fill_context(&mut context, registers, request.low_latency) {
+        match self.fill_context(&mut context, registers) {
             Ok(()) => Ok(context),
             Err(errno) => {
                 context.free(self.file);
@@ -169,15 +170,10 @@ impl Method<'_> {
         kernel.create_uctx(cap)
     }
 
-    fn fill_context(
-        &self,
-        context: &mut Context,
-        registers: u32,
-        low_latency: u32,
-    ) -> Result<(), Errno> {
+    fn fill_context(&self, context: &mut Context, registers: u32) -> Result<(), Errno> {
         let kernel = &self.file.kernel;
         if !context.dynamic_uars {
-            if registers == 0 || low_latency > registers - 1 {
+            if registers == 0 {
                 return Err(Errno::EINVAL);
             }
             if registers > MAX_REGISTERS {

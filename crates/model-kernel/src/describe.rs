@@ -179,15 +179,10 @@ pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> Described
     let mut layout = None;
     for (old, new) in attributes.zip(take_apart(after).1) {
         if method.call == abi::Call::InvokeWrite {
-            match old.id {
-                attr::WRITE_CMD => {
-                    let name = write::name(old.data);
-                    layout = name.and_then(|name| LAYOUTS.iter().find(|it| it.0 == name));
-                    words.name =
-                        name.map_or_else(|| format!("write {:#x}", old.data), str::to_string);
-                }
-                attr::CORE_IN | attr::CORE_OUT => {}
-                _ => continue,
+            if old.id == attr::WRITE_CMD {
+                let name = write::name(old.data);
+                layout = name.and_then(|name| LAYOUTS.iter().find(|it| it.0 == name));
+                words.name = name.map_or_else(|| format!("write {:#x}", old.data), str::to_string);
             }
             continue;
         }
@@ -240,7 +235,7 @@ fn numbers(text: &mut String, fields: &[Field], bytes: &[u8]) {
 
 /// Up to eight bytes in the CPU's order, which is little-endian.
 fn little(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+    bytes.iter().rev().fold(0, |value, &byte| (value << 8) + u64::from(byte))
 }
 
 /// The first bytes of an input: in the attribute itself, or where it points.
@@ -339,7 +334,32 @@ mod tests {
         words.extend(attribute(0x1234, 0, 0));
         let wild = describe(&words, &words, &Ourselves::default());
         assert_eq!(wild.given, "in=[16 bytes], 0x1234=unknown");
+        assert_eq!(wild.answered, "", "nothing was written");
         assert_eq!(describe(&[], &[], &Ourselves::default()).given, "");
+    }
+
+    #[test]
+    fn a_command_goes_by_its_name_and_an_answer_of_eight_bytes_by_its_number() {
+        let input = [0x08, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut before = head(abi::object::DEVX, 0x1000, 2);
+        before.extend(attribute(attr::OTHER_IN, 16, input.as_ptr() as u64));
+        before.extend(attribute(attr::OTHER_OUT, 16, input.as_ptr() as u64));
+        let mut after = before.clone();
+        after[5] |= u64::from(abi::VALID_OUTPUT) << 32;
+        let words = describe(&before, &after, &Ourselves::default());
+        assert_eq!(words.given, "in=ALLOC_PD");
+        assert_eq!(words.answered, "out=[16 bytes]");
+        let count = 0x1_0000_0001u64;
+        let mut words = head(abi::object::DEVICE, 5, 1);
+        words.extend(attribute(attr::GID_NUM_ENTRIES, 8, &raw const count as u64));
+        words[3] |= u64::from(abi::VALID_OUTPUT) << 32;
+        let words = describe(&words, &words, &Ourselves::default());
+        assert_eq!(words.answered, "num_entries=0x100000001");
+        let mask = [8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut words = head(abi::object::FLOW_MATCHER, 0x1000, 1);
+        words.extend(attribute(attr::MATCHER_MASK, 9, mask.as_ptr() as u64));
+        let words = describe(&words, &words, &Ourselves::default());
+        assert_eq!(words.given, "match_mask=[9 bytes]", "it is no command");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl EventQueue {
 
     /// The doorbell word with the reader's position: the queue's number and the consumer index.
     pub(super) fn doorbell(&self) -> [u8; 4] {
-        (self.consumer & 0xff_ffff | self.number << 24).to_be_bytes()
+        ((self.consumer & 0xff_ffff) + (self.number << 24)).to_be_bytes()
     }
 }
 
@@ -141,6 +141,7 @@ mod tests {
         assert_eq!(input.len(), 0x110 + 16);
         let first = u64::from_be_bytes(*input[0x110..].first_chunk().expect("a page address"));
         assert_eq!((first % PAGE, first), (0, queue.pages.address()));
+        assert_eq!(input[0x118..], (first + PAGE).to_be_bytes());
         assert_eq!(input[..4], [0x03, 0x01, 0, 0]);
         assert_eq!(input[0x1c..0x20], [7, 0, 0x12, 0x34]);
         assert_eq!(input[0x24..0x28], [0, 0, 0, 9]);

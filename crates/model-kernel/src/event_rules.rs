@@ -156,7 +156,7 @@ pub(super) fn keys(device: Option<&Subscribable>, eqe: &Eqe) -> (u32, Option<u32
             (object.obj_type().0, object.obj_id())
         }
     };
-    (u32::from(kind) | u32::from(kind_of_object) << 16, Some(number))
+    (u32::from(kind) + (u32::from(kind_of_object) << 16), Some(number))
 }
 
 #[cfg(test)]

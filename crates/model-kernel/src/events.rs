@@ -88,7 +88,7 @@ impl Method<'_> {
         for &kind in &kinds {
             let kind_of_object = object.map_or(0, |object| subscribed_type(object.id, kind));
             subscriptions.push(Subscription {
-                key: u32::from(kind) | u32::from(kind_of_object) << 16,
+                key: u32::from(kind) + (u32::from(kind_of_object) << 16),
                 number: object.map(|object| object.id.number),
                 object: object.map(|object| object.serial),
                 channel: channel.clone(),

@@ -109,7 +109,7 @@ impl Function for Modelled {
             let addresses = device.roce_addresses();
             let entry = addresses.iter().find(|entry| entry.source_l3_address() == gid)?;
             let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
-            Some(mac(u64::from(high) << 32 | u64::from(low)))
+            Some(mac((u64::from(high) << 32) + u64::from(low)))
         });
         // Network devices answer for their addresses whether or not a program has the RDMA device
         // open, without which its GID table is empty here.

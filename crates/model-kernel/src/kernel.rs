@@ -90,7 +90,7 @@ pub(super) struct Kernel {
 /// Reads a page of current capabilities.
 fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
-    exec(function, &inbox(Opcode::QUERY_HCA_CAP, page << 1 | 1, 0, 16), &mut output)?;
+    exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
     Ok(output.split_off(0x10))
 }
 

@@ -392,7 +392,7 @@ pub(super) const CREATE_MKEY_MIN: usize = 0x50;
 pub(super) fn insist_on_mkey_umem(input: &mut [u8]) {
     const KLM: u32 = 2;
     const KSM: u32 = 3;
-    let mode = Field(0x10, 9, 8).get(input) | Field(0x10, 28, 26).get(input) << 2;
+    let mode = Field(0x10, 9, 8).get(input) + (Field(0x10, 28, 26).get(input) << 2);
     if mode != KLM && mode != KSM {
         MKEY_UMEM_VALID.set(input, 1);
     }

@@ -57,13 +57,13 @@ impl Method<'_> {
 
 /// The byte offset at which page `index` of those that came with the context is mapped.
 pub(super) fn static_offset(index: usize) -> u64 {
-    (MMAP_REGULAR << 8 | index as u64) * PAGE
+    ((MMAP_REGULAR << 8) + index as u64) * PAGE
 }
 
 /// The byte offset at which entry `mmap` (command << 16 | index) is mapped.
 fn offset(mmap: u32) -> u64 {
     let (command, index) = (u64::from(mmap >> 16), u64::from(mmap & 0xffff));
-    ((index >> 8) << 16 | command << 8 | index & 0xff) * PAGE
+    (((index >> 8) << 16) + (command << 8) + (index & 0xff)) * PAGE
 }
 
 /// The command of an offset.
@@ -78,7 +78,7 @@ fn index(at: u64) -> u64 {
 
 /// The index of an offset, for commands whose index has 16 bits.
 fn extended_index(at: u64) -> u64 {
-    index(at) | (at >> 16 & 0xff) << 8
+    index(at) + ((at >> 16 & 0xff) << 8)
 }
 
 /// Whether a client maps the page by which timestamps become times: version 1 of it, with index 0.
@@ -99,7 +99,7 @@ pub(super) fn mapped_page(state: &FileState, context: &Context, at: u64) -> Resu
         // Of the page for timestamps there is one version, and it is no doorbell page.
         MMAP_CLOCK_INFO => Err(Errno::EOPNOTSUPP),
         command => {
-            let entry = command << 16 | extended_index(at);
+            let entry = (command << 16) + extended_index(at);
             let entry = u32::try_from(entry).map_err(|_| Errno::EINVAL)?;
             state.mmaps.get(&entry).copied().ok_or(Errno::EINVAL)
         }

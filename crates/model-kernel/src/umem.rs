@@ -94,18 +94,16 @@ fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
 /// The page size for a range that is contiguous from `start`, out of those in `bitmap`. `None`:
 /// none will do.
 pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
-    let last = start.checked_add(length.checked_sub(1)?)?;
-    let log_length = u64::BITS - (length - 1).leading_zeros();
+    let ahead = length.checked_sub(1)?;
+    start.checked_add(ahead)?;
+    let log_length = u64::BITS - ahead.leading_zeros();
     let top = log_length.max(PAGE.trailing_zeros()).min(63);
     let bitmap = bitmap & !(PAGE - 1) & (u64::MAX >> (63 - top));
     if bitmap == 0 {
         return None;
     }
-    // The smallest page that holds the whole range; failing that, the largest there is.
-    let spread = u64::BITS - (start ^ last).leading_zeros();
-    let whole = bitmap & u64::MAX.checked_shl(spread).unwrap_or(0);
-    let mut size =
-        if whole != 0 { whole & whole.wrapping_neg() } else { 1 << (63 - bitmap.leading_zeros()) };
+    // None that is left is larger than the range, rounded up: the largest there is.
+    let mut size = 1 << (63 - bitmap.leading_zeros());
     // A page larger than the CPU's may not reach past the range.
     while (!start.is_multiple_of(size) || !length.is_multiple_of(size)) && size > PAGE {
         size /= 2;
@@ -123,8 +121,8 @@ fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> 
     umem.set_log_page_size((size.trailing_zeros() - PAGE.trailing_zeros()) as u8);
     umem.set_page_offset((start - first) as u32).set_num_of_mtt(pages);
     let mut input = command.as_bytes().to_vec();
-    let rights = MTT_READ | if writable { MTT_WRITE } else { 0 };
-    input.extend((0..pages).flat_map(|page| ((first + page * size) | rights).to_be_bytes()));
+    let rights = if writable { MTT_READ + MTT_WRITE } else { MTT_READ };
+    input.extend((0..pages).flat_map(|page| (first + page * size + rights).to_be_bytes()));
     input
 }
 

@@ -1,5 +1,7 @@
 //! What DevX passes, what it stamps, sets and builds itself.
 
+use std::sync::Arc;
+
 use verbless_prm::Opcode;
 
 use nix::errno::Errno;
@@ -223,6 +225,68 @@ fn a_refusal_of_the_device_is_eremoteio_with_the_outbox_filled() {
     fixture.device.refuse_next(Opcode::QUERY_ADAPTER.0, 0x3);
     assert_eq!(other(&fixture, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EREMOTEIO));
     assert_eq!(fixture.close(), 0);
+}
+
+#[test]
+fn a_refused_command_is_answered_with_the_outbox_that_says_why() {
+    let fixture = Fixture::new();
+    fixture.device.refuse_next(Opcode::QUERY_ADAPTER.0, 0x3);
+    let mut output = [0xff; 16];
+    let input = command(Opcode::QUERY_ADAPTER.0, 0, 16);
+    let mut request =
+        Request::new(0x1000, 0x1000).input(0x1000, &input).output(0x1001, &mut output);
+    assert_eq!(request.send(&fixture.file), Err(Errno::EREMOTEIO));
+    assert_eq!(output[..8], [3, 0, 0, 0, 0, 0, 0x12, 0x34]);
+}
+
+#[test]
+fn a_tunnel_lets_any_command_through_that_goes_to_another_vhca() {
+    for tunnel in [false, true] {
+        let mut device = Device::with(Device::new().caps, false);
+        device.caps.set_vhca_tunnel_commands(u64::from(tunnel));
+        let fixture = Fixture::of(Arc::new(device));
+        let mut input = command(Opcode::QUERY_MKEY.0, 0, 16);
+        assert_eq!(other(&fixture, &input), Err(Errno::EINVAL), "to the function itself");
+        input[5] = 1;
+        let expected = if tunnel { Ok(()) } else { Err(Errno::EINVAL) };
+        assert_eq!(other(&fixture, &input), expected, "tunnel: {tunnel}");
+    }
+}
+
+#[test]
+fn a_key_needs_a_mailbox_up_to_its_contexts_end() {
+    let fixture = Fixture::new();
+    let create = |bytes| fixture.create(&command(Opcode::CREATE_MKEY.0, 0, bytes)).map(drop);
+    assert_eq!(create(0x4c), Err(Errno::EINVAL));
+    assert_eq!(create(0x50), Ok(()));
+}
+
+#[test]
+fn counters_of_a_bulk_are_asked_by_their_handle_and_no_others() {
+    let fixture = Fixture::new();
+    let answer = |number: u32| {
+        let mut output = [0; 16];
+        output[8..12].copy_from_slice(&number.to_be_bytes());
+        fixture.device.answer(Opcode::ALLOC_FLOW_COUNTER, 0, &output);
+    };
+    // Bulks are told in units of 128, or by their logarithm.
+    for (word, bulk) in [(0, 1), (1, 128), (2, 256), (3 << 8, 8), (3 << 8 | 1, 8)] {
+        answer(1000);
+        let mut input = command(Opcode::ALLOC_FLOW_COUNTER.0, 0, 16);
+        Field(0xc, 31, 0).set(&mut input, word);
+        let counters = fixture.create(&input).expect("counters");
+        let query = |number| {
+            let mut input = command(Opcode::QUERY_FLOW_COUNTER.0, 0, 0x20);
+            Field(0x1c, 31, 0).set(&mut input, number);
+            on_object(&fixture, 0x1003, counters, &input)
+        };
+        assert_eq!(query(1000), Ok(()), "{word:#x}");
+        assert_eq!(query(1000 + bulk - 1), Ok(()), "{word:#x}");
+        assert_eq!(query(1000 + bulk), Err(Errno::EINVAL), "{word:#x}");
+        assert_eq!(query(999), Err(Errno::EINVAL), "{word:#x}");
+        let other = command(Opcode::QUERY_MODIFY_HEADER_CONTEXT.0, 1000, 16);
+        assert_eq!(on_object(&fixture, 0x1003, counters, &other), Err(Errno::EINVAL));
+    }
 }
 
 #[test]

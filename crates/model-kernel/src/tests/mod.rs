@@ -3,12 +3,15 @@
 mod abi;
 mod attributes;
 mod buffers;
+mod context;
 mod control;
 mod devx;
 mod event;
+mod flow;
 mod lifetime;
 mod memory;
 mod objects;
+mod ports;
 mod random;
 mod regions;
 mod steering;

@@ -32,6 +32,10 @@ pub(super) struct Device {
     pub alive: AtomicBool,
     /// It was taken out.
     pub removed: AtomicBool,
+    /// What its counter stands at.
+    pub cycles: AtomicU64,
+    /// GIDs of its port besides the first.
+    pub more_gids: Vec<GidEntry>,
     /// Where the device looks at UAR pages that clients map by themselves.
     pub backed: Mutex<BTreeMap<u32, u64>>,
     /// Keys that got another PD or other rights.
@@ -68,6 +72,8 @@ impl Device {
             backed: Mutex::default(),
             alive: AtomicBool::new(true),
             removed: AtomicBool::new(false),
+            cycles: AtomicU64::new(7_000),
+            more_gids: Vec::new(),
             reconfigured: Mutex::default(),
             interrupts: Mutex::default(),
             numbers: AtomicU32::new(FIRST),
@@ -231,12 +237,13 @@ impl Function for Device {
     }
 
     fn cycles(&self) -> u64 {
-        7_000
+        self.cycles.load(Ordering::Relaxed)
     }
 
     fn port(&self, number: u32) -> Option<PortState> {
         let mut gid = [0xfe; 16];
         gid[15] = 1;
+        let first = GidEntry { index: 0, gid, kind: if self.ethernet { 2 } else { 0 } };
         (number == 1).then(|| PortState {
             ethernet: self.ethernet,
             active: true,
@@ -254,7 +261,7 @@ impl Function for Device {
             active_mtu: 5,
             width: 2,
             speed: 64,
-            gids: vec![GidEntry { index: 0, gid, kind: if self.ethernet { 2 } else { 0 } }],
+            gids: std::iter::once(first).chain(self.more_gids.iter().copied()).collect(),
         })
     }
 

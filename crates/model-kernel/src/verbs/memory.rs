@@ -38,10 +38,10 @@ pub(super) fn buffer(
     Ok(Buffer { pinned, page_offset: (offset / OFFSET_UNIT) as u8, pages })
 }
 
-/// Checks that a doorbell record's page can be pinned; its DMA address. Such pages have many
-/// records, and are counted for none of them.
+/// Checks that the page in which a doorbell record begins can be pinned; the record's DMA address.
+/// Such pages have many records, and are counted for none of them.
 pub(super) fn record(client: &dyn Client, address: u64) -> Result<u64, Errno> {
-    client.pin(address & !(PAGE - 1), PAGE, false)?;
+    client.pin(address, 1, false)?;
     Ok(client.dma_address(address))
 }
 

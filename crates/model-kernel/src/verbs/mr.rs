@@ -214,7 +214,7 @@ impl Method<'_> {
     ) -> Result<Mr, Errno> {
         let Range { start, length, virtual_address } = range;
         let (index, variant) = self.create_key(pdn, rights, start, length, virtual_address)?;
-        let key = index << 8 | u32::from(variant);
+        let key = (index << 8) + u32::from(variant);
         let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, index);
         Ok(Mr { destroy, key, range, rights, _pinned: pinned, writable })
@@ -240,7 +240,7 @@ impl Method<'_> {
         let pages = (dma + length).next_multiple_of(size).wrapping_sub(first) / size;
         let present = u64::from(caps.pg()) * 3;
         let mut list: Vec<u8> =
-            (0..pages).flat_map(|page| ((first + page * size) | present).to_be_bytes()).collect();
+            (0..pages).flat_map(|page| (first + page * size + present).to_be_bytes()).collect();
         list.resize(list.len().next_multiple_of(16), 0);
         let octwords = (list.len() / 16) as u32;
         let variant = kernel.next_key_variant();

@@ -55,7 +55,7 @@ impl Method<'_> {
         let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, output.mkey_index());
         let mut reply = Reply::default();
-        reply.u32(handle).u32(output.mkey_index() << 8 | u32::from(variant));
+        reply.u32(handle).u32((output.mkey_index() << 8) + u32::from(variant));
         let answered = self
             .put_window_response()
             .and_then(|()| self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()));

@@ -75,7 +75,7 @@ impl Method<'_> {
         let keys = log(caps.log_max_mkey());
         let (groups, members) = (log(caps.log_max_mcg()), caps.max_qp_mcg());
         let mut reply = Reply::default();
-        reply.u64(major << 32 | minor << 16 | sub_minor);
+        reply.u64((major << 32) + (minor << 16) + sub_minor);
         reply.bytes(&node_guid.to_be_bytes()).bytes(&image_guid.to_be_bytes());
         reply.u64(u64::MAX).u64(!((1u64 << caps.log_pg_sz()) - 1));
         reply.u32(vendor).u32(about.device_id.into()).u32(0);

@@ -131,7 +131,12 @@ pub(super) fn options(service: ServiceType, from: u8, to: u8, attributes: u32) -
         (PATH_MIG_STATE, Opt::PM_STATE.0),
     ];
     let set = pairs.iter().filter(|(attribute, _)| attributes & attribute != 0);
-    set.fold(0, |mask, (_, option)| mask | option) & taken
+    union(set.map(|&(_, option)| option)) & taken
+}
+
+/// The bits that any of the masks has.
+fn union(masks: impl Iterator<Item = u32>) -> u32 {
+    masks.fold(0, |all, mask| all | mask)
 }
 
 #[cfg(test)]

@@ -1,0 +1,83 @@
+//! Ports and GID tables: each field of what is told of them.
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use verbless_prm::{GidTableSize, PkeyTableSize, PortType};
+
+use super::super::port::GidEntry;
+use super::support::{Device, Fixture, Request};
+
+fn query(fixture: &Fixture) -> Vec<u8> {
+    let mut response = vec![0xff; 48];
+    Request::new(0, 2).number(0, 1).output(1, &mut response).send(&fixture.file).expect("the port");
+    response
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(*bytes[at..].first_chunk().expect("four bytes"))
+}
+
+#[test]
+fn a_port_is_told_by_both_commands_alike() {
+    let mut device = Device::with(Device::new().caps, false);
+    device.caps.set_log_max_msg(30).set_gid_table_size(GidTableSize(2));
+    let fixture = Fixture::of(Arc::new(device));
+    let told = query(&fixture);
+    assert_eq!((word(&told, 4), word(&told, 16)), (1 << 30, 32), "message size, GIDs");
+    let old = |port: u8, room: usize| {
+        let (mut core, mut response) = ([0; 16], vec![0xff; room]);
+        core[8] = port;
+        Request::new(0, 0)
+            .number(2, 2)
+            .input(0, &core)
+            .output(1, &mut response)
+            .send(&fixture.file)
+            .map(|()| response)
+    };
+    assert_eq!(old(1, 40).expect("the port"), told[..40]);
+    assert_eq!(old(2, 40), Err(Errno::EINVAL));
+    assert_eq!(old(1, 39), Err(Errno::ENOSPC));
+}
+
+#[test]
+fn an_ethernet_port_has_a_connection_manager_and_gids_that_are_addresses() {
+    let mut device = Device::with(Device::new().caps, true);
+    device.caps.set_port_type(PortType::ETHERNET);
+    let told = query(&Fixture::of(Arc::new(device)));
+    assert_eq!(word(&told, 0), 0x401_0000);
+    assert_eq!((told[37], told[38]), (2, 1), "Ethernet, and each packet has a GRH");
+}
+
+#[test]
+fn the_tables_of_an_infiniband_port_double_with_each_step_of_their_size() {
+    for (size, gids) in [(0, 8), (1, 16), (4, 128), (5, 0)] {
+        let mut device = Device::with(Device::new().caps, false);
+        device.caps.set_gid_table_size(GidTableSize(size)).set_pkey_table_size(PkeyTableSize(size));
+        let told = query(&Fixture::of(Arc::new(device)));
+        assert_eq!(word(&told, 16), gids, "GIDs of size {size}");
+        let pkeys = u16::from_ne_bytes([told[20], told[21]]);
+        assert_eq!(pkeys, 128 << size, "P_Keys of size {size}");
+    }
+}
+
+#[test]
+fn a_table_of_gids_needs_room_for_each() {
+    let mut device = Device::with(Device::new().caps, false);
+    device.more_gids.push(GidEntry { index: 3, gid: [7; 16], kind: 1 });
+    let fixture = Fixture::of(Arc::new(device));
+    let table = |room: usize| {
+        let (mut entries, mut count) = (vec![0; room], [0; 8]);
+        Request::new(0, 5)
+            .number(0, 32)
+            .output(2, &mut entries)
+            .output(3, &mut count)
+            .send(&fixture.file)
+            .map(|()| (entries, u64::from_ne_bytes(count)))
+    };
+    let (entries, count) = table(96).expect("the table");
+    assert_eq!((count, &entries[32..48]), (2, &[7; 16][..]));
+    assert_eq!((word(&entries, 48), word(&entries, 52), word(&entries, 56)), (3, 1, 1));
+    assert_eq!(table(64).map(|(_, count)| count), Ok(2));
+    assert_eq!(table(32), Err(Errno::EINVAL));
+}

@@ -12,6 +12,7 @@ mod lifetime;
 mod memory;
 mod objects;
 mod ports;
+mod queues;
 mod random;
 mod regions;
 mod steering;

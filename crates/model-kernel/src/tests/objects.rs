@@ -49,7 +49,11 @@ impl Verbs {
 
     /// A file of this device, with memory and a PD.
     pub(super) fn on(device: Device) -> Self {
-        let fixture = Fixture::of(Arc::new(device));
+        Self::of(Fixture::of(Arc::new(device)))
+    }
+
+    /// A file with a context, with memory and a PD.
+    pub(super) fn of(fixture: Fixture) -> Self {
         let (memory, address) = buffer(64);
         let mut verbs = Self { fixture, _memory: memory, address, pd: 0 };
         verbs.pd = word(&verbs.write(3, &[0; 8], 4, &[], 4).expect("a PD").0);
@@ -99,7 +103,7 @@ impl Verbs {
     }
 
     /// `mlx5_ib_create_cq` for 64-byte CQEs on UAR page 7.
-    fn cq_driver(&self) -> Vec<u8> {
+    pub(super) fn cq_driver(&self) -> Vec<u8> {
         let record = self.address + 0x8040;
         fields(&[8, 8, 4, 1, 1, 2, 2, 2, 4], &[self.address + 0x40, record, 64, 0, 0, 2, 7, 0, 0])
     }
@@ -194,7 +198,12 @@ impl Verbs {
         self.write(26, &core, 0, &[], 0).map(drop)
     }
 
-    fn destroy(&self, object: u16, handle: u64, response: &mut [u8]) -> Result<(), Errno> {
+    pub(super) fn destroy(
+        &self,
+        object: u16,
+        handle: u64,
+        response: &mut [u8],
+    ) -> Result<(), Errno> {
         Request::new(object, 1).handle(0, handle).output(1, response).send(&self.fixture.file)
     }
 
@@ -204,7 +213,7 @@ impl Verbs {
     }
 
     /// The entries that follow the fixed part of the last command with an opcode.
-    fn list(&self, opcode: u16, fixed: usize) -> Vec<u64> {
+    pub(super) fn list(&self, opcode: u16, fixed: usize) -> Vec<u64> {
         let command = self.fixture.device.last(opcode).expect("the command was sent");
         let entry = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
         command[fixed..].chunks_exact(8).map(entry).collect()

@@ -133,6 +133,17 @@ mod tests {
         for label in [0, 1, 0xf_ffff, 0x4000] {
             assert!(source_port(label, (0x80, 0x81)) >= 0xc000);
         }
-        assert_eq!(source_port(0x4001, (0, 0)), 0xc000);
+        for (label, peers, port) in [
+            (0x4001, (0, 0), 0xc000),
+            (0x1_2345, (0, 0), 0xe341),
+            (0xf_ffff, (0, 0), 0xffc0),
+            (0x3fff, (0, 0), 0xffff),
+            (0xf_c000, (0, 0), 0xc03f),
+            (0, (0xab_cdef, 0x12_3456), 0xc3c8),
+            (0, (0xff_ffff, 0xff_fffe), 0xff12),
+            (0, (3, 5), 0xc00f),
+        ] {
+            assert_eq!(source_port(label, peers), port, "{label:#x}, {peers:#x?}, as in Linux");
+        }
     }
 }

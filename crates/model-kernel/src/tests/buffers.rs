@@ -135,6 +135,29 @@ fn values_and_flags_have_their_lengths() {
         assert_eq!(request.send(&fixture.file), Err(errno), "{what}");
     }
     assert_eq!(fixture.client.installed.lock().expect("nobody panicked").len(), 0);
+    assert_eq!(channel().number(0x1001, 1).send(&fixture.file), Ok(()), "flags of 8 bytes");
+    let import = |len, reserved, fd: i64| {
+        let mut id = [0; 4];
+        Request::new(0x1002, 0x1000)
+            .handle(0x1000, 0)
+            .number(0x1001, 0)
+            .number(0x1002, 4096)
+            .input(0x1003, &[0; 4])
+            .output(0x1004, &mut id)
+            .raw(0x1006, len, 1, reserved, fd.cast_unsigned())
+            .send(&fixture.file)
+    };
+    assert_eq!(import(0, 0, 1 << 20), Err(Errno::EBADF), "it is looked for");
+    for (len, reserved, fd) in [(4, 0, 1 << 20), (0, 4, 1 << 20), (0, 0, 1 << 31), (0, 0, -1 << 32)]
+    {
+        let refused = import(len, reserved, fd);
+        assert_eq!(refused, Err(Errno::EINVAL), "a descriptor: {len} {reserved} {fd}");
+    }
+    for (len, reserved) in [(4, 0), (0, 4)] {
+        let refused = Request::new(0x1005, 0x1000).raw(0x1000, len, 1, reserved, 0);
+        let mut refused = refused.input(0x1001, &[0; 4]);
+        assert_eq!(refused.send(&fixture.file), Err(Errno::EINVAL), "a handle: {len} {reserved}");
+    }
     assert_eq!(fixture.close(), 0);
 }
 

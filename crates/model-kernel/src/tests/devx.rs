@@ -254,6 +254,36 @@ fn a_tunnel_lets_any_command_through_that_goes_to_another_vhca() {
 }
 
 #[test]
+fn an_entry_of_a_flow_table_is_made_and_changed_by_one_command_told_apart_by_its_modifier() {
+    let fixture = Fixture::new();
+    let mut input = command(Opcode::SET_FLOW_TABLE_ENTRY.0, 0, 0x40);
+    Field(0x20, 31, 0).set(&mut input, 7);
+    let entry = fixture.create(&input).expect("an entry");
+    assert_eq!(on_object(&fixture, 0x1002, entry, &input), Err(Errno::EINVAL));
+    input[7] = 1;
+    assert_eq!(on_object(&fixture, 0x1002, entry, &input), Ok(()));
+    assert_eq!(fixture.create(&input), Err(Errno::EINVAL));
+}
+
+#[test]
+fn general_objects_are_told_apart_by_their_types() {
+    let fixture = Fixture::new();
+    let mut answer = [0; 16];
+    answer[8..12].copy_from_slice(&9u32.to_be_bytes());
+    fixture.device.answer(Opcode::CREATE_GENERAL_OBJECT, 0x13, &answer);
+    let of = |opcode: Opcode, kind: u8| {
+        let mut input = command(opcode.0, 9, 0x40);
+        input[7] = kind;
+        input
+    };
+    let object = fixture.create(&of(Opcode::CREATE_GENERAL_OBJECT, 0x13)).expect("an object");
+    let query = |kind| on_object(&fixture, 0x1003, object, &of(Opcode::QUERY_GENERAL_OBJECT, kind));
+    assert_eq!(query(0x13), Ok(()));
+    assert_eq!(query(0x14), Err(Errno::EINVAL));
+    assert_eq!(query(0), Err(Errno::EINVAL));
+}
+
+#[test]
 fn a_key_needs_a_mailbox_up_to_its_contexts_end() {
     let fixture = Fixture::new();
     let create = |bytes| fixture.create(&command(Opcode::CREATE_MKEY.0, 0, bytes)).map(drop);

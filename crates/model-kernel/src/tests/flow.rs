@@ -165,8 +165,19 @@ fn flows_need_cap_net_raw_a_matcher_and_a_priority_of_linux() {
     let by = matcher(&fixture, &[0xff; 64], &[]).expect("a matcher");
     let long = [vec![0; 513], vec![1]].concat();
     assert_eq!(flow(&fixture, by, Some(tir), None, None, &long), Err(Errno::EINVAL));
+    let short = flow(&fixture, by, Some(tir), None, None, &[1; 8]);
+    assert_eq!(short.map(drop), Ok(()), "eight bytes are in the attribute itself");
     assert_eq!(flow(&fixture, tir, Some(tir), None, None, &[0; 64]), Err(Errno::EINVAL));
     fixture.client.capabilities.store(0, Ordering::Relaxed);
     assert_eq!(flow(&fixture, by, Some(tir), None, None, &[0; 64]), Err(Errno::EPERM));
     assert_eq!(fixture.close(), 0);
+}
+
+#[test]
+fn the_methods_of_a_driver_are_gone_with_its_device_whatever_they_are_given() {
+    let fixture = privileged();
+    let mut nothing = Request::new(9, 0x1000);
+    assert_eq!(nothing.send(&fixture.file), Err(Errno::EINVAL));
+    fixture.device.alive.store(false, Ordering::Relaxed);
+    assert_eq!(nothing.send(&fixture.file), Err(Errno::EIO));
 }

@@ -5,6 +5,7 @@ use verbless_prm::Opcode;
 use nix::errno::Errno;
 
 use super::super::rules;
+use super::objects::Verbs;
 use super::support::{Device, Fixture, Request, buffer, command};
 
 #[test]
@@ -56,6 +57,29 @@ fn closing_a_file_silences_its_queue_pairs_before_their_keys_go() {
         .filter(|opcode| [Opcode::DESTROY_QP.0, Opcode::DESTROY_MKEY.0].contains(opcode))
         .collect();
     assert_eq!(order, [Opcode::DESTROY_QP.0, Opcode::DESTROY_QP.0, Opcode::DESTROY_MKEY.0]);
+}
+
+#[test]
+fn closing_a_file_silences_queue_pairs_of_verbs_too() {
+    let verbs = Verbs::new();
+    verbs.rc();
+    verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
+    let device = verbs.fixture.device.clone();
+    assert_eq!(verbs.fixture.close(), 0);
+    let commands = device.commands.lock().expect("nobody panicked");
+    let at = |opcode| commands.iter().position(|command| rules::opcode(command) == opcode);
+    assert!(at(Opcode::DESTROY_QP).expect("sent") < at(Opcode::DESTROY_MKEY).expect("sent"));
+}
+
+#[test]
+fn pages_that_a_client_mapped_by_itself_are_the_devices_again_when_it_closes() {
+    let fixture = Fixture::that_maps_by_itself(Device::new());
+    let mut get = Request::new(0, 3).input(0x1000, &[4, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(get.send(&fixture.file), Ok(()));
+    let device = fixture.device.clone();
+    assert_eq!(device.backed.lock().expect("no panic").len(), 2);
+    assert_eq!(fixture.close(), 0);
+    assert!(device.backed.lock().expect("no panic").is_empty());
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod control;
 mod devx;
 mod event;
 mod flow;
+mod kernel;
 mod lifetime;
 mod memory;
 mod objects;

@@ -217,6 +217,37 @@ fn flags_of_a_queue_pair_set_its_fields_where_the_device_has_them() {
 }
 
 #[test]
+fn a_longer_structure_may_not_say_more() {
+    let verbs = Verbs::new();
+    let (one, _) = verbs.plain_cq();
+    let driver = with(&verbs, &[]);
+    let make = |capacity: &[u8]| {
+        let (mut number, mut uhw) = ([0; 4], [0; 40]);
+        Request::new(4, 0)
+            .handle(0, 0)
+            .handle(2, verbs.pd.into())
+            .handle(4, one)
+            .handle(5, one)
+            .number(7, 0)
+            .input(8, capacity)
+            .number(9, 2)
+            .output(14, &mut number)
+            .input(0x1000, &driver)
+            .output(0x1001, &mut uhw)
+            .output(13, &mut [0; 20])
+            .send(&verbs.fixture.file)
+    };
+    let capacity: Vec<u8> = SOME.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let longer = |more: &[u8]| make(&[&capacity[..], more].concat());
+    assert_eq!(make(&capacity), Ok(()));
+    assert_eq!(longer(&[0; 4]), Ok(()));
+    assert_eq!(longer(&[0, 0, 0, 1]), Err(Errno::EOPNOTSUPP));
+    assert_eq!(longer(&[1, 0, 0, 0]), Err(Errno::EOPNOTSUPP));
+    assert_eq!(make(&capacity[..16]), Err(Errno::EINVAL));
+    assert_eq!(make(&[0; 4]), Err(Errno::EINVAL));
+}
+
+#[test]
 fn the_queues_of_a_pair_have_their_limits() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();

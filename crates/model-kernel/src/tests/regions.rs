@@ -54,6 +54,19 @@ fn a_region_that_gets_other_rights_or_another_pd_keeps_its_key() {
 }
 
 #[test]
+fn a_region_with_other_rights_stays_in_its_pd() {
+    let verbs = Verbs::new();
+    let second = another_pd(&verbs);
+    let core =
+        fields(&[8, 8, 8, 8, 4, 4], &[0, verbs.address, 0x1000, verbs.address, second.into(), 1]);
+    let (region, _) = verbs.write(9, &core, 12, &[], 0).expect("a region");
+    let made: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
+    rereg(&verbs, word(&region), ACCESS, (0, 0), 0, 1 | 4).expect("other rights");
+    let changes = verbs.fixture.device.reconfigured.lock().expect("no panic").clone();
+    assert_eq!(changes[0].1.pd(), made.memory_key_mkey_entry().pd());
+}
+
+#[test]
 fn a_region_that_moves_gets_another_key() {
     let verbs = Verbs::new();
     let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");

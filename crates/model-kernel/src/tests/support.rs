@@ -38,6 +38,8 @@ pub(super) struct Device {
     pub more_gids: Vec<GidEntry>,
     /// Where the device looks at UAR pages that clients map by themselves.
     pub backed: Mutex<BTreeMap<u32, u64>>,
+    /// Ioctls with exactly these names fail.
+    pub fails: Mutex<Option<Vec<&'static str>>>,
     /// Keys that got another PD or other rights.
     pub reconfigured: Mutex<Vec<(u32, MkeyContext)>>,
     interrupts: Mutex<Option<Arc<dyn Interrupts>>>,
@@ -74,6 +76,7 @@ impl Device {
             removed: AtomicBool::new(false),
             cycles: AtomicU64::new(7_000),
             more_gids: Vec::new(),
+            fails: Mutex::default(),
             reconfigured: Mutex::default(),
             interrupts: Mutex::default(),
             numbers: AtomicU32::new(FIRST),
@@ -121,6 +124,16 @@ impl Device {
     /// Writes an entry into event queue number `queue` (0: asynchronous events) as its `index`th,
     /// and raises its vector.
     pub(super) fn event(&self, queue: u32, index: u64, kind: u8, dwords: &[(usize, u32)]) {
+        self.event_of((queue, index), (kind, 0), dwords);
+    }
+
+    /// The same of an event with a sub-type.
+    pub(super) fn event_of(
+        &self,
+        (queue, index): (u32, u64),
+        (kind, sub_type): (u8, u8),
+        dwords: &[(usize, u32)],
+    ) {
         let create = Self::lock(&self.commands)
             .iter()
             .filter(|command| rules::opcode(command).0 == Opcode::CREATE_EQ.0)
@@ -129,7 +142,7 @@ impl Device {
             .expect("the kernel made its queues");
         let base = u64::from_be_bytes(*create[0x110..].first_chunk().expect("a page"));
         let mut eqe = [0u8; 64];
-        eqe[1] = kind;
+        (eqe[1], eqe[3]) = (kind, sub_type);
         for &(dword, value) in dwords {
             eqe[0x20 + 4 * dword..][..4].copy_from_slice(&value.to_be_bytes());
         }
@@ -227,7 +240,14 @@ impl Function for Device {
         Ok(())
     }
 
-    fn unback_uar(&self, _: u32) {}
+    fn unback_uar(&self, page: u32) {
+        Self::lock(&self.backed).remove(&page);
+    }
+
+    fn fails_ioctl(&self, _: (u16, u16), names: &[&str]) -> Option<Errno> {
+        let fails = Self::lock(&self.fails).clone()?;
+        (names == fails).then_some(Errno::ENODEV)
+    }
 
     fn map_uar(&self, _page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {
         use std::os::fd::AsFd;

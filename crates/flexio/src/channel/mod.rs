@@ -620,4 +620,4 @@ fn accept(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -54,6 +54,48 @@ fn managed(hangs_at: u64, users: u64) -> (verbless::model::Model, Process) {
     process(&MANAGES, &[0, hangs_at, users], &[(MANAGER, 0)], &config)
 }
 
+/// A process of a program whose `verbless_stream` returns 0 whatever it is asked.
+pub(crate) fn agreeing() -> (verbless::model::Model, Process) {
+    // li a0, 0; ret
+    process(&[0x0000_0513, 0x0000_8067], &[], &[(MANAGER, 0)], &ProcessConfig::default())
+}
+
+impl Channel {
+    /// Writes an entry as a program does: where the host reads it, with its number.
+    pub(crate) fn write(&self, index: u64, head: u64, content: &[u8]) {
+        let within = index % self.entries() * self.entry_bytes() as u64;
+        let mut entry = vec![0; self.entry_bytes()];
+        entry[..8].copy_from_slice(&head.to_le_bytes());
+        entry[8..16].copy_from_slice(&(index + 1).to_le_bytes());
+        entry[16..][..content.len()].copy_from_slice(content);
+        match &self.receiver {
+            Receiver::Window { ring, .. } => {
+                let at = (control::HOST_SLOTS_AT + within) as usize / 8;
+                for (word, bytes) in ring.words()[at..].iter().zip(entry.as_chunks::<8>().0).rev() {
+                    let order = std::sync::atomic::Ordering::Release;
+                    word.store(u64::from_ne_bytes(*bytes), order);
+                }
+            }
+            _ => self.process.write(self.ring_at + within, &entry).unwrap(),
+        }
+        // Claimed, written, and handed over.
+        [0x00, 0x08, 0x10].into_iter().for_each(|at| self.put(at, index + 1));
+    }
+
+    /// Changes a word of what the program counts.
+    pub(crate) fn put(&self, at: u64, value: u64) {
+        let at = self.control.address() + SETUP_BYTES as u64 + at;
+        self.process.write(at, &value.to_le_bytes()).unwrap();
+    }
+
+    /// A word of the block.
+    pub(crate) fn word(&self, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.process.read(self.control.address() + at, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+}
+
 fn config(way: Way, ring_at: Option<u64>) -> ChannelConfig {
     ChannelConfig {
         number: 1,

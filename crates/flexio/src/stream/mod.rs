@@ -369,3 +369,6 @@ impl StreamInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -271,7 +271,7 @@ impl TracerSetup {
         Tracer::of(self, &plan)
     }
 
-    fn plan(&self) -> Result<Plan, Error> {
+    pub(super) fn plan(&self) -> Result<Plan, Error> {
         let failed = |why: String| Err(Error::Failed(why));
         let default = match self.transport {
             TracerTransport::Dbuf => DEFAULT_DBUF,

@@ -484,3 +484,6 @@ impl TracerInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use std::sync::Mutex;
+
+use verbless::model::Model;
+
+use crate::channel::tests::agreeing;
+
+use super::*;
+
+/// The texts that came.
+type Seen = Arc<Mutex<Vec<String>>>;
+
+fn stream(change: impl FnOnce(&mut MsgStreamConfig)) -> (Model, Process, Seen, MsgStream) {
+    let (model, process) = agreeing();
+    let seen = Seen::default();
+    let into = seen.clone();
+    let mut config = MsgStreamConfig::new("mine");
+    config.transport = Transport::Window;
+    config.thread = false;
+    change(&mut config);
+    let output = Output::messages(move |it| into.lock().unwrap().push(it.text.to_string()));
+    let stream = MsgStream::create(&process, &config, output).unwrap();
+    (model, process, seen, stream)
+}
+
+/// Writes a message of one entry as a program does.
+fn write(stream: &MsgStream, number: u64, text: &str) {
+    let head = text.len() as u64 | (Level::Info as u64) << 16;
+    stream.shared.reader().channel.write(number, head, text.as_bytes());
+}
+
+fn block(stream: &MsgStream, at: u64) -> u64 {
+    stream.shared.reader().channel.word(at)
+}
+
+#[test]
+fn messages_are_taken_by_polls_and_a_stream_tells_what_was_lost() {
+    let (_model, process, seen, stream) = stream(|_| ());
+    assert_eq!((stream.id(), stream.name()), (1, "mine"));
+    assert!(stream.thread().is_none() && stream.qp_numbers().is_none());
+    assert_eq!(stream.poll().unwrap(), 0);
+    (0..3).for_each(|number| write(&stream, number, &format!("message {number}")));
+    assert_eq!([stream.poll().unwrap(), stream.poll().unwrap()], [3, 0]);
+    assert_eq!(*seen.lock().unwrap(), ["message 0", "message 1", "message 2"]);
+    assert_eq!(stream.lost().unwrap(), Lost::default());
+    stream.shared.reader().channel.put(0x20, 5);
+    assert_eq!(stream.lost().unwrap().without_room, 5);
+    stream.set_level(Level::Debug).unwrap();
+    assert!(stream.set_level(Level::Always).is_err());
+    stream.flush().unwrap();
+    let config = MsgStreamConfig { thread: false, ..MsgStreamConfig::new("another") };
+    let another = MsgStream::create(&process, &config, Output::messages(|_| ())).unwrap();
+    assert_eq!(another.id(), 2);
+    stream.destroy().unwrap();
+    drop(another);
+    assert_eq!(process.streams().take(false).unwrap(), 1, "both numbers are free");
+}
+
+#[test]
+fn the_default_stream_has_number_0_and_its_level_stays() {
+    let (_model, _process, _, stream) = stream(|it| {
+        *it = MsgStreamConfig { thread: false, ..MsgStreamConfig::default_stream() };
+    });
+    assert_eq!(stream.id(), 0);
+    let error = stream.set_level(Level::Debug).unwrap_err().to_string();
+    assert!(error.contains("level stays Info"), "{error}");
+}
+
+#[test]
+fn a_stream_s_thread_takes_messages_unless_it_is_asynchronous() {
+    let (_model, _process, seen, threaded) = stream(|it| it.thread = true);
+    assert!(threaded.thread().is_some());
+    write(&threaded, 0, "one");
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while seen.lock().unwrap().is_empty() {
+        assert!(std::time::Instant::now() < end, "nothing comes");
+        thread::yield_now();
+    }
+    threaded.destroy().unwrap();
+    let (_model, _process, _, alone) = stream(|it| {
+        (it.thread, it.sync_mode) = (true, SyncMode::Async);
+    });
+    assert!(alone.thread().is_none());
+}
+
+#[test]
+fn a_stream_describes_its_ring_and_its_queues_to_the_program() {
+    let rows = [
+        // Batch, the most entries of a message, log2 of the WQEBBs, the carrier.
+        (Transport::Window, SyncMode::Sync, (1, 1, 0, 1)),
+        (Transport::Rc, SyncMode::Sync, (1, 1, 6, 2)),
+        (Transport::Uc, SyncMode::Sync, (1, 1, 6, 2)),
+        (Transport::Ud, SyncMode::Sync, (1, 1, 7, 3)),
+        (Transport::Rc, SyncMode::Tracer, (64, 64, 4, 2)),
+    ];
+    for (transport, sync_mode, expected) in rows {
+        let (_model, _process, _, stream) = stream(|it| {
+            (it.transport, it.sync_mode) = (transport, sync_mode);
+        });
+        let (head, batch) = (block(&stream, 0), block(&stream, 0x10));
+        let found = (batch as u32, (batch >> 32) as u32, (head >> 56) as u8, (head >> 32) as u8);
+        assert_eq!(found, expected, "{transport:?} {sync_mode:?}");
+        let entry = if sync_mode == SyncMode::Tracer { 6 } else { 8 };
+        assert_eq!(((head >> 40) as u8, (head >> 48) as u8), (14 - entry, entry));
+        assert_eq!(block(&stream, 0x18) as u32, PATIENCE);
+        let numbers = stream.qp_numbers();
+        let queue = (block(&stream, 0x28) >> 32) as u32;
+        assert_eq!(numbers.map(|(_, own)| own), (queue != 0).then_some(queue));
+        assert!(numbers.is_none_or(|(host, own)| host != own && host != 0));
+        assert_eq!(numbers.is_none(), transport == Transport::Window);
+    }
+    let (_model, _process, _, stream) = stream(|it| it.sync_mode = SyncMode::Async);
+    assert_eq!(block(&stream, 0x18) as u32, 0, "nobody waits");
+}

@@ -1,0 +1,226 @@
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use verbless::model::Model;
+use verbless_flexio_dev::stream::control::FREED_AT;
+
+use crate::channel::Way;
+use crate::channel::tests::agreeing;
+
+use super::config::{LEAST_DISK, LEAST_MEMORY, LEAST_USER_MEMORY, Plan};
+use super::*;
+
+/// The records that a callback got.
+type Seen = Arc<Mutex<Vec<(u64, u32)>>>;
+
+/// A tracer in the heap whose callback takes all.
+fn tracer(change: impl FnOnce(&mut TracerSetup)) -> (Model, Process, Seen, Tracer) {
+    let (model, process) = agreeing();
+    let seen = Seen::default();
+    let into = seen.clone();
+    let mut setup = Tracer::init(&process).unwrap();
+    setup.set_transport_type(TracerTransport::Dbuf).set_user_cb(move |records| {
+        into.lock().unwrap().extend(records.iter().map(|record| (record.number, record.id)));
+        Ok(records.len())
+    });
+    change(&mut setup);
+    let tracer = setup.create().unwrap();
+    (model, process, seen, tracer)
+}
+
+fn write(tracer: &Tracer, numbers: std::ops::Range<u64>) {
+    let state = tracer.shared.state();
+    numbers.for_each(|number| state.channel.write(number, 40 + number, &[]));
+}
+
+fn refused<T>(result: Result<T, Error>, text: &str) {
+    let error = result.err().expect(text).to_string();
+    assert!(error.contains(text), "{error}");
+}
+
+#[test]
+fn a_tracer_takes_records_while_it_runs_and_delivers_them_until_it_is_stopped() {
+    let (_model, process, seen, tracer) = tracer(|setup| {
+        setup.without_thread();
+    });
+    refused(Tracer::init(&process), "the process has a tracer");
+    assert_eq!((tracer.runs(), tracer.poll().unwrap()), (false, 0));
+    refused(tracer.stop(), "does not run");
+    tracer.start().unwrap();
+    refused(tracer.start(), "runs already");
+    write(&tracer, 0..3);
+    assert!(tracer.runs());
+    assert_eq!([tracer.poll().unwrap(), tracer.poll().unwrap()], [3, 0]);
+    assert_eq!(tracer.shared.state().channel.word(FREED_AT as u64), 3, "given back");
+    write(&tracer, 3..5);
+    tracer.stop().unwrap();
+    assert_eq!(*seen.lock().unwrap(), [(0, 40), (1, 41), (2, 42), (3, 43), (4, 44)]);
+    assert_eq!((tracer.runs(), tracer.lost().unwrap()), (false, Lost::default()));
+    tracer.shared.state().channel.put(0x20, 7);
+    tracer.shared.state().damaged = 2;
+    let lost = tracer.lost().unwrap();
+    assert_eq!((lost.without_room, lost.damaged), (7, 2));
+    assert_eq!((tracer.file(), tracer.fifo(), tracer.qp_numbers()), (None, None, None));
+    // Dropped without a stop, it leaves room for another.
+    tracer.start().unwrap();
+    drop(tracer);
+    drop(Tracer::init(&process).unwrap());
+    Tracer::init(&process).unwrap();
+}
+
+#[test]
+fn a_lossless_tracer_gives_no_room_back_before_it_is_stopped() {
+    let (_model, _process, seen, tracer) = tracer(|setup| {
+        setup.without_thread();
+    });
+    tracer.start_lossless().unwrap();
+    write(&tracer, 0..3);
+    assert_eq!(tracer.poll().unwrap(), 3);
+    assert_eq!(tracer.shared.state().channel.word(FREED_AT as u64), 0);
+    tracer.stop().unwrap();
+    assert_eq!(tracer.shared.state().channel.word(FREED_AT as u64), 3);
+    assert_eq!(seen.lock().unwrap().len(), 3);
+    tracer.destroy().unwrap();
+}
+
+#[test]
+fn a_tracer_takes_no_more_than_the_host_s_memory_holds() {
+    let (_model, process) = agreeing();
+    let mut setup = Tracer::init(&process).unwrap();
+    let accepts = Arc::new(AtomicBool::new(false));
+    let asked = accepts.clone();
+    let callback = move |records: &[Record]| match asked.load(Ordering::Relaxed) {
+        true => Ok(records.len()),
+        false => Ok(0),
+    };
+    setup.set_transport_type(TracerTransport::Dbuf).set_user_cb(callback).without_thread();
+    setup.set_host_mem_limit(1024).unwrap().set_dev_mem_limit(1024).unwrap();
+    setup.set_batch_depth(4).unwrap();
+    let tracer = setup.create().unwrap();
+    tracer.start().unwrap();
+    write(&tracer, 0..16);
+    assert_eq!(tracer.poll().unwrap(), 16);
+    write(&tracer, 16..17);
+    assert_eq!(tracer.poll().unwrap(), 0, "16 reports wait for the callback");
+    accepts.store(true, Ordering::Relaxed);
+    assert_eq!([tracer.poll().unwrap(), tracer.poll().unwrap()], [0, 1]);
+}
+
+#[test]
+fn a_tracer_s_thread_delivers_while_it_runs() {
+    let (_model, _process, seen, tracer) = tracer(|setup| {
+        setup.set_batch_depth(1).unwrap();
+    });
+    tracer.start().unwrap();
+    write(&tracer, 0..2);
+    let end = Instant::now() + Duration::from_secs(20);
+    while seen.lock().unwrap().len() < 2 {
+        assert!(Instant::now() < end, "nothing comes");
+        std::thread::yield_now();
+    }
+    tracer.destroy().unwrap();
+}
+
+#[test]
+fn a_tracer_is_set_up_within_its_limits_and_as_its_parts_allow() {
+    let (_model, process) = agreeing();
+    let (_other_model, other) = agreeing();
+    let mut setup = Tracer::init(&process).unwrap();
+    for (least, wrong) in [(LEAST_MEMORY, LEAST_MEMORY / 2), (4096, 4095)] {
+        setup.set_dev_mem_limit(least).unwrap().set_host_mem_limit(least).unwrap();
+        refused(setup.set_dev_mem_limit(wrong), "must be a power of two, 1024 or more");
+        refused(setup.set_host_mem_limit(wrong), "must be a power of two");
+    }
+    refused(setup.set_batch_depth(0), "must be a power of two, 1 or more");
+    setup.set_batch_depth(1).unwrap();
+    setup.set_diskspace_limit(LEAST_DISK).unwrap();
+    refused(setup.set_diskspace_limit(LEAST_DISK - 1), "it must be");
+    // Of the transport UMEM, in a buffer at a multiple of 64.
+    let buffer = process.alloc(1024).unwrap();
+    setup.set_umem(&buffer, 1024 - LEAST_USER_MEMORY, LEAST_USER_MEMORY).unwrap();
+    let beyond = 1024 - LEAST_USER_MEMORY + 64;
+    refused(setup.set_umem(&buffer, beyond, LEAST_USER_MEMORY), "the buffer has 1024");
+    refused(setup.set_umem(&buffer, 8, LEAST_USER_MEMORY), "at a multiple of the 64 bytes");
+    refused(setup.set_umem(&buffer, 0, LEAST_USER_MEMORY / 2), "a power of two, 256 or more");
+    let foreign = other.alloc(1024).unwrap();
+    refused(setup.set_umem(&foreign, 0, 256), "another process");
+    assert!(format!("{setup:?}").starts_with("TracerSetup { transport: Uc"), "{setup:?}");
+}
+
+#[test]
+fn the_plan_of_a_tracer_has_its_defaults_and_no_parts_that_contradict_each_other() {
+    let (_model, process) = agreeing();
+    let buffer = process.alloc(1 << 12).unwrap();
+    let plan = |change: &dyn Fn(&mut TracerSetup)| -> Result<Plan, Error> {
+        let mut setup = Tracer::init(&process).unwrap();
+        change(&mut setup);
+        setup.plan()
+    };
+    let by_default = plan(&|_| ()).unwrap();
+    assert_eq!((by_default.way, by_default.ring_bytes, by_default.batch), (Way::Uc, 512 << 10, 64));
+    assert_eq!((by_default.ring_at, by_default.host_bytes), (None, 512 << 10));
+    let of = |transport| {
+        plan(&move |it| {
+            it.set_transport_type(transport);
+        })
+        .unwrap()
+    };
+    let window = of(TracerTransport::Window);
+    assert_eq!((window.way, window.ring_bytes), (Way::Window, 512 << 10));
+    let heap = of(TracerTransport::Dbuf);
+    assert_eq!((heap.way, heap.ring_bytes), (Way::Heap, 16 << 10));
+
+    let device = |bytes: u64| {
+        move |it: &mut TracerSetup| {
+            it.set_dev_mem_limit(bytes).unwrap();
+        }
+    };
+    assert_eq!(plan(&device(512 << 10)).unwrap().ring_bytes, 512 << 10);
+    refused(plan(&device(1 << 20)), "is more than the host memory limit of 524288");
+    assert_eq!(plan(&device(16 << 10)).unwrap().batch, 64, "a quarter");
+    refused(plan(&device(8 << 10)), "a batch of 64 reports, the default, is more than 32");
+    let batch = |it: &mut TracerSetup| {
+        it.set_batch_depth(4096).unwrap();
+    };
+    refused(plan(&batch), "a batch of 4096 reports is more than 2048");
+
+    let callback = |it: &mut TracerSetup| {
+        it.set_user_cb(|_| Ok(0));
+    };
+    assert!(plan(&callback).is_ok());
+    refused(
+        plan(&|it| {
+            callback(it);
+            it.set_output_mode(OutputMode::Csv);
+        }),
+        "its output mode is Csv",
+    );
+    refused(
+        plan(&|it| {
+            it.set_output_mode(OutputMode::Callback);
+        }),
+        "there is none",
+    );
+    let umem = |it: &mut TracerSetup| {
+        it.set_transport_type(TracerTransport::Umem).set_umem(&buffer, 2048, 1024).unwrap();
+        it.set_batch_depth(4).unwrap();
+    };
+    refused(plan(&umem), "the transport UMEM needs a callback");
+    let users = plan(&|it| {
+        umem(it);
+        callback(it);
+        it.set_host_mem_limit(1024).unwrap();
+    });
+    let users = users.unwrap();
+    assert_eq!((users.way, users.ring_bytes, users.batch), (Way::Heap, 1024, 4));
+    assert_eq!(users.ring_at, Some(buffer.address() + 2048));
+    let transport = |it: &mut TracerSetup| {
+        it.set_transport_type(TracerTransport::Umem);
+    };
+    refused(plan(&transport), "needs user memory");
+    let other = |it: &mut TracerSetup| {
+        umem(it);
+        it.set_transport_type(TracerTransport::Dbuf);
+    };
+    refused(plan(&other), "user memory is for the transport UMEM, not Dbuf");
+}

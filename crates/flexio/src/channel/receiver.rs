@@ -245,3 +245,89 @@ impl Queue {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use verbless_command::Affinity;
+    use verbless_queue::wr::Send;
+
+    use super::*;
+    use crate::channel::tests::agreeing;
+
+    fn config(way: Way, batch: u32) -> ChannelConfig {
+        ChannelConfig {
+            number: 1,
+            way,
+            log_entry_bytes: 6,
+            ring_bytes: 1024,
+            ring_at: None,
+            host_bytes: 1024,
+            batch,
+            patience: 0,
+            affinity: Affinity::None,
+        }
+    }
+
+    #[test]
+    fn messages_of_a_queue_pair_are_taken_entry_by_entry_round_all_buffers() {
+        let (_model, process) = agreeing();
+        let domain = process.domain();
+        let mut receiver = Receiver::queue(&process, &config(Way::Rc, 4)).unwrap();
+        assert_eq!(receiver.entries_per_message(), 4);
+        let options = ConnectOptions::default();
+        let there = receiver.address(domain, &options).unwrap();
+        assert_eq!(receiver.qpn(), Some(there.qpn.0));
+        // The test is the sender.
+        let mut cq = domain.completion_queue(&CqConfig::new(16)).unwrap();
+        let mut qp = domain.queue_pair(&QpConfig::new(16, 1), &cq, &cq).unwrap();
+        let here = domain.address(&qp, &options).unwrap();
+        receiver.connect(domain, &here, &options).unwrap();
+        domain.connect(&mut qp, &there, &options).unwrap();
+        let staging = domain.region(256, KeyAccess::LOCAL).unwrap();
+        let (mut next, end) = (0, Instant::now() + Duration::from_secs(20));
+        // As many as the buffers hold, and twice more; the last has a rest that is no entry.
+        for (round, bytes) in [256, 64, 256, 256, 128, 256, 192, 256, 256, 100].iter().enumerate() {
+            let message: Vec<u8> = (0..*bytes).map(|at| (round * 7 + at) as u8).collect();
+            staging.write_at(0, &message).unwrap();
+            let send = Send::new(staging.sge(0, *bytes).unwrap()).signaled();
+            qp.post(&send, 0).unwrap();
+            let mut taken = Vec::new();
+            while taken.len() < bytes.div_ceil(64) {
+                assert!(Instant::now() < end, "message {round} does not come");
+                let mut accept = |_: &mut u64, entry: &[u8]| taken.push(entry.to_vec());
+                receiver.take(6, &mut next, &mut accept).unwrap();
+            }
+            let expected: Vec<_> = message.chunks(64).map(<[u8]>::to_vec).collect();
+            assert_eq!(taken, expected, "message {round}");
+            let cqe = cq.poll_within(Duration::from_secs(20)).expect("it was sent");
+            qp.complete(cqe).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_datagram_has_as_many_entries_as_fit_and_no_receiver_does_another_s_work() {
+        let (_model, process) = agreeing();
+        let domain = process.domain();
+        let options = ConnectOptions::default();
+        let longest = domain.longest_datagram(1).unwrap();
+        let mut datagrams = Receiver::queue(&process, &config(Way::Ud, 1 << 10)).unwrap();
+        assert_eq!(datagrams.entries_per_message(), longest / 64);
+        let few = Receiver::queue(&process, &config(Way::Ud, 2)).unwrap();
+        assert_eq!(few.entries_per_message(), 2);
+        let there = datagrams.address(domain, &options).unwrap();
+        let refused = datagrams.connect(domain, &there, &options).unwrap_err().to_string();
+        assert!(refused.contains("is not connected"), "{refused}");
+        let q_key = datagrams.start(domain, Qpn(7)).unwrap();
+        assert_eq!(q_key.0 >> 31, 0, "the top bit means the sender's own");
+        for way in [Way::Rc, Way::Uc] {
+            let mut connected = Receiver::queue(&process, &config(way, 1)).unwrap();
+            let refused = connected.start(domain, Qpn(7)).unwrap_err().to_string();
+            assert!(refused.contains("takes no datagrams"), "{refused}");
+        }
+        let mut heap = Receiver::heap();
+        assert_eq!((heap.qpn(), heap.entries_per_message()), (None, 1));
+        assert!(heap.address(domain, &options).is_err());
+    }
+}

@@ -2,6 +2,7 @@
 //! destroys it while another uses it.
 
 use std::fmt::Debug;
+use std::time::{Duration, Instant};
 
 use verbless::model::{InProcess, Model, Profile};
 use verbless::prelude::*;
@@ -14,7 +15,9 @@ use verbless_flexio::{
     QpState, QpTransport, QueueMemory, Rmp, RmpConfig, SqTis, TransportDomain, Uar, Window,
     WqEndPadMode, WqType,
 };
-use verbless_queue::{ConnectOptions, Memory};
+use verbless_flexio_dev::Segment;
+use verbless_queue::wr::Send;
+use verbless_queue::{ConnectOptions, CqConfig, Memory, QpConfig};
 
 use crate::documented::{Documented, process, process_on_ethernet, program};
 
@@ -312,5 +315,47 @@ fn an_outbox_rings_for_a_uar_of_its_process_s_context_or_an_extended_one() -> Do
     let clone = window.clone();
     refused(window.destroy(), "in use");
     clone.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn a_message_starts_the_event_handler_of_a_cq_that_is_armed() -> Documented<()> {
+    let process = process()?;
+    let (domain, options) = (process.domain(), ConnectOptions::default());
+    for no_arm in [false, true] {
+        let handler =
+            EventHandler::create(&process, &EventHandlerConfig::new(Handler::named("handler")))?;
+        handler.run(0)?;
+        let element = CqElement::Thread(handler.clone());
+        let cq = DpaCq::create(&process, &DpaCqConfig { no_arm, ..DpaCqConfig::new(4, element) })?;
+        let mut config = DpaQpConfig::rc(&cq, &cq, 2);
+        config.receive = QpReceive::Regular { log_depth: 2 };
+        let mut qp = DpaQp::create(&process, &config)?;
+        let mut host_cq = domain.completion_queue(&CqConfig::new(4))?;
+        let mut host = domain.queue_pair(&QpConfig::new(4, 1), &host_cq, &host_cq)?;
+        let address = domain.address(&host, &options)?;
+        domain.connect(&mut host, &qp.address(&options)?, &options)?;
+        qp.connect(&address, &options)?;
+        assert_eq!(qp.state()?, QpState::Rts);
+        // A receive into a buffer of the heap.
+        let buffer = process.alloc_from(&[0; 64])?;
+        let key = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL))?;
+        let receive = Segment::data(8, key.id(), buffer.address());
+        process.write(qp.rq_address(), receive.as_bytes())?;
+        process.write(qp.record_address(), &1_u32.to_be_bytes())?;
+        let message = domain.region(8, KeyAccess::LOCAL)?;
+        message.write_at(0, b"message!")?;
+        host.post(&Send::new(message.sge(0, 8)?).signaled(), 0)?;
+        let cqe = host_cq.poll_within(Duration::from_secs(20)).ok_or("no answer")?;
+        host.complete(cqe)?;
+        let mut received = [0; 8];
+        buffer.read_at(0, &mut received)?;
+        assert_eq!(received, *b"message!");
+        let end = Instant::now() + Duration::from_secs(20);
+        while !no_arm && handler.query()?.runs == 0 {
+            assert!(Instant::now() < end, "it does not run");
+        }
+        assert_eq!(handler.query()?.runs, u64::from(!no_arm));
+    }
     Ok(())
 }

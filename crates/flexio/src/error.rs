@@ -149,4 +149,16 @@ mod tests {
         }
         assert_eq!(Status::from(&Ok(7)) as u8, 0);
     }
+
+    #[test]
+    fn a_buffer_that_is_not_freed_tells_why_and_has_that_error_s_number() {
+        use std::error::Error as _;
+        let unfreed = Unfreed::new(Error::Fatal(DpaStatus(9)), (0x40, 128), ());
+        assert!(matches!(unfreed.error(), Error::Fatal(DpaStatus(9))));
+        let error = Error::NotRecovered(unfreed);
+        assert_eq!(error.status(), Status::FatalError);
+        let source = error.source().and_then(|it| it.downcast_ref::<Error>());
+        assert!(matches!(source, Some(Error::Fatal(DpaStatus(9)))));
+        assert!(error.to_string().contains("128 bytes at 0x40"), "{error}");
+    }
 }

@@ -60,6 +60,21 @@ pub(crate) fn agreeing() -> (verbless::model::Model, Process) {
     process(&[0x0000_0513, 0x0000_8067], &[], &[(MANAGER, 0)], &ProcessConfig::default())
 }
 
+/// A process of a program that says of a flush that so many entries were handed over, and of all
+/// else 0.
+pub(crate) fn flushing(count: u32) -> (verbless::model::Model, Process) {
+    let code = [
+        0x0ff5_7293,          // andi t0, a0, 0xff
+        0x0030_0313,          // li   t1, 3
+        0x0000_0513,          // li   a0, 0
+        0x0062_9463,          // bne  t0, t1, 8
+        0x0513 | count << 20, // li   a0, count
+        0x0000_8067,          // ret
+    ];
+    let config = ProcessConfig { timeout: Duration::from_millis(500), ..ProcessConfig::default() };
+    process(&code, &[], &[(MANAGER, 0)], &config)
+}
+
 impl Channel {
     /// Writes an entry as a program does: where the host reads it, with its number.
     pub(crate) fn write(&self, index: u64, head: u64, content: &[u8]) {
@@ -145,6 +160,25 @@ fn any_number_of_a_program_is_counted_without_overflow() {
     let mut delivered = Vec::new();
     assert!(accept(&mut next, &mut missed, &entry, &mut |index, _| delivered.push(index)));
     assert_eq!((next, missed.lost, delivered), (u64::MAX, u64::MAX, vec![u64::MAX - 1]));
+}
+
+#[test]
+fn an_entry_that_is_too_far_ahead_or_has_no_number_is_damaged_and_an_old_one_is_dropped() {
+    let (mut next, mut missed) = (5, Missed::default());
+    let mut take = |number: u64| {
+        let mut entry = [0; 64];
+        entry[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_le_bytes());
+        let mut delivered = None;
+        let taken = accept(&mut next, &mut missed, &entry, &mut |index, _| delivered = Some(index));
+        assert_eq!(taken, delivered.is_some());
+        (delivered, next, missed.lost, missed.damaged)
+    };
+    assert_eq!(take(0), (None, 5, 0, 1), "no number");
+    assert_eq!(take(5), (None, 5, 0, 1), "it came before");
+    assert_eq!(take(6), (Some(5), 6, 0, 1));
+    assert_eq!(take(9), (Some(8), 9, 2, 1), "two are lost");
+    assert_eq!(take(FARTHEST + 11), (None, 9, 2, 2));
+    assert_eq!(take(FARTHEST + 10), (Some(FARTHEST + 9), FARTHEST + 10, FARTHEST + 2, 2));
 }
 
 #[test]

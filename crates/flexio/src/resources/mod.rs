@@ -223,6 +223,23 @@ mod tests {
     }
 
     #[test]
+    fn groups_and_units_are_lists_of_their_own_in_a_file_of_the_right_keys_and_size() {
+        let of = |fields: &str| format!("version: 1\nresources:\n  a:\n    app_name: b\n{fields}");
+        let both = of("    eu_groups: [3, 65535]\n    eus: []\n");
+        let both = Resources::new("a", both.as_bytes()).unwrap();
+        assert_eq!((both.eu_groups(), both.eus()), (&[3, 65535][..], &[][..]));
+        let wrong = |text: &str| read(text.as_bytes()).unwrap_err().why;
+        assert!(wrong(&of("    eu_groups: 3\n")).contains("eu_groups is a list"));
+        assert!(wrong(&of("    eu_groups: [65536]\n")).contains("no number"));
+        assert!(wrong("edition: 1\n").contains("comes first"));
+        assert!(wrong("version: 1\nmemory:\n  a:\n    app_name: b\n").contains("come second"));
+        let longest = of("") + "#";
+        let longest = longest.clone() + &"#".repeat(MOST_BYTES - longest.len());
+        assert_eq!(read(longest.as_bytes()).unwrap().len(), 1);
+        assert!(wrong(&(longest + "#")).contains("of 1048576 at most"));
+    }
+
+    #[test]
     fn no_part_of_a_file_is_taken_for_the_whole() {
         let whole = "version: 1\nresources:\n  a:\n    app_name: \"b\"\n    eus: [1, 2]\n";
         assert_eq!(Resources::new("a", whole.as_bytes()).unwrap().eus(), [1, 2]);

@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use verbless::model::Model;
 
-use crate::channel::tests::agreeing;
+use crate::channel::tests::{agreeing, flushing};
 
 use super::*;
 
@@ -110,4 +110,62 @@ fn a_stream_describes_its_ring_and_its_queues_to_the_program() {
     }
     let (_model, _process, _, stream) = stream(|it| it.sync_mode = SyncMode::Async);
     assert_eq!(block(&stream, 0x18) as u32, 0, "nobody waits");
+}
+
+#[test]
+fn records_become_texts_by_their_formats_and_others_are_damaged() {
+    let (_model, _process, seen, stream) = stream(|it| {
+        it.sync_mode = SyncMode::Tracer;
+        it.formats = vec!["none".into(), "%d packets".into()];
+    });
+    let write = |number, format: u64, word: u64| {
+        let channel = &stream.shared.reader().channel;
+        channel.write(number, format | 7 << 32, &word.to_le_bytes());
+    };
+    write(0, 1, 5);
+    write(1, 2, 6);
+    write(2, 0, 7);
+    assert_eq!(stream.poll().unwrap(), 2, "messages");
+    assert_eq!(*seen.lock().unwrap(), ["5 packets", "none"]);
+    assert_eq!(stream.lost().unwrap(), Lost { damaged: 1, ..Lost::default() });
+}
+
+#[test]
+fn what_was_handed_over_and_does_not_come_is_lost() {
+    let (_model, process) = flushing(5);
+    for transport in [Transport::Uc, Transport::Rc] {
+        let mut config = MsgStreamConfig::new("mine");
+        (config.transport, config.thread) = (transport, false);
+        let stream = MsgStream::create(&process, &config, Output::messages(|_| ())).unwrap();
+        let begun = std::time::Instant::now();
+        stream.flush().unwrap();
+        // What is reliable is waited for as long as a call may take.
+        let reliable = transport == Transport::Rc;
+        assert_eq!(begun.elapsed() >= process.timeout(), reliable, "{transport:?}");
+        assert_eq!(stream.lost().unwrap(), Lost { on_the_way: 5, ..Lost::default() });
+        stream.flush().unwrap();
+        assert_eq!(stream.lost().unwrap().on_the_way, 5, "once");
+    }
+}
+
+#[test]
+fn an_output_that_does_not_work_is_reported_once() {
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let (_model, process) = agreeing();
+    let mut config = MsgStreamConfig::new("mine");
+    (config.transport, config.thread) = (Transport::Window, false);
+    let stream = MsgStream::create(&process, &config, Output::lines(Full)).unwrap();
+    write(&stream, 0, "one");
+    let error = stream.poll().unwrap_err().to_string();
+    assert!(error.contains("writing messages of mine to its output"), "{error}");
+    assert_eq!(stream.poll().unwrap(), 0);
+    assert_eq!(format!("{:?}", Output::lines(Full)), "Output::lines");
 }

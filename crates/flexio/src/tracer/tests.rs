@@ -224,3 +224,44 @@ fn the_plan_of_a_tracer_has_its_defaults_and_no_parts_that_contradict_each_other
     };
     refused(plan(&other), "user memory is for the transport UMEM, not Dbuf");
 }
+
+#[test]
+fn a_fifo_starts_and_stops_a_tracer_and_nobody_else_does() {
+    let path = std::env::temp_dir().join(format!("verbless-tracer-{}", std::process::id()));
+    let (_model, _process, seen, tracer) = tracer(|setup| {
+        setup.set_cli_mgmt(Some(path.clone())).without_thread();
+    });
+    assert_eq!(tracer.fifo(), Some(&*path));
+    refused(tracer.start(), "managed by the FIFO");
+    let command = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        tracer.poll().unwrap()
+    };
+    assert_eq!((command("3600\n"), tracer.runs()), (0, true));
+    write(&tracer, 0..2);
+    // Longer, from now on.
+    assert_eq!((command("7200\n"), tracer.runs()), (2, true));
+    assert_eq!((command("0\n"), tracer.runs()), (0, false));
+    assert_eq!(seen.lock().unwrap().len(), 2);
+    assert_eq!((command("0\n"), tracer.runs()), (0, false));
+    tracer.destroy().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_lossless_tracer_of_a_window_takes_what_comes_and_frees_it_when_it_is_stopped() {
+    let (_model, _process, seen, tracer) = tracer(|setup| {
+        setup.set_transport_type(TracerTransport::Window).without_thread();
+    });
+    for round in 0..2 {
+        tracer.start_lossless().unwrap();
+        // The host reads the heap, and a window is what comes otherwise.
+        tracer.stop().unwrap();
+        tracer.start().unwrap();
+        write(&tracer, 3 * round..3 * round + 3);
+        assert_eq!(tracer.poll().unwrap(), 3);
+        tracer.stop().unwrap();
+    }
+    assert_eq!(seen.lock().unwrap().len(), 6);
+    assert_eq!(tracer.lost().unwrap(), Lost::default());
+}

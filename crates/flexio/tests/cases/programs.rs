@@ -186,3 +186,36 @@ fn errors_lead_to_what_is_below_them() {
     assert!(Error::from(below).source().is_none());
     assert!(Error::Fatal(DpaStatus(9)).source().is_none());
 }
+
+/// The program whose functions say how long they are: `handler` and `add`.
+fn sized(handler: u64, add: u64) -> Documented<App> {
+    let mut file = program();
+    // The second and the fourth symbol, of 24 bytes each with the size at 16.
+    for (index, size) in [(1, handler), (3, add)] {
+        let at = 64 + 56 + 16 + 24 * index + 16;
+        file[at..at + 8].copy_from_slice(&size.to_le_bytes());
+    }
+    Ok(App::new("sized", &file)?)
+}
+
+#[test]
+fn the_bytes_of_a_symbol_are_those_of_the_file_as_far_as_its_size() -> Documented<()> {
+    let code = [0x33, 0x05, 0xb5, 0x00, 0x67, 0x80, 0x00, 0x00, 0x67, 0x80, 0x00, 0x00];
+    let app = sized(4, 8)?;
+    assert_eq!(app.symbol_data("add").as_deref(), Some(&code[..8]));
+    assert_eq!(app.symbol_data("handler").as_deref(), Some(&code[8..]));
+    assert_eq!(app.symbol_data("nobody"), None);
+    assert_eq!(sized(4, 12)?.symbol_data("add").as_deref(), Some(&code[..]));
+    assert_eq!(sized(4, 13)?.symbol_data("add"), None, "it ends behind its segment");
+    assert_eq!(sized(5, 12)?.symbol_data("handler"), None);
+    assert_eq!(sized(u64::MAX, 0)?.symbol_data("handler"), None);
+    assert_eq!(sized(0, 0)?.symbol_data("add"), Some(Vec::new()), "no size is given");
+    let process = Process::create(&device(false)?, &app, &ProcessConfig::default())?;
+    assert_eq!(process.symbol_data("handler").as_deref(), Some(&code[8..]));
+    let app = sized(2, 4)?;
+    assert_eq!(app.function_at(ADD + 3), Some(("add", 3)));
+    assert_eq!(app.function_at(ADD + 4), None, "between the two");
+    assert_eq!(app.function_at(ADD + 9), Some(("handler", 1)));
+    assert_eq!(app.function_at(ADD + 10), None);
+    Ok(())
+}

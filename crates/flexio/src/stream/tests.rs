@@ -169,3 +169,47 @@ fn an_output_that_does_not_work_is_reported_once() {
     assert_eq!(stream.poll().unwrap(), 0);
     assert_eq!(format!("{:?}", Output::lines(Full)), "Output::lines");
 }
+
+#[test]
+fn conversions_have_the_widths_and_lengths_of_c() {
+    let text = |format: &str, word: u64| {
+        let template = Template::parse(format).unwrap();
+        template.text(&[word, 0, 0, 0, 0, 0])
+    };
+    let word = 0xffff_fff1_8000_8081;
+    for (format, expected) in [
+        ("%hd", "-32639"),
+        ("%hhd", "-127"),
+        ("%hx", "8081"),
+        ("%hhx", "81"),
+        ("%x", "80008081"),
+        ("%lx", "fffffff180008081"),
+    ] {
+        assert_eq!(text(format, word), expected, "{format}");
+    }
+    assert_eq!(text("%99d", 7).len(), 99);
+    assert!(Template::parse("%100d").unwrap_err().to_string().contains("more than two digits"));
+}
+
+#[test]
+#[allow(deprecated, reason = "they are what is tested")]
+fn older_names_make_flush_and_end_the_default_stream() {
+    use super::old::{log_dev_flush, log_dev_init, print_flush, print_init};
+    let (_model, process) = flushing(5);
+    let (_other_model, other) = agreeing();
+    let output = || Output::messages(|_| ());
+    let error = print_init(&process, &other.uar(), 1 << 14, output(), true).unwrap_err();
+    assert!(error.to_string().contains("of another process"), "{error}");
+    let error = log_dev_init(&process, &MsgStreamConfig::new("mine"), output()).unwrap_err();
+    assert!(error.to_string().contains("mine is not the default stream"), "{error}");
+    let printed = print_init(&process, &process.uar(), 1 << 14, output(), true).unwrap();
+    assert_eq!(printed.id(), 0);
+    print_flush(&printed).unwrap();
+    assert_eq!(printed.lost().unwrap().on_the_way, 5);
+    drop(printed);
+    let mut config = MsgStreamConfig::default_stream();
+    (config.transport, config.thread) = (Transport::Uc, false);
+    let made = log_dev_init(&process, &config, output()).unwrap();
+    log_dev_flush(&made).unwrap();
+    assert_eq!(made.lost().unwrap().on_the_way, 5);
+}

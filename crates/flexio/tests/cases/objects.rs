@@ -359,3 +359,49 @@ fn a_message_starts_the_event_handler_of_a_cq_that_is_armed() -> Documented<()> 
     }
     Ok(())
 }
+
+#[test]
+fn queues_are_as_deep_as_the_device_allows_and_their_memory_is_as_long() -> Documented<()> {
+    let process = process()?;
+    let cq = polled(&process)?;
+    let caps = process.device().caps();
+    let most = caps.general.log_max_wq_sz();
+    let pool = |depth, stride| {
+        let mut config = RmpConfig::new(depth);
+        config.wq.log_wq_stride = Some(stride);
+        Rmp::create(&process, &config)
+    };
+    refused(pool(most + 1, 5), &format!("the device has 2^{most} at most"));
+    refused(pool(4, 10), "WQEs of 2^10 bytes: 2^9 at most are possible");
+    pool(4, 9)?.destroy()?;
+    // The heap says by its length how far WQEs of 2^9 bytes reach.
+    let before = process.heap_info().requested;
+    let kept = pool(4, 9)?;
+    assert_eq!(process.heap_info().requested - before, (16 << 9) + 8);
+    kept.destroy()?;
+    let ring = |bytes| process.alloc_aligned(bytes, 4096).map(|it| QueueMemory::dpa(&it));
+    let within = |bytes| {
+        let mut config = RmpConfig::new(4);
+        config.wq.ring = Some(ring(bytes)?);
+        Rmp::create(&process, &config)
+    };
+    within(512)?.destroy()?;
+    refused(within(511), "takes 512 bytes, and its memory has 511");
+
+    let most = caps.log_max_qp_wqebbs;
+    let qp = |send: Option<u8>, receive, bytes: Option<u64>| {
+        let mut config = DpaQpConfig::rc(&cq, &cq, 0);
+        config.log_sq_depth = send;
+        config.receive = QpReceive::Regular { log_depth: receive };
+        config.ring = bytes.map(&ring).transpose()?;
+        DpaQp::create(&process, &config)
+    };
+    refused(qp(Some(most + 1), 0, None), &format!("2^{most} at most"));
+    refused(qp(None, most + 1, None), &format!("2^{most} at most"));
+    // Eight receives of 16 bytes, and four WQEBBs of 64.
+    qp(Some(2), 3, Some(384))?.destroy()?;
+    refused(qp(Some(2), 3, Some(383)), "takes 384 bytes");
+    let config = |transport| DpaQpConfig { transport, ..DpaQpConfig::rc(&cq, &cq, 0) };
+    refused(DpaQp::create(&process, &config(QpTransport::Xrc)), "the transport Xrc");
+    Ok(())
+}

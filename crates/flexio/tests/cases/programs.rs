@@ -5,7 +5,7 @@ use std::error::Error as _;
 use verbless_command::{DpaEntry, DpaStatus};
 use verbless_flexio::{
     App, AppSelect, Apps, Destination, Error, EventHandler, EventHandlerConfig, Function, Handler,
-    HwModel, Process, ProcessConfig, QueueMemory, RpcAttr, Source,
+    HwModel, Outbox, OutboxConfig, Process, ProcessConfig, QueueMemory, RpcAttr, Source, Uar,
 };
 
 use crate::documented::{Documented, device, process, program};
@@ -160,8 +160,14 @@ fn a_process_has_no_error_until_a_fault_ends_it_and_tells_it_once() -> Documente
     assert_eq!(process.status()?.status, status);
     drop(call);
     let ended = |result: Result<(), Error>| matches!(result, Err(Error::Fatal(it)) if it == status);
-    assert!(ended(process.alloc(64).map(drop)) || process.alloc(64).is_ok());
+    assert!(ended(process.alloc(64).map(drop)));
+    assert!(ended(Uar::create(&process).map(drop)));
+    assert!(ended(Outbox::create(&process, &OutboxConfig::default()).map(drop)));
     assert!(ended(process.write(process.heap_info().base, &[1])));
+    // The device refuses, and its answer is that of a process that has ended.
+    let another = Process::create(process.device(), &sized(4, 8)?, &ProcessConfig::default())?;
+    let word = Function::<(u64, u32), u64>::named("add");
+    assert_eq!(another.call(word, (1, 2))?, 3, "another process goes on");
     Ok(())
 }
 
@@ -217,5 +223,28 @@ fn the_bytes_of_a_symbol_are_those_of_the_file_as_far_as_its_size() -> Documente
     assert_eq!(app.function_at(ADD + 4), None, "between the two");
     assert_eq!(app.function_at(ADD + 9), Some(("handler", 1)));
     assert_eq!(app.function_at(ADD + 10), None);
+    Ok(())
+}
+
+#[test]
+fn long_ranges_are_copied_piece_by_piece() -> Documented<()> {
+    const LENGTH: usize = 300_008;
+    let process = process()?;
+    let bytes: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
+    let from = process.alloc_from(&bytes)?;
+    let to = process.alloc(LENGTH as u64 + 8)?;
+    process.fill(to.address(), to.len(), 0xa5)?;
+    let read = || -> Documented<Vec<u8>> {
+        let mut there = vec![0; LENGTH + 8];
+        to.read_at(0, &mut there)?;
+        Ok(there)
+    };
+    assert!(read()? == [0xa5; LENGTH + 8]);
+    let (source, destination) = (Source::Dpa(from.address()), Destination::Dpa(to.address()));
+    process.memcpy(source, destination, LENGTH as u64)?;
+    assert!(read()? == [&bytes[..], &[0xa5; 8]].concat());
+    process.fill(to.address() + 8, LENGTH as u64 - 16, 0)?;
+    let expected = [&bytes[..8], &vec![0; LENGTH - 16], &bytes[LENGTH - 8..], &[0xa5; 8]];
+    assert!(read()? == expected.concat());
     Ok(())
 }

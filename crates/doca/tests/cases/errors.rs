@@ -98,5 +98,7 @@ fn a_failed_job_has_a_kind_by_the_syndrome_of_its_completion() {
         assert_eq!(error.kind(), expected, "{syndrome:#x}: {error}");
         assert_eq!(event.user_data().0, 5);
         assert!(error.cause().is_some());
+        let text = format!("{error:?}");
+        assert!(text.contains(&format!("kind: {expected:?}")), "{text}");
     }
 }

@@ -219,6 +219,7 @@ fn each_of_many_futures_gets_the_event_of_its_own_job() {
     let work = async || {
         for round in 0..20 {
             let futures = (0..64).rev().map(|number| lab.submit(&queue, 64 * round + number));
+            let futures = futures.inspect(|it| assert!(format!("{it:?}").contains("slot: ")));
             let events = join(futures.collect::<Vec<_>>()).await;
             for (event, number) in events.into_iter().zip((0..64).rev()) {
                 assert_eq!(event.unwrap().user_data().0, 64 * round + number);

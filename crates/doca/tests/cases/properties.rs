@@ -10,6 +10,7 @@ use verbless_devx::{Backend, Kernel};
 use verbless_doca::{DevInfo, DevInfoRep, DevType, ErrorKind, PciFuncType};
 use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
+use verbless_prm::{CommandStatus, Opcode};
 
 /// Files that stand for /sys; they go in the end.
 struct Tree(PathBuf);
@@ -152,4 +153,23 @@ fn linux_on_a_dpu_names_representors_but_does_not_tell_the_hosts_addresses() {
     let (_, dpu) = crate::support::sides();
     let rep = DevInfoRep::list(&dpu).unwrap().remove(0);
     assert_eq!(kind(rep.pci_address()), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_device_that_refuses_to_tell_its_vuid_does_not_support_it_and_a_dead_one_is_gone() {
+    let model = Model::builder().device(Profile::load("bluefield3").unwrap()).build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    let info = DevInfo::list_of(&backend).unwrap().remove(0);
+    let _open = info.open().unwrap();
+    model.fail_command(0, Opcode::QUERY_VUID.0, 1, CommandStatus::BAD_OP.0, 1);
+    let error = info.vuid().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert!(error.to_string().contains("does not tell its VUID"), "{error}");
+    model.remove(0);
+    assert_eq!(kind(info.vuid()), ErrorKind::Shutdown);
+}
+
+#[test]
+fn the_list_of_this_machine_is_an_error_rather_than_empty() {
+    assert!(DevInfo::list().map_or(true, |all| !all.is_empty()));
 }

@@ -296,3 +296,28 @@ fn a_read_has_thirty_buffers_though_a_write_has_more() {
         assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
     }
 }
+
+#[test]
+fn a_builder_tells_what_it_was_given() {
+    let dev = crate::support::dev();
+    let builder = Rdma::builder(&dev).send_queue_size(5).min_rnr_timer(3);
+    let properties = builder.properties();
+    assert_eq!((properties.send_queue_size, properties.min_rnr_timer), (5, 3));
+}
+
+#[test]
+fn bytes_need_another_side_to_be_read_from_or_written_to() {
+    let [mut a, _b] = crate::support::rdma::pair("bluefield3");
+    let text = |refused: verbless_doca::Refused<_>| {
+        assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
+        refused.error.to_string()
+    };
+    let (read, write) = (a.rdma().read(a.data(0, 8), None), a.rdma().write(a.data(0, 8), None));
+    let read = text(a.workq.submit(read).unwrap_err());
+    assert!(read.contains("a read without a source"), "{read}");
+    let write = text(a.workq.submit(write).unwrap_err());
+    assert!(write.contains("a write without a destination"), "{write}");
+    let nothing = a.rdma().write(a.data(0, 0), None);
+    a.workq.submit(nothing).unwrap();
+    assert_eq!(a.done().job_type, JobType::RdmaWrite);
+}

@@ -7,6 +7,7 @@
 //! the next in the kernel.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ impl Answerer {
                 },
                 // Whoever called was killed meanwhile, or nobody is left (before Linux 6.11,
                 // waiting does not end then).
-                Err(Errno::ENOENT) if nobody_is_left(listener) => return,
+                Err(Errno::ENOENT) if nobody_is_left(listener.as_fd()) => return,
                 Err(Errno::ENOENT | Errno::EINTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "calls cannot be taken any more");
@@ -160,10 +161,27 @@ pub(super) fn thread(call: &Notification) -> Pid {
     Pid::from_raw(call.tid as i32)
 }
 
-fn nobody_is_left(listener: &Listener) -> bool {
-    use std::os::fd::AsFd;
-    let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::empty())];
+fn nobody_is_left(listener: BorrowedFd<'_>) -> bool {
+    let mut waiting = [PollFd::new(listener, PollFlags::empty())];
     let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
     poll(&mut waiting, PollTimeout::ZERO).is_ok()
         && waiting[0].revents().is_some_and(|events| events.intersects(ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_left_when_its_other_end_is_gone_and_not_when_something_waits() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        assert!(!nobody_is_left(ours.as_fd()));
+        theirs.write_all(b"!").expect("it is open");
+        assert!(!nobody_is_left(ours.as_fd()));
+        drop(theirs);
+        assert!(nobody_is_left(ours.as_fd()));
+    }
 }

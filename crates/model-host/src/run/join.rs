@@ -177,8 +177,13 @@ impl Host {
         stream.set_nonblocking(true).ok()?;
         let peer = Peer(stream.into());
         let uid = Uid::from_raw(peer.credentials().ok()?.uid());
-        (uid == geteuid() || uid.is_root()).then_some(peer)
+        may_enter(uid, geteuid()).then_some(peer)
     }
+}
+
+/// Whether a user may join or change a run of this owner.
+fn may_enter(user: Uid, owner: Uid) -> bool {
+    user == owner || user.is_root()
 }
 
 impl Peer {
@@ -326,6 +331,8 @@ mod tests {
         let name = name("unique");
         let host = Host::new(&name).expect("it is free");
         assert!(names().contains(&name));
+        let stranger = Joined::ask("nobody-has-this-name", Side::Host).expect_err("there is none");
+        assert!(stranger.to_string().contains("your runs: "), "{stranger}");
         let again = Host::new(&name).expect_err("it is in use").to_string();
         assert!(again.contains("--join"), "{again}");
         drop(host);
@@ -340,6 +347,26 @@ mod tests {
             assert!(matches!(Host::new(bad), Err(RunError::BadName { .. })), "{bad}");
             assert!(matches!(Joined::ask(bad, Side::Host), Err(RunError::BadName { .. })));
         }
+    }
+
+    #[test]
+    fn the_longest_name_and_the_longest_request_are_taken() {
+        let longest = format!("{:a<64}", name("longest"));
+        assert!(Host::new(&longest).is_ok());
+        let request = |bytes: usize| {
+            let rest = bytes - CONTROL.len() - "apply ".len();
+            Joined::control("nobody-has-this-name", &Control::Apply("x".repeat(rest)))
+        };
+        assert!(matches!(request(LONGEST), Err(RunError::NoSuchRun { .. })));
+        let refused = request(LONGEST + 1).expect_err("it is too long").to_string();
+        assert!(refused.contains("65536 bytes at most, and these are 65537"), "{refused}");
+    }
+
+    #[test]
+    fn a_run_is_its_owners_and_roots() {
+        let [root, one, other] = [0, 1000, 1001].map(Uid::from_raw);
+        assert!(may_enter(one, one) && may_enter(root, one) && may_enter(root, root));
+        assert!(!may_enter(other, one) && !may_enter(one, root));
     }
 
     #[test]

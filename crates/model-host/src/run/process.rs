@@ -524,6 +524,7 @@ Max processes             95932                95932                processes";
         processes.bury(process.pid);
         processes.bury(gone.pid);
         assert_eq!(processes.known.len(), 1, "the live one is still known");
+        assert!(processes.threads.values().all(|&of| of == process.pid), "with its threads");
     }
 
     #[test]

@@ -147,3 +147,50 @@ fn connect(
     })?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use verbless_command::Affinity;
+
+    use super::*;
+    use crate::channel::tests::agreeing;
+
+    #[test]
+    fn a_queue_pair_sends_by_its_service_to_the_host_s() {
+        let (_model, process) = agreeing();
+        let ring = process.alloc(1024).unwrap();
+        for (way, service, carrier) in [
+            (Way::Rc, ServiceType::RC, Carrier::Connected),
+            (Way::Uc, ServiceType::UC, Carrier::Connected),
+            (Way::Ud, ServiceType::UD, Carrier::Datagram),
+        ] {
+            let config = ChannelConfig {
+                number: 1,
+                way,
+                log_entry_bytes: 6,
+                ring_bytes: 1024,
+                ring_at: None,
+                host_bytes: 1024,
+                batch: 2,
+                patience: 0,
+                affinity: Affinity::None,
+            };
+            let mut receiver = Receiver::queue(&process, &config).unwrap();
+            let mut setup = Setup::new(ring.address(), 4, 6);
+            let place = (ring.address(), 1024);
+            let sender = Sender::create(&process, &config, place, &mut receiver, &mut setup);
+            let sender = sender.unwrap();
+            assert_eq!(sender.qp.state().unwrap().0, 3, "{way:?} is ready to send");
+            assert_eq!(sender.qp.attr().service, service);
+            assert_eq!((sender.qpn(), setup.queue), (sender.qp.qpn().0, sender.qp.qpn().0));
+            assert_eq!((setup.carrier, setup.most), (carrier as u8, 2));
+            // Sixteen entries in batches of two: 32 WQEs of one WQEBB or two.
+            let log = if way == Way::Ud { 6 } else { 5 };
+            assert_eq!((setup.log_wqebbs, setup.log_cqes), (log, log));
+            assert_eq!(setup.destination == [0; 48], way != Way::Ud);
+            let mut cqes = vec![0; 64 << log];
+            process.read(setup.cqes, &mut cqes).unwrap();
+            assert!(cqes.iter().all(|&byte| byte == UNWRITTEN));
+        }
+    }
+}

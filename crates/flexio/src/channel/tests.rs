@@ -227,6 +227,18 @@ fn what_is_written_to_a_new_ring_whose_attach_times_out_is_delivered() {
 }
 
 #[test]
+fn a_channel_that_is_dropped_is_detached() {
+    let (_model, process) = managed(0, 0);
+    let (mut first, second) =
+        (channel(&process, Way::Heap, None), channel(&process, Way::Heap, None));
+    first.attach(3).unwrap();
+    assert_eq!(second.manage(operation::FLUSH, 0).unwrap(), first.control.address());
+    drop(first);
+    let error = second.manage(operation::FLUSH, 0).unwrap_err().to_string();
+    assert!(error.contains("refuses stream 1"), "{error}");
+}
+
+#[test]
 fn what_is_whole_in_an_old_ring_is_delivered_after_a_read_of_it_failed() {
     let (model, process) = managed(2, 0);
     let mut channel = channel(&process, Way::Heap, None);

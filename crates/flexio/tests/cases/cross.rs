@@ -39,6 +39,7 @@ fn pool(own: u8, other: u8) -> Result<std::result::Result<Rmp, verbless_flexio::
 #[test]
 fn a_queue_is_as_deep_as_its_own_device_allows() -> Result {
     pool(5, 15)??.destroy()?;
+    pool(5, 6)??.destroy()?;
     let error = pool(15, 5)?.unwrap_err().to_string();
     assert!(error.contains("depth 2^6: the device has 2^5 at most"), "{error}");
     Ok(())

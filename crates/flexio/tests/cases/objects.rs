@@ -67,6 +67,12 @@ fn a_cq_tells_its_depth_and_moderates_as_it_is_told() -> Documented<()> {
     let too_long = CqModeration { period: 0x1000, ..moderation };
     assert!(cq.modify_moderation(too_long).is_err());
     assert_eq!(cq.query_moderation()?, moderation);
+    for mode in [CqPeriodMode::Event, CqPeriodMode::Cqe] {
+        let moderation = CqModeration { mode, ..moderation };
+        let element = CqElement::NonDpa { vector: 0 };
+        let config = DpaCqConfig { moderation, ..DpaCqConfig::new(4, element) };
+        assert_eq!(DpaCq::create(&process, &config)?.query_moderation()?, moderation);
+    }
     let mut ring = [0; 16 * 64];
     process.read(cq.ring_address(), &mut ring)?;
     assert_eq!(ring, [0xf0; 16 * 64], "not written yet");
@@ -312,6 +318,7 @@ fn an_outbox_rings_for_a_uar_of_its_process_s_context_or_an_extended_one() -> Do
     let congestion = OutboxConfig { congestion_control: true, ..OutboxConfig::default() };
     refused(Outbox::create(&process, &congestion), "congestion control");
     let window = Window::create(&process, process.pd())?;
+    assert_ne!(window.id(), Window::create(&process, process.pd())?.id());
     let clone = window.clone();
     refused(window.destroy(), "in use");
     clone.destroy()?;

@@ -137,9 +137,9 @@ fn value(
     e: &Enum,
     value: &EnumValue,
 ) {
-    let EnumValue { name, value, doc, .. } = value;
+    let EnumValue { name, value, doc, sources } = value;
     let _ = writeln!(out, "{}.{name} (value {value:#x}, {})\n  {doc}", e.name, e.file);
-    let _ = writeln!(out, "\n  source: {}", e.sources.join("; "));
+    let _ = writeln!(out, "\n  source: {}", sources.as_ref().unwrap_or(&e.sources).join("; "));
     let _ = writeln!(out, "  the others: prm show {}", e.name);
     let users = users(description, &e.name);
     if !users.is_empty() {
@@ -359,96 +359,4 @@ fn users(description: &Description, name: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::check::load_sound;
-    use super::super::repository::root;
-    use super::*;
-
-    fn shown(names: &[&str]) -> Vec<String> {
-        let description = load_sound(&root()).unwrap();
-        let evidence = Evidence::gather(&root(), &description).unwrap();
-        names.iter().map(|name| page(&description, &evidence, name).unwrap()).collect()
-    }
-
-    #[test]
-    fn a_command_is_shown_by_any_of_its_names_with_its_input_and_output() {
-        let pages = shown(&["create_cq", "CREATE_CQ", "0x400", "1024", "MLX5_CMD_OP_CREATE_CQ"]);
-        assert!(pages.iter().all(|page| *page == pages[0]));
-        for part in ["CREATE_CQ (opcode 0x400)", "DevX: create", "create_cq_in", "create_cq_out"] {
-            assert!(pages[0].contains(part), "{part}");
-        }
-    }
-
-    #[test]
-    fn so_many_names_are_listed_and_how_many_more_there_are_is_said() {
-        let description = load_sound(&root()).unwrap();
-        let targets: Vec<_> = description.structures.iter().map(Target::Structure).collect();
-        for (count, last) in [(CANDIDATES, None), (CANDIDATES + 2, Some("  and 2 more"))] {
-            let mut out = String::new();
-            list(&mut out, &targets[..count]);
-            let names = out.lines().filter(|line| line.contains(": ")).count();
-            let more = out.lines().find(|line| line.ends_with(" more"));
-            assert_eq!((names, more), (CANDIDATES, last), "{out}");
-        }
-    }
-
-    #[test]
-    fn a_command_says_its_transitions_and_who_says_when_it_fails() {
-        let pages = shown(&["modify_rq", "init2rtr_qp"]);
-        for part in ["legal in: RST, RDY, ERR (rq_state)", "RDY -> ERR, ERR -> RST"] {
-            assert!(pages[0].contains(part), "{part}");
-        }
-        assert!(pages[0].contains("BAD_RES: No such RQ for this uid. (our reading)"));
-        assert!(pages[1].contains("(linux: MLX5_CMD_STAT_BAD_QP_STATE_ERR)"));
-    }
-
-    #[test]
-    fn a_page_draws_every_dword_and_names_every_field_and_user() {
-        let shown = shown(&["cqc"]).remove(0);
-        let description = load_sound(&root()).unwrap();
-        for field in &description.structure("cq_context").unwrap().fields {
-            assert!(shown.contains(&field.name), "{}", field.name);
-        }
-        assert!(shown.contains("0x03c|") && shown.contains("used by: create_cq_in"));
-        let widths: Vec<usize> = shown
-            .lines()
-            .filter(|l| l.starts_with("  0x0") && l.contains('|'))
-            .map(|l| l.chars().count())
-            .collect();
-        assert!(widths.len() >= 16 && widths.iter().all(|&w| w == COLUMNS + 9), "{widths:?}");
-    }
-
-    #[test]
-    fn a_page_says_of_each_field_who_confirms_it() {
-        let pages = shown(&["cq_context", "cqc.cqe_sz", "hca_cap.exponential_backoff", "cqc.st"]);
-        let row = pages[0].lines().find(|line| line.contains("  cqe_sz  ")).unwrap();
-        assert!(row.contains("mailbox"), "{row}");
-        assert!(pages[1].contains("confirmed by: 1 independent, mailbox"), "{}", pages[1]);
-        assert!(pages[2].contains("confirmed by: 1 independent, trace"), "{}", pages[2]);
-        assert!(pages[3].contains("no description but its source"), "{}", pages[3]);
-    }
-
-    #[test]
-    fn a_register_is_shown_by_its_number_with_its_layout_and_a_shared_name_as_a_list() {
-        let pages = shown(&["0x5003", "dbr_umem_valid", "opcode"]);
-        assert!(pages[0].contains("register_id.PMTU") && pages[0].contains("pmtu_reg (structure"));
-        assert!(pages[1].contains("cq_context.dbr_umem_valid") && pages[1].contains("is one of"));
-        assert!(pages[2].starts_with("opcode (enum") && pages[2].contains("create_cq_in.opcode"));
-    }
-
-    #[test]
-    fn every_entry_has_a_page() {
-        let description = load_sound(&root()).unwrap();
-        let evidence = Evidence::gather(&root(), &description).unwrap();
-        let names = (description.structures.iter().map(|s| &s.name))
-            .chain(description.enums.iter().map(|e| &e.name))
-            .chain(description.commands.iter().map(|c| &c.name));
-        for name in names {
-            let page = page(&description, &evidence, name).unwrap();
-            assert!(page.to_lowercase().starts_with(name.as_str()), "{name}");
-        }
-        let error = page(&description, &evidence, "cq_contex").unwrap_err().to_string();
-        assert!(error.contains("near: cq_context"), "{error}");
-        assert!(page(&description, &evidence, "zzzzqqqqzzzz").is_err());
-    }
-}
+mod tests;

@@ -193,9 +193,9 @@ fn lay_out(
                 width
             }
             Member::Unknown => return None,
-            Member::Inline(None, inner) => lay_out(bodies, inner, at, fields, depth + 1)?,
+            Member::Inline(None, inner) => lay_out(bodies, inner, at, fields, depth)?,
             Member::Inline(Some(name), inner) => {
-                let width = lay_out(bodies, inner, 0, &mut BTreeMap::new(), depth + 1)?;
+                let width = lay_out(bodies, inner, 0, &mut BTreeMap::new(), depth)?;
                 fields.insert(name.clone(), (at, width));
                 width
             }
@@ -293,5 +293,40 @@ struct mlx5_ifc_foreign_bits {
         assert!(parse(constant).unwrap().structs.is_empty());
         let own = "struct mlx5_ifc_a_bits { struct mlx5_ifc_a_bits a; };";
         assert!(parse(own).unwrap().structs.is_empty());
+    }
+
+    #[test]
+    fn comments_and_lines_of_the_preprocessor_are_no_tokens() {
+        let text = "a /* b */ c // d\n#define e\n\t #if f\n g_1 # h[0x2];\n/* open";
+        assert_eq!(tokens(text), ["a", "c", "g_1", "#", "h", "[", "0x2", "]", ";"]);
+    }
+
+    #[test]
+    fn what_declares_no_structure_is_passed_over() {
+        let last = "struct mlx5_ifc_last_bits { u8 a[0x8]; };";
+        for before in [
+            "struct other { int a; };",
+            "enum mlx5_ifc_kind { A, B, C, D, E, F, G, H };",
+            "struct mlx5_ifc_last_bits *pointer;",
+            "u8 mlx5_ifc_name { } ;",
+        ] {
+            let facts = parse(&format!("{before} {last}")).unwrap();
+            assert!(facts.structs.keys().eq(["mlx5_ifc_last_bits"]), "{before}");
+        }
+        assert!(parse("struct mlx5_ifc_a_bits").unwrap().structs.is_empty());
+    }
+
+    #[test]
+    fn structures_within_structures_are_laid_out_to_a_depth_of_sixteen() {
+        let mut header = "struct mlx5_ifc_s0_bits { u8 a[0x8]; };".to_owned();
+        for i in 1..=17 {
+            let inner = i - 1;
+            header += &format!(
+                "struct mlx5_ifc_s{i}_bits {{ struct mlx5_ifc_s{inner}_bits a; u8 b[0x8]; }};"
+            );
+        }
+        let facts = parse(&header).unwrap();
+        assert_eq!(facts.structs["mlx5_ifc_s16_bits"].bits, 17 * 8);
+        assert!(!facts.structs.contains_key("mlx5_ifc_s17_bits"));
     }
 }

@@ -146,7 +146,8 @@ fn import_file(
                 continue;
             }
             let ours = structure.fields.iter().map(Field::span);
-            let covered = !gaps(span.end(), ours).iter().any(|gap| gap.end() > span.start);
+            let inside = |gap: &Span| gap.start < span.end() && span.start < gap.end();
+            let covered = !gaps(span.end(), ours).iter().any(inside);
             let left_out = structure.without.iter().any(|left_out| left_out == name);
             if left_out || (covered && span.width > 0) || fields.contains_key(name) {
                 continue;
@@ -324,9 +325,10 @@ fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     } else if let Some(bits) = bits {
         table.insert("bits", i64::from(bits).into());
     }
-    let overlaps = layout.named().iter().any(|&(other, o)| {
-        other != name && o.start < span.end() && span.start < o.end() && o.width > 0 && !tail
-    });
+    let overlaps = layout
+        .named()
+        .iter()
+        .any(|&(other, o)| other != name && o.start < span.end() && span.start < o.end());
     if overlaps {
         table.insert("overlay", true.into());
     }

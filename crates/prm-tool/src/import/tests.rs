@@ -1,8 +1,9 @@
 //! What import adds and corrects, and what it leaves as it was written.
 
 use super::*;
+use crate::repository::Scratch;
 
-const FACTS: &str = r#"{
+const HEADER: &str = r#"{
     "structs": {
         "mlx5_ifc_thing_bits": { "bits": 192, "fields": {
             "kind": [0, 4], "reserved_at_4": [4, 12], "size": [16, 16], "path": [32, 64],
@@ -30,7 +31,7 @@ fields.half = { at = "0x00", overlay = true }
 
 /// The text after import, and what is left to settle by hand.
 fn imported(text: &str) -> (String, Vec<String>) {
-    let facts: Facts = serde_json::from_str(FACTS).unwrap();
+    let facts: Facts = serde_json::from_str(HEADER).unwrap();
     let whole = format!("{INNER}{text}");
     let description = Description::parse([("prm/x.toml", whole.as_str())]);
     assert!(description.problems.is_empty(), "{:?}", description.problems);
@@ -158,7 +159,7 @@ fn what_a_table_leaves_out_is_not_added_again() {
 
 #[test]
 fn a_new_command_comes_with_its_opcode_and_the_texts_that_all_commands_share() {
-    let facts: Facts = serde_json::from_str(FACTS).unwrap();
+    let facts: Facts = serde_json::from_str(HEADER).unwrap();
     let text = new_command(&facts, &Description::default(), "make_thing").unwrap();
     let description = Description::parse([("prm/x.toml", text.as_str())]);
     assert!(description.problems.is_empty(), "{:?}", description.problems);
@@ -173,4 +174,159 @@ fn a_new_command_comes_with_its_opcode_and_the_texts_that_all_commands_share() {
     assert!(near.to_string().contains("near: mlx5_ifc_make_thing_in_bits"), "{near}");
     let twice = new_structure(&facts, &described(""), "inner", "inner").unwrap_err();
     assert!(twice.to_string().contains("already a structure [inner]"));
+}
+
+#[test]
+fn an_array_or_opaque_field_is_put_right_by_its_place_and_bits() {
+    let path = "path = { at = \"0x04\", struct = \"inner\" }";
+    for (wrong, right) in [
+        // (path, at bit 32 with 64 bits)
+        ("{ at = \"0x08\", bits = 16, count = 4 }", "{ at = \"0x04\", bits = 16, count = 4 }"),
+        ("{ at = \"0x08\", count = 2 }", "{ at = \"0x04\", count = 2 }"),
+        ("{ at = \"0x04\", bits = 96 }", "{ at = \"0x04\", bits = 64 }"),
+        ("{ at = \"0x08\", bytes = 8 }", "{ at = \"0x04\", bytes = 8 }"),
+    ] {
+        let text = |written| WHOLE.replace(path, &format!("path = {written}"));
+        let wanted = (text(right), Vec::new());
+        let (imported, problems) = imported(&text(wrong));
+        let corrected = imported.lines().find(|line| line.starts_with("path = ")).unwrap();
+        assert_eq!((corrected, problems), (&*format!("path = {right}"), wanted.1), "{wrong}");
+    }
+    let kind = "kind = { at = \"0x00.31:28\", doc = \"Kind.\" }";
+    for (wrong, right) in [
+        // (kind, at bit 0 with 4 bits)
+        ("{ at = \"0x00.27\", count = 4 }", "{ at = \"0x00.31\", count = 4 }"),
+        ("{ at = \"0x00.27:0\", bits = 2, count = 2 }", "{ at = \"0x00\", bits = 2, count = 2 }"),
+    ] {
+        let text = imported(&WHOLE.replace(kind, &format!("kind = {wrong}"))).0;
+        let corrected = text.lines().find(|line| line.starts_with("kind = ")).unwrap();
+        assert_eq!(corrected, format!("kind = {right}"), "{wrong}");
+    }
+}
+
+#[test]
+fn only_a_field_of_the_header_s_that_has_no_name_there_is_renamed() {
+    let size = "size = { at = \"0x00.15:0\" }";
+    for other in [
+        "extent = { at = \"0x00.15:0\", sources = [\"trace\"] }",
+        "extent = { at = \"0x00.15:0\", linux = \"gone\" }",
+    ] {
+        let text = WHOLE.replace(size, other);
+        assert_eq!(imported(&text).0, text);
+    }
+    let kind = "kind = { at = \"0x00.31:28\", doc = \"Kind.\" }\n";
+    let text = WHOLE.replace(kind, "").replace(size, "kind = { at = \"0x00.15:0\" }");
+    assert!(!imported(&text).0.contains("linux = \""), "its name is another field's there");
+}
+
+#[test]
+fn a_field_that_others_cover_is_not_added_whatever_is_before_it() {
+    let path = "path = { at = \"0x04\", struct = \"inner\" }";
+    let parts = "one = { at = \"0x04\", sources = [\"ucx\"] }\n\
+                 two = { at = \"0x08\", sources = [\"ucx\"] }";
+    let shorter = WHOLE
+        .replace("size = { at = \"0x00.15:0\" }\n", "")
+        .replace("\"0x00.27:16\"", "\"0x00.27:0\"")
+        .replace("[thing.fields]", "without = [\"size\"]\n[thing.fields]")
+        .replace(path, parts);
+    assert_eq!(imported(&shorter), (shorter, Vec::new()));
+}
+
+#[test]
+fn a_new_structure_is_written_with_its_gaps_overlays_tails_and_no_texts() {
+    let facts: Facts = serde_json::from_str(HEADER).unwrap();
+    let new = |name: &str| new_structure(&facts, &Description::default(), name, "x").unwrap();
+    assert_eq!(
+        new("thing"),
+        r#"
+[x]
+bytes = 0x18
+doc = ""
+sources = ["linux: mlx5_ifc_thing_bits"]
+reserved = ["0x00.27:16", "0x14.31"]
+[x.fields]
+kind = { at = "0x00.31:28", doc = "" }
+size = { at = "0x00.15:0", doc = "" }
+path = { at = "0x04", bits = 64, doc = "" }
+addr = { at = "0x0c", bits = 64, doc = "" }
+last = { at = "0x14.30:0", doc = "" }
+pas  = { at = "0x18", tail = true, bits = 64, doc = "" }
+"#
+    );
+    assert_eq!(
+        new("mlx5_ifc_inner_bits"),
+        r#"
+[x]
+bytes = 0x08
+doc = ""
+sources = ["linux: mlx5_ifc_inner_bits"]
+[x.fields]
+half  = { at = "0x00", overlay = true, doc = "" }
+whole = { at = "0x00", bits = 64, overlay = true, doc = "" }
+"#
+    );
+}
+
+#[test]
+fn only_the_fields_that_every_command_has_where_it_has_them_get_texts() {
+    let texts = |fields: &str| -> Vec<String> {
+        let layout = format!("{{ \"bits\": 96, \"fields\": {{ {fields} }} }}");
+        let layout: Layout = serde_json::from_str(&layout).unwrap();
+        let named = layout.named().into_iter();
+        named.map(|(name, span)| new_field(name, span, &layout).to_string()).collect()
+    };
+    for (fields, without_text) in [
+        (r#""status": [0, 8], "syndrome": [32, 32]"#, 0),
+        (r#""status": [0, 8], "syndrome": [64, 32]"#, 1),
+        (r#""status": [0, 16], "syndrome": [32, 32]"#, 2),
+        (r#""opcode": [0, 16], "uid": [16, 16], "op_mod": [48, 16]"#, 0),
+        (r#""opcode": [0, 8], "uid": [32, 16], "op_mod": [64, 16]"#, 3),
+    ] {
+        let texts = texts(fields);
+        let without = texts.iter().filter(|text| text.contains("doc = \"\"")).count();
+        assert_eq!(without, without_text, "{texts:?}");
+    }
+}
+
+fn options(structures: &[&str]) -> Options {
+    let structures = structures.iter().map(|&name| name.to_owned()).collect();
+    Options { from: None, new: Vec::new(), command: Vec::new(), file: None, structures }
+}
+
+#[test]
+fn the_tables_asked_for_are_written_and_what_is_left_to_settle_is_the_error() {
+    let wrong = "[a]\nbytes = 8\nsources = [\"linux: mlx5_ifc_inner_bits\"]\n\
+                 fields.whole = { at = \"0x00\" }\n\
+                 fields.half = { at = \"0x00\", overlay = true }\n";
+    let text = format!("{wrong}{}", wrong.replace("[a]", "[b]"));
+    let right = |text: &str| text.replace("at = \"0x00\" }", "at = \"0x00\", bits = 64 }");
+    let scratch = Scratch::new("import", &[("prm/x.toml", &text), (FACTS, HEADER)]);
+    run(scratch.path(), &options(&["b"])).unwrap();
+    let (a, b) = text.split_at(wrong.len());
+    assert_eq!(scratch.read("prm/x.toml"), format!("{a}{}", right(b)));
+    run(scratch.path(), &options(&[])).unwrap();
+    assert_eq!(scratch.read("prm/x.toml"), right(&text));
+
+    scratch.write("prm/x.toml", text.replace("inner_bits", "none_bits"));
+    let error = run(scratch.path(), &options(&[])).unwrap_err().to_string();
+    assert!(error.starts_with("2 things to settle by hand:\n  prm/x.toml: [a]: no "), "{error}");
+}
+
+#[test]
+fn what_is_new_goes_behind_the_rest_of_its_file_and_the_other_tables_stay() {
+    let stale = "[a]\nbytes = 8\nsources = [\"linux: mlx5_ifc_inner_bits\"]\n";
+    let scratch = Scratch::new("import-new", &[("prm/x.toml", stale), (FACTS, HEADER)]);
+    let file = scratch.path().join("prm/new.toml");
+    let add = |new: &[&str], command: &[&str]| {
+        let owned = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect();
+        let (new, command) = (owned(new), owned(command));
+        let options = Options { new, command, file: Some(file.clone()), ..options(&[]) };
+        run(scratch.path(), &options).unwrap();
+        scratch.read("prm/new.toml")
+    };
+    let first = add(&["inner:b"], &[]);
+    assert!(first.starts_with("[b]\n"), "{first}");
+    let both = add(&[], &["make_thing"]);
+    assert!(both.starts_with(&format!("{first}\n[make_thing]\n")), "{both}");
+    assert_eq!(scratch.read("prm/x.toml"), stale);
 }

@@ -127,8 +127,8 @@ impl At {
                 if start % 32 == 0 && left >= 32 { left & !31 } else { left.min(32 - start % 32) };
             let dword = start / 32 * 4;
             let rest = match (start % 32, width) {
-                (0, 32) => Rest::None,
                 (0, width) if width > 32 => Rest::Bytes(width / 8),
+                (0, 32) => Rest::None,
                 (bit, width) => Rest::Bits(31 - bit, 32 - bit - width),
             };
             places.push(Self { dword, rest });
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_place_prints_as_it_was_written() {
-        for text in ["0x00", "0x00.17", "0x00.31:28", "0x30:8", "0x110"] {
+        for text in ["0x00", "0x00.17", "0x00.31:28", "0x30:8", "0x110", "0x100000"] {
             assert_eq!(At::parse(text).unwrap().to_string(), text);
         }
     }
@@ -182,9 +182,26 @@ mod tests {
             ("0x00.a", ".hi:lo"),
             ("0x00:0", "number of bytes"),
             ("0xfffffffc", "larger than a structure"),
+            ("0x100004", "larger than a structure"),
         ] {
             let error = At::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_field_is_written_by_its_dword_and_its_width_where_the_bits_do_not_tell_it() {
+        for (start, width, at, bits) in [
+            (32, 32, "0x04", None),
+            (40, 8, "0x04.23:16", None),
+            (40, 24, "0x04.23:0", None),
+            (40, 25, "0x04.23:0", Some(25)),
+            (64, 33, "0x08", Some(33)),
+            (64, 0, "0x08", Some(0)),
+        ] {
+            let (place, more) = At::of_field(start, width);
+            assert_eq!((place.to_string().as_str(), more), (at, bits), "{start}, {width}");
+            assert_eq!(place.start(), start);
         }
     }
 

@@ -116,6 +116,8 @@ mod tests {
     use super::super::check::load_sound;
     use super::super::repository::root;
     use super::*;
+    use crate::repository::Scratch;
+    use std::io::Write as _;
     use verbless_prm::dump;
 
     fn decoded(
@@ -164,5 +166,30 @@ mod tests {
         assert!(decoded(None, "ffff 0000", None).unwrap().contains("unknown opcode: ff ff 00 00"));
         assert!(decoded(None, "this is no hex", None).is_err());
         assert!(decoded(None, "", None).is_err());
+    }
+
+    #[test]
+    fn files_are_read_as_text_or_gzip_and_zeros_are_shown_on_request() {
+        let runtime = Runtime::new(&load_sound(&root()).unwrap());
+        let input = "0107 0000 0000 0001 0000 0000 0000 0000";
+        let scratch = Scratch::new("decode", &[("in", input), ("out", "00000000 00000005")]);
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(input.as_bytes()).unwrap();
+        scratch.write("in.gz", packed.finish().unwrap());
+        scratch.write("binary", [0xff, 0xfe]);
+        let shown = |input: &str, output: Option<&str>, all| {
+            let path = |name: &str| scratch.path().join(name);
+            let options = Options { file: path(input), output: output.map(path), of: None, all };
+            decode(&runtime, &options).map_err(|error| error.to_string())
+        };
+        let plain = shown("in", None, false).unwrap();
+        assert!(plain.contains("QUERY_PAGES") && !plain.contains("only"), "{plain}");
+        assert!(!plain.contains("function_id"), "{plain}");
+        assert_eq!(shown("in.gz", None, false).unwrap(), plain);
+        let whole = shown("in", None, true).unwrap();
+        assert!(whole.contains("function_id = 0"), "{whole}");
+        assert!(shown("in", Some("out"), false).unwrap().contains("syndrome = 5"));
+        assert!(shown("binary", None, false).unwrap_err().ends_with("binary is not text"));
+        assert!(shown("none", None, false).unwrap_err().contains("none: "));
     }
 }

@@ -532,3 +532,46 @@ fn collect(directory: &Path, deeper: bool, paths: &mut Vec<PathBuf>) -> crate::r
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_states_its_place_in_bytes_where_it_has_whole_ones() {
+        let text = "[thing]\nbytes = 0x18\n\
+                    fields.a = { at = \"0x00.31:28\" }\n\
+                    fields.b = { at = \"0x04\", bits = 36 }\n\
+                    fields.c = { at = \"0x0c\", bits = 40 }\n\
+                    fields.d = { at = \"0x14\", count = 3, bits = 8 }";
+        let description = Description::parse([("prm/x.toml", text)]);
+        let places = description.structures[0].fields.iter().map(Field::place);
+        let wanted = ["0x00.31:28", "0x04, 36 bits", "0x0c, 5 bytes", "0x14.31:8"];
+        assert!(places.eq(wanted), "{:?}", description.structures[0].fields);
+    }
+
+    #[test]
+    fn a_gap_is_what_no_field_with_bits_covers() {
+        let span = |(start, width)| Span { start, width };
+        for (spans, wanted) in [
+            (&[][..], &[(0, 64)][..]),
+            (&[(0, 64)], &[]),
+            (&[(0, 65)], &[]),
+            (&[(32, 0)], &[(0, 64)]),
+            (&[(40, 8), (8, 8)], &[(0, 8), (16, 24), (48, 16)]),
+            (&[(0, 40), (8, 8)], &[(40, 24)]),
+        ] {
+            let found = gaps(64, spans.iter().copied().map(span));
+            assert!(found.iter().copied().eq(wanted.iter().copied().map(span)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_structure_has_at_most_a_mebibyte() {
+        for (bytes, problems) in [(0x10_0000, 0), (0x10_0001, 1)] {
+            let text = format!("[thing]\nbytes = {bytes}\n");
+            let description = Description::parse([("prm/x.toml", text.as_str())]);
+            assert_eq!(description.problems.len(), problems, "{:?}", description.problems);
+        }
+    }
+}

@@ -221,7 +221,7 @@ pub(crate) fn near(description: &Description, query: &str, most: usize) -> Vec<S
     let query = spellings(&query).pop().unwrap_or(query);
     let mut near: Vec<(usize, String)> = Vec::new();
     let mut consider = |name: &str, shown: String| {
-        let distance = if query.len() > 2 && (name.contains(&query) || query.contains(name)) {
+        let distance = if name.contains(&query) || query.contains(name) {
             name.len().abs_diff(query.len()).min(2)
         } else {
             distance(name, &query)
@@ -333,6 +333,38 @@ mod tests {
             assert!(near.iter().any(|name| name == wanted), "{query}: {near:?}");
         }
         assert_eq!(near(&description, "zzzzqqqqzzzz", 8), Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_are_near_that_contain_each_other_or_differ_in_few_letters_for_their_length() {
+        let near = |name: &str, query: &str| {
+            let text = format!("[s]\nbytes = 4\nfields.{name} = {{ at = \"0x00\" }}");
+            let description = Description::parse([("prm/x.toml", text.as_str())]);
+            !near(&description, query, 8).is_empty()
+        };
+        for (name, query, is_near) in [
+            ("thing_of_many_words", "thing", true),
+            ("thing_of_many_words", "thin", false),
+            ("thing", "a_thing_of_many", true),
+            ("abc", "abd", true),
+            ("abc", "add", false),
+            ("ab", "abc", false),
+            ("abcdefghij", "xxxdefghij", true),
+            ("abcdefghij", "xxxxefghij", false),
+            ("abcdefghi", "xxxdefghi", false),
+        ] {
+            assert_eq!(near(name, query), is_near, "{name} for {query}");
+        }
+    }
+
+    #[test]
+    fn the_distance_of_two_words_is_the_letters_to_change_add_or_leave_out() {
+        for (one, other, letters) in
+            [("", "ab", 2), ("ab", "", 2), ("same", "same", 0), ("kitten", "sitting", 3)]
+        {
+            assert_eq!(distance(one, other), letters, "{one}, {other}");
+            assert_eq!(distance(other, one), letters, "{other}, {one}");
+        }
     }
 
     #[test]

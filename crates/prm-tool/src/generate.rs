@@ -39,27 +39,34 @@ fn gate(file: &str) -> String {
 
 /// Runs the task.
 pub(crate) fn run(root: &Path) -> crate::repository::Result {
-    let description = super::check::load_sound(root)?;
+    let done = write(root, &super::check::load_sound(root)?)?;
+    done.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
+
+/// Writes what differs, removes what no table generates, and returns a line about each.
+fn write(root: &Path, description: &Description) -> crate::repository::Result<Vec<String>> {
     std::fs::create_dir_all(root.join(DIRECTORY))?;
-    let files = files(root, &description)?;
+    let files = files(root, description)?;
+    let mut done = Vec::new();
     for path in existing(root)? {
         if !files.contains_key(&path) {
             std::fs::remove_file(root.join(&path))?;
-            println!("{path}: removed");
+            done.push(format!("{path}: removed"));
         }
     }
     for (name, text) in &files {
         let path = root.join(name);
         if std::fs::read_to_string(&path).ok().as_ref() != Some(text) {
             std::fs::write(&path, text)?;
-            println!("{name}: written");
+            done.push(format!("{name}: written"));
         }
     }
-    let texts = check::all(&description).len();
+    let texts = check::all(description).len();
     if texts > 0 {
-        println!("{texts} texts are still missing; `cargo xtask prm check` lists them");
+        done.push(format!("{texts} texts are still missing; `cargo xtask prm check` lists them"));
     }
-    Ok(())
+    Ok(done)
 }
 
 /// One line for each generated file that differs from what the description generates.
@@ -460,3 +467,6 @@ fn markdown(text: &str) -> String {
 fn is_edge(word: &str) -> bool {
     word.starts_with('_') || word.ends_with('_')
 }
+
+#[cfg(test)]
+mod tests;

@@ -388,15 +388,88 @@ mod tests {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         let checked = check(&runtime, &read(&root()).unwrap());
         assert_eq!(checked.problems, Vec::<String>::new());
-        assert!(checked.vectors > 300 && checked.comparisons > 2000, "{checked:?}");
+        assert_eq!((checked.vectors, checked.comparisons), (423, 3213), "as many as there are");
+        assert_eq!(checked.confirmed.len(), 45, "{:?}", checked.confirmed);
+        for confirmed in [("ctrl_segment", "ds"), ("uar_page", "cq_arm"), ("cqe", "byte_cnt")] {
+            assert!(checked.confirmed.contains(&confirmed), "{confirmed:?}");
+        }
+        let zero = ("ctrl_segment", "opmod");
+        assert!(!checked.confirmed.contains(&zero), "a field that is always 0 tells nothing");
     }
 
     #[test]
-    fn a_wrong_byte_in_a_golden_wqe_is_noticed() {
+    fn a_wrong_digit_anywhere_in_a_golden_vector_is_noticed_as_the_field_that_it_is_in() {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
-        let mut golden = read(&root()).unwrap();
-        let hex = text(&golden["post"][0]["wqes"][0]["hex"]).replacen("0001", "0011", 1);
-        golden["post"][0]["wqes"][0]["hex"] = hex.into();
-        assert!(!check(&runtime, &golden).problems.is_empty());
+        let golden = read(&root()).unwrap();
+        // (post, recv, arm or cqe; where it has digits; which of them; what is said)
+        for (vector, place, digit, says) in [
+            ("/post/0", "/wqes/0/hex", 7, "[ctrl_segment] opcode is 0xf, not 0x8"),
+            ("/post/0", "/wqes/0/hex", 5, "[ctrl_segment] wqe_index is 0x7, not 0x0"),
+            ("/post/0", "/wqes/0/hex", 13, "[ctrl_segment] qpn is "),
+            ("/post/3", "/wqes/0/hex", 22, "[ctrl_segment] fm is "),
+            ("/post/4", "/wqes/0/hex", 31, "[ctrl_segment] imm is "),
+            ("/post/8", "/wqes/0/hex", 31, "[ctrl_segment] imm is "),
+            ("/post/0", "/wqes/0/hex", 47, "[raddr_segment] raddr is "),
+            ("/post/12", "/wqes/0/hex", 79, "[atomic_segment] swap_add is "),
+            ("/post/12", "/wqes/0/hex", 95, "[atomic_segment] compare is "),
+            ("/post/12", "/wqes/0/hex", 103, "[data_segment] byte_count is "),
+            ("/post/13", "/wqes/0/hex", 79, "[atomic_segment] swap_add is "),
+            ("/post/0", "/wqes/0/hex", 71, "[inline_header] byte_count is 0xf, not 0x8"),
+            ("/post/0", "/wqes/0/hex", 73, "the inline data is not that of the request"),
+            ("/post/5", "/wqes/0/hex", 127, "[data_segment] addr is "),
+            ("/post/0", "/doorbell_record/hex", 7, "[qp_doorbell_record] send_counter is "),
+            ("/recv/1", "/hex", 7, "[data_segment] byte_count is "),
+            ("/recv/0", "/hex", 15, "[data_segment] lkey is "),
+            ("/recv/0", "/doorbell_record/hex", 7, "[qp_doorbell_record] receive_counter is "),
+            ("/arm_cq/0", "/doorbell_record/hex", 7, "[cq_doorbell_record] arm_consumer_index is"),
+            ("/arm_cq/1", "/uar/0/hex", 1, "[cq_arm_doorbell] arm_solicited_only is "),
+            ("/arm_cq/0", "/uar/0/hex", 15, "[cq_arm_doorbell] cqn is "),
+            ("/arm_cq/0", "/uar/0/hex", 15, "[uar_page] cq_arm is not where"),
+            ("/arm_cq/0", "/uar/0/page_offset", 4, "[uar_page] cq_arm is not where"),
+            ("/cqe/0", "/cqe_hex", 119, "[cqe] qpn is "),
+            ("/cqe/0", "/cqe_hex", 126, "[cqe] opcode is "),
+            ("/cqe/0", "/cqe_hex", 127, "[cqe] owner is "),
+            ("/cqe/0", "/cqe_hex", 95, "[cqe] byte_cnt is "),
+            ("/cqe/0", "/cqe_hex", 113, "[cqe] wqe_opcode is "),
+            ("/cqe/0", "/cqe_hex", 123, "[cqe] wqe_counter is "),
+            ("/cqe/6", "/cqe_hex", 111, "[cqe_error] syndrome is "),
+            ("/cqe/6", "/cqe_hex", 109, "[cqe_error] vendor_err_synd is "),
+            ("/cqe/18", "/cqe_hex", 111, "[cqe_error] syndrome is "),
+            ("/cqe/16", "/cqe_hex", 55, "[cqe] rqpn is "),
+            ("/cqe/17", "/cqe_hex", 127, "[cqe_inline_32] owner is "),
+            ("/cqe/17", "/cqe_hex", 127, "[cqe_inline_32] format is "),
+            ("/cqe/31", "/cqe_hex", 79, "[cqe] imm_inval_pkey is "),
+            ("/cqe/0", "/consumer_doorbell_record/hex", 7, "[cq_doorbell_record] consumer_index"),
+        ] {
+            let mut golden = golden.clone();
+            let digits = golden.pointer_mut(&format!("{vector}{place}")).expect(place);
+            let mut text = text(digits).to_owned();
+            let right = u8::from_str_radix(&text[digit..=digit], 16).unwrap();
+            text.replace_range(digit..=digit, &format!("{:x}", right ^ 7));
+            *digits = text.into();
+            let problems = check(&runtime, &golden).problems;
+            let said = problems.iter().any(|problem| problem.contains(says));
+            assert!(said, "{vector}{place}, digit {digit}: {says} is not in {problems:?}");
+        }
+        let index = golden["post"].as_array().unwrap().iter().position(|post| {
+            post["uar"].as_array().unwrap().iter().any(|uar| uar["kind"] == "doorbell")
+        });
+        let (mut golden, index) = (golden, index.unwrap());
+        golden["post"][index]["uar"][0]["hex"] = "0000000000000000".into();
+        let problems = check(&runtime, &golden).problems;
+        for field in ["opcode", "qpn", "ds"] {
+            let says = format!("[send_doorbell] {field} is 0x0, not ");
+            assert!(problems.iter().any(|problem| problem.contains(&says)), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_json_s_or_hexadecimal_and_lists_may_be_missing() {
+        let value = serde_json::json!({ "a": 17, "b": "0x1f", "c": "1f", "d": "", "e": [1] });
+        let numbers = ["a", "b", "c", "d"].map(|key| number(&value[key]));
+        assert_eq!(numbers, [17, 0x1f, 0x1f, 0]);
+        assert_eq!(hex(&value["c"]), [0x1f]);
+        assert_eq!(hex(&value["d"]), Vec::<u8>::new());
+        assert_eq!((list(&value, "e").len(), list(&value, "f").len()), (1, 0));
     }
 }

@@ -65,3 +65,29 @@ pub fn run(task: Task) -> Result {
         Task::Decode(options) => decode::run(&root, &options),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Prm {
+        #[command(subcommand)]
+        task: Task,
+    }
+
+    #[test]
+    fn what_a_task_fails_of_reaches_its_caller() {
+        for (line, says) in [
+            ("prm import --from /nowhere/facts.json", "/nowhere/facts.json: "),
+            ("prm verify --ifc /nowhere/mlx5_ifc.h", "/nowhere/mlx5_ifc.h: "),
+            ("prm show zzzzqqqqzzzz", "no entry named `zzzzqqqqzzzz`"),
+            ("prm decode /nowhere/hex", "/nowhere/hex: "),
+        ] {
+            let task = Prm::try_parse_from(line.split(' ')).unwrap().task;
+            let error = run(task).unwrap_err().to_string();
+            assert!(error.contains(says), "{line}: {error}");
+        }
+    }
+}

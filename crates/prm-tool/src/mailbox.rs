@@ -146,6 +146,7 @@ fn note(
 #[cfg(test)]
 mod tests {
     use super::super::check::load_sound;
+    use super::super::description::Description;
     use super::super::repository::root;
     use super::*;
 
@@ -207,5 +208,83 @@ mod tests {
             assert!(alike.confirmed.contains(&field), "{field:?} in {:?}", alike.confirmed);
         }
         assert!(!alike.confirmed.contains(&("qp_context", "log_sq_size")), "they differ there");
+    }
+
+    /// A command with what can be confirmed, and what cannot.
+    const TABLES: &str = r#"
+        [make_thing]
+        kind = "command"
+        opcode = 0x900
+        input = "make_thing_in"
+        output = "make_thing_out"
+        devx = "none"
+
+        [make_thing_in]
+        bytes = 0x10
+        fields.opcode = { at = "0x00.31:16" }
+        fields.op_mod = { at = "0x04.15:0" }
+        fields.number = { at = "0x08" }
+        fields.again = { at = "0x08", overlay = true }
+        fields.raw = { at = "0x0c", bytes = 4 }
+        fields.pas = { at = "0x10", bits = 32, tail = true }
+
+        [make_thing_out]
+        bytes = 0x08
+        fields.status = { at = "0x00.31:24" }
+    "#;
+
+    /// MAKE_THING with a number, raw bytes and a page.
+    fn make(number: u8, raw: u8, page: u8) -> Dumped {
+        command(&[&[9, 0][..], &[0; 9], &[number, 0, 0, 0, raw, 0, 0, 0, page]].concat())
+    }
+
+    /// What the given inputs of both sides confirm, and how many commands both sent.
+    fn things(theirs: &[Dumped], ours: &[Dumped]) -> (Vec<&'static str>, usize) {
+        let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
+        let mut commands = vec![mark("theirs: case")];
+        commands.extend_from_slice(theirs);
+        commands.push(mark("ours: case"));
+        commands.extend_from_slice(ours);
+        let alike = compare(&runtime, vec![("test".into(), commands)]);
+        (alike.confirmed.iter().map(|(_, field)| *field).collect(), alike.commands)
+    }
+
+    #[test]
+    fn numbers_and_bytes_are_confirmed_but_no_second_names_and_no_tails() {
+        let all = [make(1, 2, 3), make(4, 5, 6)];
+        assert_eq!(things(&all, &all), (vec!["number", "raw"], 2));
+        let same_bytes = [make(1, 2, 3), make(4, 2, 6)];
+        assert_eq!(things(&same_bytes, &same_bytes), (vec!["number"], 2));
+        assert_eq!(things(&all, &all[..1]), (vec![], 0), "nobody can say which is which");
+    }
+
+    #[test]
+    fn a_field_behind_the_end_of_an_input_is_not_the_same_as_one_within_the_other() {
+        let mut short = [make(1, 2, 3), make(4, 5, 6)];
+        short.iter_mut().for_each(|it| it.input.truncate(12));
+        assert_eq!(things(&[make(1, 2, 3), make(4, 5, 6)], &short), (vec!["number"], 2));
+    }
+
+    #[test]
+    fn commands_belong_to_the_side_and_case_of_the_last_nop_with_text() {
+        let bare_nop = command(&[&[8, 13][..], &[0; 14]].concat());
+        let failed = Dumped { output: Some(vec![1; 8]), ..make(7, 7, 7) };
+        let commands = [
+            make(0, 0, 0),
+            mark("theirs: one"),
+            bare_nop.clone(),
+            make(1, 1, 1),
+            failed,
+            mark("ours: two"),
+            make(2, 2, 2),
+        ];
+        let (theirs, ours) = sides(&commands);
+        let key = |case: &str, opcode| (case.to_owned(), opcode);
+        let wanted = [
+            (key("one", 0x80d), vec![bare_nop.input]),
+            (key("one", 0x900), vec![make(1, 1, 1).input]),
+        ];
+        assert_eq!(theirs, Side::from(wanted));
+        assert_eq!(ours, Side::from([(key("two", 0x900), vec![make(2, 2, 2).input])]));
     }
 }

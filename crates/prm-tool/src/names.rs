@@ -52,3 +52,38 @@ const KEYWORDS: &[&str] = &[
     "struct", "trait", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where",
     "while", "yield",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_methods_and_constants_begin_with_a_letter_and_keep_to_one_case() {
+        for (name, snake, upper) in [
+            ("a_1", true, false),
+            ("A_1", false, true),
+            ("aB", false, false),
+            ("Ab", false, false),
+            ("1a", false, false),
+            ("1A", false, false),
+            ("_a", false, false),
+            ("_A", false, false),
+            ("a-b", false, false),
+            ("A-B", false, false),
+            ("", false, false),
+            ("self", false, false),
+            ("crate", false, false),
+        ] {
+            assert_eq!((is_snake(name), is_upper(name)), (snake, upper), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_in_rust_are_camel_case_for_types_and_raw_where_they_are_keywords() {
+        assert_eq!(type_name("cq_context"), "CqContext");
+        assert_eq!(type_name("cqe_inline_32"), "CqeInline32");
+        assert_eq!((method_name("type"), method_name("types")), ("r#type".into(), "types".into()));
+        let widths = [1, 8, 9, 16, 17, 32, 33, 64].map(unsigned);
+        assert_eq!(widths, ["u8", "u8", "u16", "u16", "u32", "u32", "u64", "u64"]);
+    }
+}

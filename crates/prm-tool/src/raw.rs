@@ -177,3 +177,47 @@ pub(super) struct RawStatus {
     pub(super) why: String,
     pub(super) from: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::description::Description;
+    use super::*;
+
+    fn field(text: &str) -> Result<Field, String> {
+        let text = format!("[s]\nbytes = 4\nfields.f = {{ {text} }}");
+        let mut description = Description::parse([("prm/x.toml", text.as_str())]);
+        match description.problems.pop() {
+            Some(problem) => Err(problem.message),
+            None => Ok(description.structures.remove(0).fields.remove(0)),
+        }
+    }
+
+    #[test]
+    fn bytes_are_opaque_at_any_width_and_bits_are_a_number_up_to_64() {
+        for (text, content, width) in [
+            ("bytes = 4", Content::Bytes, 32),
+            ("bits = 64", Content::Number, 64),
+            ("bits = 65", Content::Bytes, 65),
+            ("bits = 8, enum = \"e\"", Content::Enum("e".into()), 8),
+        ] {
+            let field = field(&format!("at = \"0x00\", {text}")).unwrap();
+            assert_eq!((field.content, field.width), (content, width), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_field_has_at_most_64_ki_elements_and_two_mebibytes() {
+        for (text, says) in [
+            ("bits = 256, count = 0x10000", ""),
+            ("bits = 257, count = 0x10000", "is larger than a structure can be"),
+            ("bits = 1, count = 0x10000", ""),
+            ("bits = 1, count = 0x10001", "has more elements than a structure can hold"),
+            ("bits = 0x1000000", ""),
+            ("bits = 0x1000001", "is larger than a structure can be"),
+            ("bytes = 0x20000000", "bytes is too large"),
+        ] {
+            let error = field(&format!("at = \"0x00\", {text}")).err().unwrap_or_default();
+            assert_eq!(error, says, "{text}");
+        }
+    }
+}

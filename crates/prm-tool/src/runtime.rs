@@ -257,6 +257,22 @@ mod tests {
     }
 
     #[test]
+    fn devx_s_class_of_a_command_is_the_table_s() {
+        for (text, devx) in [
+            ("create", Devx::Create),
+            ("query", Devx::Query),
+            ("modify", Devx::Modify),
+            ("destroy", Devx::Destroy),
+            ("general", Devx::General),
+            ("none", Devx::None),
+        ] {
+            let text = MIXED.replacen("\"create\"", &format!("\"{text}\""), 1);
+            let runtime = Runtime::new(&Description::parse([("prm/x.toml", text.as_str())]));
+            assert_eq!(runtime.command(0x900).unwrap().devx, devx);
+        }
+    }
+
+    #[test]
     fn generated_code_marks_what_only_the_model_knows() {
         let description = Description::parse([("prm/dpa/thing.toml", MIXED)]);
         let code = generate::one_file(&description, "prm/dpa/thing.toml");

@@ -1,6 +1,6 @@
 //! Every kind of mistake that a table can have, and what is said about it.
 
-use super::super::repository::root;
+use super::super::repository::{Scratch, root};
 use super::*;
 
 /// A description without mistakes; the tests below replace one text in it.
@@ -118,6 +118,18 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
         ("addr = {", "zeroed = {", "[thing] zeroed", "rename it"),
         ("addr = {", "set_size = {", "[thing] set_size", "also that of `size`"),
         ("SMALL =", "small =", "[kind_of_thing] small", "upper case"),
+        (
+            "doc = \"Small one.\"",
+            "doc = \"Small one.\", sources = []",
+            "[kind_of_thing] SMALL",
+            "has an empty source",
+        ),
+        (
+            "doc = \"Small one.\"",
+            "doc = \"Small one.\", sources = [\" \"]",
+            "[kind_of_thing] SMALL",
+            "has an empty source",
+        ),
         ("SMALL =", "INFO =", "[kind_of_thing] INFO", "not INFO"),
         ("[make_thing_out]", "[make_thing]", "prm/x.toml: ", "duplicate key"),
         ("[kind_of_thing]", "[thing_]", "[thing_]", "would be `Thing` in Rust"),
@@ -518,4 +530,32 @@ fn mistakes_are_told_in_the_order_of_the_files() {
         told.dedup();
         assert_eq!(told, files);
     }
+}
+
+#[test]
+fn a_doc_that_has_no_word_beyond_the_name_restates_it() {
+    for (name, doc, restates_it) in [
+        ("log_num_cqes", "The number of CQEs.", true),
+        ("log_num_cqes", "The number, a logarithm.", false),
+        ("timeout", "Time out.", true),
+        ("addr", "An address.", true),
+        ("cnt", "Count of pages.", false),
+    ] {
+        assert_eq!(restates(name, doc), restates_it, "{name}: {doc}");
+    }
+}
+
+#[test]
+fn a_description_without_texts_is_sound_and_one_with_mistakes_is_refused_with_all_of_them() {
+    let text = |doc: &str, bits| {
+        format!("[e]\nkind = \"enum\"\nbits = {bits}\nsources = [\"linux\"]\n{doc}values.A = 1")
+    };
+    let files = [("prm/e.toml", &*text("", 1)), (FACTS, "{ \"structs\": {} }")];
+    let scratch = Scratch::new("check", &files);
+    assert!(load_sound(scratch.path()).is_ok());
+    scratch.write("prm/e.toml", text("", 0));
+    let error = load_sound(scratch.path()).unwrap_err().to_string();
+    assert_eq!(error, "1 mistakes in the description:\n  prm/e.toml: [e]: bits is from 1 to 64");
+    let error = run(scratch.path()).unwrap_err().to_string();
+    assert_eq!(error, "3 mistakes in the description");
 }

@@ -37,9 +37,11 @@ impl Check<'_> {
                 Some(structure) => self.header(command, structure, role),
             }
         }
-        let shared = self.description.commands.iter().find(|o| {
-            o.name != command.name && (o.input == command.input) && o.name < command.name
-        });
+        let shared = self
+            .description
+            .commands
+            .iter()
+            .find(|o| o.input == command.input && o.name < command.name);
         if let Some(other) = shared {
             let message =
                 format!("shares its input with [{}]; give each command its own", other.name);

@@ -99,9 +99,6 @@ impl Check<'_> {
             );
         }
         match &field.content {
-            Content::Number if field.width > 64 => {
-                self.error(file, place.into(), "a number has at most 64 bits");
-            }
             Content::Number => {}
             Content::Enum(name) => match self.description.enumeration(name) {
                 None => {
@@ -142,8 +139,7 @@ impl Check<'_> {
     }
 
     fn overlaps(&mut self, structure: &Structure) {
-        let mut fields: Vec<&Field> =
-            structure.fields.iter().filter(|f| !f.tail && f.span().width > 0).collect();
+        let mut fields: Vec<&Field> = structure.fields.iter().collect();
         if !fields.is_sorted_by_key(|f| f.start) {
             let (before, after) = fields
                 .windows(2)

@@ -306,6 +306,19 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "[make_thing] BAD_PARAM",
             "constant of another status",
         ),
+        ("\"reading\"", "\"linux: \"", "[make_thing] BAD_PARAM", "from is \"reading\""),
+        (
+            "kind = { at = \"0x00.31:28\"",
+            "kind = { at = \"0x00.31\"",
+            "[thing] kind",
+            "has 1 bits, but enum [kind_of_thing] has 4 and values up to 2",
+        ),
+        (
+            "state = \"kind_of_thing\"\n    states = [\"SMALL\"]",
+            "",
+            "[make_thing] states",
+            "whose states",
+        ),
         ("state = \"kind_of_thing\"", "", "[make_thing] states", "whose states"),
         ("state = \"kind_of_thing\"", "state = \"kind\"", "[make_thing] states", "no enum [kind]"),
         ("states = [\"SMALL\"]", "states = []", "[make_thing] states", "in no state"),
@@ -488,6 +501,7 @@ fn a_word_of_a_hot_structure_is_aligned_and_made_of_whole_numbers() {
         )
     };
     assert_eq!(with("thing_head = \"0x00\", thing_size = \"0x00.15:0\""), [""; 0]);
+    assert_eq!(with("thing_flags = \"0x04\", thing_addr = \"0x08:8\""), [""; 0]);
     for (words, says) in [
         ("thing_head = \"0x00.15:8\"", "is not a number within it"),
         ("thing_head = \"0x00.11:4\"", "not an aligned word"),
@@ -558,4 +572,35 @@ fn a_description_without_texts_is_sound_and_one_with_mistakes_is_refused_with_al
     assert_eq!(error, "1 mistakes in the description:\n  prm/e.toml: [e]: bits is from 1 to 64");
     let error = run(scratch.path()).unwrap_err().to_string();
     assert_eq!(error, "3 mistakes in the description");
+}
+
+#[test]
+fn what_reaches_its_limit_is_sound() {
+    for (from, to) in [
+        // a variant that a field of a field chooses
+        ("when = \"op_mod\"", "when = \"thing.size\""),
+        // a uid that the kernel does not stamp, and the type of an object instead of a modifier
+        ("fields.uid = { at = \"0x00.15:0\"", "fields.uid = { at = \"0x04.31:16\""),
+        ("fields.op_mod = {", "fields.obj_type = {"),
+        // fields of 64 bits with values of 64 bits
+        ("bits = 64, doc = \"Address", "bits = 64, enum = \"wide\", doc = \"Address"),
+        // gaps that adjoin, and one at the end
+        ("reserved = [\"0x00.23:0\"]", "reserved = [\"0x00.11:0\", \"0x00.23:12\"]"),
+    ] {
+        let wide = "[wide]\nkind = \"enum\"\nbits = 64\ndoc = \"Wide ones.\"\n\
+                    sources = [\"linux\"]\nvalues.TOP = { value = 1, doc = \"Highest.\" }\n\
+                    [behind]\nbytes = 8\ndoc = \"Ends with a gap.\"\nsources = [\"linux\"]\n\
+                    reserved = [\"0x04\"]\nfields.one = { at = \"0x00\", doc = \"First.\" }\n";
+        assert!(SOUND.contains(from), "{from}");
+        let mut text = format!("{}{wide}", SOUND.replacen(from, to, 1));
+        if to.starts_with("fields.uid") {
+            text = text
+                .replacen("reserved = [\"0x04.31:16\"]", "reserved = [\"0x00.15:0\"]", 1)
+                .replacen("when = \"op_mod\"", "when = \"uid\"", 1);
+        }
+        if to.starts_with("fields.obj_type") {
+            text = text.replacen("when = \"op_mod\"", "when = \"obj_type\"", 1);
+        }
+        assert_eq!(problems(&text), [""; 0], "{to}");
+    }
 }

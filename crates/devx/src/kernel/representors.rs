@@ -137,6 +137,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_embedded_cpu_has_representors_of_the_hosts_physical_functions() {
+        use FunctionKind::{Physical, Sub, Virtual};
+        let nowhere = Path::new("/no/such/sysfs");
+        for (external, function, expected) in [
+            (true, Physical, true),
+            (false, Physical, false),
+            (true, Virtual, false),
+            (false, Virtual, false),
+            (false, Sub, false),
+        ] {
+            let it = RepresentorInfo { external, function, ..Default::default() };
+            let netdevs = Netdevs { own: Vec::new(), representors: vec![it] };
+            assert_eq!(is_embedded(nowhere, &netdevs), expected, "{external} {function:?}");
+        }
+        assert!(!is_embedded(nowhere, &Netdevs::default()));
+    }
+
+    #[test]
     fn names_of_ports_say_what_is_behind_them() {
         use FunctionKind::{Physical, Sub, Virtual};
         for (name, external, kind, pf, number) in [

@@ -151,6 +151,10 @@ fn an_address_handle_answers_with_a_mac_only_if_the_driver_wrote_one() {
     {
         let context = context(move |method, call| {
             if method == method::INVOKE_WRITE && call.data(2) == 5 {
+                #[allow(unsafe_code, reason = "reads the request that the attribute points to")]
+                // SAFETY: the input has 56 bytes.
+                let response = unsafe { (call.data(0) as *const u64).read() };
+                assert_eq!(response, call.data(1), "it says where its answer goes");
                 call.fill(1, &[0; 4]);
                 let mut driver = [1; 16];
                 driver[..4].copy_from_slice(&length.to_ne_bytes());

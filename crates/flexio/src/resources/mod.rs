@@ -192,6 +192,7 @@ mod tests {
             ("    eus: [5, 5]\n", 5, "5 comes twice"),
             ("    eus:\n      - 5\n      - 65536\n", 7, "\"65536\" is no number"),
             ("    eus: [-1]\n", 5, "\"-1\" is no number"),
+            ("    eus: [1]#2\n", 5, "something behind the list"),
             ("    eus: [+1]\n", 5, "\"+1\" is no number"),
             ("    eus: [0x10]\n", 5, "no number"),
             ("    threads: [1]\n", 5, "no such key here: threads"),
@@ -212,6 +213,7 @@ mod tests {
             ("version: 1.0\n", 1, "this reads version 1"),
             ("version: 1\n\n# no more\n", 3, "no `resources:`"),
             ("version: 1\nresources: [1]\n", 2, "come second"),
+            ("version: 1\nresources:\nother: 1\n", 2, "come second"),
         ] {
             let (found, said) = fault(file);
             assert!(found == line && said.contains(why), "{file:?}: {found}: {said}");

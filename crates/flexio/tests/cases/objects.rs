@@ -305,6 +305,8 @@ fn an_outbox_rings_for_a_uar_of_its_process_s_context_or_an_extended_one() -> Do
     let [first, second] = [uar.extend(&other)?, uar.extend(&other)?];
     assert!(first.extended_id().is_some() && first.extended_id() != second.extended_id());
     let of = |uar: &Uar| OutboxConfig { uar: Some(uar.clone()), ..OutboxConfig::default() };
+    let [one, another] = [&uar, &first].map(|uar| Outbox::create(&process, &of(uar)));
+    assert_ne!(one?.id(), another?.id());
     for uar in [&uar, &first] {
         let outbox = Outbox::create(&process, &of(uar))?;
         assert_eq!(outbox.uar().id(), uar.id());

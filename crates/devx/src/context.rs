@@ -320,6 +320,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::abi::Header;
+    use crate::abi::frame::VALID_OUTPUT;
+    use crate::sys::testing::fill;
 
     fn response(length: u32) -> AllocContextResponse {
         AllocContextResponse {
@@ -329,6 +332,41 @@ mod tests {
             dump_fill_mkey: 0x300,
             ..Default::default()
         }
+    }
+
+    /// A device that has a context already, and is asked for nothing but that.
+    struct Opened;
+
+    #[allow(
+        unsafe_code,
+        reason = "the trait's method is unsafe to call; it follows no pointer itself"
+    )]
+    impl OpenDevice for Opened {
+        unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+            let (header, attributes) = Header::split(request).unwrap();
+            assert_eq!(header.method(), method::QUERY_CONTEXT);
+            for attribute in attributes {
+                match attribute.attr_id {
+                    query_context::NUM_COMP_VECTORS => fill(attribute, &7u32.to_ne_bytes()),
+                    query_context::CORE_SUPPORT => fill(attribute, &5u64.to_ne_bytes()),
+                    _ => fill(attribute, response(72).as_bytes()),
+                }
+                attribute.flags |= VALID_OUTPUT;
+            }
+            Ok(())
+        }
+
+        fn mmap(&self, _: u64, _: usize, _: crate::Protection) -> Result<crate::Mapping, Errno> {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    #[test]
+    fn an_imported_context_has_the_attributes_that_the_kernel_tells_of_it() {
+        let context = Context::import(Arc::new(Opened), DeviceInfo::default()).unwrap();
+        let attributes = context.attributes();
+        assert_eq!((attributes.completion_vectors, attributes.core_support), (7, 5));
+        assert_eq!(attributes.driver, response(72));
     }
 
     #[test]

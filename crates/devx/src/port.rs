@@ -142,6 +142,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_port_needs_a_grh_by_its_own_flag_alone() {
+        for (flags, expected) in [(0, false), (1, true), (2, false), (3, true), (!1, false)] {
+            let raw = QueryPortResponse { flags, ..Default::default() };
+            assert_eq!(PortAttributes { raw }.is_grh_required(), expected, "{flags:#x}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_gid_table_is_parsed_or_refused(

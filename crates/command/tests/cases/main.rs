@@ -11,5 +11,6 @@ mod limits;
 mod memory;
 mod model;
 mod objects;
+mod parts;
 mod registers;
 mod shown;

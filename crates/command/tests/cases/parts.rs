@@ -1,0 +1,95 @@
+//! What objects tell of themselves, and parts that do not belong together.
+
+use verbless_command::{
+    CqAttr, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, QpAttr, RemoteAccess, ServiceType,
+    check_access,
+};
+use verbless_model::Link;
+
+use crate::support::{cq_attr, on, qp_attr, registration};
+
+#[test]
+fn a_part_of_another_device_is_refused_by_its_name() {
+    let ((_model, device), (_other_model, other)) = (on(Link::Ethernet), on(Link::Ethernet));
+    let pd = || other.alloc_pd().expect("a protection domain");
+    let uar = cq_attr(&other).uar;
+    let umem = registration(&other);
+    let key = MkeyAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        access: KeyAccess::LOCAL,
+        start: umem.address(),
+        length: umem.length(),
+        memory: KeyMemory::Umem { umem, offset: 0 },
+    };
+    let queue_pair = qp_attr(&device, ServiceType::RC);
+    for (part, error) in [
+        ("UAR", device.create_cq(CqAttr { uar, ..cq_attr(&device) }).map(drop)),
+        ("memory", device.create_mkey(key.clone()).map(drop)),
+        ("protection domain", device.create_mkey(MkeyAttr { pd: pd(), ..key }).map(drop)),
+        ("protection domain", device.create_qp(QpAttr { pd: pd(), ..queue_pair }).map(drop)),
+    ] {
+        let error = error.expect_err(part);
+        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        let expected = format!("the {part} is of another device context");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn peers_write_and_do_atomics_only_where_the_device_itself_may_write() {
+    for (write, atomic, local_write) in
+        (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0))
+    {
+        let remote = RemoteAccess { read: true, write, atomic };
+        let access = KeyAccess { local_write, remote, ..KeyAccess::LOCAL };
+        let allowed = local_write || !(write || atomic);
+        assert_eq!(check_access(access).is_ok(), allowed, "{access:?}");
+    }
+}
+
+#[test]
+fn counters_have_numbers_of_their_own_and_count_from_0() {
+    let (_model, device) = on(Link::Ethernet);
+    let counters = [(); 3].map(|()| device.alloc_q_counter().expect("a counter"));
+    let numbers = counters.each_ref().map(|counter| counter.number());
+    assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2], "{numbers:?}");
+    for counter in counters {
+        assert_eq!(format!("{counter:?}"), format!("QCounter({})", counter.number()));
+        assert_eq!(counter.query().expect("its counts").out_of_buffer(), 0);
+        counter.destroy().expect("nothing names it");
+    }
+}
+
+#[test]
+fn a_key_is_one_number_for_the_device_and_its_peers() {
+    let (_model, device) = on(Link::Ethernet);
+    let umem = registration(&device);
+    let attr = MkeyAttr {
+        pd: device.alloc_pd().expect("a protection domain"),
+        access: KeyAccess::ALL,
+        start: umem.address(),
+        length: umem.length(),
+        memory: KeyMemory::Umem { umem, offset: 0 },
+    };
+    let [one, other] = [(); 2].map(|()| device.create_mkey(attr.clone()).expect("a key"));
+    assert_eq!((one.lkey().0, other.lkey().0), (one.rkey().0, other.rkey().0));
+    assert_ne!(one.lkey().0 >> 8, other.lkey().0 >> 8, "each has an index of its own");
+}
+
+#[test]
+fn a_queue_pair_that_copies_memory_is_reliable_and_of_a_device_that_can() {
+    let (_model, device) = on(Link::Ethernet);
+    for service in [ServiceType::UC, ServiceType::UD] {
+        let attr = QpAttr { memory_copies: true, ..qp_attr(&device, service) };
+        let error = device.create_qp(attr).expect_err("it copies nothing");
+        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert!(error.to_string().contains("dma_mmo_qp"), "{error}");
+    }
+}
+
+#[test]
+fn a_device_says_which_interface_steps_it_has() {
+    let (_model, device) = on(Link::Ethernet);
+    let (current, supported) = device.query_issi().expect("the answer");
+    assert_eq!((current, supported), (1, vec![0, 0, 0, 3]), "0 and 1, which Linux takes");
+}

@@ -139,6 +139,7 @@ fn is_telling(bytes: &[u8], leaf: Leaf, no_surprises: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::check::load_sound;
+    use super::super::description::Description;
     use super::super::repository::root;
     use super::*;
     use verbless_prm::reflect::{EnumInfo, FieldInfo};
@@ -220,5 +221,70 @@ mod tests {
         };
         // ieee_vendor_id is Mellanox's OUI.
         assert!(text.to_string().contains("ieee_vendor_id = 0x2c9"), "{text}");
+    }
+
+    const TABLES: &str = r#"
+        [make_thing]
+        kind = "command"
+        opcode = 0x900
+        input = "make_thing_in"
+        output = "make_thing_out"
+        devx = "none"
+
+        [make_thing_in]
+        bytes = 0x10
+        fields.opcode = { at = "0x00.31:16" }
+        fields.inner = { at = "0x08", struct = "inner" }
+        fields.raw = { at = "0x0c", bytes = 2 }
+
+        [inner]
+        bytes = 4
+        fields.number = { at = "0x00.15:0" }
+
+        [make_thing_out]
+        bytes = 0x08
+        fields.status = { at = "0x00.31:24" }
+        fields.syndrome = { at = "0x04" }
+    "#;
+
+    /// What one command with that status tells: fields, problems and bits without a field.
+    fn told(input: &[u8], status: u8) -> (Vec<&'static str>, Vec<String>, Vec<String>) {
+        let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
+        let output = Some(vec![status, 0, 0, 0, 0, 0, 0, 5]);
+        let title = "SOME".to_owned();
+        let dumped = Dumped { title, input: input.to_vec(), output, ..Dumped::default() };
+        let replay = replay(&runtime, vec![dumped]);
+        let fields = replay.confirmed.iter().map(|(_, field)| *field).collect();
+        (fields, replay.problems, replay.undescribed)
+    }
+
+    #[test]
+    fn a_command_that_the_device_executed_confirms_its_fields_and_those_they_are_nested_in() {
+        let input = [9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 8, 0, 0];
+        let fields = vec!["number", "inner", "opcode", "raw", "syndrome"];
+        assert_eq!(told(&input, 0), (fields, vec![], vec![]));
+        assert_eq!(told(&input, 3), (vec![], vec![], vec![]), "it failed");
+        let none = [9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(told(&none, 0).0, ["opcode", "syndrome"]);
+    }
+
+    #[test]
+    fn unknown_commands_and_bits_without_a_field_are_told() {
+        let unknown = vec!["SOME: no command of that opcode".to_owned()];
+        assert_eq!(told(&[9, 1, 0, 0], 0), (vec![], unknown, vec![]));
+        let input = [9, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 7, 0, 8, 0, 0];
+        assert_eq!(told(&input, 0).2, ["MAKE_THING input, byte 0x2"], "where the gap begins");
+    }
+
+    #[test]
+    fn fields_and_gaps_together_are_the_buffer_and_the_first_other_byte_is_found() {
+        let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
+        let bytes: Vec<u8> = (1..=16).collect();
+        let view = View::new(runtime.structure("make_thing_in").unwrap(), &bytes);
+        assert_eq!(encode_again(&view), bytes);
+        assert_eq!(first_difference(&bytes, &bytes), None);
+        let mut other = bytes.clone();
+        other[5..].fill(0);
+        assert_eq!(first_difference(&bytes, &other), Some(5));
     }
 }

@@ -348,6 +348,64 @@ mod tests {
             assert!(is_ifc(source), "{source}");
         }
         assert!(!is_ifc("linux: struct mlx5_wqe_ctrl_seg"));
+        assert!(!is_ifc("ucx: struct mlx5_cqe64"));
+        assert!(!is_ifc("trace: status_bits"));
         assert!(!is_ifc("model"));
+    }
+
+    #[test]
+    fn no_description_confirms_a_field_that_comes_from_its_family() {
+        let description = Description::parse([("prm/x.toml", TABLE)]);
+        let structure = &description.structures[0];
+        let all: BTreeSet<_> = ["a", "c"].map(|field| ("thing", field)).into();
+        let evidence = Evidence {
+            ifc: all.clone(),
+            trace: all.clone(),
+            golden: all,
+            mailbox: BTreeSet::new(),
+        };
+        let of = |field: &str, sources: Option<&[&str]>| {
+            let field = structure.fields.iter().find(|it| it.name == field).unwrap();
+            let sources = sources.map(|all| all.iter().map(|&it| it.to_owned()).collect());
+            let confirmed = evidence.of(structure, &Field { sources, ..field.clone() });
+            (confirmed.count(), confirmed.names().collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(of("a", None), (2, "trace golden".into()), "the structure's is a header");
+        for (sources, count, names) in [
+            (&["dpdk: struct x"][..], 3, "ifc trace golden"),
+            (&["dpdk: struct x", "dpdk: mlx5_ifc_x_bits"], 2, "trace golden"),
+            (&["rdma-core: struct x"], 2, "ifc trace"),
+            (&["rdma-core: struct x", "dpdk: struct x"], 3, "ifc trace golden"),
+        ] {
+            assert_eq!(of("c", Some(sources)), (count, names.into()), "{sources:?}");
+        }
+        assert_eq!(of("b", None), (0, String::new()));
+    }
+
+    #[test]
+    fn only_a_structure_at_the_end_may_be_longer_than_in_a_header() {
+        let text = "[inner]\nbytes = 4\n[s]\nbytes = 0x0c\n\
+                    fields.first = { at = \"0x00\", struct = \"inner\" }\n\
+                    fields.number = { at = \"0x04\" }\n\
+                    fields.last = { at = \"0x08\", struct = \"inner\" }";
+        let description = Description::parse([("prm/x.toml", text)]);
+        let structure = description.structure("s").unwrap();
+        for (field, start, width, agree) in [
+            (0, 0, 32, true),
+            (0, 0, 16, false),
+            (1, 32, 32, true),
+            (1, 32, 16, false),
+            (1, 31, 32, false),
+            (2, 64, 32, true),
+            (2, 64, 16, true),
+            (2, 64, 48, false),
+            (2, 65, 32, false),
+        ] {
+            let field = &structure.fields[field];
+            let found = agrees(structure, field, start, width);
+            assert_eq!(found, agree, "{} at {start} with {width}", field.name);
+        }
+        let given = header(Some(Path::new("/some/header.h")));
+        assert_eq!(given, Some(PathBuf::from("/some/header.h")));
     }
 }

@@ -12,7 +12,8 @@ use verbless_queue::{
 };
 
 use super::super::umr::SHARED;
-use super::{Operation, memory};
+use super::cell::Operation;
+use super::memory;
 use crate::need::cap;
 use crate::{Need, Pair, Stop, ensure_eq};
 

@@ -4,8 +4,8 @@ use verbless_queue::wr::{Frame, Inline, Nop, OperationInfo, Payload};
 use verbless_queue::{Completion, Eth, FlowAttr, Rc, RqConfig, Sge, SqConfig};
 
 use super::carry::{Carry as _, Poster};
+use super::cell::{Cell, Form, INLINE, Operation, Posting, REQUESTS};
 use super::memory::Memory;
-use super::{Cell, Form, INLINE, Operation, Posting, REQUESTS};
 use crate::cases::frames::rig::{ETHERTYPE, Hosts, frame};
 use crate::{Lab, Stop, ensure, ensure_eq};
 

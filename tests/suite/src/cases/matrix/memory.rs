@@ -7,7 +7,7 @@ use verbless_command::KeyAccess;
 use verbless_queue::domain::IndirectKey;
 use verbless_queue::{Domain, Region, RemoteAddr, Sge};
 
-use super::{Form, REQUESTS};
+use super::cell::{Form, REQUESTS};
 use crate::{Stop, ensure, pattern};
 
 /// Bytes of a slot; room for the longest message in any form, and some around it.

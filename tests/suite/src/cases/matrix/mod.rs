@@ -1,20 +1,22 @@
 //! The matrix: every service with every operation that it carries, every form of payload, lengths
 //! from nothing to several packets, and each way to post. What a cell proves is the same for all
-//! of them ([`run`]). A new service is a line here; a new operation says here which forms of
+//! of them ([`run`]). A new service is a line here; a new operation says in [`cell`] which forms of
 //! payload and lengths it has, and in [`carry`] how it is posted and what the peer must see.
 
 mod carry;
+mod cell;
 mod frame;
 mod memory;
 
-use verbless_queue::service::{Eth, Service as _, ServiceInfo};
-use verbless_queue::wr::{Class, OPERATIONS, OperationInfo, Unsupported};
+use verbless_queue::service::{Eth, Service as _};
+use verbless_queue::wr::{Class, OPERATIONS, OperationInfo};
 use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Status, Uc, Ud, UmrKey};
 
 use crate::case::Entry;
-use crate::need::{ATOMICS, cap};
-use crate::{Case, Group, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, until};
+use crate::need::ATOMICS;
+use crate::{Case, Group, Lab, Pair, Stop, ensure, ensure_eq, failed, until};
 use carry::{Carry, Job, Poster};
+use cell::{Cell, Form, INLINE, LONGEST, Operation, Posting, REQUESTS, Row, UMR};
 use memory::Memory;
 
 pub(crate) static GROUP: Group = Group {
@@ -30,89 +32,11 @@ pub(crate) static GROUP: Group = Group {
     generated: cases,
 };
 
-/// Need of UMR.
-const UMR: Need = cap!(!umr_indirect_mkey_disabled);
-
-/// A transport service in the matrix; [`Carry`] is what else one of queue pairs says of itself,
-/// and [`frame`] how frames are sent.
-struct Row {
-    service: ServiceInfo,
-    /// Needs of a cell.
-    needs: &'static [Need],
-    /// Operations of the service.
-    operations: &'static [Operation],
-    /// The lengths that it is tried with.
-    lengths: &'static [usize],
-    run: fn(&Lab, &Cell) -> Result<(), Stop>,
-    /// The entry of the request that an operation is posted as.
-    info: fn(Operation) -> OperationInfo,
-    supports: fn(&Domain, &OperationInfo) -> Result<(), Unsupported>,
+/// The row of a service of queue pairs.
+const fn row<S: Carry>(operations: &'static [Operation], lengths: &'static [usize]) -> Row {
+    let (run, info, supports) = (run::<S>, S::info, Domain::supports::<S>);
+    Row { service: S::INFO, needs: S::NEEDS, operations, lengths, run, info, supports }
 }
-
-impl Row {
-    const fn of<S: Carry>(operations: &'static [Operation], lengths: &'static [usize]) -> Self {
-        let (run, info, supports) = (run::<S>, S::info, Domain::supports::<S>);
-        Self { service: S::INFO, needs: S::NEEDS, operations, lengths, run, info, supports }
-    }
-}
-
-/// The operation of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Send,
-    SendImm,
-    SendInvalidate,
-    Write,
-    WriteImm,
-    Read,
-    CompareSwap,
-    FetchAdd,
-    Umr,
-    LocalInvalidate,
-    Frame,
-    Nop,
-}
-
-/// The placement of a message's bytes, at both ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// In the WQE, as the header of a frame always is; at the other end in one piece.
-    Inline,
-    /// In one piece of a region.
-    OneSge,
-    /// In three pieces of a region, in no order.
-    ThreeSges,
-    /// In two pieces of a region behind an indirect key.
-    IndirectKey,
-}
-
-/// How three requests are posted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Posting {
-    /// One after the other, each with a completion.
-    Signaled,
-    /// One after the other, only the last with a completion.
-    Unsignaled,
-    /// With one doorbell, each with a completion.
-    Batch,
-}
-
-/// A cell of the matrix.
-#[derive(Clone, Copy)]
-struct Cell {
-    row: &'static Row,
-    operation: Operation,
-    form: Form,
-    length: usize,
-    posting: Posting,
-}
-
-/// Requests of a cell.
-const REQUESTS: usize = 3;
-/// The longest message of the matrix: several packets of whatever path MTU.
-const LONGEST: usize = 10_007;
-/// The longest that every send queue of the matrix takes inline.
-const INLINE: usize = 200;
 
 /// Every service with what it carries. No packet of UC has an opcode for a SEND with invalidate
 /// (InfiniBand specification, volume 1, 9.2.1), though libmlx5 takes such requests.
@@ -136,10 +60,10 @@ static ROWS: [Row; 4] = {
         Nop,
     ];
     [
-        Row::of::<Rc>(ALL, LENGTHS),
-        Row::of::<Uc>(&[Send, SendImm, Write, WriteImm, Umr, LocalInvalidate, Nop], LENGTHS),
+        row::<Rc>(ALL, LENGTHS),
+        row::<Uc>(&[Send, SendImm, Write, WriteImm, Umr, LocalInvalidate, Nop], LENGTHS),
         // One packet of any path MTU of RoCE, 1024 bytes on an Ethernet port of 1500.
-        Row::of::<Ud>(&[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
+        row::<Ud>(&[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
         // From the shortest frame to the longest of an MTU of 1500.
         Row {
             service: Eth::INFO,
@@ -152,117 +76,6 @@ static ROWS: [Row; 4] = {
         },
     ]
 };
-
-impl Operation {
-    /// The forms that its payload may have.
-    fn forms(self) -> &'static [Form] {
-        match self {
-            Self::Nop => &[Form::Inline],
-            Self::LocalInvalidate => &[Form::OneSge],
-            Self::CompareSwap | Self::FetchAdd => &[Form::OneSge, Form::IndirectKey],
-            // The SGEs of an UMR are its KLMs.
-            Self::Read | Self::Umr => &[Form::OneSge, Form::ThreeSges, Form::IndirectKey],
-            _ => &[Form::Inline, Form::OneSge, Form::ThreeSges, Form::IndirectKey],
-        }
-    }
-
-    /// Whether a message of this length is possible in a form.
-    fn fits(self, form: Form, length: usize) -> bool {
-        match self {
-            Self::Nop => length == 0,
-            Self::CompareSwap | Self::FetchAdd => length == 8,
-            // A KLM of no bytes is one of 2 GiB.
-            Self::Umr => length >= REQUESTS,
-            // The bytes behind the key.
-            Self::LocalInvalidate => length == 64,
-            Self::Frame => length > 0 && (form != Form::Inline || length <= INLINE),
-            _ => form != Form::Inline || length <= INLINE,
-        }
-    }
-
-    fn is_atomic(self) -> bool {
-        matches!(self, Self::CompareSwap | Self::FetchAdd)
-    }
-
-    /// Whether the operation consumes a receive of the peer.
-    fn takes_receive(self) -> bool {
-        use Operation::{Frame, Send, SendImm, SendInvalidate, WriteImm};
-        matches!(self, Send | SendImm | SendInvalidate | WriteImm | Frame)
-    }
-
-    /// Whether the operation brings bytes of the peer here.
-    fn fetches(self) -> bool {
-        self == Self::Read || self.is_atomic()
-    }
-
-    /// Whether the operation has immediate data.
-    fn has_immediate(self) -> bool {
-        matches!(self, Self::SendImm | Self::WriteImm)
-    }
-
-    /// The operations that completions report at the sender and at the receiver.
-    fn completions(self) -> (verbless_queue::Operation, verbless_queue::Operation) {
-        use verbless_queue::Operation as Done;
-        match self {
-            Self::Send | Self::Frame => (Done::Send, Done::Receive),
-            Self::SendImm => (Done::SendImm, Done::ReceiveImm),
-            Self::SendInvalidate => (Done::SendInvalidate, Done::ReceiveInvalidate),
-            Self::Write => (Done::Write, Done::Receive),
-            Self::WriteImm => (Done::WriteImm, Done::ReceiveWriteImm),
-            Self::Read => (Done::Read, Done::Receive),
-            Self::CompareSwap => (Done::CompareSwap, Done::Receive),
-            Self::FetchAdd => (Done::FetchAdd, Done::Receive),
-            Self::Umr | Self::LocalInvalidate => (Done::Umr, Done::Receive),
-            Self::Nop => (Done::Nop, Done::Receive),
-        }
-    }
-}
-
-impl Cell {
-    fn name(&self) -> String {
-        let service = self.row.service.name.to_lowercase();
-        let operation = match self.operation {
-            Operation::Send => "send",
-            Operation::SendImm => "send_with_immediate",
-            Operation::SendInvalidate => "send_with_invalidate",
-            Operation::Write => "write",
-            Operation::WriteImm => "write_with_immediate",
-            Operation::Read => "read",
-            Operation::CompareSwap => "compare_and_swap",
-            Operation::FetchAdd => "fetch_and_add",
-            Operation::Umr => "umr",
-            Operation::LocalInvalidate => "local_invalidate",
-            Operation::Frame => "frame",
-            Operation::Nop => "nop",
-        };
-        let form = match self.form {
-            _ if self.operation == Operation::Nop => "",
-            Form::Inline => "_inline",
-            Form::OneSge => "_by_one_sge",
-            Form::ThreeSges => "_by_three_sges",
-            Form::IndirectKey => "_by_an_indirect_key",
-        };
-        let posting = match self.posting {
-            Posting::Signaled => "signaled_each",
-            Posting::Unsignaled => "signaled_at_the_end",
-            Posting::Batch => "in_a_batch",
-        };
-        let length = match self.operation {
-            Operation::Nop => String::new(),
-            _ => format!("_of_{}_bytes", self.length),
-        };
-        format!("{service}_{operation}{length}{form}_{posting}")
-    }
-
-    fn needs(&self) -> Vec<Need> {
-        let more: &[Need] = match self.operation {
-            Operation::CompareSwap | Operation::FetchAdd => &[ATOMICS],
-            Operation::SendInvalidate | Operation::Umr | Operation::LocalInvalidate => &[UMR],
-            _ => &[],
-        };
-        [self.row.needs, more].concat()
-    }
-}
 
 fn cases() -> Vec<Case> {
     let mut cells = Vec::new();

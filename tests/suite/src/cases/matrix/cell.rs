@@ -1,0 +1,196 @@
+//! A cell of the matrix: what it tries, and what it is called.
+
+use verbless_queue::Domain;
+use verbless_queue::service::ServiceInfo;
+use verbless_queue::wr::{OperationInfo, Unsupported};
+
+use crate::need::{ATOMICS, cap};
+use crate::{Lab, Need, Stop};
+
+/// Need of UMR.
+pub(super) const UMR: Need = cap!(!umr_indirect_mkey_disabled);
+
+/// A transport service in the matrix; the modules `carry` and `frame` say how its requests are
+/// posted.
+pub(super) struct Row {
+    pub(super) service: ServiceInfo,
+    /// Needs of a cell.
+    pub(super) needs: &'static [Need],
+    /// Operations of the service.
+    pub(super) operations: &'static [Operation],
+    /// The lengths that it is tried with.
+    pub(super) lengths: &'static [usize],
+    pub(super) run: fn(&Lab, &Cell) -> Result<(), Stop>,
+    /// The entry of the request that an operation is posted as.
+    pub(super) info: fn(Operation) -> OperationInfo,
+    pub(super) supports: fn(&Domain, &OperationInfo) -> Result<(), Unsupported>,
+}
+
+/// The operation of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Send,
+    SendImm,
+    SendInvalidate,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    Umr,
+    LocalInvalidate,
+    Frame,
+    Nop,
+}
+
+/// The placement of a message's bytes, at both ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// In the WQE, as the header of a frame always is; at the other end in one piece.
+    Inline,
+    /// In one piece of a region.
+    OneSge,
+    /// In three pieces of a region, in no order.
+    ThreeSges,
+    /// In two pieces of a region behind an indirect key.
+    IndirectKey,
+}
+
+/// How three requests are posted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Posting {
+    /// One after the other, each with a completion.
+    Signaled,
+    /// One after the other, only the last with a completion.
+    Unsignaled,
+    /// With one doorbell, each with a completion.
+    Batch,
+}
+
+/// A cell of the matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Cell {
+    pub(super) row: &'static Row,
+    pub(super) operation: Operation,
+    pub(super) form: Form,
+    pub(super) length: usize,
+    pub(super) posting: Posting,
+}
+
+/// Requests of a cell.
+pub(super) const REQUESTS: usize = 3;
+/// The longest message of the matrix: several packets of whatever path MTU.
+pub(super) const LONGEST: usize = 10_007;
+/// The longest that every send queue of the matrix takes inline.
+pub(super) const INLINE: usize = 200;
+
+impl Operation {
+    /// The forms that its payload may have.
+    pub(super) fn forms(self) -> &'static [Form] {
+        match self {
+            Self::Nop => &[Form::Inline],
+            Self::LocalInvalidate => &[Form::OneSge],
+            Self::CompareSwap | Self::FetchAdd => &[Form::OneSge, Form::IndirectKey],
+            // The SGEs of an UMR are its KLMs.
+            Self::Read | Self::Umr => &[Form::OneSge, Form::ThreeSges, Form::IndirectKey],
+            _ => &[Form::Inline, Form::OneSge, Form::ThreeSges, Form::IndirectKey],
+        }
+    }
+
+    /// Whether a message of this length is possible in a form.
+    pub(super) fn fits(self, form: Form, length: usize) -> bool {
+        match self {
+            Self::Nop => length == 0,
+            Self::CompareSwap | Self::FetchAdd => length == 8,
+            // A KLM of no bytes is one of 2 GiB.
+            Self::Umr => length >= REQUESTS,
+            // The bytes behind the key.
+            Self::LocalInvalidate => length == 64,
+            Self::Frame => length > 0 && (form != Form::Inline || length <= INLINE),
+            _ => form != Form::Inline || length <= INLINE,
+        }
+    }
+
+    pub(super) fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Whether the operation consumes a receive of the peer.
+    pub(super) fn takes_receive(self) -> bool {
+        use Operation::{Frame, Send, SendImm, SendInvalidate, WriteImm};
+        matches!(self, Send | SendImm | SendInvalidate | WriteImm | Frame)
+    }
+
+    /// Whether the operation brings bytes of the peer here.
+    pub(super) fn fetches(self) -> bool {
+        self == Self::Read || self.is_atomic()
+    }
+
+    /// Whether the operation has immediate data.
+    pub(super) fn has_immediate(self) -> bool {
+        matches!(self, Self::SendImm | Self::WriteImm)
+    }
+
+    /// The operations that completions report at the sender and at the receiver.
+    pub(super) fn completions(self) -> (verbless_queue::Operation, verbless_queue::Operation) {
+        use verbless_queue::Operation as Done;
+        match self {
+            Self::Send | Self::Frame => (Done::Send, Done::Receive),
+            Self::SendImm => (Done::SendImm, Done::ReceiveImm),
+            Self::SendInvalidate => (Done::SendInvalidate, Done::ReceiveInvalidate),
+            Self::Write => (Done::Write, Done::Receive),
+            Self::WriteImm => (Done::WriteImm, Done::ReceiveWriteImm),
+            Self::Read => (Done::Read, Done::Receive),
+            Self::CompareSwap => (Done::CompareSwap, Done::Receive),
+            Self::FetchAdd => (Done::FetchAdd, Done::Receive),
+            Self::Umr | Self::LocalInvalidate => (Done::Umr, Done::Receive),
+            Self::Nop => (Done::Nop, Done::Receive),
+        }
+    }
+}
+
+impl Cell {
+    pub(super) fn name(&self) -> String {
+        let service = self.row.service.name.to_lowercase();
+        let operation = match self.operation {
+            Operation::Send => "send",
+            Operation::SendImm => "send_with_immediate",
+            Operation::SendInvalidate => "send_with_invalidate",
+            Operation::Write => "write",
+            Operation::WriteImm => "write_with_immediate",
+            Operation::Read => "read",
+            Operation::CompareSwap => "compare_and_swap",
+            Operation::FetchAdd => "fetch_and_add",
+            Operation::Umr => "umr",
+            Operation::LocalInvalidate => "local_invalidate",
+            Operation::Frame => "frame",
+            Operation::Nop => "nop",
+        };
+        let form = match self.form {
+            _ if self.operation == Operation::Nop => "",
+            Form::Inline => "_inline",
+            Form::OneSge => "_by_one_sge",
+            Form::ThreeSges => "_by_three_sges",
+            Form::IndirectKey => "_by_an_indirect_key",
+        };
+        let posting = match self.posting {
+            Posting::Signaled => "signaled_each",
+            Posting::Unsignaled => "signaled_at_the_end",
+            Posting::Batch => "in_a_batch",
+        };
+        let length = match self.operation {
+            Operation::Nop => String::new(),
+            _ => format!("_of_{}_bytes", self.length),
+        };
+        format!("{service}_{operation}{length}{form}_{posting}")
+    }
+
+    pub(super) fn needs(&self) -> Vec<Need> {
+        let more: &[Need] = match self.operation {
+            Operation::CompareSwap | Operation::FetchAdd => &[ATOMICS],
+            Operation::SendInvalidate | Operation::Umr | Operation::LocalInvalidate => &[UMR],
+            _ => &[],
+        };
+        [self.row.needs, more].concat()
+    }
+}

@@ -101,3 +101,40 @@ impl Lane {
         Some(job)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(number: u64) -> Running {
+        Running {
+            local: None,
+            remote: None,
+            user_data: UserData(number),
+            tag: Tag::default(),
+            job_type: JobType::DmaMemcpy,
+        }
+    }
+
+    #[test]
+    fn as_many_jobs_are_in_flight_as_there_may_be_and_they_come_out_in_order() {
+        let mut lane = Lane::new(3);
+        // Over the end of the places, and that of the numbers.
+        (lane.next, lane.first) = (u32::MAX - 5, u32::MAX - 5);
+        for round in 0..4 {
+            for number in 0..3 {
+                assert!(!lane.is_full());
+                assert_eq!(lane.in_flight(), number);
+                lane.put(job(10 * round + u64::from(number)));
+            }
+            assert!(lane.is_full());
+            assert_eq!(lane.take_last().map(|it| it.user_data.0), Some(10 * round + 2));
+            assert!(!lane.is_full());
+            for number in 0..2 {
+                assert_eq!(lane.take_first().map(|it| it.user_data.0), Some(10 * round + number));
+            }
+            assert!(lane.take_first().is_none());
+            assert_eq!((lane.in_flight(), lane.left), (0, 3));
+        }
+    }
+}

@@ -325,9 +325,10 @@ impl Operation {
         TABLE.iter().find(asked).ok_or(Refused::Unknown)
     }
 
-    /// The name of the plain operation with an opcode.
+    /// The name of the operation with an opcode, of which there is one only.
     pub(super) fn name_of(opcode: u8) -> &'static str {
-        Self::find(opcode, 0).map_or("unknown", |operation| operation.name)
+        let found = TABLE.iter().find(|entry| entry.opcode == opcode);
+        found.map_or("unknown", |operation| operation.name)
     }
 
     /// Refuses what a QP of this type, of a device with these capabilities, does not do.
@@ -430,6 +431,13 @@ mod tests {
                 assert!(other.is_err_and(|why| why == Refused::Unknown), "{}", entry.name);
             }
         }
+        for entry in &TABLE {
+            let same =
+                |other: &&Operation| other.name == entry.name || other.opcode == entry.opcode;
+            assert_eq!(TABLE.iter().filter(same).count(), 1, "{}: two of a name", entry.name);
+            assert_eq!(Operation::name_of(entry.opcode), entry.name);
+        }
+        assert_eq!(Operation::name_of(0xee), "unknown");
         let known = |opcode: u8| TABLE.iter().any(|entry| entry.opcode == opcode);
         for opcode in (0..=u8::MAX).filter(|&opcode| !known(opcode)) {
             assert_eq!(Operation::find(opcode, 0).unwrap_err(), Refused::Unknown);

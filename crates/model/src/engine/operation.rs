@@ -435,6 +435,7 @@ mod tests {
             let same =
                 |other: &&Operation| other.name == entry.name || other.opcode == entry.opcode;
             assert_eq!(TABLE.iter().filter(same).count(), 1, "{}: two of a name", entry.name);
+            assert!(!entry.name.is_empty(), "{:#x} has no name", entry.opcode);
             assert_eq!(Operation::name_of(entry.opcode), entry.name);
         }
         assert_eq!(Operation::name_of(0xee), "unknown");

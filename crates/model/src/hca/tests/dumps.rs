@@ -85,3 +85,23 @@ fn a_core_dump_that_cannot_be_written_leaves_nothing() {
     assert!(rig.general(user.uid, kind, &short).is_ok());
     assert_eq!(rig.counts().dpa_core_dumps, 1);
 }
+
+#[test]
+fn an_object_is_no_alias_no_range_and_has_no_number_that_the_program_chose() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let mut context = DpaProcess::default();
+    context.set_bin_umem_id(user.umem).set_bin_bytes(program().len() as u64);
+    let kind = GeneralObjectType::DPA_PROCESS.0;
+    let heads: [fn(&mut CreateGeneralObjectIn); 3] = [
+        |input| _ = input.set_alias_object(true),
+        |input| _ = input.set_log_obj_range(1),
+        |input| _ = input.set_obj_id(1),
+    ];
+    for (at, head) in heads.into_iter().enumerate() {
+        let made = rig.call(user.uid, kind, context.as_bytes(), 0, head).map(drop);
+        assert_eq!(made, Err(Refusal::Unsupported), "head {at}");
+    }
+    assert_eq!(rig.counts().dpa_processes, 0);
+    rig.call(user.uid, kind, context.as_bytes(), 0, |_: &mut CreateGeneralObjectIn| {}).unwrap();
+}

@@ -302,4 +302,15 @@ mod tests {
             assert_eq!(answered(&given), 2);
         }
     }
+
+    #[test]
+    fn answers_that_nobody_reads_are_lost_and_hold_nobody_up() {
+        let Some(program) = program() else { return };
+        let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
+        let call = [given.descriptor(), QUESTION.as_ptr() as u64, 16];
+        for _ in 0..2000 {
+            assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Ours(Ok(16)));
+        }
+        assert!(answered(&given) < 4000, "the buffer holds them all");
+    }
 }

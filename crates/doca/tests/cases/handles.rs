@@ -130,42 +130,6 @@ fn rights_intersect_bit_by_bit() {
 }
 
 #[test]
-fn every_kind_of_error_of_the_layers_below_has_its_kind_of_doca() {
-    use verbless_devx::ErrorKind as Lower;
-    let kinds = [
-        (Lower::NoDevice, ErrorKind::NotFound),
-        (Lower::NotFound, ErrorKind::NotFound),
-        (Lower::ModuleMissing, ErrorKind::Initialization),
-        (Lower::Permission, ErrorKind::NotPermitted),
-        (Lower::MemoryLimit, ErrorKind::NoMemory),
-        (Lower::NoDevx, ErrorKind::NotSupported),
-        (Lower::ModelOnly, ErrorKind::NotSupported),
-        (Lower::NotSupported, ErrorKind::NotSupported),
-        (Lower::Command, ErrorKind::Driver),
-        (Lower::Refused, ErrorKind::Driver),
-        (Lower::DeviceGone, ErrorKind::Shutdown),
-        (Lower::EventsLost, ErrorKind::Unexpected),
-        (Lower::Input, ErrorKind::InvalidValue),
-        (Lower::Peer, ErrorKind::InvalidValue),
-        (Lower::Answer, ErrorKind::Unexpected),
-        (Lower::Full, ErrorKind::Again),
-        (Lower::Failed, ErrorKind::IoFailed),
-        (Lower::Io, ErrorKind::OperatingSystem),
-    ];
-    for (lower, expected) in kinds {
-        let error = Error::from(verbless_devx::Error::new(lower, "trying", "try again"));
-        assert_eq!(error.kind(), expected, "{lower:?}");
-        assert!(error.to_string().contains("trying"), "{error}");
-        let kind: ErrorKind = error.into();
-        assert_eq!(kind, expected, "{lower:?}");
-    }
-    for errno in [nix::errno::Errno::EMFILE, nix::errno::Errno::ENFILE] {
-        let lower = verbless_devx::Error::new(Lower::Refused, "opening", "").with_errno(errno);
-        assert_eq!(Error::from(lower).kind(), ErrorKind::OperatingSystem, "{errno}");
-    }
-}
-
-#[test]
 fn a_refusal_reads_as_its_error_and_leads_to_its_source() {
     let (_model, dev) = crate::support::disturbed();
     let (memory, inventory) = plain(&dev, 4096, 4);

@@ -156,14 +156,6 @@ mod tests {
     const NETLINK: u64 = libc::AF_NETLINK as u64;
     const RDMA: u64 = 20;
 
-    /// A program that may have its descriptors looked at; none where that is forbidden.
-    fn program() -> Option<Program> {
-        let program = Program::new();
-        let process = program.answerer.shared.processes().of_thread(std::process::id());
-        let process = process.expect("this process");
-        sys::take_descriptor(&process.pidfd, 0).is_ok().then_some(program)
-    }
-
     fn opened(program: &Program, kind: i32) -> Given {
         let answer = program.call(libc::SYS_socket, &[NETLINK, kind as u64, RDMA]);
         assert_eq!(answer, Answer::Given, "{kind:#x}");
@@ -172,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_socket_is_of_the_type_that_was_asked_for_and_has_its_flags() {
-        let Some(program) = program() else { return };
+        let Some(program) = Program::open_to_all() else { return };
         for (kind, waits, closes) in [
             (SOCK_RAW, true, false),
             (SOCK_DGRAM, true, false),
@@ -213,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_to_the_kernel_is_answered_and_what_is_for_others_is_the_kernels() {
-        let Some(program) = program() else { return };
+        let Some(program) = Program::open_to_all() else { return };
         let (kernel, group) = ([16_u32, 0, 0], [16_u32, 0, 9]);
         let user = [16_u32, 77, 0];
         let place = |address: &[u32; 3]| address.as_ptr() as u64;
@@ -256,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_message_is_gathered_from_as_many_pieces_and_bytes_as_are_taken() {
-        let Some(program) = program() else { return };
+        let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
         // As `struct msghdr` has them: an address and its length, pieces and their number.
         let send = |address: u64, length: u64, pieces: &[[u64; 2]]| {
@@ -284,7 +276,7 @@ mod tests {
 
     #[test]
     fn answers_go_to_the_port_of_the_socket_which_the_first_message_gives_it() {
-        let Some(program) = program() else { return };
+        let Some(program) = Program::open_to_all() else { return };
         for bound in [false, true] {
             let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
             let port = || {
@@ -305,7 +297,7 @@ mod tests {
 
     #[test]
     fn answers_that_nobody_reads_are_lost_and_hold_nobody_up() {
-        let Some(program) = program() else { return };
+        let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
         let call = [given.descriptor(), QUESTION.as_ptr() as u64, 16];
         for _ in 0..2000 {

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use nix::unistd::gettid;
 use super::answer::{Answer, Answerer};
 use super::shared::SharedRun;
 use super::side::View;
-use super::sys::{Gate, Notification};
+use super::sys::{self, Gate, Notification};
 use verbless_model::{Model, Profile, Side};
 
 /// The directory in which a path begins that names none.
@@ -55,6 +55,21 @@ impl Program {
     pub(super) fn new() -> Self {
         let profile = Profile::load("bluefield3").expect("a profile");
         Self::of(&Model::builder().device(profile).build(), Side::Host)
+    }
+
+    /// The same, if its descriptors may be taken: where that is forbidden, the test of this thread is
+    /// skipped, and says so past the capture of its output.
+    pub(super) fn open_to_all() -> Option<Self> {
+        let program = Self::new();
+        let process = program.answerer.shared.processes().of_thread(std::process::id());
+        let errno = sys::take_descriptor(&process.expect("this process").pidfd, 0).err();
+        if let Some(errno) = errno {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("a test");
+            let line = format!("skipped: {name}: descriptors may not be taken: {errno}\n");
+            std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+        }
+        errno.is_none().then_some(program)
     }
 
     pub(super) fn of(model: &Model, side: Side) -> Self {

@@ -340,7 +340,7 @@ fn memlock(limits: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read as _, Write as _};
     use std::process::{Child, Command, Stdio};
 
     use super::super::rig::Recorder;
@@ -456,9 +456,13 @@ Max processes             95932                95932                processes";
 
     /// A shell that becomes another program when it reads a line.
     fn shell() -> Child {
-        let script = "read line; exec sleep 60";
         let mut command = Command::new("sh");
-        command.args(["-c", script]).stdin(Stdio::piped()).spawn().expect("it runs")
+        command.args(["-c", "echo; read line; exec sleep 60"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        // What starts it goes on while it still becomes the shell.
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+        child
     }
 
     fn becomes_sleep(child: &mut Child) {

@@ -57,8 +57,8 @@ impl Program {
         Self::of(&Model::builder().device(profile).build(), Side::Host)
     }
 
-    /// The same, if its descriptors may be taken: where that is forbidden, the test of this thread is
-    /// skipped, and says so past the capture of its output.
+    /// The same, if its descriptors may be taken: where that is forbidden, the test of this thread
+    /// is skipped, and says so past the capture of its output.
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
         let process = program.answerer.shared.processes().of_thread(std::process::id());

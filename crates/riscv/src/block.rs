@@ -256,3 +256,142 @@ fn add_and_branch(one: &Op, two: &Op) -> Option<Op> {
     };
     Some(Op { kind: Kind::AddiBne, imm: two.imm, rs2: other, extra: addend as u8, ..*one })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::ram::Ram;
+    use crate::space::{AddressSpace, Permissions, Region};
+
+    const CODE: u64 = 0x1000;
+    /// addi a0, a0, 1
+    const ADDI: u32 = 0x0015_0513;
+    const ECALL: u32 = 0x73;
+
+    fn code(words: &[u32]) -> (Blocks, Mmu) {
+        let ram = Ram::new(0x1000);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert!(ram.write(0, &bytes));
+        let space = AddressSpace::new([Region::ram(CODE, &ram, Permissions::RX)]).unwrap();
+        (Blocks::new(), Mmu::new(Arc::new(space)))
+    }
+
+    /// The operations of the block at the beginning of these words, and its instructions.
+    fn translated(words: &[u32]) -> (Vec<Kind>, u32) {
+        let (mut blocks, mut mmu) = code(words);
+        let block = blocks.find(&mut mmu, CODE);
+        let block = *blocks.block(block);
+        assert_eq!((block.pc, block.end), (CODE, CODE + 4 * u64::from(block.count)));
+        (blocks.ops(&block).iter().map(|op| op.kind).collect(), block.count)
+    }
+
+    #[test]
+    fn a_block_ends_where_control_may_go_elsewhere_and_nowhere_else() {
+        let ends = [
+            0x00b5_0463, // beq a0, a1, .+8
+            0x00b5_1463, // bne
+            0x00b5_4463, // blt
+            0x00b5_5463, // bge
+            0x00b5_6463, // bltu
+            0x00b5_7463, // bgeu
+            0x0080_006f, // j .+8
+            0x0005_0067, // jr a0
+            0x0000_100f, // fence.i
+            0xc000_2573, // rdcycle a0
+            0x1050_0073, // wfi
+            0x0100_000f, // pause
+            ECALL,
+            0x0010_0073, // ebreak
+            0xffff_ffff, // illegal
+        ];
+        for end in ends {
+            // Not of a register that the end compares.
+            let (_, count) = translated(&[0x0016_0613, end, ADDI, ECALL]);
+            assert_eq!(count, 2, "{end:#010x}");
+        }
+        // addi, ld, sd, lr.d, sc.d, amoadd.d, fence
+        for other in
+            [ADDI, 0x0005_b503, 0x00a5_b023, 0x1005_b52f, 0x18a5_b52f, 0x00a5_b52f, 0x0ff0_000f]
+        {
+            let (_, count) = translated(&[other, ADDI, ECALL]);
+            assert_eq!(count, 3, "{other:#010x}");
+        }
+    }
+
+    #[test]
+    fn a_block_has_64_instructions_at_most() {
+        let (ops, count) = translated(&[ADDI; 65]);
+        assert_eq!((ops.len(), ops[64], count), (65, Kind::End, 64));
+        let (ops, count) = translated(&[&[ADDI; 63][..], &[ECALL]].concat());
+        assert_eq!((ops.len(), ops[63], count), (64, Kind::Ecall, 64));
+    }
+
+    #[test]
+    fn pairs_become_one_operation_where_the_second_works_on_the_result_of_the_first() {
+        let cases: [(&[u32], &[Kind]); 15] = [
+            // lui a0, 1 with addi or addiw a0, a0, 1; of another source, into another register
+            (&[0x1537, ADDI], &[Kind::Const]),
+            (&[0x1537, 0x0015_051b], &[Kind::Const]),
+            (&[0x1537, 0x0015_8513], &[Kind::Const, Kind::Addi]),
+            (&[0x1537, 0x0015_0593], &[Kind::Const, Kind::Addi]),
+            (&[0x1537, 0x0015_859b], &[Kind::Const, Kind::Addiw]),
+            // slli a0, a0, 3 with srli a0, a0, 3 or add a0, a0, a1; of another source, twice itself
+            (&[0x0035_1513, 0x0035_5513], &[Kind::SlliSrli]),
+            (&[0x0035_1513, 0x0035_d513], &[Kind::Slli, Kind::Srli]),
+            (&[0x0035_1513, 0x00b5_0533], &[Kind::SlliAdd]),
+            (&[0x0035_1513, 0x00b5_8533], &[Kind::Slli, Kind::Add]),
+            (&[0x0035_1513, 0x00a5_0533], &[Kind::Slli, Kind::Add]),
+            // addi a0, a0, 1 with bne of a0 and a1, or of a1 and a0; of a1 and itself; of a0 itself
+            (&[ADDI, 0x00b5_1063], &[Kind::AddiBne]),
+            (&[ADDI, 0x00a5_9063], &[Kind::AddiBne]),
+            (&[ADDI, 0x00b5_9063], &[Kind::Addi, Kind::Bne]),
+            (&[ADDI, 0x00a5_1063], &[Kind::Addi, Kind::Bne]),
+            // addi a0, a1, 1, and addi a0, a0, 128
+            (&[0x0015_8513, 0x00b5_1063], &[Kind::Addi, Kind::Bne]),
+        ];
+        for (words, expected) in cases {
+            let (ops, _) = translated(&[words, &[ECALL]].concat());
+            let ops = ops.strip_suffix(&[Kind::Ecall]).unwrap_or(&ops);
+            assert_eq!(ops, expected, "{words:x?}");
+        }
+        let (ops, _) = translated(&[0x0805_0513, 0x00b5_1063]);
+        assert_eq!(ops, [Kind::Addi, Kind::Bne], "128 does not fit in eight bits");
+        // nop; ecall
+        assert_eq!(translated(&[0x13, ECALL]), (vec![Kind::Ecall], 2));
+    }
+
+    #[test]
+    fn a_block_ends_before_a_breakpoint_and_is_not_linked() {
+        let (mut blocks, mut mmu) = code(&[ADDI, ADDI, ECALL]);
+        assert!(blocks.may_link(CODE));
+        blocks.breakpoints.extend([CODE, CODE + 4]);
+        let index = blocks.find(&mut mmu, CODE);
+        assert_eq!((blocks.block(index).count, blocks.block(index).end), (1, CODE + 4));
+        assert!(!blocks.may_link(CODE));
+        assert_eq!(blocks.jump(CODE), UNKNOWN);
+    }
+
+    #[test]
+    fn a_block_is_found_again_until_it_is_forgotten() {
+        let (mut blocks, mut mmu) = code(&[ADDI, ADDI, ECALL]);
+        assert_eq!((blocks.jump(0), blocks.jump(CODE)), (UNKNOWN, UNKNOWN));
+        let first = blocks.find(&mut mmu, CODE);
+        let second = blocks.find(&mut mmu, CODE + 4);
+        assert_ne!(first, second);
+        assert_eq!((blocks.find(&mut mmu, CODE), blocks.jump(CODE)), (first, first));
+        assert_eq!((blocks.find(&mut mmu, CODE + 4), blocks.jump(CODE + 4)), (second, second));
+        // In the same place of the table as the first.
+        assert_eq!(blocks.jump(CODE + 2 * JUMPS as u64), UNKNOWN);
+        let operations = blocks.ops.len();
+        let beginning = blocks.add_beginning(&mut mmu, CODE, 1);
+        assert_eq!((blocks.block(beginning).count, blocks.jump(CODE)), (1, first));
+        blocks.remove_beginning();
+        assert_eq!((blocks.ops.len(), blocks.blocks.len()), (operations, 2));
+        blocks.forget();
+        assert_eq!((blocks.ops.len(), blocks.jump(CODE)), (0, UNKNOWN));
+        blocks.release();
+        assert_eq!(blocks.bytes(), 0);
+    }
+}

@@ -173,7 +173,8 @@ impl AddressSpace {
             return Err(MapError::Overlap(other.base));
         }
         let mut regions = self.regions.clone();
-        regions.insert(regions.partition_point(|it| it.base < region.base), region);
+        regions.push(region);
+        regions.sort_by_key(|it| it.base);
         Ok(Self { regions })
     }
 
@@ -258,10 +259,10 @@ mod tests {
         let regions =
             [Region::ram(0x1000, &one, Permissions::R), Region::ram(0x2000, &two, Permissions::RX)];
         let space = AddressSpace::new(regions).unwrap();
-        assert_eq!(space.poke(0x1ffe, &[1, 2, 3, 4]), 4);
-        let mut bytes = [0; 4];
-        assert_eq!(space.peek(0x1ffe, &mut bytes), 4);
-        assert_eq!(bytes, [1, 2, 3, 4]);
+        assert_eq!(space.poke(0x1ffd, &[1, 2, 3, 4, 5]), 5);
+        let mut bytes = [0; 5];
+        assert_eq!(space.peek(0x1ffd, &mut bytes), 5);
+        assert_eq!(bytes, [1, 2, 3, 4, 5]);
         assert_eq!(space.peek(0x2ffe, &mut bytes), 2);
         assert_eq!(space.poke(0x3000, &bytes), 0);
     }

@@ -110,10 +110,14 @@ impl Elf {
 
 /// The attributes of a file that was compiled for `arch`.
 fn attributes(arch: &str) -> Vec<u8> {
-    // Tag_RISCV_stack_align 16, then Tag_RISCV_arch.
-    let mut of_file = vec![4, 16, 5];
-    of_file.extend(arch.as_bytes());
-    of_file.push(0);
+    // Tag_RISCV_stack_align 16.
+    attributes_behind(&[4, 16], arch)
+}
+
+/// The same, behind others.
+fn attributes_behind(others: &[u8], arch: &str) -> Vec<u8> {
+    // Tag_RISCV_arch.
+    let of_file = [others, &[5], arch.as_bytes(), &[0]].concat();
     let mut vendor = b"riscv\0\x01".to_vec();
     vendor.extend((of_file.len() as u32 + 5).to_le_bytes());
     vendor.extend(of_file);
@@ -277,20 +281,36 @@ fn a_second_table_of_symbols_or_attributes_is_refused() {
         let error = elf.parse().unwrap_err();
         assert!(error.contains(what), "{error}");
     }
+}
+
+fn with_attributes(attributes: Vec<u8>) -> Result<(), String> {
     let mut elf = Elf::new();
-    let place = elf.add(attributes(&"rv64i2p1_".repeat(1000)));
+    let place = elf.add(attributes);
     elf.section(3, 0x7000_0003, place, 0);
-    assert!(elf.parse().unwrap_err().contains("over 4096 bytes"));
+    elf.parse().map(drop)
+}
+
+#[test]
+fn an_architecture_of_4096_bytes_is_read_and_no_longer_one() {
+    let of_length = |length| attributes(&format!("rv64{}i", "m_".repeat(length))[..length]);
+    assert_eq!(with_attributes(of_length(4095)), Ok(()));
+    assert!(with_attributes(of_length(4096)).unwrap_err().contains("extension \"\""));
+    assert!(with_attributes(of_length(4097)).unwrap_err().contains("over 4096 bytes"));
+}
+
+#[test]
+fn the_architecture_is_found_behind_other_attributes() {
+    // A number of two bytes, a text whose tag has two bytes, of which the first has the
+    // architecture's in its low bits, and one of a single byte, which is empty.
+    let others = [&[4, 0x80, 1][..], &[0x85, 1], b"rv64gc\0", &[7, 0]].concat();
+    let error = with_attributes(attributes_behind(&others, "rv64i2p1_f2p2")).unwrap_err();
+    assert!(error.contains("\"f\""), "{error}");
+    assert_eq!(with_attributes(attributes_behind(&others, "rv64i2p1")), Ok(()));
 }
 
 #[test]
 fn a_program_for_another_core_is_refused_by_the_name_of_what_it_needs() {
-    let for_arch = |arch: &str| {
-        let mut elf = Elf::new();
-        let place = elf.add(attributes(arch));
-        elf.section(3, 0x7000_0003, place, 0);
-        elf.parse().map(drop)
-    };
+    let for_arch = |arch: &str| with_attributes(attributes(arch));
     for known in ["rv64imac", "rv64i2p1", "rv64i2p0_m2p0_a2p0_c2p0_zifencei2p0_zca1p0"] {
         assert_eq!(for_arch(known), Ok(()), "{known}");
     }
@@ -305,10 +325,7 @@ fn a_program_for_another_core_is_refused_by_the_name_of_what_it_needs() {
     }
     // Attributes that nobody can read say nothing.
     for broken in [&b""[..], b"B", b"A\xff\xff\xff\xff", b"A\x0c\0\0\0riscv\0\x01"] {
-        let mut elf = Elf::new();
-        let place = elf.add(broken.to_vec());
-        elf.section(3, 0x7000_0003, place, 0);
-        assert!(elf.parse().is_ok(), "{broken:?}");
+        assert_eq!(with_attributes(broken.to_vec()), Ok(()), "{broken:?}");
     }
 }
 

@@ -1,10 +1,11 @@
 //! A hart under Debian's gdb-multiarch, which knows nothing of this program.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use verbless_riscv::gdb::{After, Ended, serve};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Ram, Region};
@@ -209,4 +210,129 @@ fn a_debugger_that_sends_nonsense_or_goes_leaves_the_hart_as_it_is() {
         assert!(ended.is_err(), "{bytes:?}: {ended:?}");
         assert_eq!((hart.pc(), hart.x(10)), (CODE, 0));
     }
+}
+
+/// A debugger of a few lines, which sends what gdb has no command for.
+struct Debugger(TcpStream);
+
+impl Debugger {
+    fn of(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(stream)
+    }
+
+    /// Sends a packet; what the packet that answers it has.
+    fn ask(&mut self, packet: &str) -> String {
+        let sum = packet.bytes().fold(0, u8::wrapping_add);
+        self.0.write_all(format!("${packet}#{sum:02x}").as_bytes()).unwrap();
+        let mut said = Vec::new();
+        while said.iter().rev().nth(2) != Some(&b'#') {
+            let mut byte = [0];
+            assert_eq!(self.0.read(&mut byte).unwrap(), 1, "{packet}: {said:?}");
+            said.extend(byte);
+        }
+        self.0.write_all(b"+").unwrap();
+        let said = String::from_utf8(said).unwrap();
+        let answer = said.trim_start_matches('+').trim_start_matches('$');
+        answer[..answer.len() - 3].to_owned()
+    }
+}
+
+#[test]
+fn each_request_of_a_debugger_has_its_answer() {
+    let (port, thread) = served(hart(&COUNT));
+    let mut debugger = Debugger::of(port);
+    let asked = [
+        ("qSupported:swbreak+", "swbreak+"),
+        ("vCont?", "vCont;c;C;s;S"),
+        ("vCont;s", "S05"),
+        ("vCont;s", "S05"),
+        ("m80000000,1", "01"),
+        // Nothing, part of what was asked for, nothing there.
+        ("m80000000,0", ""),
+        ("m80000ffe,4", "0* "),
+        ("m90000000,4", "E79"),
+        ("M80000010,2:beef", "OK"),
+        ("m80000010,2", "beef"),
+        ("M80000ffe,4:00000000", "E79"),
+        ("Z0,40000004,4", "OK"),
+        ("Z0,50000000,4", "E16"),
+        ("vCont;c", "swbreak"),
+        ("z0,40000004,4", "OK"),
+        ("z0,40000004,4", "E16"),
+        ("vCont;c", "W64"),
+    ];
+    for (packet, expected) in asked {
+        let answer = debugger.ask(packet);
+        let fits = if expected.is_empty() { answer.is_empty() } else { answer.contains(expected) };
+        assert!(fits, "{packet}: {answer:?}, not {expected:?}");
+    }
+    assert_eq!(thread.join().unwrap().0.unwrap(), Ended::Exited(100));
+}
+
+#[test]
+fn a_debugger_writes_code_that_was_executed_before() {
+    let (port, thread) = served(hart(&COUNT));
+    let mut debugger = Debugger::of(port);
+    assert_eq!(debugger.ask("vCont;s"), "S05");
+    // addi a0, a0, 32, and back to it.
+    assert_eq!(debugger.ask("M40000000,4:13050502"), "OK");
+    let mut registers = [0_u64; 33];
+    (registers[10], registers[32]) = (1, CODE);
+    let registers = registers.map(|it| format!("{:016x}", it.swap_bytes())).concat();
+    assert_eq!(debugger.ask(&format!("G{registers}")), "OK");
+    assert_eq!(debugger.ask("vCont;s"), "S05");
+    assert_eq!(debugger.ask("D"), "OK");
+    let (ended, hart) = thread.join().unwrap();
+    assert_eq!((ended.unwrap(), hart.x(10)), (Ended::Detached, 33));
+}
+
+#[test]
+fn a_debugger_hears_of_each_fault_by_the_signal_that_linux_sends() {
+    // In gdb's numbers, of which SIGBUS has 10: ld and sd of a0 at a1, which is misaligned, then of what is not there.
+    let faults = [
+        (0x0005_b503_u32, DATA + 1, "0a"),
+        (0x00a5_b023, DATA + 1, "0a"),
+        (0x0005_b503, 0x1000, "0b"),
+        (0x00a5_b023, 0x1000, "0b"),
+        (0, DATA, "04"),
+        (0x0010_0073, DATA, "05"),
+    ];
+    for (code, address, signal) in faults {
+        let mut hart = hart(&[code]);
+        hart.set_x(11, address);
+        let (port, thread) = served(hart);
+        let mut debugger = Debugger::of(port);
+        let answer = debugger.ask("vCont;c");
+        assert_eq!(answer.get(1..3), Some(signal), "{code:#x} at {address:#x}: {answer}");
+        drop(debugger);
+        assert!(thread.join().unwrap().0.is_err(), "it went without a word");
+    }
+}
+
+#[test]
+fn what_waits_and_what_calls_goes_on_where_the_embedder_says() {
+    // wfi; pause; ecall, behind which the embedder goes by itself; an instruction left out; ebreak
+    let code = [0x1050_0073, 0x0100_000f, 0x0000_0073, 0x0015_0513, 0x0010_0073];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let mut hart = hart(&code);
+        let mut exits = Vec::new();
+        let (stream, _) = listener.accept().unwrap();
+        let ended = serve(stream, &mut hart, |hart, exit| {
+            exits.push((exit, hart.pc() - CODE));
+            if exit == Exit::Ecall {
+                hart.set_pc(hart.pc() + 8);
+            }
+            After::GoesOn
+        });
+        (ended.unwrap(), exits, hart.x(10))
+    });
+    let mut debugger = Debugger::of(port);
+    assert!(debugger.ask("vCont;c").contains("05"));
+    assert_eq!(debugger.ask("D"), "OK");
+    let exits = vec![(Exit::Wait, 4), (Exit::Pause, 8), (Exit::Ecall, 8)];
+    assert_eq!(thread.join().unwrap(), (Ended::Detached, exits, 0));
 }

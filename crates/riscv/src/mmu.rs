@@ -445,3 +445,39 @@ exchanges! {
     u32, i32;
     u64, i64;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::Permissions;
+
+    const BASE: u64 = 4 * PAGE;
+
+    #[test]
+    fn stores_into_lines_of_code_are_told_until_the_code_is_forgotten() {
+        let ram = Ram::new(2 * PAGE);
+        let space = AddressSpace::new([Region::ram(BASE, &ram, Permissions::RWX)]).unwrap();
+        let mut mmu = Mmu::new(Arc::new(space));
+        // The page is in the cache before and after.
+        assert_eq!(mmu.store::<u64>(BASE + 2 * LINE, 1), Stored::Done);
+        mmu.mark_code(BASE + LINE);
+        mmu.mark_code(BASE + PAGE - 1);
+        let into_code = |mmu: &mut Mmu, at| mmu.store::<u8>(BASE + at, 1) == Stored::IntoCode;
+        for (at, is_code) in [
+            (LINE - 1, false),
+            (LINE, true),
+            (2 * LINE - 1, true),
+            (2 * LINE, false),
+            (PAGE - LINE - 1, false),
+            (PAGE - LINE, true),
+            (PAGE, false),
+            (PAGE + LINE, false),
+        ] {
+            assert_eq!(into_code(&mut mmu, at), is_code, "{at:#x}");
+        }
+        assert!(mmu.code_changed());
+        mmu.forget_code();
+        assert!(!mmu.code_changed());
+        assert!(!into_code(&mut mmu, LINE) && !mmu.code_changed());
+    }
+}

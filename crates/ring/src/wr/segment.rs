@@ -137,3 +137,91 @@ impl Segment for Word {
         at + 2
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::ring::{RingMemory, SendRing, SharedMemory};
+    use crate::types::Rkey;
+    use crate::wr::Inline;
+    use crate::wr::umr::FreeKey;
+
+    const LIMITS: Limits = Limits { sges: 4, inline: 64, header: 0, lacks: 0 };
+
+    /// Stores a segment at index `at` of a WQE; which words it writes, and the index that follows.
+    #[allow(unsafe_code, reason = "ordinary memory stands in for a ring")]
+    fn written(segment: impl Segment, at: usize) -> (Vec<usize>, usize) {
+        let memory = SharedMemory::zeroed(4096);
+        memory.fill(0xa5);
+        // SAFETY: it is looked at on this thread, after the segment was stored.
+        let ring = SendRing::new(unsafe { RingMemory::new(memory.clone()) }).unwrap();
+        let next = segment.write(&ring.wqe(0), at);
+        let mut bytes = vec![0; 4096];
+        memory.read_at(0, &mut bytes).unwrap();
+        let words = bytes.chunks(8).enumerate();
+        (words.filter(|(_, word)| *word != [0xa5; 8]).map(|(at, _)| at).collect(), next)
+    }
+
+    /// Whether a segment takes the place that it says, in the middle of a WQE.
+    fn takes(segment: impl Segment, ds: u32) {
+        assert_eq!((segment.ds(&LIMITS), segment.usual_ds(&LIMITS)), (Ok(ds), Some(ds)));
+        let end = 3 + ds as usize;
+        assert_eq!(written(segment, 3), ((6..2 * end).collect(), end));
+    }
+
+    #[test]
+    fn a_segment_takes_as_many_bytes_as_its_ds_says_and_the_next_one_follows() {
+        let sge = |length| Sge::new(0x1000, length, Lkey(7));
+        takes(RemoteAddr::new(0x2000, Rkey(1)), 1);
+        takes(AtomicSegment::new(1, 2), 1);
+        takes(Scratch::new(sge(64)).unwrap(), 1);
+        takes(Found(sge(8)), 1);
+        takes(sge(8), 1);
+        takes([sge(8), sge(9)], 2);
+        takes(&[sge(8), sge(9), sge(10)][..], 3);
+        takes(Ends { from: sge(8), to: sge(8) }, 2);
+        takes(Word { address: 0x1000, lkey: Lkey(7), until: Until::equal(1) }, 2);
+        takes(FreeKey, 7);
+        takes(Inline(&[1; 12]), 1);
+    }
+
+    #[test]
+    fn an_empty_segment_is_nothing_and_is_written_where_only_this_wqe_can_be() {
+        let empty = Sge::new(0x1000, 0, Lkey(7));
+        assert_eq!((empty.ds(&LIMITS), empty.usual_ds(&LIMITS)), (Ok(0), None));
+        assert_eq!(written(empty, 3), (vec![6, 7], 3));
+        assert_eq!(written(empty, 4), (vec![], 4));
+        assert_eq!(written([empty; 2], 3), (vec![], 3));
+        assert_eq!(written(Inline(&[]), 3), (vec![], 3));
+    }
+
+    #[test]
+    fn inline_data_of_8_to_20_bytes_is_posted_in_open_code() {
+        for (length, ds) in [(7, None), (8, Some(1)), (12, Some(1)), (13, Some(2)), (20, Some(2))] {
+            let limits = Limits { inline: length, ..LIMITS };
+            let bytes = vec![0; length as usize];
+            assert_eq!(Inline(&bytes).usual_ds(&limits), ds, "{length}");
+            let less = Limits { inline: length - 1, ..LIMITS };
+            assert_eq!(Inline(&bytes).usual_ds(&less), None);
+            assert_eq!(Inline(&bytes).ds(&less), Err(PostError::InlineTooLong));
+        }
+        assert_eq!(Inline(&[0; 21]).usual_ds(&LIMITS), None);
+    }
+
+    #[test]
+    fn a_copy_has_two_ends_of_one_length_that_a_data_segment_can_say() {
+        let ends = |from, to| {
+            let [from, to] = [from, to].map(|length| Sge::new(0x1000, length, Lkey(7)));
+            Ends { from, to }.ds(&LIMITS)
+        };
+        for length in [1, 0x7fff_ffff] {
+            assert_eq!(ends(length, length), Ok(2), "{length:#x}");
+        }
+        for (from, to) in [(0, 0), (0x8000_0000, 0x8000_0000), (1, 2), (0, 1), (1, 0)] {
+            assert_eq!(ends(from, to), Err(PostError::CopyLength), "{from:#x} to {to:#x}");
+        }
+    }
+}

@@ -83,6 +83,35 @@ fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
     assert_eq!(sender.queue.free(), 5);
 }
 
+/// As [`a_key_is_mapped_by_the_bytes_of_libmlx5`], where the list is in memory, and where there is
+/// none.
+#[test]
+fn a_key_is_mapped_from_a_list_in_memory_or_keeps_what_it_maps() {
+    let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
+    sender.ring.fill(0xee);
+    let list = Sge::new(0x4_0000, 8 * 16, Lkey(0xcc03));
+    let request = Umr::map_from(Rkey(0x77), KeyAccess::LOCAL, list, 0x1_0000).starting_at(0x7000);
+    sender.queue.post(&request, 1).unwrap();
+    let ring = bytes(&sender.ring);
+    assert_eq!(ring[7], 9, "control, UMR control, key, list");
+    let (umr, mkey) = (&ring[16..64], &ring[64..128]);
+    // Not inline; eight entries; the mask of the key's fields.
+    assert_eq!(umr[..8], [0, 0, 0, 0, 0, 8, 0, 0]);
+    assert_eq!(umr[8..16], 0x203c_2041_u64.to_be_bytes());
+    assert_eq!(mkey[16..24], 0x7000_u64.to_be_bytes());
+    assert_eq!(mkey[24..32], 0x1_0000_u64.to_be_bytes());
+    assert_eq!(ring[128..144], [0, 0, 0, 128, 0, 0, 0xcc, 3, 0, 0, 0, 0, 0, 4, 0, 0]);
+    assert!(ring[144..].iter().all(|&byte| byte == 0xee));
+    assert_eq!(sender.queue.free(), 5);
+
+    sender.queue.post(&Umr::rights(Rkey(0x77), KeyAccess::LOCAL), 1).unwrap();
+    let ring = unwrapped(&sender.ring, 3 * 64, 128);
+    assert_eq!(ring[7], 8, "control, UMR control, key");
+    // Inline, no entries; the rights alone.
+    assert_eq!(ring[16..24], [0x80, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(ring[24..32], 0x003c_0000_u64.to_be_bytes());
+}
+
 #[test]
 fn a_change_of_a_key_that_cannot_be_is_refused() {
     let mut sender = Sender::new(Settings::default());

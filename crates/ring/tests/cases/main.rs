@@ -6,6 +6,7 @@ mod support;
 
 mod frames;
 mod golden;
+mod lifecycle;
 mod limits;
 mod operations;
 mod retired;

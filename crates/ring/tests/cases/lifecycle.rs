@@ -1,0 +1,257 @@
+//! What becomes of a queue when it starts over, is closed and opened, and how its requests are
+//! completed: by whoever finds it by its number, or knows which request comes next.
+
+use crate::support::{Completer, Receiver, Sender, Settings, bytes, memory, to_lid};
+use verbless_prm::hot::{cqe_opcode, opcode};
+use verbless_ring::address::HEADER_BYTES;
+use verbless_ring::completion::Malformed;
+use verbless_ring::wr::{Frame, Nop, PostError, Send, SendImm};
+use verbless_ring::{
+    Completes, CompletionError, Dispatcher, Eth, Lkey, Operation, QKey, Qpn, QueuePair, Sge, Ud,
+    WqeIndex,
+};
+
+const OURS: u32 = 0x123;
+const OTHER: u32 = 0x456;
+
+fn sge(length: u32) -> Sge {
+    Sge::new(0x1000, length, Lkey(7))
+}
+
+fn settings(qpn: u32) -> Settings {
+    Settings { qpn, wqebbs: 8, register: None, ..Settings::default() }
+}
+
+fn malformed<T>(why: Malformed) -> Result<T, CompletionError> {
+    Err(CompletionError::Malformed(why))
+}
+
+#[test]
+fn a_queue_pair_that_was_reset_begins_at_index_0_and_knows_of_nothing() {
+    let Sender { queue, record: sends, mut device, ring: _ring, uar: _uar } =
+        Sender::new(settings(OURS));
+    let Receiver { queue: receives, record: received, ring: _receives } =
+        Receiver::new(OURS, 4, 16);
+    let mut pair = QueuePair::new(queue, receives);
+    for cookie in 0..3 {
+        pair.post(&Nop::new().signaled(), cookie).unwrap();
+        pair.post_receive(sge(8), cookie).unwrap();
+    }
+    assert_eq!((bytes(&sends)[7], bytes(&received)[3]), (3, 3));
+    pair.reset();
+    assert_eq!((pair.send.free(), pair.receive.free()), (8, 4));
+    assert_eq!((bytes(&sends), bytes(&received)), (vec![0; 8], vec![0; 8]));
+    for opcode in [cqe_opcode::REQUESTER, cqe_opcode::RESPONDER_SEND] {
+        let cqe = device.cqe(opcode, opcode::NOP, 0);
+        let completed = pair.complete(device.deliver(cqe));
+        assert_eq!(completed, malformed(Malformed::Index(WqeIndex(0))), "it was forgotten");
+    }
+    assert_eq!(pair.post(&Nop::new().signaled(), 7).unwrap(), WqeIndex(0));
+    assert_eq!(pair.post_receive(sge(8), 8).unwrap(), WqeIndex(0));
+    assert_eq!((bytes(&sends)[7], bytes(&received)[3]), (1, 1));
+    let cqe = device.completion(opcode::NOP, 0);
+    assert_eq!(pair.complete(cqe).unwrap().cookie, 7);
+}
+
+#[test]
+fn a_closed_queue_takes_nothing_until_it_is_opened() {
+    let Sender { mut queue, mut device, ring: _ring, record: _record, uar: _uar } =
+        Sender::new(settings(OURS));
+    // From index 0, and from where the first round ends.
+    for first in [0, 5] {
+        queue.close();
+        queue.close();
+        assert_eq!(queue.free(), 0);
+        assert_eq!(queue.post(&Nop::new(), 0), Err(PostError::NotConnected));
+        let long = Send::new([sge(8); 4]);
+        assert_eq!(queue.batch().post(&long, 0), Err(PostError::NotConnected));
+        queue.open();
+        queue.open();
+        assert_eq!(queue.free(), 8);
+        for index in first..first + 3 {
+            assert_eq!(queue.post(&Nop::new().signaled(), 9).unwrap(), WqeIndex(index));
+        }
+        queue.close();
+        assert_eq!(queue.free(), 5, "it has requests, and stays open");
+        queue.post(&Nop::new(), 9).unwrap();
+        queue.post(&Nop::new().signaled(), 9).unwrap();
+        queue.complete(device.completion(opcode::NOP, first + 4)).unwrap();
+        assert_eq!(queue.free(), 8);
+    }
+}
+
+#[test]
+fn a_dispatcher_polls_each_cqe_into_the_queue_of_its_number() {
+    let [ours, other] = [OURS, OTHER].map(|qpn| {
+        let mut pair =
+            QueuePair::new(Sender::new(settings(qpn)).queue, Receiver::new(qpn, 4, 16).queue);
+        for cookie in 0..2 {
+            pair.post(&Nop::new().signaled(), u64::from(qpn) + cookie).unwrap();
+            pair.post_receive(sge(8), u64::from(qpn) + 2 + cookie).unwrap();
+        }
+        pair
+    });
+    let mut plain = Dispatcher::new();
+    plain.insert(OURS, ours).unwrap();
+    let mut boxed: Dispatcher<Box<dyn Completes>> = Dispatcher::new();
+    boxed.insert(OTHER, Box::new(other)).unwrap();
+    let mut device = Completer::with(0, 16, 64);
+    assert!(plain.poll(&mut device.queue).is_none() && boxed.poll(&mut device.queue).is_none());
+    for qpn in [OURS, OTHER] {
+        let mut polled = |opcode, number, index| {
+            let mut cqe = device.cqe(opcode, opcode::NOP, index);
+            cqe.set_qpn(number);
+            device.push(cqe);
+            let (number, completed) = match qpn {
+                OURS => plain.poll(&mut device.queue),
+                _ => boxed.poll(&mut device.queue),
+            }
+            .unwrap();
+            assert!(device.queue.is_empty(), "it was taken");
+            (number, completed.map(|completion| completion.cookie))
+        };
+        let cookie = u64::from(qpn);
+        assert_eq!(polled(cqe_opcode::REQUESTER, qpn, 0), (qpn, Ok(cookie)));
+        assert_eq!(polled(cqe_opcode::RESPONDER_SEND, qpn, 0), (qpn, Ok(cookie + 2)));
+        let twice = malformed(Malformed::Index(WqeIndex(0)));
+        assert_eq!(polled(cqe_opcode::REQUESTER, qpn, 0), (qpn, twice));
+        let stranger = malformed(Malformed::Queue(Qpn(0x777)));
+        assert_eq!(polled(cqe_opcode::REQUESTER, 0x777, 1), (0x777, stranger));
+        let (number, failed) = polled(cqe_opcode::REQUESTER_ERROR, qpn, 1);
+        let of = |error| matches!(error, CompletionError::Failed(it) if it.cookie == cookie + 1);
+        assert!(number == qpn && failed.is_err_and(of));
+    }
+    // Each was told to the device as it was taken.
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 10]);
+}
+
+#[test]
+fn a_queue_takes_the_fast_way_only_for_what_is_its_own() {
+    let mut queue = Sender::new(settings(OURS)).queue;
+    queue.post(&Nop::new().signaled(), 5).unwrap();
+    let mut pair =
+        QueuePair::new(Sender::new(settings(OURS)).queue, Receiver::new(OURS, 4, 16).queue);
+    pair.post(&Nop::new().signaled(), 6).unwrap();
+    let mut device = Completer::new(OURS);
+    let mut boxed: Box<dyn Completes> = Box::new(pair);
+    // Of a request that was not posted, of the one that was, and of the same again.
+    for (index, completes) in [(1, false), (0, true), (0, false)] {
+        let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, index);
+        device.push(cqe);
+        let one = queue.succeed(device.queue.peek_plain().unwrap());
+        let other = boxed.succeed(device.queue.peek_plain().unwrap());
+        device.queue.pass();
+        let cookies = [one, other].map(|it| it.map(|it| (it.cookie, it.operation())));
+        let expected = [5, 6].map(|cookie| completes.then_some((cookie, Operation::Nop)));
+        assert_eq!(cookies, expected, "index {index}");
+    }
+    assert_eq!(queue.free(), 8);
+    // A receive queue has no fast way.
+    let mut receives = Receiver::new(OURS, 4, 16).queue;
+    receives.post(sge(8), 0).unwrap();
+    let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 0);
+    device.push(cqe);
+    assert!(receives.succeed(device.queue.peek_plain().unwrap()).is_none());
+}
+
+#[test]
+fn a_good_request_is_settled_by_its_cookie_and_once() {
+    let mut queue = Sender::new(settings(OURS)).queue;
+    queue.post(&Nop::new(), 70).unwrap();
+    queue.post(&Nop::new().signaled(), 71).unwrap();
+    let mut device = Completer::new(OURS);
+    assert!(device.queue.peek_plain().is_none(), "there is none");
+    let mut cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 1);
+    cqe.set_srqn_uidx(0x12_3456);
+    device.push(cqe);
+    let peeked = device.queue.peek_plain().unwrap();
+    let request = peeked.request();
+    assert_eq!(peeked.user_index(), 0x12_3456);
+    assert!(!queue.settle(request, 70), "that is another's");
+    assert_eq!(queue.free(), 6);
+    assert!(queue.settle(request, 71));
+    assert_eq!(queue.free(), 8, "with the one before it");
+    assert!(!queue.settle(request, 71), "it has completed");
+    device.queue.pass();
+    assert!(device.queue.is_empty());
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1]);
+    // Of another queue, and of another operation.
+    queue.post(&Nop::new().signaled(), 72).unwrap();
+    for (qpn, opcode) in [(OTHER, opcode::NOP), (OURS, opcode::SEND)] {
+        let mut cqe = device.cqe(cqe_opcode::REQUESTER, opcode, 2);
+        cqe.set_qpn(qpn);
+        device.push(cqe);
+        let request = device.queue.peek_plain().unwrap().request();
+        assert!(!queue.settle(request, 72), "QP {qpn:#x}, opcode {opcode}");
+        device.queue.pass();
+    }
+    // What is no good completion of a request is not peeked at.
+    for opcode in [cqe_opcode::RESPONDER_SEND, cqe_opcode::REQUESTER_ERROR] {
+        let cqe = device.cqe(opcode, opcode::NOP, 2);
+        device.push(cqe);
+        assert!(device.queue.peek_plain().is_none(), "opcode {opcode}");
+        assert!(device.queue.poll().is_some());
+    }
+}
+
+#[test]
+fn a_peeked_receive_says_how_long_its_message_is_and_whose() {
+    let mut device = Completer::new(OURS);
+    let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND_IMM, 0, 9);
+    cqe.set_srqn_uidx(0x12_3456).set_byte_cnt(0x0102_0304);
+    device.push(cqe);
+    let peeked = device.queue.peek_receive().unwrap();
+    assert_eq!((peeked.user_index(), peeked.byte_len()), (0x12_3456, 0x0102_0304));
+}
+
+#[test]
+fn a_raw_queue_is_polled_and_starts_over() {
+    let Sender { mut queue, mut device, record, ring: _ring, uar: _uar } =
+        Sender::<Eth>::of(settings(OURS));
+    assert!(queue.poll(&mut device.queue).is_none());
+    let frame = Frame::new(&[0; 18], sge(64)).signaled();
+    for cookie in 0..2 {
+        queue.post(&frame, cookie).unwrap();
+    }
+    let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::SEND, 0);
+    device.push(cqe);
+    assert_eq!(queue.poll(&mut device.queue).unwrap().unwrap().cookie, 0);
+    queue.start_over();
+    assert_eq!((queue.free(), bytes(&record)), (8, vec![0; 8]));
+    assert_eq!(queue.post(&frame, 5).unwrap(), WqeIndex(0));
+}
+
+#[test]
+fn a_datagram_says_where_it_came_from_and_a_send_does_not() {
+    let Sender { queue, mut device, ring, record: _record, uar: _uar } =
+        Sender::<Ud>::of(settings(OURS));
+    let mut pair = QueuePair::new(queue, Receiver::new(OURS, 4, 16).queue);
+    assert!(pair.poll_datagram(&mut device.queue).is_none());
+    let to = to_lid(7).to(Qpn(0x99), QKey(1));
+    assert_eq!(to.as_bytes().len(), 48);
+    assert_eq!(to.as_bytes()[14..16], [0, 7], "the LID");
+    pair.post(&SendImm::new(sge(8), 0x0a0b_0c0d).signaled().to(&to), 1).unwrap();
+    let wqe = bytes(&ring);
+    assert_eq!(wqe[..16], [0, 0, 0, 9, 0, 1, 0x23, 5, 0, 0, 0, 8, 0x0a, 0x0b, 0x0c, 0x0d]);
+    assert_eq!(&wqe[16..64], to.as_bytes());
+    assert_eq!(wqe[64..80], [0, 0, 0, 8, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x10, 0]);
+    pair.post_receive(sge(100), 2).unwrap();
+    let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::SEND_IMM, 0);
+    device.push(cqe);
+    let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
+    cqe.set_rqpn(0x99_aabb).set_byte_cnt(HEADER_BYTES as u32 + 5);
+    device.push(cqe);
+    let sent = pair.poll_datagram(&mut device.queue).unwrap().unwrap();
+    assert_eq!((sent.completion.cookie, sent.source, sent.message_len()), (1, None, 0));
+    let came = pair.poll_datagram(&mut device.queue).unwrap().unwrap();
+    assert_eq!((came.completion.cookie, came.message_len()), (2, 5));
+    assert_eq!(came.source.unwrap().qpn(), Qpn(0x99_aabb));
+}
+
+#[test]
+fn memory_is_reached_by_its_address_and_says_what_it_does_not_have() {
+    let memory = memory(16);
+    assert_eq!(memory.as_ptr().expose_provenance() as u64, memory.address());
+    let refused = memory.slice(9, 8).unwrap_err().to_string();
+    assert_eq!(refused, "8 bytes at offset 0x9 exceed the memory, which has 0x10 bytes");
+}

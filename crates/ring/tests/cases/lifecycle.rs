@@ -232,7 +232,7 @@ fn a_datagram_says_where_it_came_from_and_a_send_does_not() {
     assert_eq!(to.as_bytes()[14..16], [0, 7], "the LID");
     pair.post(&SendImm::new(sge(8), 0x0a0b_0c0d).signaled().to(&to), 1).unwrap();
     let wqe = bytes(&ring);
-    assert_eq!(wqe[..16], [0, 0, 0, 9, 0, 1, 0x23, 5, 0, 0, 0, 8, 0x0a, 0x0b, 0x0c, 0x0d]);
+    assert_eq!(wqe[..16], [0, 0, 0, 0x0b, 0, 1, 0x23, 5, 0, 0, 0, 8, 0x0a, 0x0b, 0x0c, 0x0d]);
     assert_eq!(&wqe[16..64], to.as_bytes());
     assert_eq!(wqe[64..80], [0, 0, 0, 8, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x10, 0]);
     pair.post_receive(sge(100), 2).unwrap();

@@ -290,7 +290,8 @@ fn a_debugger_writes_code_that_was_executed_before() {
 
 #[test]
 fn a_debugger_hears_of_each_fault_by_the_signal_that_linux_sends() {
-    // In gdb's numbers, of which SIGBUS has 10: ld and sd of a0 at a1, which is misaligned, then of what is not there.
+    // In gdb's numbers, of which SIGBUS has 10: ld and sd of a0 at a1, which is misaligned, then of
+    // what is not there.
     let faults = [
         (0x0005_b503_u32, DATA + 1, "0a"),
         (0x00a5_b023, DATA + 1, "0a"),

@@ -177,45 +177,52 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     evidence.trace = replay.confirmed;
     evidence.golden = checked.confirmed;
     evidence.mailbox = alike.confirmed;
-    let mut counts = [0; 3];
-    let mut by = [0; 4];
-    let mut alone: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for structure in &description.structures {
-        for field in &structure.fields {
-            let confirmations = evidence.of(structure, field);
-            counts[confirmations.count().min(2)] += 1;
-            by[0] += usize::from(confirmations.ifc);
-            by[1] += usize::from(confirmations.trace);
-            by[2] += usize::from(confirmations.golden);
-            by[3] += usize::from(confirmations.mailbox);
-            if confirmations.count() == 0 {
-                alone.entry(&structure.name).or_default().push(&field.name);
-            }
-        }
-    }
-    say(String::new());
-    say(format!(
-        "independent confirmations: {} fields have none, {} have 1, {} have 2 or more",
-        counts[0], counts[1], counts[2]
-    ));
-    say(format!(
-        "by whom: ifc header {}, trace {}, golden {}, mailbox {}",
-        by[0], by[1], by[2], by[3]
-    ));
-    if options.list {
-        say("\nfields with none:".into());
-        for (structure, fields) in &alone {
-            say(format!("  {structure}: {}", fields.join(", ")));
-        }
-    } else if counts[0] > 0 {
-        say(format!("`--list` names the {} without, in {} structures", counts[0], alone.len()));
-    }
+    out += &summary(&description, &evidence, options.list);
     super::repository::print(&out)?;
     if problems.is_empty() {
         return Ok(());
     }
     let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
     Err(format!("{} contradictions:\n{}", lines.len(), lines.join("\n")).into())
+}
+
+/// How many fields are confirmed and by whom, and which are not if `list` asks for them.
+fn summary(description: &Description, evidence: &Evidence<'_>, list: bool) -> String {
+    let mut counts = [0; 3];
+    let mut by: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut alone: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for structure in &description.structures {
+        for field in &structure.fields {
+            let confirmations = evidence.of(structure, field);
+            counts[confirmations.count().min(2)] += 1;
+            confirmations.names().for_each(|name| *by.entry(name).or_default() += 1);
+            if confirmations.count() == 0 {
+                alone.entry(&structure.name).or_default().push(&field.name);
+            }
+        }
+    }
+    let by = |name| by.get(name).copied().unwrap_or(0);
+    let mut out = format!(
+        "\nindependent confirmations: {} fields have none, {} have 1, {} have 2 or more\n\
+         by whom: ifc header {}, trace {}, golden {}, mailbox {}\n",
+        counts[0],
+        counts[1],
+        counts[2],
+        by("ifc"),
+        by("trace"),
+        by("golden"),
+        by("mailbox")
+    );
+    if list {
+        out += "\nfields with none:\n";
+        for (structure, fields) in &alone {
+            out += &format!("  {structure}: {}\n", fields.join(", "));
+        }
+    } else if !alone.is_empty() {
+        let (fields, structures) = (counts[0], alone.len());
+        out += &format!("`--list` names the {fields} without, in {structures} structures\n");
+    }
+    out
 }
 
 /// The given header, or the first found in the usual places.
@@ -380,6 +387,30 @@ mod tests {
             assert_eq!(of("c", Some(sources)), (count, names.into()), "{sources:?}");
         }
         assert_eq!(of("b", None), (0, String::new()));
+    }
+
+    #[test]
+    fn the_summary_counts_who_confirms_what_and_names_what_nobody_does() {
+        let other = "[other]\nbytes = 4\nsources = [\"linux\"]\nfields.only = { at = \"0x00\" }";
+        let description = Description::parse([("prm/x.toml", TABLE), ("prm/y.toml", other)]);
+        let fields = |names: &[&'static str]| names.iter().map(|&name| ("thing", name)).collect();
+        let mut evidence = Evidence {
+            ifc: fields(&["c"]),
+            trace: fields(&["a", "b", "c"]),
+            golden: fields(&["b"]),
+            mailbox: fields(&["a", "b"]),
+        };
+        let text = "\nindependent confirmations: 2 fields have none, 0 have 1, 3 have 2 or more\n\
+                    by whom: ifc header 1, trace 3, golden 1, mailbox 2\n";
+        let some = "`--list` names the 2 without, in 2 structures\n";
+        assert_eq!(summary(&description, &evidence, false), format!("{text}{some}"));
+        let names = "\nfields with none:\n  other: only\n  thing: d\n";
+        assert_eq!(summary(&description, &evidence, true), format!("{text}{names}"));
+        evidence.trace.extend([("thing", "d"), ("other", "only")]);
+        let all = summary(&description, &evidence, false);
+        let text = "\nindependent confirmations: 0 fields have none, 2 have 1, 3 have 2 or more\n\
+                    by whom: ifc header 1, trace 5, golden 1, mailbox 2\n";
+        assert_eq!(all, text);
     }
 
     #[test]

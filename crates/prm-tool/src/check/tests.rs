@@ -471,6 +471,10 @@ fn fields_out_of_memory_order_are_told_where_they_go() {
     let text = SOUND.replace("size = { at = \"0x00.15:0\"", "size = { at = \"0x0c\"");
     let problems = problems(&text);
     assert!(problems.iter().any(|p| p.contains("put it before `size`")), "{problems:#?}");
+    // Those that begin at the same bit are in order.
+    let twice = "all = { at = \"0x00.31:28\", overlay = true, doc = \"Same bits.\" }\n    size =";
+    let problems = self::problems(&text.replace("size =", twice));
+    assert!(problems.iter().any(|p| p.contains("put it before `size`")), "{problems:#?}");
 }
 
 #[test]

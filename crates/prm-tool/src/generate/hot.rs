@@ -108,10 +108,10 @@ fn constructor(out: &mut String, description: &Description, structure: &Structur
         let number = *description.content(field) == Content::Number && !field.array && !field.tail;
         let word = match named {
             Some(word) => (word.name.clone(), type_name(&word.name), word.span.start / 8, true),
-            None if number && field.width > 32 && field.start.is_multiple_of(64) && alone(64) => {
+            None if number && field.width == 64 && alone(64) => {
                 (field.name.clone(), "u64".to_owned(), field.start / 8, false)
             }
-            None if number && field.width <= 32 && alone(32) => {
+            None if number && alone(32) => {
                 (field.name.clone(), "u32".to_owned(), field.start / 32 * 4, false)
             }
             None => return,

@@ -117,4 +117,82 @@ mod tests {
         let one = "x".repeat(WIDTH + 1) + "\n";
         assert_eq!(narrow(&one), one, "there is no place");
     }
+
+    #[test]
+    fn a_line_is_broken_at_the_last_place_of_the_best_rank_with_which_its_front_fits() {
+        let a = |count| "a".repeat(count);
+        for (line, broken) in [
+            // A line of just the width, and one more.
+            (format!("{} {}", a(60), a(39)), None),
+            (format!("{} {}", a(60), a(40)), Some((a(60), format!("    {}", a(40))))),
+            // The front with its blank is no wider than a line.
+            (format!("{} {}", a(99), a(5)), Some((a(99), format!("    {}", a(5))))),
+            (format!("{} {}", a(100), a(5)), None),
+            // Behind a comma or a colon rather than between words, and outside of brackets.
+            (
+                format!("{}, {} {}", a(10), a(50), a(40)),
+                Some((format!("{},", a(10)), format!("    {} {}", a(50), a(40)))),
+            ),
+            (
+                format!("{}: {} {}", a(10), a(50), a(40)),
+                Some((format!("{}:", a(10)), format!("    {} {}", a(50), a(40)))),
+            ),
+            (
+                format!("{}, ({}, {}", a(10), a(50), a(40)),
+                Some((format!("{},", a(10)), format!("    ({}, {}", a(50), a(40)))),
+            ),
+            (
+                format!("[a, {{b, {}}}, c], {}", a(50), a(40)),
+                Some((format!("[a, {{b, {}}}, c],", a(50)), format!("    {}", a(40)))),
+            ),
+            (
+                format!("[a, {{b, {}}}, c, {}", a(50), a(40)),
+                Some((format!("[a, {{b, {}}}, c,", a(50)), format!("    {}", a(40)))),
+            ),
+            // A bracket that nothing opened closes nothing.
+            (
+                format!(") a, (b, {}) {}", a(50), a(40)),
+                Some((") a,".into(), format!("    (b, {}) {}", a(50), a(40)))),
+            ),
+            // Brackets and commas of a string are text; its front has a backslash more.
+            (
+                format!("\"({}, {}\" {}", a(40), a(40), a(40)),
+                Some((format!("\"({}, {}\"", a(40), a(40)), format!("    {}", a(40)))),
+            ),
+            (
+                format!("\"{} {}\"", a(97), a(5)),
+                Some((format!("\"{} \\", a(97)), format!("    {}\"", a(5)))),
+            ),
+            (format!("\"{} {}\"", a(98), a(5)), None),
+            (
+                format!("\"\\\"{} {}\"", a(50), a(50)),
+                Some((format!("\"\\\"{} \\", a(50)), format!("    {}\"", a(50)))),
+            ),
+            // Not in front of a string that follows a colon, nor within several spaces.
+            (format!("{} b: \"{}\"", a(20), a(90)), Some((a(20), format!("    b: \"{}\"", a(90))))),
+            (format!("{}  {}", a(50), a(50)), Some((a(50), format!("    {}", a(50))))),
+            // The indent of the line is no place, and the rest is further in.
+            (format!("        {}", a(100)), None),
+            (
+                format!("        {} {}", a(50), a(50)),
+                Some((format!("        {}", a(50)), format!("            {}", a(50)))),
+            ),
+            // What a comment has in front of its words is no place, either.
+            (format!("  /// {}", a(100)), None),
+            (
+                format!("  /// {} {}", a(94), a(2)),
+                Some((format!("  /// {}", a(94)), format!("  /// {}", a(2)))),
+            ),
+            (
+                format!("  /// {} {} b", a(80), a(14)),
+                Some((format!("  /// {}", a(80)), format!("  /// {} b", a(14)))),
+            ),
+        ] {
+            let expected = match &broken {
+                None => format!("{line}\n"),
+                Some((front, rest)) => format!("{front}\n{rest}\n"),
+            };
+            assert_eq!(narrow(&line), expected);
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Pages of the repository's own entries, and whole pages of a small description.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::check::load_sound;
 use crate::repository::root;
@@ -80,12 +82,20 @@ fn a_register_is_shown_by_its_number_with_its_layout_and_a_shared_name_as_a_list
 fn every_entry_has_a_page() {
     let description = load_sound(&root()).unwrap();
     let evidence = Evidence::gather(&root(), &description).unwrap();
-    let names = (description.structures.iter().map(|s| &s.name))
-        .chain(description.enums.iter().map(|e| &e.name))
-        .chain(description.commands.iter().map(|c| &c.name));
-    for name in names {
+    let entries = (description.structures.iter().map(Target::Structure))
+        .chain(description.enums.iter().map(Target::Enum))
+        .chain(description.commands.iter().map(Target::Command));
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        let (name, mut out) = (entry.name().to_lowercase(), String::new());
+        target(&mut out, &description, &evidence, &entry);
+        assert!(out.to_lowercase().starts_with(&format!("{name} (")), "{name}");
+        // So it is found by its name alone.
+        assert!(names.insert(name.clone()), "{name}");
+    }
+    for name in ["cq_context", "opcode", "create_cq"] {
         let page = page(&description, &evidence, name).unwrap();
-        assert!(page.to_lowercase().starts_with(name.as_str()), "{name}");
+        assert!(page.to_lowercase().starts_with(name), "{name}");
     }
     let error = page(&description, &evidence, "cq_contex").unwrap_err().to_string();
     assert!(error.contains("near: cq_context"), "{error}");

@@ -189,14 +189,7 @@ fn atomic(word: u32, op: Op) -> Option<Op> {
 fn fence(word: u32, op: Op) -> Option<Op> {
     match bits(word, 12, 3) {
         0 if word == 0x0100_000f => Some(Op::new(Kind::Pause)),
-        0 => {
-            // Device output and input count as stores and loads. FENCE.TSO (fm 8) leaves out what
-            // needs the strong barrier.
-            let (stores, loads) =
-                (bits(word, 24, 4) & 0b0101 != 0, bits(word, 20, 4) & 0b1010 != 0);
-            let strong = stores && loads && bits(word, 28, 4) != 8;
-            Some(Op { extra: strong.into(), ..Op::new(Kind::Fence) })
-        }
+        0 => Some(Op::new(Kind::Fence)),
         1 => Some(Op { kind: Kind::FenceI, ..op }),
         _ => None,
     }

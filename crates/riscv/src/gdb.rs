@@ -259,7 +259,8 @@ impl<D: Debuggee> SingleThreadBase for Session<'_, D> {
 
     fn read_addrs(&mut self, start: u64, into: &mut [u8]) -> TargetResult<usize, Self> {
         match self.program.hart().space().peek(start, into) {
-            0 if !into.is_empty() => Err(TargetError::NonFatal),
+            // It never asks for nothing.
+            0 => Err(TargetError::NonFatal),
             some => Ok(some),
         }
     }

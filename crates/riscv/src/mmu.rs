@@ -480,4 +480,46 @@ mod tests {
         assert!(!mmu.code_changed());
         assert!(!into_code(&mut mmu, LINE) && !mmu.code_changed());
     }
+
+    #[test]
+    fn a_page_that_was_used_is_in_the_cache_until_another_takes_its_place() {
+        const FAR: u64 = ENTRIES as u64 * PAGE;
+        let ram = Ram::new(FAR + 3 * PAGE);
+        let region = Region {
+            base: BASE,
+            length: FAR + 2 * PAGE,
+            permissions: Permissions::RW,
+            backing: Backing::Ram(ram, PAGE),
+        };
+        let mut mmu = Mmu::new(Arc::new(AddressSpace::new([region]).unwrap()));
+        // What the cache has of the page of an address: loads, stores, and the page of the RAM.
+        let cached = |mmu: &Mmu, address: u64| {
+            let page = BASE + address / PAGE * PAGE;
+            let entry = &mmu.entries[Mmu::index(page)];
+            (entry.load == page, entry.store == page, entry.page as u64)
+        };
+        assert_eq!(mmu.load::<u64>(BASE + 8), Some(0));
+        assert_eq!(cached(&mmu, 8), (true, false, 1));
+        assert_eq!(mmu.store::<u8>(BASE + PAGE + 3, 7), Stored::Done);
+        assert_eq!((cached(&mmu, PAGE), cached(&mmu, 8)), ((false, true, 2), (true, false, 1)));
+        assert_eq!(mmu.store::<u64>(BASE + 8, 5), Stored::Done);
+        assert_eq!(cached(&mmu, 8), (true, true, 1));
+        assert_eq!(mmu.load::<u64>(BASE + FAR), Some(0));
+        assert_eq!(cached(&mmu, FAR), (true, false, FAR / PAGE + 1));
+        assert_eq!((cached(&mmu, 8).0, cached(&mmu, PAGE).1), (false, true));
+        assert_eq!(mmu.load::<u64>(BASE + 8), Some(5));
+    }
+
+    #[test]
+    fn the_tag_of_an_aligned_address_is_its_page_and_of_another_is_no_page() {
+        for at in [0, 8, PAGE - 8] {
+            assert_eq!(Mmu::tag::<u64>(BASE + at), BASE);
+            for odd in 1..8 {
+                assert_eq!(Mmu::tag::<u64>(BASE + at + odd), BASE + odd);
+                assert_eq!(Mmu::tag::<u8>(BASE + at + odd), BASE);
+            }
+            assert_eq!(Mmu::tag::<u32>(BASE + at + 4), BASE);
+            assert_eq!(Mmu::tag::<u16>(BASE + at + 3), BASE + 1);
+        }
+    }
 }

@@ -285,6 +285,9 @@ mod tests {
         assert!(memory.slice(1, usize::MAX).is_err());
         assert!(memory.slice(4000, 96).unwrap().write_at(90, &[0; 7]).is_err());
         assert!(memory.load32(2).is_err());
+        // The address counts, not the offset.
+        let odd = memory.slice(1, 8).unwrap();
+        assert!(odd.load32(3).is_ok() && odd.load32(1).is_err() && odd.load32(4).is_err());
     }
 
     #[test]

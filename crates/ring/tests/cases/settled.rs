@@ -96,5 +96,5 @@ fn everything_else_stays_to_be_polled() {
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 0);
     device.push(cqe);
     assert!(device.queue.peek_receive().is_none());
-    assert!(device.queue.poll().is_some());
+    assert_eq!(device.queue.poll().unwrap().qpn(), Qpn(OURS));
 }

@@ -272,6 +272,17 @@ fn each_request_of_a_debugger_has_its_answer() {
 }
 
 #[test]
+fn a_debugger_that_detaches_takes_each_of_its_breakpoints_along() {
+    let (port, thread) = served(hart(&COUNT));
+    let mut debugger = Debugger::of(port);
+    for packet in ["Z0,40000004,4", "Z0,40000008,4", "z0,40000004,4", "D"] {
+        assert_eq!(debugger.ask(packet), "OK", "{packet}");
+    }
+    let (ended, mut hart) = thread.join().unwrap();
+    assert_eq!((ended.unwrap(), hart.run(1000)), (Ended::Detached, Exit::Ecall));
+}
+
+#[test]
 fn a_debugger_writes_code_that_was_executed_before() {
     let (port, thread) = served(hart(&COUNT));
     let mut debugger = Debugger::of(port);

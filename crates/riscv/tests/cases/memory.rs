@@ -331,6 +331,31 @@ fn a_device_gets_each_access_whole_and_may_refuse_it() {
 }
 
 #[test]
+fn a_misaligned_access_that_only_begins_or_ends_in_a_device_traps_too() {
+    let device = Arc::new(Log::default());
+    let mut machine = Machine::new(&[i(0x03, 3, A0, A1, 0), s(3, A1, A0, 0)]);
+    let at = DATA + SIZE;
+    let space = machine.hart.space().with(Region::device(at, PAGE, device.clone())).unwrap();
+    let behind = Region::ram(at + PAGE, &Ram::new(PAGE), Permissions::RW);
+    machine.hart.set_space(Arc::new(space.with(behind).unwrap()));
+    machine.hart.set_misaligned(Misaligned::Emulate);
+    for address in [at - 7, at - 1, at + PAGE - 7, at + PAGE - 1] {
+        machine.hart.set_pc(CODE);
+        machine.set(A1, address);
+        assert_eq!(machine.hart.run(9), trap(Cause::LoadMisaligned, address));
+        machine.hart.skip();
+        assert_eq!(machine.hart.run(9), trap(Cause::StoreMisaligned, address));
+    }
+    assert!(device.0.lock().unwrap().is_empty());
+    // Up to the device's first byte, and from the one behind its last.
+    for address in [at - 9, at + PAGE + 1] {
+        machine.hart.set_pc(CODE);
+        machine.set(A1, address);
+        assert_eq!(machine.hart.run(2), Exit::Budget, "{address:#x}");
+    }
+}
+
+#[test]
 fn pages_that_share_a_place_in_the_cache_do_not_mix() {
     let mut machine = Machine::new(&[i(0x03, 3, A0, A1, 0), s(3, A2, A0, 0), ECALL]);
     let far = Ram::new(SIZE);

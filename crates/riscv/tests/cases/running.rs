@@ -285,8 +285,10 @@ fn loads_and_stores_of_the_environment_s_leave_the_hart_and_are_completed_by_it(
     machine.hart.complete(0x1_ffff);
     assert_eq!(machine.get(A3), 0xffff);
     expect(&mut machine, 0x900c, 4, Some(0x7654_3210));
+    assert_eq!(machine.hart.instructions(), 3);
     machine.hart.complete(0);
     machine.hart.complete(0);
+    assert_eq!(machine.hart.instructions(), 4, "the second completes nothing");
     let misaligned = Trap { cause: Cause::StoreMisaligned, value: 0x9002 };
     assert_eq!(machine.hart.run(100), Exit::Trap(misaligned));
     assert_eq!(machine.hart.pc(), CODE + 16);

@@ -324,6 +324,50 @@ fn what_a_thread_or_a_call_begins_with_is_sent() {
 }
 
 #[test]
+fn an_outbox_or_a_window_of_another_process_is_refused_by_its_name() {
+    let (_model, device, token) = open();
+    let [one, other] = [(); 2].map(|()| process(&device, &token));
+    let pd = device.alloc_pd().expect("a protection domain");
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let outbox = device.create_dpa_outbox(&other, &uar).expect("an outbox");
+    let window = device.create_dpa_window(&other, &pd).expect("a window");
+    let at = DpaEntry::at(ADD);
+    for (entry, what) in [
+        (DpaEntry { outbox: Some(outbox), ..at.clone() }, "the outbox is of another process"),
+        (DpaEntry { windows: [None, Some(window)], ..at }, "the window is of another process"),
+    ] {
+        let kind = DpaThreadKind::default();
+        let thread = device.create_dpa_thread(&one, &entry, 0, kind).map(drop);
+        let call = device.begin_dpa_call(&one, &entry, [0; 8]).map(drop);
+        for refused in [thread, call] {
+            let error = refused.expect_err(what);
+            assert!(error.to_string().contains(what), "{error}");
+        }
+        device.create_dpa_thread(&other, &entry, 0, kind).expect("it is its own");
+    }
+}
+
+#[test]
+fn an_error_handler_and_the_argument_of_a_held_thread_are_set_by_what_is_sent() {
+    let (model, device, token) = open();
+    let process = process(&device, &token);
+    let body = |opcode, act: &mut dyn FnMut()| {
+        let (mut inputs, ()) = crate::sent::sent(&model, opcode, act);
+        assert_eq!(inputs.len(), 1);
+        inputs.remove(0).split_off(prm::ModifyGeneralObjectIn::BYTES)
+    };
+    let modify = Opcode::MODIFY_GENERAL_OBJECT;
+    let sent = body(modify, &mut || process.set_error_handler(ILLEGAL).expect("it runs"));
+    let sent = prm::DpaProcess::from_prefix(&sent).expect("a whole context");
+    assert_eq!(sent.error_handler(), ILLEGAL);
+    let kind = DpaThreadKind { held: true, ..Default::default() };
+    let thread = device.create_dpa_thread(&process, &DpaEntry::at(ADD), 0, kind).expect("one");
+    let sent = body(modify, &mut || thread.run(0x77).expect("the process runs"));
+    let sent = prm::DpaThread::from_prefix(&sent).expect("a whole context");
+    assert_eq!(sent.argument(), 0x77);
+}
+
+#[test]
 fn pages_that_are_extended_to_a_process_have_numbers_of_their_own() {
     let (model, device, token) = open();
     let process = process(&device, &token);

@@ -13,7 +13,7 @@ use verbless_prm::{
 
 use crate::support::{based_on, bonded, cq_attr, memory, on, pool, refusal_is_told, with};
 
-fn rq_attr(device: &Device) -> RqAttr {
+pub(crate) fn rq_attr(device: &Device) -> RqAttr {
     let (ring, record) = memory(device);
     let pd = device.alloc_pd().expect("a protection domain");
     RqAttr {
@@ -35,7 +35,7 @@ fn tis(device: &Device, priority: u8) -> Result<TisObject, Error> {
     device.create_tis(TisAttr { domain, priority, pd: None })
 }
 
-fn sq_attr(device: &Device) -> SqAttr {
+pub(crate) fn sq_attr(device: &Device) -> SqAttr {
     let (ring, record) = memory(device);
     let cq = cq_attr(device);
     SqAttr {
@@ -248,6 +248,9 @@ fn tiss_take_turns_at_the_ports_of_a_bond_and_owners_without_one_are_strict() {
             based_on("connectx6dx", &format!("[ethernet.caps.general]\n{kept}\n"));
         assert_eq!(affinity(&device), (0, left_out.is_none()), "{kept}");
     }
+    let lines = "[ethernet.caps.general]\nnum_lag_ports = 1\nlag_master = true\n\
+                 vport_group_manager = true\n";
+    assert_eq!(affinity(&based_on("connectx6dx", lines).1), (0, false), "one port is no bond");
 }
 
 #[test]

@@ -13,4 +13,5 @@ mod model;
 mod objects;
 mod parts;
 mod registers;
+mod sent;
 mod shown;

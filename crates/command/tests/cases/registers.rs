@@ -83,8 +83,16 @@ fn through_the_control_file_partitions_and_groups_are_made_changed_and_destroyed
     partition.set_functions(&[]).unwrap();
     let alone = DpaPartitionAttr { functions: vec![], groups: 3, ..attr(units - 2) };
     assert_eq!(partition.query().unwrap(), alone);
+    let other = device.create_dpa_partition(&attr(units - 3)).unwrap();
+    assert_ne!(other.id(), partition.id());
+    assert_eq!(other.query().unwrap(), attr(units - 3), "each is asked for by its number");
+    partition.set_units(&[units - 2, units - 4]).unwrap();
     let group = partition.create_group("one", &[units - 2]).unwrap();
     assert_eq!(group.units().unwrap(), [units - 2]);
+    group.set_units(&[units - 4]).unwrap();
+    assert_eq!(group.units().unwrap(), [units - 4]);
+    drop(group);
+    let group = partition.create_group("two", &[units - 4]).expect("the unit is free again");
     let error = partition.destroy().expect_err("a group is of it");
     assert_eq!(error.kind(), ErrorKind::Command, "{error}");
     assert!(error.to_string().contains("ACCESS_REGISTER (0x805) by FWCTL_RPC"), "{error}");

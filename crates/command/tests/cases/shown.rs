@@ -71,9 +71,11 @@ fn a_crossing_key_begins_at_address_0() {
         length: 4096,
         memory: KeyMemory::Crossing { vhca_id: 1, key: Rkey(0x700) },
     };
-    let refused = device.create_mkey(attr).expect_err("it has another address");
+    let refused = device.create_mkey(attr.clone()).expect_err("it has another address");
     assert_eq!(refused.kind(), ErrorKind::Input);
     assert!(refused.to_string().contains("begins at address 0"), "{refused}");
+    let refused = device.create_mkey(MkeyAttr { start: 0, ..attr }).expect_err("it has none");
+    assert!(refused.to_string().contains("no crossing keys"), "{refused}");
 }
 
 #[test]

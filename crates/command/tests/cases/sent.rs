@@ -1,0 +1,173 @@
+//! What a method sends to the device, where what the device answers does not tell; and what is kept
+//! if the device refuses to let go of it.
+
+use std::sync::{Arc, Mutex};
+
+use verbless_command::{
+    CapMode, CapPage, CqAttr, FlowAttr, InitAttr, QpAttr, QueueMemory, RemoteAccess, SelfLoopback,
+    ServiceType,
+};
+use verbless_model::{Link, Model};
+use verbless_prm::{CommandStatus, Init2initQpIn, Opcode, PathMigrationState, Rst2initQpIn};
+
+use crate::frames::{rq_attr, sq_attr};
+use crate::support::{based_on, cq_attr, memory, on, qp_attr, registration, with_dpa};
+
+/// The inputs of the commands of this opcode meanwhile.
+pub(crate) fn sent<R>(model: &Model, opcode: Opcode, act: impl FnOnce() -> R) -> (Vec<Vec<u8>>, R) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let watch = model.watch_commands(move |executed| {
+        if executed.input[..2] == opcode.0.to_be_bytes() {
+            log.lock().unwrap().push(executed.input.to_vec());
+        }
+    });
+    let result = act();
+    drop(watch);
+    let inputs = std::mem::take(&mut *seen.lock().unwrap());
+    (inputs, result)
+}
+
+fn init() -> InitAttr {
+    InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::default() }
+}
+
+#[test]
+fn a_queue_pair_is_set_up_for_memory_copies_on_its_way_to_init_if_it_makes_any() {
+    let (model, device) = with_dpa();
+    for memory_copies in [true, false] {
+        let attr = QpAttr { memory_copies, ..qp_attr(&device, ServiceType::RC) };
+        let mut qp = device.create_qp(attr).expect("a queue pair");
+        let (inputs, done) = sent(&model, Opcode::INIT2INIT_QP, || qp.to_init(&init()));
+        done.expect("INIT");
+        assert_eq!(inputs.len(), usize::from(memory_copies));
+        for input in &inputs {
+            let input = Init2initQpIn::from_prefix(input).expect("a whole command");
+            assert!(input.qpc_ext() && input.qpc_data_ext().mmo());
+            assert_eq!((input.qpn(), input.qpc().st()), (qp.qpn().0, ServiceType::RC));
+            assert_eq!(input.qpc().pm_state(), PathMigrationState::MIGRATED);
+        }
+    }
+    // One whose device copies on send queues alone needs no setting up.
+    let lines = "[ethernet.caps.general]\ndma_mmo_sq = true\n";
+    let (model, device) = based_on("connectx6dx", lines);
+    let attr = QpAttr { memory_copies: true, ..qp_attr(&device, ServiceType::RC) };
+    let mut qp = device.create_qp(attr).expect("a queue pair");
+    let (inputs, done) = sent(&model, Opcode::INIT2INIT_QP, || qp.to_init(&init()));
+    assert!(inputs.is_empty() && done.is_ok());
+    let (_model, device) = on(Link::Ethernet);
+    let attr = QpAttr { memory_copies: true, ..qp_attr(&device, ServiceType::RC) };
+    let error = device.create_qp(attr).expect_err("the device copies nothing");
+    assert!(error.to_string().contains("dma_mmo_qp"), "{error}");
+}
+
+#[test]
+fn every_transition_repeats_service_and_migration_state() {
+    let (model, device) = on(Link::Ethernet);
+    for service in [ServiceType::RC, ServiceType::UC] {
+        let mut qp = device.create_qp(qp_attr(&device, service)).expect("a queue pair");
+        let (inputs, done) = sent(&model, Opcode::RST2INIT_QP, || qp.to_init(&init()));
+        done.expect("INIT");
+        let input = Rst2initQpIn::from_prefix(&inputs[0]).expect("a whole command");
+        let context = (input.qpc().st(), input.qpc().pm_state());
+        assert_eq!(context, (service, PathMigrationState::MIGRATED));
+        let (inputs, done) = sent(&model, Opcode::INIT2INIT_QP, || qp.change_init(&init()));
+        done.expect("INIT");
+        let input = Init2initQpIn::from_prefix(&inputs[0]).expect("a whole command");
+        let context = (input.qpc().st(), input.qpc().pm_state());
+        assert_eq!(context, (service, PathMigrationState::MIGRATED));
+    }
+}
+
+#[test]
+fn a_function_is_told_by_a_name_of_its_own() {
+    let (_model, device) = on(Link::Ethernet);
+    let vuid = device.query_vuid().expect("its name");
+    assert!(vuid.starts_with("VBL") && vuid.len() == 19, "{vuid:?}");
+}
+
+#[test]
+fn ports_are_chosen_from_only_where_a_bond_leaves_the_choice() {
+    let ports = |affinity: bool, state: u8, mode: &str| {
+        let lines = format!(
+            "[ethernet.caps.general]\nnum_lag_ports = 2\nlag_tx_port_affinity = {affinity}\n\
+             [ethernet.lag]\nlag_state = {state}\nport_select_mode = \"{mode}\"\n"
+        );
+        based_on("connectx6dx", &lines).1.lag_ports()
+    };
+    assert_eq!(ports(true, 1, "QUEUE_AFFINITY"), 2);
+    assert_eq!(ports(true, 0, "QUEUE_AFFINITY"), 1, "it is not active");
+    assert_eq!(ports(true, 1, "PORT_SELECT_FT"), 1, "the device chooses");
+    assert_eq!(ports(false, 1, "QUEUE_AFFINITY"), 1, "queues choose nothing");
+}
+
+#[test]
+fn what_the_device_does_not_let_go_of_keeps_its_memory() {
+    let (model, device) = on(Link::Ethernet);
+    for refused in [false, true] {
+        for drops in [false, true] {
+            let attr: CqAttr = cq_attr(&device);
+            let uar = attr.uar.clone();
+            let cq = device.create_cq(attr).expect("a CQ");
+            assert_eq!(Arc::strong_count(&uar), 2);
+            if refused {
+                model.fail_command(0, Opcode::DESTROY_CQ.0, 1, CommandStatus::BAD_RES_STATE.0, 7);
+            }
+            if drops {
+                drop(cq);
+            } else {
+                assert_eq!(cq.destroy().is_err(), refused);
+            }
+            assert_eq!(Arc::strong_count(&uar), if refused { 2 } else { 1 });
+        }
+    }
+}
+
+#[test]
+fn objects_tell_their_numbers_and_are_printed_with_them() {
+    let (_model, device) = on(Link::Ethernet);
+    let umem = registration(&device);
+    let place = QueueMemory::new(umem.clone(), 0x40);
+    assert_eq!((place.offset(), place.umem().id()), (0x40, umem.id()));
+    assert_eq!(format!("{place:?}"), format!("umem {:#x} + 0x40", umem.id()));
+    let domain = device.alloc_transport_domain().expect("a transport domain");
+    assert_eq!(format!("{domain:?}"), format!("TransportDomain({:#x})", domain.number()));
+    let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
+    assert_ne!(format!("{cq:?}"), "");
+    let (ring, _) = memory(&device);
+    assert_eq!(ring.offset(), 0);
+    let [one, other] = [(); 2].map(|()| device.create_sq(sq_attr(&device)).expect("an SQ"));
+    assert_ne!(one.sqn(), other.sqn());
+}
+
+#[test]
+fn a_flow_rule_that_is_not_let_go_of_is_told() {
+    let (model, device) = on(Link::Ethernet);
+    let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
+    let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
+    let tir = device.create_tir(domain, rq, SelfLoopback::default()).expect("a TIR");
+    let other = device.create_tir(tir.domain().clone(), tir.rq().clone(), SelfLoopback::default());
+    assert_ne!(tir.tirn(), other.expect("another TIR").tirn());
+    let attr = FlowAttr::to([2, 0, 0, 0, 0, 9]);
+    let rule = device.create_flow_rule(&attr, &Arc::new(tir)).expect("a rule");
+    let opcode = Opcode::DELETE_FLOW_TABLE_ENTRY.0;
+    model.fail_command(0, opcode, 1, CommandStatus::BAD_RES_STATE.0, 7);
+    rule.destroy().expect_err("the device refused it");
+}
+
+#[test]
+fn a_page_of_capabilities_is_asked_for_by_its_number_and_mode() {
+    let (model, device) = on(Link::Ethernet);
+    for (page, mode, expected) in [
+        (CapPage::GENERAL, CapMode::Maximum, 0),
+        (CapPage::GENERAL, CapMode::Current, 1),
+        (CapPage::ROCE, CapMode::Maximum, CapPage::ROCE.0 << 1),
+        (CapPage::ROCE, CapMode::Current, CapPage::ROCE.0 * 2 + 1),
+    ] {
+        let (inputs, page) =
+            sent(&model, Opcode::QUERY_HCA_CAP, || device.query_hca_cap(page, mode));
+        page.expect("the page");
+        assert_eq!(inputs.len(), 1);
+        assert_eq!(inputs[0][6..8], expected.to_be_bytes(), "op_mod, {mode:?}");
+    }
+}

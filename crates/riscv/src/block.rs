@@ -76,7 +76,7 @@ impl Blocks {
     pub(crate) fn bytes(&self) -> usize {
         self.ops.capacity() * size_of::<Op>()
             + self.blocks.capacity() * size_of::<Block>()
-            + self.by_pc.capacity() * (size_of::<(u64, u32)>() + 1)
+            + self.by_pc.capacity() * size_of::<(u64, u32)>()
     }
 
     #[inline(always)]
@@ -170,7 +170,6 @@ fn translate(
     most: u64,
 ) -> (u32, u64) {
     let (mut count, mut offset) = (0u64, 0u16);
-    let first = ops.len();
     loop {
         let at = pc.wrapping_add(offset.into());
         let place = |op: Op| Op { index: count as u8, offset, ..op };
@@ -186,7 +185,7 @@ fn translate(
             Err(address) => (Op { imm: address as i64, ..Op::new(Kind::FetchFault) }, 0),
         };
         if op.kind != Kind::Nop {
-            push(ops, first, place(op));
+            push(ops, place(op));
         }
         count += 1;
         offset += length as u16;
@@ -212,10 +211,10 @@ fn instruction(word: u32, length: u64, pc: u64) -> Op {
     full.map_or(Op { imm: word.into(), ..Op::new(Kind::Illegal) }, |full| decode(full, pc))
 }
 
-/// Appends `op`, or makes one operation of it and the one before.
-fn push(ops: &mut Vec<Op>, first: usize, op: Op) {
-    if ops.len() > first
-        && let Some(last) = ops.last_mut()
+/// Appends `op`, or makes one operation of it and the one before. The last one of another block
+/// fuses with none.
+fn push(ops: &mut Vec<Op>, op: Op) {
+    if let Some(last) = ops.last_mut()
         && let Some(both) = fuse(last, &op)
     {
         *last = both;
@@ -330,13 +329,17 @@ mod tests {
 
     #[test]
     fn pairs_become_one_operation_where_the_second_works_on_the_result_of_the_first() {
-        let cases: [(&[u32], &[Kind]); 15] = [
+        let cases: [(&[u32], &[Kind]); 18] = [
             // lui a0, 1 with addi or addiw a0, a0, 1; of another source, into another register
             (&[0x1537, ADDI], &[Kind::Const]),
             (&[0x1537, 0x0015_051b], &[Kind::Const]),
             (&[0x1537, 0x0015_8513], &[Kind::Const, Kind::Addi]),
             (&[0x1537, 0x0015_0593], &[Kind::Const, Kind::Addi]),
             (&[0x1537, 0x0015_859b], &[Kind::Const, Kind::Addiw]),
+            // li a0, 1; with addi a0, a0, 1; mv a0, a1
+            (&[0x0010_0513], &[Kind::Const]),
+            (&[0x0010_0513, ADDI], &[Kind::Const]),
+            (&[0x0005_8513], &[Kind::Move]),
             // slli a0, a0, 3 with srli a0, a0, 3 or add a0, a0, a1; of another source, twice itself
             (&[0x0035_1513, 0x0035_5513], &[Kind::SlliSrli]),
             (&[0x0035_1513, 0x0035_d513], &[Kind::Slli, Kind::Srli]),
@@ -382,16 +385,39 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!((blocks.find(&mut mmu, CODE), blocks.jump(CODE)), (first, first));
         assert_eq!((blocks.find(&mut mmu, CODE + 4), blocks.jump(CODE + 4)), (second, second));
-        // In the same place of the table as the first.
+        // In the same place of the table as the first, and in one of its own.
         assert_eq!(blocks.jump(CODE + 2 * JUMPS as u64), UNKNOWN);
+        let third = blocks.find(&mut mmu, CODE + JUMPS as u64);
+        assert_eq!((blocks.jump(CODE), blocks.jump(CODE + JUMPS as u64)), (first, third));
+        assert_eq!(blocks.block(first).next, [UNKNOWN; 2]);
+        blocks.link(first, 1, second);
+        blocks.link(first, 0, third);
+        assert_eq!(blocks.block(first).next, [third, second]);
+        let [ops, found] = [blocks.ops.capacity(), blocks.by_pc.capacity()];
+        let bytes = 16 * ops + 40 * blocks.blocks.capacity() + 16 * found;
+        assert_eq!(blocks.bytes(), bytes, "operations, blocks, and where they are found");
         let operations = blocks.ops.len();
         let beginning = blocks.add_beginning(&mut mmu, CODE, 1);
         assert_eq!((blocks.block(beginning).count, blocks.jump(CODE)), (1, first));
         blocks.remove_beginning();
-        assert_eq!((blocks.ops.len(), blocks.blocks.len()), (operations, 2));
+        assert_eq!((blocks.ops.len(), blocks.blocks.len()), (operations, 3));
         blocks.forget();
         assert_eq!((blocks.ops.len(), blocks.jump(CODE)), (0, UNKNOWN));
         blocks.release();
         assert_eq!(blocks.bytes(), 0);
+    }
+
+    #[test]
+    fn all_blocks_are_forgotten_for_a_new_one_when_there_are_too_many_operations() {
+        let (mut blocks, mut mmu) = code(&[ADDI, ADDI, ECALL]);
+        let first = blocks.find(&mut mmu, CODE);
+        blocks.ops.resize(MOST - 1, Op::new(Kind::End));
+        assert!(blocks.may_link(CODE + 4), "there is room");
+        blocks.ops.push(Op::new(Kind::End));
+        assert!(blocks.may_link(CODE) && !blocks.may_link(CODE + 4));
+        assert_eq!((blocks.find(&mut mmu, CODE), blocks.ops.len()), (first, MOST));
+        blocks.find(&mut mmu, CODE + 4);
+        assert_eq!((blocks.blocks.len(), blocks.ops.len()), (1, 2));
+        assert_eq!(blocks.jump(CODE), UNKNOWN);
     }
 }

@@ -48,9 +48,9 @@ fn branch(funct3: u32, rs1: u32, offset: u32) -> u32 {
         | (offset >> 12 & 1) << 31
 }
 
-fn jump(rd: u32, offset: u32) -> u32 {
-    JAL | rd << 7
-        | (offset >> 12 & 0xff) << 12
+/// JAL that leaves no return address.
+fn jump(offset: u32) -> u32 {
+    JAL | (offset >> 12 & 0xff) << 12
         | (offset >> 11 & 1) << 20
         | (offset >> 1 & 0x3ff) << 21
         | (offset >> 20 & 1) << 31
@@ -135,7 +135,7 @@ fn quadrant_1(word: u16, funct3: u16) -> Option<u32> {
                 | field(word, 9, 2, 8)
                 | field(word, 8, 1, 10)
                 | field(word, 12, 1, 11);
-            jump(0, extend(offset, 11))
+            jump(extend(offset, 11))
         }
         6 => branch(0, short, to_branch),
         7 => branch(1, short, to_branch),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use verbless_riscv::elf::{MOST_MEMORY, MOST_NAME, MOST_NAMES};
+use verbless_riscv::elf::{MOST_MEMORY, MOST_NAME, MOST_NAMES, MOST_SYMBOLS};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Program};
 
 const CODE: u64 = 0x4000_0000;
@@ -205,6 +205,110 @@ fn files_that_cannot_be_are_refused_in_words() {
     }
 }
 
+/// The end of the addresses that programs may use.
+const HIGHEST: u64 = 1 << 47;
+
+#[test]
+fn what_lies_at_a_limit_is_taken_and_what_lies_beyond_is_not() {
+    const DATA_HEADER: usize = PROGRAMS + 56;
+    const TLS_HEADER: usize = PROGRAMS + 2 * 56;
+    const PAGE: u64 = 0x1000;
+    fn data(elf: &mut Elf, address: u64, length: u64) {
+        elf.long(DATA_HEADER + 16, address).long(DATA_HEADER + 40, length);
+        // The template of thread-local storage lies elsewhere, and has nothing.
+        elf.long(TLS_HEADER + 32, 0);
+    }
+    fn tls(elf: &mut Elf, initial: u64, length: u64, alignment: u64) {
+        elf.long(TLS_HEADER + 32, initial).long(TLS_HEADER + 40, length);
+        elf.long(TLS_HEADER + 48, alignment);
+    }
+    /// So many program headers, of which those behind the third are of no type.
+    fn headers(elf: &mut Elf, count: u16) {
+        let mut table = elf.bytes[PROGRAMS..SECTIONS].to_vec();
+        table.resize(56 * usize::from(count), 0);
+        let (at, _) = elf.add(table);
+        elf.long(32, at).put(56, &count.to_le_bytes());
+    }
+    fn symbols(elf: &mut Elf, count: usize) {
+        // Local ones.
+        let table = elf.add(vec![0; 24 * count]);
+        elf.section(1, 2, table, 2);
+    }
+    let taken: [(&str, Break); 15] = [
+        ("memory", |elf| data(elf, DATA, MOST_MEMORY - PAGE)),
+        ("addresses", |elf| data(elf, HIGHEST - PAGE, PAGE)),
+        ("the page behind", |elf| data(elf, CODE + PAGE, 16)),
+        ("only executable", |elf| _ = elf.word(PROGRAMS + 4, 1)),
+        ("only readable", |elf| _ = elf.word(DATA_HEADER + 4, 4)),
+        ("only writable", |elf| _ = elf.word(DATA_HEADER + 4, 2)),
+        ("an empty segment", |elf| {
+            elf.word(TLS_HEADER, 1).word(TLS_HEADER + 4, 0).long(TLS_HEADER + 40, 0);
+        }),
+        ("all of it in the file", |elf| tls(elf, 4, 4, 8)),
+        ("the storage of a thread", |elf| tls(elf, 4, MOST_MEMORY, 8)),
+        ("a page's alignment", |elf| tls(elf, 4, 12, PAGE)),
+        ("no alignment", |elf| tls(elf, 4, 12, 0)),
+        ("no template", |elf| _ = elf.long(TLS_HEADER + 16, 0x10).long(TLS_HEADER + 32, 0)),
+        ("headers", |elf| headers(elf, 1024)),
+        ("symbols", |elf| symbols(elf, MOST_SYMBOLS)),
+        ("the last instruction", |elf| _ = elf.long(24, CODE + 6)),
+    ];
+    for (what, change) in taken {
+        let mut elf = Elf::new();
+        change(&mut elf);
+        assert_eq!(elf.parse().map(drop), Ok(()), "{what}");
+    }
+    let refused: [(&str, Break); 12] = [
+        ("bytes of memory", |elf| data(elf, DATA, MOST_MEMORY - PAGE + 1)),
+        ("bytes of memory", |elf| data(elf, DATA + PAGE - 1, MOST_MEMORY - PAGE)),
+        ("ends above", |elf| data(elf, HIGHEST - PAGE + 1, PAGE)),
+        ("share a page", |elf| data(elf, CODE + PAGE - 1, 16)),
+        ("share a page", |elf| data(elf, CODE - 1, 16)),
+        ("cannot be", |elf| tls(elf, 5, 4, 8)),
+        ("cannot be", |elf| tls(elf, 4, MOST_MEMORY + 1, 8)),
+        ("cannot be", |elf| tls(elf, 4, 12, 2 * PAGE)),
+        ("in no segment", |elf| _ = elf.long(TLS_HEADER + 16, DATA + 16 + 4997)),
+        ("1025 program headers, and may have 1024", |elf| headers(elf, 1025)),
+        ("symbols: strip it", |elf| symbols(elf, MOST_SYMBOLS + 1)),
+        ("the entry point", |elf| _ = elf.long(24, CODE + 8)),
+    ];
+    for (expected, change) in refused {
+        let mut elf = Elf::new();
+        change(&mut elf);
+        let error = elf.parse().expect_err(expected);
+        assert!(error.contains(expected), "{expected:?}: {error}");
+    }
+}
+
+#[test]
+fn a_symbol_is_a_function_if_it_can_be_called_and_is_there_if_all_of_it_is() {
+    let table = Elf::new();
+    let at = SECTIONS + 64 + 24;
+    let table = u64::from_le_bytes(table.bytes[at..at + 8].try_into().unwrap()) as usize + 24;
+    // Type, address, length of what is named `start`; whether it is a function, if it is there.
+    for (kind, address, length, expected) in [
+        (0, CODE, 8, Some(true)),
+        (1, CODE, 8, Some(false)),
+        (2, CODE, 8, Some(true)),
+        (2, DATA + 16, 8, Some(false)),
+        (0, DATA + 16, 8, Some(false)),
+        (3, CODE, 8, None),
+        (2, CODE + 4, 4, Some(true)),
+        (2, CODE + 4, 5, None),
+        (2, CODE + 7, 1, Some(true)),
+        (2, CODE, 9, None),
+        (2, CODE - 1, 4, None),
+        (1, DATA + 16 + 4999, 1, Some(false)),
+    ] {
+        let mut elf = Elf::new();
+        elf.put(table + 4, &[0x10 | kind]).long(table + 8, address).long(table + 16, length);
+        let found = elf.parse().unwrap().symbol("start");
+        let what = format!("type {kind}, {length} bytes at {address:#x}");
+        assert_eq!(found.map(|symbol| symbol.function), expected, "{what}");
+        assert!(found.is_none_or(|it| (it.address, it.length) == (address, length)), "{what}");
+    }
+}
+
 #[test]
 fn symbols_that_cannot_be_are_refused_in_words() {
     let table = |elf: &Elf| {
@@ -226,15 +330,15 @@ fn symbols_that_cannot_be_are_refused_in_words() {
     assert!(elf.parse().unwrap().symbol("start").is_none());
 }
 
-/// A file whose `count` functions have names that share one string of `length` bytes: each begins a
-/// byte behind the one before. `local` are those that nobody can name.
-fn of_shared_names(length: usize, count: u32, local: bool) -> Elf {
+/// A file whose `count` functions have names that share one string of `length` bytes: each begins
+/// `step` bytes behind the one before. `local` are those that nobody can name.
+fn of_shared_names(length: usize, count: u32, local: bool, step: u32) -> Elf {
     let mut elf = Elf::new();
     let mut names = vec![b'a'; length + 1];
     (names[0], names[length]) = (0, 0);
     let names = elf.add(names);
     let mut table = Vec::new();
-    for name in 1..=count {
+    for name in (0..count).map(|index| 1 + step * index) {
         table.extend(name.to_le_bytes());
         table.extend([if local { 2 } else { 0x12 }, 0, 1, 0]);
         table.extend([CODE, 4].map(u64::to_le_bytes).concat());
@@ -247,24 +351,27 @@ fn of_shared_names(length: usize, count: u32, local: bool) -> Elf {
 
 #[test]
 fn names_that_share_the_bytes_of_a_file_are_bounded_together() {
-    let (length, fits) = (MOST_NAME, (MOST_NAMES / MOST_NAME) as u32);
-    assert_eq!(of_shared_names(length, fits, false).parse().unwrap().symbols().count(), 1024);
-    let error = of_shared_names(length, fits + 100, false).parse().unwrap_err();
+    // Each is the same name, of the most bytes that a name may have.
+    let fits = (MOST_NAMES / MOST_NAME) as u32;
+    let most = |count| of_shared_names(MOST_NAME + 1, count, false, 0).parse();
+    assert_eq!(most(fits).unwrap().symbols().count(), 1);
+    let error = most(fits + 1).unwrap_err();
     assert!(error.contains("its names have more than"), "{error}");
-    let error = of_shared_names(length + 2, 1, false).parse().unwrap_err();
+    let error = of_shared_names(MOST_NAME + 2, 1, false, 0).parse().unwrap_err();
     assert!(error.contains("does not end"), "{error}");
+    assert_eq!(of_shared_names(100, 50, false, 1).parse().unwrap().symbols().count(), 50);
     // Names that nobody asks for are not read: these are of 256 GiB.
-    assert_eq!(of_shared_names(4 << 20, 1 << 16, true).parse().unwrap().symbols().count(), 0);
+    assert_eq!(of_shared_names(4 << 20, 1 << 16, true, 1).parse().unwrap().symbols().count(), 0);
 }
 
 #[test]
 fn a_program_that_is_only_run_needs_no_names() {
-    let elf = of_shared_names(4 << 20, 1 << 16, false);
+    let elf = of_shared_names(4 << 20, 1 << 16, false, 1);
     let program = Program::load(&elf.bytes).unwrap();
     assert_eq!((program.entry, program.symbols().count()), (Some(CODE), 0));
     assert_eq!(program.segments, Elf::new().parse().unwrap().segments);
     // What it lacks is missed all the same.
-    let mut elf = of_shared_names(100, 2, false);
+    let mut elf = of_shared_names(100, 2, false, 1);
     let last = elf.bytes.len() - 24;
     elf.put(last + 6, &[0, 0]);
     let error = Program::load(&elf.bytes).unwrap_err().to_string();

@@ -352,8 +352,7 @@ impl Buf {
     }
 
     /// Makes another reference (`doca_buf_refcount_add`). While it lives, the descriptor stays out
-    /// of its inventory and the map stays in use, even if the buffer is dropped. its inventory and
-    /// the map stays in use, the buffer may be gone or not.
+    /// of its inventory and the map stays in use, even if the buffer is dropped.
     ///
     /// # Errors
     /// [`ErrorKind::Full`] with 65,535 references.

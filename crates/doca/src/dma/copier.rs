@@ -35,9 +35,11 @@ const MOST: u32 = 0x7fff_ffff;
 
 /// The jobs of a work queue, and the device's queue that does them.
 pub struct Copier {
-    /// The device's id while simple jobs go to it at once; else [`NOBODY`]. It stays that if the
-    /// device takes less at a time than a buffer may have whose reach is known.
+    /// `device` while simple jobs go to it at once; else [`NOBODY`].
     open_to: u64,
+    /// The device's id; [`NOBODY`] if it takes less at a time than a buffer may have whose reach is
+    /// known.
+    device: u64,
     /// The numbers of the next job and of the first in flight, modulo 2^32: what is between them
     /// is at its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
     next: u32,
@@ -132,8 +134,10 @@ impl Copier {
         let queue = CopyQueue::new(place, depth.max(MAX_REQUESTS))?;
         let longest = super::queue::longest(&place.side.dev);
         let places = depth.next_power_of_two();
+        let device = if longest < MAX_PIECE { NOBODY } else { place.side.dev.id() };
         Ok(Self {
-            open_to: if longest < MAX_PIECE { NOBODY } else { place.side.dev.id() },
+            open_to: device,
+            device,
             next: 0,
             first: 0,
             jobs: (0..places).map(|_| JobPlace::default()).collect(),
@@ -402,7 +406,7 @@ impl Copier {
             posted = posted.wrapping_add(1);
         }
         self.state = State::Works;
-        self.open_to = if self.longest < MAX_PIECE { NOBODY } else { side.dev.id() };
+        self.open_to = self.device;
     }
 
     fn post_again(&mut self, number: u32, dev: &Dev) -> Result<()> {
@@ -537,3 +541,6 @@ impl Drop for Copier {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

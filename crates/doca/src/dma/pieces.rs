@@ -45,9 +45,6 @@ pub(super) fn check(
         let text = "the source has more data than the device copies at a time: max_buf_size";
         return Err(refuse(ErrorKind::InvalidValue, text));
     }
-    if links == (1, 1) && bytes <= MAX_PIECE {
-        return Ok((bytes, 1));
-    }
     if links.0 > MAX_LIST || links.1 > MAX_LIST {
         let text = "a chain has more buffers than a copy takes: max_list_buf_num_elem";
         return Err(refuse(ErrorKind::InvalidValue, text));

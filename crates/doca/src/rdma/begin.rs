@@ -13,7 +13,7 @@ use super::job::{Operation, RdmaJob};
 use super::lane::Running;
 use crate::buffer::Buf;
 use crate::context::event::Tag;
-use crate::context::side::SideOf;
+use crate::context::side::{Side, SideOf};
 use crate::error::Refused;
 use crate::types::UserData;
 
@@ -109,8 +109,12 @@ impl RdmaEngine {
         &mut self,
         side: SideOf<'_>,
     ) -> std::result::Result<(), Refused<RdmaJob>> {
+        self.begin_checked(side.get())
+    }
+
+    fn begin_checked(&mut self, side: &Side) -> std::result::Result<(), Refused<RdmaJob>> {
         let (job, tag) = self.kept.take().expect("it was kept");
-        match self.post_checked(&job, side.get()) {
+        match self.post_checked(&job, side) {
             Ok(()) => {
                 let RdmaJob { user_data, operation, local, remote, .. } = job;
                 let job_type = operation.job_type();
@@ -156,3 +160,6 @@ fn known_ends(
     };
     fits.then_some((known, there.address))
 }
+
+#[cfg(test)]
+mod tests;

@@ -249,6 +249,8 @@ mod tests {
             assert_eq!(named, MOST_BYTES, "{lengths:?}");
             assert_eq!(sges.bytes, lengths.iter().sum::<u64>());
             assert!(sges.as_slice().len() <= lengths.len().max(2), "{lengths:?}");
+            let longest = sges.as_slice().iter().map(|sge| sge.length).max();
+            assert!(longest < Some(1 << 31), "no entry has 2 GiB: {lengths:?}");
         }
     }
 }

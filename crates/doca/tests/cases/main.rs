@@ -9,6 +9,7 @@ mod async_event;
 mod bridge;
 mod capabilities;
 mod dma;
+mod dma_refused;
 mod dpu;
 mod errors;
 mod future;

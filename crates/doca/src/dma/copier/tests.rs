@@ -1,0 +1,191 @@
+//! Which copies begin and end in open code, and the queue's limits.
+
+use std::sync::Arc;
+
+use verbless_devx::Backend;
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+
+use super::*;
+use crate::buffer::{Extensions, Inventory};
+use crate::device::DevInfo;
+use crate::dma::Dma;
+use crate::memory::{Memory, Mmap};
+use crate::types::AccessFlags;
+
+/// A copier that is driven by hand, on a device that does nothing by itself.
+struct Rig {
+    model: Model,
+    side: Side,
+    copier: Copier,
+    dma: Dma,
+    map: Mmap,
+    inventory: Inventory,
+}
+
+fn rig(profile: Profile) -> Rig {
+    let model = Model::builder().device(profile).stepped().build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+    let mut side = Side::alone(&dev, 8).unwrap();
+    let copier = Copier::new(&mut Place { depth: 8, user_index: 0, side: &mut side }).unwrap();
+    let memory = Memory::allocate(1 << 16).unwrap();
+    let access = AccessFlags::LOCAL_READ_WRITE;
+    let map = Mmap::builder().memrange(memory).permissions(access).add_dev(&dev).start().unwrap();
+    let inventory = Inventory::builder(64).extensions(Extensions::LINKED_LIST).start().unwrap();
+    let dma = Dma::builder(&dev).start().unwrap();
+    Rig { model, side, copier, dma, map, inventory }
+}
+
+fn bluefield() -> Profile {
+    Profile::load("bluefield3").unwrap()
+}
+
+/// One that copies 2^`log` bytes at a time.
+fn with_longest(log: u32) -> Profile {
+    let text = include_str!("../../../../model/profiles/bluefield3.toml");
+    assert!(text.contains("log_dma_mmo_size = 31"));
+    let text = text.replace("log_dma_mmo_size = 31", &format!("log_dma_mmo_size = {log}"));
+    Profile::from_toml(&text).unwrap()
+}
+
+impl Rig {
+    fn data(&self, length: u64) -> Buf {
+        self.inventory.buf_by_data(&self.map, self.map.address(), length).unwrap()
+    }
+
+    fn room(&self, length: u64) -> Buf {
+        self.inventory.buf_by_addr(&self.map, self.map.address() + 0x8000, length).unwrap()
+    }
+
+    /// Begins a job; whether it began in open code.
+    fn begin(&mut self, job: Memcpy) -> std::result::Result<bool, Refused<Memcpy>> {
+        let ctx = job.ctx;
+        if self.copier.begin_simple(job, Tag::default()) {
+            return Ok(true);
+        }
+        let at = self.copier.place(self.copier.next);
+        let Running { source, destination, user_data, tag } = self.copier.jobs[at].take().unwrap();
+        let job = Memcpy { ctx, user_data, source, destination };
+        self.copier.begin_other(job, tag, &mut self.side).map(|()| false)
+    }
+
+    /// Does all that was begun; the next job, and whether it ended in open code.
+    fn end(&mut self) -> (MemcpyDone, bool) {
+        self.model.run_until_idle();
+        let peeked = self.side.cq.peek_plain().map(|cqe| cqe.request());
+        let (event, open) = match peeked.and_then(|request| self.copier.succeed(request)) {
+            Some(done) => {
+                self.side.cq.pass();
+                (done.event, true)
+            }
+            None => {
+                let (cqe, mut into) = (self.side.cq.poll().unwrap(), None);
+                self.copier.complete(cqe, &mut self.side, &mut into).unwrap();
+                (into.unwrap().unwrap(), false)
+            }
+        };
+        match event {
+            Event::Dma(done) => (done, open),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_single_buffers_begins_and_ends_in_open_code_unless_it_must_be_looked_through() {
+    let mut rig = rig(bluefield());
+    let bytes: Vec<u8> = (0..100).collect();
+    rig.map.write_at(0, &bytes).unwrap();
+    let mut job = rig.dma.memcpy(rig.data(100), rig.room(100)).user_data(3);
+    let mut of_source = true;
+    for known in [true, false, true, false, true] {
+        rig.map.write_at(0x8000, &[0xa5; 101]).unwrap();
+        assert_eq!(rig.begin(job).unwrap(), known);
+        assert_eq!(rig.copier.in_flight(), 1);
+        let (done, open) = rig.end();
+        assert!(open, "it is of one request");
+        let lengths = (done.user_data.0, done.source.data_len(), done.destination.data_len());
+        assert_eq!(lengths, (3, 100, 100));
+        assert_eq!(done.destination.to_vec().unwrap(), bytes);
+        assert_eq!(rig.copier.in_flight(), 0);
+        let MemcpyDone { source, mut destination, user_data, .. } = done;
+        destination.reset_data_len();
+        // What had another reference is looked through once more.
+        if known {
+            drop(if of_source { source.add_ref() } else { destination.add_ref() });
+            of_source = false;
+        }
+        job = rig.dma.memcpy(source, destination).user_data(user_data);
+    }
+}
+
+#[test]
+fn what_is_empty_or_does_not_fit_or_is_a_chain_is_looked_through() {
+    let mut rig = rig(bluefield());
+    rig.begin(rig.dma.memcpy(rig.data(64), rig.room(64))).unwrap();
+    let MemcpyDone { mut source, mut destination, .. } = rig.end().0;
+    for (length, begins) in [(64, Some(true)), (65, None), (0, Some(false)), (1, Some(true))] {
+        source.set_data(rig.map.address(), length.min(64)).unwrap();
+        let room = if length > 64 { 63 } else { 64 };
+        destination.set_data(destination.head() + 64 - room, 0).unwrap();
+        match rig.begin(rig.dma.memcpy(source, destination)) {
+            Ok(open) => {
+                assert_eq!(Some(open), begins, "{length}");
+                let (done, open) = rig.end();
+                assert_eq!(open, length > 0, "{length}: an empty one copies by no request");
+                assert_eq!(done.destination.data_len(), length);
+                (source, destination) = (done.source, done.destination);
+            }
+            Err(Refused { error, given }) => {
+                assert_eq!((begins, error.kind()), (None, ErrorKind::InvalidValue), "{length}");
+                (source, destination) = given.into_bufs();
+                assert_eq!(destination.data_len(), 0);
+            }
+        }
+    }
+    let mut chain = rig.data(8);
+    chain.link(rig.data(8)).unwrap();
+    for _ in 0..2 {
+        assert!(!rig.begin(rig.dma.memcpy(chain, rig.room(16))).unwrap());
+        let (done, open) = rig.end();
+        assert!(!open);
+        assert_eq!(done.destination.data_len(), 16);
+        chain = done.source;
+    }
+}
+
+#[test]
+fn a_device_that_takes_less_than_a_buffer_may_have_is_given_nothing_unchecked() {
+    for (log, known) in [(29, false), (30, true), (31, true)] {
+        let mut rig = rig(with_longest(log));
+        for round in 0..4 {
+            let job = rig.dma.memcpy(rig.data(64), rig.room(64));
+            assert_eq!(rig.begin(job).unwrap(), known, "2^{log}, {round}");
+            rig.end();
+            if round == 1 {
+                // So it is when its queue has failed and was put right.
+                rig.copier.stand_still(State::Failed, rig.copier.next, &rig.side);
+                assert!(!rig.begin(rig.dma.memcpy(rig.data(64), rig.room(64))).unwrap());
+                assert!(rig.copier.progress(&mut rig.side).is_none());
+                rig.end();
+            }
+        }
+    }
+}
+
+#[test]
+fn completions_have_been_read_when_there_are_none_or_the_queue_has_wrapped_around() {
+    let mut rig = rig(bluefield());
+    let entries = rig.side.cq.entries();
+    let first = rig.side.cq.consumer_index();
+    assert!(rig.side.has_read(first));
+    for read in 0..=entries {
+        rig.copier.queue.nothing(0).unwrap();
+        rig.model.run_until_idle();
+        assert_eq!(rig.side.has_read(first), read == entries, "{read}");
+        let cqe = rig.side.cq.poll().unwrap();
+        rig.copier.queue.complete(cqe).unwrap();
+        assert!(rig.side.has_read(first), "there are none");
+    }
+}

@@ -1,0 +1,146 @@
+//! Copies whose queue is full, and devices that do not let go of them.
+
+use verbless_doca::dma::Dma;
+use verbless_doca::{Buf, Dev, ErrorKind, Event, Inventory, Mmap, Retrieve, WorkQ};
+use verbless_model::Model;
+use verbless_prm::{CommandStatus, Opcode};
+
+use crate::support::{plain, stepped};
+
+/// Buffers of the inventory.
+const BUFFERS: usize = 2048;
+
+struct Lab {
+    model: Model,
+    map: Mmap,
+    inventory: Inventory,
+    dma: Dma,
+    workq: WorkQ,
+}
+
+fn lab(depth: u32) -> Lab {
+    let (model, dev): (Model, Dev) = stepped();
+    let (map, inventory) = plain(&dev, 1 << 16, BUFFERS);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(depth).unwrap();
+    workq.add(&dma).unwrap();
+    Lab { model, map, inventory, dma, workq }
+}
+
+impl Lab {
+    fn data(&self, at: u64, length: u64) -> Buf {
+        self.inventory.buf_by_data(&self.map, self.map.address() + at, length).unwrap()
+    }
+
+    fn room(&self, at: u64, length: u64) -> Buf {
+        self.inventory.buf_by_addr(&self.map, self.map.address() + at, length).unwrap()
+    }
+
+    /// A chain of 64 bytes, each in a buffer of its own.
+    fn bytes(&self) -> Buf {
+        let mut chain = self.data(0, 1);
+        (1..64).for_each(|at| chain.link(self.data(at, 1)).unwrap());
+        chain
+    }
+
+    /// The kinds of the jobs in flight, in their order: `None` of one that is done.
+    fn kinds(&mut self) -> Vec<Option<ErrorKind>> {
+        let mut kinds = Vec::new();
+        for _ in 0..1000 {
+            self.model.run_until_idle();
+            match self.workq.progress_retrieve() {
+                Ok(_) => kinds.push(None),
+                Err(Retrieve::IoFailed(event)) => {
+                    kinds.push(Some(event.result().unwrap_err().kind()));
+                }
+                Err(Retrieve::Again) if self.workq.in_flight() == 0 => return kinds,
+                Err(Retrieve::Again) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("{} jobs do not come back", self.workq.in_flight());
+    }
+
+    /// Has the device refuse the next command of this opcode.
+    fn refuse(&self, opcode: Opcode) {
+        self.model.fail_command(0, opcode.0, 1, CommandStatus::NO_RES.0, 1);
+    }
+
+    fn submit(&mut self, count: u64) {
+        for number in 0..count {
+            let job = self.dma.memcpy(self.data(0, 64), self.room(0x8000, 64));
+            self.workq.submit(job.user_data(number)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_the_device_s_queue_has_no_room_for_comes_back_as_it_was_and_goes_later() {
+    let mut lab = lab(256);
+    let (mut chains, mut singles) = (0, 0);
+    // What chains leave is taken by single buffers, which are not counted before they are posted.
+    while lab.workq.submit(lab.dma.memcpy(lab.bytes(), lab.room(0x8000, 64))).is_ok() {
+        chains += 1;
+    }
+    assert!(chains > 1, "{chains}");
+    let (mut source, mut into) = (lab.data(0, 8), lab.room(0x9000, 16));
+    into.append(b"in front").unwrap();
+    let error = loop {
+        match lab.workq.submit(lab.dma.memcpy(source, into)) {
+            Ok(()) => singles += 1,
+            Err(refused) => {
+                (source, into) = refused.given.into_bufs();
+                break refused.error;
+            }
+        }
+        (source, into) = (lab.data(0, 8), lab.room(0x9000, 16));
+        into.append(b"in front").unwrap();
+    };
+    assert_eq!(error.kind(), ErrorKind::Again);
+    assert!(error.to_string().contains("as many requests as it takes"), "{error}");
+    assert_eq!((source.data_len(), into.data_len()), (8, 8));
+    assert!(lab.workq.in_flight() < 256, "the work queue has room");
+    assert_eq!(lab.kinds(), vec![None; chains + singles]);
+    lab.workq.submit(lab.dma.memcpy(source, into)).unwrap();
+    lab.model.run_until_idle();
+    match lab.workq.progress_retrieve() {
+        Ok(Event::Dma(done)) => assert_eq!(done.destination.data_len(), 16),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_abort_has_the_device_flush_what_it_does_not_let_go_of() {
+    let mut lab = lab(8);
+    lab.submit(8);
+    lab.refuse(Opcode::QP_2RST);
+    lab.workq.abort(&lab.dma).unwrap();
+    assert_eq!(lab.kinds(), [Some(ErrorKind::Shutdown); 8]);
+    lab.workq.abort(&lab.dma).unwrap();
+    lab.workq.remove(&lab.dma).unwrap();
+}
+
+#[test]
+fn an_abort_says_that_the_device_neither_lets_go_nor_flushes() {
+    let mut lab = lab(8);
+    lab.submit(4);
+    lab.refuse(Opcode::QP_2RST);
+    lab.refuse(Opcode::QP_2ERR);
+    assert!(lab.workq.abort(&lab.dma).is_err());
+    // It may go on with them.
+    assert_eq!(lab.kinds(), [None; 4]);
+}
+
+#[test]
+fn buffers_of_a_queue_that_is_not_let_go_of_stay_the_device_s() {
+    for (refused, kept) in [(false, 0), (true, 8)] {
+        let mut lab = lab(8);
+        lab.submit(4);
+        if refused {
+            lab.refuse(Opcode::QP_2RST);
+        }
+        drop(lab.workq);
+        assert_eq!(lab.inventory.num_free_elements(), BUFFERS - kept);
+        assert_eq!(lab.map.buffers(), kept as u64);
+    }
+}

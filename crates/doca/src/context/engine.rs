@@ -57,15 +57,10 @@ pub trait Engine: Send {
     }
 
     /// Does a bit of what no device does. It may complete a job, or yield an external event.
-    fn progress(&mut self, side: &mut Side) -> Option<Done> {
-        let _ = side;
-        None
-    }
+    fn progress(&mut self, side: &mut Side) -> Option<Done>;
 
     /// Whether [`Engine::progress`] has something to do.
-    fn has_work(&self) -> bool {
-        false
-    }
+    fn has_work(&self) -> bool;
 
     /// A file that is readable while [`Engine::progress`] has something to do of which no
     /// completion queue tells.

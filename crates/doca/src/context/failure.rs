@@ -95,8 +95,7 @@ fn kept() -> MutexGuard<'static, Vec<&'static str>> {
 }
 
 /// Keeps a text for good, once, and says where; `None` if there are too many.
-fn keep(text: String) -> Option<usize> {
-    let mut kept = kept();
+fn keep(kept: &mut Vec<&'static str>, text: String) -> Option<usize> {
     if let Some(at) = kept.iter().position(|kept| **kept == text) {
         return Some(at);
     }
@@ -133,7 +132,7 @@ impl JobError {
 
     /// The failure of a job that could not be given to the device because of `error`.
     pub(crate) fn told(error: &Error) -> Self {
-        match keep(error.to_string()) {
+        match keep(&mut kept(), error.to_string()) {
             Some(text) => Self::of_words(error.kind(), TOLD << at::CAUSE, text as u64),
             None => Self::new(error.kind()),
         }
@@ -263,5 +262,34 @@ mod tests {
             assert_eq!((told.kind(), told.cause(), told.why()), (kind, None, Some(&*text)));
         }
         assert_eq!(size_of::<std::result::Result<(), JobError>>(), 16);
+    }
+
+    #[test]
+    fn as_many_texts_are_kept_as_there_is_room_for_each_once() {
+        let mut kept = Vec::new();
+        for number in 0..TEXTS {
+            assert_eq!(keep(&mut kept, number.to_string()), Some(number));
+        }
+        assert_eq!(keep(&mut kept, "one more".to_owned()), None);
+        assert_eq!(keep(&mut kept, "7".to_owned()), Some(7));
+        assert_eq!(kept.len(), TEXTS);
+    }
+
+    #[test]
+    fn of_memory_that_may_be_another_functions_the_error_says_that_it_may_be_gone() {
+        for (syndrome, says) in [(0x04, true), (0x13, true), (0x02, false), (0x15, false)] {
+            let failure = Failure {
+                cookie: 0,
+                status: Status::from_syndrome(syndrome),
+                vendor_syndrome: 0,
+                wqe_index: WqeIndex(0),
+                receive: false,
+                qpn: Qpn(1),
+                user_index: 0,
+            };
+            let text = JobError::from(failure).to_string();
+            assert!(text.contains(&failure.to_string()), "{text}");
+            assert_eq!(text.contains("its owner may have taken it back"), says, "{text}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The file that tells of a work queue's events.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -59,11 +59,5 @@ impl Handle {
 impl AsFd for Handle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
-    }
-}
-
-impl AsRawFd for Handle {
-    fn as_raw_fd(&self) -> RawFd {
-        self.epoll.0.as_raw_fd()
     }
 }

@@ -458,3 +458,6 @@ fn at_place<'q>(
         false => far.get_mut(place - NEAR),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -207,3 +207,18 @@ impl Side {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_places_are_taken_than_there_are() {
+        let mut room = Room { left: 3 };
+        assert!(!room.take(4));
+        assert!(room.take(0) && room.take(2) && room.take(1) && room.take(0));
+        assert!(!room.take(1));
+        room.give(2);
+        assert!(!room.take(3) && room.take(2) && !room.take(1));
+    }
+}

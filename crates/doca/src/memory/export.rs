@@ -402,6 +402,8 @@ mod tests {
     fn a_descriptor_says_what_was_put_into_it() {
         for kind in ALL {
             let fields = parse(&descriptor(kind)).unwrap();
+            check(&descriptor(kind)).unwrap();
+            assert!(check(&descriptor(kind)[1..]).is_err());
             assert_eq!(fields.access, AccessFlags::RDMA_READ | AccessFlags::DPU_READ_WRITE);
             assert_eq!((fields.address, fields.length), (0x7000_0000_0000, 4096));
             assert_eq!(fields.node_guid, 0xa5a5_a5a5_a5a5_a5a5);

@@ -120,3 +120,41 @@ pub(crate) fn bytes_of(chunk: &Chunk) -> Result<&Memory> {
 pub(crate) fn outside(error: verbless_queue::ring::OutOfBounds) -> Error {
     Error::new(ErrorKind::InvalidValue, error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::AccessFlags;
+
+    #[test]
+    fn the_error_of_a_range_that_is_in_no_chunk_names_the_nearest_three() {
+        let chunk = |_| {
+            let memory = Memory::allocate(64).unwrap();
+            Arc::new(Chunk::local(memory, AccessFlags::default()))
+        };
+        let mut chunks: Vec<_> = (0..6).map(chunk).collect();
+        chunks.sort_by_key(|chunk| chunk.address());
+        let error = |at: u64, chunks: &[_]| not_in_map(at, 8, chunks).to_string();
+        let begin =
+            "DOCA_ERROR_INVALID_VALUE: 8 bytes from 0x5 on are in no range of the map, which ";
+        assert_eq!(error(5, &[]), format!("{begin}has none"));
+        let named = |chunks: &[Arc<Chunk>]| {
+            let each = chunks.iter().map(|it| format!("64 bytes from {:#x} on", it.address()));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        for count in 1..=3 {
+            let chunks = &chunks[..count];
+            assert_eq!(error(5, chunks), format!("{begin}has {}", named(chunks)));
+        }
+        // The range begins in front of all, then in one after the other.
+        assert_eq!(
+            error(5, &chunks),
+            format!("{begin}has 6, the nearest of them {}", named(&chunks[..3]))
+        );
+        for (at, first) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (5, 3)] {
+            let text = error(chunks[at].address(), &chunks);
+            let near = format!("has 6, the nearest of them {}", named(&chunks[first..first + 3]));
+            assert!(text.ends_with(&near), "{at}: {text}");
+        }
+    }
+}

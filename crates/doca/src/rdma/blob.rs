@@ -170,7 +170,10 @@ mod tests {
 
     #[test]
     fn a_descriptor_says_what_was_put_into_it() {
-        assert_eq!(parse(describe(&fields()).as_bytes()).unwrap(), fields());
+        let described = describe(&fields());
+        assert_eq!(parse(described.as_bytes()).unwrap(), fields());
+        check(described.as_bytes()).unwrap();
+        assert!(check(&described.as_bytes()[1..]).is_err());
     }
 
     #[test]

@@ -123,6 +123,15 @@ impl Calls {
 
     /// Performs the operation, and returns the word's value if the operation reads it.
     pub(super) fn perform(&mut self, word: &Word, operation: Operation) -> Result<u64> {
+        self.perform_within(PATIENCE, word, operation)
+    }
+
+    fn perform_within(
+        &mut self,
+        patience: Duration,
+        word: &Word,
+        operation: Operation,
+    ) -> Result<u64> {
         let into = Sge::new(self.result.address(), BYTES as u32, self.result.lkey());
         self.link.post(word, operation, into, 0)?;
         let mut end = None;
@@ -135,11 +144,11 @@ impl Calls {
             turns = turns.wrapping_add(1);
             // The clock is asked seldom.
             if turns.is_multiple_of(1 << 12) {
-                let end = *end.get_or_insert_with(|| Instant::now() + PATIENCE);
+                let end = *end.get_or_insert_with(|| Instant::now() + patience);
                 if Instant::now() > end {
                     self.link.recover(word)?;
-                    let text = "the device did not do a sync event's request within 60 s";
-                    return Err(Error::plain(ErrorKind::TimeOut, text));
+                    let text = format!("the device did no request of a sync event in {patience:?}");
+                    return Err(Error::new(ErrorKind::TimeOut, text));
                 }
             }
         };
@@ -170,4 +179,33 @@ fn failed(failure: Failure) -> Error {
          may be gone"
     );
     Error::new(kind, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use verbless_devx::Backend;
+    use verbless_model::{Model, Profile};
+    use verbless_model_kernel::InProcess;
+
+    use super::*;
+    use crate::device::DevInfo;
+
+    #[test]
+    fn a_device_that_does_nothing_is_waited_for_in_vain_each_time() {
+        let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
+        let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+        let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+        let word = Word::own(&dev, None).unwrap();
+        let mut calls = Calls::new(&word).unwrap();
+        let patience = Duration::from_millis(1);
+        for _ in 0..2 {
+            let error = calls.perform_within(patience, &word, Operation::Add(1)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimeOut, "{error}");
+            assert!(error.to_string().ends_with("in 1ms"), "{error}");
+            model.run_until_idle();
+        }
+        assert_eq!(word.here().unwrap().load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
 }

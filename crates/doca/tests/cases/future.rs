@@ -472,3 +472,78 @@ fn tasks_of_tokio_share_a_queue_and_cancel_as_they_like() {
     workq.drain().for_each(|event| assert!(event.is_ok()));
     assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
 }
+
+#[test]
+fn the_event_of_a_future_that_was_dropped_is_dropped_when_it_comes() {
+    let (lab, workq) = lab(4);
+    let queue = AsyncWorkQ::new(workq).unwrap();
+    drop(queue.submit(lab.copy(0)).unwrap());
+    let behind = queue.submit(lab.copy(1)).unwrap();
+    let file = queue.file();
+    let driven = queue.drive_until(async || readable(file).await, behind);
+    drop(block_on(file, driven).unwrap().unwrap());
+    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+}
+
+#[test]
+fn a_job_that_software_does_in_steps_is_awaited_without_the_file() {
+    let (lab, mut workq) = lab(4);
+    workq.submit(lab.hash(5)).unwrap();
+    let event = workq.next(async || panic!("there is work to do"));
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(event).as_mut().poll(&mut context) {
+        Poll::Ready(Ok(event)) => assert_eq!(event.user_data().0, 5),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Counts how often it wakes.
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[test]
+fn who_waits_for_room_is_woken_when_a_job_has_ended_or_was_aborted_and_not_before() {
+    let (model, dev) = crate::support::stepped();
+    let (map, inventory) = plain(&dev, 4096, 8);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::builder(1).event_driven().build().unwrap();
+    workq.add(&dma).unwrap();
+    let queue = AsyncWorkQ::new(workq).unwrap();
+    let copy = || {
+        let source = inventory.buf_by_data(&map, map.address(), 64).unwrap();
+        dma.memcpy(source, inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap())
+    };
+    let first = queue.submit(copy()).unwrap();
+    let mut waiting = pin!(queue.submit_waiting(copy()));
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(count.clone());
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let file = queue.file();
+    let drive = || {
+        let mut driven = pin!(queue.drive(async || readable(file).await));
+        assert!(driven.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    };
+    drive();
+    assert_eq!(count.0.load(Ordering::Acquire), 0, "nothing has ended");
+    model.run_until_idle();
+    drive();
+    assert_eq!(count.0.load(Ordering::Acquire), 1);
+    let Poll::Ready(second) = waiting.as_mut().poll(&mut Context::from_waker(&waker)) else {
+        panic!("there is room")
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(pin!(first).as_mut().poll(&mut context), Poll::Ready(Ok(_))));
+    queue.abort(&dma).unwrap();
+    drive();
+    match pin!(second.unwrap()).as_mut().poll(&mut context) {
+        Poll::Ready(Err(Retrieve::IoFailed(event))) => {
+            assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+        }
+        other => panic!("{other:?}"),
+    }
+}

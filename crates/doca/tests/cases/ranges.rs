@@ -214,3 +214,35 @@ fn a_device_that_was_taken_out_is_not_opened_again() {
     // `a` is still there, and dead.
     assert!(info.open().is_err());
 }
+
+#[test]
+fn parts_of_a_dataroom_are_read_and_nothing_beyond_it() {
+    let (_model, [dev, _]) = two();
+    let (map, inventory) = crate::support::plain(&dev, 4096, 1);
+    let bytes: Vec<u8> = (0..100).collect();
+    map.write_at(0, &bytes).unwrap();
+    let buffer = inventory.buf_by_data(&map, map.address() + 10, 20).unwrap();
+    for (offset, length, is_inside) in [
+        (0, 20, true),
+        (5, 15, true),
+        (5, 10, true),
+        (20, 0, true),
+        (0, 21, false),
+        (5, 16, false),
+        (21, 0, false),
+        (u64::MAX, 1, false),
+    ] {
+        let mut into = vec![0xa5; length];
+        match buffer.read_data(offset, &mut into) {
+            Ok(()) => {
+                assert!(is_inside, "{offset}, {length}");
+                let at = 10 + offset as usize;
+                assert_eq!(into, bytes[at..at + length], "{offset}, {length}");
+            }
+            Err(error) => {
+                assert!(!is_inside, "{offset}, {length}");
+                assert_eq!(error.kind(), ErrorKind::InvalidValue);
+            }
+        }
+    }
+}

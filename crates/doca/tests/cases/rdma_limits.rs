@@ -9,7 +9,7 @@ use verbless_doca::{AccessFlags, Buf, Dev, DevInfo, ErrorKind, JobType};
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 
-use crate::support::rdma::{End, NETWORKS, all, connect, ends, kind};
+use crate::support::rdma::{End, NETWORKS, all, connect, ends, ends_of, kind};
 
 /// The two devices of a model with another line in their profile.
 fn changed(from: &str, to: &str) -> Vec<DevInfo> {
@@ -320,4 +320,44 @@ fn bytes_need_another_side_to_be_read_from_or_written_to() {
     let nothing = a.rdma().write(a.data(0, 0), None);
     a.workq.submit(nothing).unwrap();
     assert_eq!(a.done().job_type, JobType::RdmaWrite);
+}
+
+#[test]
+fn longer_chains_leave_room_for_fewer_jobs() {
+    let dev = crate::support::dev();
+    let most = Rdma::max_send_queue_size(&dev).unwrap();
+    for (chain, fewer) in [(1, 1), (2, 1), (3, 2), (6, 2), (7, 3)] {
+        let builder = |size| {
+            Rdma::builder(&dev).permissions(all()).send_buf_chain_len(chain).send_queue_size(size)
+        };
+        builder(most / fewer).start().unwrap();
+        let (kind, text) = start_error(builder(most / fewer + 1));
+        assert_eq!(kind, ErrorKind::InvalidValue);
+        assert!(text.contains(&format!("can be 1 to {}", most / fewer)), "{text}");
+    }
+}
+
+#[test]
+fn atomics_that_the_device_lacks_come_back_as_often_as_they_are_tried() {
+    let infos = changed("\natomic = true", "\natomic = false");
+    let devs = [0, 1].map(|at: usize| infos[at].open().unwrap());
+    let access = AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE;
+    let permissions = AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE;
+    let ends = ends_of(devs, |builder| builder.permissions(permissions), access, 4096);
+    connect(&ends);
+    let [mut a, _b] = ends;
+    a.workq.submit(a.rdma().write(a.data(0, 8), a.remote(0, 8))).unwrap();
+    a.done();
+    let (mut here, mut there) = (a.data(8, 8), a.remote(8, 8));
+    for _ in 0..3 {
+        let job = a.rdma().fetch_and_add(there.unwrap(), here.unwrap(), 1).user_data(6);
+        let refused = a.workq.submit(job).unwrap_err();
+        assert_eq!(refused.error.kind(), ErrorKind::NotSupported);
+        (here, there) = refused.given.into_bufs();
+        assert_eq!(a.workq.in_flight(), 0);
+    }
+    for _ in 0..100 {
+        a.workq.submit(a.rdma().read(a.data(0, 8), a.remote(0, 8))).unwrap();
+        a.done();
+    }
 }

@@ -323,3 +323,36 @@ fn properties_that_cannot_be_are_refused_at_the_start_and_given_back() {
     let fixed = refused.given.transport_type(TransportType::Rc);
     assert_eq!(fixed.start().unwrap().properties().transport_type, TransportType::Rc);
 }
+
+#[test]
+fn a_job_for_an_instance_that_was_started_and_stopped_again_is_refused() {
+    let [mut a, _] = pair("bluefield3");
+    a.restart();
+    let job = a.rdma().receive(None);
+    let stopped = a.rdma.take().unwrap().stop().unwrap();
+    let refused = a.workq.submit(job).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::BadState);
+    assert!(refused.error.to_string().contains("is stopped"), "{}", refused.error);
+    a.rdma = Some(stopped.start().unwrap());
+    a.workq.submit(a.rdma().receive(None)).unwrap();
+}
+
+#[test]
+fn an_instance_is_started_again_with_as_many_jobs_as_its_completion_queue_has_entries() {
+    let dev = crate::support::dev();
+    let rdma = Rdma::builder(&dev).start().unwrap();
+    rdma.export().unwrap();
+    let mut workq = WorkQ::new(64).unwrap();
+    workq.add(&rdma).unwrap();
+    let start = |stopped: verbless_doca::rdma::RdmaBuilder, sends, receives| {
+        stopped.send_queue_size(sends).recv_queue_size(receives).start()
+    };
+    let refused = start(rdma.stop().unwrap(), 4096, 4096).unwrap_err();
+    let text = refused.error.to_string();
+    let room = text.split(" has ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let room: u32 = room.parse().unwrap();
+    let rdma = start(refused.given, room / 2, room - room / 2).unwrap();
+    assert_eq!(rdma.properties().send_queue_size, room / 2);
+    let refused = start(rdma.stop().unwrap(), room / 2 + 1, room - room / 2).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
+}

@@ -86,7 +86,9 @@ fn a_representor_has_the_address_and_the_vuid_of_the_function_that_it_stands_for
             matched += 1;
         }
         let sf = reps.iter().find(|rep| rep.function_type() == PciFuncType::Sf).unwrap();
-        assert_eq!(sf.pci_address().unwrap_err().kind(), ErrorKind::NotFound);
+        let error = sf.pci_address().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("it stands for a sub-function"), "{error}");
         let infos = DevInfo::list_of(&card.dpu).unwrap();
         let local = infos.iter().find(|it| it.vuid().unwrap() == sf.vuid().unwrap()).unwrap();
         assert_eq!(local.function_type(), PciFuncType::Sf);

@@ -369,3 +369,27 @@ fn a_context_that_is_added_to_an_armed_work_queue_wakes_it_too() {
     let mut files = [nix::poll::PollFd::new(workq.event_handle(), nix::poll::PollFlags::POLLIN)];
     assert_eq!(nix::poll::poll(&mut files, 10_000u16).unwrap(), 1, "nobody was woken");
 }
+
+#[test]
+fn either_buffer_is_of_this_process_and_on_the_context_s_device() {
+    let list = verbless_doca::DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
+    let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
+    let (near, inventory) = plain(&dev, 4096, 4);
+    let strange = map(&other, 4096, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
+    let export = strange.export_rdma(&other).unwrap();
+    let far = Mmap::create_from_export(export.as_bytes(), &dev).unwrap();
+    let sha = Sha::builder(&dev).start().unwrap();
+    let mut workq = WorkQ::new(1).unwrap();
+    workq.add(&sha).unwrap();
+    let data = |map: &Mmap| inventory.buf_by_data(map, map.address(), 8).unwrap();
+    let room = |map: &Mmap| inventory.buf_by_addr(map, map.address() + 64, 64).unwrap();
+    for (map, expected) in [(&strange, ErrorKind::NotPermitted), (&far, ErrorKind::NotSupported)] {
+        for (source, into) in [(map, &near), (&near, map)] {
+            let job = sha.hash(Algorithm::Sha1, data(source), room(into));
+            assert_eq!(kind(workq.submit(job)), expected);
+        }
+    }
+    let (source, into) = (data(&near), room(&near));
+    workq.submit(sha.hash(Algorithm::Sha1, source, into)).unwrap();
+    done(&mut workq);
+}

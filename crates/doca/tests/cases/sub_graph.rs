@@ -336,3 +336,48 @@ fn a_callback_reaches_the_nodes_of_a_sub_graph_before_it_begins_and_when_it_has_
     assert_eq!(there, [9; 64], "the job that the callback set is the one that ran");
     assert!(inside.take_result(copy).unwrap().is_none(), "the callback has it");
 }
+
+#[test]
+fn the_nodes_of_a_sub_graph_that_runs_are_reached_by_nobody() {
+    let (model, dev) = crate::support::stepped();
+    let (map, inventory) = plain(&dev, 4096, 2);
+    let dma = Dma::builder(&dev).start().unwrap();
+    let mut inner = Graph::builder();
+    let copy = inner.ctx_node(&dma, JobType::DmaMemcpy);
+    let inner = inner.start().unwrap();
+    let mut outer = Graph::builder();
+    let sub = outer.sub_graph_node(&inner);
+    let beside = outer.user_node(move |node| {
+        let this = node.node();
+        let kinds = [kind(node.sub_graph(sub).map(drop)), kind(node.sub_graph(this).map(drop))];
+        assert_eq!(kinds, [ErrorKind::InUse, ErrorKind::InvalidValue]);
+        Ok(())
+    });
+    let outer = outer.start().unwrap();
+    let (inside, instance) = (inner.instance(), outer.instance());
+    let source = inventory.buf_by_data(&map, map.address(), 64).unwrap();
+    let into = inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap();
+    inside.set_ctx_node_data(copy, dma.memcpy(source, into)).unwrap();
+    instance.set_sub_graph_node_data(sub, inside).unwrap();
+    instance.set_user_node_data(beside, ()).unwrap();
+    let mut workq = WorkQ::new(2).unwrap();
+    workq.add(&dma).unwrap();
+    workq.add_graph(&outer).unwrap();
+    workq.submit_graph(&instance, 1).unwrap();
+    assert!(matches!(workq.progress_retrieve(), Err(verbless_doca::Retrieve::Again)));
+    let refused = workq.destroy().unwrap_err();
+    assert!(refused.error.to_string().contains("on 1 contexts and 1 graphs"), "{}", refused.error);
+    // The graph goes when its last instance has ended.
+    let mut workq = refused.given;
+    drop(outer);
+    for graphs in [1, 0] {
+        let refused = workq.destroy().unwrap_err();
+        let text = refused.error.to_string();
+        assert!(text.contains(&format!("on 1 contexts and {graphs} graphs")), "{text}");
+        workq = refused.given;
+        model.run_until_idle();
+        if graphs == 1 {
+            assert_eq!(ended(&mut workq).status(), 0);
+        }
+    }
+}

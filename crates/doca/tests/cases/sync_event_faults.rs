@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use verbless_devx::Backend;
 use verbless_doca::sync_event::{Location, SyncEvent, SyncEventCtx};
 use verbless_doca::{Dev, DevInfo, ErrorKind, Event, Retrieve, WorkQ};
@@ -140,4 +141,46 @@ fn an_event_counts_without_its_device_until_it_is_exported() {
         assert_eq!(event.update_add(1).is_ok(), adds);
         assert_eq!(event.get().unwrap(), 7 + u64::from(adds));
     }
+}
+
+#[test]
+fn what_was_done_before_an_abort_is_done_and_then_nothing_keeps_a_sleeper_awake() {
+    let (model, dev) = crate::support::stepped();
+    let context = context(&dev);
+    let mut workq = WorkQ::builder(8).event_driven().build().unwrap();
+    workq.add(&context).unwrap();
+    (0..8).for_each(|number| workq.submit(context.add(1).user_data(number)).unwrap());
+    model.run_until_idle();
+    workq.abort(&context).unwrap();
+    for number in 0..8 {
+        assert_eq!(next(&model, &mut workq), (number, Ok(Some(number))));
+    }
+    let is_readable = |workq: &WorkQ| {
+        let mut file = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
+        poll(&mut file, PollTimeout::ZERO).unwrap() > 0
+    };
+    workq.arm().unwrap();
+    // What came before was told of, too.
+    workq.clear().unwrap();
+    workq.arm().unwrap();
+    assert!(!is_readable(&workq));
+}
+
+#[test]
+fn a_wait_for_as_much_as_another_stands_behind_it_and_one_for_less_goes_first() {
+    let (model, dev) = crate::support::stepped();
+    let context = context(&dev);
+    let mut workq = on(&context);
+    let refuse = || model.fail_command(0, Opcode::QP_2ERR.0, 1, CommandStatus::NO_RES.0, 1);
+    workq.submit(context.wait_gt(5)).unwrap();
+    // The queue is taken through the error state only for what must go first.
+    refuse();
+    workq.submit(context.wait_gt(5)).unwrap();
+    workq.submit(context.wait_gt(6)).unwrap();
+    assert_eq!(workq.submit(context.wait_gt(4)).unwrap_err().error.kind(), ErrorKind::Driver);
+    workq.submit(context.wait_gt(4).user_data(4)).unwrap();
+    workq.submit(context.add(5)).unwrap();
+    let mut ended: Vec<_> = (0..2).map(|_| next(&model, &mut workq).0).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, [0, 4]);
 }

@@ -7,13 +7,14 @@ use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 
 use super::*;
-use crate::buffer::Inventory;
+use crate::buffer::{Extensions, Inventory};
 use crate::context::engine::{Engine, Place};
 use crate::context::event::{Event, Settled};
 use crate::context::side::Side;
 use crate::device::DevInfo;
 use crate::error::ErrorKind;
 use crate::memory::{Memory, Mmap};
+use crate::rdma::checks::{Limits, check};
 use crate::rdma::{Rdma, RdmaDone, RdmaOpcode, RdmaState};
 use crate::types::AccessFlags;
 
@@ -52,7 +53,8 @@ fn ends() -> (Model, [End; 2]) {
         let place = Place { depth: 8, user_index: 0, side: &mut side };
         let engine = RdmaEngine::new(&rdma.instance, &place).unwrap();
         let there = Mmap::create_from_export(exports[1 - at].as_bytes(), dev).unwrap();
-        let inventory = Inventory::builder(256).start().unwrap();
+        let inventory = Inventory::builder(256).extensions(Extensions::LINKED_LIST);
+        let inventory = inventory.start().unwrap();
         End { side, engine, rdma, map: maps[at].take().unwrap(), there, inventory }
     });
     (model, ends)
@@ -308,4 +310,97 @@ fn a_completion_of_another_job_than_the_first_is_refused() {
     let cqe = a.side.cq.poll().unwrap();
     let error = a.engine.complete(cqe, &mut a.side, &mut None).unwrap_err();
     assert!(error.to_string().contains("completed job 1 before job 2"), "{error}");
+}
+
+#[test]
+fn buffers_that_had_another_reference_are_looked_through_once() {
+    let (model, [mut a, _b]) = connected();
+    let (mut local, mut remote) = (a.data(0, 8), a.remote(0, 8));
+    for (of_local, of_remote) in [(true, false), (false, true), (true, true)] {
+        for (again, buffer) in [(of_local, &local), (of_remote, &remote)] {
+            if again {
+                drop(buffer.as_ref().unwrap().add_ref().unwrap());
+            }
+        }
+        for known in [false, true] {
+            assert_eq!(a.begin(a.rdma.write(local, remote)).unwrap(), known);
+            let done = a.end(&model).0;
+            (local, remote) = (done.local, done.remote);
+        }
+    }
+}
+
+#[test]
+fn a_job_is_refused_whose_chain_or_bytes_are_more_than_it_takes() {
+    let (_model, [a, _b]) = ends();
+    let dev = a.rdma.dev();
+    let limits =
+        |send_chain, read_chain| Limits { send_chain, read_chain, receive_chain: 2, longest: 64 };
+    let chain = |count: u64| {
+        let mut chain = a.data(0, 8).unwrap();
+        (1..count).for_each(|at| chain.link(a.data(8 * at, 8).unwrap()).unwrap());
+        Some(chain)
+    };
+    let says = |job: &RdmaJob, limits: &Limits| match check(job, dev, limits) {
+        Ok((sges, _)) => sges.as_slice().len().to_string(),
+        Err(error) => error.to_string(),
+    };
+    for (send, read, count, expected) in [
+        (2, 4, 2, ["2", "2"]),
+        (2, 4, 3, ["send_buf_chain_len", "send_buf_chain_len"]),
+        (4, 2, 2, ["2", "2"]),
+        (4, 2, 3, ["3", "max_read_buf_chain_len"]),
+        (4, 2, 4, ["4", "max_read_buf_chain_len"]),
+        (3, 3, 4, ["send_buf_chain_len", "send_buf_chain_len"]),
+    ] {
+        let there = || a.remote(0, 64);
+        let jobs = [a.rdma.write(chain(count), there()), a.rdma.read(chain(count), there())];
+        for (job, expected) in jobs.iter().zip(expected) {
+            let said = says(job, &limits(send, read));
+            assert!(said.ends_with(expected), "{send}, {read}, {count}: {said}");
+        }
+    }
+    for (count, expected) in [(2, "2"), (3, "recv_buf_chain_len")] {
+        let said = says(&a.rdma.receive(chain(count)), &limits(8, 8));
+        assert!(said.ends_with(expected), "{said}");
+    }
+    for (length, expected) in [(64, "1"), (65, "max_message_size, or 2 GiB")] {
+        let said = says(&a.rdma.send(a.data(0, length)), &limits(8, 8));
+        assert!(said.ends_with(expected), "{said}");
+        assert_eq!(says(&a.rdma.receive(a.room(0, length)), &limits(8, 8)), "1");
+    }
+    let read_only = Mmap::builder().memrange(Memory::allocate(64).unwrap()).add_dev(dev);
+    let read_only = read_only.start().unwrap();
+    let data = || a.inventory.buf_by_data(&read_only, read_only.address(), 8).ok();
+    for (job, may) in [
+        (a.rdma.write(data(), a.remote(0, 8)), true),
+        (a.rdma.send(data()), true),
+        (a.rdma.read(data(), a.remote(0, 8)), false),
+        (a.rdma.receive(data()), false),
+        (a.rdma.fetch_and_add(a.remote(0, 8).unwrap(), data().unwrap(), 1), false),
+    ] {
+        let checked = check(&job, dev, &limits(8, 8));
+        assert_eq!(checked.err().map(|it| it.kind()), (!may).then_some(ErrorKind::NotPermitted));
+    }
+}
+
+#[test]
+fn what_a_device_does_not_let_go_of_stays_its() {
+    use verbless_prm::{CommandStatus, Opcode};
+    for refused in [false, true] {
+        let (model, [mut a, _b]) = connected();
+        for _ in 0..2 {
+            a.begin(a.rdma.receive(a.room(0, 8))).unwrap();
+        }
+        a.begin(a.rdma.write(a.data(0, 8), None)).unwrap_err();
+        if refused {
+            let refuse = || model.fail_command(0, Opcode::QP_2RST.0, 1, CommandStatus::NO_RES.0, 1);
+            refuse();
+            a.engine.abort(&mut a.side).unwrap_err();
+            assert!(a.engine.progress(&mut a.side).is_none() && !a.engine.has_work());
+            refuse();
+        }
+        drop(a.engine);
+        assert_eq!(a.map.buffers(), if refused { 2 } else { 0 });
+    }
 }

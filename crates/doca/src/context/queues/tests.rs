@@ -1,0 +1,97 @@
+//! What a work queue has of its contexts and devices.
+
+use verbless_devx::Backend;
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+
+use super::*;
+use crate::context::sealed::Sealed as _;
+use crate::device::{Dev, DevInfo};
+use crate::dma::Dma;
+use crate::sha::Sha;
+
+fn devs() -> [Dev; 2] {
+    let card = Profile::load("bluefield3").unwrap();
+    let model = Model::builder().device(card.clone()).device(card).build();
+    let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+    let infos = DevInfo::list_of(&backend).unwrap();
+    [0, 1].map(|at: usize| infos[at].open().unwrap())
+}
+
+#[test]
+fn contexts_of_a_device_share_a_completion_queue_which_goes_with_the_last() {
+    let devs = devs();
+    let handle = Handle::new().unwrap();
+    for events in [None, Some(&handle)] {
+        let mut queues = Queues::new(4);
+        let first = [0, 1].map(|_| Dma::builder(&devs[0]).start().unwrap());
+        let second = Dma::builder(&devs[1]).start().unwrap();
+        for (contexts, sides, dma) in [(1, 1, &first[0]), (2, 1, &first[1]), (3, 2, &second)] {
+            queues.add(dma, events).unwrap();
+            assert_eq!((queues.contexts(), queues.sides.iter().count()), (contexts, sides));
+        }
+        for (contexts, sides, dma) in [(2, 2, &first[0]), (1, 1, &first[1]), (0, 0, &second)] {
+            queues.remove(dma.core().id(), &handle).unwrap();
+            assert_eq!((queues.contexts(), queues.sides.iter().count()), (contexts, sides));
+        }
+    }
+}
+
+#[test]
+fn places_that_contexts_leave_are_taken_again_near_and_far() {
+    let [dev, _] = devs();
+    let handle = Handle::new().unwrap();
+    let mut queues = Queues::new(1);
+    let mut contexts: Vec<_> = (0..2 * NEAR).map(|_| Sha::builder(&dev).start().unwrap()).collect();
+    let place = |queues: &Queues, sha: &Sha| queues.place_of(sha.core().id()).unwrap() as usize;
+    for sha in &contexts {
+        queues.add(sha, None).unwrap();
+    }
+    let mut places: Vec<_> = contexts.iter().map(|sha| place(&queues, sha)).collect();
+    places.sort_unstable();
+    places.dedup();
+    assert_eq!(places.len(), 2 * NEAR, "each has one of its own");
+    let count = queues.far.len();
+    assert_eq!(count, places.iter().filter(|&&at| at >= NEAR).count(), "and none is without one");
+    for _ in 0..3 {
+        let at = contexts.iter().position(|sha| place(&queues, sha) >= NEAR).unwrap();
+        let sha = contexts.remove(at);
+        let left = place(&queues, &sha);
+        queues.remove(sha.core().id(), &handle).unwrap();
+        // It may belong near, if another left a place there.
+        let sha = Sha::builder(&dev).start().unwrap();
+        queues.add(&sha, None).unwrap();
+        assert!(place(&queues, &sha) == left || place(&queues, &sha) < NEAR);
+        assert_eq!(queues.far.len(), count);
+        contexts.push(sha);
+    }
+    for sha in &contexts {
+        let found = queues.at(place(&queues, sha) as u32).unwrap();
+        assert!(found.id == sha.core().id());
+    }
+}
+
+#[test]
+fn sides_are_found_by_place_and_by_device_and_free_places_are_taken_again() {
+    let devs = devs();
+    let side = |at: usize| Side::alone(&devs[at], 4).unwrap();
+    let mut sides = Sides::default();
+    assert_eq!((sides.add(side(0)), sides.on(&devs[0]), sides.on(&devs[1])), (0, Some(0), None));
+    assert_eq!((sides.add(side(1)), sides.places()), (1, 2));
+    for (at, dev) in devs.iter().enumerate() {
+        assert_eq!(sides.on(dev), Some(at));
+        assert!(sides.get(at).is_some_and(|side| side.dev == *dev));
+    }
+    assert!(sides.get(2).is_none());
+    sides.remove(0);
+    assert!(sides.get(0).is_none() && sides.get(1).is_some());
+    assert_eq!((sides.on(&devs[0]), sides.on(&devs[1])), (None, Some(1)));
+    assert_eq!((sides.iter().count(), sides.iter_mut().count()), (1, 1));
+    assert_eq!(sides.add(side(0)), 0);
+    assert_eq!((sides.iter().count(), sides.iter_mut().count()), (2, 2));
+    sides.get(1).unwrap().owner = Some(3);
+    assert_eq!(sides.on(&devs[1]), None, "it is that context's alone");
+    sides.remove(1);
+    sides.remove(0);
+    assert_eq!((sides.iter().count(), sides.iter_mut().count()), (0, 0));
+}

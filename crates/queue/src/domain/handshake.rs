@@ -198,6 +198,21 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_that_fails_is_told_with_what_may_be_wrong() {
+        use io::ErrorKind::{BrokenPipe, TimedOut, UnexpectedEof, WouldBlock};
+        for (kind, expected) in [
+            (UnexpectedEof, "closed the connection"),
+            (WouldBlock, "did not answer in time"),
+            (TimedOut, "did not answer in time"),
+            (BrokenPipe, "is still running"),
+        ] {
+            let error = failed(kind.into());
+            assert_eq!(error.kind(), ErrorKind::Io);
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn a_greeting_reads_back_as_it_was_written() {
         for data in [&b""[..], b"data", &[0xa5; Domain::MAX_HANDSHAKE_DATA]] {
             let peer = read(&greet(0, &ADDRESS, data).expect("it fits")).expect("it is whole");

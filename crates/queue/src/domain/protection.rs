@@ -193,3 +193,31 @@ fn umem_access(key: KeyAccess) -> u32 {
     }
     flags
 }
+
+#[cfg(test)]
+mod tests {
+    use verbless_command::RemoteAccess;
+
+    use super::*;
+
+    #[test]
+    fn registered_memory_has_the_rights_of_its_key() {
+        use access::{LOCAL_WRITE, RELAXED_ORDERING, REMOTE_READ, REMOTE_WRITE};
+        let remote = |read, write, atomic| RemoteAccess { read, write, atomic };
+        let none = KeyAccess::LOCAL_READ;
+        for (key, expected) in [
+            (none, 0),
+            (KeyAccess::LOCAL, LOCAL_WRITE),
+            (KeyAccess { remote: remote(true, false, false), ..none }, REMOTE_READ),
+            (KeyAccess { remote: remote(false, true, false), ..none }, REMOTE_WRITE),
+            (KeyAccess { remote: remote(false, false, true), ..none }, REMOTE_WRITE),
+            (KeyAccess { relaxed_ordering: true, ..none }, RELAXED_ORDERING),
+            (
+                KeyAccess { relaxed_ordering: true, ..KeyAccess::ALL },
+                LOCAL_WRITE + REMOTE_READ + REMOTE_WRITE + RELAXED_ORDERING,
+            ),
+        ] {
+            assert_eq!(umem_access(key), expected, "{key:?}");
+        }
+    }
+}

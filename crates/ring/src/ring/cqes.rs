@@ -292,3 +292,30 @@ impl Slot<'_> {
         unsafe { AtomicU32::from_ptr(self.cqe.add(OpcodeQpn::AT).cast().as_ptr()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(64))]
+    struct Entry([u8; Cqe::BYTES]);
+
+    #[test]
+    fn the_last_byte_of_an_entry_says_whose_it_is_and_of_what() {
+        for (lap, last) in (0..2).flat_map(|lap| (0..=u8::MAX).map(move |last| (lap, last))) {
+            let mut entry = Entry([0; Cqe::BYTES]);
+            entry.0[Slot::LAST] = last;
+            let slot = Slot { cqe: NonNull::from(&mut entry).cast(), ring: PhantomData };
+            let look = Look::new(slot, lap);
+            let (opcode, format) = (last >> 4, last >> 2 & 3);
+            let turned = last & 1 == lap;
+            let ours = turned && opcode != cqe_opcode::INVALID;
+            let plain = |of| ours && opcode == of && format == 0;
+            assert_eq!(look.is_not_ours(), !ours, "{last:#x} in lap {lap}");
+            assert_eq!(look.is_plain_request(), plain(cqe_opcode::REQUESTER), "{last:#x}");
+            assert_eq!(look.is_plain_receive(), plain(cqe_opcode::RESPONDER_SEND), "{last:#x}");
+            let expected = if turned && format == 0 { opcode } else { u8::MAX };
+            assert_eq!((look.plain_opcode(), look.op_own()), (expected, last), "in lap {lap}");
+        }
+    }
+}

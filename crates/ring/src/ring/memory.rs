@@ -277,6 +277,23 @@ mod tests {
     }
 
     #[test]
+    fn all_of_a_memory_is_filled_and_nothing_behind_it() {
+        let memory = SharedMemory::zeroed(4096);
+        for length in [0, 1, 255, 256, 257, 300, 1024] {
+            memory.fill(0);
+            let part = memory.slice(8, length).unwrap();
+            assert_eq!(part.is_empty(), length == 0);
+            part.fill(0x5a);
+            let mut bytes = [0; 2048];
+            memory.read_at(0, &mut bytes).unwrap();
+            for (at, byte) in bytes.into_iter().enumerate() {
+                let inside = (8..8 + length).contains(&at);
+                assert_eq!(byte, if inside { 0x5a } else { 0 }, "{length} bytes: byte {at}");
+            }
+        }
+    }
+
+    #[test]
     fn a_range_past_the_end_is_refused_even_when_it_overflows() {
         let memory = SharedMemory::zeroed(4096);
         assert!(memory.write_at(4096, &[]).is_ok());

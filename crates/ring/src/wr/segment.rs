@@ -144,12 +144,17 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::access::KeyAccess;
+    use crate::address::AddressHandle;
     use crate::ring::{RingMemory, SendRing, SharedMemory};
     use crate::types::Rkey;
-    use crate::wr::Inline;
+    use crate::types::{QKey, Qpn};
+    use crate::wr::encode::Encode;
     use crate::wr::umr::FreeKey;
+    use crate::wr::{Capability, Frame, Inline, Send, Umr, Write};
+    use verbless_prm::DatagramSegment;
 
-    const LIMITS: Limits = Limits { sges: 4, inline: 64, header: 0, lacks: 0 };
+    const LIMITS: Limits = Limits { sges: 4, inline: 200, header: 0, lacks: 0 };
 
     /// Stores a segment at index `at` of a WQE; which words it writes, and the index that follows.
     #[allow(unsafe_code, reason = "ordinary memory stands in for a ring")]
@@ -223,5 +228,36 @@ mod tests {
         for (from, to) in [(0, 0), (0x8000_0000, 0x8000_0000), (1, 2), (0, 1), (1, 0)] {
             assert_eq!(ends(from, to), Err(PostError::CopyLength), "{from:#x} to {to:#x}");
         }
+    }
+
+    #[test]
+    fn a_usual_request_is_as_long_as_one_that_is_looked_at_more_closely() {
+        let sge = Sge::new(0x1000, 8, Lkey(7));
+        let destination = AddressHandle::new(DatagramSegment::zeroed()).to(Qpn(1), QKey(2));
+        let all = |ds, request: &dyn Fn(&Limits) -> [Option<u32>; 2]| {
+            assert_eq!(request(&LIMITS), [Some(ds); 2]);
+        };
+        fn both(request: impl Encode) -> impl Fn(&Limits) -> [Option<u32>; 2] {
+            move |limits| [request.usual_ds(limits), request.ds(limits).ok()]
+        }
+        all(5, &both(Send::new(sge).to(&destination)));
+        all(8, &both(Umr::rights(Rkey(1), KeyAccess::LOCAL)));
+        all(3, &both(Write::new(sge, RemoteAddr::new(0, Rkey(1)))));
+        all(4, &both(Frame::new(&[0; 18], sge)));
+        all(11, &both(Frame::new(&[0; 128], Inline(&[0; 12]))));
+        all(4, &both(Frame::new(&[0; 18], sge).ip_checksum()));
+        // Those are looked at more closely.
+        let bare = Limits { header: 0, lacks: 1 << Capability::FrameChecksums as u32, ..LIMITS };
+        for (frame, limits) in [
+            (Frame::new(&[0; 13], sge), LIMITS),
+            (Frame::new(&[0; 129], sge), LIMITS),
+            (Frame::new(&[], sge).vlan(5), bare),
+            (Frame::new(&[0; 18], sge).ip_checksum(), bare),
+            (Frame::new(&[0; 18], sge), Limits { header: 19, ..LIMITS }),
+            (Frame::new(&[0; 18], sge), Limits { inline: 17, ..LIMITS }),
+        ] {
+            assert_eq!(frame.usual_ds(&limits), None, "{frame:?}");
+        }
+        assert_eq!(Frame::new(&[0; 14], sge).usual_ds(&LIMITS), Some(4));
     }
 }

@@ -33,7 +33,10 @@ fn queues_and_memory_are_printed_with_their_names() {
         stride: 64,
         record: record_of(&record),
     });
-    shows(&pool.unwrap(), &["SharedReceiveQueue"]);
+    let pool = pool.unwrap();
+    shows(&pool, &["SharedReceiveQueue"]);
+    shows(&pool.returns(), &["SrqReturns(0)"]);
+    shows(&sender.device.queue.cleaner(), &["CqCleaner(of 256 entries)"]);
     assert_eq!(Completer::with(1, 64, 64).queue.entries(), 64);
     assert_eq!(Receiver::new(0x45, 4, 64).queue.qpn(), Qpn(0x45));
 }

@@ -4,15 +4,15 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use verbless_command::{Device, KeyAccess};
-use verbless_devx::Backend;
+use verbless_command::{Device, KeyAccess, RemoteAccess};
+use verbless_devx::{Backend, Pd};
 use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, Opcode, QpState, SqState};
-use verbless_queue::wr::Nop;
+use verbless_queue::wr::{Nop, PostError};
 use verbless_queue::{
-    AccessKey, Completes, ConnectOptions, Cq, CqConfig, CqEvents, Domain, PeerAddress, Qp,
-    QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig,
+    AccessKey, Completes, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, PeerAddress,
+    Qp, QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig,
 };
 
 /// How long a completion may take on a busy machine.
@@ -197,4 +197,49 @@ fn a_gid_that_is_not_there_is_refused_with_those_that_are() {
     let error = domain.address(&qp, &options).expect_err("there are fewer").to_string();
     assert!(error.contains("choosing GID 200 of port 1"), "{error}");
     assert!(error.contains("the port has GIDs at 0, 1"), "{error}");
+}
+
+#[test]
+fn a_domain_is_made_of_a_protection_domain_of_its_own_device() {
+    let ((_model, domain), (_other_model, other)) = (on(Link::Infiniband), on(Link::Infiniband));
+    let of = |pd: &Pd| Domain::builder(domain.device()).protection_domain(pd.clone()).build();
+    assert_eq!(of(domain.pd()).expect("its own").pd().pdn(), domain.pd().pdn());
+    let error = of(other.pd()).expect_err("it is another device's");
+    assert_eq!(error.kind(), ErrorKind::Input);
+    assert!(error.to_string().contains("of another context"), "{error}");
+}
+
+#[test]
+fn a_region_has_a_key_for_peers_if_they_may_do_anything() {
+    let (_model, domain) = on(Link::Infiniband);
+    for bits in 0..8 {
+        let [read, write, atomic] = [1, 2, 4].map(|bit| bits & bit != 0);
+        let access = KeyAccess { remote: RemoteAccess { read, write, atomic }, ..KeyAccess::LOCAL };
+        let region = domain.region(4096, access).expect("a region");
+        assert_eq!(region.rkey().is_some(), bits != 0, "{access:?}");
+    }
+}
+
+#[test]
+fn queues_that_are_taken_back_take_nothing_more() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, ..) = pair(&domain);
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    let (mut queues, control) = qp.with_control();
+    queues.take_back().expect("the device agrees");
+    assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
+    // From RESET it goes to INIT.
+    assert!(!control.is_in_init().expect("its state"));
+    control.to_init(&ConnectOptions::default()).expect("INIT");
+    assert!(control.is_in_init().expect("its state"));
+}
+
+#[test]
+fn a_receive_of_a_frame_has_32_entries_at_most() {
+    let (_model, domain) = on(Link::Ethernet);
+    let completions = cq(&domain);
+    let most = domain.device().caps().max_receive_sges().min(32) as u32;
+    let make = |sges| domain.rq(&RqConfig { sges, ..RqConfig::new(4) }, &completions).map(drop);
+    make(most).expect("the most");
+    assert_eq!(make(most + 1).expect_err("one more").kind(), ErrorKind::Input);
 }

@@ -5,7 +5,8 @@ use crate::support::{Completer, Receiver, Sender, Settings, bytes, memory, to_li
 use verbless_prm::hot::{cqe_opcode, opcode};
 use verbless_ring::address::HEADER_BYTES;
 use verbless_ring::completion::Malformed;
-use verbless_ring::wr::{Frame, Nop, PostError, Send, SendImm};
+use verbless_ring::qp::BlueFlame;
+use verbless_ring::wr::{Frame, Inline, Nop, PostError, Send, SendImm};
 use verbless_ring::{
     Completes, CompletionError, Dispatcher, Eth, Lkey, Operation, QKey, Qpn, QueuePair, Sge, Ud,
     WqeIndex,
@@ -246,6 +247,52 @@ fn a_datagram_says_where_it_came_from_and_a_send_does_not() {
     let came = pair.poll_datagram(&mut device.queue).unwrap().unwrap();
     assert_eq!((came.completion.cookie, came.message_len()), (2, 5));
     assert_eq!(came.source.unwrap().qpn(), Qpn(0x99_aabb));
+}
+
+#[test]
+fn receives_of_a_batch_that_is_dropped_were_never_posted() {
+    let Receiver { mut queue, record, ring: _ring } = Receiver::new(OURS, 4, 16);
+    let mut batch = queue.batch();
+    for cookie in 0..3 {
+        batch.post(sge(8), cookie).unwrap();
+    }
+    drop(batch);
+    assert_eq!((queue.free(), bytes(&record)[3]), (4, 0));
+    let mut batch = queue.batch();
+    assert_eq!(batch.post(sge(8), 7).unwrap(), WqeIndex(0));
+    batch.ring();
+    assert_eq!((queue.free(), bytes(&record)[3]), (3, 1));
+}
+
+#[test]
+fn a_batch_of_one_request_is_copied_to_the_device_as_a_lone_one_is() {
+    for (blueflame, copies) in [
+        (BlueFlame::Always, [true, true]),
+        (BlueFlame::Inline, [false, true]),
+        (BlueFlame::Never, [false, false]),
+    ] {
+        for (inline, copied) in [false, true].into_iter().zip(copies) {
+            let settings = Settings { blueflame, ..Settings::default() };
+            let mut sender = Sender::new(settings);
+            let mut batch = sender.queue.batch();
+            if inline {
+                batch.post(&Send::new(Inline(&[7; 12])), 0).unwrap();
+            } else {
+                batch.post(&Send::new(sge(8)), 0).unwrap();
+            }
+            batch.ring();
+            let (uar, ring) = (bytes(&sender.uar), bytes(&sender.ring));
+            let length = if copied { 32 } else { 8 };
+            assert_eq!(uar[0x800..0x800 + length], ring[..length]);
+            let rest = &uar[0x800 + length..];
+            assert!(rest.iter().all(|&byte| byte == 0), "{blueflame:?}, inline {inline}");
+        }
+    }
+}
+
+#[test]
+fn indexes_are_printed_as_hexadecimal_numbers() {
+    assert_eq!(format!("{:?} {}", WqeIndex(0x1f), WqeIndex(0x1f)), "WqeIndex(0x1f) 0x1f");
 }
 
 #[test]

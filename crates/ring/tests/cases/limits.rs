@@ -272,6 +272,14 @@ fn memory_and_numbers_that_do_not_fit_are_refused_when_the_queue_is_made() {
     {
         assert!(cq(ring, entry_size).is_err());
     }
+    for (number, fits) in [(0xff_ffff, true), (1 << 24, false)] {
+        let cqn = Cqn(number);
+        let (ring, record) = (slice(0, 128), record());
+        let parts = CompletionQueueParts { cqn, ring, entry_size: 64, record, uar: page() };
+        assert_eq!(CompletionQueue::new(parts).is_ok(), fits, "{cqn:?}");
+        let numbered = Completer::new(1).queue.numbered(cqn);
+        assert_eq!(numbered.is_ok(), fits, "{cqn:?}");
+    }
     for bad in [part(64, 4096), part(0, 2048)] {
         // SAFETY: no page comes of it.
         #[allow(unsafe_code, reason = "it is refused")]

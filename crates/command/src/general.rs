@@ -63,11 +63,6 @@ impl GeneralObject {
         self.id
     }
 
-    /// The object's type.
-    pub fn kind(&self) -> GeneralObjectType {
-        self.kind
-    }
-
     /// The context in which the object was made.
     pub fn context(&self) -> &Context {
         self.owned.object().context()

@@ -265,3 +265,15 @@ fn a_lossless_tracer_of_a_window_takes_what_comes_and_frees_it_when_it_is_stoppe
     assert_eq!(seen.lock().unwrap().len(), 6);
     assert_eq!(tracer.lost().unwrap(), Lost::default());
 }
+
+#[test]
+fn an_entry_that_is_no_report_is_counted_as_damaged_and_not_delivered() {
+    let (mut output, mut damaged) = (Output::callback(Box::new(|_| Ok(0)), 4), 3);
+    put(&mut output, &mut damaged, &[]);
+    put(&mut output, &mut damaged, &[0xff; 7]);
+    assert_eq!((damaged, output.pending()), (5, 0));
+    let record = Record { number: 1, id: 2, thread: 3, arguments: [0; 6] };
+    put(&mut output, &mut damaged, &record.to_bytes());
+    assert_eq!((damaged, output.pending()), (5, 1));
+    assert_eq!(format!("{output:?}"), "Callback(1 pending)");
+}

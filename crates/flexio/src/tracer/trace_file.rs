@@ -209,4 +209,41 @@ mod tests {
         assert!(after.next().unwrap().is_ok() && after.next().unwrap().is_err());
         assert!(after.next().is_none());
     }
+
+    /// Gives a byte at a time, interrupted before each, and fails at the end if it shall.
+    struct Slow<'b> {
+        left: &'b [u8],
+        interrupts: bool,
+        fails: bool,
+    }
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.interrupts = !self.interrupts;
+            if self.interrupts {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            match self.left.split_first() {
+                Some((&first, rest)) => {
+                    (into[0], self.left) = (first, rest);
+                    Ok(1)
+                }
+                None if self.fails => Err(io::ErrorKind::PermissionDenied.into()),
+                None => Ok(0),
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_comes_in_pieces_is_read_whole_and_what_fails_is_told() {
+        let good = file(&[0, 1]);
+        for fails in [false, true] {
+            let slow = Slow { left: &good, interrupts: false, fails };
+            let read: Vec<_> = TraceFile::new(slow).unwrap().collect();
+            assert_eq!(read.iter().filter(|it| it.is_ok()).count(), 2);
+            let error = read.get(2).map(|it| it.as_ref().unwrap_err());
+            let denied = |it: &FileError| matches!(it, FileError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied);
+            assert_eq!(error.map(denied), fails.then_some(true), "{error:?}");
+        }
+    }
 }

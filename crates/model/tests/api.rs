@@ -4,12 +4,13 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use verbless_model::memory::{GuestMemory, HostMemory, Interrupts};
 use verbless_model::wire::{EtherType, Mac, Malformed};
 use verbless_model::{Link, Model, Profile, QueueKind, Side};
 use verbless_prm::{
-    AllocPdIn, CommandInput, CommandStatus, CreateMkeyIn, CreateUctxIn, EnableHcaIn, InitHcaIn,
-    ManagePagesIn, MkeyAccessMode, MkeyContext, QueryIssiIn, QueryMkeyIn, QueryPagesIn, Structure,
-    TeardownHcaIn,
+    AllocPdIn, AllocUarIn, CommandInput, CommandStatus, CreateEqIn, CreateMkeyIn, CreateUctxIn,
+    EnableHcaIn, InitHcaIn, ManagePagesIn, MkeyAccessMode, MkeyContext, QueryIssiIn, QueryMkeyIn,
+    QueryPagesIn, Structure, TeardownHcaIn,
 };
 
 fn model(link: Link) -> Model {
@@ -161,20 +162,118 @@ fn done<I: CommandInput>(
     <I::Output as Structure>::read(&output).expect("whole")
 }
 
-#[test]
-fn the_driver_s_own_queues_change_a_key_that_umr_may_change_and_no_other() {
-    let model = model(Link::Ethernet);
-    done::<EnableHcaIn>(&model, 0, &[], |_| {});
+/// Brings the first device up, as a driver does.
+fn bring_up(model: &Model) {
+    done::<EnableHcaIn>(model, 0, &[], |_| {});
     let mut given = 0_u64;
     for kind in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
-        let count = done::<QueryPagesIn>(&model, kind, &[], |_| {}).num_pages();
+        let count = done::<QueryPagesIn>(model, kind, &[], |_| {}).num_pages();
         let pages = (1..=u64::from(count)).flat_map(|page| ((given + page) << 12).to_be_bytes());
         let list: Vec<u8> = pages.collect();
         given += u64::from(count);
         let give = ManagePagesIn::ALLOCATION_SUCCESS;
-        done::<ManagePagesIn>(&model, give, &list, |it| _ = it.set_input_num_entries(count));
+        done::<ManagePagesIn>(model, give, &list, |it| _ = it.set_input_num_entries(count));
     }
-    done::<InitHcaIn>(&model, 0, &[], |_| {});
+    done::<InitHcaIn>(model, 0, &[], |_| {});
+}
+
+#[test]
+fn an_event_is_told_to_the_queue_that_asked_for_it_which_a_trapped_store_arms() {
+    const PORT_STATE_CHANGE: u8 = 9;
+    #[derive(Default)]
+    struct Vectors(Mutex<Vec<u32>>);
+    impl Interrupts for Vectors {
+        fn raise(&self, vector: u32) {
+            self.0.lock().unwrap().push(vector);
+        }
+    }
+    let model = model(Link::Ethernet);
+    bring_up(&model);
+    let (device, vectors) = (model.device(0), Arc::new(Vectors::default()));
+    device.set_interrupts(Some(vectors.clone()));
+    let uar = done::<AllocUarIn>(&model, 0, &[], |_| {}).uar();
+    let room = vec![0_u8; 2 << 12];
+    let ring = (room.as_ptr() as usize).next_multiple_of(1 << 12);
+    let made = done::<CreateEqIn>(&model, 0, &(ring as u64).to_be_bytes(), |input| {
+        input.eq_context_entry_mut().set_log_eq_size(4).set_uar_page(uar).set_intr(3);
+        input.set_event_bitmask(0, 1 << PORT_STATE_CHANGE);
+    });
+    assert!(device.takes_event(PORT_STATE_CHANGE) && !device.takes_event(PORT_STATE_CHANGE - 1));
+    device.report_event(PORT_STATE_CHANGE - 1, [1; 28]);
+    device.report_event(PORT_STATE_CHANGE, [7; 28]);
+    let mut entry = [0; 64];
+    device.memory().read(ring as u64, &mut entry).unwrap();
+    assert_eq!((entry[1], &entry[0x20..0x3c]), (PORT_STATE_CHANGE, &[7; 28][..]));
+    assert!(vectors.0.lock().unwrap().is_empty(), "it is not armed");
+    let arm = u32::from(made.eq_number()) << 24;
+    device.trapped_write(u64::from(uar) << 12 | 0x40, &arm.to_be_bytes());
+    assert_eq!(*vectors.0.lock().unwrap(), [3]);
+}
+
+/// A file of so many pages, each of which holds its number, that nobody else finds.
+fn pages(name: &str, count: u8) -> std::fs::File {
+    let name = format!("verbless-{name}-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let mut options = std::fs::File::options();
+    let mut file = options.read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    (0..count).for_each(|page| file.write_all(&[page; 0x1000]).unwrap());
+    file
+}
+
+#[test]
+fn devices_do_dma_in_the_memories_that_they_were_given() {
+    let card = || Profile::load("bluefield3").unwrap();
+    let file = pages("memories", 5);
+    let [all, first, second, host, dpu] = [0, 1, 2, 3, 4].map(|page| {
+        let memory = GuestMemory::default();
+        memory.map(0x1000, 0x1000, &file, page << 12, true).unwrap();
+        Arc::new(memory) as Arc<dyn HostMemory>
+    });
+    let builder = Model::builder().device(card()).device_in(card(), [first, second]);
+    let builder = builder.device_with_sides_in(card(), [host, dpu]).memory(all);
+    let model = builder.stepped().build();
+    let found = model.all_devices().into_iter().map(|device| {
+        let mut byte = [0xff];
+        device.memory().read(0x1000, &mut byte).unwrap();
+        byte[0]
+    });
+    assert_eq!(found.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    assert_eq!([3, 4].map(|device| model.side(device)), [Side::Host, Side::Dpu]);
+    let numbers: Vec<_> = model.all_devices().iter().map(|it| it.node_guid()).collect();
+    assert!((1..5).all(|device| !numbers[..device].contains(&numbers[device])));
+}
+
+#[test]
+fn a_guest_s_memory_is_taken_away_in_whole_ranges_and_as_a_whole_without_bus_mastering() {
+    let file = pages("guest", 4);
+    let guest = Arc::new(GuestMemory::default());
+    for (address, length) in [(0x1_0000, 0x2000), (0x1_2000, 0x1000), (0x2_0000, 0x1000)] {
+        guest.map(address, length, &file, 0, true).unwrap();
+    }
+    let there =
+        || [0x1_0000, 0x1_2000, 0x2_0000].map(|address| guest.read(address, &mut [0; 8]).is_ok());
+    let profile = Profile::load("connectx6dx").unwrap();
+    let model = Model::builder().device(profile).memory(guest.clone()).stepped().build();
+    let device = model.device(0);
+    device.set_bus_master(&guest, false);
+    assert_eq!(there(), [false; 3]);
+    device.set_bus_master(&guest, true);
+    assert_eq!(there(), [true; 3]);
+    for part in [(0x1_0000, 0x1fff), (0x1_0001, 0x1fff), (0x1_3000, u64::MAX), (0, 0x1_1000)] {
+        device.unmap(&guest, part.0, part.1.min(0xd000));
+        assert_eq!(there(), [true; 3], "{part:#x?} holds no whole range");
+    }
+    device.unmap(&guest, 0x1_0000, 0x2000);
+    assert_eq!(there(), [false, true, true]);
+    device.unmap(&guest, 0x1_1000, u64::MAX);
+    assert_eq!(there(), [false; 3]);
+}
+
+#[test]
+fn the_driver_s_own_queues_change_a_key_that_umr_may_change_and_no_other() {
+    let model = model(Link::Ethernet);
+    bring_up(&model);
     let [pd, other] = [(); 2].map(|()| done::<AllocPdIn>(&model, 0, &[], |_| {}).pd());
     let key = |umr: bool| {
         let made = done::<CreateMkeyIn>(&model, 0, &[], |input| {

@@ -138,6 +138,25 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_crosses_pages_lies_in_all_of_them_and_none_lies_behind_the_end() {
+        const PAGE: u64 = 16;
+        let mut words = [0_u64; 12];
+        let base = words.as_mut_ptr() as u64;
+        // 16 bytes each, in this order, of which the queue has 40 from the eighth on.
+        let memory = queue(&[base + 4 * PAGE, base, base + 2 * PAGE], 4, 8, 40);
+        let entry: Vec<u8> = (1..=30).collect();
+        memory.write_entry(&*in_process(), 0, &entry).unwrap();
+        let written: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut expected = [0; 96];
+        expected[72..80].copy_from_slice(&entry[..8]);
+        expected[..16].copy_from_slice(&entry[8..24]);
+        expected[32..38].copy_from_slice(&entry[24..]);
+        assert_eq!(written, expected);
+        assert!(memory.write_entry(&*in_process(), 20, &entry).is_err());
+        memory.write_entry(&*in_process(), 10, &entry).unwrap();
+    }
+
+    #[test]
     fn a_read_goes_round_the_end() {
         let ring: Vec<u8> = (0..128).collect();
         let memory = queue(&[ring.as_ptr() as u64], 12, 0, 128);

@@ -52,6 +52,15 @@ fn a_copy_is_as_long_as_the_device_says_and_no_longer() {
 }
 
 #[test]
+fn a_device_that_says_no_length_copies_up_to_two_gigabytes() {
+    let (mut rig, mut end) = rig();
+    rig.world.functions[0].hca.caps.general_mut().set_log_dma_mmo_size(0);
+    let (at, key) = rig.region(0, 4096);
+    rig.post(&mut end, copy((at, key), (at, 2000, key), (at + 2048, 2000, key)));
+    assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
+}
+
+#[test]
 fn a_copy_into_more_room_tells_how_long_it_was() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 4096);

@@ -249,7 +249,20 @@ fn teardown_leaves_nothing_when_it_is_forced_and_refuses_when_it_is_graceful() {
     };
     assert_eq!(teardown(&mut rig, TeardownProfile::GRACEFUL_CLOSE), Err(Refusal::ObjectsExist));
     assert_eq!(teardown(&mut rig, TeardownProfile(9)), Err(Refusal::BadProfile));
+    for (profile, set) in [
+        (TeardownProfile::FORCE_CLOSE, HcaCap::set_force_teardown as fn(&mut _, _) -> &mut _),
+        (TeardownProfile::PREPARE_FAST_TEARDOWN, HcaCap::set_fast_teardown),
+    ] {
+        set(rig.world.functions[0].hca.caps.general_mut(), false);
+        assert_eq!(teardown(&mut rig, profile), Err(Refusal::BadProfile));
+        set(rig.world.functions[0].hca.caps.general_mut(), true);
+    }
     teardown(&mut rig, TeardownProfile::FORCE_CLOSE).unwrap();
+    assert_eq!(rig.counts(), Default::default());
+    let mut rig = Rig::up(LINK);
+    rig.world.functions[0].hca.caps.general_mut().set_fast_teardown(true);
+    rig.user();
+    teardown(&mut rig, TeardownProfile::PREPARE_FAST_TEARDOWN).unwrap();
     assert_eq!(rig.counts(), Default::default());
 }
 

@@ -168,18 +168,32 @@ fn a_vport_takes_the_addresses_that_its_driver_lists_and_all_if_it_is_promiscuou
 #[test]
 fn a_vport_may_block_its_own_frames_where_the_device_lets_it() {
     let mut rig = Rig::up(Link::Ethernet);
-    let block = |rig: &mut Rig| {
+    let block = |rig: &mut Rig, of_groups: bool| {
         rig.send::<ModifyNicVportContextIn>(0, |input| {
-            input.field_select_mut().set_disable_mc_local_lb(true);
-            input.nic_vport_context_mut().set_disable_mc_local_lb(true);
+            let (fields, of_one) = (input.field_select_mut(), !of_groups);
+            fields.set_disable_mc_local_lb(of_groups).set_disable_uc_local_lb(of_one);
+            let context = input.nic_vport_context_mut();
+            context.set_disable_mc_local_lb(of_groups).set_disable_uc_local_lb(of_one);
         })
         .map(|_| ())
     };
-    assert_eq!(block(&mut rig), Err(Refusal::VportField));
-    rig.world.functions[0].hca.caps.general_mut().set_disable_local_lb_mc(true);
-    assert_eq!(block(&mut rig), Ok(()));
-    let hca = &rig.world.functions[0].hca;
-    assert_eq!([false, true].map(|group| hca.blocks_own(group)), [false, true]);
+    let blocked = |rig: &Rig| {
+        let hca = &rig.world.functions[0].hca;
+        [false, true].map(|group| hca.blocks_own(group))
+    };
+    let refused = Err(Refusal::VportField);
+    let general = |rig: &mut Rig, uc, mc| {
+        let caps = rig.world.functions[0].hca.caps.general_mut();
+        caps.set_disable_local_lb_uc(uc).set_disable_local_lb_mc(mc);
+    };
+    general(&mut rig, false, false);
+    assert_eq!((block(&mut rig, true), block(&mut rig, false)), (refused, refused));
+    general(&mut rig, false, true);
+    assert_eq!((block(&mut rig, true), block(&mut rig, false)), (Ok(()), refused));
+    assert_eq!(blocked(&rig), [false, true]);
+    general(&mut rig, true, false);
+    assert_eq!((block(&mut rig, true), block(&mut rig, false)), (refused, Ok(())));
+    assert_eq!(blocked(&rig), [true, true]);
 }
 
 #[test]

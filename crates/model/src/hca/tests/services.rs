@@ -189,9 +189,38 @@ fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
     assert_eq!((&answer[4..6], &answer[80..82]), (&[0, 0][..], &[0x12, 0x34][..]));
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
     assert_eq!(context.hca_vport_context().lid(), 0x1234);
-    let multicast = [0xff; 64];
-    let answer = mad(&mut rig, 0x01, 2, 0x15, 1, &multicast).unwrap();
-    assert_eq!(answer[4..6], [0, 7 << 2]);
+    let mut set = |port, lid: u16| {
+        let mut new = [0xff; 64];
+        new[16..18].copy_from_slice(&lid.to_be_bytes());
+        let answer = mad(&mut rig, 0x01, 2, 0x15, port, &new).unwrap();
+        (answer[5] >> 2, answer[80..82].to_vec())
+    };
+    // Port 0 is the one that was asked.
+    assert_eq!(set(0, 0xbfff), (0, vec![0xbf, 0xff]));
+    assert_eq!(set(1, 1), (0, vec![0, 1]));
+    for (port, lid) in [(1, 0), (1, 0xc000), (1, 0xffff), (2, 2)] {
+        assert_eq!(set(port, lid).0, 7, "port {port}, LID {lid:#x}");
+    }
+    assert_eq!(rig.world.functions[0].hca.ports[0].lid, 1);
+}
+
+#[test]
+fn the_attributes_of_a_port_are_where_the_specification_has_them() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let whole = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
+    let mut expected = [0; 64];
+    expected[8..16].copy_from_slice(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
+    // The port's and the subnet manager's LID, and what is offered.
+    expected[16..20].copy_from_slice(&[0, 1, 0, 1]);
+    expected[20..24].copy_from_slice(&[0xa6, 0x51, 0xe8, 0x48]);
+    // The port's number, widths, speeds, states.
+    expected[28..36].copy_from_slice(&[1, 0x13, 0x13, 2, 0x74, 0x52, 0, 0x47]);
+    // MTU (4096 in force and at most), virtual lanes, GUIDs, time of the subnet.
+    expected[36..38].copy_from_slice(&[0x50, 0x40]);
+    expected[41..44].copy_from_slice(&[5, 0, 0x40]);
+    expected[50..52].copy_from_slice(&[8, 0x12]);
+    expected[62..].copy_from_slice(&[0x8f, 0xf]);
+    assert_eq!(whole[64..128], expected);
 }
 
 #[test]
@@ -239,6 +268,13 @@ fn what_the_agents_do_not_know_has_a_status_or_is_refused() {
     let mut rig = Rig::up(Link::Infiniband);
     let unknown = mad(&mut rig, 0x01, 1, 0xff90, 0, &[]).unwrap();
     assert_eq!(unknown[4..6], [0, 3 << 2]);
+    // Eight GUIDs and 32 P_Keys a block, of tables of 8 and of 128; port 0 is the one that was asked.
+    for (attribute, block, status) in
+        [(0x14, 0, 0), (0x14, 1, 7), (0x16, 3, 0), (0x16, 4, 7), (0x15, 0, 0), (0x15, 2, 7)]
+    {
+        let answer = mad(&mut rig, 0x01, 1, attribute, block, &[]).unwrap();
+        assert_eq!(answer[4..6], [0, status << 2], "{attribute:#x}, {block}");
+    }
     let counters = mad(&mut rig, 0x04, 1, 0x12, 0, &[0, 1]).unwrap();
     assert_eq!((counters[4], counters[65]), (0, 1));
     assert_eq!(mad(&mut rig, 0x09, 1, 0x11, 0, &[]), Err(Refusal::MadPacket));

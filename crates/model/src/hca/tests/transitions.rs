@@ -497,6 +497,10 @@ fn commands_without_the_context_extension_may_end_before_it() {
     input[9..12].copy_from_slice(&mover.qpn.to_be_bytes()[1..]);
     mover.rig.raw(&input, &mut [0; 16]).unwrap();
     assert_eq!(mover.rig.raw(&input[..0x10f], &mut [0; 16]), Err(Refusal::InputTooShort));
+    let extended = mover.rig.send::<Rts2rtsQpIn>(mover.user.uid, |input| {
+        input.set_qpn(mover.qpn).set_qpc_ext(true);
+    });
+    assert_eq!(extended.err(), Some(Refusal::Unsupported));
 }
 
 #[test]

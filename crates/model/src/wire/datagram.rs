@@ -193,6 +193,25 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_holds_a_transport_header_and_a_check_sequence_at_least() {
+        let (_, _, whole) = of_rxe().find(|(ip, ..)| *ip == 4).unwrap();
+        let headers = 14 + 20 + 8;
+        for (payload, is_sent) in [(Bth::BYTES + 4, true), (Bth::BYTES + 3, false)] {
+            let mut frame = whole[..headers + payload].to_vec();
+            frame[16..18].copy_from_slice(&(20 + 8 + payload as u16).to_be_bytes());
+            frame[38..40].copy_from_slice(&(8 + payload as u16).to_be_bytes());
+            let checksum = !frame[14..34].chunks(2).enumerate().fold(0, |sum: u16, (at, word)| {
+                let word = if at == 5 { 0 } else { u16::from_be_bytes([word[0], word[1]]) };
+                let (sum, carry) = sum.overflowing_add(word);
+                sum + u16::from(carry)
+            });
+            frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+            let sent = send(&mut frame);
+            assert_eq!(sent.map(|(_, at)| at), is_sent.then_some(headers), "{payload} bytes");
+        }
+    }
+
+    #[test]
     fn what_is_sent_arrives_with_the_headers_that_a_socket_gives_it() {
         for vlan in [None, Some(crate::wire::Vlan::default())] {
             for mut packet in of_every_route() {

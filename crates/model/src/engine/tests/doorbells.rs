@@ -49,6 +49,20 @@ fn every_blueflame_buffer_is_a_doorbell() {
 }
 
 #[test]
+fn a_store_beside_the_doorbells_or_of_half_a_word_wakes_nobody() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    place(&mut rig, &mut a);
+    let at = u64::from(PAGE) * UAR_PAGE;
+    for (offset, bytes) in [(0x808, 8), (0x8f8, 8), (0x7f8, 8), (0x800, 4)] {
+        engine::mmio_write(&mut rig.world, 0, at + offset, &[1; 8][..bytes]);
+        rig.none(0, a.send_cq);
+    }
+    engine::mmio_write(&mut rig.world, 0, at + 0x800, &[1; 8]);
+    rig.one(0, a.send_cq);
+}
+
+#[test]
 fn a_doorbell_on_another_page_wakes_nobody() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();

@@ -4,6 +4,7 @@ mod arrivals;
 mod blueflame;
 mod completions;
 mod copies;
+mod counters;
 mod datagrams;
 mod disagreement;
 mod doorbells;

@@ -227,7 +227,13 @@ fn of_an_rq_that_exists_only_the_stripping_of_tags_can_be_changed() {
     assert_eq!(modify(2, |_| {}), Ok(()));
     assert_eq!(modify(1, |context| _ = context.wq_mut().set_lwm(3)), Err(Refusal::Unsupported));
     assert_eq!(modify(4, |context| _ = context.set_scatter_fcs(true)), Err(Refusal::Unsupported));
+    assert_eq!(modify(8, |context| _ = context.set_counter_set_id(1)), Err(Refusal::Unsupported));
     assert_eq!(modify(0x10, |_| {}), Err(Refusal::RqField));
+    // What is not selected says nothing, and what stays as it is changes nothing.
+    let all = |context: &mut prm::RqContext| {
+        context.set_scatter_fcs(true).set_counter_set_id(1).wq_mut().set_lwm(3);
+    };
+    assert_eq!((modify(0, all), modify(0xd, |_| {})), (Ok(()), Ok(())));
     let context = rig.send::<QueryRqIn>(user.uid, |input| {
         input.set_rqn(rq);
     });

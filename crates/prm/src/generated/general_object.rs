@@ -145,6 +145,12 @@ pub static CREATE_GENERAL_OBJECT: CommandInfo = CommandInfo {
             name: "BAD_RES",
             why: "An object that it names does not exist for this uid.",
         },
+        StatusRule {
+            status: 9,
+            name: "BAD_RES_STATE",
+            why: "An object that it names has what can be had once: a doorbell of an emulated \
+                device.",
+        },
         StatusRule { status: 0xf, name: "NO_RES", why: "No more objects of this type." },
     ],
     variants: &[],

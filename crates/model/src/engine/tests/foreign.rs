@@ -142,6 +142,54 @@ fn one_read_or_atomic_more_than_the_responder_allows_at_a_time_is_an_invalid_req
 }
 
 #[test]
+fn a_packet_is_as_long_as_its_place_in_the_message_says_and_follows_what_came_before() {
+    use BthOpcode as B;
+    const MTU: usize = 1024;
+    let (first, middle) = (B::RC_SEND_FIRST, B::RC_SEND_MIDDLE);
+    let (last, only) = (B::RC_SEND_LAST, B::RC_SEND_ONLY);
+    type Packets<'a> = &'a [(BthOpcode, usize)];
+    let cases: [(Packets<'_>, bool); 14] = [
+        (&[(only, 0)], true),
+        (&[(only, MTU)], true),
+        (&[(only, MTU + 4)], false),
+        (&[(first, MTU), (last, 4)], true),
+        (&[(first, MTU), (middle, MTU), (last, MTU)], true),
+        (&[(first, MTU - 4)], false),
+        (&[(first, MTU + 4)], false),
+        (&[(first, MTU), (middle, MTU - 4)], false),
+        (&[(first, MTU), (last, 0)], false),
+        (&[(first, MTU), (last, MTU + 4)], false),
+        (&[(middle, MTU)], false),
+        (&[(last, 4)], false),
+        (&[(first, MTU), (first, MTU)], false),
+        (&[(first, MTU), (only, 4)], false),
+    ];
+    for (packets, fits) in cases {
+        let mut rig = Rig::new();
+        rig.world.in_packets = true;
+        let (a, mut b) = rig.pair();
+        rig.qp(&b).log_mtu = 10;
+        let (into, key) = rig.region(1, 8192);
+        rig.receive(&mut b, &[DataSegment::new(8192, key, into)]);
+        let seen = answers(&rig, 1);
+        for (&(opcode, length), psn) in packets.iter().zip(0..) {
+            Foreign::new(opcode, psn).send(&mut rig, &a, &b, &vec![7; length]);
+        }
+        let heard = heard(&mut rig, &seen);
+        let said = heard.last().map(|(_, psn, aeth)| (*psn as usize, aeth.syndrome()));
+        let nak = said.filter(|&(_, syndrome)| syndrome == INVALID_REQUEST);
+        assert_eq!(nak.map(|(psn, _)| psn), (!fits).then_some(packets.len() - 1), "{packets:?}");
+        let state = if fits { QpState::Rts } else { QpState::Error };
+        assert_eq!(rig.qp(&b).state, state, "{packets:?}");
+        let received = packets.iter().map(|(_, length)| *length as u32).sum();
+        let cqes = rig.all(1, b.receive_cq);
+        if fits {
+            assert_eq!(cqes.iter().map(|it| it.bytes()).collect::<Vec<u32>>(), [received]);
+        }
+    }
+}
+
+#[test]
 fn the_first_packet_of_an_answer_must_say_that_it_is_the_first_and_no_other_may() {
     for opcodes in [
         [BthOpcode::RC_READ_RESPONSE_MIDDLE].as_slice(),

@@ -1,6 +1,7 @@
 //! Commands, legal and illegal: each refusal by its status and the model's own syndrome.
 
 mod dumps;
+mod emulated;
 mod ethernet;
 mod features;
 mod foreign;

@@ -268,7 +268,7 @@ fn what_the_agents_do_not_know_has_a_status_or_is_refused() {
     let mut rig = Rig::up(Link::Infiniband);
     let unknown = mad(&mut rig, 0x01, 1, 0xff90, 0, &[]).unwrap();
     assert_eq!(unknown[4..6], [0, 3 << 2]);
-    // Eight GUIDs and 32 P_Keys a block, of tables of 8 and of 128; port 0 is the one that was asked.
+    // Eight GUIDs and 32 P_Keys a block, of tables of 8 and of 128; port 0 is the one asked.
     for (attribute, block, status) in
         [(0x14, 0, 0), (0x14, 1, 7), (0x16, 3, 0), (0x16, 4, 7), (0x15, 0, 0), (0x15, 2, 7)]
     {

@@ -18,8 +18,11 @@ pub(crate) struct CqRuntime {
     /// Arm word of the last request that was taken: the same word in the record asks for nothing
     /// new.
     pub arm_word: Option<u32>,
-    /// Sequence number of the arm request that was answered by an event.
+    /// Sequence number of the arm request that was answered by an event. Not of one that was
+    /// guessed: software that made none may use its number yet.
     pub fired: Option<u8>,
+    /// Whether the last request is a record of zeros, which may be none.
+    pub guessed: bool,
     /// When its last CQE was written, and when it last reported.
     pub written_at: u64,
     pub reported_at: u64,

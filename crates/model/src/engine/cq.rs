@@ -170,6 +170,11 @@ impl CompletionQueue<'_> {
     /// A sequence number that has fired already asks for nothing: the software has yet to see that
     /// event.
     pub(super) fn arm(&mut self, word: u32) {
+        self.cq.runtime.guessed = false;
+        self.take_request(word);
+    }
+
+    fn take_request(&mut self, word: u32) {
         let request = CqArm::from_bits(word);
         self.cq.runtime.arm_word = Some(word);
         let (consumer, sequence) = (request.arm_consumer_index(), request.arm_sn());
@@ -199,12 +204,16 @@ impl CompletionQueue<'_> {
     /// another's on the same page.
     ///
     /// A record that still holds zeros may be a first request (sequence 0, index 0) as well as
-    /// none; it counts as one, since an event too many is harmless and one too few hangs.
+    /// none; it counts as one, since an event too many is harmless and one too few hangs. So that
+    /// the event is one too many and no more, it answers no sequence number.
     pub(super) fn arm_from_record(&mut self) {
         match record(self.memory, self.cq.record.wrapping_add(CqRecordArm::AT as u64)) {
             // Programs of the DPA arm by outboxes, whose doorbells are not lost, and leave it zero.
             Ok(0) if !matches!(self.cq.element, Element::Eq(_)) => {}
-            Ok(word) if self.cq.runtime.arm_word != Some(word) => self.arm(word),
+            Ok(word) if self.cq.runtime.arm_word != Some(word) => {
+                self.cq.runtime.guessed = word == 0;
+                self.take_request(word);
+            }
             Ok(_) => {}
             Err(fault) => tracing::debug!(self.cqn, %fault, "a CQ's record cannot be read"),
         }
@@ -247,7 +256,7 @@ impl CompletionQueue<'_> {
         }
         cq.runtime.reported_at = self.now;
         cq.arm = Arm::Idle;
-        cq.runtime.fired = Some(sequence);
+        cq.runtime.fired = (!cq.runtime.guessed).then_some(sequence);
         cq.notified = cq.producer;
         match cq.element {
             Element::Eq(eqn) => self.events.completion(eqn, self.cqn),

@@ -150,6 +150,30 @@ fn arms_that_overwrite_each_other_on_one_page_both_count() {
     assert_ne!(rig.cq_mut(0, b).arm, Arm::Idle);
 }
 
+/// Two queues on a page: a program sleeps on one of them, and uses the other without arming it.
+#[test]
+fn an_event_that_nobody_asked_for_answers_no_request() {
+    for overwritten in [false, true] {
+        let mut rig = Rig::new();
+        let (mut a, _) = rig.pair();
+        let other = rig.cq(0, 4);
+        rig.arm(0, other, 0);
+        nop(&mut rig, &mut a);
+        assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "its record is zero");
+        rig.poll(0, a.send_cq).expect("a completion");
+        // Its first request, by its own doorbell or by one that was overwritten.
+        rig.arm(0, a.send_cq, 1);
+        if overwritten {
+            rig.arm(0, other, 0);
+        }
+        nop(&mut rig, &mut a);
+        assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "overwritten: {overwritten}");
+        rig.arm(0, a.send_cq, 2);
+        nop(&mut rig, &mut a);
+        assert!(completion_events(&mut rig, 0).is_empty(), "this one was asked for and answered");
+    }
+}
+
 #[test]
 fn only_solicited_completions_wake_who_asked_for_those() {
     let mut rig = Rig::new();

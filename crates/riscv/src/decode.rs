@@ -189,7 +189,14 @@ fn atomic(word: u32, op: Op) -> Option<Op> {
 fn fence(word: u32, op: Op) -> Option<Op> {
     match bits(word, 12, 3) {
         0 if word == 0x0100_000f => Some(Op::new(Kind::Pause)),
-        0 => Some(Op::new(Kind::Fence)),
+        0 => {
+            // Device output and input count as stores and loads. FENCE.TSO (fm 8) leaves out what
+            // needs the strong barrier.
+            let (stores, loads) =
+                (bits(word, 24, 4) & 0b0101 != 0, bits(word, 20, 4) & 0b1010 != 0);
+            let strong = stores && loads && bits(word, 28, 4) != 8;
+            Some(Op { extra: strong.into(), ..Op::new(Kind::Fence) })
+        }
         1 => Some(Op { kind: Kind::FenceI, ..op }),
         _ => None,
     }
@@ -213,4 +220,27 @@ fn system(word: u32, op: Op) -> Option<Op> {
         _ => return None,
     };
     reads.then_some(Op { kind: Kind::Counter, extra: counter as u8, ..op })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_strong_if_it_orders_stores_before_later_loads() {
+        for (word, strong) in [
+            (0x0ff0_000f, true),  // fence iorw, iorw
+            (0x0330_000f, true),  // fence rw, rw
+            (0x0120_000f, true),  // fence w, r
+            (0x0480_000f, true),  // fence o, i
+            (0x0110_000f, false), // fence w, w
+            (0x0310_000f, false), // fence rw, w
+            (0x0230_000f, false), // fence r, rw
+            (0x0840_000f, false), // fence i, o
+            (0x8330_000f, false), // fence.tso
+        ] {
+            let op = decode(word, 0);
+            assert_eq!((op.kind, op.extra != 0), (Kind::Fence, strong), "{word:#010x}");
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! to stop are looked at between blocks only.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 use crate::arith;
 use crate::block::{Block, Blocks, UNKNOWN};
@@ -337,7 +337,11 @@ fn follow(
                     }
                     stored!(stored);
                 }
-                Kind::Fence => fence(Ordering::SeqCst),
+                Kind::Fence if op.extra != 0 => fence(Ordering::SeqCst),
+                Kind::Fence => {
+                    fence(Ordering::AcqRel);
+                    compiler_fence(Ordering::SeqCst);
+                }
                 Kind::Beq => branch!(a == b, imm),
                 Kind::Bne => branch!(a != b, imm),
                 Kind::Blt => branch!((a as i64) < b as i64, imm),

@@ -259,7 +259,7 @@ impl<D: Debuggee> SingleThreadBase for Session<'_, D> {
 
     fn read_addrs(&mut self, start: u64, into: &mut [u8]) -> TargetResult<usize, Self> {
         match self.program.hart().space().peek(start, into) {
-            // It never asks for nothing.
+            // A debugger asks for a byte at least.
             0 => Err(TargetError::NonFatal),
             some => Ok(some),
         }

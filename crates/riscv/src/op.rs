@@ -70,7 +70,7 @@ pub(crate) enum Kind {
     /// `extra` is an [`Amo`].
     AmoW,
     AmoD,
-    /// FENCE: orders everything, whatever it names.
+    /// FENCE; `extra` tells whether it orders stores before later loads.
     Fence,
     // From here on they end a block. `imm` of jumps and branches is the absolute target.
     Beq,

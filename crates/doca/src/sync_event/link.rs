@@ -147,7 +147,8 @@ impl Calls {
                 let end = *end.get_or_insert_with(|| Instant::now() + patience);
                 if Instant::now() > end {
                     self.link.recover(word)?;
-                    let text = format!("the device did no request of a sync event in {patience:?}");
+                    let text =
+                        format!("the device did not do a sync event's request within {patience:?}");
                     return Err(Error::new(ErrorKind::TimeOut, text));
                 }
             }

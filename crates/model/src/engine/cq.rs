@@ -170,11 +170,11 @@ impl CompletionQueue<'_> {
     /// A sequence number that has fired already asks for nothing: the software has yet to see that
     /// event.
     pub(super) fn arm(&mut self, word: u32) {
-        self.cq.runtime.guessed = false;
-        self.take_request(word);
+        self.take_request(word, false);
     }
 
-    fn take_request(&mut self, word: u32) {
+    /// Takes an arm request, or the guess that there is one.
+    fn take_request(&mut self, word: u32, guessed: bool) {
         let request = CqArm::from_bits(word);
         self.cq.runtime.arm_word = Some(word);
         let (consumer, sequence) = (request.arm_consumer_index(), request.arm_sn());
@@ -182,6 +182,7 @@ impl CompletionQueue<'_> {
             return;
         }
         self.cq.runtime.fired = None;
+        self.cq.runtime.guessed = guessed;
         self.cq.arm = match request.arm_solicited_only() {
             true => Arm::Solicited { consumer, sequence },
             false => Arm::Next { consumer, sequence },
@@ -211,8 +212,7 @@ impl CompletionQueue<'_> {
             // Programs of the DPA arm by outboxes, whose doorbells are not lost, and leave it zero.
             Ok(0) if !matches!(self.cq.element, Element::Eq(_)) => {}
             Ok(word) if self.cq.runtime.arm_word != Some(word) => {
-                self.cq.runtime.guessed = word == 0;
-                self.take_request(word);
+                self.take_request(word, word == 0);
             }
             Ok(_) => {}
             Err(fault) => tracing::debug!(self.cqn, %fault, "a CQ's record cannot be read"),

@@ -148,8 +148,8 @@ pub static CREATE_GENERAL_OBJECT: CommandInfo = CommandInfo {
         StatusRule {
             status: 9,
             name: "BAD_RES_STATE",
-            why: "An object that it names has what can be had once: a doorbell of an emulated \
-                device.",
+            why: "Another object already has what it asks for: the doorbell of an emulated \
+                device's queue.",
         },
         StatusRule { status: 0xf, name: "NO_RES", why: "No more objects of this type." },
     ],

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use verbless_devx::{Error, Uar};
+use verbless_devx::{Error, ErrorKind, Uar};
 use verbless_prm::{
-    CqContext, CqModifyField, CqPeriodMode, CqeSize, CreateCqIn, CreateCqOut, HcaCap,
+    CqContext, CqModifyField, CqPeriodMode, CqStatus, CqeSize, CreateCqIn, CreateCqOut, HcaCap,
     MiniCqeFormat, ModifyCqIn, QueryCqIn, QueryCqOut,
 };
 
@@ -321,6 +321,35 @@ impl CqObject {
         let mut output = QueryCqOut::zeroed();
         send::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.cq_context())
+    }
+
+    /// QUERY_CQ: fails if the device writes no more CQEs here.
+    ///
+    /// # Errors
+    /// [`ErrorKind::QueueFailed`]: the queue overran, or a CQE could not be written. The refusal of
+    /// QUERY_CQ.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.query()?.status() {
+            CqStatus::OK => Ok(()),
+            status => Err(self.failed(status)),
+        }
+    }
+
+    fn failed(&self, status: CqStatus) -> Error {
+        let entries = 1_u64 << self.attr().log_cqes;
+        let hint = match status {
+            CqStatus::OVERFLOW => format!(
+                "it overran: a CQE found all {entries} entries unread, and the device writes no \
+                 more; make it with an entry for each request that its queues hold, or poll it \
+                 before more requests are posted"
+            ),
+            CqStatus::WRITE_FAIL => {
+                "the device could not write a CQE to its memory: destroy it and make it again"
+                    .into()
+            }
+            CqStatus(other) => format!("its status is {other:#x}: destroy it and make it again"),
+        };
+        Error::new(ErrorKind::QueueFailed, format!("waiting for CQ {}", self.cqn), hint)
     }
 
     /// DESTROY_CQ. On failure the queue and its memory are leaked.

@@ -56,7 +56,7 @@ fn main() -> Result {
     // A queue pair of the layers below, in the same protection domain, takes the buffer's key.
     let domain = dev.domain();
     let region = domain.region(4096, KeyAccess::ALL)?;
-    let mut cq = domain.completion_queue(&CqConfig::new(4))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
     domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
     qp.post(&Write::new(local, region.remote(0, TEXT.len())?).signaled(), 0)?;

@@ -55,8 +55,9 @@ fn run(device: &Device, app: &App) -> Result {
 
     // The peer: a queue pair of the host's, and memory that it lets the program write.
     let domain = process.domain();
-    let mut host_cq = domain.completion_queue(&CqConfig::new(2 * DEPTH as u32))?;
     let queues = QpConfig::new(DEPTH as u32, DEPTH as u32);
+    let mut host_cq =
+        domain.completion_queue(&CqConfig::new(queues.cqes::<verbless_queue::Rc>()))?;
     let mut host = domain.queue_pair(&queues, &host_cq, &host_cq)?;
     let requests = domain.region(DEPTH * BYTES, KeyAccess::LOCAL)?;
     let replies = domain.region(DEPTH * BYTES, KeyAccess::ALL)?;
@@ -114,7 +115,7 @@ fn run(device: &Device, app: &App) -> Result {
             host.post(&Send::new(requests.sge(at, BYTES)?).signaled(), 1)?;
             sent += 1;
         }
-        let cqe = host_cq.poll_within(PATIENCE).ok_or("no completion came")?;
+        let cqe = host_cq.poll_within(PATIENCE)?.ok_or("no completion came")?;
         let done = host.complete(cqe)?;
         if done.operation() != Operation::ReceiveWriteImm {
             continue;

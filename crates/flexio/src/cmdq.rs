@@ -172,8 +172,10 @@ impl Worker {
         let mut qp = DpaQp::create(process, &qp)?;
 
         let domain = process.domain();
-        let host_cq = domain.completion_queue(&CqConfig::new(count))?;
-        let mut host = domain.queue_pair(&QpConfig::new(count, 1), &host_cq, &host_cq)?;
+        let queues = QpConfig { inline: 0, ..QpConfig::new(count, 1) };
+        let entries = queues.cqes::<verbless_queue::Rc>();
+        let host_cq = domain.completion_queue(&CqConfig::new(entries))?;
+        let mut host = domain.queue_pair(&queues, &host_cq, &host_cq)?;
         let options = ConnectOptions::default();
         let address = domain.address(&host, &options)?;
         domain.connect(&mut host, &qp.address(&options)?, &options)?;
@@ -238,7 +240,7 @@ impl Worker {
         let request = Send::new(self.staging.sge(at, TASK_BYTES).map_err(failed)?).signaled();
         while self.host.post(&request, 0).is_err() {
             // The worker has ended a task whose answer is still on its way.
-            let cqe = self.host_cq.poll_within(deadline.left());
+            let cqe = self.host_cq.poll_within(deadline.left())?;
             let cqe = cqe.ok_or(Error::QueueTimeout(deadline.timeout()))?;
             self.host.complete(cqe).map_err(failed)?;
         }

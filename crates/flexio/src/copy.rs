@@ -131,7 +131,7 @@ fn failed(error: impl std::fmt::Display) -> Error {
 
 impl Copier {
     pub(crate) fn new(domain: &Domain, heap: &Arc<UserMemory>) -> Result<Self, Error> {
-        let cq = domain.completion_queue(&CqConfig::new(4))?;
+        let cq = domain.completion_queue(&CqConfig::new(8))?;
         let mut qp = domain.queue_pair(&QpConfig::new(2, 1), &cq, &cq)?;
         domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
         let heap = domain.device().create_mkey(MkeyAttr {
@@ -147,7 +147,7 @@ impl Copier {
 
     fn run(&mut self, request: &impl WorkRequest<verbless_queue::Rc>) -> Result<(), Error> {
         self.qp.post(request, 0).map_err(failed)?;
-        let cqe = self.cq.poll_within(self.deadline.left());
+        let cqe = self.cq.poll_within(self.deadline.left())?;
         let cqe = cqe.ok_or_else(|| self.deadline.copy_timeout())?;
         self.qp.complete(cqe).map(drop).map_err(failed)
     }

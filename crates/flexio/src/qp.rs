@@ -13,7 +13,7 @@
 //! let mut qp = DpaQp::create(&process, &DpaQpConfig::rc(&cq, &cq, 4))?;
 //! // The other end: a queue pair of the host.
 //! let domain = process.domain();
-//! let host_cq = domain.completion_queue(&queue::CqConfig::new(16))?;
+//! let host_cq = domain.completion_queue(&queue::CqConfig::new(32))?;
 //! let mut host = domain.queue_pair(&queue::QpConfig::new(4, 4), &host_cq, &host_cq)?;
 //! let options = queue::ConnectOptions::default();
 //! let address = domain.address(&host, &options)?;

@@ -89,7 +89,7 @@ impl End {
         let domain =
             Domain::new(&Device::open(&Kernel::new(), &devices[device]).expect("it opens"))
                 .expect("a domain");
-        let cq = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
+        let cq = domain.completion_queue(&CqConfig::new(64)).expect("a completion queue");
         let qp = domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq).expect("a queue pair");
         // So that silence is noticed soon.
         let options = ConnectOptions { retry_count: 1, ..ConnectOptions::default() };

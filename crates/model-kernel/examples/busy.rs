@@ -119,9 +119,10 @@ struct Stream {
 impl Stream {
     fn new(here: &Domain, there: &Domain, size: usize, depth: usize) -> Result<Self, Error> {
         let config = QpConfig::new(depth as u32, 1);
-        let cq = here.completion_queue(&CqConfig::new(depth as u32))?;
+        let cq = here.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
         let mut qp = here.queue_pair(&config, &cq, &cq)?;
-        let peer_cq = there.completion_queue(&CqConfig::new(1))?;
+        let peer_cq =
+            there.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
         let mut peer = there.queue_pair(&config, &peer_cq, &peer_cq)?;
         let options = ConnectOptions::default();
         here.connect(&mut qp, &there.address(&peer, &options)?, &options)?;

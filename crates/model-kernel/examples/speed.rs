@@ -110,9 +110,9 @@ fn run(
     length: Duration,
 ) -> Result<(u64, Duration), Error> {
     let config = QpConfig::new(DEPTH as u32, 1);
-    let mut cq = here.completion_queue(&CqConfig::new(DEPTH as u32))?;
+    let mut cq = here.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
     let mut qp = here.queue_pair(&config, &cq, &cq)?;
-    let peer_cq = there.completion_queue(&CqConfig::new(DEPTH as u32))?;
+    let peer_cq = there.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
     let mut peer = there.queue_pair(&config, &peer_cq, &peer_cq)?;
     let options = ConnectOptions::default();
     here.connect(&mut qp, &there.address(&peer, &options)?, &options)?;

@@ -27,9 +27,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let here = Domain::new(&Device::open(&backend, &devices[0])?)?;
     let there = Domain::new(&Device::open(&backend, &devices[1])?)?;
     let config = QpConfig::new(BATCH as u32, 1);
-    let mut cq = here.completion_queue(&CqConfig::new(BATCH as u32))?;
+    let mut cq = here.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
     let mut qp = here.queue_pair(&config, &cq, &cq)?;
-    let peer_cq = there.completion_queue(&CqConfig::new(BATCH as u32))?;
+    let peer_cq = there.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
     let mut peer = there.queue_pair(&config, &peer_cq, &peer_cq)?;
     let options = ConnectOptions::default();
     here.connect(&mut qp, &there.address(&peer, &options)?, &options)?;

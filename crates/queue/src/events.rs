@@ -12,6 +12,11 @@
 //! 3. Sleep until the file is readable ([`CqEvents::wait`], or a reactor such as tokio's `AsyncFd`,
 //!    which takes a `CqEvents`), take the tokens of the queues that fired, and go to 1 with these.
 //!
+//! A queue that stops makes an event too: a CQ that overran or could not be written, and a queue pair
+//! or SRQ with a catastrophic error that the CQ [watches](CqEvents::watch). [`CqEvents::wait`] then
+//! returns the CQ's token, and parking that CQ fails, once the CQEs that it holds have been polled.
+//! So a loop over events ends, and does not wait for completions that cannot come.
+//!
 //! For one queue, [`CqEvents::wait_for`], the iterator [`CqEvents::completions`] and the future
 //! [`CqEvents::ready`] do all of that.
 //!
@@ -31,15 +36,17 @@
 //! # }
 //! ```
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use verbless_command::{Device, Error, ErrorKind};
-use verbless_devx::EventChannel;
+use verbless_devx::{DevxObject, Errno, EventChannel};
+use verbless_prm::hot::event_type;
 
 use crate::domain::queues::Cq;
 use verbless_ring::cq::{Cqe, Notify};
@@ -54,7 +61,8 @@ pub enum Parked {
     Armed,
 }
 
-/// The completion events of any number of completion queues of one device, as one file.
+/// The completion events of any number of completion queues of one device, and their errors, as one
+/// file.
 ///
 /// It may be shared: one thread sleeps in [`CqEvents::wait`] and hands tokens to others, which poll
 /// and park the queues that they own. [`CqEvents::wait_for`] and what is built on it take it
@@ -68,32 +76,86 @@ pub struct CqEvents {
     alive: Arc<()>,
 }
 
+/// A cookie is the number of an entry, and the type of the event in its lowest byte.
+const TYPE_BITS: u32 = 8;
+
+/// How long a wait sleeps at a time where the device reports no CQ errors, which it then asks for.
+const CHECK_AFTER: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 struct State {
-    /// The cookie of the next subscription.
+    /// The number of the next entry.
     next: u64,
-    /// The queues by the cookies of their subscriptions.
+    /// The CQs, and the queues that they watch, by the numbers in the cookies of their
+    /// subscriptions.
     queues: HashMap<u64, Entry>,
     /// When this many queues are registered, the entries of dropped ones are removed.
     prune_at: usize,
-    /// Cookies of events that were read and counted, and not handed out.
+    /// Numbers of CQs whose events were read and counted, and not handed out.
     fired: VecDeque<u64>,
 }
 
 struct Entry {
+    /// What [`CqEvents::wait`] returns for the CQ.
     token: u64,
-    events: Weak<AtomicU32>,
+    /// The entry of the CQ: this one, or that of the CQ that watches the queue.
+    cq: u64,
+    reports: Weak<Reports>,
+    source: Source,
+}
+
+/// What a subscription is to.
+enum Source {
+    Cq,
+    /// A queue that a CQ watches: its kind, its number, and what lives as long as it.
+    Queue(&'static str, u32, Weak<dyn Any + Send + Sync>),
+}
+
+/// What was read of a CQ. Owned by its [`Subscription`], and known to the `CqEvents`.
+#[derive(Default)]
+struct Reports {
+    /// Completion events.
+    completions: AtomicU32,
+    /// The device reported an error of the CQ.
+    cq_failed: AtomicBool,
+    /// Events were lost, which may have been errors.
+    unsure: AtomicBool,
+    /// There is something in `failed`.
+    any_failed: AtomicBool,
+    /// Watched queues that reported an error: kind, number, and type of the event.
+    failed: Mutex<Vec<(&'static str, u32, u8)>>,
 }
 
 /// A completion queue's subscription to the [`CqEvents`] that it was added to.
 pub(crate) struct Subscription {
-    cookie: u64,
-    /// Events of this queue that were read. Owned here, and known to the `CqEvents`.
-    events: Arc<AtomicU32>,
+    number: u64,
+    reports: Arc<Reports>,
     /// How many of the events the queue's arm sequence number has counted.
     counted: u32,
+    /// The device reports no errors of CQs.
+    mute: bool,
     /// The channel, as long as it lives.
     channel: Weak<()>,
+}
+
+/// A queue whose catastrophic errors end the waits of a completion queue: see [`CqEvents::watch`].
+pub trait Watchable: sealed::Sealed {}
+
+pub(crate) mod sealed {
+    use std::any::Any;
+    use std::sync::Weak;
+
+    use verbless_devx::DevxObject;
+
+    pub trait Sealed {
+        /// What kind of queue it is, and its number.
+        fn name(&self) -> (&'static str, u32);
+        /// What lives as long as the queue.
+        fn life(&self) -> Weak<dyn Any + Send + Sync>;
+        /// Types of the events that say that it failed.
+        fn errors(&self) -> &'static [u16];
+        fn object(&self) -> &DevxObject;
+    }
 }
 
 impl CqEvents {
@@ -110,8 +172,12 @@ impl CqEvents {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Delivers the completion events of `cq` to this channel. `token` is what [`CqEvents::wait`]
-    /// returns for it; it need not be unique. The queue may be dropped at any time.
+    /// Delivers the completion events of `cq`, and its errors, to this channel. `token` is what
+    /// [`CqEvents::wait`] returns for it; it need not be unique. The queue may be dropped at any
+    /// time.
+    ///
+    /// Where the device lets no program subscribe to CQ errors, [`CqEvents::wait_for`] and
+    /// [`CqEvents::completions`] ask for the status of the queue every second that they sleep.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] if `cq` is on a `CqEvents` already, this one or another; the kernel's
@@ -123,24 +189,63 @@ impl CqEvents {
             return Err(Error::new(ErrorKind::Input, attempted, hint));
         }
         let mut state = self.state();
-        let cookie = state.next;
-        cq.subscribe(&self.channel, cookie)?;
+        let number = state.next;
+        state.next += 1;
+        cq.subscribe(&self.channel, number << TYPE_BITS)?;
+        let mute = match self.subscribe(cq.object().object(), number, &[CQ_ERROR]) {
+            Ok(()) => false,
+            Err(error) if error.errno() == Some(Errno::EINVAL) => true,
+            Err(error) => return Err(error),
+        };
         // An event that went to a channel of before may have answered the last sequence number.
         cq.event_received();
-        let events = Arc::new(AtomicU32::new(0));
-        state.next += 1;
-        if state.queues.len() >= state.prune_at {
-            state.queues.retain(|_, entry| entry.events.strong_count() > 0);
-            state.prune_at = 2 * state.queues.len() + 16;
-        }
-        state.queues.insert(cookie, Entry { token, events: Arc::downgrade(&events) });
-        // So that to take an event allocates nothing: a queue makes one for each time it was armed.
-        let most = 2 * state.queues.len();
-        let State { fired, .. } = &mut *state;
-        fired.reserve(most.saturating_sub(fired.len()));
+        let reports = Arc::new(Reports::default());
+        let weak = Arc::downgrade(&reports);
+        let entry = Entry { token, cq: number, reports: weak, source: Source::Cq };
+        state.insert(number, entry);
         let channel = Arc::downgrade(&self.alive);
-        cq.subscription = Some(Subscription { cookie, events, counted: 0, channel });
+        cq.subscription = Some(Subscription { number, reports, counted: 0, mute, channel });
         Ok(())
+    }
+
+    /// Lets errors of `queue` (a queue pair or an SRQ) end the waits for `cq`, in which it
+    /// completes: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each error, when the
+    /// CQEs that it holds have been polled. Most errors of a queue pair flush its requests, and so
+    /// complete them; this is for those that complete nothing, such as those of a queue pair whose
+    /// other CQ overran.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] if `cq` was not [added](CqEvents::add) here; the kernel's refusal:
+    /// EINVAL where the device does not report these errors.
+    pub fn watch(&self, cq: &Cq, queue: &impl Watchable) -> Result<(), Error> {
+        let (kind, id) = queue.name();
+        let Some(subscription) = cq.subscription.as_ref().filter(|there| self.has(there)) else {
+            let attempted = format!("watching {kind} {id:#x} for CQ {}", cq.cqn());
+            return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
+        };
+        let mut state = self.state();
+        let number = state.next;
+        state.next += 1;
+        self.subscribe(queue.object(), number, queue.errors())?;
+        let cq = subscription.number;
+        let token = state.queues.get(&cq).map_or(0, |entry| entry.token);
+        let reports = Arc::downgrade(&subscription.reports);
+        let source = Source::Queue(kind, id, queue.life());
+        state.insert(number, Entry { token, cq, reports, source });
+        Ok(())
+    }
+
+    /// Subscribes to events of an object, so that each comes with its type in the cookie.
+    fn subscribe(&self, object: &DevxObject, number: u64, types: &[u16]) -> Result<(), Error> {
+        types.iter().try_for_each(|&event| {
+            let cookie = number << TYPE_BITS | u64::from(event);
+            self.channel.subscribe(Some(object), &[event], cookie)
+        })
+    }
+
+    /// Whether a subscription is to this channel.
+    fn has(&self, subscription: &Subscription) -> bool {
+        subscription.channel.ptr_eq(&Arc::downgrade(&self.alive))
     }
 
     /// Arms the queue: asks for an event when the next completion arrives, unless completions are
@@ -154,6 +259,8 @@ impl CqEvents {
     /// before it sleeps.
     ///
     /// # Errors
+    /// [`ErrorKind::QueueFailed`] if the queue has no CQE left and none will come: it overran, or
+    /// could not be written; once, if a queue that it [watches](CqEvents::watch) failed.
     /// [`ErrorKind::Input`] if the queue was not [added](CqEvents::add) here.
     pub fn park(&self, cq: &mut Cq) -> Result<Parked, Error> {
         self.park_for(cq, Notify::Next)
@@ -165,19 +272,22 @@ impl CqEvents {
     /// # Errors
     /// As [`CqEvents::park`].
     pub fn park_for(&self, cq: &mut Cq, notify: Notify) -> Result<Parked, Error> {
-        let here = |there: &&mut Subscription| there.channel.ptr_eq(&Arc::downgrade(&self.alive));
-        let Some(subscription) = cq.subscription.as_mut().filter(here) else {
+        let Some(subscription) = cq.subscription.as_mut().filter(|there| self.has(there)) else {
             let attempted = format!("parking CQ {}", cq.cqn());
-            let hint = "it was not added to this CqEvents: call `add` first";
-            return Err(Error::new(ErrorKind::Input, attempted, hint));
+            return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
         };
-        let events = subscription.events.load(Ordering::Acquire);
+        // Before the look at the queue: what was written before it failed comes first.
+        let failed = subscription.reports.may_have_failed();
+        let events = subscription.reports.completions.load(Ordering::Acquire);
         // Two bits of it are the sequence number.
         let missed = events.wrapping_sub(subscription.counted) % 4;
         subscription.counted = events;
         (0..missed).for_each(|_| cq.event_received());
         if !cq.is_empty() {
             return Ok(Parked::Ready);
+        }
+        if failed {
+            check(cq)?;
         }
         cq.arm(notify);
         // What arrived before the device saw the arm, and after the look above, makes an event as
@@ -193,9 +303,9 @@ impl CqEvents {
     pub fn try_next(&self) -> Result<Option<u64>, Error> {
         let mut state = self.state();
         loop {
-            while let Some(cookie) = state.fired.pop_front() {
-                // The event of a queue that is gone is nobody's.
-                if let Some(entry) = state.queues.get(&cookie) {
+            while let Some(number) = state.fired.pop_front() {
+                // A queue may be gone whose event was read before.
+                if let Some(entry) = state.queues.get(&number) {
                     return Ok(Some(entry.token));
                 }
             }
@@ -211,14 +321,15 @@ impl CqEvents {
         match self.channel.read() {
             Ok(None) => return Ok(false),
             Ok(Some(event)) => {
-                if queues.get(&event.cookie).is_some_and(Entry::count) {
-                    fired.push_back(event.cookie);
+                let entry = queues.get(&(event.cookie >> TYPE_BITS));
+                if let Some(entry) = entry.filter(|entry| entry.count(event.cookie as u8)) {
+                    fired.push_back(entry.cq);
                 }
             }
-            // Nobody knows whose: each queue may have had one.
+            // Any queue may have had one, or an error.
             Err(error) if error.kind() == ErrorKind::EventsLost => {
-                let counted = queues.iter().filter(|(_, entry)| entry.count());
-                fired.extend(counted.map(|(cookie, _)| cookie));
+                let counted = queues.values().filter(|entry| entry.count_lost());
+                fired.extend(counted.map(|entry| entry.cq));
             }
             Err(error) => return Err(error),
         }
@@ -246,7 +357,8 @@ impl CqEvents {
     }
 
     /// Sleeps until `cq` has completions: false when `timeout` passed first. Without a timeout it
-    /// waits for good. Poll the queue until it is empty before the next call.
+    /// waits until there are some, or none can come any more. Poll the queue until it is empty
+    /// before the next call.
     ///
     /// # Errors
     /// As [`CqEvents::park`] and [`CqEvents::wait`].
@@ -257,10 +369,20 @@ impl CqEvents {
                 return Ok(true);
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if !self.channel.wait(left)? {
-                return Ok(!cq.is_empty());
+            let mute = cq.subscription.as_ref().is_some_and(|there| there.mute);
+            let sleep = match mute {
+                true => Some(left.map_or(CHECK_AFTER, |left| left.min(CHECK_AFTER))),
+                false => left,
+            };
+            if self.channel.wait(sleep)? {
+                self.collect(cq)?;
+            } else if !cq.is_empty() {
+                return Ok(true);
+            } else if sleep == left {
+                return Ok(false);
+            } else {
+                cq.check()?;
             }
-            self.collect(cq)?;
         }
     }
 
@@ -307,18 +429,115 @@ impl CqEvents {
 
     /// Takes every event that has come, and keeps those that are not of `cq`.
     fn collect(&mut self, cq: &Cq) -> Result<(), Error> {
-        let ours = cq.subscription.as_ref().map(|there| there.cookie);
+        let ours = cq.subscription.as_ref().map(|there| there.number);
         let mut state = self.state();
         while self.read(&mut state)? {}
-        state.fired.retain(|&cookie| Some(cookie) != ours);
+        state.fired.retain(|&number| Some(number) != ours);
         Ok(())
     }
 }
 
+/// The hint for a queue that is not on the channel.
+const NOT_ADDED: &str = "it was not added to this CqEvents: call `add` first";
+/// Type of the event that a CQ overran or could not be written.
+const CQ_ERROR: u16 = event_type::CQ_ERROR as u16;
+
+/// Fails if the CQ, or a queue that it watches, has failed.
+#[cold]
+fn check(cq: &Cq) -> Result<(), Error> {
+    let Some(Subscription { reports, .. }) = &cq.subscription else { return Ok(()) };
+    if reports.cq_failed.load(Ordering::Acquire) {
+        cq.check()?;
+        // The device said so once.
+        let hint = "the device reported an error of it (event 0x04): destroy it and make it again";
+        let attempted = format!("waiting for CQ {}", cq.cqn());
+        return Err(Error::new(ErrorKind::QueueFailed, attempted, hint));
+    }
+    if let Some((kind, number, event)) = reports.take_failed() {
+        let attempted = format!("waiting for CQ {}", cq.cqn());
+        let what = match event {
+            event_type::WQ_INVALID_REQUEST_ERROR => "an invalid request of its peer",
+            event_type::WQ_ACCESS_ERROR => "an access violation of its peer",
+            _ => "a catastrophic error",
+        };
+        let hint = format!(
+            "{kind} {number:#x}, which completes in it, reported {what} (event {event:#04x}): \
+             reset or destroy it"
+        );
+        return Err(Error::new(ErrorKind::QueueFailed, attempted, hint));
+    }
+    if reports.unsure.load(Ordering::Acquire) {
+        cq.check()?;
+        reports.unsure.store(false, Ordering::Release);
+    }
+    Ok(())
+}
+
+impl Reports {
+    fn may_have_failed(&self) -> bool {
+        let Self { cq_failed, unsure, any_failed, .. } = self;
+        [cq_failed, unsure, any_failed].iter().any(|flag| flag.load(Ordering::Acquire))
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<(&'static str, u32, u8)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_failed(&self) -> Option<(&'static str, u32, u8)> {
+        let mut failed = self.failures();
+        let taken = failed.pop();
+        self.any_failed.store(!failed.is_empty(), Ordering::Release);
+        taken
+    }
+}
+
+impl State {
+    fn insert(&mut self, number: u64, entry: Entry) {
+        if self.queues.len() >= self.prune_at {
+            self.queues.retain(|_, entry| entry.is_alive());
+            self.prune_at = 2 * self.queues.len() + 16;
+        }
+        self.queues.insert(number, entry);
+        // So that to take an event allocates nothing: a queue makes one for each time it was armed.
+        let most = 2 * self.queues.len();
+        self.fired.reserve(most.saturating_sub(self.fired.len()));
+    }
+}
+
 impl Entry {
-    /// Counts an event of the queue; false if the queue is gone.
-    fn count(&self) -> bool {
-        self.events.upgrade().map(|events| events.fetch_add(1, Ordering::AcqRel)).is_some()
+    fn is_alive(&self) -> bool {
+        let source = match &self.source {
+            Source::Cq => true,
+            Source::Queue(.., life) => life.strong_count() > 0,
+        };
+        source && self.reports.strong_count() > 0
+    }
+
+    /// Counts an event of the queue; false if the CQ is gone.
+    fn count(&self, event: u8) -> bool {
+        let Some(reports) = self.reports.upgrade() else { return false };
+        match self.source {
+            Source::Cq if event == event_type::COMPLETION => {
+                reports.completions.fetch_add(1, Ordering::AcqRel);
+            }
+            Source::Cq => reports.cq_failed.store(true, Ordering::Release),
+            Source::Queue(kind, number, _) => {
+                reports.failures().push((kind, number, event));
+                reports.any_failed.store(true, Ordering::Release);
+            }
+        }
+        true
+    }
+
+    /// Counts an event that may have been lost; false if it was none of a CQ that is there.
+    fn count_lost(&self) -> bool {
+        let Some(reports) = self.reports.upgrade() else { return false };
+        if !matches!(self.source, Source::Cq) {
+            return false;
+        }
+        reports.completions.fetch_add(1, Ordering::AcqRel);
+        reports.unsure.store(true, Ordering::Release);
+        true
     }
 }
 

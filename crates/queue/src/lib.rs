@@ -77,7 +77,7 @@ pub use domain::{
     IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues, ReceiveHalf, Rq,
     RqConfig, SendHalf, SharedRegion, SplitError, Sq, SqConfig, Srq, SrqConfig, UmrKey,
 };
-pub use events::{CqEvents, Parked};
+pub use events::{CqEvents, Parked, Watchable};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
 pub use page::map_uar;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};

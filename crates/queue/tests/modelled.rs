@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use verbless_command::{Device, KeyAccess, RemoteAccess};
 use verbless_devx::{Backend, Pd};
-use verbless_model::{Link, Model, Profile};
+use verbless_model::{
+    FrameEffect, FrameFault, FrameSelector, Link, LinkSettings, Model, Occurrence, Profile,
+};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, Opcode, QpState, SqState};
-use verbless_queue::wr::{Nop, PostError};
+use verbless_queue::wr::{Nop, PostError, Send};
 use verbless_queue::{
-    AccessKey, Completes, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, PeerAddress,
-    Qp, QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig,
+    AccessKey, Completes, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Parked,
+    PeerAddress, Qp, QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig, WithSrq,
 };
 
 /// How long a completion may take on a busy machine.
@@ -145,9 +147,9 @@ fn a_half_of_a_queue_pair_moves_all_of_it_to_the_error_state() {
     let (mut send, mut receive) = qp.split().expect("it has two completion queues");
     receive.to_error().expect("the device agrees");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
-    let flushed = sends.poll_within(PATIENCE).expect("a completion");
+    let flushed = sends.poll_within(PATIENCE).expect("it is well").expect("a completion");
     assert!(send.complete(flushed).is_err(), "it is flushed");
-    let flushed = receives.poll_within(PATIENCE).expect("a completion");
+    let flushed = receives.poll_within(PATIENCE).expect("it is well").expect("a completion");
     assert!(receive.complete(flushed).is_err(), "it is flushed");
     assert_eq!(state(&Qp::join(send, receive).expect("its halves")), QpState::ERR);
 }
@@ -251,4 +253,184 @@ fn a_receive_of_a_frame_has_32_entries_at_most() {
     let make = |sges| domain.rq(&RqConfig { sges, ..RqConfig::new(4) }, &completions).map(drop);
     make(most).expect("the most");
     assert_eq!(make(most + 1).expect_err("one more").kind(), ErrorKind::Input);
+}
+
+/// A CQ that is full of CQEs and has overrun.
+fn overrun(domain: &Domain) -> (Qp<Rc>, Cq) {
+    let config = CqConfig { overcommit: true, ..CqConfig::new(4) };
+    let sends = domain.completion_queue(&config).expect("a completion queue");
+    let mut qp = domain.queue_pair(&QpConfig::new(8, 4), &sends, &cq(domain)).expect("a QP");
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    (qp, sends)
+}
+
+fn post_nops(qp: &mut Qp<Rc>, count: u64) {
+    for cookie in 0..count {
+        qp.post(&Nop::new().signaled(), cookie).expect("there is room");
+    }
+}
+
+fn take(qp: &mut Qp<Rc>, cq: &mut Cq, count: u64) {
+    for cookie in 0..count {
+        arrives(cq);
+        let done = qp.poll(cq).expect("it arrived").expect("it is well");
+        assert_eq!(done.cookie, cookie);
+    }
+}
+
+#[test]
+fn cq_overrun_ends_every_wait() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, mut sends) = overrun(&domain);
+    let mut events = CqEvents::new(domain.device()).expect("a channel");
+    events.add(&mut sends, 7).expect("it is new");
+    assert_eq!(events.park(&mut sends).expect("it is well"), Parked::Armed);
+    post_nops(&mut qp, 8);
+    // The CQEs that it holds come first, and then the error, each time that it is asked for.
+    assert!(events.wait_for(&mut sends, None).expect("it holds CQEs"));
+    take(&mut qp, &mut sends, 4);
+    let errors = [
+        events.wait_for(&mut sends, None).expect_err("it overran"),
+        events.park(&mut sends).expect_err("it overran"),
+        events.completions(&mut sends, None).next().expect("an item").expect_err("it overran"),
+        sends.check().expect_err("it overran"),
+        sends.poll_within(PATIENCE).expect_err("it overran"),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
+        assert!(error.to_string().contains("all 4 entries unread"), "{error}");
+    }
+}
+
+#[test]
+fn cq_error_wakes_a_wait_for_tokens() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, mut sends) = overrun(&domain);
+    let events = CqEvents::new(domain.device()).expect("a channel");
+    events.add(&mut sends, 7).expect("it is new");
+    post_nops(&mut qp, 8);
+    take(&mut qp, &mut sends, 4);
+    // It is not armed: the only event is the error.
+    assert_eq!(events.wait(Some(PATIENCE)).expect("no error of the channel"), Some(7));
+    assert_eq!(events.park(&mut sends).expect_err("it overran").kind(), ErrorKind::QueueFailed);
+}
+
+#[test]
+fn cq_poll_finds_an_overrun_within_100_ms() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, mut sends) = overrun(&domain);
+    post_nops(&mut qp, 8);
+    take(&mut qp, &mut sends, 4);
+    let start = Instant::now();
+    // In calls that each wait for less.
+    let error = loop {
+        match sends.poll_within(Duration::from_millis(5)) {
+            Ok(found) => assert_eq!(found, None),
+            Err(error) => break error,
+        }
+        assert!(start.elapsed() < PATIENCE, "it is not found");
+    };
+    assert!(start.elapsed() >= Duration::from_millis(90), "asked after {:?}", start.elapsed());
+    assert_eq!(error.kind(), ErrorKind::QueueFailed);
+}
+
+#[test]
+fn watched_queue_pair_error_ends_a_wait_once() {
+    let (model, domain) = on(Link::Infiniband);
+    let (mut qp, _sends, mut receives) = pair(&domain);
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    let mut events = CqEvents::new(domain.device()).expect("a channel");
+    let refused = events.watch(&receives, &qp).expect_err("the CQ is not on the channel");
+    assert!(refused.to_string().contains("call `add` first"), "{refused}");
+    events.add(&mut receives, 7).expect("it is new");
+    events.watch(&receives, &qp).expect("the device reports these");
+    model.fail_queue(0, verbless_model::QueueKind::Qp, qp.qpn().0);
+    let error = events.wait_for(&mut receives, None).expect_err("its queue pair failed");
+    assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
+    let qpn = format!("QP {:#x}", qp.qpn().0);
+    assert!(error.to_string().contains(&qpn) && error.to_string().contains("0x05"), "{error}");
+    let wait = events.wait_for(&mut receives, Some(Duration::from_millis(20)));
+    assert!(!wait.expect("it was reported"), "no CQE comes");
+}
+
+#[test]
+fn queue_pair_beyond_its_cq_is_refused() {
+    let (_model, domain) = on(Link::Infiniband);
+    let config = QpConfig::new(16, 16);
+    assert_eq!(
+        (config.send_cqes::<Rc>(), config.receive_cqes(), config.cqes::<Rc>()),
+        (32, 16, 48)
+    );
+    let small = cq(&domain);
+    let refused = domain.queue_pair(&config, &small, &small).expect_err("it could overrun");
+    assert_eq!(refused.kind(), ErrorKind::Input);
+    for part in ["48 requests", "16 entries", "CqConfig::new(48)", "overcommit"] {
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    let entries = CqConfig::new(config.cqes::<Rc>());
+    let fits = domain.completion_queue(&entries).expect("a completion queue");
+    domain.queue_pair(&config, &fits, &fits).expect("there is an entry for each");
+}
+
+/// Drops or resets a queue pair of an SRQ in the middle of a message.
+fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, WithSrq>>) {
+    let card = Profile::load("connectx6dx").expect("a profile").with_link(Link::Infiniband);
+    let model = Model::builder().device(card.clone()).device(card).build();
+    let backend = InProcess::of(&model);
+    let infos = backend.enumerate().expect("two devices");
+    let [here, there] = [0, 1].map(|number| {
+        Domain::new(&Device::open(&backend, &infos[number]).expect("it opens")).expect("a domain")
+    });
+    let (mut sender, _sends, _receives) = pair(&here);
+    let mut srq = there.srq(&SrqConfig::new(3)).expect("an SRQ");
+    let (sends, receives) = (cq(&there), cq(&there));
+    let config = QpConfig::new(4, 0);
+    let mut qp: Qp<Rc, WithSrq> =
+        there.queue_pair_with_srq(&config, &sends, &receives, &srq).expect("a queue pair");
+    let options = ConnectOptions::default();
+    let [near, far] = [here.address(&sender, &options), there.address(&qp, &options)];
+    here.connect(&mut sender, &far.expect("an address"), &options).expect("it connects");
+    there.connect(&mut qp, &near.expect("an address"), &options).expect("it connects");
+    // The first packet of the message arrives, the others do not (SEND_MIDDLE and SEND_LAST).
+    let lose = FrameFault {
+        effect: FrameEffect::Lose,
+        select: FrameSelector { opcodes: vec![1, 2], ..Default::default() },
+        when: Occurrence::Chance(1.0),
+    };
+    model.set_link(0, 1, LinkSettings { faults: vec![lose], ..model.link(0, 1) });
+    let (from, into) = (
+        here.region(64 << 10, KeyAccess::LOCAL).expect("memory"),
+        there.region(64 << 10, KeyAccess::LOCAL).expect("memory"),
+    );
+    from.write_at(0, &[0x5a; 64]).expect("room");
+    srq.post(into.sge(0, 64 << 10).expect("a range"), 7).expect("there is room");
+    sender.post(&Send::new(from.sge(0, 64 << 10).expect("a range")), 1).expect("there is room");
+    let end = Instant::now() + PATIENCE;
+    let mut first = [0; 64];
+    while first != [0x5a; 64] {
+        assert!(Instant::now() < end, "the first packet does not arrive");
+        into.read_at(0, &mut first).expect("it is there");
+    }
+    let start = Instant::now();
+    let _kept = leave(qp);
+    assert!(start.elapsed() < Duration::from_secs(1), "the event was not waited out");
+    assert_eq!(srq.take_returned(), Some(7), "the receive that the message had begun to fill");
+    assert_eq!(srq.free(), 3);
+    assert_eq!(there.device().leaked(), 0);
+}
+
+#[test]
+fn srq_gets_the_receive_of_a_dropped_pair_back() {
+    leave_in_the_middle(|qp| {
+        drop(qp);
+        None
+    });
+}
+
+#[test]
+fn srq_gets_the_receive_of_a_reset_pair_back() {
+    leave_in_the_middle(|mut qp| {
+        qp.reset().expect("the device agrees");
+        Some(qp)
+    });
 }

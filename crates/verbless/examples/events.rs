@@ -20,8 +20,8 @@ fn main() -> Result {
     let found = support::find("auto", "connectx6dx").map_err(|error| error.to_string())?;
     println!("{}", found.say);
     let (near, far) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
-    let mut near_cq = near.completion_queue(&CqConfig::new(16))?;
-    let mut far_cq = far.completion_queue(&CqConfig::new(16))?;
+    let mut near_cq = near.completion_queue(&CqConfig::new(64))?;
+    let mut far_cq = far.completion_queue(&CqConfig::new(64))?;
     let mut sender = near.queue_pair(&QpConfig::new(16, 1), &near_cq, &near_cq)?;
     let mut receiver = far.queue_pair(&QpConfig::new(1, 16), &far_cq, &far_cq)?;
 

@@ -145,7 +145,7 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
 }
 
 fn answer(domain: &Domain, mut stream: &TcpStream, offer: &[u8]) -> Result {
-    let cq = domain.completion_queue(&CqConfig::new(2))?;
+    let cq = domain.completion_queue(&CqConfig::new(8))?;
     let mut qp = domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq)?;
     domain.handshake(&mut qp, stream, offer, &ConnectOptions::default())?;
     std::io::copy(&mut stream, &mut std::io::sink())?;
@@ -169,7 +169,7 @@ struct Client {
 
 impl Client {
     fn connect(domain: &Domain, server: &str) -> Result<Self> {
-        let mut cq = domain.completion_queue(&CqConfig::new(16))?;
+        let mut cq = domain.completion_queue(&CqConfig::new(64))?;
         let mut qp = domain.queue_pair(&QpConfig::new(16, 1), &cq, &cq)?;
         let events = CqEvents::new(domain.device())?;
         events.add(&mut cq, 0)?;

@@ -211,9 +211,10 @@ struct Side {
 impl Side {
     fn new(domain: Domain, access: KeyAccess) -> Result<Self> {
         let region = domain.region(SLOTS * SLOT, access)?;
-        let sends = domain.completion_queue(&CqConfig::new(2 * SLOTS as u32))?;
-        let receives = domain.completion_queue(&CqConfig::new(2 * SLOTS as u32))?;
         let config = QpConfig::new(2 * SLOTS as u32, 2 * SLOTS as u32);
+        let sends =
+            domain.completion_queue(&CqConfig::new(config.send_cqes::<verbless::queue::Rc>()))?;
+        let receives = domain.completion_queue(&CqConfig::new(config.receive_cqes()))?;
         let qp = domain.queue_pair(&config, &sends, &receives)?;
         Ok(Self { domain, region, sends, receives, qp })
     }

@@ -30,7 +30,7 @@ struct Connection {
 
 impl Connection {
     fn new(domain: &Domain) -> Result<Self> {
-        let mut cq = domain.completion_queue(&CqConfig::new(16))?;
+        let mut cq = domain.completion_queue(&CqConfig::new(32))?;
         let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
         let region = domain.region(4096, KeyAccess::LOCAL)?;
         qp.post_receive(region.sge(0, 64)?, 0)?;

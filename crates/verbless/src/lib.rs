@@ -21,8 +21,8 @@
 //! let here = Domain::new(&Device::open(&backend, &backend.find("mlx5_0")?)?)?;
 //! let there = Domain::new(&Device::open(&backend, &backend.find("mlx5_1")?)?)?;
 //! let (from, to) = (here.region(4096, KeyAccess::LOCAL)?, there.region(4096, KeyAccess::ALL)?);
-//! let mut cq = here.completion_queue(&CqConfig::new(16))?;
-//! let far_cq = there.completion_queue(&CqConfig::new(16))?;
+//! let mut cq = here.completion_queue(&CqConfig::new(32))?;
+//! let far_cq = there.completion_queue(&CqConfig::new(32))?;
 //! let mut qp = here.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
 //! let mut far_qp = there.queue_pair(&QpConfig::new(8, 8), &far_cq, &far_cq)?;
 //!

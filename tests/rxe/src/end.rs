@@ -26,10 +26,11 @@ impl<S: Service> End<S> {
         receives: usize,
         bytes: usize,
     ) -> Result<Self> {
-        let mut cq = domain.completion_queue(&CqConfig::new((sends + receives) as u32))?;
+        let config = QpConfig::new(sends as u32, receives as u32);
+        let mut cq = domain.completion_queue(&CqConfig::new(config.cqes::<S>()))?;
         let events = CqEvents::new(domain.device())?;
         events.add(&mut cq, 0)?;
-        let qp = domain.queue_pair_of(&QpConfig::new(sends as u32, receives as u32), &cq, &cq)?;
+        let qp = domain.queue_pair_of(&config, &cq, &cq)?;
         Ok(Self { qp, cq, events, region: domain.region(bytes, KeyAccess::ALL)? })
     }
 

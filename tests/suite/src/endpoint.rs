@@ -119,8 +119,8 @@ impl<S: Service> Endpoint<S> {
     /// An endpoint of any service in RESET on `device`, with a region of `bytes`.
     pub fn of(device: Device, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
         let domain = Domain::new(&device)?;
-        let send_cq = domain.completion_queue(&CqConfig::new(config.sends.max(1) * 2))?;
-        let receive_cq = domain.completion_queue(&CqConfig::new(config.receives.max(1) * 2))?;
+        let send_cq = domain.completion_queue(&CqConfig::new(2 * config.send_cqes::<S>()))?;
+        let receive_cq = domain.completion_queue(&CqConfig::new(2 * config.receive_cqes()))?;
         let qp = domain.queue_pair_of(config, &send_cq, &receive_cq)?;
         let region = domain.region(bytes, KeyAccess::ALL)?;
         Ok(Self { device, domain, send_cq, receive_cq, qp, region })

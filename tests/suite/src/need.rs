@@ -319,7 +319,7 @@ impl Facts {
 /// Whether one of 64 queue pairs has the number of one that is gone.
 fn number_reuse(device: &Device) -> Result<bool, Stop> {
     let domain = Domain::new(device)?;
-    let cq = domain.completion_queue(&CqConfig::new(4))?;
+    let cq = domain.completion_queue(&CqConfig::new(64))?;
     let make = || domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq);
     let number = make()?.qpn();
     let mut others = Vec::new();

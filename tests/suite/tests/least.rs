@@ -73,11 +73,13 @@ fn rings_of_exactly_the_limit_are_made() {
         [("log_max_qp_sz = 15", "log_max_qp_sz = 3"), ("log_max_cq_sz = 22", "log_max_cq_sz = 4")];
     let (_model, device) = device(&changes);
     let domain = Domain::new(&device).expect("a domain");
-    let cq = domain.completion_queue(&CqConfig::new(16)).expect("16 CQEs");
+    let cqs = [(); 2].map(|()| domain.completion_queue(&CqConfig::new(16)).expect("16 CQEs"));
     let error = domain.completion_queue(&CqConfig::new(17)).expect_err("17 CQEs");
     assert!(error.to_string().contains("at most 16 "), "{error}");
     let config = QpConfig { inline: 0, ..QpConfig::new(8, 8) };
-    domain.queue_pair(&config, &cq, &cq).expect("8 sends of one WQEBB each, and 8 receives");
+    domain
+        .queue_pair(&config, &cqs[0], &cqs[1])
+        .expect("8 sends of one WQEBB each, and 8 receives");
 }
 
 /// Beside this line of the profile, others are added.
@@ -117,7 +119,7 @@ fn a_queue_pair_says_that_it_takes_every_operation_that_the_device_and_its_servi
 }
 
 fn queue_pair(domain: &Domain) -> Qp {
-    let cq = domain.completion_queue(&CqConfig::new(4)).expect("a queue");
+    let cq = domain.completion_queue(&CqConfig::new(16)).expect("a queue");
     domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair")
 }
 

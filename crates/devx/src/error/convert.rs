@@ -83,6 +83,7 @@ impl From<ErrorKind> for std::io::ErrorKind {
             ErrorKind::Command
             | ErrorKind::Refused
             | ErrorKind::EventsLost
+            | ErrorKind::QueueFailed
             | ErrorKind::Failed
             | ErrorKind::Io => Self::Other,
         }

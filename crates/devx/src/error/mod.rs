@@ -58,6 +58,9 @@ pub enum ErrorKind {
     /// The event channel overflowed: events were lost, so every queue must be polled and armed
     /// again.
     EventsLost,
+    /// The device stopped a queue: a CQ overran or could not be written, or a QP or SRQ met a
+    /// catastrophic error. Destroy the queue and make it again; the hint names the reason.
+    QueueFailed,
     /// An argument is invalid: out of range, too long or too short, or not possible in this state.
     Input,
     /// The kernel reported success, but its answer is inconsistent.

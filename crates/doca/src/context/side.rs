@@ -147,7 +147,9 @@ impl Side {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         let entries = least.checked_next_power_of_two().unwrap_or(most).min(most);
-        let cq = dev.domain().completion_queue(&CqConfig::new(entries))?;
+        // Jobs take their places here, however long the rings are.
+        let config = CqConfig { overcommit: true, ..CqConfig::new(entries) };
+        let cq = dev.domain().completion_queue(&config)?;
         Self::over(dev, cq, Room { left: entries - depth }, handle)
     }
 

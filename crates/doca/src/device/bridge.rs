@@ -26,7 +26,7 @@
 //! // A buffer of a map of `dev`, in a request of the program's own.
 //! let local = Sge::new(buffer.data(), buffer.data_len() as u32, buffer.mkey(&dev)?);
 //! let region = domain.region(4096, KeyAccess::ALL)?;
-//! let mut cq = domain.completion_queue(&CqConfig::new(16))?;
+//! let mut cq = domain.completion_queue(&CqConfig::new(32))?;
 //! let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
 //! domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
 //! qp.post(&Write::new(local, region.remote(0, buffer.data_len() as usize)?).signaled(), 1)?;

@@ -238,8 +238,9 @@ impl Instance {
         let (own, target) = match &inner.target {
             Some((target, _)) => (None, target.clone()),
             None => {
-                let entries = properties.send_queue_size + properties.recv_queue_size;
-                let cq = domain.completion_queue(&CqConfig::new(entries))?;
+                let config = properties.config(self.id.likely_place());
+                let cq =
+                    domain.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
                 let target = cq.target();
                 (Some(cq), target)
             }

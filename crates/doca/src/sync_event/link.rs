@@ -115,7 +115,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Calls {
     pub(super) fn new(word: &Word) -> Result<Self> {
-        let cq = word.domain().completion_queue(&CqConfig::new(8))?;
+        let cq = word.domain().completion_queue(&CqConfig::new(16))?;
         let link = Link::new(word, &cq, 1, 0)?;
         let result = word.domain().region(BYTES, KeyAccess::LOCAL)?;
         Ok(Self { link, cq, result })

@@ -27,7 +27,7 @@ fn a_queue_pair_of_the_domain_moves_the_bytes_of_a_buffer_by_its_key() {
     let inventory = Inventory::builder(1).start().unwrap();
     let buffer = inventory.buf_by_data(&map, map.address(), 13).unwrap();
     let region = domain.region(4096, verbless_command::KeyAccess::ALL).unwrap();
-    let cq = domain.completion_queue(&CqConfig::new(16)).unwrap();
+    let cq = domain.completion_queue(&CqConfig::new(32)).unwrap();
     let mut cq = cq;
     let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq).unwrap();
     domain.connect_to_itself(&mut qp, &ConnectOptions::default()).unwrap();

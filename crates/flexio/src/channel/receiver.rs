@@ -91,8 +91,8 @@ impl Receiver {
         let buffers = (config.host_bytes / room).clamp(1, 1 << 15) as u32;
         let stride = (header + room as usize).next_multiple_of(64);
         let region = domain.region(stride * buffers as usize, KeyAccess::LOCAL)?;
-        let cq = domain.completion_queue(&CqConfig::new(buffers))?;
-        let queues = QpConfig::new(1, buffers);
+        let queues = QpConfig { inline: 0, ..QpConfig::new(1, buffers) };
+        let cq = domain.completion_queue(&CqConfig::new(queues.cqes::<Ud>()))?;
         let qp = match config.way {
             Way::Ud => AnyQp::Ud(domain.queue_pair_of(&queues, &cq, &cq)?),
             Way::Uc => AnyQp::Uc(domain.queue_pair_of(&queues, &cq, &cq)?),
@@ -280,7 +280,7 @@ mod tests {
         let there = receiver.address(domain, &options).unwrap();
         assert_eq!(receiver.qpn(), Some(there.qpn.0));
         // The test is the sender.
-        let mut cq = domain.completion_queue(&CqConfig::new(16)).unwrap();
+        let mut cq = domain.completion_queue(&CqConfig::new(64)).unwrap();
         let mut qp = domain.queue_pair(&QpConfig::new(16, 1), &cq, &cq).unwrap();
         let here = domain.address(&qp, &options).unwrap();
         receiver.connect(domain, &here, &options).unwrap();
@@ -301,7 +301,7 @@ mod tests {
             }
             let expected: Vec<_> = message.chunks(64).map(<[u8]>::to_vec).collect();
             assert_eq!(taken, expected, "message {round}");
-            let cqe = cq.poll_within(Duration::from_secs(20)).expect("it was sent");
+            let cqe = cq.poll_within(Duration::from_secs(20)).unwrap().expect("it was sent");
             qp.complete(cqe).unwrap();
         }
     }

@@ -340,7 +340,7 @@ fn a_message_starts_the_event_handler_of_a_cq_that_is_armed() -> Documented<()> 
         let mut config = DpaQpConfig::rc(&cq, &cq, 2);
         config.receive = QpReceive::Regular { log_depth: 2 };
         let mut qp = DpaQp::create(&process, &config)?;
-        let mut host_cq = domain.completion_queue(&CqConfig::new(4))?;
+        let mut host_cq = domain.completion_queue(&CqConfig::new(16))?;
         let mut host = domain.queue_pair(&QpConfig::new(4, 1), &host_cq, &host_cq)?;
         let address = domain.address(&host, &options)?;
         domain.connect(&mut host, &qp.address(&options)?, &options)?;
@@ -355,7 +355,7 @@ fn a_message_starts_the_event_handler_of_a_cq_that_is_armed() -> Documented<()> 
         let message = domain.region(8, KeyAccess::LOCAL)?;
         message.write_at(0, b"message!")?;
         host.post(&Send::new(message.sge(0, 8)?).signaled(), 0)?;
-        let cqe = host_cq.poll_within(Duration::from_secs(20)).ok_or("no answer")?;
+        let cqe = host_cq.poll_within(Duration::from_secs(20))?.ok_or("no answer")?;
         host.complete(cqe)?;
         let mut received = [0; 8];
         buffer.read_at(0, &mut received)?;

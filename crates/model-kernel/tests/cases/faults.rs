@@ -44,8 +44,8 @@ impl Wire {
         let open = |number: usize| Device::open(&backend, &devices[number]).expect("it opens");
         let (device, other) = (open(0), open(1));
         let [here, there] = [&device, &other].map(|it| Domain::new(it).expect("a domain"));
-        let cq = here.completion_queue(&CqConfig::new(16)).expect("a completion queue");
-        let far_cq = there.completion_queue(&CqConfig::new(16)).expect("a completion queue");
+        let cq = here.completion_queue(&CqConfig::new(64)).expect("a completion queue");
+        let far_cq = there.completion_queue(&CqConfig::new(64)).expect("a completion queue");
         let config = QpConfig::new(16, 16);
         let mut qp = here.queue_pair(&config, &cq, &cq).expect("a queue pair");
         let mut far_qp = there.queue_pair(&config, &far_cq, &far_cq).expect("a queue pair");
@@ -251,7 +251,7 @@ fn set_up(model: &Model) -> Result<(Domain, Cq, Qp, Region), Error> {
     let backend = InProcess::of(model);
     let device = Device::open(&backend, &backend.enumerate()?[0])?;
     let domain = Domain::new(&device)?;
-    let cq = domain.completion_queue(&CqConfig::new(16))?;
+    let cq = domain.completion_queue(&CqConfig::new(64))?;
     let qp = domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq)?;
     let region = domain.region(4096, KeyAccess::ALL)?;
     Ok((domain, cq, qp, region))

@@ -77,7 +77,7 @@ fn either_side_writes_into_the_others_memory_and_reads_from_it() {
             Domain::new(&device(&InProcess::of(&model).on_side(side))).expect("a domain")
         });
         for (here, there) in [(&host, &dpu), (&dpu, &host)] {
-            let cqs = [here, there].map(|domain| domain.completion_queue(&CqConfig::new(16)));
+            let cqs = [here, there].map(|domain| domain.completion_queue(&CqConfig::new(64)));
             let [mut cq, far_cq] = cqs.map(|cq| cq.expect("a completion queue"));
             let config = QpConfig::new(16, 16);
             let mut qp = here.queue_pair(&config, &cq, &cq).expect("a queue pair");

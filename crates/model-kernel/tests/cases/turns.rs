@@ -35,9 +35,13 @@ struct Stream {
 impl Stream {
     fn new(here: &Domain, there: &Domain, kind: Kind, length: usize, depth: usize) -> Self {
         let config = QpConfig::new(depth as u32, 1);
-        let cq = here.completion_queue(&CqConfig::new(depth as u32)).expect("a CQ");
+        let cq = here
+            .completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))
+            .expect("a CQ");
         let mut qp = here.queue_pair(&config, &cq, &cq).expect("a QP");
-        let peer_cq = there.completion_queue(&CqConfig::new(1)).expect("a CQ");
+        let peer_cq = there
+            .completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))
+            .expect("a CQ");
         let mut peer = there.queue_pair(&config, &peer_cq, &peer_cq).expect("a QP");
         let options = ConnectOptions::default();
         let address = there.address(&peer, &options).expect("an address");

@@ -1,23 +1,35 @@
-//! Which queues report to a completion queue.
+//! Which queues report to a completion queue, and how many CQEs they can have outstanding there.
+//!
+//! A CQ that overruns is lost: the device writes no more CQEs, and its queues fail. So the requests
+//! that the rings of its queues hold are counted against its entries when a queue is made. A failed
+//! queue flushes every request that it holds, signaled or not.
 //!
 //! The CQE of a frame has a flow tag in the place of the queue's number, and the user index tells
 //! whose it is. So receivers of frames on one completion queue need different ones, and queue
 //! pairs, whose CQEs are cleaned away by their numbers, complete elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_command::{Error, ErrorKind};
 
 /// The queues that report to a completion queue.
-#[derive(Debug, Default)]
-pub(super) struct CqUsers(Mutex<Users>);
+#[derive(Debug)]
+pub(super) struct CqUsers {
+    users: Mutex<Users>,
+    /// CQEs that fit; `None` where the program keeps within the entries by itself.
+    entries: Option<u32>,
+}
 
 #[derive(Debug, Default)]
 struct Users {
     pairs: usize,
     /// User indexes.
     receivers: BTreeSet<u32>,
+    /// Requests that the rings hold, those of SRQs included.
+    requests: u64,
+    /// SRQs by their RMP numbers: how many queue pairs draw from each.
+    srqs: BTreeMap<u32, usize>,
 }
 
 /// A queue's entry among the users of a completion queue; removed when this is dropped.
@@ -25,59 +37,138 @@ struct Users {
 pub(super) struct CqUse {
     users: Arc<CqUsers>,
     user: User,
+    requests: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum User {
     Pair,
+    /// A queue pair that draws from the SRQ of this RMP number.
+    SrqPair(u32),
+    Sender,
     Receiver(u32),
 }
 
 impl CqUsers {
+    /// The users of a CQ with this many entries; `None`: they are not counted.
+    pub(super) fn new(entries: Option<u32>) -> Arc<Self> {
+        Arc::new(Self { users: Mutex::default(), entries })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Users> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue pair more.
-    pub(super) fn pair(self: &Arc<Self>) -> Result<CqUse, Error> {
+    /// Adds a queue pair's ring of `requests`.
+    pub(super) fn pair(self: &Arc<Self>, requests: u32) -> Result<CqUse, Error> {
+        const WHAT: &str = "making a queue pair";
         let mut users = self.lock();
-        if !users.receivers.is_empty() {
-            let hint = "frames are received into this completion queue: give queue pairs another \
-                        one";
-            return Err(Error::new(ErrorKind::Input, "making a queue pair", hint));
-        }
+        users.refuse_pair_beside_frames(WHAT)?;
+        self.take(&mut users, WHAT, requests)?;
         users.pairs += 1;
-        Ok(CqUse { users: self.clone(), user: User::Pair })
+        Ok(CqUse { users: self.clone(), user: User::Pair, requests })
     }
 
-    /// A receiver of frames more.
-    pub(super) fn receiver(self: &Arc<Self>, user_index: u32) -> Result<CqUse, Error> {
+    /// Adds a queue pair that draws from an SRQ of `receives`, which count once for all queue pairs
+    /// here that draw from it.
+    pub(super) fn srq_pair(self: &Arc<Self>, rmpn: u32, receives: u32) -> Result<CqUse, Error> {
+        const WHAT: &str = "making a queue pair with an SRQ";
+        let mut users = self.lock();
+        users.refuse_pair_beside_frames(WHAT)?;
+        if !users.srqs.contains_key(&rmpn) {
+            self.take(&mut users, WHAT, receives)?;
+        }
+        *users.srqs.entry(rmpn).or_default() += 1;
+        users.pairs += 1;
+        Ok(CqUse { users: self.clone(), user: User::SrqPair(rmpn), requests: receives })
+    }
+
+    /// Adds a send queue of frames.
+    pub(super) fn sender(self: &Arc<Self>, requests: u32) -> Result<CqUse, Error> {
+        self.take(&mut self.lock(), "making a send queue of frames", requests)?;
+        Ok(CqUse { users: self.clone(), user: User::Sender, requests })
+    }
+
+    /// Adds a receive queue of frames.
+    pub(super) fn receiver(
+        self: &Arc<Self>,
+        user_index: u32,
+        requests: u32,
+    ) -> Result<CqUse, Error> {
         const WHAT: &str = "making a receive queue of frames";
         let mut users = self.lock();
         if users.pairs != 0 {
             let hint = "queue pairs complete in this completion queue: give the frames another one";
             return Err(Error::new(ErrorKind::Input, WHAT, hint));
         }
-        if !users.receivers.insert(user_index) {
+        if users.receivers.contains(&user_index) {
             let hint = format!(
                 "another one with the user index {user_index:#x} completes in this completion \
                  queue: set `user_index`, by which their CQEs are told apart"
             );
             return Err(Error::new(ErrorKind::Input, WHAT, hint));
         }
-        Ok(CqUse { users: self.clone(), user: User::Receiver(user_index) })
+        self.take(&mut users, WHAT, requests)?;
+        users.receivers.insert(user_index);
+        Ok(CqUse { users: self.clone(), user: User::Receiver(user_index), requests })
+    }
+
+    /// Takes entries for `requests` more.
+    fn take(&self, users: &mut Users, attempted: &'static str, requests: u32) -> Result<(), Error> {
+        let others = users.requests;
+        let all = others + u64::from(requests);
+        if let Some(entries) = self.entries.filter(|&entries| all > entries.into()) {
+            let beside = match others {
+                0 => String::new(),
+                _ => format!(", beside the {others} of others"),
+            };
+            let hint = format!(
+                "{requests} requests fit into its rings{beside}, each of which may complete, and the \
+                 completion queue has {entries} entries: it could overrun, which stops it and its \
+                 queues; make it with CqConfig::new({all}), or set CqConfig::overcommit where the \
+                 program has never more than {entries} requests outstanding"
+            );
+            return Err(Error::new(ErrorKind::Input, attempted, hint));
+        }
+        users.requests = all;
+        Ok(())
+    }
+}
+
+impl Users {
+    fn refuse_pair_beside_frames(&self, attempted: &'static str) -> Result<(), Error> {
+        if self.receivers.is_empty() {
+            return Ok(());
+        }
+        let hint = "frames are received into this completion queue: give queue pairs another one";
+        Err(Error::new(ErrorKind::Input, attempted, hint))
     }
 }
 
 impl Drop for CqUse {
     fn drop(&mut self) {
         let mut users = self.users.lock();
+        let mut requests = self.requests;
         match self.user {
             User::Pair => users.pairs -= 1,
+            User::SrqPair(rmpn) => {
+                users.pairs -= 1;
+                match users.srqs.get_mut(&rmpn) {
+                    Some(pairs @ 2..) => {
+                        *pairs -= 1;
+                        requests = 0;
+                    }
+                    _ => {
+                        users.srqs.remove(&rmpn);
+                    }
+                }
+            }
+            User::Sender => {}
             User::Receiver(user_index) => {
                 users.receivers.remove(&user_index);
             }
         }
+        users.requests -= u64::from(requests);
     }
 }
 
@@ -86,16 +177,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receivers_on_one_completion_queue_have_different_user_indexes_and_no_pairs_beside_them() {
-        let users = Arc::new(CqUsers::default());
-        let pairs = [users.pair().unwrap(), users.pair().unwrap()];
-        assert!(users.receiver(1).unwrap_err().to_string().contains("give the frames another one"));
+    fn frame_receivers_need_distinct_user_indexes() {
+        let users = CqUsers::new(None);
+        let pairs = [users.pair(1).unwrap(), users.pair(1).unwrap()];
+        let refused = users.receiver(1, 1).unwrap_err().to_string();
+        assert!(refused.contains("give the frames another one"));
         drop(pairs);
-        let one = users.receiver(1).unwrap();
-        let _two = users.receiver(2).unwrap();
-        assert!(users.receiver(1).unwrap_err().to_string().contains("user index 0x1"));
-        assert!(users.pair().is_err());
+        let one = users.receiver(1, 1).unwrap();
+        let _two = users.receiver(2, 1).unwrap();
+        assert!(users.receiver(1, 1).unwrap_err().to_string().contains("user index 0x1"));
+        assert!(users.pair(1).is_err() && users.srq_pair(5, 1).is_err());
         drop(one);
-        assert!(users.receiver(1).is_ok(), "the place is free again");
+        assert!(users.receiver(1, 1).is_ok(), "the index is free again");
+    }
+
+    #[test]
+    fn cq_refuses_rings_beyond_its_entries() {
+        let users = CqUsers::new(Some(64));
+        let first = users.pair(32).unwrap();
+        let refused = users.pair(33).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Input);
+        let text = refused.to_string();
+        for part in ["33 requests", "32 of others", "64 entries", "CqConfig::new(65)"] {
+            assert!(text.contains(part), "{text:?} lacks {part}");
+        }
+        let second = users.pair(32).unwrap();
+        assert!(users.sender(1).is_err());
+        drop(first);
+        assert!(users.sender(32).is_ok() && users.receiver(1, 1).is_err());
+        drop(second);
+        assert!(users.receiver(1, 64).is_ok());
+        assert!(CqUsers::new(None).pair(u32::MAX).is_ok(), "overcommitted");
+    }
+
+    #[test]
+    fn srq_counts_once_for_all_its_pairs() {
+        let users = CqUsers::new(Some(64));
+        let pairs = [7, 7, 7].map(|rmpn| users.srq_pair(rmpn, 40).unwrap());
+        assert!(users.srq_pair(8, 40).is_err());
+        let [first, second, last] = pairs;
+        drop((first, second));
+        assert!(users.srq_pair(8, 40).is_err(), "the last one still draws from it");
+        drop(last);
+        assert!(users.srq_pair(8, 40).is_ok());
     }
 }

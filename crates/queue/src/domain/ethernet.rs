@@ -147,10 +147,11 @@ impl Domain {
         let most = caps.general.log_max_wq_sz().min(15);
         let wqebbs = power("wqebbs of a send ring of frames", wqebbs, most)?;
         let tis = self.tis(config.priority)?;
+        let target = cq.target();
+        let reports = target.users().sender(wqebbs)?;
         let ring = self.shared.pool.ring(wqebbs as usize * 64)?;
         let (record, record_place) = self.shared.pool.record()?;
         let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never);
-        let target = cq.target();
         let object = self.device.create_sq(SqAttr {
             pd: self.pd.clone(),
             uar: page.uar,
@@ -179,7 +180,7 @@ impl Domain {
         queue.set_least_header(least).map_err(layout)?;
         queue.set_capabilities(|capability| caps.has(capability));
         queue.close();
-        let device = Raw::new(SqSide(object), target.cleaner(), None);
+        let device = Raw::new(SqSide(object), target.cleaner(), Some(reports));
         let mut sq = Sq { device, queue };
         sq.start()?;
         Ok(sq)
@@ -214,7 +215,7 @@ impl Domain {
         let most = caps.general.log_max_wq_sz().min(15);
         let count = power("receives of frames", config.receives.max(1), most)?;
         let target = cq.target();
-        let reports = target.users().receiver(config.user_index)?;
+        let reports = target.users().receiver(config.user_index, count)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
         let (record, record_place) = self.shared.pool.record()?;
         let transport_domain = self.transport_domain()?;

@@ -21,8 +21,9 @@
 //!
 //! let domain = Domain::new(device)?;
 //! let region = domain.region(4096, KeyAccess::ALL)?;
-//! let cq = domain.completion_queue(&CqConfig::new(64))?;
-//! let qp = domain.queue_pair(&QpConfig::new(32, 32), &cq, &cq)?;
+//! let config = QpConfig::new(32, 32);
+//! let cq = domain.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
+//! let qp = domain.queue_pair(&config, &cq, &cq)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -37,6 +38,7 @@ mod foreign;
 pub mod halves;
 mod handshake;
 mod key;
+mod last_wqe;
 mod loopback;
 mod on_device;
 mod pages;

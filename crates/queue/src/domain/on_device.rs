@@ -2,8 +2,10 @@
 //! destroyed.
 
 use std::mem;
+use std::sync::Arc;
 
 use super::cq_users::CqUse;
+use super::last_wqe::{LastWqe, PATIENCE};
 use verbless_command::{Error, ErrorKind, QpObject};
 use verbless_ring::cq::CqCleaner;
 use verbless_ring::shared::SrqReturns;
@@ -15,6 +17,10 @@ pub(super) struct OnDevice {
     /// `None` only while it is being dropped.
     object: Option<QpObject>,
     cleaners: Cleaners,
+    /// Of a queue pair with an SRQ, where the device reports it.
+    last_wqe: Option<LastWqe>,
+    /// Lives as long as the queue pair, for those that watch it.
+    life: Arc<()>,
 }
 
 /// The completion queues of a queue pair, for when it goes.
@@ -25,7 +31,7 @@ pub(super) struct Cleaners {
     /// Where receives taken from a shared receive queue are given back.
     returns: Option<SrqReturns>,
     /// Its entries among the users of both completion queues.
-    _reports: [CqUse; 2],
+    uses: Option<[CqUse; 2]>,
 }
 
 impl Cleaners {
@@ -34,12 +40,12 @@ impl Cleaners {
         send: CqCleaner,
         receive: Option<CqCleaner>,
         returns: Option<SrqReturns>,
-        reports: [CqUse; 2],
+        uses: [CqUse; 2],
     ) -> Self {
         if returns.is_some() {
             receive.as_ref().unwrap_or(&send).claim_receives();
         }
-        Self { send, receive, returns, _reports: reports }
+        Self { send, receive, returns, uses: Some(uses) }
     }
 
     fn clean(&self, qpn: Qpn) {
@@ -53,8 +59,13 @@ impl Cleaners {
 }
 
 impl OnDevice {
-    pub(super) fn new(object: QpObject, cleaners: Cleaners) -> Self {
-        Self { object: Some(object), cleaners }
+    pub(super) fn new(object: QpObject, cleaners: Cleaners, last_wqe: Option<LastWqe>) -> Self {
+        Self { object: Some(object), cleaners, last_wqe, life: Arc::default() }
+    }
+
+    /// What lives as long as the queue pair.
+    pub(super) fn life(&self) -> &Arc<()> {
+        &self.life
     }
 
     pub(super) fn object(&self) -> &QpObject {
@@ -79,15 +90,47 @@ impl OnDevice {
         }
     }
 
+    /// Moves the queue pair to RESET, and removes its completions.
+    pub(super) fn reset(&mut self) -> Result<(), Error> {
+        self.give_back();
+        self.object_mut().to_reset()?;
+        self.clean();
+        Ok(())
+    }
+
     /// Moves the queue pair to RESET if it may have written completions, and removes these.
     fn leave(&mut self) -> Result<(), Error> {
-        let Some(object) = &mut self.object else { return Ok(()) };
+        let Some(object) = &self.object else { return Ok(()) };
         let left = match object.has_left_reset() {
-            true => object.to_reset(),
+            true => {
+                self.give_back();
+                self.object_mut().to_reset()
+            }
             false => Ok(()),
         };
         self.clean();
         left
+    }
+
+    /// Lets the queue pair complete the receive that it has taken from its SRQ. Where that fails,
+    /// or takes too long, the receive may be lost, and the queue pair goes all the same.
+    fn give_back(&mut self) {
+        let (Some(object), Some(last_wqe)) = (&mut self.object, &self.last_wqe) else { return };
+        if !object.has_left_reset() {
+            return;
+        }
+        let lost = match object.to_error().and_then(|()| last_wqe.wait(PATIENCE)) {
+            Ok(true) => return,
+            Ok(false) => {
+                let hint = "Last WQE Reached (event 0x13) did not come within a second";
+                Error::new(ErrorKind::QueueFailed, "giving back receives of an SRQ", hint)
+            }
+            Err(error) => error,
+        };
+        if lost.kind() != ErrorKind::DeviceGone {
+            let context = object.object().context();
+            context.count_leak("receive taken from an SRQ by QP", object.qpn().0, &lost);
+        }
     }
 }
 
@@ -104,7 +147,8 @@ impl Drop for OnDevice {
             && let Some(object) = self.object.take()
         {
             object.object().context().count_leak("QP", object.qpn().0, &error);
-            mem::forget(object);
+            // Its CQEs may come until then, and take their entries.
+            mem::forget((object, self.cleaners.uses.take()));
         }
     }
 }

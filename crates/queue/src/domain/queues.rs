@@ -1,21 +1,24 @@
 //! Completion queues and queue pairs: their memory, their objects on the device, and the two
 //! joined.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use verbless_command::{
     CqAttr, CqElement, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject,
 };
-use verbless_devx::EventChannel;
+use verbless_devx::{DevxObject, EventChannel};
+use verbless_prm::hot::event_type;
 
-use super::cq_users::CqUsers;
+use super::cq_users::{CqUse, CqUsers};
 use super::on_device::{Cleaners, OnDevice};
 use super::pool::layout;
 use super::protection::Domain;
-use crate::events::Subscription;
+use super::srq::Srq;
+use crate::events::{Subscription, Watchable, sealed};
 use crate::wait::poll_within;
 use verbless_ring::completion::{Completion, CompletionError};
 use verbless_ring::cq::{CompletionQueue, CompletionQueueParts, CqCleaner, Cqe};
@@ -41,12 +44,18 @@ pub struct CqConfig {
     pub vector: u32,
     /// New completions overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
+    /// Takes queues whose rings together hold more requests than the queue has entries. A program
+    /// that sets it keeps the number of outstanding requests within the entries by itself: a CQ
+    /// that overruns is lost, with every queue that completes in it. A queue that fails flushes all
+    /// requests of its ring, unsignaled ones too.
+    pub overcommit: bool,
 }
 
 impl CqConfig {
-    /// A queue of `entries` 64-byte entries on vector 0.
+    /// A queue of `entries` 64-byte entries on vector 0. It needs one for each request that the
+    /// rings of its queues hold ([`QpConfig::cqes`]).
     pub const fn new(entries: u32) -> Self {
-        Self { entries, wide: false, vector: 0, ignore_overrun: false }
+        Self { entries, wide: false, vector: 0, ignore_overrun: false, overcommit: false }
     }
 }
 
@@ -93,6 +102,41 @@ impl QpConfig {
         }
     }
 
+    /// The most requests that the send ring of a queue pair of service `S` holds, and so the most
+    /// CQEs that it has outstanding: wqebbs, rounded up to a power of two. A request takes one or
+    /// more.
+    pub fn send_cqes<S: Service>(&self) -> u32 {
+        self.least_wqebbs(S::ADDRESS_DS).checked_next_power_of_two().unwrap_or(u32::MAX)
+    }
+
+    /// The most receives that the ring of a queue pair holds, and so the most CQEs that it has
+    /// outstanding.
+    pub fn receive_cqes(&self) -> u32 {
+        let count = self.receives.max(self.least_receives());
+        count.checked_next_power_of_two().unwrap_or(u32::MAX)
+    }
+
+    /// The most CQEs that a queue pair of service `S` has outstanding: the entries of a completion
+    /// queue in which both of its rings complete.
+    pub fn cqes<S: Service>(&self) -> u32 {
+        self.send_cqes::<S>().saturating_add(self.receive_cqes())
+    }
+
+    /// Bytes of a receive WQE.
+    fn receive_stride(&self) -> usize {
+        (self.receive_sges.max(1) as usize * 16).next_power_of_two()
+    }
+
+    /// The receive ring comes first, and the send ring follows without a gap: so it fills at least
+    /// a wqebb.
+    fn least_receives(&self) -> u32 {
+        (64 / self.receive_stride() as u32).max(1)
+    }
+
+    fn least_wqebbs(&self, address: u32) -> u32 {
+        self.sends.max(1).saturating_mul(self.wqebbs_per_send(address))
+    }
+
     /// Wqebbs of the longest request; `address` is the ds of a datagram's address in it.
     fn wqebbs_per_send(&self, address: u32) -> u32 {
         // Control, and a remote address or that of a datagram.
@@ -113,6 +157,8 @@ pub struct Cq {
     object: Arc<CqObject>,
     users: Arc<CqUsers>,
     pub(crate) subscription: Option<Subscription>,
+    /// When a poll that waits last asked for the queue's status.
+    checked: Option<Instant>,
 }
 
 /// A completion queue as the place where queue pairs report, without the right to poll it: one
@@ -171,7 +217,9 @@ impl Domain {
             ignore_overrun: config.ignore_overrun,
         })?;
         let queue = queue.numbered(object.cqn()).map_err(layout)?;
-        Ok(Cq { queue, object: Arc::new(object), users: Arc::default(), subscription: None })
+        let counted = !config.overcommit && !config.ignore_overrun;
+        let users = CqUsers::new(counted.then_some(entries));
+        Ok(Cq { queue, object: Arc::new(object), users, subscription: None, checked: None })
     }
 
     /// Makes a reliable connected queue pair in RESET, whose completions go to the two queues
@@ -203,14 +251,17 @@ impl Domain {
         receive_cq: &CqTarget,
     ) -> Result<Qp<S>, Error> {
         self.check(config)?;
-        let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
-        // The receive ring comes first, and the send ring follows without a gap: so it fills at
-        // least a wqebb.
-        let least = (64 / stride as u32).max(1);
+        let stride = config.receive_stride();
         let most = self.device.caps().log_max_qp_wqebbs;
-        let count = power("receive ring entries", config.receives.max(least), most)?;
+        let least = config.receives.max(config.least_receives());
+        let count = power("receive ring entries", least, most)?;
         let ring = ReceiveShape::Own { count, stride };
-        let cleaners = cleaners(send_cq, receive_cq, None)?;
+        let sends = self.send_wqebbs::<S>(config)?;
+        let uses = match send_cq.is_same(receive_cq) {
+            true => [send_cq.users.pair(sends.saturating_add(count))?, receive_cq.users.pair(0)?],
+            false => [send_cq.users.pair(sends)?, receive_cq.users.pair(count)?],
+        };
+        let cleaners = cleaners(send_cq, receive_cq, None, uses);
         let built = self.build::<S>(config, send_cq, receive_cq, ring)?;
         let receive = ReceiveQueue::new(ReceiveQueueParts {
             qpn: built.object.qpn(),
@@ -220,7 +271,7 @@ impl Domain {
         })
         .map_err(layout)?;
         let queue = QueuePair::new(built.send, receive);
-        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners) })
+        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners, None) })
     }
 
     /// Builds a queue pair without a receive queue of its own.
@@ -229,14 +280,19 @@ impl Domain {
         config: &QpConfig,
         send_cq: &CqTarget,
         receive_cq: &CqTarget,
-        pool: Arc<RmpObject>,
-        returns: SrqReturns,
+        srq: &Srq,
     ) -> Result<Qp<S, WithSrq>, Error> {
-        let cleaners = cleaners(send_cq, receive_cq, Some(returns))?;
+        let (pool, returns) = (srq.object().clone(), srq.returns());
+        let sends = self.send_wqebbs::<S>(config)?;
+        let receives = 1 << pool.attr().log_wqes;
+        let receiving = receive_cq.users.srq_pair(pool.rmpn().0, receives)?;
+        let uses = [send_cq.users.pair(sends)?, receiving];
+        let cleaners = cleaners(send_cq, receive_cq, Some(returns), uses);
         let built =
             self.build::<S>(config, send_cq, receive_cq, ReceiveShape::DomainShared(pool))?;
+        let last_wqe = srq.last_wqes().of(&built.object)?;
         let queue = QueuePair::new(built.send, WithSrq);
-        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners) })
+        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners, last_wqe) })
     }
 
     fn build<S: Service>(
@@ -251,8 +307,7 @@ impl Domain {
             let hint = "raw Ethernet has no queue pairs, but send queues and receive queues apart";
             return Err(Error::new(ErrorKind::Input, "making a queue pair", hint));
         }
-        let wqebbs = config.sends.max(1).saturating_mul(config.wqebbs_per_send(S::ADDRESS_DS));
-        let wqebbs = power("wqebbs of a send ring", wqebbs, self.device.caps().log_max_qp_wqebbs)?;
+        let wqebbs = self.send_wqebbs::<S>(config)?;
         let (receive_bytes, log_receive_wqes, log_receive_stride, shared) = match receives {
             ReceiveShape::Own { count, stride } => {
                 let log = Some(count.ilog2() as u8);
@@ -299,6 +354,11 @@ impl Domain {
         Ok(Built { object, send, receives, record })
     }
 
+    fn send_wqebbs<S: Service>(&self, config: &QpConfig) -> Result<u32, Error> {
+        let least = config.least_wqebbs(S::ADDRESS_DS);
+        power("wqebbs of a send ring", least, self.device.caps().log_max_qp_wqebbs)
+    }
+
     fn check(&self, config: &QpConfig) -> Result<(), Error> {
         const WHAT: &str = "making a queue pair";
         let caps = self.device.caps();
@@ -330,11 +390,10 @@ fn cleaners(
     send_cq: &CqTarget,
     receive_cq: &CqTarget,
     returns: Option<SrqReturns>,
-) -> Result<Cleaners, Error> {
-    let same = Arc::ptr_eq(&send_cq.object, &receive_cq.object);
-    let receive_cleaner = (!same).then(|| receive_cq.cleaner.clone());
-    let reports = [send_cq.users.pair()?, receive_cq.users.pair()?];
-    Ok(Cleaners::new(send_cq.cleaner.clone(), receive_cleaner, returns, reports))
+    uses: [CqUse; 2],
+) -> Cleaners {
+    let receive_cleaner = (!send_cq.is_same(receive_cq)).then(|| receive_cq.cleaner.clone());
+    Cleaners::new(send_cq.cleaner.clone(), receive_cleaner, returns, uses)
 }
 
 /// The error for rings that do not fit into the memory given for them.
@@ -376,9 +435,43 @@ impl Cq {
         &self.object
     }
 
-    /// Polls until there is a CQE or `timeout` has passed: [`poll_within`].
-    pub fn poll_within(&mut self, timeout: Duration) -> Option<Cqe> {
-        poll_within(&mut self.queue, timeout)
+    /// Fails if the device writes no more CQEs here: it overran, or could not write one. A command
+    /// (QUERY_CQ). A poll makes none, and so cannot tell such a queue from one that is empty: a
+    /// program that polls without [`Cq::poll_within`] or [`CqEvents`](crate::CqEvents) asks this
+    /// when completions fail to come.
+    ///
+    /// # Errors
+    /// [`ErrorKind::QueueFailed`]; the device's refusal.
+    pub fn check(&self) -> Result<(), Error> {
+        self.object.check()
+    }
+
+    /// Polls until there is a CQE or `timeout` has passed, as [`poll_within`], and asks the device
+    /// for the queue's status ([`Cq::check`]) each time that no CQE has come for 100 ms, in one call
+    /// or in several.
+    ///
+    /// # Errors
+    /// As [`Cq::check`]. CQEs that are there come first.
+    pub fn poll_within(&mut self, timeout: Duration) -> Result<Option<Cqe>, Error> {
+        // Where the clock does not reach as far, it waits for good.
+        let end = Instant::now().checked_add(timeout);
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let checked = *self.checked.get_or_insert_with(Instant::now);
+            let until_check = CHECK_AFTER.saturating_sub(checked.elapsed());
+            let wait = left.map_or(until_check, |left| left.min(until_check));
+            if let Some(cqe) = poll_within(&mut self.queue, wait) {
+                self.checked = None;
+                return Ok(Some(cqe));
+            }
+            if wait == until_check {
+                self.checked = Some(Instant::now());
+                self.check()?;
+            }
+            if left == Some(wait) {
+                return Ok(None);
+            }
+        }
     }
 
     /// Destroys the queue, and returns whether that worked; a drop counts a failure in
@@ -420,6 +513,8 @@ impl Cq {
 
 /// Type of the event that a completion queue makes.
 const COMPLETION_EVENT: u16 = 0;
+/// How long no CQE comes before [`Cq::poll_within`] asks for the queue's status.
+const CHECK_AFTER: Duration = Duration::from_millis(100);
 
 impl<S: Service, R: ReceiveSide> Completes for Qp<S, R> {
     #[inline(always)]
@@ -430,6 +525,32 @@ impl<S: Service, R: ReceiveSide> Completes for Qp<S, R> {
     #[inline(always)]
     fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
         Completes::succeed(&mut self.queue, cqe)
+    }
+}
+
+impl<S: Service, R: ReceiveSide> Watchable for Qp<S, R> {}
+
+impl<S: Service, R: ReceiveSide> sealed::Sealed for Qp<S, R> {
+    fn name(&self) -> (&'static str, u32) {
+        ("QP", self.device.object().qpn().0)
+    }
+
+    fn life(&self) -> Weak<dyn Any + Send + Sync> {
+        let life: Weak<()> = Arc::downgrade(self.device.life());
+        life
+    }
+
+    fn errors(&self) -> &'static [u16] {
+        const ERRORS: [u16; 3] = [
+            event_type::WQ_CATASTROPHIC_ERROR as u16,
+            event_type::WQ_INVALID_REQUEST_ERROR as u16,
+            event_type::WQ_ACCESS_ERROR as u16,
+        ];
+        &ERRORS
+    }
+
+    fn object(&self) -> &DevxObject {
+        self.device.object().object()
     }
 }
 
@@ -468,6 +589,10 @@ impl CqTarget {
 
     pub(super) fn users(&self) -> &Arc<CqUsers> {
         &self.users
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.object, &other.object)
     }
 
     /// Whether this is the target of `cq`.

@@ -1,16 +1,19 @@
 //! Shared receive queues: their memory, their object, and the queue pairs that draw from them.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use verbless_command::{Error, RmpAttr, RmpObject};
-use verbless_devx::EventChannel;
+use verbless_devx::{DevxObject, EventChannel};
 use verbless_prm::hot::event_type;
 
+use super::last_wqe::LastWqeEvents;
 use super::pool::layout;
 use super::protection::Domain;
 use super::queues::{Cq, Qp, QpConfig, over, power};
+use crate::events::{Watchable, sealed};
 
 use verbless_ring::qp::WithSrq;
 use verbless_ring::service::Service;
@@ -37,6 +40,7 @@ impl SrqConfig {
 pub struct Srq {
     queue: SharedReceiveQueue,
     object: Arc<RmpObject>,
+    last_wqes: Arc<LastWqeEvents>,
 }
 
 impl Domain {
@@ -63,11 +67,17 @@ impl Domain {
             log_stride: stride.ilog2() as u8,
             cyclic: false,
         })?;
-        Ok(Srq { queue, object: Arc::new(object) })
+        let last_wqes = Arc::new(LastWqeEvents::new(&self.device)?);
+        Ok(Srq { queue, object: Arc::new(object), last_wqes })
     }
 
     /// Makes a queue pair in RESET, of any service, that receives into `receives`. The receive
     /// settings of `config` are ignored.
+    ///
+    /// Reset, destroyed or dropped, it first goes to ERR and waits until it has let go of the SRQ
+    /// (Last WQE Reached), a second at most: a receive that a message had begun to fill comes back
+    /// to the SRQ ([`SharedReceiveQueue::take_returned`]). After that second, and on a device that
+    /// does not report the event, such a receive is lost.
     pub fn queue_pair_with_srq<S: Service>(
         &self,
         config: &QpConfig,
@@ -75,13 +85,16 @@ impl Domain {
         receive_cq: &Cq,
         receives: &Srq,
     ) -> Result<Qp<S, WithSrq>, Error> {
-        let returns = receives.queue.returns();
         let (send_cq, receive_cq) = (send_cq.target(), receive_cq.target());
-        self.build_sharing(config, &send_cq, &receive_cq, receives.object.clone(), returns)
+        self.build_sharing(config, &send_cq, &receive_cq, receives)
     }
 }
 
 impl Srq {
+    pub(super) fn last_wqes(&self) -> &Arc<LastWqeEvents> {
+        &self.last_wqes
+    }
+
     /// The object on the device.
     pub fn object(&self) -> &Arc<RmpObject> {
         &self.object
@@ -95,6 +108,27 @@ impl Srq {
     /// Delivers the events that [`Srq::arm_limit`] asks for to `channel` with `cookie`.
     pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
         channel.subscribe(Some(self.object.object()), &[event_type::SRQ_LIMIT.into()], cookie)
+    }
+}
+
+impl Watchable for Srq {}
+
+impl sealed::Sealed for Srq {
+    fn name(&self) -> (&'static str, u32) {
+        ("SRQ", self.object.rmpn().0)
+    }
+
+    fn life(&self) -> Weak<dyn Any + Send + Sync> {
+        let life: Weak<RmpObject> = Arc::downgrade(&self.object);
+        life
+    }
+
+    fn errors(&self) -> &'static [u16] {
+        &[event_type::SRQ_CATASTROPHIC_ERROR as u16]
+    }
+
+    fn object(&self) -> &DevxObject {
+        self.object.object()
     }
 }
 

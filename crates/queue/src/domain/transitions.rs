@@ -115,8 +115,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that was, but has not
     /// been given to [`QueuePair::complete`](crate::QueuePair::complete), must not be any more.
     pub fn reset(&mut self) -> Result<(), Error> {
-        self.device.object_mut().to_reset()?;
-        self.device.clean();
+        self.device.reset()?;
         self.queue.reset();
         self.queue.send.close();
         Ok(())

@@ -142,7 +142,7 @@ fn adds_here(role: &mut Role) -> Result<(), Stop> {
     let options = ConnectOptions::default();
     // A second queue pair in the same domain, connected to itself, so that its key is good for it.
     let Endpoint { domain, .. } = &end;
-    let mut cq = domain.completion_queue(&CqConfig::new(16))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(32))?;
     let mut itself = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
     let address = domain.address(&itself, &options)?;
     domain.connect(&mut itself, &address, &options)?;

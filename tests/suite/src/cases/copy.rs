@@ -57,7 +57,7 @@ impl Copier {
 
     fn made(lab: &Lab, memory_copies: bool) -> Result<Self, Stop> {
         let domain = Domain::new(&lab.device()?)?;
-        let cq = domain.completion_queue(&CqConfig::new(64))?;
+        let cq = domain.completion_queue(&CqConfig::new(128))?;
         let config = QpConfig { memory_copies, ..QpConfig::new(32, 4) };
         let mut qp = domain.queue_pair(&config, &cq, &cq)?;
         domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;

@@ -100,7 +100,8 @@ fn a_completion_queue_goes_round_many_times(lab: &Lab) -> Result<(), Stop> {
 /// One endpoint whose sends complete on a CQ of this kind, and its peer.
 fn on(lab: &Lab, config: &CqConfig, sends: u32) -> Result<Pair, Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(sends, sends), 64 << 10)?;
-    let cq = pair.a.domain.completion_queue(config)?;
+    let config = CqConfig { overcommit: true, ..*config };
+    let cq = pair.a.domain.completion_queue(&config)?;
     pair.a.qp = pair.a.domain.queue_pair(&QpConfig::new(sends, sends), &cq, &pair.a.receive_cq)?;
     pair.a.send_cq = cq;
     pair.connect(&Default::default())?;

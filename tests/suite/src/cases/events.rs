@@ -209,7 +209,7 @@ fn an_event_arrives_on_the_vector_that_was_asked_for(lab: &Lab) -> Result<(), St
     let mut pair = Pair::new(lab)?;
     let vectors = pair.a.device.attributes().completion_vectors;
     for vector in [0, vectors / 2, vectors - 1] {
-        let config = CqConfig { vector, ..CqConfig::new(16) };
+        let config = CqConfig { vector, ..CqConfig::new(32) };
         let cq = pair.a.domain.completion_queue(&config)?;
         let qp = pair.a.domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
         pair.a.qp = qp;

@@ -169,7 +169,7 @@ fn a_queue_pair_that_does_not_reset_keeps_its_number(lab: &Lab) -> Result<(), St
     lab.excuse(0);
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let cq = domain.completion_queue(&CqConfig::new(16))?;
+    let cq = domain.completion_queue(&CqConfig::new(1024))?;
     let make = || domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq);
     let mut qp = make()?;
     let number = qp.qpn();

@@ -157,7 +157,7 @@ fn copies_within_the_device_reach_memory_of_another_function(lab: &Lab) -> Resul
     const BYTES: usize = 1 << 20;
     let (owner, user) = lab.owner_and_user()?;
     let (owner, user) = (Domain::new(&owner)?, Domain::new(&user)?);
-    let mut cq = user.completion_queue(&CqConfig::new(8))?;
+    let mut cq = user.completion_queue(&CqConfig::new(16))?;
     let config = QpConfig { memory_copies: true, ..QpConfig::new(4, 1) };
     let mut qp = user.queue_pair(&config, &cq, &cq)?;
     user.connect_to_itself(&mut qp, &ConnectOptions::default())?;

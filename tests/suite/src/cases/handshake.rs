@@ -200,7 +200,7 @@ fn a_domain_without_blueflame_pages_rings_plain_doorbells(lab: &Lab) -> Result<(
     let domain = Domain::builder(&device).blueflame_pages(0).pool_bytes(1).build()?;
     let mut pages = std::collections::BTreeSet::new();
     for _ in 0..3 {
-        let cq = domain.completion_queue(&CqConfig::new(8))?;
+        let cq = domain.completion_queue(&CqConfig::new(16))?;
         let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
         pages.insert(cq.object().attr().uar.page_id());
         pages.insert(qp.object().attr().uar.page_id());

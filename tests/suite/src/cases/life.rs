@@ -65,7 +65,7 @@ fn a_completion_queue_is_kept_by_its_queue_pair(lab: &Lab) -> Result<(), Stop> {
 
 /// A queue pair connected to itself, with a completion queue.
 fn alone(domain: &Domain) -> Result<(Qp, Cq), Stop> {
-    let cq = domain.completion_queue(&CqConfig::new(16))?;
+    let cq = domain.completion_queue(&CqConfig::new(32))?;
     let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
     let options = ConnectOptions::default();
     let address = domain.address(&qp, &options)?;
@@ -213,7 +213,7 @@ fn destroying_says_that_it_worked(lab: &Lab) -> Result<(), Stop> {
 fn objects_are_made_and_destroyed_a_thousand_times(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     for _ in 0..1000 {
-        let cq = domain.completion_queue(&CqConfig::new(4))?;
+        let cq = domain.completion_queue(&CqConfig::new(8))?;
         domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq)?;
     }
     ensure_eq!(domain.device().leaked(), 0, "leaks");

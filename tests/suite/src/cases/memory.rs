@@ -531,7 +531,7 @@ fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(
     let pair = Pair::new(lab)?;
     for _ in 0..4 {
         let domain = Domain::new(&pair.a.device)?;
-        let cq = domain.completion_queue(&CqConfig::new(64))?;
+        let cq = domain.completion_queue(&CqConfig::new(1024))?;
         let mut kept = (Vec::new(), Vec::new(), Vec::<Srq>::new());
         for _ in 0..20 {
             kept.0.push(domain.completion_queue(&CqConfig::new(64))?);

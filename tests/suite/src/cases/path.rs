@@ -356,7 +356,8 @@ fn both_directions_of_a_roce_connection_use_one_udp_port_and_others_another(
         };
         ensure_eq!(port(&pair.a)?, port(&pair.b)?, "UDP source port of both directions");
         // Another pair of numbers for the next one.
-        let _ = pair.a.domain.queue_pair(&QpConfig::new(1, 1), &pair.a.send_cq, &pair.a.send_cq)?;
+        let _ =
+            pair.a.domain.queue_pair(&QpConfig::new(1, 1), &pair.a.send_cq, &pair.a.receive_cq)?;
         seen.insert((pair.a.qp.qpn().0, pair.b.qp.qpn().0, port(&pair.a)?));
     }
     let ports: std::collections::BTreeSet<_> = seen.iter().map(|&(.., port)| port).collect();
@@ -392,7 +393,7 @@ fn a_queue_pair_that_is_looped_back_by_force_reaches_itself_without_an_address(
     lab: &Lab,
 ) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    let cq = &mut domain.completion_queue(&CqConfig::new(16))?;
+    let cq = &mut domain.completion_queue(&CqConfig::new(64))?;
     let region = domain.region(64 << 10, KeyAccess::ALL)?;
     for connected_by_the_driver in [false, true] {
         let mut qp = domain.queue_pair(&QpConfig::new(16, 16), cq, cq)?;

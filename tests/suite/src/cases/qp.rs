@@ -467,6 +467,10 @@ fn rings_of_exactly_the_limit_take_as_many_requests(lab: &Lab) -> Result<(), Sto
     let most = 1u32 << end.device.caps().log_max_qp_wqebbs;
     // Requests of one WQEBB each.
     let config = QpConfig { inline: 0, ..QpConfig::new(most, most) };
+    let [sends, receives] = [config.send_cqes::<verbless_queue::Rc>(), config.receive_cqes()];
+    let [sends, receives] =
+        [sends, receives].map(|cqes| end.domain.completion_queue(&CqConfig::new(cqes)));
+    (end.send_cq, end.receive_cq) = (sends?, receives?);
     let mut qp: Qp = end.domain.queue_pair(&config, &end.send_cq, &end.receive_cq)?;
     let (into, options) = (end.sge(0, 64)?, ConnectOptions::default());
     for cookie in 0..u64::from(most) {
@@ -509,9 +513,11 @@ fn a_queue_pair_in_a_domain_of_another_context_is_refused(lab: &Lab) -> Result<(
 
 fn a_hundred_queue_pairs_have_a_hundred_numbers(lab: &Lab) -> Result<(), Stop> {
     let end = endpoint(lab)?;
-    let many: Vec<_> = (0..100)
-        .map(|_| end.domain.queue_pair(&QpConfig::new(4, 4), &end.send_cq, &end.receive_cq))
-        .collect::<Result<_, _>>()?;
+    let config = QpConfig::new(4, 4);
+    let entries = CqConfig::new(100 * config.cqes::<verbless_queue::Rc>());
+    let cq = end.domain.completion_queue(&entries)?;
+    let many: Vec<_> =
+        (0..100).map(|_| end.domain.queue_pair(&config, &cq, &cq)).collect::<Result<_, _>>()?;
     let mut numbers: Vec<u32> = many.iter().map(|qp| qp.qpn().0).collect();
     numbers.sort_unstable();
     numbers.dedup();

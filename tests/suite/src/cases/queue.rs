@@ -292,7 +292,7 @@ fn two_queue_pairs_of_one_port_reach_each_other(lab: &Lab) -> Result<(), Stop> {
 fn sixteen_queue_pairs_share_one_completion_queue(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let mut cq = domain.completion_queue(&CqConfig::new(1024))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(2048))?;
     let region = domain.region(4096, KeyAccess::ALL)?;
     let options = ConnectOptions::default();
     let mut qps: Vec<Qp> = Vec::new();
@@ -337,7 +337,7 @@ fn queue_pairs_that_share_a_doorbell_do_not_wait_for_each_other(lab: &Lab) -> Re
     let options = ConnectOptions::default();
     let mut all = Vec::new();
     for _ in 0..8 {
-        let cq = domain.completion_queue(&CqConfig::new(128))?;
+        let cq = domain.completion_queue(&CqConfig::new(256))?;
         let mut qp = domain.queue_pair(&config, &cq, &cq)?;
         let address = domain.address(&qp, &options)?;
         domain.connect(&mut qp, &address, &options)?;
@@ -435,7 +435,7 @@ fn copies_alternate_between_the_two_buffers_of_the_queue_pairs_own_register(
     let mut pages = std::collections::BTreeMap::<u32, Vec<usize>>::new();
     let mut kept = Vec::new();
     for _ in 0..4 {
-        let mut cq = domain.completion_queue(&CqConfig::new(16))?;
+        let mut cq = domain.completion_queue(&CqConfig::new(32))?;
         let mut qp = domain.queue_pair(&config, &cq, &cq)?;
         let options = ConnectOptions::default();
         let itself = domain.address(&qp, &options)?;
@@ -477,7 +477,7 @@ fn nobody_else_rings_on_the_page_of_a_blueflame_register(lab: &Lab) -> Result<()
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let make = |blueflame| -> Result<_, Stop> {
-        let cq = domain.completion_queue(&CqConfig::new(8))?;
+        let cq = domain.completion_queue(&CqConfig::new(16))?;
         let config = QpConfig { blueflame, ..QpConfig::new(4, 4) };
         Ok((domain.queue_pair(&config, &cq, &cq)?, cq))
     };
@@ -505,7 +505,7 @@ fn nobody_else_rings_on_the_page_of_a_blueflame_register(lab: &Lab) -> Result<()
 fn a_thousand_queue_pairs_take_few_doorbell_pages(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let mut cq = domain.completion_queue(&CqConfig::new(2048))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(6000))?;
     let options = ConnectOptions::default();
     let mut table = Dispatcher::new();
     let mut pages = std::collections::BTreeSet::from([cq.object().attr().uar.page_id()]);

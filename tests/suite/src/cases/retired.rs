@@ -41,7 +41,9 @@ impl Hall {
     fn new(lab: &Lab, wide: bool) -> Result<Self, Stop> {
         let device = lab.device()?;
         let domain = Domain::new(&device)?;
-        let cq = domain.completion_queue(&CqConfig { wide, ..CqConfig::new(16) })?;
+        // As many CQEs as the longest case has outstanding.
+        let config = CqConfig { wide, overcommit: true, ..CqConfig::new(16) };
+        let cq = domain.completion_queue(&config)?;
         let channel = device.event_channel(true)?;
         cq.subscribe(&channel, 0)?;
         let region = domain.region(4096, KeyAccess::ALL)?;
@@ -280,10 +282,11 @@ fn a_shared_receive_queue_gets_its_receives_back(lab: &Lab) -> Result<(), Stop> 
 fn queue_pairs_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     // Room for all, however late the thread comes.
-    let mut cq = domain.completion_queue(&CqConfig::new(128))?;
+    let config = CqConfig { overcommit: true, ..CqConfig::new(128) };
+    let mut cq = domain.completion_queue(&config)?;
     let config = QpConfig::new(16, 16);
     // The thread has the completion queue, so that the queue pairs are made with another one.
-    let sends = domain.completion_queue(&CqConfig::new(16))?;
+    let sends = domain.completion_queue(&CqConfig::new(4096))?;
     let options = ConnectOptions::default();
     let make = |cq: &Cq| -> Result<Qp, Stop> {
         let mut qp = domain.queue_pair(&config, cq, &sends)?;

@@ -352,7 +352,7 @@ fn serve(lab: &Lab, count: usize, clients: usize, messages: usize) -> Result<(),
     let mut cqs = Vec::new();
     for token in 0..count {
         let mut cq =
-            server.domain.completion_queue(&CqConfig::new(8 * clients.div_ceil(count) as u32))?;
+            server.domain.completion_queue(&CqConfig::new(12 * clients.div_ceil(count) as u32))?;
         events.add(&mut cq, token as u64)?;
         cqs.push(cq);
     }
@@ -363,7 +363,7 @@ fn serve(lab: &Lab, count: usize, clients: usize, messages: usize) -> Result<(),
         let cq = &cqs[number % count];
         let mut qp = server.domain.queue_pair(&config, cq, cq)?;
         qp.post_receive(server.region.sge(0, 64)?, 0)?;
-        let far_cq = client.domain.completion_queue(&CqConfig::new(8))?;
+        let far_cq = client.domain.completion_queue(&CqConfig::new(16))?;
         let mut far = client.domain.queue_pair(&config, &far_cq, &far_cq)?;
         let (here, there) =
             (server.domain.address(&qp, &options)?, client.domain.address(&far, &options)?);

@@ -67,7 +67,7 @@ impl<S: Service> Hall<S> {
         let device = lab.other_device()?;
         let domain = Domain::new(&device)?;
         let receives = domain.srq(config)?;
-        let send_cq = domain.completion_queue(&CqConfig::new(16))?;
+        let send_cq = domain.completion_queue(&CqConfig::new(128))?;
         let cqs = [(); 2].map(|()| domain.completion_queue(&CqConfig::new(128)));
         let [first, second] = cqs;
         let cqs = [first?, second?];

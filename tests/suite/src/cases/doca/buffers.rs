@@ -167,7 +167,7 @@ fn a_queue_pair_takes_the_key_of_a_buffer(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(refusal(buffer.mkey(&dev))?, ErrorKind::NotPermitted, "of a device it is not on");
     let domain = bridged.domain();
     let region = domain.region(4096, KeyAccess::ALL)?;
-    let mut cq = domain.completion_queue(&CqConfig::new(4))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
     domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
     let local = Sge::new(buffer.data(), 64, buffer.mkey(&bridged)?);

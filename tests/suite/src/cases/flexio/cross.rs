@@ -263,7 +263,7 @@ fn a_program_posts_to_a_queue_pair_of_another_context(lab: &Lab) -> Result<(), S
     (config.uar, config.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
     let mut qp = DpaQp::create_cross_dev(process, &cross.other, &config)?;
     // A peer in the same context.
-    let host_cq = domain.completion_queue(&CqConfig::new(4))?;
+    let host_cq = domain.completion_queue(&CqConfig::new(8))?;
     let mut host = domain.queue_pair(&QpConfig::new(1, 1), &host_cq, &host_cq)?;
     let options = ConnectOptions::default();
     let address = domain.address(&host, &options)?;

@@ -53,8 +53,9 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
     let mut qp = DpaQp::create(process, &config)?;
 
     let domain = process.domain();
-    let mut host_cq = domain.completion_queue(&CqConfig::new(16))?;
     let queues = QpConfig::new(DEPTH as u32, DEPTH as u32);
+    let mut host_cq =
+        domain.completion_queue(&CqConfig::new(queues.cqes::<verbless_queue::Rc>()))?;
     let mut host = domain.queue_pair(&queues, &host_cq, &host_cq)?;
     let options = ConnectOptions::default();
     let address = domain.address(&host, &options)?;

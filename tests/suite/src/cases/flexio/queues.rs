@@ -177,7 +177,7 @@ impl<S: Service> Ends<S> {
     pub(super) fn apart(rig: &Rig, config: &DpaQpConfig) -> Result<Self, Stop> {
         let process = &rig.process;
         let domain = process.domain();
-        let host_cq = domain.completion_queue(&CqConfig::new(16))?;
+        let host_cq = domain.completion_queue(&CqConfig::new(64))?;
         let host = domain.queue_pair_of(&QpConfig::new(8, 8), &host_cq, &host_cq)?;
         let from = process.alloc(BYTES as u64)?;
         Ok(Self {

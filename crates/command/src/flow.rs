@@ -6,7 +6,7 @@ use verbless_devx::Error;
 use verbless_prm::{FteMatchSetLyr24, MatchCriteriaEnable};
 
 use crate::device::Device;
-use crate::error::invalid;
+use crate::error::{invalid, limit};
 use crate::transport::TirObject;
 
 /// Which frames a flow rule is for, and how it ranks: what is `None` may be anything.
@@ -20,7 +20,7 @@ pub struct FlowAttr {
     pub ethertype: Option<u16>,
     /// Number of the first VLAN tag, which must be a customer's (0x8100); 12 bits.
     pub vlan: Option<u16>,
-    /// Rules with a lower one come first.
+    /// Rules with a lower one come first: 0 to [`FlowAttr::LAST_PRIORITY`].
     pub priority: u16,
     /// Flow tag in the completions of frames that match; 24 bits, and not 0xffffff. `None`: they
     /// have tag 0.
@@ -36,6 +36,9 @@ pub struct FlowRule {
 }
 
 impl FlowAttr {
+    /// The last priority that the kernel has (Linux `MLX5_IB_FLOW_LAST_PRIO`).
+    pub const LAST_PRIORITY: u16 = 15;
+
     /// Frames to this address.
     pub fn to(destination: [u8; 6]) -> Self {
         Self { destination: Some(destination), ..Self::default() }
@@ -84,7 +87,7 @@ impl Device {
     /// Lets the kernel lead frames to `tir` (FLOW_MATCHER_CREATE, CREATE_FLOW).
     ///
     /// # Errors
-    /// `attr` names no field, or a VLAN or tag that cannot be; EPERM without CAP_NET_RAW; the
+    /// `attr` names no field, or a VLAN, tag or priority that cannot be; EPERM without CAP_NET_RAW; the
     /// kernel's or the device's refusal.
     pub fn create_flow_rule(
         &self,
@@ -92,6 +95,14 @@ impl Device {
         tir: &Arc<TirObject>,
     ) -> Result<FlowRule, Error> {
         const WHAT: &str = "CREATE_FLOW";
+        if attr.priority > FlowAttr::LAST_PRIORITY {
+            return Err(limit(
+                WHAT,
+                "the priority",
+                attr.priority.into(),
+                FlowAttr::LAST_PRIORITY.into(),
+            ));
+        }
         if attr.vlan.is_some_and(|vlan| vlan >> 12 != 0) {
             return Err(invalid(WHAT, "the number of a VLAN has 12 bits"));
         }

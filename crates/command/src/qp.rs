@@ -7,6 +7,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use verbless_devx::{Error, ErrorKind, Pd, Uar};
 use verbless_prm as prm;
@@ -17,7 +18,7 @@ use verbless_prm::{
 
 use crate::cq::CqObject;
 use crate::device::Device;
-use crate::error::{all_of, fits, invalid, limit};
+use crate::error::{all_of, fits, invalid, limit, refused};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::path::Path;
@@ -193,6 +194,8 @@ pub struct QpObject {
     lag_port: u8,
     /// See [`QpObject::first_psn`].
     psn: u32,
+    /// The last one that went out in an address; [`NO_PSN`] if none has.
+    announced: AtomicU32,
     left_reset: bool,
     /// Whether the context enables memory copies: only with `dma_mmo_qp`, not where the device has
     /// `dma_mmo_sq` alone.
@@ -279,6 +282,7 @@ impl Device {
             max_reads_out: caps.max_reads_out,
             lag_port: self.next_lag_port(),
             psn: random_psn(),
+            announced: AtomicU32::new(NO_PSN),
             left_reset: false,
             sets_up_copies: attr.memory_copies && caps.general.dma_mmo_qp(),
             owned: Owned::new(object, attr),
@@ -306,6 +310,31 @@ impl QpObject {
     /// reset: so packets of a connection that is no more are not taken for the next one's.
     pub fn first_psn(&self) -> u32 {
         self.psn
+    }
+
+    /// [`QpObject::first_psn`], which is from now on the one that the peer expects.
+    pub fn announce_psn(&self) -> u32 {
+        self.announced.store(self.psn, Ordering::Relaxed);
+        self.psn
+    }
+
+    /// Fails if the queue pair was reset since its first PSN was last
+    /// [announced](QpObject::announce_psn): its peer would wait for another one, and hear nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`](verbless_devx::ErrorKind::Input).
+    pub fn check_announced(&self) -> Result<(), Error> {
+        let announced = self.announced.load(Ordering::Relaxed);
+        if announced == NO_PSN || announced == self.psn {
+            return Ok(());
+        }
+        let hint = format!(
+            "the peer was given an address of QP {} from before its reset, which drew PSN \
+             {:#08x} in place of {announced:#08x}: take its address again, send that to the peer, \
+             and connect then",
+            self.qpn, self.psn
+        );
+        Err(refused("connecting a queue pair", hint))
     }
 
     /// RST2INIT_QP: RESET → INIT. Receives may be posted from here on.
@@ -628,6 +657,8 @@ impl QpObject {
 
 /// log2 of the bytes of a datagram at most.
 const LOG_DATAGRAM: u8 = 12;
+/// No PSN, which have 24 bits.
+const NO_PSN: u32 = u32::MAX;
 
 /// log2 of the number of packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;

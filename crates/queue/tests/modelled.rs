@@ -434,3 +434,50 @@ fn srq_gets_the_receive_of_a_reset_pair_back() {
         Some(qp)
     });
 }
+
+#[test]
+fn queue_pair_with_an_outdated_address_is_not_connected() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, ..) = pair(&domain);
+    let (mut peer, ..) = pair(&domain);
+    let options = ConnectOptions::default();
+    let [sent, theirs] = [domain.address(&qp, &options), domain.address(&peer, &options)];
+    let (sent, theirs) = (sent.expect("an address"), theirs.expect("an address"));
+    domain.connect(&mut qp, &theirs, &options).expect("both addresses are new");
+    domain.connect(&mut peer, &sent, &options).expect("both addresses are new");
+    qp.reset().expect("the device agrees");
+    let refused = domain.connect(&mut qp, &theirs, &options).expect_err("the peer has the old one");
+    assert_eq!(refused.kind(), ErrorKind::Input);
+    for part in ["before its reset", "take its address again", &format!("{:#08x}", sent.psn)] {
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    assert_eq!(state(&qp), QpState::RST, "nothing has changed");
+    let fixed = ConnectOptions { psn: Some(sent.psn), ..options };
+    domain.connect(&mut qp, &theirs, &fixed).expect("the PSN that the peer expects");
+    qp.reset().expect("the device agrees");
+    assert_ne!(domain.address(&qp, &options).expect("an address").psn, sent.psn);
+    domain.connect(&mut qp, &theirs, &options).expect("the address was taken anew");
+    // Through the control, too.
+    let (mut queues, control) = qp.with_control();
+    queues.reset().expect("the device agrees");
+    control.to_init(&options).expect("it is in RESET");
+    let refused = control.connect(&domain, &theirs, &options).expect_err("the old one is out");
+    assert!(refused.to_string().contains("take its address again"), "{refused}");
+}
+
+#[test]
+fn path_to_another_subnet_has_the_router_and_a_grh() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, ..) = pair(&domain);
+    let options = ConnectOptions::default();
+    let mut peer = domain.address(&qp, &options).expect("an address");
+    peer.gid.0[7] ^= 1;
+    let refused = domain.connect(&mut qp, &peer, &options).expect_err("it has no router");
+    assert!(refused.to_string().contains("router_lid"), "{refused}");
+    let options = ConnectOptions { router_lid: Some(0x77), ..options };
+    domain.connect(&mut qp, &peer, &options).expect("it has one");
+    let context = qp.object().query().expect("the device answers");
+    let path = context.primary_address_path();
+    assert_eq!((path.grh(), path.rlid(), path.hop_limit()), (true, 0x77, 64));
+    assert_eq!(path.rgid_rip(), &peer.gid.0);
+}

@@ -323,6 +323,10 @@ pub enum CompletionError {
     /// [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) of the shared receive
     /// queue instead.
     Shared(Cqe),
+    /// A CQE of another queue; nothing was completed here. Give it to the queue of [`Cqe::qpn`]
+    /// ([`Cqe::user_index`] in a dispatcher of those): that queue cannot free the slots of its
+    /// request, or return its cookie, without.
+    OtherQueue(Cqe),
 }
 
 impl fmt::Display for CompletionError {
@@ -335,6 +339,13 @@ impl fmt::Display for CompletionError {
                 "the CQE of SRQ WQE {} (QP {}): pass it to SharedReceiveQueue::complete",
                 cqe.wqe_index(),
                 cqe.qpn()
+            ),
+            Self::OtherQueue(cqe) => write!(
+                f,
+                "the CQE of WQE {} of another queue, QP {} (user index {:#x}): complete it there",
+                cqe.wqe_index(),
+                cqe.qpn(),
+                cqe.user_index()
             ),
         }
     }
@@ -390,11 +401,6 @@ impl Failure {
 /// Why a CQE is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The CQE has the QPN of another queue. Not the device's fault if the CQE was given to the
-    /// wrong [`QueuePair`](crate::QueuePair).
-    Queue(Qpn),
-    /// The CQE has another queue's user index.
-    UserIndex(u32),
     /// The opcode is invalid for this queue.
     Opcode(u8),
     /// The CQE has another opcode than the send request that was posted.
@@ -408,8 +414,6 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Queue(it) => write!(f, "it belongs to another queue pair, QP {it}"),
-            Self::UserIndex(it) => write!(f, "it belongs to another queue, of user index {it:#x}"),
             Self::Opcode(it) => write!(f, "opcode {it:#x}"),
             Self::WorkRequest(it) => {
                 write!(f, "work request opcode {it:#04x} is not the posted one")

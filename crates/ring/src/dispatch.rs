@@ -23,13 +23,12 @@ use core::marker::PhantomData;
 
 use verbless_prm::hot::{CqeUserIndex, cqe_opcode};
 
-use crate::completion::{Completion, CompletionError, Malformed, Operation, malformed};
+use crate::completion::{Completion, CompletionError, Operation};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::qp::{QueuePair, ReceiveQueue, ReceiveSide, SendQueue};
 use crate::ring::{LayoutError, Look, RETIRED};
 use crate::service::Service;
 use crate::shared::SharedReceiveQueue;
-use crate::types::Qpn;
 
 /// Entries of a page, and pages: together all numbers of 24 bits.
 const PAGE: usize = 1 << 12;
@@ -318,7 +317,8 @@ impl<Q: Completes> Dispatcher<Q> {
     /// Polls the completion queue and completes the CQE on the queue whose number it carries
     /// ([`Cqe::qpn`]); returns that number and the result.
     ///
-    /// A CQE of a queue that is not here is [`Malformed::Queue`].
+    /// The CQE of a queue that is not here comes back in [`CompletionError::OtherQueue`]: complete
+    /// it there.
     #[inline(always)]
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
         let look = cq.look();
@@ -377,7 +377,7 @@ impl<Q: Completes> Dispatcher<Q> {
     fn complete_as(&mut self, number: u32, cqe: Cqe) -> Dispatched {
         match self.get_mut(number) {
             Some(queue) => (number, queue.complete(cqe)),
-            None => (number, Err(malformed(Malformed::Queue(Qpn(cqe.qpn().0))))),
+            None => (number, Err(CompletionError::OtherQueue(cqe))),
         }
     }
 }

@@ -426,7 +426,8 @@ impl FrameReceiver {
 
     /// Completes this queue's oldest receive with the frame that the CQE reports; frees its slot.
     ///
-    /// One of another queue is [`Malformed::UserIndex`]: look at [`Cqe::user_index`] first.
+    /// One of another queue comes back in [`CompletionError::OtherQueue`], without the description
+    /// of its frame: look at [`Cqe::user_index`] first.
     pub fn complete(&mut self, cqe: FrameCqe) -> Result<ReceivedFrame, CompletionError> {
         let completion = self.judge(&cqe.cqe)?;
         match cqe.frame(completion.cookie) {
@@ -441,7 +442,7 @@ impl FrameReceiver {
             other => return Err(malformed(Malformed::Opcode(other))),
         }
         if cqe.user_index() != self.user_index {
-            return Err(malformed(Malformed::UserIndex(cqe.user_index())));
+            return Err(CompletionError::OtherQueue(cqe.apart()));
         }
         self.queue.complete_any(cqe)
     }

@@ -194,6 +194,8 @@ impl Stream {
 fn status(error: &CompletionError) -> Option<Status> {
     match error {
         CompletionError::Failed(failure) => Some(failure.status),
-        CompletionError::Malformed(_) | CompletionError::Shared(_) => None,
+        CompletionError::Malformed(_)
+        | CompletionError::Shared(_)
+        | CompletionError::OtherQueue(_) => None,
     }
 }

@@ -63,7 +63,7 @@ impl From<CompletionError> for Error {
         let kind = match error {
             CompletionError::Failed(_) => ErrorKind::Failed,
             CompletionError::Malformed(_) => ErrorKind::Answer,
-            CompletionError::Shared(_) => ErrorKind::Input,
+            CompletionError::Shared(_) | CompletionError::OtherQueue(_) => ErrorKind::Input,
         };
         Self::new(kind, format!("completing a work request: {error}"), "").with_source(error)
     }
@@ -122,7 +122,7 @@ mod tests {
             "9 bytes at offset 0x8 exceed the memory, which has 0x10 bytes"
         );
         let kind = |error: CompletionError| Error::from(error).kind();
-        let malformed = Malformed::Queue(verbless_ring::Qpn(7));
+        let malformed = Malformed::Opcode(7);
         assert_eq!(kind(CompletionError::Malformed(malformed)), ErrorKind::Answer);
     }
 

@@ -314,7 +314,7 @@ impl Copier {
                 (false, 0) => number | LAST,
                 (false, _) => number | MORE_FOLLOW,
             };
-            Ok((ends(from, to), cookie, left == 0))
+            Ok((ends(from, to), cookie))
         }))
     }
 
@@ -473,8 +473,12 @@ impl Engine for Copier {
 
     fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
         let ended = match self.queue.complete(cqe) {
-            Ok(cookie) if self.is_of_first(cookie) => self.end(Ok(()), &mut side.room),
-            Ok(cookie) => return Err(out_of_order(cookie as u32, self.first)),
+            Ok(cookie) if !self.is_of_first(cookie) => {
+                return Err(out_of_order(cookie as u32, self.first));
+            }
+            // The job is done when its last request is.
+            Ok(cookie) if cookie & MORE_FOLLOW != 0 => None,
+            Ok(_) => self.end(Ok(()), &mut side.room),
             Err(CompletionError::Failed(failure)) => self.failed(failure, side)?,
             Err(other) => {
                 let error = Error::new(ErrorKind::InvalidValue, other.to_string());

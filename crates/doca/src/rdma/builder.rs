@@ -64,6 +64,10 @@ impl RdmaBuilder {
         port: u8;
         /// Sets [`Properties::gid_index`].
         gid_index: u8 => Some;
+        /// Sets [`Properties::pkey_index`].
+        pkey_index: u16;
+        /// Sets [`Properties::router_lid`].
+        router_lid: u16 => Some;
         /// Sets [`Properties::mtu`].
         mtu: Mtu => Some;
         /// Sets [`Properties::service_level`].

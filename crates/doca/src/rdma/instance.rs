@@ -238,9 +238,10 @@ impl Instance {
         let (own, target) = match &inner.target {
             Some((target, _)) => (None, target.clone()),
             None => {
-                let config = properties.config(self.id.likely_place());
-                let cq =
-                    domain.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>()))?;
+                // A job is one request, and no more of them are in flight than these.
+                let entries = properties.send_queue_size + properties.recv_queue_size;
+                let config = CqConfig { overcommit: true, ..CqConfig::new(entries) };
+                let cq = domain.completion_queue(&config)?;
                 let target = cq.target();
                 (Some(cq), target)
             }

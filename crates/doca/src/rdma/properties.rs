@@ -46,6 +46,12 @@ pub struct Properties {
     pub port: u8,
     /// Index of our GID in the port's table; if not set, the one that routers forward best.
     pub gid_index: Option<u8>,
+    /// Index of the partition key in the port's table; 0 if not set. Both sides use keys of one
+    /// partition.
+    pub pkey_index: u16,
+    /// LID of the router towards a peer in another InfiniBand subnet, which then is needed
+    /// ([`ConnectOptions::router_lid`]).
+    pub router_lid: Option<u16>,
     /// Path MTU at most; the port's active one if not set. The smaller one of both sides is used.
     pub mtu: Option<Mtu>,
     /// Service level, 0 to 15; on Ethernet the 802.1p priority, 0 to 7. The peer's if not set.
@@ -77,6 +83,8 @@ impl Default for Properties {
             transport_type: TransportType::Rc,
             port: 1,
             gid_index: None,
+            pkey_index: 0,
+            router_lid: None,
             mtu: None,
             service_level: None,
             traffic_class: 0,
@@ -120,6 +128,8 @@ impl Properties {
         within("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)?;
         within("reads", self.reads.into(), 1, 128)?;
         let port = dev.device().query_port(self.port)?;
+        let last = u32::from(port.raw.pkey_tbl_len).saturating_sub(1);
+        within("pkey_index", self.pkey_index.into(), 0, last)?;
         let level = if port.link_layer() == LinkLayer::Ethernet { 7 } else { 15 };
         within("service_level", self.service_level.unwrap_or(0).into(), 0, level)?;
         if self.permissions.bits() & !PERMISSIONS != 0 {
@@ -152,6 +162,8 @@ impl Properties {
         ConnectOptions {
             port: self.port,
             gid_index: self.gid_index,
+            pkey_index: self.pkey_index,
+            router_lid: self.router_lid,
             access: RemoteAccess {
                 read: may(AccessFlags::RDMA_READ),
                 write: may(AccessFlags::RDMA_WRITE),

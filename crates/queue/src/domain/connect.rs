@@ -39,8 +39,12 @@ pub struct ConnectOptions {
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Hops that a packet may take.
+    /// Hops that a packet may take. To a peer in another subnet, 2 or more.
     pub hop_limit: u8,
+    /// LID of the router towards a peer in another InfiniBand subnet, as the path record of the
+    /// subnet manager says it (`saquery PathRecord`). Needed, and used, for such peers alone: those
+    /// whose GID has another prefix than ours.
+    pub router_lid: Option<u16>,
     /// UDP source port of RoCE v2, 0xc000 and up. If not given, it follows from the flow label, or
     /// where that is 0 from the two QPNs, so that connections spread over the links of a network.
     pub udp_source_port: Option<u16>,
@@ -72,6 +76,7 @@ impl Default for ConnectOptions {
             traffic_class: 0,
             flow_label: 0,
             hop_limit: 64,
+            router_lid: None,
             udp_source_port: None,
             ack_timeout: 14,
             retry_count: 7,
@@ -90,6 +95,14 @@ pub(super) struct Steps {
 }
 
 impl ConnectOptions {
+    /// Fails if the peer's address of `qp` is from before its last reset.
+    pub(super) fn check_announced(&self, qp: &QpObject) -> Result<(), Error> {
+        match self.psn {
+            Some(_) => Ok(()),
+            None => qp.check_announced(),
+        }
+    }
+
     /// The attributes of the transition to INIT.
     pub(super) const fn init(&self) -> InitAttr {
         let Self { port, pkey_index, access, .. } = *self;
@@ -98,7 +111,11 @@ impl ConnectOptions {
 }
 
 impl Domain {
-    /// The address by which a peer reaches `qp`.
+    /// The address by which a peer reaches `qp`, until its next [`Qp::reset`]: it has the first PSN
+    /// that `qp` sends, of which a reset draws another, so that packets of the old connection are
+    /// not taken for the new one's. A peer that is connected by an address from before hears
+    /// nothing. [`Domain::connect`] therefore refuses a queue pair whose address was taken before a
+    /// reset and not since, unless [`ConnectOptions::psn`] is given.
     pub fn address<S: Service, R: ReceiveSide>(
         &self,
         qp: &Qp<S, R>,
@@ -125,7 +142,7 @@ impl Domain {
         };
         Ok(PeerAddress {
             qpn: qp.qpn(),
-            psn: options.psn.unwrap_or_else(|| qp.first_psn()),
+            psn: options.psn.unwrap_or_else(|| qp.announce_psn()),
             ethernet,
             lid: if ethernet { 0 } else { port.raw.lid },
             gid: gid.unwrap_or_default(),
@@ -163,7 +180,8 @@ impl Domain {
     /// service. Post receives before sending our address to the peer, which may send at once.
     ///
     /// # Errors
-    /// A peer on another fabric, a path MTU above the port's, a GID or a neighbour that is not
+    /// An address of `qp` went out before its last reset, and none since ([`Domain::address`]); a
+    /// peer on another fabric, or in another subnet without a router; a path MTU above the port's, a GID or a neighbour that is not
     /// there; the device's refusal of a transition, with the state that the queue pair is in.
     pub fn connect<S: Connected, R: ReceiveSide>(
         &self,
@@ -181,6 +199,7 @@ impl Domain {
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<Steps, Error> {
+        options.check_announced(qp)?;
         let (path, mtu) = self.way(qp.qpn(), peer, options)?;
         Ok(self.steps_over(qp, path, mtu, peer, options))
     }

@@ -153,6 +153,7 @@ impl QpControl {
     pub fn connect_by(&self, domain: &Domain, way: &Way) -> Result<(), Error> {
         let mut device = self.device.lock();
         let (peer, options) = (&way.peer, &way.options);
+        options.check_announced(device.object())?;
         let steps = domain.steps_over(device.object(), way.path, way.mtu, peer, options);
         device.object_mut().to_rtr(&steps.rtr)?;
         device.object_mut().to_rts(&steps.rts)

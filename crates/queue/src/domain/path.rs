@@ -80,17 +80,33 @@ impl Domain {
         if ethernet {
             return self.roce_path(local, peer, level, options);
         }
-        let grh = needs_grh(port) || peer.grh_required;
+        let router = self.router_towards(peer, options)?;
+        let grh = needs_grh(port) || peer.grh_required || router.is_some();
         if grh && peer.gid == Gid::default() {
             let hint = "the port requires a global route (GRH), and the peer's address has no GID";
             return Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
         }
         Ok(Path::InfiniBand {
-            dlid: peer.lid,
+            dlid: router.unwrap_or(peer.lid),
             sl: level,
             source_path_bits: 0,
             grh: grh.then(|| route(peer.gid, options.gid_index.unwrap_or(0), options)),
         })
+    }
+
+    /// The LID of the router towards a peer in another InfiniBand subnet; `None` for one in ours.
+    fn router_towards(
+        &self,
+        peer: &PeerAddress,
+        options: &ConnectOptions,
+    ) -> Result<Option<u16>, Error> {
+        if peer.gid == Gid::default() {
+            return Ok(None);
+        }
+        let index = options.gid_index.unwrap_or(0).into();
+        // A port without a GID has no subnet prefix to compare.
+        let Ok(own) = self.device.gid_entry(options.port.into(), index) else { return Ok(None) };
+        router(own.gid, peer.gid, options)
     }
 
     /// The GID that RoCE packets of ours come from, and its index.
@@ -175,6 +191,29 @@ impl Domain {
         let udp_source_port = options.source_port(local, peer.qpn);
         Ok(Path::Roce { version, route, destination_mac, udp_source_port, priority })
     }
+}
+
+/// The LID of the router from the subnet of GID `own` to that of `peer`; `None` if it is the same.
+fn router(own: Gid, peer: Gid, options: &ConnectOptions) -> Result<Option<u16>, Error> {
+    if own.0[..8] == peer.0[..8] {
+        return Ok(None);
+    }
+    let refuse =
+        |hint: String| Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
+    let Some(lid) = options.router_lid else {
+        return refuse(format!(
+            "the peer's GID {peer} is in another subnet than ours, {own}: set router_lid to the \
+             LID of the router, as the path record says it (saquery PathRecord)"
+        ));
+    };
+    if options.hop_limit < 2 {
+        let hops = options.hop_limit;
+        return refuse(format!(
+            "the peer is in another subnet, and hop_limit {hops} lets no packet through a router: \
+             set 2 or more"
+        ));
+    }
+    Ok(Some(lid))
 }
 
 /// The route with the fields that the options give.
@@ -278,6 +317,23 @@ mod tests {
             let found = table[..count].iter().min_by_key(|entry| rank(entry)).expect("some");
             assert_eq!(found.index, best, "of the first {count}");
         }
+    }
+
+    #[test]
+    fn path_to_another_subnet_goes_to_the_router() {
+        let own = gid("fe80:0000:0000:0000:0200:00ff:fe00:0001");
+        let near = gid("fe80:0000:0000:0000:0200:00ff:fe00:0002");
+        let far = gid("fe80:0000:0000:0001:0200:00ff:fe00:0002");
+        let options = ConnectOptions::default();
+        let routed = ConnectOptions { router_lid: Some(0x77), ..options };
+        for options in [options, routed] {
+            assert_eq!(router(own, near, &options).unwrap(), None);
+        }
+        assert_eq!(router(own, far, &routed).unwrap(), Some(0x77));
+        let missing = router(own, far, &options).unwrap_err().to_string();
+        assert!(missing.contains("router_lid") && missing.contains("another subnet"), "{missing}");
+        let short = router(own, far, &ConnectOptions { hop_limit: 1, ..routed });
+        assert!(short.unwrap_err().to_string().contains("hop_limit 1"));
     }
 
     #[test]

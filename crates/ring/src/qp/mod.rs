@@ -110,9 +110,8 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
 
     /// Completes the requests of this queue pair that the CQE reports; frees their slots.
     ///
-    /// A CQE of another queue pair is
-    /// [`Malformed::Queue`](crate::completion::Malformed::Queue): look at [`Cqe::qpn`] or
-    /// [`Cqe::user_index`] first where several share a completion queue.
+    /// A CQE of another queue pair comes back in [`CompletionError::OtherQueue`]: look at
+    /// [`Cqe::qpn`] or [`Cqe::user_index`] first where several share a completion queue.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         if cqe.is_plain_request() {

@@ -103,7 +103,7 @@ impl ReceiveQueue {
 
     pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn {
-            return Err(malformed(Malformed::Queue(cqe.qpn())));
+            return Err(CompletionError::OtherQueue(cqe.apart()));
         }
         self.complete_any(cqe)
     }

@@ -298,7 +298,7 @@ impl<S: Service> SendQueue<S> {
         if cqe.is_plain_request() {
             match self.succeed(cqe.request(), || cqe.outcome()) {
                 Some(completion) => Ok(completion),
-                None => self.misfit(cqe.request().opcode_qpn, cqe.wqe_index()),
+                None => self.misfit(&cqe.apart()),
             }
         } else {
             self.complete_other(&cqe.apart())
@@ -354,18 +354,14 @@ impl<S: Service> SendQueue<S> {
     /// Why a good CQE cannot be.
     #[cold]
     #[inline(never)]
-    pub(super) fn misfit(
-        &self,
-        opcode_qpn: Be32,
-        index: WqeIndex,
-    ) -> Result<Completion, CompletionError> {
-        let opcode_qpn = OpcodeQpn::from_bits(opcode_qpn.get());
-        Err(malformed(if opcode_qpn.qpn() != self.qpn().0 {
-            Malformed::Queue(Qpn(opcode_qpn.qpn()))
-        } else if self.find(index).is_none() {
-            Malformed::Index(index)
-        } else {
-            Malformed::WorkRequest(opcode_qpn.wqe_opcode())
+    pub(super) fn misfit(&self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+        if cqe.qpn() != self.qpn() {
+            return Err(CompletionError::OtherQueue(cqe.apart()));
+        }
+        let opcode_qpn = OpcodeQpn::from_bits(cqe.request().opcode_qpn.get());
+        Err(malformed(match self.find(cqe.wqe_index()) {
+            None => Malformed::Index(cqe.wqe_index()),
+            Some(_) => Malformed::WorkRequest(opcode_qpn.wqe_opcode()),
         }))
     }
 
@@ -375,7 +371,7 @@ impl<S: Service> SendQueue<S> {
     #[inline(never)]
     pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn() {
-            return Err(malformed(Malformed::Queue(cqe.qpn())));
+            return Err(CompletionError::OtherQueue(cqe.apart()));
         }
         match (cqe.opcode(), cqe.format()) {
             (cqe_opcode::REQUESTER, cqe_format::COMPRESSED) => {
@@ -383,7 +379,7 @@ impl<S: Service> SendQueue<S> {
             }
             (cqe_opcode::REQUESTER, _) => match self.succeed(cqe.request(), || cqe.outcome()) {
                 Some(completion) => Ok(completion),
-                None => self.misfit(cqe.request().opcode_qpn, cqe.wqe_index()),
+                None => self.misfit(cqe),
             },
             (cqe_opcode::REQUESTER_ERROR, _) => {
                 let index = cqe.wqe_index();

@@ -47,7 +47,7 @@ impl sealed::ReceiveSide for ReceiveQueue {
 impl sealed::ReceiveSide for WithSrq {
     fn complete(&mut self, qpn: Qpn, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != qpn {
-            return Err(malformed(Malformed::Queue(cqe.qpn())));
+            return Err(CompletionError::OtherQueue(cqe.apart()));
         }
         Err(match cqe.opcode() {
             cqe_opcode::RESPONDER_WRITE_IMM

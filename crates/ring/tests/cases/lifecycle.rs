@@ -116,8 +116,12 @@ fn a_dispatcher_polls_each_cqe_into_the_queue_of_its_number() {
         assert_eq!(polled(cqe_opcode::RESPONDER_SEND, qpn, 0), (qpn, Ok(cookie + 2)));
         let twice = malformed(Malformed::Index(WqeIndex(0)));
         assert_eq!(polled(cqe_opcode::REQUESTER, qpn, 0), (qpn, twice));
-        let stranger = malformed(Malformed::Queue(Qpn(0x777)));
-        assert_eq!(polled(cqe_opcode::REQUESTER, 0x777, 1), (0x777, stranger));
+        let (number, strange) = polled(cqe_opcode::REQUESTER, 0x777, 1);
+        let of = |error| match error {
+            CompletionError::OtherQueue(cqe) => (cqe.qpn(), cqe.wqe_index()),
+            other => panic!("{other}"),
+        };
+        assert_eq!((number, of(strange.unwrap_err())), (0x777, (Qpn(0x777), WqeIndex(1))));
         let (number, failed) = polled(cqe_opcode::REQUESTER_ERROR, qpn, 1);
         let of = |error| matches!(error, CompletionError::Failed(it) if it.cookie == cookie + 1);
         assert!(number == qpn && failed.is_err_and(of));

@@ -80,8 +80,12 @@ impl Rig {
                 (done.event, true)
             }
             None => {
-                let (cqe, mut into) = (self.side.cq.poll().unwrap(), None);
-                self.copier.complete(cqe, &mut self.side, &mut into).unwrap();
+                let mut into = None;
+                // Each of its requests has a CQE.
+                while into.is_none() {
+                    let cqe = self.side.cq.poll().unwrap();
+                    self.copier.complete(cqe, &mut self.side, &mut into).unwrap();
+                }
                 (into.unwrap().unwrap(), false)
             }
         };
@@ -188,4 +192,21 @@ fn completions_have_been_read_when_there_are_none_or_the_queue_has_wrapped_aroun
         rig.copier.queue.complete(cqe).unwrap();
         assert!(rig.side.has_read(first), "there are none");
     }
+}
+
+#[test]
+fn chained_copy_ends_with_the_cqe_of_its_last_request() {
+    let mut rig = rig(bluefield());
+    let mut chain = rig.data(8);
+    for _ in 1..3 {
+        chain.link(rig.data(8)).unwrap();
+    }
+    assert!(!rig.begin(rig.dma.memcpy(chain, rig.room(24))).unwrap());
+    rig.model.run_until_idle();
+    for request in 1..=3 {
+        let (cqe, mut into) = (rig.side.cq.poll().expect("each is signaled"), None);
+        rig.copier.complete(cqe, &mut rig.side, &mut into).unwrap();
+        assert_eq!(into.is_some(), request == 3, "request {request}");
+    }
+    assert!(rig.side.cq.poll().is_none());
 }

@@ -93,6 +93,9 @@ fn a_frame_goes_by_the_first_priority_that_matches(lab: &Lab) -> Result<(), Stop
     by_type.destroy()?;
     first.destroy()?;
     ensure_eq!(tags(&mut hosts, &frames)?, [0xf0, 0xf0], "tags with the last one");
+    let error = rule(&hosts, FlowAttr::to(there), 16, 1).err();
+    let error = error.ok_or_else(|| Stop::fail("a rule of a priority that no kernel has"))?;
+    ensure!(error.to_string().contains("the priority is 16; at most 15"), "{error}");
     Ok(last.destroy()?)
 }
 

@@ -63,7 +63,7 @@ pub use memory::{QueueMemory, UserMemory};
 pub use mkey::{KeyMemory, Klm, MkeyAttr, MkeyObject, check_access};
 pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
 pub use qp::{DatagramAttr, InitAttr, Mtu, QpAttr, QpObject, RtrAttr, RtsAttr, RtsChange};
-pub use query::Adapter;
+pub use query::{Adapter, HostPf};
 #[cfg(feature = "dpa")]
 pub use reach::{DpaOutbox, DpaUarExtension, DpaWindow};
 #[cfg(feature = "dpa")]

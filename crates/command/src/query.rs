@@ -160,12 +160,67 @@ impl Device {
 
     /// QUERY_VUID: the identifier of our own function, unique among all functions of all devices.
     pub fn query_vuid(&self) -> Result<String, Error> {
+        self.query_vuid_of(self.caps().general.vhca_id())
+    }
+
+    /// QUERY_VUID of another function, which this one manages ([`Device::query_host_vhca_id`]).
+    ///
+    /// # Errors
+    /// The device's refusal, for example of a function that this one does not manage.
+    pub fn query_vuid_of(&self, vhca_id: u16) -> Result<String, Error> {
         let mut output = vec![0; prm::QueryVuidOut::BYTES + VUID_BYTES];
         let mut input = prm::QueryVuidIn::new();
-        input.set_vhca_id(self.caps().general.vhca_id());
+        input.set_vhca_id(vhca_id);
         self.devx_other(input.as_bytes(), &mut output)?;
         Ok(printable(&output[prm::QueryVuidOut::BYTES..]))
     }
+
+    /// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch that this function, a PF of a
+    /// DPU, manages; `None` if there is none.
+    ///
+    /// # Errors
+    /// The device's refusal: this function manages no embedded switch.
+    pub fn query_host_pf(&self) -> Result<Option<HostPf>, Error> {
+        let mut output = prm::QueryEswFunctionsOut::zeroed();
+        send::execute(self, &prm::QueryEswFunctionsIn::new(), &mut output)?;
+        let host = output.host_params_context();
+        Ok((!host.host_pf_not_exist()).then(|| HostPf {
+            bus: host.host_pci_bus(),
+            device: host.host_pci_device(),
+            function: host.host_pci_function(),
+            vfs: host.host_num_of_vfs(),
+        }))
+    }
+
+    /// QUERY_HCA_CAP of a host function behind the embedded switch that this one manages: its
+    /// vhca_id. `function_id` 0 is the host's PF, and its VFs count from 1 (Linux
+    /// `mlx5_esw_query_vport_vhca_id`).
+    ///
+    /// # Errors
+    /// The device's refusal: there is no such function, or this one does not manage it.
+    pub fn query_host_vhca_id(&self, function_id: u16) -> Result<u16, Error> {
+        let mut input = prm::QueryHcaCapIn::new();
+        input.set_op_mod(prm::HcaCapPage::GENERAL.0 << 1 | 1);
+        input.set_other_function(true).set_function_id(function_id);
+        let mut output = Box::new(prm::QueryHcaCapOut::zeroed());
+        send::execute(self, &input, &mut *output)?;
+        let page = prm::HcaCap::from_prefix(output.capability());
+        let what = "the page is shorter than its description";
+        Ok(page.ok_or_else(|| crate::error::wrong_answer("QUERY_HCA_CAP", what))?.vhca_id())
+    }
+}
+
+/// The host's PF behind an embedded switch: its PCI address in the host, and its enabled VFs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostPf {
+    /// PCI bus.
+    pub bus: u16,
+    /// PCI device.
+    pub device: u16,
+    /// PCI function.
+    pub function: u16,
+    /// VFs that the host has enabled.
+    pub vfs: u16,
 }
 
 /// Bytes of a VUID in the answer to QUERY_VUID.

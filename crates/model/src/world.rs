@@ -10,9 +10,9 @@ use crate::engine::function::Function;
 use crate::engine::scratch::Scratch;
 use crate::fabric::{Fabric, SharedFabric, Vport};
 use crate::functions::{Functions, Slot};
-use crate::hca::Refused;
+use crate::hca::{Hca, Refused};
 use crate::memory::{Interrupts, NothingMoves, Space, Spaces};
-use crate::profile::{Link, Side};
+use crate::profile::{Link, Role, Side};
 use crate::watch::Outbox;
 
 /// The world of one thread: the functions that it has, and the state that all threads share.
@@ -243,6 +243,16 @@ fn tell_neighbours(functions: &mut [Function], card: &[usize]) {
         });
         let named = reaches.map(|&other| (functions[other].hca.caps.general().vhca_id(), other));
         functions[id].hca.neighbours = named.collect();
+    }
+    for &id in card {
+        let own = functions[id].hca.on_card.clone();
+        if own.side != Side::Dpu || own.role != Role::Pf {
+            continue;
+        }
+        let others = card.iter().map(|&other| &functions[other].hca);
+        let is_behind = |it: &&Hca| it.on_card.side == Side::Host && it.on_card.pf == own.pf;
+        let behind = others.filter(is_behind).map(Hca::seen_by_manager).collect();
+        functions[id].hca.behind = behind;
     }
     let with_dpa = card.iter().filter(|&&id| functions[id].hca.dpa.is_some());
     let reaching: Vec<_> = with_dpa

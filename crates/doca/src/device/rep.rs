@@ -42,6 +42,43 @@ struct ListedRep {
     /// The device that listed the representor; open or not.
     by: DevInfo,
     info: RepresentorInfo,
+    told: Told,
+}
+
+/// What the device says of a function of the host: Linux knows neither.
+#[derive(Default, PartialEq, Eq)]
+struct Told {
+    pci_address: Option<PciAddress>,
+    vuid: Option<String>,
+}
+
+impl Told {
+    /// Asks the device of the switch for what the kernel does not say. What it refuses stays
+    /// unknown.
+    fn of(dev: &Dev, info: &RepresentorInfo) -> Self {
+        if !info.external {
+            return Self::default();
+        }
+        let device = dev.device();
+        let is_pf = info.function == FunctionKind::Physical;
+        // QUERY_ESW_FUNCTIONS has the address of the PF alone.
+        let asks_address = is_pf && info.pci_address.is_none();
+        let pf = asks_address.then(|| device.query_host_pf().ok().flatten()).flatten();
+        let pci_address = pf.and_then(|pf| {
+            let (bus, device, function) = (pf.bus, pf.device, pf.function);
+            format!("{bus:02x}:{device:02x}.{function:x}").parse().ok()
+        });
+        let id = match info.function {
+            FunctionKind::Physical => Some(0),
+            FunctionKind::Virtual => info.number.and_then(|it| u16::try_from(it + 1).ok()),
+            FunctionKind::Sub => None,
+        };
+        let asked = id.filter(|_| info.vuid.is_none());
+        let vuid = asked
+            .and_then(|id| device.query_vuid_of(device.query_host_vhca_id(id).ok()?).ok())
+            .filter(|vuid| !vuid.is_empty());
+        Self { pci_address, vuid }
+    }
 }
 
 impl DevInfoRep {
@@ -62,7 +99,10 @@ impl DevInfoRep {
             );
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
-        let new = |info| Self(Arc::new(ListedRep { by: by.clone(), info }));
+        let new = |info: RepresentorInfo| {
+            let told = Told::of(dev, &info);
+            Self(Arc::new(ListedRep { by: by.clone(), info, told }))
+        };
         Ok(listed.into_iter().map(new).collect())
     }
 
@@ -95,7 +135,7 @@ impl DevInfoRep {
     /// [`ErrorKind::NotFound`] if the function or the device that represents it is gone, or another
     /// one has its place.
     pub fn open(&self) -> Result<DevRep> {
-        let ListedRep { by, info } = &*self.0;
+        let ListedRep { by, info, .. } = &*self.0;
         let gone = || {
             let text = format!(
                 "the representor {} of {} is gone, or stands for another function: list them again",
@@ -115,25 +155,31 @@ impl DevInfoRep {
     /// The PCI address of the represented function in the machine where it is plugged in.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for a sub-function, which has none, and if the kernel does not tell:
-    /// Linux on a DPU does not know the host's.
+    /// [`ErrorKind::NotFound`] for a sub-function, which has none, and where neither kernel nor
+    /// device say it: Linux on a DPU does not know addresses of the host, and the device
+    /// (QUERY_ESW_FUNCTIONS) says that of its PF alone.
     pub fn pci_address(&self) -> Result<PciAddress> {
-        match &self.0.info.pci_address {
-            Some(address) => address.parse(),
-            None if self.0.info.function == FunctionKind::Sub => {
+        match (&self.0.info.pci_address, self.0.told.pci_address) {
+            (Some(address), _) => address.parse(),
+            (None, Some(address)) => Ok(address),
+            (None, None) if self.0.info.function == FunctionKind::Sub => {
                 Err(self.has_no("PCI address: it stands for a sub-function"))
             }
-            None => Err(self.has_no("PCI address: the kernel does not tell the host's")),
+            (None, None) => {
+                Err(self.has_no("PCI address: neither the kernel nor the device says the host's"))
+            }
         }
     }
 
     /// The VUID of the represented function.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the kernel does not tell.
+    /// [`ErrorKind::NotFound`] where neither kernel nor device (QUERY_VUID) say it.
     pub fn vuid(&self) -> Result<&str> {
-        let vuid = self.0.info.vuid.as_deref();
-        vuid.ok_or_else(|| self.has_no("VUID: the kernel does not tell the function's"))
+        let vuid = self.0.info.vuid.as_deref().or(self.0.told.vuid.as_deref());
+        vuid.ok_or_else(|| {
+            self.has_no("VUID: neither the kernel nor the device says the function's")
+        })
     }
 
     /// The type of the represented function.

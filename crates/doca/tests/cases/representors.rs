@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use verbless_devx::Backend;
+use verbless_devx::{Backend, DeviceInfo, RepresentorInfo};
 use verbless_doca::{
     AccessFlags, Dev, DevInfo, DevInfoRep, ErrorKind, Mmap, PciAddress, PciFuncType,
 };
@@ -209,4 +209,75 @@ fn infos_are_equal_if_they_are_of_the_same_device() {
     let [reps, reps_again] = [0, 0].map(|_| DevInfoRep::list(&dev).unwrap());
     assert_eq!(reps, reps_again);
     assert_ne!(reps[0], reps[1]);
+}
+
+/// A side as Linux shows it: its representors say nothing of functions of the host.
+struct AsLinux(Arc<dyn Backend>);
+
+impl Backend for AsLinux {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, verbless_devx::Error> {
+        self.0.enumerate()
+    }
+
+    fn representors(
+        &self,
+        device: &DeviceInfo,
+    ) -> Result<Vec<RepresentorInfo>, verbless_devx::Error> {
+        let mut all = self.0.representors(device)?;
+        for info in all.iter_mut().filter(|info| info.external) {
+            (info.pci_address, info.vuid) = (None, None);
+        }
+        Ok(all)
+    }
+
+    fn open(
+        &self,
+        device: &DeviceInfo,
+    ) -> Result<Arc<dyn verbless_devx::OpenDevice>, verbless_devx::Error> {
+        self.0.open(device)
+    }
+}
+
+#[test]
+fn representors_ask_the_device_where_the_kernel_is_silent() {
+    let card = card();
+    let dpu: Arc<dyn Backend> = Arc::new(AsLinux(card.dpu.clone()));
+    let host = |at: &str| DevInfo::find_in(&card.host, at).unwrap();
+    let reps = DevInfoRep::list(&pf(&dpu, "03:00.0")).unwrap();
+    let rep = |name| reps.iter().find(|rep| rep.interface_name() == name).unwrap();
+    assert_eq!(rep("pf0hpf").pci_address().unwrap(), address("0b:00.0"));
+    for (name, at) in [("pf0hpf", "0b:00.0"), ("pf0vf0", "0b:00.2"), ("pf0vf1", "0b:00.3")] {
+        assert_eq!(rep(name).vuid().unwrap(), host(at).vuid().unwrap(), "{name}");
+    }
+    // No command says the address of a VF.
+    let unknown = rep("pf0vf0").pci_address().unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::NotFound);
+    assert!(unknown.to_string().contains("neither the kernel nor the device"), "{unknown}");
+    // The other PF manages a switch of its own.
+    let other = DevInfoRep::find(&pf(&dpu, "03:00.1"), "pf1hpf").unwrap();
+    assert_eq!(other.pci_address().unwrap(), address("0b:00.1"));
+    assert_eq!(other.vuid().unwrap(), host("0b:00.1").vuid().unwrap());
+}
+
+#[test]
+fn host_functions_are_for_the_manager_of_their_switch() {
+    let card = card();
+    let dev = pf(&card.dpu, "03:00.0");
+    let manager = dev.device();
+    let found = manager.query_host_pf().unwrap().unwrap();
+    assert_eq!((found.bus, found.device, found.function, found.vfs), (0xb, 0, 0, 2));
+    let ids: Vec<_> = (0..3).map(|id| manager.query_host_vhca_id(id).unwrap()).collect();
+    assert!(manager.query_host_vhca_id(3).is_err(), "PF 0 has two VFs");
+    for dev in [pf(&card.host, "0b:00.0"), pf(&card.dpu, "03:00.1")] {
+        for &id in &ids {
+            let own = id == dev.device().caps().general.vhca_id();
+            assert_eq!(dev.device().query_vuid_of(id).is_ok(), own, "{id:#x}");
+        }
+    }
+    let host = pf(&card.host, "0b:00.0");
+    assert!(host.device().query_host_pf().is_err() && host.device().query_host_vhca_id(1).is_err());
 }

@@ -12,7 +12,7 @@ use crate::hca::refusal::Refusal;
 use crate::profile::{CapPage, Profile};
 
 /// The capabilities of a function: the profile's pages, with the changes by SET_HCA_CAP.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Capabilities {
     pages: BTreeMap<u16, CapPage>,
 }

@@ -92,6 +92,7 @@ all_kinds! { refusals {
     AlreadyInitialised = 0x13, BAD_SYS_STATE, "The function is initialised already.";
     PagesLacking = 0x14, BAD_SYS_STATE, "The function needs more pages: send MANAGE_PAGES first.";
     PageOnCard = 0x1e, BAD_PARAM, "A page address is beyond those that a host has.";
+    NoSwitchManager = 0xf1, BAD_PARAM, "The function manages no embedded switch.";
     NoSuchFunction = 0x15, BAD_PARAM, "There is no such function, or this one does not manage it.";
     PageMisaligned = 0x16, BAD_PARAM, "A page address is not aligned to its size.";
     PageTwice = 0x17, BAD_PARAM, "The function has the page already.";

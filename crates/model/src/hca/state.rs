@@ -50,6 +50,21 @@ pub(crate) struct Violations {
     pub qkey: u16,
 }
 
+/// A function of the host, as the manager of its switch may ask about it. None of this changes while
+/// the model runs but the capabilities in force, which are those from before SET_HCA_CAP.
+pub(crate) struct HostFunction {
+    pub place: FunctionPlace,
+    pub caps: Capabilities,
+    pub vuid: [u8; 128],
+}
+
+impl HostFunction {
+    /// The number by which commands name the function: 0 is the PF, and the VFs count from 1.
+    pub(crate) fn id(&self) -> u16 {
+        self.place.number.map_or(0, |number| number.wrapping_add(1))
+    }
+}
+
 /// The state of a function's bring-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
@@ -111,6 +126,8 @@ pub(crate) struct Hca {
     /// The functions of the card that it may reach, including itself: their numbers in the model by
     /// vhca_id.
     pub neighbours: Numbered<u16, usize>,
+    /// Of a PF that manages an embedded switch: the host's functions behind it.
+    pub behind: Vec<HostFunction>,
     /// Functions of the card that may reach this one and have a DPA: vhca_id, and number in the
     /// model.
     pub reached_by: BTreeSet<(u16, usize)>,
@@ -182,6 +199,7 @@ impl Hca {
             faults: Countdowns::default(),
             ioctl_faults: Countdowns::default(),
             neighbours: Numbered::new(),
+            behind: Vec::new(),
             reached_by: BTreeSet::new(),
             leads_to: Numbered::new(),
             offers: 0,
@@ -190,6 +208,15 @@ impl Hca {
             effects: Vec::new(),
             caps,
             profile,
+        }
+    }
+
+    /// The function as the manager of its switch may ask about it.
+    pub(crate) fn seen_by_manager(&self) -> HostFunction {
+        HostFunction {
+            place: self.on_card.clone(),
+            caps: self.caps.clone(),
+            vuid: self.identity.vuid(),
         }
     }
 

@@ -429,6 +429,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     HealthBuffer::INFO,
     #[cfg(feature = "registers")]
     HostEndiannessReg::INFO,
+    HostParamsContext::INFO,
     #[cfg(feature = "packets")]
     Ieth::INFO,
     #[cfg(feature = "packets")]
@@ -609,6 +610,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryEqIn::INFO,
     #[cfg(feature = "kernel")]
     QueryEqOut::INFO,
+    QueryEswFunctionsIn::INFO,
+    QueryEswFunctionsOut::INFO,
     #[cfg(feature = "queues")]
     QueryFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
@@ -1070,6 +1073,7 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_DCT,
     #[cfg(feature = "queues")]
     &ARM_DCT,
+    &QUERY_ESW_FUNCTIONS,
     &QUERY_VPORT_STATE,
     &MODIFY_VPORT_STATE,
     &QUERY_NIC_VPORT_CONTEXT,

@@ -170,7 +170,8 @@ enumeration! {
         CREATE_ESW_VPORT = 0x733,
         /// Destroys a vport of the embedded switch that was created for a delegated function.
         DESTROY_ESW_VPORT = 0x734,
-        /// Asks for the state of the functions behind the embedded switch.
+        /// Asks the manager of an embedded switch, a PF of a DPU, about the host function behind
+        /// it: its PCI address and how many VFs it has.
         QUERY_ESW_FUNCTIONS = 0x740,
         /// Reads whether a virtual port is up and whether it is meant to be.
         QUERY_VPORT_STATE = 0x750,

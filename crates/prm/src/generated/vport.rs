@@ -477,6 +477,30 @@ impl QueryVportCounterIn {
     pub const VPORT_COUNTERS: u16 = 0;
 }
 
+/// Asks the manager of an embedded switch, a PF of a DPU, about the host function behind it: its
+/// PCI address and how many VFs it has.
+///
+/// Source: linux: MLX5_CMD_OP_QUERY_ESW_FUNCTIONS, mlx5_esw_query_functions.
+pub static QUERY_ESW_FUNCTIONS: CommandInfo = CommandInfo {
+    name: "QUERY_ESW_FUNCTIONS",
+    opcode: 0x740,
+    input: QueryEswFunctionsIn::INFO,
+    output: QueryEswFunctionsOut::INFO,
+    devx: Devx::General,
+    op_mods: &[],
+    states: &[],
+    capability: None,
+    statuses: &[StatusRule {
+        status: 3,
+        name: "BAD_PARAM",
+        why: "This function manages no embedded switch.",
+    }],
+    variants: &[],
+    sources: &["linux: MLX5_CMD_OP_QUERY_ESW_FUNCTIONS, mlx5_esw_query_functions"],
+};
+
+command!(QueryEswFunctionsIn -> QueryEswFunctionsOut, QUERY_ESW_FUNCTIONS);
+
 structure! {
     /// Input of QUERY_VPORT_STATE.
     ///
@@ -1278,5 +1302,76 @@ structure! {
         packets set_packets: number(u64, 0, 64);
         /// Number of bytes. `0x08, 8 bytes`
         octets set_octets: number(u64, 64, 64);
+    }
+}
+
+structure! {
+    /// Input of QUERY_ESW_FUNCTIONS.
+    ///
+    /// Source: linux: mlx5_ifc_query_esw_functions_in_bits.
+    QueryEswFunctionsIn, QueryEswFunctionsInLayout, 0x10 bytes = "query_esw_functions_in" {
+        sources: ["linux: mlx5_ifc_query_esw_functions_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_cmd_in_bits.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+    }
+}
+
+structure! {
+    /// Output of QUERY_ESW_FUNCTIONS.
+    ///
+    /// Source: linux: mlx5_ifc_query_esw_functions_out_bits.
+    QueryEswFunctionsOut, QueryEswFunctionsOutLayout, 0x80 bytes = "query_esw_functions_out" {
+        sources: ["linux: mlx5_ifc_query_esw_functions_out_bits"];
+        reserved: [(8, 24), (64, 32), (104, 24), (640, 384)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of records of network functions, in the layout of version 1
+        /// (hca_cap.query_host_net_function_v1); 0 in that of version 0. `0x0c.31:24`
+        net_function_num set_net_function_num: number(u8, 96, 8);
+        /// The host's PF, in the layout of version 0. `0x10, 64 bytes`
+        ///
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/eswitch.c.
+        host_params_context host_params_context_mut: nested(HostParamsContext, 128);
+    }
+}
+
+impl CommandOutput for QueryEswFunctionsOut {}
+
+structure! {
+    /// The host function behind an embedded switch, in QUERY_ESW_FUNCTIONS.
+    ///
+    /// Source: linux: mlx5_ifc_host_params_context_bits.
+    HostParamsContext, HostParamsContextLayout, 0x40 bytes = "host_params_context" {
+        sources: ["linux: mlx5_ifc_host_params_context_bits"];
+        reserved: [(8, 5), (14, 1), (64, 16), (96, 16), (128, 384)];
+        /// Number of the host, on devices with several. `0x00.31:24`
+        host_number set_host_number: number(u8, 0, 8);
+        /// There is no PF at the host: Linux makes no representors of host functions then.
+        /// `0x00.18`
+        host_pf_not_exist set_host_pf_not_exist: flag(13);
+        /// The host's PF is disabled: it has no driver, or the host is down. `0x00.16`
+        host_pf_disabled set_host_pf_disabled: flag(15);
+        /// VFs that the host has enabled. `0x00.15:0`
+        host_num_of_vfs set_host_num_of_vfs: number(u16, 16, 16);
+        /// VFs that the host can enable at most. `0x04.31:16`
+        host_total_vfs set_host_total_vfs: number(u16, 32, 16);
+        /// PCI bus of the PF, as the host numbers it. `0x04.15:0`
+        host_pci_bus set_host_pci_bus: number(u16, 48, 16);
+        /// PCI device of the PF. `0x08.15:0`
+        host_pci_device set_host_pci_device: number(u16, 80, 16);
+        /// PCI function of the PF. `0x0c.15:0`
+        host_pci_function set_host_pci_function: number(u16, 112, 16);
     }
 }

@@ -4,7 +4,7 @@ use verbless_prm::{HcaCapPage, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn, SetHc
 
 use super::call::{Call, Outcome};
 use crate::hca::refusal::Refusal;
-use crate::hca::state::{Hca, Life};
+use crate::hca::state::{Hca, HostFunction, Life};
 use crate::profile::Side;
 
 /// Refuses the command if it is about another function: this one manages none.
@@ -24,8 +24,18 @@ pub(super) fn query(
     input: &QueryHcaCapIn,
     output: &mut QueryHcaCapOut,
 ) -> Outcome {
-    own_function(input.other_function(), 0)?;
-    let page = call.hca().caps.page(call.op_mod >> 1)?;
+    let hca = call.hca();
+    let caps = match input.other_function() {
+        false => &hca.caps,
+        true => {
+            // In the numbering of function_id_type 0: by number behind the switch that it manages.
+            let named = |it: &&HostFunction| it.id() == input.function_id();
+            let is_host = !input.ec_vf_function() && input.function_id_type().0 == 0;
+            let found = hca.behind.iter().find(named).filter(|_| is_host);
+            &found.ok_or(Refusal::NoSuchFunction)?.caps
+        }
+    };
+    let page = caps.page(call.op_mod >> 1)?;
     let values = if call.op_mod & 1 == 1 { &page.current } else { &page.max };
     let mut capability = *output.capability();
     capability[..values.len()].copy_from_slice(values);

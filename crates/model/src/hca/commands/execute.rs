@@ -137,6 +137,7 @@ commands! {
     Enabled user QueryAdapterIn => query::adapter;
     Enabled user NopIn => query::nop;
     Enabled user QueryVuidIn => query::vuid;
+    Enabled user QueryEswFunctionsIn => query::esw_functions;
     Enabled user QueryLagIn => query::lag;
     Up user QuerySpecialContextsIn => query::special_contexts;
     Enabled tools AccessRegisterIn => register::access;

@@ -1,12 +1,16 @@
-//! Queries about a function: QUERY_ADAPTER, QUERY_VUID, QUERY_LAG, QUERY_SPECIAL_CONTEXTS; and NOP.
+//! Queries about a function: QUERY_ADAPTER, QUERY_VUID, QUERY_ESW_FUNCTIONS, QUERY_LAG,
+//! QUERY_SPECIAL_CONTEXTS; and NOP.
 
 use verbless_prm::{
-    NopIn, NopOut, QueryAdapterIn, QueryAdapterOut, QueryLagIn, QueryLagOut,
-    QuerySpecialContextsIn, QuerySpecialContextsOut, QueryVuidIn, QueryVuidOut,
+    NopIn, NopOut, QueryAdapterIn, QueryAdapterOut, QueryEswFunctionsIn, QueryEswFunctionsOut,
+    QueryLagIn, QueryLagOut, QuerySpecialContextsIn, QuerySpecialContextsOut, QueryVuidIn,
+    QueryVuidOut,
 };
 
 use super::call::{Call, Outcome};
 use crate::hca::refusal::Refusal;
+use crate::hca::state::{Hca, HostFunction};
+use crate::profile::{FunctionPlace, Role, Side};
 
 /// NOP.
 pub(super) fn nop(_: &mut Call<'_>, _: &NopIn, _: &mut NopOut) -> Outcome {
@@ -34,17 +38,69 @@ pub(super) fn vuid(call: &mut Call<'_>, input: &QueryVuidIn, output: &mut QueryV
     if !call.hca().caps.general_2().query_vuid() {
         return Err(Refusal::Unsupported);
     }
-    if input.query_vfs_vuid() || input.data_direct() {
+    if input.data_direct() {
         return Err(Refusal::Unsupported);
     }
-    if input.vhca_id() != call.hca().caps.general().vhca_id() {
-        return Err(Refusal::NoSuchFunction);
-    }
-    let vuid = call.hca().identity.vuid();
+    let vuids = vuids(call.hca(), input.vhca_id(), input.query_vfs_vuid())?;
     let at = QueryVuidOut::BYTES;
-    call.output.get_mut(at..at + vuid.len()).ok_or(Refusal::OutputTooShort)?.copy_from_slice(&vuid);
-    output.set_num_of_entries(1);
+    let place = call.output.get_mut(at..at + vuids.len() * VUID_BYTES);
+    place.ok_or(Refusal::OutputTooShort)?.copy_from_slice(vuids.as_flattened());
+    output.set_num_of_entries(vuids.len() as u16);
     Ok(())
+}
+
+/// Bytes of a VUID in the answer.
+const VUID_BYTES: usize = 128;
+
+/// The VUID of function `vhca_id`, and with `vfs` those of its VFs behind it, in the order of their
+/// numbers. A function may ask about itself; the manager of a switch also about the host's behind
+/// it.
+fn vuids(hca: &Hca, vhca_id: u16, vfs: bool) -> Result<Vec<[u8; VUID_BYTES]>, Refusal> {
+    if vhca_id == hca.caps.general().vhca_id() {
+        // Its own VFs are none.
+        return Ok(vec![hca.identity.vuid()]);
+    }
+    let named = |it: &&HostFunction| it.caps.general().vhca_id() == vhca_id;
+    let asked = hca.behind.iter().find(named).ok_or(Refusal::NoSuchFunction)?;
+    let has_vfs = vfs && asked.place.role == Role::Pf;
+    let mut behind: Vec<_> = hca.behind.iter().filter(|it| it.place.role == Role::Vf).collect();
+    behind.sort_unstable_by_key(|it| it.place.number);
+    let behind = behind.into_iter().filter(|_| has_vfs);
+    Ok(std::iter::once(asked).chain(behind).map(|it| it.vuid).collect())
+}
+
+/// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch that this function manages.
+pub(super) fn esw_functions(
+    call: &mut Call<'_>,
+    _: &QueryEswFunctionsIn,
+    output: &mut QueryEswFunctionsOut,
+) -> Outcome {
+    let hca = call.hca();
+    if hca.on_card.side != Side::Dpu || hca.on_card.role != Role::Pf {
+        return Err(Refusal::NoSwitchManager);
+    }
+    let host = output.host_params_context_mut();
+    let vfs = hca.behind.iter().filter(|it| it.place.role == Role::Vf).count() as u16;
+    host.set_host_num_of_vfs(vfs).set_host_total_vfs(vfs);
+    match hca.behind.iter().find(|it| it.place.role == Role::Pf) {
+        Some(pf) => {
+            // A function whose address the front end chooses has none here.
+            let [bus, device, function] = pci_numbers(&pf.place).ok_or(Refusal::Unsupported)?;
+            host.set_host_pci_bus(bus).set_host_pci_device(device).set_host_pci_function(function);
+        }
+        None => {
+            host.set_host_pf_not_exist(true);
+        }
+    }
+    Ok(())
+}
+
+/// Bus, device and function of a PCI address such as 0b:00.2.
+fn pci_numbers(place: &FunctionPlace) -> Option<[u16; 3]> {
+    let (bus, rest) = place.address.as_deref()?.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let number = |text| u16::from_str_radix(text, 16).ok();
+    Some([number(bus)?, number(device)?, number(function)?])
 }
 
 /// QUERY_LAG: whether the ports are bonded. A device without a bond answers so, and refuses nobody:

@@ -95,7 +95,7 @@ fn a_frame_goes_by_the_first_priority_that_matches(lab: &Lab) -> Result<(), Stop
     ensure_eq!(tags(&mut hosts, &frames)?, [0xf0, 0xf0], "tags with the last one");
     let error = rule(&hosts, FlowAttr::to(there), 16, 1).err();
     let error = error.ok_or_else(|| Stop::fail("a rule of a priority that no kernel has"))?;
-    ensure!(error.to_string().contains("the priority is 16; at most 15"), "{error}");
+    ensure!(error.0.contains("the priority is 16; at most 15"), "{}", error.0);
     Ok(last.destroy()?)
 }
 

@@ -12,10 +12,11 @@
 //! 3. Sleep until the file is readable ([`CqEvents::wait`], or a reactor such as tokio's `AsyncFd`,
 //!    which takes a `CqEvents`), take the tokens of the queues that fired, and go to 1 with these.
 //!
-//! A queue that stops makes an event too: a CQ that overran or could not be written, and a queue pair
-//! or SRQ with a catastrophic error that the CQ [watches](CqEvents::watch). [`CqEvents::wait`] then
-//! returns the CQ's token, and parking that CQ fails, once the CQEs that it holds have been polled.
-//! So a loop over events ends, and does not wait for completions that cannot come.
+//! What stops makes an event too: a CQ that overran or could not be written, another queue with a
+//! catastrophic error that the CQ [watches](CqEvents::watch), a [port](CqEvents::watch_port) that
+//! goes down. [`CqEvents::wait`] then returns the CQ's token, and parking that CQ fails, once the
+//! CQEs that it holds have been polled. So a loop over events ends, and does not wait for
+//! completions that cannot come.
 //!
 //! For one queue, [`CqEvents::wait_for`], the iterator [`CqEvents::completions`] and the future
 //! [`CqEvents::ready`] do all of that.
@@ -69,6 +70,7 @@ pub enum Parked {
 /// exclusively, since they also read the events of other queues; these are kept for
 /// [`CqEvents::wait`].
 pub struct CqEvents {
+    device: Device,
     channel: EventChannel,
     state: Mutex<State>,
     /// Queues hold a weak reference to it: it tells them which channel they are on, and whether
@@ -109,6 +111,17 @@ enum Source {
     Cq,
     /// A queue that a CQ watches: its kind, its number, and what lives as long as it.
     Queue(&'static str, u32, Weak<dyn Any + Send + Sync>),
+    /// A port that a CQ watches, from 1.
+    Port(u8),
+}
+
+/// What a CQ watches, with an error that it reported.
+#[derive(Clone, Copy)]
+enum Failure {
+    /// Kind and number of the queue, and type of the event.
+    Queue(&'static str, u32, u8),
+    /// The port changed its state.
+    Port(u8),
 }
 
 /// What was read of a CQ. Owned by its [`Subscription`], and known to the `CqEvents`.
@@ -122,8 +135,7 @@ struct Reports {
     unsure: AtomicBool,
     /// There is something in `failed`.
     any_failed: AtomicBool,
-    /// Watched queues that reported an error: kind, number, and type of the event.
-    failed: Mutex<Vec<(&'static str, u32, u8)>>,
+    failed: Mutex<Vec<Failure>>,
 }
 
 /// A completion queue's subscription to the [`CqEvents`] that it was added to.
@@ -165,7 +177,8 @@ impl CqEvents {
     /// EMFILE when the process has too many files.
     pub fn new(device: &Device) -> Result<Self, Error> {
         let channel = device.event_channel(true)?;
-        Ok(Self { channel, state: Mutex::default(), alive: Arc::default() })
+        let device = device.clone();
+        Ok(Self { device, channel, state: Mutex::default(), alive: Arc::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -192,7 +205,7 @@ impl CqEvents {
         let number = state.next;
         state.next += 1;
         cq.subscribe(&self.channel, number << TYPE_BITS)?;
-        let mute = match self.subscribe(cq.object().object(), number, &[CQ_ERROR]) {
+        let mute = match self.subscribe(Some(cq.object().object()), number, &[CQ_ERROR]) {
             Ok(()) => false,
             Err(error) if error.errno() == Some(Errno::EINVAL) => true,
             Err(error) => return Err(error),
@@ -208,7 +221,7 @@ impl CqEvents {
         Ok(())
     }
 
-    /// Lets errors of `queue` (a queue pair or an SRQ) end the waits for `cq`, in which it
+    /// Lets errors of `queue` (a queue pair, an SRQ, an SQ or RQ of frames) end the waits for `cq`, in which it
     /// completes: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each error, when the
     /// CQEs that it holds have been polled. Most errors of a queue pair flush its requests, and so
     /// complete them; this is for those that complete nothing, such as those of a queue pair whose
@@ -219,27 +232,54 @@ impl CqEvents {
     /// EINVAL where the device does not report these errors.
     pub fn watch(&self, cq: &Cq, queue: &impl Watchable) -> Result<(), Error> {
         let (kind, id) = queue.name();
+        let source = Source::Queue(kind, id, queue.life());
+        self.watch_for(cq, source, Some(queue.object()), queue.errors())
+    }
+
+    /// Lets a port (from 1) that leaves ACTIVE end the waits for `cq`: parking `cq` fails with
+    /// [`ErrorKind::PortDown`], once for each change, when the CQEs that it holds have been polled.
+    /// A queue pair that only receives would wait for as long as the port is down.
+    ///
+    /// # Errors
+    /// As [`CqEvents::watch`].
+    pub fn watch_port(&self, cq: &Cq, port: u8) -> Result<(), Error> {
+        self.device.query_port(port)?;
+        self.watch_for(cq, Source::Port(port), None, &[event_type::PORT_CHANGE as u16])
+    }
+
+    fn watch_for(
+        &self,
+        cq: &Cq,
+        source: Source,
+        object: Option<&DevxObject>,
+        types: &[u16],
+    ) -> Result<(), Error> {
         let Some(subscription) = cq.subscription.as_ref().filter(|there| self.has(there)) else {
-            let attempted = format!("watching {kind} {id:#x} for CQ {}", cq.cqn());
+            let attempted = format!("watching {source} for CQ {}", cq.cqn());
             return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
         };
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        self.subscribe(queue.object(), number, queue.errors())?;
+        self.subscribe(object, number, types)?;
         let cq = subscription.number;
         let token = state.queues.get(&cq).map_or(0, |entry| entry.token);
         let reports = Arc::downgrade(&subscription.reports);
-        let source = Source::Queue(kind, id, queue.life());
         state.insert(number, Entry { token, cq, reports, source });
         Ok(())
     }
 
-    /// Subscribes to events of an object, so that each comes with its type in the cookie.
-    fn subscribe(&self, object: &DevxObject, number: u64, types: &[u16]) -> Result<(), Error> {
+    /// Subscribes to events of an object, or of the device, so that each comes with its type in the
+    /// cookie.
+    fn subscribe(
+        &self,
+        object: Option<&DevxObject>,
+        number: u64,
+        types: &[u16],
+    ) -> Result<(), Error> {
         types.iter().try_for_each(|&event| {
             let cookie = number << TYPE_BITS | u64::from(event);
-            self.channel.subscribe(Some(object), &[event], cookie)
+            self.channel.subscribe(object, &[event], cookie)
         })
     }
 
@@ -287,7 +327,7 @@ impl CqEvents {
             return Ok(Parked::Ready);
         }
         if failed {
-            check(cq)?;
+            self.check(cq)?;
         }
         cq.arm(notify);
         // What arrived before the device saw the arm, and after the look above, makes an event as
@@ -442,35 +482,63 @@ const NOT_ADDED: &str = "it was not added to this CqEvents: call `add` first";
 /// Type of the event that a CQ overran or could not be written.
 const CQ_ERROR: u16 = event_type::CQ_ERROR as u16;
 
-/// Fails if the CQ, or a queue that it watches, has failed.
-#[cold]
-fn check(cq: &Cq) -> Result<(), Error> {
-    let Some(Subscription { reports, .. }) = &cq.subscription else { return Ok(()) };
-    if reports.cq_failed.load(Ordering::Acquire) {
-        cq.check()?;
-        // The device said so once.
-        let hint = "the device reported an error of it (event 0x04): destroy it and make it again";
-        let attempted = format!("waiting for CQ {}", cq.cqn());
-        return Err(Error::new(ErrorKind::QueueFailed, attempted, hint));
-    }
-    if let Some((kind, number, event)) = reports.take_failed() {
-        let attempted = format!("waiting for CQ {}", cq.cqn());
-        let what = match event {
-            event_type::WQ_INVALID_REQUEST_ERROR => "an invalid request of its peer",
-            event_type::WQ_ACCESS_ERROR => "an access violation of its peer",
-            _ => "a catastrophic error",
+impl CqEvents {
+    /// Fails if the CQ, or something that it watches, has failed.
+    #[cold]
+    fn check(&self, cq: &Cq) -> Result<(), Error> {
+        let Some(Subscription { reports, .. }) = &cq.subscription else { return Ok(()) };
+        let failed = |kind, hint: String| {
+            Err(Error::new(kind, format!("waiting for CQ {}", cq.cqn()), hint))
         };
-        let hint = format!(
-            "{kind} {number:#x}, which completes in it, reported {what} (event {event:#04x}): \
-             reset or destroy it"
-        );
-        return Err(Error::new(ErrorKind::QueueFailed, attempted, hint));
+        if reports.cq_failed.load(Ordering::Acquire) {
+            cq.check()?;
+            // The device said so once.
+            let hint = "the device reported an error of it (event 0x04): make it again";
+            return failed(ErrorKind::QueueFailed, hint.into());
+        }
+        while let Some(failure) = reports.take_failed() {
+            match failure {
+                Failure::Queue(kind, number, event) => {
+                    let what = match event {
+                        event_type::WQ_INVALID_REQUEST_ERROR => "an invalid request of its peer",
+                        event_type::WQ_ACCESS_ERROR => "an access violation of its peer",
+                        _ => "a catastrophic error",
+                    };
+                    let hint = format!(
+                        "{kind} {number:#x}, which completes in it, reported {what} (event \
+                         {event:#04x}): reset or destroy it"
+                    );
+                    return failed(ErrorKind::QueueFailed, hint);
+                }
+                Failure::Port(port) => {
+                    let now = self.device.query_port(port)?;
+                    if !now.is_active() {
+                        let state = now.raw.state;
+                        let hint = format!(
+                            "port {port} is in state {state}, not ACTIVE (4): nothing arrives \
+                             until its link is up again"
+                        );
+                        return failed(ErrorKind::PortDown, hint);
+                    }
+                }
+            }
+        }
+        if reports.unsure.load(Ordering::Acquire) {
+            cq.check()?;
+            reports.unsure.store(false, Ordering::Release);
+        }
+        Ok(())
     }
-    if reports.unsure.load(Ordering::Acquire) {
-        cq.check()?;
-        reports.unsure.store(false, Ordering::Release);
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cq => f.write_str("a CQ"),
+            Self::Queue(kind, number, _) => write!(f, "{kind} {number:#x}"),
+            Self::Port(port) => write!(f, "port {port}"),
+        }
     }
-    Ok(())
 }
 
 impl Reports {
@@ -479,11 +547,16 @@ impl Reports {
         [cq_failed, unsure, any_failed].iter().any(|flag| flag.load(Ordering::Acquire))
     }
 
-    fn failures(&self) -> MutexGuard<'_, Vec<(&'static str, u32, u8)>> {
+    fn failures(&self) -> MutexGuard<'_, Vec<Failure>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_failed(&self) -> Option<(&'static str, u32, u8)> {
+    fn fail(&self, failure: Failure) {
+        self.failures().push(failure);
+        self.any_failed.store(true, Ordering::Release);
+    }
+
+    fn take_failed(&self) -> Option<Failure> {
         let mut failed = self.failures();
         let taken = failed.pop();
         self.any_failed.store(!failed.is_empty(), Ordering::Release);
@@ -507,7 +580,7 @@ impl State {
 impl Entry {
     fn is_alive(&self) -> bool {
         let source = match &self.source {
-            Source::Cq => true,
+            Source::Cq | Source::Port(_) => true,
             Source::Queue(.., life) => life.strong_count() > 0,
         };
         source && self.reports.strong_count() > 0
@@ -521,10 +594,8 @@ impl Entry {
                 reports.completions.fetch_add(1, Ordering::AcqRel);
             }
             Source::Cq => reports.cq_failed.store(true, Ordering::Release),
-            Source::Queue(kind, number, _) => {
-                reports.failures().push((kind, number, event));
-                reports.any_failed.store(true, Ordering::Release);
-            }
+            Source::Queue(kind, number, _) => reports.fail(Failure::Queue(kind, number, event)),
+            Source::Port(port) => reports.fail(Failure::Port(port)),
         }
         true
     }

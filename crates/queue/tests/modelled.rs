@@ -354,6 +354,23 @@ fn watched_queue_pair_error_ends_a_wait_once() {
 }
 
 #[test]
+fn port_that_goes_down_ends_a_wait_once() {
+    let (model, domain) = on(Link::Infiniband);
+    let mut receives = cq(&domain);
+    let mut events = CqEvents::new(domain.device()).expect("a channel");
+    events.add(&mut receives, 7).expect("it is new");
+    assert!(events.watch_port(&receives, 9).is_err(), "there is no port 9");
+    events.watch_port(&receives, 1).expect("it is there");
+    model.set_port(0, 1, false);
+    let error = events.wait_for(&mut receives, None).expect_err("the port is down");
+    assert_eq!(error.kind(), ErrorKind::PortDown, "{error}");
+    // Up again is no error, and neither is a change that was reported.
+    model.set_port(0, 1, true);
+    let wait = events.wait_for(&mut receives, Some(Duration::from_millis(20)));
+    assert!(!wait.expect("the port is up"), "no CQE comes");
+}
+
+#[test]
 fn queue_pair_beyond_its_cq_is_refused() {
     let (_model, domain) = on(Link::Infiniband);
     let config = QpConfig::new(16, 16);

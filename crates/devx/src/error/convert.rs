@@ -84,6 +84,7 @@ impl From<ErrorKind> for std::io::ErrorKind {
             | ErrorKind::Refused
             | ErrorKind::EventsLost
             | ErrorKind::QueueFailed
+            | ErrorKind::PortDown
             | ErrorKind::Failed
             | ErrorKind::Io => Self::Other,
         }

@@ -61,6 +61,8 @@ pub enum ErrorKind {
     /// The device stopped a queue: a CQ overran or could not be written, or a QP or SRQ met a
     /// catastrophic error. Destroy the queue and make it again; the hint names the reason.
     QueueFailed,
+    /// A port left the state ACTIVE: nothing arrives until its link is up again.
+    PortDown,
     /// An argument is invalid: out of range, too long or too short, or not possible in this state.
     Input,
     /// The kernel reported success, but its answer is inconsistent.

@@ -436,6 +436,11 @@ impl Queues {
         Ok(ready)
     }
 
+    /// Fails if the device of a side writes no more completions (a command for each).
+    pub(super) fn check(&self) -> Result<()> {
+        self.sides.iter().try_for_each(|side| Ok(side.cq.check()?))
+    }
+
     /// Takes the events of devices.
     pub(super) fn clear_events(&self) -> Result<()> {
         self.sides.iter().try_for_each(Side::clear)

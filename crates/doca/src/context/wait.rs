@@ -9,6 +9,9 @@ use super::event::{Event, Retrieve};
 use super::workq::WorkQ;
 use crate::error::{Error, ErrorKind, Result};
 
+/// How long no job is done before a wait in polling mode asks whether one still can be.
+const CHECK_AFTER: Duration = Duration::from_millis(100);
+
 impl WorkQ {
     /// A file that becomes readable when a job is done (`doca_workq_get_event_handle`), after
     /// [`arm`](WorkQ::arm). It is there from the beginning, stays the same, and tells of all
@@ -43,8 +46,9 @@ impl WorkQ {
         self.queues.clear_events()
     }
 
-    /// Retrieves a result, or waits for one: asleep in event-driven mode, spinning in polling mode.
-    /// `None`: `timeout` passed. Without a timeout it waits indefinitely.
+    /// Retrieves a result, or waits for one: asleep in event-driven mode, spinning in polling mode,
+    /// where it asks each device every 100 ms whether its completion queue still works. `None`:
+    /// `timeout` passed. Without a timeout it waits until there is a result, or none can come.
     ///
     /// # Errors
     /// As [`WorkQ::progress_retrieve`], but never [`Retrieve::Again`].
@@ -52,19 +56,25 @@ impl WorkQ {
         &mut self,
         timeout: Option<Duration>,
     ) -> std::result::Result<Option<Event>, Retrieve> {
-        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let start = Instant::now();
+        let end = timeout.and_then(|timeout| start.checked_add(timeout));
+        let mut check_at = start + CHECK_AFTER;
         loop {
             match self.progress_retrieve() {
                 Err(Retrieve::Again) => {}
                 Ok(event) => return Ok(Some(event)),
                 Err(other) => return Err(other),
             }
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let left = end.map(|end| end.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
                 return Ok(None);
             }
             if self.event_driven {
                 self.sleep(left).map_err(Retrieve::Failed)?;
+            } else if now >= check_at {
+                self.queues.check().map_err(Retrieve::Failed)?;
+                check_at = now + CHECK_AFTER;
             } else {
                 std::hint::spin_loop();
             }

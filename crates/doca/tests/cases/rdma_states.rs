@@ -256,6 +256,25 @@ fn jobs_end_when_they_are_aborted_though_the_completion_queue_failed() {
 }
 
 #[test]
+fn wait_in_polling_mode_finds_a_failed_completion_queue() {
+    let (model, backend) = crate::support::disturbable("bluefield3");
+    let devices = crate::support::rdma::opened(&backend);
+    let ends = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+    connect(&ends);
+    let [mut a, _] = ends;
+    model.fail_queue_later(0, QueueKind::Cq, None, 1);
+    a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(0, 64)).user_data(4)).unwrap();
+    // Without a time limit.
+    match a.workq.retrieve_within(None) {
+        Err(verbless_doca::Retrieve::Failed(error)) => {
+            assert_eq!(error.kind(), ErrorKind::IoFailed, "{error}");
+            assert!(error.to_string().contains("could not write a CQE"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
     for removed in [false, true] {
         let (model, backend) = crate::support::disturbable("bluefield3");

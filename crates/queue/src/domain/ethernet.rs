@@ -17,20 +17,23 @@
 //! What is sent goes through a TIS, and what arrives through a TIR; a [`Domain`] has one transport
 //! domain, in which all of its are.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use verbless_command::{
     Error, ErrorKind, FlowAttr, FlowRule, RqAttr, RqObject, RqWqes, SelfLoopback, SqAttr, SqObject,
     TirObject, TisAttr, TisObject, TransportDomain,
 };
+use verbless_devx::DevxObject;
 use verbless_prm::{MinInlineMode, MinWqeInlineMode, WqeInlineModeCap};
 
 use super::pool::layout;
 use super::protection::Domain;
-use super::queues::{Cq, over, power};
+use super::queues::{Cq, WQ_ERRORS, over, power};
 use super::raw::{Raw, RqSide, SqSide};
+use crate::events::{Watchable, sealed};
 use verbless_ring::completion::{Completion, CompletionError};
 use verbless_ring::cq::Cqe;
 use verbless_ring::dispatch::{Completes, PlainCqe};
@@ -409,6 +412,27 @@ impl Rq {
     }
 }
 
+impl Watchable for Sq {}
+
+impl sealed::Sealed for Sq {
+    fn name(&self) -> (&'static str, u32) {
+        ("SQ", Self::object(self).sqn().0)
+    }
+
+    fn life(&self) -> Weak<dyn Any + Send + Sync> {
+        let life: Weak<()> = Arc::downgrade(self.device.life());
+        life
+    }
+
+    fn errors(&self) -> &'static [u16] {
+        &WQ_ERRORS
+    }
+
+    fn object(&self) -> &DevxObject {
+        Self::object(self).object()
+    }
+}
+
 impl Deref for Sq {
     type Target = SendQueue<Eth>;
 
@@ -420,6 +444,27 @@ impl Deref for Sq {
 impl DerefMut for Sq {
     fn deref_mut(&mut self) -> &mut SendQueue<Eth> {
         &mut self.queue
+    }
+}
+
+impl Watchable for Rq {}
+
+impl sealed::Sealed for Rq {
+    fn name(&self) -> (&'static str, u32) {
+        ("RQ", Self::object(self).rqn().0)
+    }
+
+    fn life(&self) -> Weak<dyn Any + Send + Sync> {
+        let life: Weak<()> = Arc::downgrade(self.device.life());
+        life
+    }
+
+    fn errors(&self) -> &'static [u16] {
+        &WQ_ERRORS
+    }
+
+    fn object(&self) -> &DevxObject {
+        Self::object(self).object()
     }
 }
 

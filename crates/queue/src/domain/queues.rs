@@ -528,6 +528,13 @@ impl<S: Service, R: ReceiveSide> Completes for Qp<S, R> {
     }
 }
 
+/// Types of the events that say that a QP, SQ or RQ failed.
+pub(super) const WQ_ERRORS: [u16; 3] = [
+    event_type::WQ_CATASTROPHIC_ERROR as u16,
+    event_type::WQ_INVALID_REQUEST_ERROR as u16,
+    event_type::WQ_ACCESS_ERROR as u16,
+];
+
 impl<S: Service, R: ReceiveSide> Watchable for Qp<S, R> {}
 
 impl<S: Service, R: ReceiveSide> sealed::Sealed for Qp<S, R> {
@@ -541,12 +548,7 @@ impl<S: Service, R: ReceiveSide> sealed::Sealed for Qp<S, R> {
     }
 
     fn errors(&self) -> &'static [u16] {
-        const ERRORS: [u16; 3] = [
-            event_type::WQ_CATASTROPHIC_ERROR as u16,
-            event_type::WQ_INVALID_REQUEST_ERROR as u16,
-            event_type::WQ_ACCESS_ERROR as u16,
-        ];
-        &ERRORS
+        &WQ_ERRORS
     }
 
     fn object(&self) -> &DevxObject {

@@ -115,13 +115,20 @@ pub(super) struct Raw<S: Side> {
     ready: bool,
     /// Its entry among the users of the completion queue: no other queue may get its user index
     /// before its completions are removed.
-    _reports: Option<CqUse>,
+    reports: Option<CqUse>,
+    /// Lives as long as the queue, for those that watch it.
+    life: Arc<()>,
 }
 
 impl<S: Side> Raw<S> {
+    /// What lives as long as the queue.
+    pub(super) fn life(&self) -> &Arc<()> {
+        &self.life
+    }
+
     /// Wraps the objects of a queue that is in RST.
     pub(super) fn new(side: S, cleaner: CqCleaner, reports: Option<CqUse>) -> Self {
-        Self { side: Some(side), cleaner, ready: false, _reports: reports }
+        Self { side: Some(side), cleaner, ready: false, reports, life: Arc::default() }
     }
 
     pub(super) fn side(&self) -> &S {
@@ -170,7 +177,7 @@ impl<S: Side> Drop for Raw<S> {
             && let Some(side) = self.side.take()
         {
             side.object().context().count_leak(S::NAME, side.number(), &error);
-            mem::forget((side, self._reports.take()));
+            mem::forget((side, self.reports.take()));
         }
     }
 }

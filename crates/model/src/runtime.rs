@@ -76,6 +76,9 @@ pub(crate) struct QpRuntime {
     pub overdue: bool,
     /// When a waiting request goes out again.
     pub resume_at: Option<u64>,
+    /// Whether the QP failed on a shared receive queue, and the event that says that it has flushed
+    /// is yet to come.
+    pub last_wqe_due: bool,
     /// Messages that it has executed, modulo 2^24: what an ACK tells of them.
     pub msn: u32,
     /// State of a connected QP for messages in packets.

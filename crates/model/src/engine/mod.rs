@@ -16,7 +16,7 @@
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
 //!   dpa        what programs on the DPA ask for, and the threads that run them (with feature dpa)
 //!   programs   what CQs tell them
-//!   failure    the error state, flush
+//!   failure    the error state; flush: later, a few WQEs a turn
 //!   arrivals   CQEs and data, for those who record them
 //!   counters   what QPs count
 //!   context    what of a function a queue at work borrows for its turn
@@ -42,6 +42,7 @@ mod ethernet;
 mod events;
 mod failure;
 pub(crate) mod faults;
+mod flush;
 pub(crate) mod function;
 mod keys;
 mod operation;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::condition::Condition;
 use super::cqe::Completion;
 use super::faults::Faults;
+use super::flush::Flushes;
 use super::scratch::Phase;
 use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
@@ -36,10 +37,12 @@ pub(crate) struct EngineState {
     pub timers: BTreeSet<(u64, u32)>,
     /// QPs that wait for data.
     pub waits: Waits,
-    /// QPs in the error state: what is posted to them is flushed.
+    /// QPs and RQs in the error state: receives that are posted to them are flushed.
     pub errored: BTreeSet<u32>,
-    /// The QP of `errored` that was looked at last.
-    pub flushed: u32,
+    /// The queue of `errored` that was looked at last.
+    pub looked_at: u32,
+    /// Queues that are to flush what is posted to them.
+    pub flushes: Flushes,
     /// CQEs that a fault holds back, by when they are due and the order in which they were made.
     pub delayed: BTreeMap<(u64, u64), Delayed>,
     /// CQs whose event moderation holds back, by when it is due; 0 where that is yet to be worked
@@ -65,6 +68,7 @@ impl EngineState {
         self.timers.clear();
         self.waits.queues.clear();
         self.errored.clear();
+        self.flushes.clear();
         self.delayed.clear();
         self.moderated.clear();
     }

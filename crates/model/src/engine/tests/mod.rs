@@ -9,6 +9,7 @@ mod datagrams;
 mod disagreement;
 mod doorbells;
 mod dpa;
+mod flush;
 mod foreign;
 mod gone;
 mod hostile;

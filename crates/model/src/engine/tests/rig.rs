@@ -10,7 +10,7 @@ use verbless_prm::hot::{
     AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
     RaddrSegment, completion, cqe_opcode, opcode,
 };
-use verbless_prm::{CqeError, CqeOpcode, Eqe, SqContext, SqState};
+use verbless_prm::{CqeError, CqeOpcode, Eqe, RqContext, RqState, SqContext, SqState};
 
 use crate::engine::transport::types::RC;
 use crate::engine::{self, Function};
@@ -426,6 +426,37 @@ impl Rig {
         self.world.functions[hca].hca.objects.sqs.insert(sqn, sq);
         self.world.functions[hca].hca.objects.index_again();
         Endpoint { hca, qpn: sqn, send_cq, receive_cq: 0, posted: 0, received: 0 }
+    }
+
+    /// An RQ in RDY with a ring of 16 receives of 64 bytes.
+    pub(super) fn rq(&mut self, hca: usize) -> Endpoint {
+        let receive_cq = self.cq(hca, 6);
+        let rqn = self.number();
+        let mut context: RqContext = Zeroable::zeroed();
+        context.set_flush_in_error_en(true).set_cqn(receive_cq);
+        let queue = ReceiveQueue {
+            memory: self.queue_memory(64 << 4),
+            log_size: 4,
+            log_stride: 6,
+            cqn: receive_cq,
+            consumer: 0,
+        };
+        let rq = Rq {
+            uid: 1,
+            state: RqState::RDY,
+            pd: Some(PD),
+            record: self.alloc(8),
+            queue: Some(queue),
+            srq: None,
+            umems: vec![],
+            context,
+        };
+        self.world.functions[hca].hca.objects.rqs.insert(rqn, rq);
+        Endpoint { hca, qpn: rqn, send_cq: 0, receive_cq, posted: 0, received: 0 }
+    }
+
+    pub(super) fn rq_mut(&mut self, end: &Endpoint) -> &mut Rq {
+        self.world.functions[end.hca].hca.objects.rqs.get_mut(&end.qpn).unwrap()
     }
 
     pub(super) fn sq_mut(&mut self, end: &Endpoint) -> &mut Sq {

@@ -37,6 +37,8 @@ pub(crate) struct CqRuntime {
 pub(crate) struct SendRuntime {
     /// Whether the queue waits for its turn.
     pub queued: bool,
+    /// Whether its doorbell rang.
+    pub rung: bool,
     /// Bytes that it has moved beyond its share, and that others may move first.
     pub owed: i64,
     /// WQEs that came by BlueFlame.

@@ -360,7 +360,8 @@ impl Lab {
         )
     }
 
-    /// Fails when the model still holds objects, other than those of its kernel.
+    /// Fails when the model still holds objects, other than those of its kernel, or when a doorbell
+    /// named no queue of its page.
     pub fn nothing_is_left(&self) -> Result<(), Stop> {
         let (Some(model), Some(before)) = (&self.model, &self.before) else { return Ok(()) };
         for (device, before) in before.iter().enumerate() {
@@ -369,6 +370,13 @@ impl Lab {
             if after != *before && !excused {
                 return Err(Stop::fail(format!(
                     "objects are left on device {device}: {after:?}; there were {before:?}"
+                )));
+            }
+            let strays = model.stray_doorbells(device);
+            if !strays.is_empty() {
+                return Err(Stop::fail(format!(
+                    "doorbells on device {device} named no queue of their UAR page: {strays:x?}, \
+                     each a page and a word"
                 )));
             }
         }

@@ -5,7 +5,7 @@ use verbless_prm::CqErrorSyndrome;
 
 use super::faults::QueueKind;
 use super::function::Function;
-use super::{doorbell, flush};
+use super::{blueflame, doorbell, flush};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
 use crate::hca::{Asked, Dumping, Effect, Refusal, cq_resized};
@@ -114,6 +114,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
         Effect::QpForgotten(qpn, runtime, send) => {
             function.engine.errored.remove(&qpn);
             function.engine.flushes.remove(qpn);
+            blueflame::forget(function, qpn);
             function.engine.waits.remove(qpn);
             function.engine.faults.forget(qpn);
             function.engine.stop_timer(runtime.resume_at, qpn);
@@ -126,6 +127,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
         }
         Effect::SqForgotten(sqn, send) => {
             function.engine.flushes.remove(sqn);
+            blueflame::forget(function, sqn);
             leave_rotation(function, sqn, &send);
         }
         Effect::QpToError(qpn) => {
@@ -153,6 +155,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             }
             function.engine.faults.forget_cq(cqn);
         }
+        Effect::DoorbellForgotten(doorbell, page) => function.engine.sweeps.add(page, doorbell),
         Effect::CqResize(resize) => {
             let Resize { cqn, memory, log_size, context, umems } = *resize;
             let mut parts = function.context(now);

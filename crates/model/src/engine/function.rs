@@ -73,9 +73,9 @@ impl Function {
 
     /// Whether the function has work that it can do now.
     pub(crate) fn is_busy(&self) -> bool {
-        let EngineState { active, answering, ingress, flushes, .. } = &self.engine;
+        let EngineState { active, answering, ingress, flushes, sweeps, .. } = &self.engine;
         let idle = active.is_empty() && answering.is_empty() && ingress.is_empty();
-        (!idle || flushes.is_busy()) && !self.hca.fatal
+        (!idle || flushes.is_busy() || sweeps.is_busy()) && !self.hca.fatal
     }
 
     pub(crate) fn new(hca: Hca) -> Self {

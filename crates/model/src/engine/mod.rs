@@ -3,7 +3,8 @@
 //! ```text
 //!   thread     the threads that look for work, function by function
 //!   run        whose turn it is: queues, packets, timers
-//!   doorbell   takes doorbells from UAR pages, wakes queues (blueflame: WQEs that come with them)
+//!   doorbell   takes doorbells from UAR pages, wakes the queues that they name (blueflame: WQEs
+//!              that come with them; sweep: doorbells that others overwrote)
 //!   sender     rings of WQEs -> work (a WQE, by the table of operation) -> keys (their memory)
 //!   requester  a turn of a QP -> transport (rc, uc) --> transport -> responder: carried whole
 //!   packets    the same in packets: a turn of a QP -> frames --fabric--> the peer, and its answers
@@ -59,6 +60,7 @@ mod sender;
 mod sq;
 mod srq;
 pub(crate) mod state;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod thread;

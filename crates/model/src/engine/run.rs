@@ -7,12 +7,15 @@ use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
 use super::transport::Carrier;
-use super::{blueflame, doorbell, dpa, flush, packets, transport, wait};
+use super::{blueflame, doorbell, dpa, flush, packets, sweep, transport, wait};
 use crate::fabric::Vport;
 use crate::world::World;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
 const TURNS_PER_SCAN: u32 = 8;
+/// While queues are busy, records of queues whose doorbells may be lost are looked at once in so
+/// many turns.
+const TURNS_PER_SWEEP: u32 = 16;
 /// In stepped mode, one of this number of turns goes to programs on a DPA, whatever other work
 /// there is.
 const TURNS_PER_PROGRAM: u32 = 16;
@@ -138,6 +141,9 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     let mut worked = false;
     if function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SCAN) {
         worked |= doorbell::scan(function, now, scratch);
+    }
+    if function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SWEEP) {
+        worked |= sweep::turn(function, now);
     }
     // Whoever keeps the engine busy does not keep it from those that have failed.
     if turns.is_multiple_of(TURNS_PER_FLUSH) {

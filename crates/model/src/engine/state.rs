@@ -8,6 +8,7 @@ use super::cqe::Completion;
 use super::faults::Faults;
 use super::flush::Flushes;
 use super::scratch::Phase;
+use super::sweep::Sweeps;
 use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
 use crate::numbered::Numbered;
@@ -43,6 +44,10 @@ pub(crate) struct EngineState {
     pub looked_at: u32,
     /// Queues that are to flush what is posted to them.
     pub flushes: Flushes,
+    /// Pages on which doorbells may have been overwritten.
+    pub sweeps: Sweeps,
+    /// Doorbells that named no queue of their page, each with its page: the first ones.
+    pub strays: Vec<(u32, u64)>,
     /// CQEs that a fault holds back, by when they are due and the order in which they were made.
     pub delayed: BTreeMap<(u64, u64), Delayed>,
     /// CQs whose event moderation holds back, by when it is due; 0 where that is yet to be worked
@@ -69,6 +74,7 @@ impl EngineState {
         self.waits.queues.clear();
         self.errored.clear();
         self.flushes.clear();
+        self.sweeps.clear();
         self.delayed.clear();
         self.moderated.clear();
     }

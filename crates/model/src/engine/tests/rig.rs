@@ -44,6 +44,8 @@ pub(super) struct Rig {
     used: u64,
     next: u32,
     eq_index: [[u32; 3]; 2],
+    /// Doorbells of send queues that were rung.
+    rings: u64,
 }
 
 /// A QP, or an SQ, as its owner sees it.
@@ -96,7 +98,7 @@ impl Rig {
         let mut world = World::new(functions, true);
         world.in_packets = std::env::var_os(IN_PACKETS).is_some();
         let arena = bytemuck::zeroed_slice_box(1 << 18);
-        let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
+        let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2], rings: 0 };
         for hca in 0..2 {
             for page in [EQ_PAGE, PAGE, PAGE + 1] {
                 rig.world.functions[hca].hca.bar.set_allocated(page, true);
@@ -510,11 +512,14 @@ impl Rig {
         std::iter::from_fn(|| self.poll(hca, cqn)).count()
     }
 
-    /// Rings the doorbell of the queue's page.
+    /// Rings the queue's doorbell, in each register of its page in turn, so that a few doorbells
+    /// overwrite none.
     pub(super) fn ring(&mut self, end: &Endpoint) {
         let page = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
-        self.world.functions[end.hca].hca.bar.store64(page, 0x800, word);
+        let register = 0x800 + 0x100 * (self.rings % 8);
+        self.rings += 1;
+        self.world.functions[end.hca].hca.bar.store64(page, register, word);
     }
 
     /// Posts a request and rings.

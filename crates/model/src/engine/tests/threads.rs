@@ -79,7 +79,7 @@ impl Client {
         self.rig.fill(self.ring + u64::from(index % 16) * 64, &wqe);
         let memory = self.rig.memory();
         memory.store32(self.record + 4, (self.posted & 0xffff).to_be()).unwrap();
-        self.page.store64(PAGE, 0x800, 1);
+        self.page.store64(PAGE, 0x800, u64::from(self.qpn) << 8);
         let owner = u64::from(index) / 64 % 2;
         let last_word = self.cq + u64::from(index % 64) * 64 + 60;
         let start = Instant::now();

@@ -24,6 +24,7 @@ mod repeats;
 mod resize;
 mod retries;
 mod rig;
+mod roce;
 mod sqs;
 mod srqs;
 mod threads;

@@ -18,7 +18,7 @@ use crate::hca::effect::Resize;
 use crate::hca::objects::*;
 use crate::hca::{Effect, Hca, Refusal};
 use crate::memory::{HostMemory, ProcessMemory, Spaces, UAR_PAGE};
-use crate::profile::Profile;
+use crate::profile::{Link, Profile};
 use crate::world::World;
 
 /// All access rights.
@@ -91,7 +91,12 @@ const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
 
 impl Rig {
     pub(super) fn new() -> Self {
-        let profile = Arc::new(Profile::load("bluefield3").expect("a profile that comes along"));
+        Self::on(Link::Infiniband)
+    }
+
+    pub(super) fn on(link: Link) -> Self {
+        let profile = Profile::load("bluefield3").expect("a profile that comes along");
+        let profile = Arc::new(profile.with_link(link));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hca = |index| Hca::new(index, profile.clone(), memory.clone(), engine::qp_type);
         let functions = (0..2).map(|index| Function::new(hca(index))).collect();

@@ -156,6 +156,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         call.find(kind::Cq, context.cqn_rcv())?;
     }
 
+    let (requester_inline, responder_inline) = inline(call, context)?;
     // DevX says that both are valid, whatever the client said.
     let umem = (has_queue && input.wq_umem_valid()).then(|| input.wq_umem_id());
     let record_umem = (has_queue && context.dbr_umem_valid()).then(|| context.dbr_umem_id());
@@ -209,17 +210,9 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         remote: None,
         port: 1,
         user_index: context.user_index(),
-        requester_inline: match context.cs_req() {
-            ScatterToCqeRequester::UP_TO_32B => 32,
-            ScatterToCqeRequester::UP_TO_64B => 64,
-            _ => 0,
-        },
+        requester_inline,
         mmo,
-        responder_inline: match context.cs_res() {
-            ScatterToCqeResponder::UP_TO_32B => 32,
-            ScatterToCqeResponder::UP_TO_64B => 64,
-            _ => 0,
-        },
+        responder_inline,
         log_mtu: 8,
         requester: Default::default(),
         responder: Default::default(),
@@ -239,6 +232,30 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
 /// for `vdpa`; it sets no pm_state in them.
 fn has_queue(context: &QpContext) -> bool {
     !context.no_sq() || context.rq_type() != RqType::NONE
+}
+
+/// Bytes that CQEs of the requester and of the responder may carry. 64 have their place in the first
+/// half of a CQE of 128.
+///
+/// Source: Linux `drivers/infiniband/hw/mlx5/qp.c` (`configure_requester_scat_cqe`) and UCX
+/// (`uct_ib_mlx5_inl_cqe`) ask for 64 where a CQE has 128 bytes, and for 32 otherwise.
+fn inline(call: &Call<'_>, context: &QpContext) -> Result<(u8, u8), Refusal> {
+    let requester = match context.cs_req() {
+        ScatterToCqeRequester::UP_TO_32B => 32,
+        ScatterToCqeRequester::UP_TO_64B => 64,
+        _ => 0,
+    };
+    let responder = match context.cs_res() {
+        ScatterToCqeResponder::UP_TO_32B => 32,
+        ScatterToCqeResponder::UP_TO_64B => 64,
+        _ => 0,
+    };
+    for (bytes, cqn) in [(requester, context.cqn_snd()), (responder, context.cqn_rcv())] {
+        if bytes == 64 && call.find(kind::Cq, cqn)?.cqe_bytes != 128 {
+            return Err(Refusal::QpInlineCqe);
+        }
+    }
+    Ok((requester, responder))
 }
 
 /// The field `mmo` of the context's extension, which precedes the addresses of pages. The model

@@ -54,7 +54,11 @@ impl Network {
 }
 
 /// What becomes of a WRITE: the syndrome of its CQE, if it failed, and whether its bytes arrived.
-fn outcome(in_packets: bool, edit: fn(&mut Network)) -> (Option<u8>, bool) {
+type Outcome = (Option<u8>, bool);
+
+type Case = (&'static str, fn(&mut Network), Outcome);
+
+fn outcome(in_packets: bool, edit: fn(&mut Network)) -> Outcome {
     let mut rig = Rig::on(Link::Ethernet);
     rig.world.in_packets = in_packets;
     let mut network = Network::new();
@@ -76,7 +80,7 @@ fn outcome(in_packets: bool, edit: fn(&mut Network)) -> (Option<u8>, bool) {
 fn message_arrives_by_gid_mac_vlan_and_version_both_ways() {
     let lost = (Some(cqe_syndrome::TRANSPORT_RETRY_EXCEEDED), false);
     let unanswered = (Some(cqe_syndrome::TRANSPORT_RETRY_EXCEEDED), true);
-    let cases: [(&str, fn(&mut Network), _); 13] = [
+    let cases: [Case; 13] = [
         ("a right path", |_| {}, (None, true)),
         ("another MAC", |it| _ = it.paths[0].set_rmac_31_0(7), lost),
         ("another GID", |it| _ = it.paths[0].set_rgid_rip(&[7; 16]), lost),

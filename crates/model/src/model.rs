@@ -242,7 +242,7 @@ impl Builder {
 
 impl Model {
     /// Stray doorbells that are kept; later ones are only logged.
-    pub const MOST_STRAYS: usize = 16;
+    pub const MOST_STRAYS: usize = engine::state::MOST_STRAYS;
 
     /// Starts the description of a model.
     pub fn builder() -> Builder {

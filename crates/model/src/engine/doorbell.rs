@@ -17,11 +17,11 @@ use verbless_prm::SqState;
 use super::function::Function;
 use super::scratch::Scratch;
 use super::sender::Sender;
+use super::state::MOST_STRAYS;
 use crate::hca::Hca;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_STRIDE, UAR_PAGE};
-use crate::model::Model;
 use crate::world::World;
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
@@ -144,7 +144,7 @@ pub(super) fn ring(
 #[cold]
 fn stray(function: &mut Function, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
     let (number, strays) = (doorbell.named(word), &mut function.engine.strays);
-    if strays.len() < Model::MOST_STRAYS {
+    if strays.len() < MOST_STRAYS {
         strays.push((page, word));
         tracing::warn!(page, ?doorbell, word, number, "a doorbell names no queue of its page");
     } else {

@@ -4,8 +4,6 @@
 //! Source: Linux `drivers/infiniband/hw/mlx5/umr.c` (`mlx5r_umr_recover`), which posts a request to
 //! its failed queue pair and waits for that to be flushed, since 2RST discards what is left.
 
-use std::collections::{BTreeSet, VecDeque};
-
 use verbless_prm::{RqState, SqState};
 
 use super::context::QueuePair;
@@ -14,87 +12,22 @@ use super::ring::record;
 use crate::hca::objects::QpState;
 use crate::world::World;
 
-/// How long after it was asked to a queue begins to flush, in nanoseconds. The number is the
-/// model's own; a driver that resets a queue without waiting loses completions every time.
-const DELAY: u64 = 50_000;
 /// WQEs that a queue flushes in one turn.
 const BATCH: usize = 16;
 /// Failed queues whose receives an engine's thread counts in one turn.
 const LATE: usize = 64;
 
-/// The queues of a function that are to flush, each once.
-#[derive(Debug, Default)]
-pub(crate) struct Flushes {
-    /// Whether none waits for a time, which in a stepped model does not pass: they begin at a later
-    /// step.
-    pub without_delay: bool,
-    /// Queues that do not flush before their time, in the order of these.
-    waiting: VecDeque<(u64, u32)>,
-    /// Queues that have begun, in the order of their turns.
-    begun: VecDeque<u32>,
-    numbers: BTreeSet<u32>,
-}
-
-impl Flushes {
-    /// A queue is to flush what is posted to it.
-    pub(super) fn add(&mut self, number: u32, now: u64) {
-        if !self.numbers.insert(number) {
-            return;
-        }
-        match self.without_delay {
-            true => self.begun.push_back(number),
-            false => self.waiting.push_back((now.saturating_add(DELAY), number)),
-        }
-    }
-
-    /// A queue is to flush nothing more; true if it was to.
-    pub(super) fn remove(&mut self, number: u32) -> bool {
-        if !self.numbers.remove(&number) {
-            return false;
-        }
-        self.waiting.retain(|&(_, waiting)| waiting != number);
-        self.begun.retain(|&begun| begun != number);
-        true
-    }
-
-    pub(super) fn clear(&mut self) {
-        (self.waiting, self.begun, self.numbers) = Default::default();
-    }
-
-    /// Whether a queue flushes now.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.begun.is_empty()
-    }
-
-    /// When the next queue begins to flush.
-    pub(super) fn next_due(&self) -> Option<u64> {
-        self.waiting.front().map(|&(due, _)| due)
-    }
-
-    /// The queue whose turn it is.
-    fn next(&mut self, now: u64) -> Option<u32> {
-        while let Some((_, number)) = self.waiting.pop_front_if(|&mut (due, _)| due <= now) {
-            self.begun.push_back(number);
-        }
-        self.begun.pop_front()
-    }
-}
-
 /// Gives the next queue of a function that flushes a turn; false if there is none.
 #[inline]
 pub(super) fn turn(function: &mut Function, now: u64) -> bool {
-    !function.engine.flushes.numbers.is_empty() && turn_of_next(function, now)
+    !function.engine.flushes.is_empty() && turn_of_next(function, now)
 }
 
 #[cold]
 fn turn_of_next(function: &mut Function, now: u64) -> bool {
     let Some(number) = function.engine.flushes.next(now) else { return false };
-    match flush(function, number, now, BATCH) {
-        true => function.engine.flushes.begun.push_back(number),
-        false => {
-            function.engine.flushes.numbers.remove(&number);
-        }
-    }
+    let more = flush(function, number, now, BATCH);
+    function.engine.flushes.had_turn(number, more);
     true
 }
 
@@ -172,7 +105,7 @@ pub(super) fn look_for_late(world: &mut World, id: usize) -> bool {
     for &number in errored.range(last.saturating_add(1)..).chain(errored.range(..=last)).take(most)
     {
         function.engine.looked_at = number;
-        if !function.engine.flushes.numbers.contains(&number) && has_late(function, number) {
+        if !function.engine.flushes.has(number) && has_late(function, number) {
             function.engine.flushes.add(number, now);
             found = true;
         }
@@ -200,20 +133,6 @@ fn has_late(function: &Function, number: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn flushes_wait_for_their_time_and_take_turns() {
-        let mut flushes = Flushes::default();
-        flushes.add(7, 100);
-        flushes.add(8, 100);
-        flushes.add(7, 200);
-        assert_eq!((flushes.next_due(), flushes.is_busy()), (Some(100 + DELAY), false));
-        assert_eq!(flushes.next(99 + DELAY), None);
-        assert_eq!(flushes.next(100 + DELAY), Some(7));
-        assert!(flushes.is_busy());
-        assert!(flushes.remove(8) && !flushes.remove(8));
-        assert_eq!((flushes.next(u64::MAX), flushes.next_due()), (None, None));
-    }
 
     #[test]
     fn runs_dry_ends_with_software_that_posts_as_fast() {

@@ -44,6 +44,7 @@ mod events;
 mod failure;
 pub(crate) mod faults;
 mod flush;
+mod flushes;
 pub(crate) mod function;
 mod keys;
 mod operation;
@@ -61,6 +62,7 @@ mod sq;
 mod srq;
 pub(crate) mod state;
 mod sweep;
+mod sweeps;
 #[cfg(test)]
 mod tests;
 mod thread;

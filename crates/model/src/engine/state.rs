@@ -6,13 +6,16 @@ use std::sync::Arc;
 use super::condition::Condition;
 use super::cqe::Completion;
 use super::faults::Faults;
-use super::flush::Flushes;
+use super::flushes::Flushes;
 use super::scratch::Phase;
-use super::sweep::Sweeps;
+use super::sweeps::Sweeps;
 use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
 use crate::numbered::Numbered;
 use crate::watch::Outbox;
+
+/// Stray doorbells that are kept.
+pub(crate) const MOST_STRAYS: usize = 16;
 
 /// The engine's state of a function.
 #[derive(Default)]

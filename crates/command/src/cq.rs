@@ -68,7 +68,9 @@ pub struct Moderation {
 /// Attributes that few completion queues need; the default is right for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CqOptions {
-    /// Every CQE is written to entry 0, and none is lost: its WQE counter tells how far it is.
+    /// Every CQE is written to entry 0, with the owner bit of the first round (0): its WQE counter
+    /// tells how far the queue is. The CQ overruns as others do, unless the consumer index in its
+    /// record follows or [`CqAttr::ignore_overrun`] is set. It alone may have a single entry.
     pub collapsed: bool,
     /// Every CQE makes an event; arming is not needed.
     pub always_armed: bool,
@@ -136,6 +138,11 @@ impl Device {
         let most = self.caps().log_max_cqes;
         if attr.log_cqes > most {
             return Err(limit("CREATE_CQ", "log2 of the CQEs", attr.log_cqes.into(), most.into()));
+        }
+        if attr.log_cqes == 0 && !options.collapsed {
+            let hint = "a CQ of a single CQE must be collapsed (CqOptions::collapsed); others have \
+                        two at least";
+            return Err(invalid("CREATE_CQ", hint));
         }
         if attr.ignore_overrun && !self.caps().general.cq_oi() {
             let hint =

@@ -533,7 +533,8 @@ impl QpObject {
     }
 
     /// SQERR2RTS_QP: a queue pair of an unreliable service whose request failed sends again. What
-    /// was posted behind that request has completed as flushed; the queue goes on behind it.
+    /// was posted behind that request completes as flushed: count those completions before. The
+    /// queue goes on behind it.
     pub fn recover(&mut self) -> Result<(), Error> {
         let mut input = prm::Sqerr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
@@ -544,14 +545,16 @@ impl QpObject {
         )
     }
 
-    /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed.
+    /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed, but later: count the
+    /// completions before [`to_reset`](Self::to_reset), which discards what is left.
     pub fn to_error(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2errIn::new();
         input.set_qpn(self.qpn.0);
         self.modify(&input, "the queue pair or its context is gone")
     }
 
-    /// 2RST_QP: from any state to RESET. What was posted is forgotten and the rings start over.
+    /// 2RST_QP: from any state to RESET. What was posted is forgotten, also what a queue pair in
+    /// ERR has not flushed yet; the rings start over.
     pub fn to_reset(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);

@@ -159,7 +159,9 @@ impl RqObject {
         self.modify(RqState::RST, RqState::RDY)
     }
 
-    /// MODIFY_RQ to ERR from the current state.
+    /// MODIFY_RQ to ERR from the current state. What was posted completes as flushed, if the queue
+    /// was made so ([`RqAttr::flush_in_error`]), but later: [`to_reset`](Self::to_reset) discards
+    /// what is left.
     pub fn to_error(&self) -> Result<(), Error> {
         self.modify(self.query()?.state(), RqState::ERR)
     }

@@ -149,7 +149,9 @@ impl SqObject {
         self.modify(SqState::RST, SqState::RDY)
     }
 
-    /// MODIFY_SQ to ERR from the current state.
+    /// MODIFY_SQ to ERR from the current state. What was posted completes as flushed, if the queue
+    /// was made so (`flush_in_error`), but later: [`to_reset`](Self::to_reset) discards what is
+    /// left.
     pub fn to_error(&self) -> Result<(), Error> {
         self.modify(self.query()?.state(), SqState::ERR)
     }

@@ -106,7 +106,9 @@ pub struct DpaCqConfig {
     pub moderation: CqModeration,
     /// Whether the CQ is not armed when it is made; otherwise its first CQE makes an event.
     pub no_arm: bool,
-    /// Whether all CQEs go to the first entry, whose WQE counter tells the progress (`cc`).
+    /// Whether all CQEs go to the first entry, whose WQE counter tells the progress (`cc`). Its
+    /// owner bit stays 0, and the CQ breaks as others do when the consumer index in the record does
+    /// not follow.
     pub collapsed: bool,
     /// Whether new CQEs overwrite unread ones; otherwise the CQ breaks (`overrun_ignore`).
     pub overrun_ignore: bool,

@@ -413,7 +413,8 @@ impl DpaQp {
 
     /// Moves the queue pair to another state (`flexio_qp_modify`): from any to RST and ERR, from
     /// RST to INIT, from INIT to INIT and RTR, from RTR to RTS, from RTS to RTS. For datagrams,
-    /// INIT to INIT changes nothing: the Q_Key is set on the way from RST.
+    /// INIT to INIT changes nothing: the Q_Key is set on the way from RST. In ERR what is posted
+    /// completes as flushed, after this has returned; RST discards what has not.
     ///
     /// # Errors
     /// The process has ended; no such transition; a value that the transition does not take. The

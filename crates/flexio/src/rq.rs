@@ -187,8 +187,9 @@ impl DpaRq {
         &self.process
     }
 
-    /// Moves the queue to the error state: what is posted completes as flushed, and frames are
-    /// dropped (`flexio_rq_set_err_state`).
+    /// Moves the queue to the error state: what is posted completes as flushed, after this has
+    /// returned, and frames are dropped (`flexio_rq_set_err_state`). What has not completed when
+    /// the queue is destroyed is lost.
     ///
     /// # Errors
     /// The process has ended; the device's refusal.

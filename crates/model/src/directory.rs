@@ -1,6 +1,8 @@
 //! Which function a LID or a GID reaches, for messages that are carried whole. One switch joins all
 //! devices of a model, every port connected to it.
 
+use verbless_prm::{RoceAddrLayout, RoceL3Type, RoceVersion};
+
 use crate::hca::objects::Address;
 use crate::hca::state::Hca;
 use crate::profile::Link;
@@ -24,6 +26,37 @@ struct Reachable {
     /// a packet is.
     lid_alone: u16,
     gids: Vec<[u8; 16]>,
+    roce: Vec<RoceName>,
+}
+
+/// What an entry of a table of RoCE addresses says: a packet is for a port if it names the GID and
+/// the MAC, in the VLAN and by the version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RoceName {
+    gid: [u8; 16],
+    mac: [u8; 6],
+    /// 0: none.
+    vlan: u16,
+    version: (RoceVersion, RoceL3Type),
+}
+
+impl RoceName {
+    fn of(entry: &RoceAddrLayout) -> Option<Self> {
+        if *entry == RoceAddrLayout::zeroed() {
+            return None;
+        }
+        let mac = u64::from(entry.source_mac_47_32()) << 32 | u64::from(entry.source_mac_31_0());
+        let [_, _, mac @ ..] = mac.to_be_bytes();
+        Some(Self {
+            gid: *entry.source_l3_address(),
+            mac,
+            vlan: if entry.vlan_valid() { entry.vlan_id() } else { 0 },
+            version: match entry.roce_version() {
+                RoceVersion::V1 => (RoceVersion::V1, RoceL3Type::IPV6),
+                version => (version, entry.roce_l3_type()),
+            },
+        })
+    }
 }
 
 /// The addresses of a function.
@@ -32,6 +65,8 @@ pub(crate) struct Entry {
     link: Link,
     grh_required: bool,
     ports: Vec<PortEntry>,
+    /// The table of RoCE addresses, which belong to the first port.
+    roce: Vec<Option<RoceName>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +87,14 @@ impl Entry {
             link: hca.profile.link(),
             grh_required: hca.profile.hca_vport().grh_required(),
             ports: ports.collect(),
+            roce: hca.roce_addresses.iter().map(RoceName::of).collect(),
         }
+    }
+}
+
+impl Entry {
+    fn roce_name(&self, index: u8) -> Option<RoceName> {
+        *self.roce.get(usize::from(index))?
     }
 }
 
@@ -90,10 +132,35 @@ impl Directory {
             Address::Routed { lid, gid } if lid != 0 => {
                 there.find(|port| port.lid == lid && port.gids.contains(&gid))
             }
-            Address::Gid(gid) if gid != [0; 16] => there.find(|port| port.gids.contains(&gid)),
-            Address::Lid(_) | Address::Routed { .. } | Address::Gid(_) | Address::Own => None,
+            Address::Roce { gid, mac, own } => {
+                let RoceName { vlan, version, .. } = source.roce_name(own)?;
+                let name = RoceName { gid, mac, vlan, version };
+                there.find(|port| port.roce.contains(&name))
+            }
+            Address::Lid(_) | Address::Routed { .. } | Address::Own => None,
         };
         found.map(|port| port.function)
+    }
+
+    /// Whether a QP of function `to`, whose peer is `peer`, takes messages that a QP of function
+    /// `from` sends to `sent`: both as the QPs know each other. The way back may differ.
+    #[inline]
+    pub(crate) fn is_from_peer(
+        &self,
+        (from, sent): (usize, Address),
+        (to, port, peer): (usize, u8, Address),
+    ) -> bool {
+        match (sent, peer) {
+            (Address::Roce { gid: there, own: here, .. }, Address::Roce { gid, own, .. }) => {
+                self.roce_gid(from, here) == Some(gid) && self.roce_gid(to, own) == Some(there)
+            }
+            _ => self.reach(to, port, peer) == Some(from),
+        }
+    }
+
+    /// The GID of an entry of a function's table of RoCE addresses.
+    fn roce_gid(&self, function: usize, index: u8) -> Option<[u8; 16]> {
+        self.entries.get(function)?.roce_name(index).map(|name| name.gid)
     }
 }
 
@@ -101,8 +168,13 @@ impl Directory {
 fn reachable(entries: &[Entry]) -> Vec<Reachable> {
     let of_entry = |(function, entry): (usize, &Entry)| {
         let Entry { link, grh_required, .. } = *entry;
-        let up = entry.ports.iter().filter(|port| port.up);
-        let reachable = up.map(move |PortEntry { lid, gids, .. }| Reachable {
+        let up = entry.ports.iter().zip(1..).filter(|(port, _)| port.up);
+        let roce = |number| match number {
+            1 => entry.roce.iter().flatten().copied().collect(),
+            _ => Vec::new(),
+        };
+        let reachable = up.map(move |(PortEntry { lid, gids, .. }, number)| Reachable {
+            roce: roce(number),
             function,
             link,
             lid: *lid,

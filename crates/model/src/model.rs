@@ -241,6 +241,9 @@ impl Builder {
 }
 
 impl Model {
+    /// Stray doorbells that are kept; later ones are only logged.
+    pub const MOST_STRAYS: usize = engine::state::MOST_STRAYS;
+
     /// Starts the description of a model.
     pub fn builder() -> Builder {
         Builder::default()
@@ -489,6 +492,16 @@ impl Model {
     /// When there is no such device.
     pub fn counts(&self, device: usize) -> ObjectCounts {
         self.look(device, |function| function.hca.objects.counts())
+    }
+
+    /// Doorbells of device `device` that named no send queue, or no CQ, of the UAR page on which
+    /// they were rung, and so did nothing: the page and the word of the first
+    /// [`MOST_STRAYS`](Self::MOST_STRAYS). A correct driver rings none.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn stray_doorbells(&self, device: usize) -> Vec<(u32, u64)> {
+        self.look(device, |function| function.engine.strays.clone())
     }
 
     /// Calls `watcher` after every command that any function executes, refused ones included, in

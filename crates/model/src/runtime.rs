@@ -37,6 +37,8 @@ pub(crate) struct CqRuntime {
 pub(crate) struct SendRuntime {
     /// Whether the queue waits for its turn.
     pub queued: bool,
+    /// Whether its doorbell rang.
+    pub rung: bool,
     /// Bytes that it has moved beyond its share, and that others may move first.
     pub owed: i64,
     /// WQEs that came by BlueFlame.
@@ -76,6 +78,9 @@ pub(crate) struct QpRuntime {
     pub overdue: bool,
     /// When a waiting request goes out again.
     pub resume_at: Option<u64>,
+    /// Whether the QP failed on a shared receive queue, and the event that says that it has flushed
+    /// is yet to come.
+    pub last_wqe_due: bool,
     /// Messages that it has executed, modulo 2^24: what an ACK tells of them.
     pub msn: u32,
     /// State of a connected QP for messages in packets.

@@ -69,6 +69,7 @@ impl World {
         for (number, function) in functions.iter_mut().enumerate() {
             function.engine.outbox = Some((number, outbox.clone()));
             function.engine.waits.at_every_step = stepped;
+            function.engine.flushes.without_delay = stepped;
         }
         let mut fabric = Fabric::default();
         fabric.show(outbox.clone());

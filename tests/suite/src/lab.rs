@@ -1,7 +1,7 @@
 //! The environment of the cases: the model with two devices on one fabric, or a device behind a
 //! kernel, with or without a peer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -57,6 +57,8 @@ pub struct Lab {
     left_out: Vec<String>,
     /// Bit per device: the case makes it impossible to leave nothing behind there.
     excused: AtomicU64,
+    /// Whether doorbells may name no queue of their page.
+    strays: AtomicBool,
     /// The available features, or why they cannot be determined.
     facts: OnceLock<Result<Facts, String>>,
     two_processes: bool,
@@ -85,6 +87,7 @@ impl Lab {
                             why_model: None,
                             left_out,
                             excused: AtomicU64::new(0),
+                            strays: AtomicBool::new(false),
                             facts: OnceLock::new(),
                             two_processes: false,
                             dpu_elsewhere: false,
@@ -179,6 +182,7 @@ impl Lab {
             why_model,
             left_out,
             excused,
+            strays: AtomicBool::new(false),
             facts: OnceLock::new(),
             two_processes: false,
             dpu_elsewhere: false,
@@ -203,6 +207,7 @@ impl Lab {
                 why_model: None,
                 left_out: Vec::new(),
                 excused: AtomicU64::new(0),
+                strays: AtomicBool::new(false),
                 facts: OnceLock::new(),
                 two_processes: self.two_processes,
                 dpu_elsewhere: self.dpu_elsewhere,
@@ -280,6 +285,11 @@ impl Lab {
     /// The case makes device `device` keep objects.
     pub fn excuse(&self, device: usize) {
         self.excused.fetch_or(1 << device, Ordering::Relaxed);
+    }
+
+    /// The case rings doorbells that name no queue of their page.
+    pub fn rings_strays(&self) {
+        self.strays.store(true, Ordering::Relaxed);
     }
 
     /// Whether cases may change more than their own objects.
@@ -360,7 +370,8 @@ impl Lab {
         )
     }
 
-    /// Fails when the model still holds objects, other than those of its kernel.
+    /// Fails when the model still holds objects, other than those of its kernel, or when a doorbell
+    /// named no queue of its page.
     pub fn nothing_is_left(&self) -> Result<(), Stop> {
         let (Some(model), Some(before)) = (&self.model, &self.before) else { return Ok(()) };
         for (device, before) in before.iter().enumerate() {
@@ -369,6 +380,13 @@ impl Lab {
             if after != *before && !excused {
                 return Err(Stop::fail(format!(
                     "objects are left on device {device}: {after:?}; there were {before:?}"
+                )));
+            }
+            let strays = model.stray_doorbells(device);
+            if !strays.is_empty() && !self.strays.load(Ordering::Relaxed) {
+                return Err(Stop::fail(format!(
+                    "doorbells on device {device} named no queue of their UAR page: {strays:x?}, \
+                     each a page and a word"
                 )));
             }
         }

@@ -9,12 +9,13 @@
 //!   ([`IN_TURN`]);
 //! - the order between different queues: CQEs are compared in the order of their queue, not of
 //!   their CQ, and owner bits, which belong to the ring of the CQ, are not recorded;
-//! - the last CQEs of send queues, where a case ends without waiting for them;
+//! - the last CQEs of send queues, and the last flushed ones of receive queues, where a case ends
+//!   without waiting for them: a failed queue flushes later;
 //! - what chance decides in a case, whichever way messages go: [`CHANCE`];
 //! - data of messages that fail or wait halfway, as docs/fidelity.md says: [`HALFWAY`].
 
 use verbless_model::{Arrivals, Arrived, QueueSide};
-use verbless_prm::{Cqe, CqeOpcode};
+use verbless_prm::{Cqe, CqeError, CqeOpcode, CqeSyndrome};
 
 use crate::{Case, Stop};
 
@@ -36,6 +37,7 @@ const CHANCE: &[(&str, &str)] = &[
         "retired::doorbells_from_before_a_reset_run_nothing_behind_it",
         "how much of the work is done at each reset",
     ),
+    ("failure::a_reset_discards_what_is_not_flushed", "how much is flushed at each reset"),
     ("doca_workq::an_abort_returns_every_job_once", "how many jobs are done when it comes"),
     (
         "hostile::a_doorbell_record_that_runs_ahead_fails_that_queue_only",
@@ -81,11 +83,15 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
                 )));
             }
         }
-        let [cqes, others] = [one, other].map(|it| it.completions.len());
+        let [cqes, others] = [one, other].map(|it| {
+            let last = it.completions.iter().rposition(|cqe| !is_flushed(cqe));
+            last.map_or(0, |last| last + 1)
+        });
         // A case that waits for a completion fails by itself if there is none.
         if cqes != others && at.side != QueueSide::Requester {
             return Err(Stop::fail(format!(
-                "{at:?} got {cqes} CQEs for messages carried whole, {others} in packets"
+                "{at:?} got {cqes} CQEs for messages carried whole, {others} in packets, without \
+                 flushed ones at the end"
             )));
         }
         let [data, others] = [one, other].map(|it| (it.bytes, it.digest));
@@ -108,6 +114,14 @@ fn body(bytes: &[u8]) -> usize {
 /// Error CQEs have it in the same place.
 fn user_index(cqe: &[u8]) -> u32 {
     Cqe::from_prefix(&cqe[body(cqe)..]).map_or(0, |cqe| cqe.srqn_uidx())
+}
+
+/// Whether a CQE is that of a flushed request or receive.
+fn is_flushed(cqe: &[u8]) -> bool {
+    CqeError::from_prefix(&cqe[body(cqe)..]).is_some_and(|cqe| {
+        let error = [CqeOpcode::REQUESTER_ERROR, CqeOpcode::RESPONDER_ERROR];
+        error.contains(&cqe.opcode()) && cqe.syndrome() == CqeSyndrome::FLUSHED
+    })
 }
 
 /// A CQE without what may differ; its user index is told from that of its queue's first one.
@@ -181,6 +195,11 @@ mod tests {
         assert!(same(&invalidated(1), &invalidated(2)), "another variant of a key");
         let error = |byte| arrivals(0x37, byte, Op::RESPONDER_ERROR, 1);
         assert!(!same(&error(4), &error(5)), "another syndrome");
+        let flushed = error(CqeSyndrome::FLUSHED.0);
+        let none = || Arrived { completions: Vec::new(), bytes: 1, digest: 1 };
+        let nothing: Arrivals = flushed.keys().map(|&at| (at, none())).collect();
+        assert!(same(&flushed, &nothing) && same(&nothing, &flushed), "not yet flushed");
+        assert!(!same(&error(4), &nothing), "another error is missing");
 
         assert!(same(&base, &arrivals(0x23, 7, Op::RESPONDER_SEND, 1)), "another user index");
         let mixed = |index| {

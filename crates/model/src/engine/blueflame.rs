@@ -8,11 +8,12 @@
 
 use verbless_prm::hot::{CtrlSegment, CtrlWord, WQEBB, opcode};
 
-use super::doorbell::{mmio_write, store, wake};
+use super::doorbell::{self, mmio_write, store};
 use super::function::Function;
 use super::ring::record;
 use super::state::HeldStore;
 use super::work::first_word;
+use crate::hca::doorbell::PageDoorbell;
 use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
 use crate::world::World;
 
@@ -65,7 +66,7 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
     if held.get_mut(&(page, buffer)).is_some_and(whole)
         && let Some(copy) = held.remove(&(page, buffer))
     {
-        copied(function, page, copy.bytes);
+        copied(function, page, copy.bytes, now);
     }
 }
 
@@ -98,7 +99,8 @@ fn whole_length(start: &[u8]) -> usize {
 
 /// A WQE arrived whole: if it is the next one, that is what will be executed; and the doorbell
 /// rings.
-fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>) {
+fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>, now: u64) {
+    let word = first_word(&bytes).map_or(0, CtrlWord::into_bits);
     if let Some(control) = CtrlSegment::from_prefix(&bytes).map(CtrlSegment::ctrl_word)
         && let Some(sender) = function.hca.objects.sender(control.qpn())
         && sender.uar_page == page
@@ -114,7 +116,7 @@ fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>) {
             sq.runtime.copies.push(index, bytes);
         }
     }
-    wake(function, page);
+    doorbell::ring(function, page, PageDoorbell::Send, word, now);
 }
 
 /// A store that nothing followed is a doorbell.
@@ -123,6 +125,12 @@ fn ring(function: &mut Function, now: u64, register: (u32, u64)) {
         let (page, register) = register;
         store(function, now, u64::from(page) * UAR_PAGE + register, &copy.bytes);
     }
+}
+
+/// Forgets the stores of a queue that is reset or destroyed.
+pub(super) fn forget(function: &mut Function, number: u32) {
+    let of = |copy: &HeldStore| first_word(&copy.bytes).map(CtrlWord::qpn) == Some(number);
+    function.engine.held.0.retain(|_, copy| !of(copy));
 }
 
 /// Rings the doorbells that nothing followed in time; true if there was one.

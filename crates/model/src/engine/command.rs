@@ -3,9 +3,9 @@
 
 use verbless_prm::CqErrorSyndrome;
 
-use super::doorbell;
 use super::faults::QueueKind;
 use super::function::Function;
+use super::{blueflame, doorbell, flush};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
 use crate::hca::{Asked, Dumping, Effect, Refusal, cq_resized};
@@ -107,9 +107,14 @@ fn apply_all(function: &mut Function, now: u64) -> Result<(), Refusal> {
 
 pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result<(), Refusal> {
     match effect {
-        Effect::SenderReady(number) => doorbell::sender_ready(function, number),
+        Effect::SenderReady(number) => {
+            flush::finish(function, number, now);
+            doorbell::sender_ready(function, number);
+        }
         Effect::QpForgotten(qpn, runtime, send) => {
             function.engine.errored.remove(&qpn);
+            function.engine.flushes.remove(qpn);
+            blueflame::forget(function, qpn);
             function.engine.waits.remove(qpn);
             function.engine.faults.forget(qpn);
             function.engine.stop_timer(runtime.resume_at, qpn);
@@ -120,7 +125,11 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
                 leave_rotation(function, qpn, &send);
             }
         }
-        Effect::SqForgotten(sqn, send) => leave_rotation(function, sqn, &send),
+        Effect::SqForgotten(sqn, send) => {
+            function.engine.flushes.remove(sqn);
+            blueflame::forget(function, sqn);
+            leave_rotation(function, sqn, &send);
+        }
         Effect::QpToError(qpn) => {
             let mut pair = function.pair(qpn, now).map_err(|_| Refusal::NoSuchQp)?;
             pair.enter_error();
@@ -128,6 +137,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
         }
         Effect::RqForgotten(rqn) => {
             function.engine.errored.remove(&rqn);
+            function.engine.flushes.remove(rqn);
         }
         Effect::RqToError(rqn) => {
             function.rq(rqn, now).map_err(|_| Refusal::NoSuchRq)?.enter_error();
@@ -145,6 +155,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             }
             function.engine.faults.forget_cq(cqn);
         }
+        Effect::DoorbellForgotten(doorbell, page) => function.engine.sweeps.add(page, doorbell),
         Effect::CqResize(resize) => {
             let Resize { cqn, memory, log_size, context, umems } = *resize;
             let mut parts = function.context(now);

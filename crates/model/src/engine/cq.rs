@@ -95,9 +95,7 @@ impl CompletionQueue<'_> {
             return Err(Overrun);
         }
         let size = 1_u32.checked_shl(self.cq.log_size).ok_or(Overrun)?;
-        // A collapsed CQ has one entry for all, and the newest is the one that counts.
-        let collapsed = self.cq.context.cc();
-        if self.used() >= size && !self.cq.overrun_ignore && !collapsed {
+        if self.used() >= size && !self.cq.overrun_ignore {
             self.read_consumer();
             if self.used() >= size {
                 tracing::info!(self.cqn, size, "a completion queue overran");
@@ -106,9 +104,12 @@ impl CompletionQueue<'_> {
         }
         let cq = &mut *self.cq;
         let entry = u64::from(cq.cqe_bytes);
+        // A collapsed CQ has one entry for all, the newest of which counts: its owner bit stays what
+        // it was in the first round (DPDK 9c0e15a117).
+        let collapsed = cq.context.cc();
         let index = if collapsed { 0 } else { cq.producer & (size - 1) };
         let at = u64::from(index) * entry;
-        let owner = cq.producer >> cq.log_size & 1 != 0;
+        let owner = !collapsed && cq.producer >> cq.log_size & 1 != 0;
         let mut body = completion.body;
         body[OpOwn::AT] |= OpOwn::new().with_owner(owner).into_bits();
         let written = match completion.first_half.as_ref().filter(|_| entry == 128) {

@@ -1,23 +1,27 @@
-//! Doorbells: taking them from UAR pages, and waking the queues of the page.
+//! Doorbells: taking them from UAR pages, and waking the queues that they name.
 //!
-//! Any doorbell on a page wakes every SQ that names the page, and an arm doorbell every CQ; what
-//! they then do is in their records. So a doorbell that another overwrote before the engine saw it
-//! is not lost, and a queue that nobody rang for stays asleep whatever its record says. A queue in
-//! RESET hears none: drivers clear its record behind 2RST (rdma-core `providers/mlx5/verbs.c`,
-//! `mlx5_modify_qp`), and a doorbell from before may come meanwhile.
+//! A doorbell is a word that names a queue: a send doorbell is the first word of a WQE. It wakes
+//! that queue, and what the queue then does is in its record; a queue that nothing rang for stays
+//! asleep whatever its record says. A store that is trapped is seen as it comes. Of a mapped page
+//! only the last word is seen; what it overwrote is found by a sweep of the page (`sweep`).
+//!
+//! A word that names no queue of the page does nothing; it is logged and counted.
+//!
+//! A queue in RESET hears no doorbell: drivers clear its record behind 2RST (rdma-core
+//! `providers/mlx5/verbs.c`, `mlx5_modify_qp`), and one from before may come meanwhile.
 
 use std::collections::VecDeque;
 
 use verbless_prm::SqState;
-use verbless_prm::hot::CqArmDoorbell;
 
 use super::function::Function;
 use super::scratch::Scratch;
 use super::sender::Sender;
+use super::state::MOST_STRAYS;
 use crate::hca::Hca;
-use crate::hca::index::PageDoorbell;
+use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
-use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
+use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_STRIDE, UAR_PAGE};
 use crate::world::World;
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
@@ -36,16 +40,18 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
     let mut worked = false;
     for &page in &scratch.pages {
         let mut rung = false;
-        for k in 0..SEND_BUFFERS {
-            rung |= heard(function, bar.take64(page, SEND + k * SEND_STRIDE) != 0);
-        }
-        if rung {
-            wake(function, page);
-        }
-        let word = bar.take64(page, CQ_ARM);
-        if heard(function, word != 0) {
-            arm(function, page, word, now);
-            rung = true;
+        for doorbell in [PageDoorbell::Send, PageDoorbell::Arm] {
+            for register in doorbell.registers() {
+                let word = bar.take64(page, register);
+                if heard(function, word != 0) {
+                    rung = true;
+                    let named = ring(function, page, doorbell, word, now);
+                    // It may have overwritten the doorbell of any other queue of the page.
+                    if !(named && function.hca.objects.by_page.by(doorbell).has_one(page)) {
+                        function.engine.sweeps.add(page, doorbell);
+                    }
+                }
+            }
         }
         for (offset, arms) in [(EQ_CONSUMER, false), (EQ_ARM, true)] {
             // All of it: what a client stores into the second half would be found for ever.
@@ -66,10 +72,8 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
 pub(crate) fn ignore(hca: &Hca) {
     hca.bar.for_each_allocated(|page| {
         if hca.bar.page_rung(page) {
-            for k in 0..SEND_BUFFERS {
-                hca.bar.take64(page, SEND + k * SEND_STRIDE);
-            }
-            for register in [CQ_ARM, EQ_CONSUMER, EQ_ARM] {
+            let [send, arm] = [PageDoorbell::Send, PageDoorbell::Arm].map(PageDoorbell::registers);
+            for register in send.chain(arm).chain([EQ_CONSUMER, EQ_ARM]) {
                 hca.bar.take64(page, register);
             }
         }
@@ -98,21 +102,71 @@ pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]
     match (register, word32, word64) {
         (EQ_ARM, Some(word), _) => function.events().doorbell(page, word, true),
         (EQ_CONSUMER, Some(word), _) => function.events().doorbell(page, word, false),
-        (CQ_ARM, _, Some(word)) if heard(function, true) => arm(function, page, word, now),
-        (SEND.., _, Some(_)) if register.is_multiple_of(SEND_STRIDE) && heard(function, true) => {
-            wake(function, page);
+        (CQ_ARM, _, Some(word)) if heard(function, true) => {
+            ring(function, page, PageDoorbell::Arm, word, now);
+        }
+        (SEND.., _, Some(word))
+            if register.is_multiple_of(SEND_STRIDE) && heard(function, true) =>
+        {
+            ring(function, page, PageDoorbell::Send, word, now);
         }
         _ => tracing::debug!(page, register, length = bytes.len(), "a store to no doorbell"),
     }
 }
 
-/// Wakes every SQ that names the page and has something posted.
-pub(super) fn wake(function: &mut Function, page: u32) {
-    let index = std::mem::take(&mut function.hca.objects.by_page);
-    for &number in index.by(PageDoorbell::Send).of(page).into_iter().flatten() {
-        wake_send_queue(function, number);
+/// Does what a doorbell asks for, for the queue of the page that its word names; false if there is
+/// none.
+pub(super) fn ring(
+    function: &mut Function,
+    page: u32,
+    doorbell: PageDoorbell,
+    word: u64,
+    now: u64,
+) -> bool {
+    let number = doorbell.named(word);
+    if !function.hca.objects.by_page.by(doorbell).is_of(number, page) {
+        return stray(function, page, doorbell, word);
     }
-    function.hca.objects.by_page = index;
+    match doorbell {
+        PageDoorbell::Send if function.hca.objects.sender(number).is_none() => {
+            return stray(function, page, doorbell, word);
+        }
+        PageDoorbell::Send => wake_to(function, number, None),
+        PageDoorbell::Arm => match function.context(now).cq(number) {
+            Ok(mut cq) => cq.arm((word >> 32) as u32),
+            Err(missing) => tracing::error!(%missing, "a page names a CQ that is gone"),
+        },
+    }
+    true
+}
+
+/// Keeps a doorbell that names no queue of its page. A client may ring as often as it likes.
+#[cold]
+fn stray(function: &mut Function, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
+    let (number, strays) = (doorbell.named(word), &mut function.engine.strays);
+    if strays.len() < MOST_STRAYS {
+        strays.push((page, word));
+        tracing::warn!(page, ?doorbell, word, number, "a doorbell names no queue of its page");
+    } else {
+        tracing::debug!(page, ?doorbell, word, number, "a doorbell names no queue of its page");
+    }
+    false
+}
+
+/// Looks at what was posted to a send queue whose doorbell may have been overwritten.
+pub(super) fn look(function: &mut Function, number: u32) {
+    // A QP without a send queue names a page, too.
+    if function.hca.objects.sender(number).is_some() {
+        wake_to(function, number, None);
+    }
+}
+
+/// Looks at the arm request in the record of a CQ whose doorbell may have been overwritten.
+pub(super) fn look_at_arm(function: &mut Function, number: u32, now: u64) {
+    match function.context(now).cq(number) {
+        Ok(mut cq) => cq.arm_from_record(),
+        Err(missing) => tracing::error!(%missing, "a page names a CQ that is gone"),
+    }
 }
 
 /// A doorbell of the DPA's, which names the send queue and how far it was posted to: its record is
@@ -124,24 +178,18 @@ pub(super) fn ring_one(function: &mut Function, number: u32, index: u16) {
     }
 }
 
-fn wake_send_queue(function: &mut Function, number: u32) {
-    wake_to(function, number, None);
-}
-
 /// Wakes a send queue that was posted up to `index`, or to what its record says.
 fn wake_to(function: &mut Function, number: u32, index: Option<u16>) {
     let Function { hca, engine, .. } = function;
     let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {
-        // A QP without a send queue names a page, too.
-        if !hca.objects.qps.contains_key(&number) {
-            tracing::error!(number, "a page names a send queue that is gone");
-        }
+        tracing::error!(number, "a doorbell names a send queue that is gone");
         return;
     };
     // What rings here was posted before 2RST, and its record may not have been cleared yet.
     if reset {
         return;
     }
+    queue.runtime.rung = true;
     if let Some(index) = index {
         queue.producer = index;
     } else if let Err(fault) = queue.read_producer(&*hca.memory, record) {
@@ -170,38 +218,27 @@ pub(super) fn queue(function: &mut Function, number: u32) {
     }
 }
 
-/// Executes an arm doorbell: arms the CQ that it names, and those of the page whose doorbell it may
-/// have overwritten.
-fn arm(function: &mut Function, page: u32, word: u64, now: u64) {
-    let bytes = word.to_be_bytes();
-    let Some(doorbell) = CqArmDoorbell::from_prefix(&bytes) else { return };
-    let cqn = doorbell.cqn();
-    let index = std::mem::take(&mut function.hca.objects.by_page);
-    let cqs = index.by(PageDoorbell::Arm).of(page).into_iter().flatten();
-    // The one that was rung for comes first: it may take the last place in an event queue.
-    let (rung, others): (Vec<u32>, Vec<u32>) = cqs.partition(|&&number| number == cqn);
-    for number in rung.into_iter().chain(others) {
-        match function.context(now).cq(number) {
-            Ok(mut cq) if number == cqn => cq.arm((word >> 32) as u32),
-            Ok(mut cq) => cq.arm_from_record(),
-            Err(missing) => tracing::error!(%missing, "a page names a CQ that is gone"),
-        }
-    }
-    function.hca.objects.by_page = index;
-}
-
 /// Gives a QP or SQ that may run now a turn, if its doorbell rang before it could run.
+///
+/// Of a QP whose doorbell never rang the record is read, which its driver must have cleared: what
+/// was left there counts as posted (UCX cb229b76b0). The record of an SQ is not: Linux leaves it
+/// when it recovers one (`en/reporter_tx.c`, `mlx5e_reset_txqsq_cc_pc`).
 pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;
-    let ready = match (qps.get(&number), sqs.get(&number)) {
-        (Some(qp), _) => qp.state == QpState::Rts && qp.sq.as_ref().is_some_and(|sq| sq.awake),
-        (None, Some(sq)) => sq.state == SqState::RDY && sq.queue.awake,
+    let (ready, is_new) = match (qps.get(&number), sqs.get(&number)) {
+        (Some(qp), _) => match qp.sq.as_ref().filter(|_| qp.state == QpState::Rts) {
+            Some(sq) => (sq.awake, !sq.runtime.rung),
+            None => (false, false),
+        },
+        (None, Some(sq)) => (sq.state == SqState::RDY && sq.queue.awake, false),
         (None, None) => {
             tracing::error!(number, "a send queue that may run now is gone");
             return;
         }
     };
-    if ready {
+    if is_new {
+        wake_to(function, number, None);
+    } else if ready {
         queue(function, number);
     }
 }

@@ -1,4 +1,5 @@
-//! The error state: a QP that failed flushes what is posted to it, in order, once.
+//! The error state: a QP that failed flushes what is posted to it, in order, once (`flush` says
+//! when).
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
@@ -13,7 +14,7 @@ use super::work::opcode;
 use crate::hca::objects::QpState;
 
 impl QueuePair<'_> {
-    /// Moves the QP to the error state and flushes it.
+    /// Moves the QP to the error state, in which it will be flushed.
     pub(super) fn enter_error(&mut self) {
         if self.qp.state == QpState::Error {
             return;
@@ -22,14 +23,16 @@ impl QueuePair<'_> {
         let waits = self.qp.runtime.resume_at.take();
         self.context.state.stop_timer(waits, self.qpn);
         self.context.state.errored.insert(self.qpn);
-        if let Some((index, _)) = self.taken_receive() {
-            self.receive_flushed(index);
-        }
-        if self.qp.srq.is_some() {
-            // What it had of the shared queue is done with.
+        self.qp.runtime.last_wqe_due = self.qp.srq.is_some();
+        self.flush_later();
+    }
+
+    /// What the QP had of its shared receive queue is flushed, with all that was posted to send: an
+    /// event says so once.
+    pub(super) fn last_wqe_reached(&mut self) {
+        if std::mem::take(&mut self.qp.runtime.last_wqe_due) {
             self.context.events.qp(event_type::SRQ_LAST_WQE, self.qpn);
         }
-        self.flush();
     }
 
     /// A request failed: of some services only the send queue cannot go on, and SQERR2RTS puts it
@@ -39,7 +42,7 @@ impl QueuePair<'_> {
             return self.enter_error();
         }
         self.qp.state = QpState::SqError;
-        self.flush_send_queue();
+        self.flush_later();
     }
 
     /// Writes a CQE to a CQ of the QP's.
@@ -65,27 +68,8 @@ impl QueuePair<'_> {
         self.enter_error();
     }
 
-    /// Completes everything that is posted to a QP in the error state as flushed; true if there was
-    /// anything.
-    pub(super) fn flush(&mut self) -> bool {
-        let worked = self.flush_send_queue();
-        self.flush_receive_queue() || worked
-    }
-
-    /// The send half of [`QueuePair::flush`].
-    pub(super) fn flush_send_queue(&mut self) -> bool {
-        at_most_a_ring(|| self.flush_send())
-    }
-
-    /// The receive half of [`QueuePair::flush`].
-    pub(super) fn flush_receive_queue(&mut self) -> bool {
-        at_most_a_ring(|| self.flush_receive())
-    }
-
-    fn flush_send(&mut self) -> Option<()> {
-        if !matches!(self.qp.state, QpState::Error | QpState::SqError) {
-            return None;
-        }
+    /// Completes the next request as flushed; `None`: nothing is posted to send.
+    pub(super) fn flush_send(&mut self) -> Option<()> {
         let record = producer_word(self.qp.record);
         let sq = self.qp.sq.as_mut()?;
         let cqn = sq.cqn;
@@ -108,9 +92,11 @@ impl QueuePair<'_> {
         Some(())
     }
 
-    fn flush_receive(&mut self) -> Option<()> {
-        if self.qp.state != QpState::Error {
-            return None;
+    /// Completes the next receive as flushed; `None`: nothing is posted to receive.
+    pub(super) fn flush_receive(&mut self) -> Option<()> {
+        if let Some((index, _)) = self.taken_receive() {
+            self.receive_flushed(index);
+            return Some(());
         }
         let rq = self.qp.rq.as_mut()?;
         let posted = match record(self.context.memory, self.qp.record) {
@@ -137,28 +123,5 @@ impl QueuePair<'_> {
         self.count_receive_error(flushed);
         // The QP is in error already: that its CQ overruns, an event of the CQ tells.
         let _ = self.complete(cqn, completion);
-    }
-}
-
-/// Calls `one` until there is nothing more, but not for ever: software may go on posting meanwhile,
-/// and what it posts after as many as a record can count is flushed when it rings, or later. True
-/// if there was anything.
-pub(super) fn at_most_a_ring(mut one: impl FnMut() -> Option<()>) -> bool {
-    (0..=u16::MAX).take_while(|_| one().is_some()).count() > 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::at_most_a_ring;
-
-    #[test]
-    fn software_that_posts_as_fast_as_it_is_flushed_does_not_hold_the_device_for_ever() {
-        let mut flushed = 0;
-        assert!(at_most_a_ring(|| {
-            flushed += 1;
-            Some(())
-        }));
-        assert_eq!(flushed, 1 << 16);
-        assert!(!at_most_a_ring(|| None));
     }
 }

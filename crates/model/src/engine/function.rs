@@ -57,7 +57,7 @@ impl Function {
 
     /// When the next timer runs out, if one runs.
     pub(crate) fn next_timer(&self) -> Option<u64> {
-        let EngineState { timers, delayed, moderated, held, waits, .. } = &self.engine;
+        let EngineState { timers, delayed, moderated, held, waits, flushes, .. } = &self.engine;
         let waiting = timers.first().map(|&(at, _)| at);
         let delayed = delayed.first_key_value().map(|(&(due, _), _)| due);
         let moderated = moderated.first().map(|&(due, _)| due);
@@ -67,14 +67,15 @@ impl Function {
             .chain(moderated)
             .chain(held.next_due())
             .chain(waits.next_due())
+            .chain(flushes.next_due())
             .min()
     }
 
     /// Whether the function has work that it can do now.
     pub(crate) fn is_busy(&self) -> bool {
-        let EngineState { active, answering, ingress, .. } = &self.engine;
+        let EngineState { active, answering, ingress, flushes, sweeps, .. } = &self.engine;
         let idle = active.is_empty() && answering.is_empty() && ingress.is_empty();
-        !idle && !self.hca.fatal
+        (!idle || flushes.is_busy() || sweeps.is_busy()) && !self.hca.fatal
     }
 
     pub(crate) fn new(hca: Hca) -> Self {

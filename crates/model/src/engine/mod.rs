@@ -3,7 +3,8 @@
 //! ```text
 //!   thread     the threads that look for work, function by function
 //!   run        whose turn it is: queues, packets, timers
-//!   doorbell   takes doorbells from UAR pages, wakes queues (blueflame: WQEs that come with them)
+//!   doorbell   takes doorbells from UAR pages, wakes the queues that they name (blueflame: WQEs
+//!              that come with them; sweep: doorbells that others overwrote)
 //!   sender     rings of WQEs -> work (a WQE, by the table of operation) -> keys (their memory)
 //!   requester  a turn of a QP -> transport (rc, uc) --> transport -> responder: carried whole
 //!   packets    the same in packets: a turn of a QP -> frames --fabric--> the peer, and its answers
@@ -16,7 +17,7 @@
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
 //!   dpa        what programs on the DPA ask for, and the threads that run them (with feature dpa)
 //!   programs   what CQs tell them
-//!   failure    the error state, flush
+//!   failure    the error state; flush: later, a few WQEs a turn
 //!   arrivals   CQEs and data, for those who record them
 //!   counters   what QPs count
 //!   context    what of a function a queue at work borrows for its turn
@@ -42,6 +43,8 @@ mod ethernet;
 mod events;
 mod failure;
 pub(crate) mod faults;
+mod flush;
+mod flushes;
 pub(crate) mod function;
 mod keys;
 mod operation;
@@ -58,6 +61,8 @@ mod sender;
 mod sq;
 mod srq;
 pub(crate) mod state;
+mod sweep;
+mod sweeps;
 #[cfg(test)]
 mod tests;
 mod thread;

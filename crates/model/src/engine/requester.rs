@@ -29,12 +29,8 @@ impl QueuePair<'_> {
     pub(super) fn begin(&mut self, scratch: &mut Scratch) -> Result<Step, Missing> {
         match self.qp.state {
             QpState::Rts => {}
-            QpState::SqError => {
-                self.flush_send_queue();
-                return Ok(Step::Over(Turn::Sleep));
-            }
-            QpState::Error => {
-                self.flush();
+            QpState::SqError | QpState::Error => {
+                self.flush_later();
                 return Ok(Step::Over(Turn::Sleep));
             }
             _ => return Ok(Step::Over(Turn::Sleep)),

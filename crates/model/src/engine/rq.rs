@@ -8,7 +8,6 @@ use super::counters::Count;
 use super::cq::Overrun;
 use super::cqe::Completion;
 use super::ethernet::Parsed;
-use super::failure::at_most_a_ring;
 use super::keys::User;
 use super::responder::place;
 use super::ring::record;
@@ -150,21 +149,16 @@ impl StandaloneRq<'_> {
         self.enter_error();
     }
 
-    /// Moves the RQ to the error state, and flushes it.
+    /// Moves the RQ to the error state, in which it will be flushed.
     pub(super) fn enter_error(&mut self) {
         self.rq.state = RqState::ERR;
         self.context.state.errored.insert(self.rqn);
-        self.flush();
+        self.context.state.flushes.add(self.rqn, self.context.now);
     }
 
-    /// Completes everything that is posted to an RQ in the error state as flushed, if its owner
-    /// wants to hear of it; true if there was anything.
-    pub(super) fn flush(&mut self) -> bool {
-        at_most_a_ring(|| self.flush_one())
-    }
-
-    fn flush_one(&mut self) -> Option<()> {
-        if self.rq.state != RqState::ERR || !self.rq.context.flush_in_error_en() {
+    /// Completes the next WQE as flushed, if the owner asked for that; `None`: nothing is posted.
+    pub(super) fn flush_one(&mut self) -> Option<()> {
+        if !self.rq.context.flush_in_error_en() {
             return None;
         }
         // One that takes its WQEs from a pool has none of its own.

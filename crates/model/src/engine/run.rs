@@ -7,12 +7,15 @@ use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
 use super::transport::Carrier;
-use super::{blueflame, doorbell, dpa, packets, transport, wait};
+use super::{blueflame, doorbell, dpa, flush, packets, sweep, transport, wait};
 use crate::fabric::Vport;
 use crate::world::World;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
 const TURNS_PER_SCAN: u32 = 8;
+/// While queues are busy, records of queues whose doorbells may be lost are looked at once in so
+/// many turns.
+const TURNS_PER_SWEEP: u32 = 16;
 /// In stepped mode, one of this number of turns goes to programs on a DPA, whatever other work
 /// there is.
 const TURNS_PER_PROGRAM: u32 = 16;
@@ -22,8 +25,6 @@ const ARRIVALS: u8 = 16;
 const PHASES: usize = 4;
 /// While queues are busy, QPs in the error state are looked at once in so many turns.
 const TURNS_PER_FLUSH: u32 = 1024;
-/// QPs in the error state that are looked at in one turn of an engine's thread.
-const LATE_FLUSHES: usize = 64;
 
 /// Bytes that are moved before others may have a function.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -141,11 +142,15 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     if function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SCAN) {
         worked |= doorbell::scan(function, now, scratch);
     }
+    if function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SWEEP) {
+        worked |= sweep::turn(function, now);
+    }
     // Whoever keeps the engine busy does not keep it from those that have failed.
     if turns.is_multiple_of(TURNS_PER_FLUSH) {
-        worked |= flush_late(world, id);
+        worked |= flush::look_for_late(world, id);
     }
     worked |= expire(&mut world.functions[id], now);
+    worked |= flush::turn(&mut world.functions[id], now);
     worked |= wait::look(world, id);
     let engine = &world.functions[id].engine;
     if engine.answering.is_empty() && engine.ingress.is_empty() && !world.fabric().has_for(id, now)
@@ -153,7 +158,7 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
         let engine = &mut world.functions[id].engine;
         // What this turn sends is taken before the next one.
         engine.phase = Phase::Arrivals(ARRIVALS - 1);
-        return give_turn(world, id, scratch) || worked || flush_late(world, id);
+        return give_turn(world, id, scratch) || worked || flush::look_for_late(world, id);
     }
     for _ in 0..PHASES {
         let phase = world.functions[id].engine.phase;
@@ -170,7 +175,7 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
             return true;
         }
     }
-    worked || flush_late(world, id)
+    worked || flush::look_for_late(world, id)
 }
 
 /// Takes the next packet that has arrived for a function.
@@ -321,36 +326,4 @@ fn with_cq(function: &mut Function, cqn: u32, now: u64, act: impl FnOnce(Complet
         Ok(cq) => act(cq),
         Err(missing) => tracing::error!(%missing, "what was to happen later has no CQ"),
     }
-}
-
-/// Flushes what was posted to QPs after they failed: their receive queues have no doorbell that
-/// would tell.
-///
-/// An engine's thread looks at a few at a time, in turns, so that thousands of them do not hold up
-/// who rings; a test that steps is told that there is nothing to do only when there is nothing.
-fn flush_late(world: &mut World, id: usize) -> bool {
-    if world.functions[id].engine.errored.is_empty() {
-        return false;
-    }
-    let most = if world.clock.began.is_some() { LATE_FLUSHES } else { usize::MAX };
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
-    let mut worked = false;
-    let errored = std::mem::take(&mut function.engine.errored);
-    let last = function.engine.flushed;
-    let turn = errored.range(last.saturating_add(1)..).chain(errored.range(..=last));
-    for &qpn in turn.take(most) {
-        if let Ok(mut rq) = function.rq(qpn, now) {
-            worked |= rq.flush();
-            function.engine.flushed = qpn;
-            continue;
-        }
-        match function.pair(qpn, now) {
-            Ok(mut pair) => worked |= pair.flush_receive_queue(),
-            Err(missing) => tracing::error!(%missing, "a QP in the error state is gone"),
-        }
-        function.engine.flushed = qpn;
-    }
-    function.engine.errored = errored;
-    worked
 }

@@ -6,7 +6,6 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 use super::context::StandaloneSq;
 use super::cq::Overrun;
 use super::cqe::{Completion, Requested};
-use super::failure::at_most_a_ring;
 use super::operation::{OnSq, Refused};
 use super::scratch::Scratch;
 use super::sender::{Turn, producer_word};
@@ -18,7 +17,7 @@ impl StandaloneSq<'_> {
         match self.sq.state {
             SqState::RDY => {}
             SqState::ERR => {
-                self.flush();
+                self.flush_later();
                 return Turn::Sleep;
             }
             _ => return Turn::Sleep,
@@ -86,20 +85,19 @@ impl StandaloneSq<'_> {
         }
     }
 
-    /// Moves the SQ to the error state, and flushes it.
+    /// Moves the SQ to the error state, in which it will be flushed.
     pub(super) fn enter_error(&mut self) {
         self.sq.state = SqState::ERR;
-        self.flush();
+        self.flush_later();
     }
 
-    /// Completes everything that is posted to an SQ in the error state as flushed, if its owner
-    /// wants to hear of it.
-    fn flush(&mut self) {
-        at_most_a_ring(|| self.flush_one());
+    fn flush_later(&mut self) {
+        self.context.state.flushes.add(self.sqn, self.context.now);
     }
 
-    fn flush_one(&mut self) -> Option<()> {
-        if self.sq.state != SqState::ERR || !self.sq.context.flush_in_error_en() {
+    /// Completes the next WQE as flushed, if the owner asked for that; `None`: nothing is posted.
+    pub(super) fn flush_one(&mut self) -> Option<()> {
+        if !self.sq.context.flush_in_error_en() {
             return None;
         }
         let record = producer_word(self.sq.record);

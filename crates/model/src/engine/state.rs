@@ -6,11 +6,16 @@ use std::sync::Arc;
 use super::condition::Condition;
 use super::cqe::Completion;
 use super::faults::Faults;
+use super::flushes::Flushes;
 use super::scratch::Phase;
+use super::sweeps::Sweeps;
 use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
 use crate::numbered::Numbered;
 use crate::watch::Outbox;
+
+/// Stray doorbells that are kept.
+pub(crate) const MOST_STRAYS: usize = 16;
 
 /// The engine's state of a function.
 #[derive(Default)]
@@ -36,10 +41,16 @@ pub(crate) struct EngineState {
     pub timers: BTreeSet<(u64, u32)>,
     /// QPs that wait for data.
     pub waits: Waits,
-    /// QPs in the error state: what is posted to them is flushed.
+    /// QPs and RQs in the error state: receives that are posted to them are flushed.
     pub errored: BTreeSet<u32>,
-    /// The QP of `errored` that was looked at last.
-    pub flushed: u32,
+    /// The queue of `errored` that was looked at last.
+    pub looked_at: u32,
+    /// Queues that are to flush what is posted to them.
+    pub flushes: Flushes,
+    /// Pages on which doorbells may have been overwritten.
+    pub sweeps: Sweeps,
+    /// Doorbells that named no queue of their page, each with its page: the first ones.
+    pub strays: Vec<(u32, u64)>,
     /// CQEs that a fault holds back, by when they are due and the order in which they were made.
     pub delayed: BTreeMap<(u64, u64), Delayed>,
     /// CQs whose event moderation holds back, by when it is due; 0 where that is yet to be worked
@@ -65,6 +76,8 @@ impl EngineState {
         self.timers.clear();
         self.waits.queues.clear();
         self.errored.clear();
+        self.flushes.clear();
+        self.sweeps.clear();
         self.delayed.clear();
         self.moderated.clear();
     }

@@ -3,6 +3,7 @@
 
 use verbless_prm::CqContext;
 
+use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::QueueMemory;
 use crate::runtime::{CqRuntime, QpRuntime, SendRuntime};
 
@@ -27,6 +28,8 @@ pub(crate) enum Effect {
     CqForgotten(u32, CqRuntime),
     /// A CQ is to get another buffer: the one effect that the data path may refuse.
     CqResize(Box<Resize>),
+    /// A doorbell on a UAR page was forgotten with its queue.
+    DoorbellForgotten(PageDoorbell, u32),
     /// Every queue was destroyed.
     AllForgotten,
     /// Port `.0` (from 1) has another LID.

@@ -2,18 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::doorbell::PageDoorbell;
 use crate::numbered::Numbered;
 
-/// The doorbells of a UAR page that are rung for whoever names the page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PageDoorbell {
-    /// Something was posted to send.
-    Send,
-    /// The next CQE is to be reported.
-    Arm,
-}
-
-/// Which queues a doorbell on a UAR page wakes. A queue that comes, goes or names another page
+/// Which queues name a UAR page for their doorbells. A queue that comes, goes or names another page
 /// changes its own entry alone, so that a command costs the same however many queues there are.
 #[derive(Debug, Default)]
 pub(crate) struct DoorbellIndex([ByPage; 2]);
@@ -59,6 +51,16 @@ impl ByPage {
         if let Some(page) = page {
             self.pages.get_or_insert_with(page, BTreeSet::new).insert(number);
         }
+    }
+
+    /// Whether queue `number` names `page`.
+    pub(crate) fn is_of(&self, number: u32, page: u32) -> bool {
+        self.page_of.get(&number) == Some(&page)
+    }
+
+    /// Whether one queue names `page`, and no other.
+    pub(crate) fn has_one(&self, page: u32) -> bool {
+        self.of(page).is_some_and(|queues| queues.len() == 1)
     }
 
     /// The queues that name `page`.

@@ -4,6 +4,7 @@
 pub(crate) mod budget;
 pub(crate) mod capability;
 mod commands;
+pub(crate) mod doorbell;
 #[cfg_attr(not(feature = "dpa"), path = "no_dump.rs")]
 mod dump;
 pub(crate) mod effect;

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::hca::index::{DoorbellIndex, PageDoorbell};
+use crate::hca::doorbell::PageDoorbell;
+use crate::hca::index::DoorbellIndex;
 use crate::hca::kinds::kinds;
 use crate::hca::numbers::{AllNumbers, Numbers};
 use crate::hca::objects::{self, Limits, Uid};

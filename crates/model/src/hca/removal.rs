@@ -1,6 +1,8 @@
 //! Removal of an object of any kind: frees its number, releases the objects that it used, and
 //! notifies the engine and the doorbell pages.
 
+use crate::hca::doorbell::PageDoorbell;
+use crate::hca::effect::Effect;
 use crate::hca::registry::KindEntry;
 use crate::hca::state::Hca;
 
@@ -20,6 +22,19 @@ impl Hca {
         if K::is_made(&object) {
             K::numbers(&mut self.numbers, &object).give(number.into());
         }
+        if let Some((doorbell, page)) = K::doorbell(&object) {
+            self.forget_doorbells(doorbell, page, number.into());
+        }
         K::gone(self, number.into(), object);
+    }
+
+    /// Takes away what was rung for a queue that is destroyed: the device has heard it before the
+    /// command. What it overwrote may have been another queue's.
+    fn forget_doorbells(&mut self, doorbell: PageDoorbell, page: u32, number: u32) {
+        for register in doorbell.registers() {
+            if self.bar.forget64(page, register, |word| doorbell.named(word) == number) {
+                self.effects.push(Effect::DoorbellForgotten(doorbell, page));
+            }
+        }
     }
 }

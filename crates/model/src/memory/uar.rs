@@ -173,6 +173,18 @@ impl UarSpace {
         u64::from_be(register.swap(0, Ordering::AcqRel))
     }
 
+    /// Takes a register away if `which` holds of its value; true if it did.
+    pub(crate) fn forget64(&self, page: u32, offset: u64, which: impl Fn(u64) -> bool) -> bool {
+        if page >= self.pages {
+            return false;
+        }
+        let register = self.register64(page, offset);
+        let value = register.load(Ordering::Relaxed);
+        value != 0
+            && which(u64::from_be(value))
+            && register.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Stores a register as a client would, without a mapping.
     #[cfg(any(test, fuzzing))]
     pub fn store64(&self, page: u32, offset: u64, value: u64) {

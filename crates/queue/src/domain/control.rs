@@ -159,7 +159,9 @@ impl QpControl {
         device.object_mut().to_rts(&steps.rts)
     }
 
-    /// 2ERR_QP: everything posted completes as flushed.
+    /// 2ERR_QP: everything posted completes as flushed. The completions come after this has
+    /// returned; [`QpQueues::take_back`] and [`QpQueues::reset`] end what has not completed by
+    /// then.
     ///
     /// # Errors
     /// The device's refusal.

@@ -316,7 +316,8 @@ impl Sq {
         Ok(())
     }
 
-    /// MODIFY_SQ to ERR: what was posted completes as flushed.
+    /// MODIFY_SQ to ERR: what was posted completes as flushed, after this has returned. Poll those
+    /// completions before [`recover`](Self::recover), which discards what is left.
     ///
     /// # Errors
     /// The device's refusal.
@@ -384,7 +385,9 @@ impl Rq {
         Ok(())
     }
 
-    /// MODIFY_RQ to ERR: what was posted completes as flushed, and frames are dropped.
+    /// MODIFY_RQ to ERR: what was posted completes as flushed, after this has returned, and frames
+    /// are dropped. Poll those completions before [`recover`](Self::recover), which discards what
+    /// is left.
     ///
     /// # Errors
     /// The device's refusal.

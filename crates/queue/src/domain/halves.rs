@@ -117,7 +117,8 @@ impl<S: Service> Qp<S> {
 
 impl<S: Service> SendHalf<S> {
     /// 2ERR_QP: everything posted to either half completes as flushed, and so does what is posted
-    /// from now on. Takes the lock that the halves share.
+    /// from now on. The completions come after this has returned; [`Qp::reset`], or the drop of
+    /// both halves, discards those that have not. Takes the lock that the halves share.
     ///
     /// # Errors
     /// The device's refusal.

@@ -86,13 +86,18 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     }
 
     /// SQERR2RTS_QP: lets a queue pair of an unreliable service send again after a request failed.
-    /// The requests after that one have completed as flushed.
+    /// The requests after that one complete as flushed: poll as many completions as were posted
+    /// before.
     pub fn recover(&mut self) -> Result<(), Error> {
         self.object_mut().recover()
     }
 
     /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed, and so does what is
     /// posted from now on, until [`reset`](Self::reset); sends too, if it never was in RTS.
+    ///
+    /// The device flushes later, and in order: the completions come after this has returned. To
+    /// lose none, poll until all that was posted has completed, or post a request of each kind
+    /// and poll until it has come back flushed; only then reset or drop the queue pair.
     pub fn to_error(&mut self) -> Result<(), Error> {
         self.object_mut().to_error()?;
         self.queue.send.open();
@@ -111,8 +116,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         self.object_mut().to_reset()
     }
 
-    /// 2RST_QP, with the rings and records started over. What was posted is forgotten, and so is
-    /// every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that was, but has not
+    /// 2RST_QP, with the rings and records started over. What was posted is forgotten, flushed or
+    /// not, and so is every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that was, but has not
     /// been given to [`QueuePair::complete`](crate::QueuePair::complete), must not be any more.
     ///
     /// Its address changes: it draws another first PSN. Before it is connected again, the peer needs

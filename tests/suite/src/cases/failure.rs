@@ -24,6 +24,8 @@ cases!(
     receives_are_flushed_in_order,
     what_is_posted_after_a_failure_is_flushed,
     a_queue_pair_moved_to_error_flushes_what_it_has,
+    a_request_posted_in_error_is_flushed_behind_the_others,
+    a_reset_discards_what_is_not_flushed,
     a_failed_queue_pair_says_so_when_it_is_asked,
     a_failed_queue_pair_works_again_after_a_reset,
     a_failure_of_one_queue_pair_leaves_the_others_alone,
@@ -191,6 +193,49 @@ fn a_queue_pair_moved_to_error_flushes_what_it_has(lab: &Lab) -> Result<(), Stop
         ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, "cookie of the send");
         let got = failed(pair.a.received()?, Status::Flushed)?;
         ensure_eq!(got, 100 + cookie, "cookie of the receive");
+    }
+    Ok(())
+}
+
+/// How a program waits for a flush whose completions it does not count.
+fn a_request_posted_in_error_is_flushed_behind_the_others(lab: &Lab) -> Result<(), Stop> {
+    const BARRIER: u64 = 100;
+    let mut pair = Pair::new(lab)?;
+    for round in 0..10 {
+        for cookie in 0..4 {
+            pair.a.qp.post(&Send::new(Inline(b"waiting")), cookie)?;
+            pair.a.receive(0, 64, cookie)?;
+        }
+        pair.a.qp.to_error()?;
+        pair.a.qp.post(&Nop::new().signaled(), BARRIER)?;
+        pair.a.receive(0, 64, BARRIER)?;
+        for cookie in (0..4).chain([BARRIER]) {
+            let what = format!("cookie of a send in round {round}");
+            ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, what);
+            let what = format!("cookie of a receive in round {round}");
+            ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, what);
+        }
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+fn a_reset_discards_what_is_not_flushed(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for round in 0..10u8 {
+        for cookie in 0..4 {
+            pair.a.qp.post(&Send::new(Inline(b"waiting")).signaled(), cookie)?;
+            pair.a.receive(0, 64, cookie)?;
+        }
+        pair.a.qp.to_error()?;
+        // What was flushed by now is taken out of the completion queues, and nothing comes later.
+        pair.restart()?;
+        let Endpoint { qp, send_cq, receive_cq, .. } = &mut pair.a;
+        quiet("a send from before the reset completed", || qp.poll(send_cq))?;
+        quiet("a receive from before the reset completed", || qp.poll(receive_cq))?;
+        let to = pair.b.remote(0)?;
+        pair.a.perform(&Write::new(Inline(&[round; 32]), to).signaled())?;
+        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "what arrived");
     }
     Ok(())
 }

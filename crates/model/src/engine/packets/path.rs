@@ -215,10 +215,10 @@ impl<'a> Addresses<'a> {
             (Route::Global(lrh, grh), Address::Routed { lid, gid }) => {
                 lrh.source_lid() == lid && *grh.source_gid() == gid
             }
-            (Route::RoceV1(_, grh) | Route::Ipv6(_, grh, _), Address::Gid(gid)) => {
+            (Route::RoceV1(_, grh) | Route::Ipv6(_, grh, _), Address::Roce { gid, .. }) => {
                 *grh.source_gid() == gid && self.is_own(path, grh.destination_gid())
             }
-            (Route::Ipv4(_, ip, _), Address::Gid(gid)) => {
+            (Route::Ipv4(_, ip, _), Address::Roce { gid, .. }) => {
                 mapped(ip.source_address()) == gid
                     && self.is_own(path, &mapped(ip.destination_address()))
             }

@@ -42,12 +42,8 @@ impl QueuePair<'_> {
     ) -> Result<Turn, Missing> {
         match self.qp.state {
             QpState::Rts | QpState::SqDrained => {}
-            QpState::SqError => {
-                self.flush_send_queue();
-                return Ok(Turn::Sleep);
-            }
-            QpState::Error => {
-                self.flush();
+            QpState::SqError | QpState::Error => {
+                self.flush_later();
                 return Ok(Turn::Sleep);
             }
             _ => return Ok(Turn::Sleep),

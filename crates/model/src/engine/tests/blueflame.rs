@@ -184,7 +184,7 @@ fn a_copy_that_is_longer_than_what_its_record_now_says_is_an_operation_error() {
     copy(&mut rig, REGISTER, &copied.iter().copied().chain([0; 48]).collect::<Vec<u8>>());
     let record = rig.qp(&a).record;
     rig.memory().store32(record + 4, 1u32.to_be()).unwrap();
-    engine::mmio_write(&mut rig.world, 0, REGISTER, &[1; 8]);
+    engine::mmio_write(&mut rig.world, 0, REGISTER, &copied[..8]);
     let entry = rig.one(0, a.send_cq);
     let expected = (cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_QP_OPERATION);
     assert_eq!(entry.error(), expected);

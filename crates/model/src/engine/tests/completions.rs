@@ -399,20 +399,60 @@ fn a_solicited_completion_breaks_moderation_where_that_was_asked_for() {
     }
 }
 
-#[test]
-fn a_collapsed_queue_has_its_newest_completion_in_the_first_entry_and_never_overruns() {
+/// A collapsed CQ of 4 entries, and a QP that reports to it.
+fn collapsed() -> (Rig, Endpoint, u64) {
     let mut rig = Rig::new();
     let cq = rig.cq(0, 2);
-    let mut a = rig.end_on(0, cq, cq);
-    rig.connect(&a.clone(), &a.clone());
+    let a = rig.end_on(0, cq, cq);
+    rig.connect(&a, &a);
     rig.cq_mut(0, cq).context.set_cc(true);
     let base = rig.cq_mut(0, cq).memory.pages[0];
+    (rig, a, base)
+}
+
+#[test]
+fn collapsed_cq_writes_entry_0_and_keeps_its_owner_bit() {
+    let (mut rig, mut a, base) = collapsed();
+    rig.cq_mut(0, a.send_cq).overrun_ignore = true;
     for counter in 0..9 {
         nop(&mut rig, &mut a);
         let first = *Cqe::from_prefix(&rig.bytes(base, 64)).unwrap();
-        assert_eq!(first.wqe_counter(), counter);
+        assert_eq!((first.wqe_counter(), first.owner()), (counter, false));
         let second = *Cqe::from_prefix(&rig.bytes(base + 64, 64)).unwrap();
         assert_eq!(second.opcode(), CqeOpcode::INVALID);
+    }
+    assert!(rig.cq_mut(0, a.send_cq).failure.is_none());
+}
+
+#[test]
+fn collapsed_cq_overruns_unless_its_record_follows() {
+    for follows in [false, true] {
+        let (mut rig, mut a, _) = collapsed();
+        let record = rig.cq_mut(0, a.send_cq).record;
+        for taken in 1..=9_u32 {
+            nop(&mut rig, &mut a);
+            if follows {
+                rig.memory().store32(record, taken.to_be()).unwrap();
+            }
+        }
+        let failure = rig.cq_mut(0, a.send_cq).failure;
+        assert_eq!(failure, (!follows).then_some(CqErrorSyndrome::OVERRUN));
+    }
+}
+
+#[test]
+fn collapsed_cq_of_one_entry_takes_one_cqe_at_a_time() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(0, 0);
+    let mut a = rig.end_on(0, cq, cq);
+    rig.connect(&a.clone(), &a.clone());
+    rig.cq_mut(0, cq).context.set_cc(true);
+    let (base, record) = (rig.cq_mut(0, cq).memory.pages[0], rig.cq_mut(0, cq).record);
+    for counter in 0..5_u16 {
+        nop(&mut rig, &mut a);
+        let entry = *Cqe::from_prefix(&rig.bytes(base, 64)).unwrap();
+        assert_eq!((entry.wqe_counter(), entry.owner()), (counter, false));
+        rig.memory().store32(record, (u32::from(counter) + 1).to_be()).unwrap();
     }
     assert!(rig.cq_mut(0, cq).failure.is_none());
 }

@@ -1,15 +1,24 @@
 //! Doorbells: what wakes a queue, and what does not.
 
 use verbless_prm::SqState;
-use verbless_prm::hot::opcode;
+use verbless_prm::hot::{CtrlWord, cqe_syndrome, opcode};
 
-use super::rig::{COMP_EQ, EQ_PAGE, PAGE, Request, Rig};
+use super::rig::{COMP_EQ, EQ_PAGE, Endpoint, PAGE, Request, Rig};
 use crate::engine;
 use crate::hca::Effect;
-use crate::hca::objects::QpState;
+use crate::hca::objects::{Arm, QpState};
 use crate::memory::UAR_PAGE;
 
-fn place(rig: &mut Rig, end: &mut super::rig::Endpoint) {
+/// A doorbell that names a queue.
+fn word(number: u32) -> u64 {
+    CtrlWord::new().with_qpn(number).with_ds(1).into_bits()
+}
+
+fn strays(rig: &Rig) -> usize {
+    rig.world.functions[0].engine.strays.len()
+}
+
+fn place(rig: &mut Rig, end: &mut Endpoint) {
     let wqe = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
     rig.place(end, &wqe);
 }
@@ -32,7 +41,7 @@ fn equal_doorbells_count_twice() {
     let (mut a, _) = rig.pair();
     for _ in 0..2 {
         place(&mut rig, &mut a);
-        rig.world.functions[0].hca.bar.store64(PAGE, 0x900, 0x1234_5678);
+        rig.world.functions[0].hca.bar.store64(PAGE, 0x900, word(a.qpn));
         rig.one(0, a.send_cq);
     }
 }
@@ -43,7 +52,7 @@ fn every_blueflame_buffer_is_a_doorbell() {
     let (mut a, _) = rig.pair();
     for k in 0..8 {
         place(&mut rig, &mut a);
-        rig.world.functions[0].hca.bar.store64(PAGE, 0x800 + k * 0x100, 1);
+        rig.world.functions[0].hca.bar.store64(PAGE, 0x800 + k * 0x100, word(a.qpn));
         rig.one(0, a.send_cq);
     }
 }
@@ -55,10 +64,10 @@ fn a_store_beside_the_doorbells_or_of_half_a_word_wakes_nobody() {
     place(&mut rig, &mut a);
     let at = u64::from(PAGE) * UAR_PAGE;
     for (offset, bytes) in [(0x808, 8), (0x8f8, 8), (0x7f8, 8), (0x800, 4)] {
-        engine::mmio_write(&mut rig.world, 0, at + offset, &[1; 8][..bytes]);
+        engine::mmio_write(&mut rig.world, 0, at + offset, &word(a.qpn).to_be_bytes()[..bytes]);
         rig.none(0, a.send_cq);
     }
-    engine::mmio_write(&mut rig.world, 0, at + 0x800, &[1; 8]);
+    engine::mmio_write(&mut rig.world, 0, at + 0x800, &word(a.qpn).to_be_bytes());
     rig.one(0, a.send_cq);
 }
 
@@ -67,13 +76,13 @@ fn a_doorbell_on_another_page_wakes_nobody() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
-    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, 1);
+    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, word(a.qpn));
     rig.none(0, a.send_cq);
-    rig.world.functions[1].hca.bar.store64(PAGE, 0x800, 1);
+    rig.world.functions[1].hca.bar.store64(PAGE, 0x800, word(a.qpn));
     rig.none(0, a.send_cq);
     rig.qp(&a).uar_page = PAGE + 1;
     rig.world.functions[0].hca.objects.index_again();
-    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, 1);
+    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, word(a.qpn));
     rig.one(0, a.send_cq);
 }
 
@@ -83,7 +92,7 @@ fn a_trapped_doorbell_does_what_a_mapped_one_does() {
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
     let offset = u64::from(PAGE) * UAR_PAGE + 0x800;
-    engine::mmio_write(&mut rig.world, 0, offset, &1u64.to_be_bytes());
+    engine::mmio_write(&mut rig.world, 0, offset, &word(a.qpn).to_be_bytes());
     rig.one(0, a.send_cq);
 }
 
@@ -119,11 +128,6 @@ fn a_doorbell_from_before_a_reset_is_no_request_after_it() {
         rig.post(&mut a, Request::new(opcode::NOP));
         rig.post(&mut sq, Request::new(opcode::NOP));
     }
-    // Flushed by their records; their doorbells wait.
-    rig.effect(0, Effect::QpToError(a.qpn));
-    rig.effect(0, Effect::SqToError(sq.qpn));
-    assert_eq!(rig.cqes(0, a.send_cq), 3);
-    assert_eq!(rig.cqes(0, sq.send_cq), 3);
     let send = rig.qp(&a).sq.as_mut().unwrap().reset();
     let runtime = std::mem::take(&mut rig.qp(&a).runtime);
     rig.qp(&a).state = QpState::Reset;
@@ -183,4 +187,158 @@ fn stores_to_no_doorbell_are_nothing() {
     engine::mmio_write(&mut rig.world, 0, 0x3020, &[0xff; 8]);
     engine::mmio_write(&mut rig.world, 0, 0x1040, &[0xff; 4]);
     rig.run();
+}
+
+/// Two QPs on one page, each with a request whose doorbell is yet to be rung.
+fn two() -> (Rig, Endpoint, Endpoint) {
+    let mut rig = Rig::new();
+    let ((mut a, _), (mut b, _)) = (rig.pair(), rig.pair());
+    place(&mut rig, &mut a);
+    place(&mut rig, &mut b);
+    (rig, a, b)
+}
+
+#[test]
+fn trapped_word_wakes_the_queue_it_names_alone() {
+    let (mut rig, a, b) = two();
+    let register = u64::from(PAGE) * UAR_PAGE + 0x800;
+    engine::mmio_write(&mut rig.world, 0, register, &word(a.qpn).to_be_bytes());
+    rig.one(0, a.send_cq);
+    rig.none(0, b.send_cq);
+    engine::trapped_write(&mut rig.world, 0, register, &word(b.qpn).to_be_bytes());
+    rig.advance(std::time::Duration::from_secs(1));
+    rig.one(0, b.send_cq);
+    assert_eq!(strays(&rig), 0);
+}
+
+#[test]
+fn mapped_word_wakes_its_queue_first() {
+    let (mut rig, a, b) = two();
+    rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
+    assert!(engine::step(&mut rig.world));
+    assert_eq!((rig.cqes(0, a.send_cq), rig.cqes(0, b.send_cq)), (0, 1));
+}
+
+#[test]
+fn overwritten_doorbell_is_found_by_a_sweep() {
+    let (mut rig, a, b) = two();
+    for end in [&a, &b] {
+        rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
+    }
+    rig.run();
+    assert_eq!((rig.cqes(0, a.send_cq), rig.cqes(0, b.send_cq)), (1, 1));
+}
+
+#[test]
+fn overwritten_doorbell_is_found_while_another_queue_is_busy() {
+    let (mut rig, a, mut b) = two();
+    for end in [&a, &b] {
+        rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
+    }
+    let mut turns = 0;
+    while rig.cqes(0, a.send_cq) == 0 {
+        place(&mut rig, &mut b);
+        rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
+        assert!(engine::step(&mut rig.world));
+        rig.cqes(0, b.send_cq);
+        turns += 1;
+        assert!(turns < 200, "the other queue keeps the sweep off");
+    }
+}
+
+#[test]
+fn a_sweep_looks_at_a_few_queues_a_turn() {
+    let mut rig = Rig::new();
+    let (send, receive) = (rig.cq(0, 8), rig.cq(0, 6));
+    let mut ends: Vec<_> = (0..100).map(|_| rig.end_on(0, send, receive)).collect();
+    let to = rig.end(1);
+    for end in &mut ends {
+        rig.connect(&end.clone(), &to);
+        place(&mut rig, end);
+    }
+    let bar = rig.world.functions[0].hca.bar.clone();
+    bar.store64(PAGE, 0x800, word(ends[99].qpn));
+    let awake = |rig: &Rig| {
+        let qps = rig.world.functions[0].hca.objects.qps.values();
+        qps.filter(|qp| qp.sq.as_ref().is_some_and(|sq| sq.producer > 0)).count()
+    };
+    let mut before = 0;
+    while engine::step(&mut rig.world) {
+        // Each doorbell asks for a sweep, and the queues are looked at no faster.
+        bar.store64(PAGE, 0x800, word(ends[99].qpn));
+        let now = awake(&rig);
+        assert!(now <= before + 33, "{before}, then {now} queues were looked at");
+        before = now;
+        if rig.cq_mut(0, send).producer == 100 {
+            break;
+        }
+    }
+    assert_eq!(rig.cq_mut(0, send).producer, 100, "each is found");
+}
+
+#[test]
+fn a_word_that_names_no_queue_of_its_page_is_a_stray() {
+    let (mut rig, a, b) = two();
+    rig.qp(&a).uar_page = PAGE + 1;
+    rig.world.functions[0].hca.objects.index_again();
+    let register = u64::from(PAGE) * UAR_PAGE + 0x800;
+    for (nth, number) in [(1, a.qpn), (2, 0x77_7777), (3, 0)] {
+        engine::mmio_write(&mut rig.world, 0, register, &word(number).to_be_bytes());
+        assert_eq!(strays(&rig), nth);
+        rig.none(0, a.send_cq);
+        rig.none(0, b.send_cq);
+    }
+    let arm = u64::from(PAGE) * UAR_PAGE + 0x20;
+    engine::mmio_write(&mut rig.world, 0, arm, &u64::from(a.qpn).to_be_bytes());
+    assert_eq!(strays(&rig), 4, "a QP is no CQ");
+    // On a mapped page it may have overwritten one that names a queue.
+    rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(0x77_7777));
+    rig.one(0, b.send_cq);
+    assert_eq!(strays(&rig), 5);
+    // A queue that receives only has no doorbell.
+    rig.qp(&b).sq = None;
+    engine::mmio_write(&mut rig.world, 0, register, &word(b.qpn).to_be_bytes());
+    assert_eq!(strays(&rig), 6);
+}
+
+#[test]
+fn trapped_arm_word_arms_the_cq_it_names_alone() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.cq(0, 4), rig.cq(0, 4));
+    let register = u64::from(PAGE) * UAR_PAGE + 0x20;
+    engine::mmio_write(&mut rig.world, 0, register, &u64::from(a).to_be_bytes());
+    rig.run();
+    assert_ne!(rig.cq_mut(0, a).arm, Arm::Idle);
+    assert_eq!(rig.cq_mut(0, b).arm, Arm::Idle);
+}
+
+#[test]
+fn stale_record_of_a_new_qp_counts_as_posted() {
+    for stale in [0, 3] {
+        let mut rig = Rig::new();
+        let (mut a, _) = rig.pair();
+        a.posted = stale;
+        rig.publish(&a);
+        rig.effect(0, Effect::SenderReady(a.qpn));
+        match stale {
+            0 => rig.none(0, a.send_cq),
+            _ => {
+                let syndromes: Vec<_> =
+                    rig.all(0, a.send_cq).iter().map(|entry| entry.syndrome()).collect();
+                let (bad, flushed) = (cqe_syndrome::LOCAL_QP_OPERATION, cqe_syndrome::FLUSHED);
+                assert_eq!(syndromes, [bad, flushed, flushed], "nothing was posted");
+            }
+        }
+    }
+}
+
+#[test]
+fn record_of_an_sq_is_not_read_before_its_doorbell() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    sq.posted = 3;
+    rig.publish(&sq);
+    rig.effect(0, Effect::SenderReady(sq.qpn));
+    rig.none(0, sq.send_cq);
+    assert_eq!(rig.sq_mut(&sq).state, SqState::RDY);
 }

@@ -299,6 +299,30 @@ fn a_cqe_of_128_bytes_carries_64_in_its_first_half() {
 }
 
 #[test]
+fn cqe_of_128_bytes_carries_32_in_its_second_half() {
+    let mut rig = Rig::new();
+    let (send_cq, receive_cq) = (rig.cq_of(0, 4, 128), rig.cq(0, 4));
+    let (mut a, b) = (rig.end_on(0, send_cq, receive_cq), rig.end(1));
+    rig.connect(&a, &b);
+    let (to, rkey) = rig.region(1, 64);
+    let (into, lkey) = rig.region(0, 64);
+    rig.fill(to, b"0123456789");
+    for (room, format) in [(32, 1), (64, 2)] {
+        rig.qp(&a).requester_inline = room;
+        rig.post(&mut a, Request::read(to, rkey).sge(into, 10, lkey));
+        rig.run();
+        let half = rig.first_half(0, send_cq);
+        let entry = rig.one(0, send_cq);
+        assert_eq!((entry.cqe.format().0, entry.bytes()), (format, 10));
+        let (filled, other) = match room {
+            32 => (&entry.cqe.as_bytes()[..10], &half[..10]),
+            _ => (&half[..10], &entry.cqe.as_bytes()[..10]),
+        };
+        assert_eq!((filled, other), (&b"0123456789"[..], &[0; 10][..]), "{room}");
+    }
+}
+
+#[test]
 fn indirect_keys_lead_to_the_pieces_they_name() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
@@ -334,13 +358,14 @@ fn many_qps_take_turns() {
         }
     }
     rig.ring(&a);
+    rig.ring(&c);
     let order: Vec<_> = rig.all(0, cq).iter().map(|e| e.cqe.qpn()).collect();
     // One ACK completes all packets before it, so that in packets each QP hears of all at once.
     let expected = match rig.world.in_packets {
         true => [a.qpn, a.qpn, a.qpn, c.qpn, c.qpn, c.qpn],
         false => [a.qpn, c.qpn, a.qpn, c.qpn, a.qpn, c.qpn],
     };
-    assert_eq!(order, expected, "one doorbell woke both");
+    assert_eq!(order, expected);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use verbless_prm::hot::{
     AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
     RaddrSegment, completion, cqe_opcode, opcode,
 };
-use verbless_prm::{CqeError, CqeOpcode, Eqe, SqContext, SqState};
+use verbless_prm::{CqeError, CqeOpcode, Eqe, RqContext, RqState, SqContext, SqState};
 
 use crate::engine::transport::types::RC;
 use crate::engine::{self, Function};
@@ -18,7 +18,7 @@ use crate::hca::effect::Resize;
 use crate::hca::objects::*;
 use crate::hca::{Effect, Hca, Refusal};
 use crate::memory::{HostMemory, ProcessMemory, Spaces, UAR_PAGE};
-use crate::profile::Profile;
+use crate::profile::{Link, Profile};
 use crate::world::World;
 
 /// All access rights.
@@ -44,6 +44,8 @@ pub(super) struct Rig {
     used: u64,
     next: u32,
     eq_index: [[u32; 3]; 2],
+    /// Doorbells of send queues that were rung.
+    rings: u64,
 }
 
 /// A QP, or an SQ, as its owner sees it.
@@ -89,14 +91,19 @@ const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
 
 impl Rig {
     pub(super) fn new() -> Self {
-        let profile = Arc::new(Profile::load("bluefield3").expect("a profile that comes along"));
+        Self::on(Link::Infiniband)
+    }
+
+    pub(super) fn on(link: Link) -> Self {
+        let profile = Profile::load("bluefield3").expect("a profile that comes along");
+        let profile = Arc::new(profile.with_link(link));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hca = |index| Hca::new(index, profile.clone(), memory.clone(), engine::qp_type);
         let functions = (0..2).map(|index| Function::new(hca(index))).collect();
         let mut world = World::new(functions, true);
         world.in_packets = std::env::var_os(IN_PACKETS).is_some();
         let arena = bytemuck::zeroed_slice_box(1 << 18);
-        let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
+        let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2], rings: 0 };
         for hca in 0..2 {
             for page in [EQ_PAGE, PAGE, PAGE + 1] {
                 rig.world.functions[hca].hca.bar.set_allocated(page, true);
@@ -428,6 +435,37 @@ impl Rig {
         Endpoint { hca, qpn: sqn, send_cq, receive_cq: 0, posted: 0, received: 0 }
     }
 
+    /// An RQ in RDY with a ring of 16 receives of 64 bytes.
+    pub(super) fn rq(&mut self, hca: usize) -> Endpoint {
+        let receive_cq = self.cq(hca, 6);
+        let rqn = self.number();
+        let mut context: RqContext = Zeroable::zeroed();
+        context.set_flush_in_error_en(true).set_cqn(receive_cq);
+        let queue = ReceiveQueue {
+            memory: self.queue_memory(64 << 4),
+            log_size: 4,
+            log_stride: 6,
+            cqn: receive_cq,
+            consumer: 0,
+        };
+        let rq = Rq {
+            uid: 1,
+            state: RqState::RDY,
+            pd: Some(PD),
+            record: self.alloc(8),
+            queue: Some(queue),
+            srq: None,
+            umems: vec![],
+            context,
+        };
+        self.world.functions[hca].hca.objects.rqs.insert(rqn, rq);
+        Endpoint { hca, qpn: rqn, send_cq: 0, receive_cq, posted: 0, received: 0 }
+    }
+
+    pub(super) fn rq_mut(&mut self, end: &Endpoint) -> &mut Rq {
+        self.world.functions[end.hca].hca.objects.rqs.get_mut(&end.qpn).unwrap()
+    }
+
     pub(super) fn sq_mut(&mut self, end: &Endpoint) -> &mut Sq {
         self.world.functions[end.hca].hca.objects.sqs.get_mut(&end.qpn).unwrap()
     }
@@ -479,11 +517,14 @@ impl Rig {
         std::iter::from_fn(|| self.poll(hca, cqn)).count()
     }
 
-    /// Rings the doorbell of the queue's page.
+    /// Rings the queue's doorbell, in each register of its page in turn, so that a few doorbells
+    /// overwrite none.
     pub(super) fn ring(&mut self, end: &Endpoint) {
         let page = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
-        self.world.functions[end.hca].hca.bar.store64(page, 0x800, word);
+        let register = 0x800 + 0x100 * (self.rings % 8);
+        self.rings += 1;
+        self.world.functions[end.hca].hca.bar.store64(page, register, word);
     }
 
     /// Posts a request and rings.

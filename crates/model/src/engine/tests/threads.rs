@@ -20,12 +20,7 @@ struct Client {
     /// Owns the memory.
     rig: Rig,
     page: Arc<UarSpace>,
-    qpn: u32,
-    ring: u64,
-    record: u64,
-    cq: u64,
-    cq_record: u64,
-    posted: u32,
+    queue: Queue,
     /// Moves the world as long as it is there.
     moves: Weak<SharedWorld>,
 }
@@ -55,12 +50,7 @@ impl Client {
 
     /// A client of a QP of `rig`, whose world moves by itself from now on.
     fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedWorld>) {
-        let (cq, cq_record) = {
-            let cq = rig.cq_mut(0, end.send_cq);
-            (cq.memory.pages[0], cq.record)
-        };
-        let qp = rig.qp(end);
-        let (ring, record) = (qp.sq.as_ref().unwrap().memory.pages[0], qp.record);
+        let queue = Queue::of(&mut rig, end);
         let empty = World::new(vec![], false);
         let mut world = std::mem::replace(&mut rig.world, empty);
         world.clock = Clock::new(false);
@@ -68,18 +58,52 @@ impl Client {
         let shared = SharedWorld::new(world, false);
         engine::spawn(&shared);
         let moves = Arc::downgrade(&shared);
-        (Self { rig, page, qpn: end.qpn, ring, record, cq, cq_record, posted: 0, moves }, shared)
+        (Self { rig, page, queue, moves }, shared)
     }
 
     /// Posts a NOP and waits for its completion.
     fn nop(&mut self) {
+        self.queue.place(&self.rig);
+        self.page.store64(PAGE, 0x800, self.queue.doorbell());
+        self.queue.wait(&self.rig);
+    }
+}
+
+/// A QP's send queue as its program sees it.
+struct Queue {
+    qpn: u32,
+    ring: u64,
+    record: u64,
+    cq: u64,
+    cq_record: u64,
+    posted: u32,
+}
+
+impl Queue {
+    fn of(rig: &mut Rig, end: &Endpoint) -> Self {
+        let cq = rig.cq_mut(end.hca, end.send_cq);
+        let (cq, cq_record) = (cq.memory.pages[0], cq.record);
+        let qp = rig.qp(end);
+        let (ring, record) = (qp.sq.as_ref().unwrap().memory.pages[0], qp.record);
+        Self { qpn: end.qpn, ring, record, cq, cq_record, posted: 0 }
+    }
+
+    fn doorbell(&self) -> u64 {
+        u64::from(self.qpn) << 8
+    }
+
+    /// Puts a NOP into the ring, and counts it in the record.
+    fn place(&mut self, rig: &Rig) {
         let index = self.posted;
         self.posted += 1;
         let wqe = Request::new(opcode::NOP).wqe(self.qpn, index as u16);
-        self.rig.fill(self.ring + u64::from(index % 16) * 64, &wqe);
-        let memory = self.rig.memory();
-        memory.store32(self.record + 4, (self.posted & 0xffff).to_be()).unwrap();
-        self.page.store64(PAGE, 0x800, 1);
+        rig.fill(self.ring + u64::from(index % 16) * 64, &wqe);
+        rig.memory().store32(self.record + 4, (self.posted & 0xffff).to_be()).unwrap();
+    }
+
+    /// Waits for the completion of the NOP that was placed last.
+    fn wait(&self, rig: &Rig) {
+        let (index, memory) = (self.posted - 1, rig.memory());
         let owner = u64::from(index) / 64 % 2;
         let last_word = self.cq + u64::from(index % 64) * 64 + 60;
         let start = Instant::now();
@@ -90,6 +114,26 @@ impl Client {
         }
         memory.store32(self.cq_record, (self.posted & 0xff_ffff).to_be()).unwrap();
     }
+}
+
+#[test]
+fn doorbells_that_overwrite_each_other_are_all_heard() {
+    let mut rig = Rig::new();
+    let ends: Vec<_> = (0..5).map(|_| rig.pair().0).collect();
+    let mut queues: Vec<_> = ends.iter().map(|end| Queue::of(&mut rig, end)).collect();
+    let (client, shared) = Client::of(rig, &ends[0]);
+    for round in 0..300 {
+        for queue in &mut queues {
+            queue.place(&client.rig);
+            client.page.store64(PAGE, 0x800, queue.doorbell());
+        }
+        queues.iter().for_each(|queue| queue.wait(&client.rig));
+        if round % 50 == 0 {
+            // The engine's thread sleeps.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    drop(shared);
 }
 
 #[test]

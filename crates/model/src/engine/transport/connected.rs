@@ -4,6 +4,8 @@
 //! up: the PSN counts the packets of each part, and the receiver keeps its state between parts
 //! where it keeps that of messages in packets.
 
+use verbless_prm::hot::cqe_syndrome;
+
 use super::super::context::{Missing, QueuePair};
 use super::super::requester::Step;
 use super::super::responder::{Part, Whole};
@@ -77,10 +79,11 @@ impl<'a> Carrier<'a> {
         {
             return Ok(pair.finish(&placed, Err(syndrome)));
         }
-        let QpObject { port, remote_qpn, qp_type, .. } = *pair.qp;
+        let QpObject { port, remote_qpn, qp_type, remote: to, .. } = *pair.qp;
         let packets = part.length.div_ceil(1 << pair.log_mtu()).max(1) as u32;
         let psn = pair.qp.requester.psn;
-        self.sender = Sender { port, to_qpn: remote_qpn, qp_type: Some(qp_type), psn, packets };
+        let qp_type = Some(qp_type);
+        self.sender = Sender { port, to, to_qpn: remote_qpn, qp_type, psn, packets };
         carry(self, &placed, part, scratch)
     }
 
@@ -116,7 +119,16 @@ impl<'a> Carrier<'a> {
         }
         let message = Whole { slid, psn, packets, work: &placed.work, length: placed.length, part };
         let mut pair = world.functions.pair(target, to_qpn, world.clock.now)?;
-        let answer = receive(&mut pair, &message, scratch);
+        let mut answer = receive(&mut pair, &message, scratch);
+        // On RoCE the way back may lead elsewhere. What the requester finds out itself needs no
+        // answer.
+        let port = pair.qp.port;
+        if let Some(back @ Address::Roce { .. }) = pair.qp.remote
+            && answer != Reply::Failed(cqe_syndrome::LOCAL_PROTECTION)
+            && world.directory.reach(target, port, back) != Some(id)
+        {
+            answer = Reply::Silence;
+        }
         Ok(Exchange { answer, peer: Some((target, to_qpn)), packets })
     }
 }
@@ -185,6 +197,7 @@ pub(super) type Receive = fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Re
 #[derive(Default)]
 struct Sender {
     port: u8,
+    to: Option<Address>,
     to_qpn: u32,
     qp_type: Option<&'static QpType>,
     /// The first PSN of the part at hand, and how many it takes.
@@ -204,5 +217,7 @@ fn is_for(world: &World, id: usize, (function, number): QpId, sender: &Sender) -
         && qp.state.receives()
         && Some(qp.qp_type) == sender.qp_type
         && qp.remote_qpn == number
-        && qp.remote.and_then(|remote| world.directory.reach(id, qp.port, remote)) == Some(function)
+        && qp.remote.zip(sender.to).is_some_and(|(peer, sent)| {
+            world.directory.is_from_peer((function, sent), (id, qp.port, peer))
+        })
 }

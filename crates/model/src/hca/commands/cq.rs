@@ -52,10 +52,8 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
     let context = input.cq_context();
     let general = call.hca().caps.general();
     call.check_count(call.hca().objects.cqs.len(), general.log_max_cq())?;
+    check_size(context, general)?;
     let log_size = context.log_cq_size();
-    if log_size == 0 || log_size > general.log_max_cq_sz() {
-        return Err(Refusal::CqSize);
-    }
     let cqe_bytes = match context.cqe_sz() {
         CqeSize::BYTES_64 => 64,
         CqeSize::BYTES_128 => 128,
@@ -108,6 +106,16 @@ fn element(call: &Call<'_>, context: &CqContext) -> Result<Element, Refusal> {
         (true, of) => super::dpa::element(call, of, number).map(Element::Dpa),
         _ => Err(Refusal::Unsupported),
     }
+}
+
+/// Checks the number of CQEs: a single one is for collapsed CQs.
+///
+/// Source: UCX `src/uct/ib/mlx5/dv/ib_mlx5_dv.c` (`uct_ib_mlx5_devx_create_cq_common`), which sets
+/// `cc` in a CQ of one entry, and in no other.
+fn check_size(context: &CqContext, general: &HcaCap) -> Outcome {
+    let least = u8::from(!context.cc());
+    let fits = (least..=general.log_max_cq_sz()).contains(&context.log_cq_size());
+    if fits { Ok(()) } else { Err(Refusal::CqSize) }
 }
 
 /// Refuses what the capabilities do not offer.
@@ -255,10 +263,8 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
     if selected(CqResizeField::LOG_PAGE_SIZE) {
         context.set_log_page_size(new.log_page_size());
     }
+    check_size(&context, general)?;
     let log_size = context.log_cq_size();
-    if log_size == 0 || log_size > general.log_max_cq_sz() {
-        return Err(Refusal::CqSize);
-    }
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let place = BufferSpec {
         umem: umem.map(|id| (id, input.cq_umem_offset())),

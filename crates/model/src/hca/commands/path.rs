@@ -50,7 +50,8 @@ pub(super) fn destination(
                 return Err(Refusal::PathMac);
             }
             check_udp_port(call, path, own.roce_version())?;
-            Ok(Address::Gid(*path.rgid_rip()))
+            let [_, _, mac @ ..] = mac.to_be_bytes();
+            Ok(Address::Roce { gid: *path.rgid_rip(), mac, own: path.src_addr_index() })
         }
     }
 }

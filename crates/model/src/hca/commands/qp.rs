@@ -133,9 +133,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         }
         _ => None,
     };
-    if !has_sq && !has_rq && srq.is_none() {
-        return Err(Refusal::QpQueues);
-    }
+    let has_queue = has_queue(context);
     let log_stride = u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT;
     let (log_rq, log_sq) = (u32::from(context.log_rq_size()), u32::from(context.log_sq_size()));
     let most = u32::from(general.log_max_qp_sz());
@@ -151,14 +149,21 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     // Both are looked at, whether or not the queue that reports to it exists: hardware wants two
     // CQs of a QP, but of those that never receive.
     let sends_only = qp_type.any_domain && !has_rq;
-    call.find(kind::Cq, context.cqn_snd())?;
-    if !sends_only || context.cqn_rcv() != 0 {
+    if has_queue {
+        call.find(kind::Cq, context.cqn_snd())?;
+    }
+    if has_queue && !sends_only || context.cqn_rcv() != 0 {
         call.find(kind::Cq, context.cqn_rcv())?;
     }
 
-    let umem = input.wq_umem_valid().then(|| input.wq_umem_id());
-    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
-    let record = call.record(record_umem, context.dbr_addr())?;
+    let (requester_inline, responder_inline) = inline(call, context)?;
+    // DevX says that both are valid, whatever the client said.
+    let umem = (has_queue && input.wq_umem_valid()).then(|| input.wq_umem_id());
+    let record_umem = (has_queue && context.dbr_umem_valid()).then(|| context.dbr_umem_id());
+    let record = match has_queue {
+        true => call.record(record_umem, context.dbr_addr())?,
+        false => 0,
+    };
     let rq_bytes = if has_rq { 1 << (log_rq + log_stride) } else { 0 };
     let sq_bytes = if has_sq { WQEBB << log_sq } else { 0 };
     let place = BufferSpec {
@@ -168,8 +173,13 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
     // One buffer: the receive queue, then the send queue, which begins on a whole WQEBB.
-    let whole = call.buffer(&place, rq_bytes + sq_bytes, WQEBB, false)?;
-    let queue = |at, length| whole.slice(at, length).ok_or(Refusal::UmemBounds);
+    let whole = match has_queue {
+        true => Some(call.buffer(&place, rq_bytes + sq_bytes, WQEBB, false)?),
+        false => None,
+    };
+    let queue = |at, length| {
+        whole.as_ref().and_then(|whole| whole.slice(at, length)).ok_or(Refusal::UmemBounds)
+    };
     let rq = has_rq.then(|| {
         queue(0, rq_bytes).map(|memory| ReceiveQueue {
             memory,
@@ -200,17 +210,9 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         remote: None,
         port: 1,
         user_index: context.user_index(),
-        requester_inline: match context.cs_req() {
-            ScatterToCqeRequester::UP_TO_32B => 32,
-            ScatterToCqeRequester::UP_TO_64B => 64,
-            _ => 0,
-        },
+        requester_inline,
         mmo,
-        responder_inline: match context.cs_res() {
-            ScatterToCqeResponder::UP_TO_32B => 32,
-            ScatterToCqeResponder::UP_TO_64B => 64,
-            _ => 0,
-        },
+        responder_inline,
         log_mtu: 8,
         requester: Default::default(),
         responder: Default::default(),
@@ -221,6 +223,39 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     };
     output.set_qpn(call.make(kind::Qp, qp)?);
     Ok(())
+}
+
+/// Whether a QP has a queue of any sort. One that has none is the device's to move, and has neither
+/// CQs nor a record.
+///
+/// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) makes such ones
+/// for `vdpa`; it sets no pm_state in them.
+fn has_queue(context: &QpContext) -> bool {
+    !context.no_sq() || context.rq_type() != RqType::NONE
+}
+
+/// Bytes that CQEs of the requester and of the responder may carry. 64 have their place in the first
+/// half of a CQE of 128.
+///
+/// Source: Linux `drivers/infiniband/hw/mlx5/qp.c` (`configure_requester_scat_cqe`) and UCX
+/// (`uct_ib_mlx5_inl_cqe`) ask for 64 where a CQE has 128 bytes, and for 32 otherwise.
+fn inline(call: &Call<'_>, context: &QpContext) -> Result<(u8, u8), Refusal> {
+    let requester = match context.cs_req() {
+        ScatterToCqeRequester::UP_TO_32B => 32,
+        ScatterToCqeRequester::UP_TO_64B => 64,
+        _ => 0,
+    };
+    let responder = match context.cs_res() {
+        ScatterToCqeResponder::UP_TO_32B => 32,
+        ScatterToCqeResponder::UP_TO_64B => 64,
+        _ => 0,
+    };
+    for (bytes, cqn) in [(requester, context.cqn_snd()), (responder, context.cqn_rcv())] {
+        if bytes == 64 && call.find(kind::Cq, cqn)?.cqe_bytes != 128 {
+            return Err(Refusal::QpInlineCqe);
+        }
+    }
+    Ok((requester, responder))
 }
 
 /// The field `mmo` of the context's extension, which precedes the addresses of pages. The model
@@ -263,7 +298,7 @@ fn check_features(call: &Call<'_>, context: &QpContext, general: &HcaCap) -> Out
     if unsupported {
         return Err(Refusal::Unsupported);
     }
-    check_migration(context)
+    if has_queue(context) { check_migration(context) } else { Ok(()) }
 }
 
 /// Checks that the migration state is MIGRATED: path migration is not modelled.
@@ -286,14 +321,14 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
     context.set_next_rcv_psn(qp.responder.psn & 0xff_ffff);
     context.set_cur_retry_count(qp.requester.retries_left.min(7));
     context.set_cur_rnr_retry(qp.requester.rnr_retries_left.min(7));
-    // As the device last read them; an unreadable record is the owner's own trouble.
-    let word = call.hca().memory.load32(qp.record.wrapping_add(QpRecordReceive::AT as u64));
-    let posted = QpRecordReceive::from_bits(word.map(u32::from_be).unwrap_or(0));
     if let Some(sq) = &qp.sq {
         context.set_hw_sq_wqebb_counter(sq.consumer);
         context.set_sw_sq_wqebb_counter(sq.producer);
     }
     if let Some(rq) = &qp.rq {
+        // As the device last read them; an unreadable record is the owner's own trouble.
+        let word = call.hca().memory.load32(qp.record.wrapping_add(QpRecordReceive::AT as u64));
+        let posted = QpRecordReceive::from_bits(word.map(u32::from_be).unwrap_or(0));
         context.set_hw_rq_counter(rq.consumer.into());
         context.set_sw_rq_counter(posted.receive_counter().into());
     }

@@ -34,7 +34,7 @@
 //!
 //! [`Objects`]: crate::hca::registry::Objects
 //! [`Objects::change`]: crate::hca::registry::Objects::change
-//! [`PageDoorbell`]: crate::hca::index::PageDoorbell
+//! [`PageDoorbell`]: crate::hca::doorbell::PageDoorbell
 
 pub(super) mod base;
 pub(super) mod completions;

@@ -37,8 +37,9 @@ macro_rules! queues {
                     others: {
                         QpState = 0x81, BAD_QP_STATE,
                             "The transition does not start from the state that the QP is in.";
-                        QpQueues = 0x83, BAD_PARAM,
-                            "The QP has no work queue, or one that its type forbids.";
+                        QpInlineCqe = 0x83, BAD_PARAM,
+                            "cs_req or cs_res asks for 64 bytes in CQEs of 64: the CQ needs CQEs \
+                             of 128.";
                         QpSize = 0x84, LIM, "A work queue is larger than log_max_qp_sz.";
                         QpStride = 0x85, BAD_PARAM,
                             "The receive stride is larger than max_wqe_sz_rq, or too short for a \

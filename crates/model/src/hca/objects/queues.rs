@@ -90,8 +90,9 @@ pub(crate) enum Address {
     Lid(u16),
     /// InfiniBand, by LID and with a GRH, whose GID says which port among those that share the LID.
     Routed { lid: u16, gid: [u8; 16] },
-    /// RoCE, by GID.
-    Gid([u8; 16]),
+    /// RoCE, by GID and MAC; the sender's own address, at this index of its table, says in which
+    /// VLAN and by which version of RoCE.
+    Roce { gid: [u8; 16], mac: [u8; 6], own: u8 },
     /// The function itself, within the device (force loopback).
     Own,
 }

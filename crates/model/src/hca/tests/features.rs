@@ -1,9 +1,9 @@
 //! Features of queues that a capability decides on: each is taken with it and refused without.
 
 use verbless_prm::{
-    CqModifyField, CqPeriodMode, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, EndPaddingMode,
-    HcaCap, MiniCqeFormat, MkeyContext, ModifyCqIn, ModifyTirIn, ScatterToCqeRequester,
-    ScatterToCqeResponder, TimestampFormat, TimestampFormatCap, WqType,
+    CqModifyField, CqPeriodMode, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn,
+    EndPaddingMode, HcaCap, MiniCqeFormat, MkeyContext, ModifyCqIn, ModifyTirIn,
+    ScatterToCqeRequester, ScatterToCqeResponder, TimestampFormat, TimestampFormatCap, WqType,
 };
 
 use super::rig::{Rig, User, pages};
@@ -144,7 +144,7 @@ fn a_qp_has_the_features_that_the_capabilities_offer() {
         (
             "cs_res",
             |caps, on| _ = caps.set_sctr_data_cqe(on),
-            |it| _ = it.qpc_mut().set_cs_res(ScatterToCqeResponder::UP_TO_64B),
+            |it| _ = it.qpc_mut().set_cs_res(ScatterToCqeResponder::UP_TO_32B),
         ),
         ("cd_master", |caps, on| _ = caps.set_cd(on), |it| _ = it.qpc_mut().set_cd_master(true)),
         (
@@ -333,15 +333,27 @@ fn what_is_not_modelled_of_a_tir_cannot_be_changed() {
 fn data_in_a_cqe_is_as_long_as_the_context_says() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
+    let wide = |it: &mut CreateCqIn| {
+        it.cq_context_mut().set_cqe_sz(CqeSize::BYTES_128).set_log_cq_size(2);
+    };
+    let wide = rig.cq(user, wide).unwrap();
     for (requester, responder, expected) in [
         (ScatterToCqeRequester::DISABLED, ScatterToCqeResponder::DISABLED, (0, 0)),
         (ScatterToCqeRequester::UP_TO_32B, ScatterToCqeResponder::UP_TO_64B, (32, 64)),
         (ScatterToCqeRequester::UP_TO_64B, ScatterToCqeResponder::UP_TO_32B, (64, 32)),
     ] {
-        let qpn = rig.qp(user, |it| {
-            it.qpc_mut().set_cs_req(requester).set_cs_res(responder);
-        });
-        let qp = &rig.world.functions[0].hca.objects.qps[&qpn.unwrap()];
+        let mut made = |send, receive| {
+            rig.qp(user, |it| {
+                let context = it.qpc_mut().set_cs_req(requester).set_cs_res(responder);
+                context.set_cqn_snd(send).set_cqn_rcv(receive);
+            })
+        };
+        let qpn = made(wide, wide).unwrap();
+        // 64 bytes are for CQEs of 128, on the side that has them.
+        let refused = |wide: u32| (wide == 64).then_some(Refusal::QpInlineCqe);
+        assert_eq!(made(user.cq, wide).err(), refused(expected.0), "{requester:?}");
+        assert_eq!(made(wide, user.cq).err(), refused(expected.1), "{responder:?}");
+        let qp = &rig.world.functions[0].hca.objects.qps[&qpn];
         let inline = (qp.requester_inline, qp.responder_inline);
         assert_eq!((u32::from(inline.0), u32::from(inline.1)), expected, "{requester:?}");
     }

@@ -1,5 +1,6 @@
 //! Commands, legal and illegal: each refusal by its status and the model's own syndrome.
 
+mod doorbells;
 mod dumps;
 mod emulated;
 mod ethernet;

@@ -1,13 +1,47 @@
 //! QPs as they are created.
 
 use verbless_prm::{
-    CreateQpIn, QpContextExtension, RqType, ScatterToCqeResponder, ServiceType, TimestampFormat,
+    CreateQpIn, DestroyQpIn, Qp2errIn, Qp2rstIn, QpContextExtension, QueryQpIn, RqType,
+    Rst2initQpIn, ScatterToCqeResponder, ServiceType, TimestampFormat,
 };
 
 use super::rig::{Rig, UMEM};
+use crate::engine;
 use crate::hca::Refusal;
 use crate::hca::registry::ObjectKind;
 use crate::profile::{Link, Profile};
+
+#[test]
+fn qp_without_queues_needs_neither_cqs_nor_memory() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    // As DPDK makes it, and DevX passes it on: both UMEMs are said to be valid.
+    let (made, _) = rig
+        .call::<CreateQpIn>(user.uid, 0, &[], 0, |input| {
+            input.set_wq_umem_valid(true);
+            let context = input.qpc_mut();
+            context.set_st(ServiceType::RC).set_pd(user.pd).set_rq_type(RqType::NONE);
+            context.set_no_sq(true).set_dbr_umem_valid(true);
+        })
+        .unwrap();
+    let state = |rig: &mut Rig| {
+        let query = rig.send::<QueryQpIn>(user.uid, |input| _ = input.set_qpn(made.qpn()));
+        query.unwrap().qpc().state()
+    };
+    assert_eq!(state(&mut rig), verbless_prm::QpState::RST);
+    rig.send::<Rst2initQpIn>(user.uid, |input| {
+        input.set_qpn(made.qpn()).qpc_mut().primary_address_path_mut().set_vhca_port_num(1);
+    })
+    .unwrap();
+    assert_eq!(state(&mut rig), verbless_prm::QpState::INIT);
+    rig.send::<Qp2errIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
+    while engine::step(&mut rig.world) {}
+    rig.send::<Qp2rstIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
+    rig.send::<DestroyQpIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
+    // One with a queue needs them.
+    let without = rig.qp(user, |input| _ = input.qpc_mut().set_cqn_snd(0));
+    assert_eq!(without, Err(Refusal::NoSuchCq));
+}
 
 #[test]
 fn every_mistake_in_a_qp_is_refused() {
@@ -102,12 +136,6 @@ fn every_mistake_in_a_qp_is_refused() {
                 input.qpc_mut().set_rq_type(RqType(7));
             },
             Refusal::Unsupported,
-        ),
-        (
-            |input| {
-                input.qpc_mut().set_rq_type(RqType::NONE).set_no_sq(true);
-            },
-            Refusal::QpQueues,
         ),
         (
             |input| {

@@ -14,6 +14,18 @@ use crate::profile::{Link, Profile};
 const LINK: Link = Link::Infiniband;
 
 #[test]
+fn cq_of_one_entry_is_collapsed() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for collapsed in [false, true] {
+        let made = rig.cq(user, |input: &mut CreateCqIn| {
+            input.cq_context_mut().set_log_cq_size(0).set_cc(collapsed);
+        });
+        assert_eq!(made.err(), (!collapsed).then_some(Refusal::CqSize));
+    }
+}
+
+#[test]
 fn every_mistake_in_a_cq_is_refused() {
     type Edit = fn(&mut CreateCqIn);
     let cases: &[(Edit, Refusal)] = &[

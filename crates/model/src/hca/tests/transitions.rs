@@ -436,7 +436,8 @@ fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
     }
     mover.rtr(0, good).unwrap();
     let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
-    assert_eq!(qp.remote, Some(Address::Gid([9; 16])));
+    let there = Address::Roce { gid: [9; 16], mac: [2, 0, 0, 0, 0, 5], own: 2 };
+    assert_eq!(qp.remote, Some(there));
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn a_peer_is_known_by_its_address_and_by_the_own_one_that_it_sends_to() {
     let addresses = Addresses { link: Link::Ethernet, ports: &[], roce: &roce };
     let path = |index| *AddressPath::zeroed().set_src_addr_index(index);
     let peer = |index, gid: [u8; 16], route: &Route| {
-        addresses.is_peer(&path(index), Address::Gid(gid), route)
+        addresses.is_peer(&path(index), Address::Roce { gid, mac: [0; 6], own: index }, route)
     };
     let mut grh = Grh::zeroed();
     grh.set_source_gid(&[8; 16]).set_destination_gid(&v6);

@@ -1,0 +1,147 @@
+//! Flushing: a queue in the error state completes what is posted to it as flushed, but later, and a
+//! few WQEs a turn. What has not been flushed when the queue is reset or destroyed is discarded.
+//!
+//! Source: Linux `drivers/infiniband/hw/mlx5/umr.c` (`mlx5r_umr_recover`), which posts a request to
+//! its failed queue pair and waits for that to be flushed, since 2RST discards what is left.
+
+use verbless_prm::{RqState, SqState};
+
+use super::context::QueuePair;
+use super::function::Function;
+use super::ring::record;
+use crate::hca::objects::QpState;
+use crate::world::World;
+
+/// WQEs that a queue flushes in one turn.
+const BATCH: usize = 16;
+/// Failed queues whose receives an engine's thread counts in one turn.
+const LATE: usize = 64;
+
+/// Gives the next queue of a function that flushes a turn; false if there is none.
+#[inline]
+pub(super) fn turn(function: &mut Function, now: u64) -> bool {
+    !function.engine.flushes.is_empty() && turn_of_next(function, now)
+}
+
+#[cold]
+fn turn_of_next(function: &mut Function, now: u64) -> bool {
+    let Some(number) = function.engine.flushes.next(now) else { return false };
+    let more = flush(function, number, now, BATCH);
+    function.engine.flushes.had_turn(number, more);
+    true
+}
+
+/// Flushes up to `most` WQEs of each half of a queue; true if there may be more.
+fn flush(function: &mut Function, number: u32, now: u64, most: usize) -> bool {
+    if let Ok(mut sq) = function.sq(number, now) {
+        return sq.sq.state == SqState::ERR && !runs_dry(most, || sq.flush_one());
+    }
+    if let Ok(mut rq) = function.rq(number, now) {
+        return rq.rq.state == RqState::ERR && !runs_dry(most, || rq.flush_one());
+    }
+    match function.pair(number, now) {
+        Ok(mut pair) => pair.flush(most),
+        Err(missing) => {
+            tracing::error!(%missing, "a queue that was to flush is gone");
+            false
+        }
+    }
+}
+
+/// A send queue is to go on from its error state: what was posted before is flushed first.
+pub(super) fn finish(function: &mut Function, qpn: u32, now: u64) {
+    if function.engine.flushes.remove(qpn)
+        && let Ok(mut pair) = function.pair(qpn, now)
+    {
+        // No more than a record can count: software may go on posting meanwhile.
+        runs_dry(1 << 16, || pair.flush_send());
+    }
+}
+
+/// Calls `one` until there is nothing more, but `most` times only; true if there is nothing more.
+fn runs_dry(most: usize, mut one: impl FnMut() -> Option<()>) -> bool {
+    (0..most).any(|_| one().is_none())
+}
+
+impl QueuePair<'_> {
+    /// The QP is to flush what is posted to it, in a later turn.
+    pub(super) fn flush_later(&mut self) {
+        self.context.state.flushes.add(self.qpn, self.context.now);
+    }
+
+    /// Flushes up to `most` requests and receives; true if there may be more. When a QP on a shared
+    /// receive queue has nothing left to flush, an event says so, once.
+    fn flush(&mut self, most: usize) -> bool {
+        match self.qp.state {
+            QpState::SqError => !runs_dry(most, || self.flush_send()),
+            QpState::Error => {
+                if !runs_dry(most, || self.flush_send()) || !runs_dry(most, || self.flush_receive())
+                {
+                    return true;
+                }
+                self.last_wqe_reached();
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Looks for receives that were posted to QPs and RQs after these failed, which no doorbell tells
+/// of; true if there are some, which are flushed next.
+///
+/// An engine's thread looks at a few queues at a time, in turns, so that thousands of them do not
+/// hold up others; a stepped model looks at all, so that it is idle only when nothing is left.
+pub(super) fn look_for_late(world: &mut World, id: usize) -> bool {
+    if world.functions[id].engine.errored.is_empty() {
+        return false;
+    }
+    let most = if world.clock.began.is_some() { LATE } else { usize::MAX };
+    let now = world.clock.now;
+    let function = &mut world.functions[id];
+    let errored = std::mem::take(&mut function.engine.errored);
+    let last = function.engine.looked_at;
+    let mut found = false;
+    for &number in errored.range(last.saturating_add(1)..).chain(errored.range(..=last)).take(most)
+    {
+        function.engine.looked_at = number;
+        if !function.engine.flushes.has(number) && has_late(function, number) {
+            function.engine.flushes.add(number, now);
+            found = true;
+        }
+    }
+    function.engine.errored = errored;
+    found
+}
+
+/// Whether receives are posted to a failed QP or RQ that it would flush.
+fn has_late(function: &Function, number: u32) -> bool {
+    let (objects, memory) = (&function.hca.objects, &*function.hca.memory);
+    let (queue, at) = match (objects.rqs.get(&number), objects.qps.get(&number)) {
+        (Some(rq), _) if !rq.context.flush_in_error_en() => return false,
+        (Some(rq), _) => (&rq.queue, rq.record),
+        (None, Some(qp)) => (&qp.rq, qp.record),
+        (None, None) => {
+            tracing::error!(number, "a queue in the error state is gone");
+            return false;
+        }
+    };
+    let posted = record(memory, at).map(|posted| posted as u16);
+    queue.as_ref().is_some_and(|queue| posted.is_ok_and(|posted| posted != queue.consumer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_dry_ends_with_software_that_posts_as_fast() {
+        let mut flushed = 0;
+        assert!(!runs_dry(1 << 16, || {
+            flushed += 1;
+            Some(())
+        }));
+        assert_eq!(flushed, 1 << 16);
+        assert!(runs_dry(1, || None));
+    }
+}

@@ -1,0 +1,36 @@
+//! Sweeps: a doorbell that is stored into a mapped page may be overwritten by another queue's
+//! before the engine takes it. So after a doorbell the records of the page's other queues are
+//! looked at, in turns of their own: a few records each, so that what a sweep costs depends on the
+//! queues of the page and not on how often they ring.
+//!
+//! A page that is rung on during its sweep is swept once more.
+
+use super::doorbell;
+use super::function::Function;
+use crate::hca::doorbell::PageDoorbell;
+
+/// Records that are looked at in one turn.
+const BATCH: usize = 32;
+
+/// Looks at the records of a few queues of a page that is to be swept; false if there is none.
+#[inline]
+pub(super) fn turn(function: &mut Function, now: u64) -> bool {
+    function.engine.sweeps.is_busy() && turn_of_next(function, now)
+}
+
+#[cold]
+fn turn_of_next(function: &mut Function, now: u64) -> bool {
+    let Some(((page, doorbell), first)) = function.engine.sweeps.begin() else { return false };
+    let index = std::mem::take(&mut function.hca.objects.by_page);
+    let queues = index.by(doorbell).of(page);
+    let mut rest = queues.into_iter().flat_map(|queues| queues.range(first..));
+    for &number in rest.by_ref().take(BATCH) {
+        match doorbell {
+            PageDoorbell::Send => doorbell::look(function, number),
+            PageDoorbell::Arm => doorbell::look_at_arm(function, number, now),
+        }
+    }
+    function.engine.sweeps.stop_before(rest.next().copied());
+    function.hca.objects.by_page = index;
+    true
+}

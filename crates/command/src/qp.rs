@@ -197,6 +197,8 @@ pub struct QpObject {
     /// The last one that went out in an address; [`NO_PSN`] if none has.
     announced: AtomicU32,
     left_reset: bool,
+    /// Whether it has reached RTR since it was made or last reset.
+    receives: bool,
     /// Whether the context enables memory copies: only with `dma_mmo_qp`, not where the device has
     /// `dma_mmo_sq` alone.
     sets_up_copies: bool,
@@ -284,6 +286,7 @@ impl Device {
             psn: random_psn(),
             announced: AtomicU32::new(NO_PSN),
             left_reset: false,
+            receives: false,
             sets_up_copies: attr.memory_copies && caps.general.dma_mmo_qp(),
             owned: Owned::new(object, attr),
         })
@@ -319,7 +322,7 @@ impl QpObject {
     }
 
     /// Fails if the queue pair was reset since its first PSN was last
-    /// [announced](QpObject::announce_psn): its peer would wait for another one, and hear nothing.
+    /// [announced](QpObject::announce_psn): its peer would expect another one, and receive nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Input`](verbless_devx::ErrorKind::Input).
@@ -410,7 +413,9 @@ impl QpObject {
         self.service(context);
         // A message is one packet, and the port says how long that may be.
         context.set_mtu(prm::PathMtu(Mtu::B4096 as u8)).set_log_msg_max(LOG_DATAGRAM);
-        self.modify(&input, "RTR needs INIT")
+        self.modify(&input, "RTR needs INIT")?;
+        self.receives = true;
+        Ok(())
     }
 
     /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Receivers do not
@@ -477,7 +482,9 @@ impl QpObject {
         self.modify(
             &input,
             "RTR needs INIT, an MTU within the port's active one, and a source GID that exists",
-        )
+        )?;
+        self.receives = true;
+        Ok(())
     }
 
     /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
@@ -559,7 +566,7 @@ impl QpObject {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);
         self.modify(&input, "the queue pair or its context is gone")?;
-        self.left_reset = false;
+        (self.left_reset, self.receives) = (false, false);
         self.psn = random_psn();
         Ok(())
     }
@@ -569,6 +576,12 @@ impl QpObject {
     /// noticed: reset such a queue pair before it is dropped.
     pub fn has_left_reset(&self) -> bool {
         self.left_reset
+    }
+
+    /// Whether the queue pair has reached RTR since it was made or last reset, so that it may have
+    /// received.
+    pub fn has_reached_rtr(&self) -> bool {
+        self.receives
     }
 
     /// QUERY_QP: the context as the device holds it now.

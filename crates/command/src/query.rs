@@ -176,7 +176,7 @@ impl Device {
     }
 
     /// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch that this function, a PF of a
-    /// DPU, manages; `None` if there is none.
+    /// DPU, manages; `None` if there is none, or it is disabled: then its address may not be set.
     ///
     /// # Errors
     /// The device's refusal: this function manages no embedded switch.
@@ -184,7 +184,8 @@ impl Device {
         let mut output = prm::QueryEswFunctionsOut::zeroed();
         send::execute(self, &prm::QueryEswFunctionsIn::new(), &mut output)?;
         let host = output.host_params_context();
-        Ok((!host.host_pf_not_exist()).then(|| HostPf {
+        let works = !host.host_pf_not_exist() && !host.host_pf_disabled();
+        Ok(works.then(|| HostPf {
             bus: host.host_pci_bus(),
             device: host.host_pci_device(),
             function: host.host_pci_function(),
@@ -200,7 +201,8 @@ impl Device {
     /// The device's refusal: there is no such function, or this one does not manage it.
     pub fn query_host_vhca_id(&self, function_id: u16) -> Result<u16, Error> {
         let mut input = prm::QueryHcaCapIn::new();
-        input.set_op_mod(prm::HcaCapPage::GENERAL.0 << 1 | 1);
+        // Linux asks for the maximum of other functions alone (`mlx5_vport_get_other_func_cap`).
+        input.set_op_mod(prm::HcaCapPage::GENERAL.0 << 1);
         input.set_other_function(true).set_function_id(function_id);
         let mut output = Box::new(prm::QueryHcaCapOut::zeroed());
         send::execute(self, &input, &mut *output)?;

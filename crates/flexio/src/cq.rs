@@ -110,7 +110,9 @@ pub struct DpaCqConfig {
     /// owner bit stays 0, and the CQ breaks as others do when the consumer index in the record does
     /// not follow.
     pub collapsed: bool,
-    /// Whether new CQEs overwrite unread ones; otherwise the CQ breaks (`overrun_ignore`).
+    /// Whether new CQEs overwrite unread ones; otherwise the CQ breaks (`overrun_ignore`). Nothing
+    /// counts the requests of the DPA's queues against its entries: make `log_depth` as long as the
+    /// rings that complete here together.
     pub overrun_ignore: bool,
     /// Whether every CQE makes an event, without arming.
     pub always_armed: bool,

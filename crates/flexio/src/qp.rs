@@ -503,10 +503,14 @@ impl DpaQp {
     /// same options.
     ///
     /// # Errors
-    /// As [`DpaQp::modify`]; a datagram queue pair; no way to the peer.
+    /// As [`DpaQp::modify`]; a datagram queue pair; no way to the peer; the last
+    /// [`DpaQp::address`] is from before a reset.
     pub fn connect(&mut self, peer: &PeerAddress, options: &ConnectOptions) -> Result<(), Error> {
         self.process.alive()?;
         let domain = &self.domain;
+        if options.psn.is_none() {
+            self.object.check_announced()?;
+        }
         let own = domain.address_of(&self.object, options)?;
         let path = domain.path(peer, options)?;
         let (port, pkey_index, access) = (options.port, options.pkey_index, options.access);

@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use verbless_command::{Device, Error, ErrorKind};
-use verbless_devx::{DevxObject, Errno, EventChannel};
+use verbless_devx::{DevxObject, Errno, EventChannel, LinkLayer};
 use verbless_prm::hot::event_type;
 
 use crate::domain::queues::Cq;
@@ -116,7 +116,7 @@ enum Source {
 }
 
 /// What a CQ watches, with an error that it reported.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Failure {
     /// Kind and number of the queue, and type of the event.
     Queue(&'static str, u32, u8),
@@ -135,6 +135,8 @@ struct Reports {
     unsure: AtomicBool,
     /// There is something in `failed`.
     any_failed: AtomicBool,
+    /// Ports that were reported as down, by their bits.
+    ports_down: AtomicU32,
     failed: Mutex<Vec<Failure>>,
 }
 
@@ -146,6 +148,8 @@ pub(crate) struct Subscription {
     counted: u32,
     /// The device reports no errors of CQs.
     mute: bool,
+    /// When the status of a mute one was last asked for.
+    checked: Instant,
     /// The channel, as long as it lives.
     channel: Weak<()>,
 }
@@ -167,6 +171,8 @@ pub(crate) mod sealed {
         /// Types of the events that say that it failed.
         fn errors(&self) -> &'static [u16];
         fn object(&self) -> &DevxObject;
+        /// Whether it is in its error state.
+        fn is_failed(&self) -> Result<bool, verbless_command::Error>;
     }
 }
 
@@ -190,7 +196,9 @@ impl CqEvents {
     /// time.
     ///
     /// Where the device lets no program subscribe to CQ errors, [`CqEvents::wait_for`] and
-    /// [`CqEvents::completions`] ask for the status of the queue every second that they sleep.
+    /// [`CqEvents::completions`] ask for the status of the queue every second that they sleep. A
+    /// program that sleeps otherwise ([`CqEvents::wait`], [`CqEvents::ready`], a reactor) has to ask
+    /// by itself there ([`Cq::check`]).
     ///
     /// # Errors
     /// [`ErrorKind::Input`] if `cq` is on a `CqEvents` already, this one or another; the kernel's
@@ -213,17 +221,22 @@ impl CqEvents {
         // An event that went to a channel of before may have answered the last sequence number.
         cq.event_received();
         let reports = Arc::new(Reports::default());
+        // It may have failed before, or its event went to a channel of before.
+        reports.unsure.store(true, Ordering::Release);
         let weak = Arc::downgrade(&reports);
         let entry = Entry { token, cq: number, reports: weak, source: Source::Cq };
         state.insert(number, entry);
         let channel = Arc::downgrade(&self.alive);
-        cq.subscription = Some(Subscription { number, reports, counted: 0, mute, channel });
+        let checked = Instant::now();
+        let subscription = Subscription { number, reports, counted: 0, mute, checked, channel };
+        cq.subscription = Some(subscription);
         Ok(())
     }
 
     /// Lets errors of `queue` (a queue pair, an SRQ, an SQ or RQ of frames) end the waits for `cq`, in which it
     /// completes: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each error, when the
-    /// CQEs that it holds have been polled. Most errors of a queue pair flush its requests, and so
+    /// CQEs that it holds have been polled. An error from before a reset may still be reported after
+    /// it. Of a queue pair that is split, watch the whole before. Most errors of a queue pair flush its requests, and so
     /// complete them; this is for those that complete nothing, such as those of a queue pair whose
     /// other CQ overran.
     ///
@@ -233,27 +246,44 @@ impl CqEvents {
     pub fn watch(&self, cq: &Cq, queue: &impl Watchable) -> Result<(), Error> {
         let (kind, id) = queue.name();
         let source = Source::Queue(kind, id, queue.life());
-        self.watch_for(cq, source, Some(queue.object()), queue.errors())
+        let subscription = self.watch_for(cq, source, Some(queue.object()), queue.errors())?;
+        // Its event may have come before.
+        if queue.is_failed()? {
+            let event = event_type::WQ_CATASTROPHIC_ERROR;
+            subscription.reports.fail(Failure::Queue(kind, id, event));
+        }
+        Ok(())
     }
 
-    /// Lets a port (from 1) that leaves ACTIVE end the waits for `cq`: parking `cq` fails with
-    /// [`ErrorKind::PortDown`], once for each change, when the CQEs that it holds have been polled.
-    /// A queue pair that only receives would wait for as long as the port is down.
+    /// Lets a port (from 1) that is not ACTIVE end the waits for `cq`: parking `cq` fails with
+    /// [`ErrorKind::PortDown`], once each time that it goes down, when the CQEs that it holds have
+    /// been polled. A queue pair that only receives would wait for as long as the port is down.
     ///
     /// # Errors
-    /// As [`CqEvents::watch`].
+    /// As [`CqEvents::watch`]; [`ErrorKind::NotSupported`] for port 2 of a device whose ports are
+    /// functions of their own: the kernel reports those of port 1 alone.
     pub fn watch_port(&self, cq: &Cq, port: u8) -> Result<(), Error> {
         self.device.query_port(port)?;
-        self.watch_for(cq, Source::Port(port), None, &[event_type::PORT_CHANGE as u16])
+        if port > 1 && self.device.caps().general.num_vhca_ports() > 1 {
+            let attempted = format!("watching port {port} for CQ {}", cq.cqn());
+            let hint = "the kernel reports the events of port 1 alone, as each port of this device \
+                        is a function of its own (num_vhca_ports is 2)";
+            return Err(Error::new(ErrorKind::NotSupported, attempted, hint));
+        }
+        let types = [event_type::PORT_CHANGE as u16];
+        let subscription = self.watch_for(cq, Source::Port(port), None, &types)?;
+        // It may be down already.
+        subscription.reports.fail(Failure::Port(port));
+        Ok(())
     }
 
-    fn watch_for(
+    fn watch_for<'c>(
         &self,
-        cq: &Cq,
+        cq: &'c Cq,
         source: Source,
         object: Option<&DevxObject>,
         types: &[u16],
-    ) -> Result<(), Error> {
+    ) -> Result<&'c Subscription, Error> {
         let Some(subscription) = cq.subscription.as_ref().filter(|there| self.has(there)) else {
             let attempted = format!("watching {source} for CQ {}", cq.cqn());
             return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
@@ -266,7 +296,7 @@ impl CqEvents {
         let token = state.queues.get(&cq).map_or(0, |entry| entry.token);
         let reports = Arc::downgrade(&subscription.reports);
         state.insert(number, Entry { token, cq, reports, source });
-        Ok(())
+        Ok(subscription)
     }
 
     /// Subscribes to events of an object, or of the device, so that each comes with its type in the
@@ -409,19 +439,19 @@ impl CqEvents {
                 return Ok(true);
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let mute = cq.subscription.as_ref().is_some_and(|there| there.mute);
-            let sleep = match mute {
-                true => Some(left.map_or(CHECK_AFTER, |left| left.min(CHECK_AFTER))),
-                false => left,
-            };
-            if self.channel.wait(sleep)? {
+            let until_check = cq.subscription.as_ref().and_then(Subscription::until_check);
+            let sleep = [left, until_check].into_iter().flatten().min();
+            let woken = self.channel.wait(sleep)?;
+            if woken {
                 self.collect(cq)?;
             } else if !cq.is_empty() {
                 return Ok(true);
-            } else if sleep == left {
-                return Ok(false);
-            } else {
+            }
+            if cq.subscription.as_mut().is_some_and(Subscription::takes_check) {
                 cq.check()?;
+            }
+            if !woken && sleep == left {
+                return Ok(false);
             }
         }
     }
@@ -511,12 +541,13 @@ impl CqEvents {
                     return failed(ErrorKind::QueueFailed, hint);
                 }
                 Failure::Port(port) => {
-                    let now = self.device.query_port(port)?;
-                    if !now.is_active() {
-                        let state = now.raw.state;
+                    let (bit, up) = (1 << (port & 31), self.is_up(port)?);
+                    let down = &reports.ports_down;
+                    if up {
+                        down.fetch_and(!bit, Ordering::AcqRel);
+                    } else if down.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
                         let hint = format!(
-                            "port {port} is in state {state}, not ACTIVE (4): nothing arrives \
-                             until its link is up again"
+                            "port {port} is not ACTIVE: nothing arrives until its link is up again"
                         );
                         return failed(ErrorKind::PortDown, hint);
                     }
@@ -528,6 +559,32 @@ impl CqEvents {
             reports.unsure.store(false, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Whether a port is up by what the device says. The kernel's word for an Ethernet port is its
+    /// network interface's, which changes later than the event comes.
+    fn is_up(&self, port: u8) -> Result<bool, Error> {
+        let attributes = self.device.query_port(port)?;
+        if attributes.link_layer() != LinkLayer::Ethernet || port > 1 {
+            return Ok(attributes.is_active());
+        }
+        Ok(self.device.query_vport_state()?.state == 1)
+    }
+}
+
+impl Subscription {
+    /// How long until the status of a mute CQ is to be asked for; `None` of others.
+    fn until_check(&self) -> Option<Duration> {
+        self.mute.then(|| CHECK_AFTER.saturating_sub(self.checked.elapsed()))
+    }
+
+    /// Whether the status is to be asked for now; the time begins anew then.
+    fn takes_check(&mut self) -> bool {
+        let due = self.until_check() == Some(Duration::ZERO);
+        if due {
+            self.checked = Instant::now();
+        }
+        due
     }
 }
 
@@ -552,7 +609,10 @@ impl Reports {
     }
 
     fn fail(&self, failure: Failure) {
-        self.failures().push(failure);
+        let mut failures = self.failures();
+        if !failures.contains(&failure) {
+            failures.push(failure);
+        }
         self.any_failed.store(true, Ordering::Release);
     }
 
@@ -594,6 +654,8 @@ impl Entry {
                 reports.completions.fetch_add(1, Ordering::AcqRel);
             }
             Source::Cq => reports.cq_failed.store(true, Ordering::Release),
+            // The kernel keeps events of objects that are gone.
+            Source::Queue(.., ref life) if life.strong_count() == 0 => return false,
             Source::Queue(kind, number, _) => reports.fail(Failure::Queue(kind, number, event)),
             Source::Port(port) => reports.fail(Failure::Port(port)),
         }

@@ -22,7 +22,7 @@ use crate::uar::{UarPage, barrier};
 
 use cleaner::is_receive;
 
-pub use cleaner::CqCleaner;
+pub use cleaner::{CqCleaner, Retired};
 
 /// Parts of a completion queue.
 #[derive(Debug)]

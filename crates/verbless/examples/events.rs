@@ -43,7 +43,8 @@ fn main() -> Result {
                 std::thread::sleep(Duration::from_millis(100));
                 let text = format!("message {number}");
                 sender.post(&wr::Send::new(wr::Inline(text.as_bytes())).signaled(), number)?;
-                while sender.poll(&mut near_cq).transpose()?.is_none() {}
+                let done = near_cq.poll_within(Duration::from_secs(10))?;
+                sender.complete(done.ok_or("the message was not acknowledged")?)?;
             }
             Ok(())
         });

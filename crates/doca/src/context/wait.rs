@@ -11,6 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How long no job is done before a wait in polling mode asks whether one still can be.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
+/// How long a wait in event-driven mode sleeps at a time before it asks so.
+const SLEEP: Duration = Duration::from_secs(1);
 
 impl WorkQ {
     /// A file that becomes readable when a job is done (`doca_workq_get_event_handle`), after
@@ -84,6 +86,9 @@ impl WorkQ {
     /// Arms, sleeps until there is an event, and clears.
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<()> {
         self.arm()?;
+        // A device may not report that a completion queue failed.
+        let cut = timeout.is_none_or(|timeout| timeout > SLEEP);
+        let timeout = if cut { Some(SLEEP) } else { timeout };
         let timeout = match timeout {
             // Rounded up, so that it does not spin through the last millisecond.
             Some(left) => {
@@ -93,6 +98,7 @@ impl WorkQ {
         };
         let mut files = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
         match poll(&mut files, timeout) {
+            Ok(0) if cut => self.clear().and_then(|()| self.queues.check()),
             Ok(_) | Err(nix::errno::Errno::EINTR) => self.clear(),
             Err(errno) => {
                 let text = format!("waiting for an event: {errno}");

@@ -42,17 +42,17 @@ struct ListedRep {
     /// The device that listed the representor; open or not.
     by: DevInfo,
     info: RepresentorInfo,
-    told: Told,
+    from_device: FromDevice,
 }
 
 /// What the device says of a function of the host: Linux knows neither.
 #[derive(Default, PartialEq, Eq)]
-struct Told {
+struct FromDevice {
     pci_address: Option<PciAddress>,
     vuid: Option<String>,
 }
 
-impl Told {
+impl FromDevice {
     /// Asks the device of the switch for what the kernel does not say. What it refuses stays
     /// unknown.
     fn of(dev: &Dev, info: &RepresentorInfo) -> Self {
@@ -100,8 +100,8 @@ impl DevInfoRep {
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
         let new = |info: RepresentorInfo| {
-            let told = Told::of(dev, &info);
-            Self(Arc::new(ListedRep { by: by.clone(), info, told }))
+            let from_device = FromDevice::of(dev, &info);
+            Self(Arc::new(ListedRep { by: by.clone(), info, from_device }))
         };
         Ok(listed.into_iter().map(new).collect())
     }
@@ -159,7 +159,7 @@ impl DevInfoRep {
     /// device say it: Linux on a DPU does not know addresses of the host, and the device
     /// (QUERY_ESW_FUNCTIONS) says that of its PF alone.
     pub fn pci_address(&self) -> Result<PciAddress> {
-        match (&self.0.info.pci_address, self.0.told.pci_address) {
+        match (&self.0.info.pci_address, self.0.from_device.pci_address) {
             (Some(address), _) => address.parse(),
             (None, Some(address)) => Ok(address),
             (None, None) if self.0.info.function == FunctionKind::Sub => {
@@ -176,7 +176,7 @@ impl DevInfoRep {
     /// # Errors
     /// [`ErrorKind::NotFound`] where neither kernel nor device (QUERY_VUID) say it.
     pub fn vuid(&self) -> Result<&str> {
-        let vuid = self.0.info.vuid.as_deref().or(self.0.told.vuid.as_deref());
+        let vuid = self.0.info.vuid.as_deref().or(self.0.from_device.vuid.as_deref());
         vuid.ok_or_else(|| {
             self.has_no("VUID: neither the kernel nor the device says the function's")
         })

@@ -146,6 +146,7 @@ impl Calls {
             if turns.is_multiple_of(1 << 12) {
                 let end = *end.get_or_insert_with(|| Instant::now() + patience);
                 if Instant::now() > end {
+                    self.cq.check()?;
                     self.link.recover(word)?;
                     let text =
                         format!("the device did not do a sync event's request within {patience:?}");

@@ -113,8 +113,8 @@ impl ConnectOptions {
 impl Domain {
     /// The address by which a peer reaches `qp`, until its next [`Qp::reset`]: it has the first PSN
     /// that `qp` sends, of which a reset draws another, so that packets of the old connection are
-    /// not taken for the new one's. A peer that is connected by an address from before hears
-    /// nothing. [`Domain::connect`] therefore refuses a queue pair whose address was taken before a
+    /// not taken for the new one's. A peer that was connected by an address from before receives
+    /// nothing, and nothing tells it so. [`Domain::connect`] therefore refuses a queue pair whose address was taken before a
     /// reset and not since, unless [`ConnectOptions::psn`] is given.
     pub fn address<S: Service, R: ReceiveSide>(
         &self,

@@ -114,7 +114,9 @@ impl QpControl {
     /// # Errors
     /// The device's refusal.
     pub fn to_init(&self, options: &ConnectOptions) -> Result<(), Error> {
-        self.device.lock().object_mut().to_init(&options.init())
+        let mut device = self.device.lock();
+        device.check_room()?;
+        device.object_mut().to_init(&options.init())
     }
 
     /// From INIT through RTR to RTS, towards `peer`; the queue pair is of a connected service.

@@ -12,13 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_command::{Error, ErrorKind};
+use verbless_ring::cq::Retired;
 
 /// The queues that report to a completion queue.
-#[derive(Debug)]
 pub(super) struct CqUsers {
     users: Mutex<Users>,
     /// CQEs that fit; `None` where the program keeps within the entries by itself.
     entries: Option<u32>,
+    /// The consumer index that the device knows of.
+    consumed: Box<dyn Fn() -> u32 + Send + Sync>,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +32,9 @@ struct Users {
     requests: u64,
     /// SRQs by their RMP numbers: how many queue pairs draw from each.
     srqs: BTreeMap<u32, usize>,
+    /// CQEs of queues that were reset or are gone, which keep their entries until they are polled
+    /// past.
+    retired: Vec<Retired>,
 }
 
 /// A queue's entry among the users of a completion queue; removed when this is dropped.
@@ -50,9 +55,29 @@ enum User {
 }
 
 impl CqUsers {
-    /// The users of a CQ with this many entries; `None`: they are not counted.
-    pub(super) fn new(entries: Option<u32>) -> Arc<Self> {
-        Arc::new(Self { users: Mutex::default(), entries })
+    /// The users of a CQ with this many entries; `None`: they are not counted. `consumed` yields
+    /// the consumer index that the device knows of.
+    pub(super) fn new(
+        entries: Option<u32>,
+        consumed: impl Fn() -> u32 + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self { users: Mutex::default(), entries, consumed: Box::new(consumed) })
+    }
+
+    /// Counts CQEs that were removed.
+    fn retire(&self, retired: Retired) {
+        if self.entries.is_some() && retired.count > 0 {
+            self.lock().retired.push(retired);
+        }
+    }
+
+    /// CQEs that were removed and still have their entries.
+    fn retired(&self, users: &mut Users) -> u64 {
+        let consumed = (self.consumed)();
+        // Indexes have 24 bits.
+        users.retired.retain(|it| it.end.wrapping_sub(consumed) & 0xff_ffff < 1 << 23);
+        users.retired.retain(|it| it.end != consumed);
+        users.retired.iter().map(|it| u64::from(it.count)).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, Users> {
@@ -115,9 +140,12 @@ impl CqUsers {
 
     /// Takes entries for `requests` more.
     fn take(&self, users: &mut Users, attempted: &'static str, requests: u32) -> Result<(), Error> {
-        let others = users.requests;
+        let (others, retired) = (users.requests, self.retired(users));
         let all = others + u64::from(requests);
-        if let Some(entries) = self.entries.filter(|&entries| all > entries.into()) {
+        if let Some(entries) = self.entries.filter(|&entries| all + retired > entries.into()) {
+            if all <= entries.into() {
+                return Err(full_of_retired(attempted, retired, entries));
+            }
             let beside = match others {
                 0 => String::new(),
                 _ => format!(", beside the {others} of others"),
@@ -132,6 +160,41 @@ impl CqUsers {
         }
         users.requests = all;
         Ok(())
+    }
+}
+
+/// The error for a queue that has no room beside CQEs of queues that are gone.
+fn full_of_retired(attempted: &'static str, retired: u64, entries: u32) -> Error {
+    let hint = format!(
+        "the completion queue of {entries} entries still has {retired} CQEs of queues that were \
+         reset or dropped: poll it until it is empty, which gives their entries back"
+    );
+    Error::new(ErrorKind::Input, attempted, hint)
+}
+
+impl CqUse {
+    /// Counts CQEs of the queue that were removed.
+    pub(super) fn retire(&self, retired: Retired) {
+        self.users.retire(retired);
+    }
+
+    /// Fails if the requests of all queues may not fit beside CQEs that were removed: before a
+    /// queue that was reset is used again.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let mut users = self.users.lock();
+        let retired = self.users.retired(&mut users);
+        match self.users.entries {
+            Some(entries) if retired > 0 && users.requests + retired > entries.into() => {
+                Err(full_of_retired("starting a queue pair again", retired, entries))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for CqUsers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CqUsers").field("entries", &self.entries).finish_non_exhaustive()
     }
 }
 
@@ -174,11 +237,40 @@ impl Drop for CqUse {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+
+    fn users(entries: impl Into<Option<u32>>) -> Arc<CqUsers> {
+        CqUsers::new(entries.into(), || 0)
+    }
+
+    #[test]
+    fn retired_cqes_keep_their_entries_until_they_are_polled() {
+        let consumed = Arc::new(AtomicU32::new(0xff_fff0));
+        let read = consumed.clone();
+        let users = CqUsers::new(Some(64), move || read.load(Ordering::Relaxed));
+        let pair = users.pair(32).unwrap();
+        pair.check().unwrap();
+        pair.retire(Retired { count: 20, end: 0x00_0004 });
+        pair.check().unwrap();
+        pair.retire(Retired { count: 20, end: 0x00_0018 });
+        let refused = pair.check().unwrap_err().to_string();
+        assert!(refused.contains("40 CQEs") && refused.contains("poll it"), "{refused}");
+        drop(pair);
+        let refused = users.pair(32).unwrap_err().to_string();
+        assert!(refused.contains("40 CQEs"), "{refused}");
+        consumed.store(0x00_0004, Ordering::Relaxed);
+        let pair = users.pair(32).expect("20 are past");
+        assert!(users.pair(32).is_err());
+        consumed.store(0x00_0020, Ordering::Relaxed);
+        users.pair(32).expect("all are past");
+        pair.check().unwrap();
+    }
 
     #[test]
     fn frame_receivers_need_distinct_user_indexes() {
-        let users = CqUsers::new(None);
+        let users = users(None);
         let pairs = [users.pair(1).unwrap(), users.pair(1).unwrap()];
         let refused = users.receiver(1, 1).unwrap_err().to_string();
         assert!(refused.contains("give the frames another one"));
@@ -193,7 +285,7 @@ mod tests {
 
     #[test]
     fn cq_refuses_rings_beyond_its_entries() {
-        let users = CqUsers::new(Some(64));
+        let users = users(64);
         let first = users.pair(32).unwrap();
         let refused = users.pair(33).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Input);
@@ -207,12 +299,12 @@ mod tests {
         assert!(users.sender(32).is_ok() && users.receiver(1, 1).is_err());
         drop(second);
         assert!(users.receiver(1, 64).is_ok());
-        assert!(CqUsers::new(None).pair(u32::MAX).is_ok(), "overcommitted");
+        assert!(CqUsers::new(None, || 0).pair(u32::MAX).is_ok(), "overcommitted");
     }
 
     #[test]
     fn srq_counts_once_for_all_its_pairs() {
-        let users = CqUsers::new(Some(64));
+        let users = users(64);
         let pairs = [7, 7, 7].map(|rmpn| users.srq_pair(rmpn, 40).unwrap());
         assert!(users.srq_pair(8, 40).is_err());
         let [first, second, last] = pairs;

@@ -27,7 +27,7 @@ use verbless_command::{
     TirObject, TisAttr, TisObject, TransportDomain,
 };
 use verbless_devx::DevxObject;
-use verbless_prm::{MinInlineMode, MinWqeInlineMode, WqeInlineModeCap};
+use verbless_prm::{MinInlineMode, MinWqeInlineMode, RqState, SqState, WqeInlineModeCap};
 
 use super::pool::layout;
 use super::protection::Domain;
@@ -434,6 +434,10 @@ impl sealed::Sealed for Sq {
     fn object(&self) -> &DevxObject {
         Self::object(self).object()
     }
+
+    fn is_failed(&self) -> Result<bool, Error> {
+        Ok(Self::object(self).query()?.state() == SqState::ERR)
+    }
 }
 
 impl Deref for Sq {
@@ -468,6 +472,10 @@ impl sealed::Sealed for Rq {
 
     fn object(&self) -> &DevxObject {
         Self::object(self).object()
+    }
+
+    fn is_failed(&self) -> Result<bool, Error> {
+        Ok(Self::object(self).query()?.state() == RqState::ERR)
     }
 }
 

@@ -3,11 +3,11 @@
 //! A device takes a receive from the SRQ when a message begins. A queue pair that is reset in the
 //! middle of one never completes that receive, and nothing says which it was: it would be lost for
 //! good. In ERR the queue pair completes it as flushed, and then raises Last WQE Reached (event
-//! 0x13). So a queue pair with an SRQ goes through ERR and that event before it is reset (as in UCX,
-//! `uct_rc_mlx5_ep_t` cleanup).
+//! 0x13). So a queue pair with an SRQ is moved to ERR, and reset after that event, as in UCX
+//! (`uct_rc_mlx5_ep_t` cleanup).
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,11 @@ use verbless_command::{Device, Error, QpObject};
 use verbless_devx::{Errno, EventChannel};
 use verbless_prm::hot::event_type;
 
-/// How long a queue pair that goes waits for the event. Then it is reset without: what it had taken
-/// of the SRQ may be lost.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a queue pair waits for the event. Then it is reset all the same, and the receive that it
+/// had taken from the SRQ may be lost.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long, where the event of a queue pair of this SRQ has not come before.
+const LITTLE_PATIENCE: Duration = Duration::from_millis(10);
 
 /// The Last WQE Reached events of the queue pairs of one SRQ.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(super) struct LastWqeEvents {
     /// Cookies of events that were read, and not waited for yet.
     reached: Mutex<HashSet<u64>>,
     next: AtomicU64,
+    /// Whether one has not come in time: the device may not report them.
+    missed: AtomicBool,
 }
 
 /// The subscription of one queue pair.
@@ -38,7 +42,12 @@ pub(super) struct LastWqe {
 impl LastWqeEvents {
     pub(super) fn new(device: &Device) -> Result<Self, Error> {
         let channel = device.event_channel(true)?;
-        Ok(Self { channel, reached: Mutex::default(), next: AtomicU64::new(0) })
+        Ok(Self {
+            channel,
+            reached: Mutex::default(),
+            next: AtomicU64::new(0),
+            missed: AtomicBool::new(false),
+        })
     }
 
     /// Subscribes to the event of a queue pair; `None` where the device does not report it.
@@ -55,7 +64,12 @@ impl LastWqeEvents {
 
 impl LastWqe {
     /// Waits for the event, which may have come before; false if it has not come in time.
-    pub(super) fn wait(&self, patience: Duration) -> Result<bool, Error> {
+    pub(super) fn wait(&self) -> Result<bool, Error> {
+        let missed = &self.events.missed;
+        let patience = match missed.load(Ordering::Relaxed) {
+            true => LITTLE_PATIENCE,
+            false => PATIENCE,
+        };
         let end = Instant::now() + patience;
         // Held while it sleeps: others that wait here find their event among those that were read.
         let mut reached = self.events.reached.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,8 +82,18 @@ impl LastWqe {
             }
             let left = end.saturating_duration_since(Instant::now());
             if !self.events.channel.wait(Some(left))? {
+                missed.store(true, Ordering::Relaxed);
                 return Ok(false);
             }
         }
+    }
+
+    /// Forgets an event that came: the queue pair is in RESET, and raises another the next time.
+    pub(super) fn forget(&self) {
+        let mut reached = self.events.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Ok(Some(event)) = self.events.channel.read() {
+            reached.insert(event.cookie);
+        }
+        reached.remove(&self.cookie);
     }
 }

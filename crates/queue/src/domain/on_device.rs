@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use super::cq_users::CqUse;
-use super::last_wqe::{LastWqe, PATIENCE};
+use super::last_wqe::LastWqe;
 use verbless_command::{Error, ErrorKind, QpObject};
 use verbless_ring::cq::CqCleaner;
 use verbless_ring::shared::SrqReturns;
@@ -49,11 +49,12 @@ impl Cleaners {
     }
 
     fn clean(&self, qpn: Qpn) {
-        for cleaner in std::iter::once(&self.send).chain(&self.receive) {
-            match &self.returns {
+        let cleaners = std::iter::once(&self.send).chain(&self.receive);
+        for (cleaner, reports) in cleaners.zip(self.uses.iter().flatten()) {
+            reports.retire(match &self.returns {
                 Some(returns) => cleaner.clean_shared(qpn, returns),
                 None => cleaner.clean(qpn),
-            }
+            });
         }
     }
 }
@@ -92,37 +93,50 @@ impl OnDevice {
 
     /// Moves the queue pair to RESET, and removes its completions.
     pub(super) fn reset(&mut self) -> Result<(), Error> {
-        self.give_back();
-        self.object_mut().to_reset()?;
+        self.to_reset()?;
         self.clean();
         Ok(())
+    }
+
+    /// Moves the queue pair to RESET.
+    pub(super) fn to_reset(&mut self) -> Result<(), Error> {
+        self.give_back();
+        self.object_mut().to_reset()?;
+        if let Some(last_wqe) = &self.last_wqe {
+            last_wqe.forget();
+        }
+        Ok(())
+    }
+
+    /// Fails if its completion queues have no room for all that it may complete, because of CQEs of
+    /// before that nobody has polled past.
+    pub(super) fn check_room(&self) -> Result<(), Error> {
+        self.cleaners.uses.iter().flatten().try_for_each(CqUse::check)
     }
 
     /// Moves the queue pair to RESET if it may have written completions, and removes these.
     fn leave(&mut self) -> Result<(), Error> {
         let Some(object) = &self.object else { return Ok(()) };
         let left = match object.has_left_reset() {
-            true => {
-                self.give_back();
-                self.object_mut().to_reset()
-            }
+            true => self.to_reset(),
             false => Ok(()),
         };
         self.clean();
         left
     }
 
-    /// Lets the queue pair complete the receive that it has taken from its SRQ. Where that fails,
-    /// or takes too long, the receive may be lost, and the queue pair goes all the same.
+    /// Lets the queue pair complete the receive that it has taken from its SRQ. If that fails or
+    /// takes too long, the receive may be lost.
     fn give_back(&mut self) {
         let (Some(object), Some(last_wqe)) = (&mut self.object, &self.last_wqe) else { return };
-        if !object.has_left_reset() {
+        // Before RTR it has received nothing.
+        if !object.has_reached_rtr() {
             return;
         }
-        let lost = match object.to_error().and_then(|()| last_wqe.wait(PATIENCE)) {
+        let lost = match object.to_error().and_then(|()| last_wqe.wait()) {
             Ok(true) => return,
             Ok(false) => {
-                let hint = "Last WQE Reached (event 0x13) did not come within a second";
+                let hint = "Last WQE Reached (event 0x13) did not come";
                 Error::new(ErrorKind::QueueFailed, "giving back receives of an SRQ", hint)
             }
             Err(error) => error,

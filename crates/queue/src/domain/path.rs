@@ -5,7 +5,7 @@ use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
 use verbless_devx::{Errno, GidTableEntry, GidType, LinkLayer, PortAttributes};
 
 use super::connect::ConnectOptions;
-use super::peer::PeerAddress;
+use super::peer::{FIRST_MULTICAST_LID, PeerAddress};
 use super::protection::Domain;
 
 impl ConnectOptions {
@@ -104,8 +104,12 @@ impl Domain {
             return Ok(None);
         }
         let index = options.gid_index.unwrap_or(0).into();
-        // A port without a GID has no subnet prefix to compare.
-        let Ok(own) = self.device.gid_entry(options.port.into(), index) else { return Ok(None) };
+        let own = match (self.device.gid_entry(options.port.into(), index), options.gid_index) {
+            (Ok(own), _) => own,
+            // A port without a GID has no subnet prefix to compare.
+            (Err(_), None) => return Ok(None),
+            (Err(error), Some(_)) => return Err(error),
+        };
         router(own.gid, peer.gid, options)
     }
 
@@ -206,6 +210,9 @@ fn router(own: Gid, peer: Gid, options: &ConnectOptions) -> Result<Option<u16>, 
              LID of the router, as the path record says it (saquery PathRecord)"
         ));
     };
+    if lid == 0 || lid >= FIRST_MULTICAST_LID {
+        return refuse(format!("router_lid {lid:#x} is no unicast LID: those are 0x1 to 0xbfff"));
+    }
     if options.hop_limit < 2 {
         let hops = options.hop_limit;
         return refuse(format!(
@@ -332,6 +339,10 @@ mod tests {
         assert_eq!(router(own, far, &routed).unwrap(), Some(0x77));
         let missing = router(own, far, &options).unwrap_err().to_string();
         assert!(missing.contains("router_lid") && missing.contains("another subnet"), "{missing}");
+        for lid in [0, 0xc000] {
+            let wrong = ConnectOptions { router_lid: Some(lid), ..routed };
+            assert!(router(own, far, &wrong).unwrap_err().to_string().contains("router_lid"));
+        }
         let short = router(own, far, &ConnectOptions { hop_limit: 1, ..routed });
         assert!(short.unwrap_err().to_string().contains("hop_limit 1"));
     }

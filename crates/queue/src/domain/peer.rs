@@ -40,7 +40,7 @@ const ETHERNET: u8 = 1 << 1;
 /// The lowest flag bit of the responder resources: their base-2 logarithm plus one, or 0 for none.
 const READS_SHIFT: u32 = 4;
 /// LIDs from here on are multicast.
-const FIRST_MULTICAST_LID: u16 = 0xc000;
+pub(super) const FIRST_MULTICAST_LID: u16 = 0xc000;
 
 impl PeerAddress {
     /// Length of the encoding in bytes.

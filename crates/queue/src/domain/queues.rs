@@ -4,13 +4,14 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use verbless_command::{
     CqAttr, CqElement, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject,
 };
 use verbless_devx::{DevxObject, EventChannel};
+use verbless_prm::QpState;
 use verbless_prm::hot::event_type;
 
 use super::cq_users::{CqUse, CqUsers};
@@ -46,8 +47,10 @@ pub struct CqConfig {
     pub ignore_overrun: bool,
     /// Takes queues whose rings together hold more requests than the queue has entries. A program
     /// that sets it keeps the number of outstanding requests within the entries by itself: a CQ
-    /// that overruns is lost, with every queue that completes in it. A queue that fails flushes all
-    /// requests of its ring, unsignaled ones too.
+    /// that overruns is lost, with every queue that completes in it. All requests of a ring are
+    /// flushed, unsignaled ones too, when the queue pair fails, and when one that draws from an SRQ
+    /// is reset or dropped; and CQEs of queues that were reset or dropped keep their entries until
+    /// they are polled past.
     pub overcommit: bool,
 }
 
@@ -218,7 +221,9 @@ impl Domain {
         })?;
         let queue = queue.numbered(object.cqn()).map_err(layout)?;
         let counted = !config.overcommit && !config.ignore_overrun;
-        let users = CqUsers::new(counted.then_some(entries));
+        let cleaner = Mutex::new(queue.cleaner());
+        let consumed = move || cleaner.lock().unwrap_or_else(PoisonError::into_inner).consumed();
+        let users = CqUsers::new(counted.then_some(entries), consumed);
         Ok(Cq { queue, object: Arc::new(object), users, subscription: None, checked: None })
     }
 
@@ -553,6 +558,10 @@ impl<S: Service, R: ReceiveSide> sealed::Sealed for Qp<S, R> {
 
     fn object(&self) -> &DevxObject {
         self.device.object().object()
+    }
+
+    fn is_failed(&self) -> Result<bool, Error> {
+        Ok(self.device.object().state()? == QpState::ERR)
     }
 }
 

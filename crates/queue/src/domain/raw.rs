@@ -8,7 +8,7 @@ use verbless_command::{
     Device, Error, ErrorKind, RqObject, SqObject, TirObject, TisObject, TransportDomain,
 };
 use verbless_devx::DevxObject;
-use verbless_ring::cq::CqCleaner;
+use verbless_ring::cq::{CqCleaner, Retired};
 
 use super::cq_users::CqUse;
 
@@ -20,7 +20,7 @@ pub(super) trait Side {
     fn number(&self) -> u32;
     fn to_ready(&self) -> Result<(), Error>;
     fn to_reset(&self) -> Result<(), Error>;
-    fn clean(&self, cleaner: &CqCleaner);
+    fn clean(&self, cleaner: &CqCleaner) -> Retired;
     fn destroy(self) -> Result<(), Error>;
 }
 
@@ -53,8 +53,8 @@ impl Side for SqSide {
         self.0.to_reset()
     }
 
-    fn clean(&self, cleaner: &CqCleaner) {
-        cleaner.clean_sends(self.0.sqn());
+    fn clean(&self, cleaner: &CqCleaner) -> Retired {
+        cleaner.clean_sends(self.0.sqn())
     }
 
     fn destroy(self) -> Result<(), Error> {
@@ -81,8 +81,8 @@ impl Side for RqSide {
         self.object.to_reset()
     }
 
-    fn clean(&self, cleaner: &CqCleaner) {
-        cleaner.clean_frames(self.object.attr().user_index);
+    fn clean(&self, cleaner: &CqCleaner) -> Retired {
+        cleaner.clean_frames(self.object.attr().user_index)
     }
 
     fn destroy(self) -> Result<(), Error> {
@@ -162,7 +162,10 @@ impl<S: Side> Raw<S> {
             false => Ok(()),
         };
         self.ready &= left.is_err();
-        side.clean(&self.cleaner);
+        let retired = side.clean(&self.cleaner);
+        if let Some(reports) = &self.reports {
+            reports.retire(retired);
+        }
         left
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use verbless_command::{Error, RmpAttr, RmpObject};
 use verbless_devx::{DevxObject, EventChannel};
+use verbless_prm::RmpState;
 use verbless_prm::hot::event_type;
 
 use super::last_wqe::LastWqeEvents;
@@ -129,6 +130,10 @@ impl sealed::Sealed for Srq {
 
     fn object(&self) -> &DevxObject {
         self.object.object()
+    }
+
+    fn is_failed(&self) -> Result<bool, Error> {
+        Ok(self.object.query()?.state() == RmpState::ERR)
     }
 }
 

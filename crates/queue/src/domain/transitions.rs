@@ -27,8 +27,11 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// # Errors
     /// The device's refusal, with the state that the queue pair is in;
     /// [`ErrorKind::Input`](crate::ErrorKind::Input) of a datagram queue pair. So of the
-    /// transitions below.
+    /// transitions below. Also [`ErrorKind::Input`](crate::ErrorKind::Input) if a completion queue
+    /// has no room for all that this one may complete, because of CQEs from before a reset: poll it
+    /// until it is empty.
     pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
+        self.device.check_room()?;
         self.object_mut().to_init(attr)?;
         self.queue.publish_receives();
         Ok(())
@@ -62,6 +65,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// As [`to_init`](Self::to_init), but
     /// [`ErrorKind::Input`](crate::ErrorKind::Input) of a connected queue pair.
     pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
+        self.device.check_room()?;
         self.object_mut().to_init_datagram(attr)?;
         self.queue.publish_receives();
         Ok(())
@@ -113,7 +117,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// The device's refusal: it may go on with what was posted, unless it is
     /// [gone](crate::ErrorKind::DeviceGone).
     pub fn to_reset(&mut self) -> Result<(), Error> {
-        self.object_mut().to_reset()
+        self.device.to_reset()
     }
 
     /// 2RST_QP, with the rings and records started over. What was posted is forgotten, flushed or

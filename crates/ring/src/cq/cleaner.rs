@@ -27,34 +27,41 @@ impl CqCleaner {
     ///
     /// Call it when the device has taken the queue to RESET, and before the number can be assigned
     /// to another queue: then all CQEs of the queue are in the ring, and no more follow.
-    pub fn clean(&self, qpn: Qpn) {
-        self.each(qpn, true, |_| ());
+    pub fn clean(&self, qpn: Qpn) -> Retired {
+        self.each(qpn, true, |_| ())
     }
 
     /// [`clean`](Self::clean) for a raw Ethernet send queue (SQ). Receive CQEs of frames stay, even
     /// where their flow tag equals the number of the SQ.
-    pub fn clean_sends(&self, sqn: Qpn) {
-        self.each(sqn, false, |_| ());
+    pub fn clean_sends(&self, sqn: Qpn) -> Retired {
+        self.each(sqn, false, |_| ())
     }
 
     /// [`clean`](Self::clean) for a raw Ethernet receive queue (RQ): removes the CQEs of receives
     /// with this user index. Queue pairs on the same completion queue must have other user indexes.
-    pub fn clean_frames(&self, user_index: u32) {
+    pub fn clean_frames(&self, user_index: u32) -> Retired {
         self.entries(|look| {
             let request = RequestId::read(look);
             let [word, _] = look.user_index_and_immediate();
             let opcode = OpOwn::from_bits(look.op_own()).opcode();
             let ours = CqeUserIndex::from_be(word).srqn_uidx() == user_index;
-            if ours && is_receive(opcode) && request.opcode_qpn.get() != RETIRED {
+            let retires = ours && is_receive(opcode) && request.opcode_qpn.get() != RETIRED;
+            if retires {
                 look.retire_frame(word);
             }
-        });
+            retires
+        })
     }
 
     /// [`clean`](Self::clean) for a queue pair on a shared receive queue: the WQEs of removed
     /// receive CQEs go back to that queue.
-    pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) {
-        self.each(qpn, true, |index| returns.give(index));
+    pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) -> Retired {
+        self.each(qpn, true, |index| returns.give(index))
+    }
+
+    /// The consumer index that the device knows of, modulo 2^24: CQEs taken.
+    pub fn consumed(&self) -> u32 {
+        self.consumer.load() & 0xff_ffff
     }
 
     /// From now on, receives of shared receive queues complete here.
@@ -71,30 +78,31 @@ impl CqCleaner {
 
     /// Invalidates the unpolled CQEs of a queue, or only those of receives if `receives`, and calls
     /// `receive` with the WQE index of each receive among them.
-    fn each(&self, qpn: Qpn, receives: bool, mut receive: impl FnMut(WqeIndex)) {
+    fn each(&self, qpn: Qpn, receives: bool, mut receive: impl FnMut(WqeIndex)) -> Retired {
         self.entries(|look| {
             let request = RequestId::read(look);
             let opcode = OpOwn::from_bits(look.op_own()).opcode();
             // Where laps mix, a receive that is not ours to poll yet, or any more, has not been
             // claimed either.
-            if request.opcode_qpn().qpn() == qpn.0
+            let retires = request.opcode_qpn().qpn() == qpn.0
                 && (receives || !is_receive(opcode))
                 && look.retire(request.opcode_qpn.standing())
-                && opcode != cqe_opcode::INVALID
-                && is_receive(opcode)
-            {
+                && opcode != cqe_opcode::INVALID;
+            if retires && is_receive(opcode) {
                 receive(request.index());
             }
-        });
+            retires
+        })
     }
 
-    /// Calls `look_at` for each CQE that has not been polled.
+    /// Calls `retire` for each CQE that has not been polled; counts those that it retired.
     ///
     /// CQEs from the consumer index that the device knows of are looked at: some of them may have
     /// been polled, and it does no harm to mark those. When the index moves meanwhile, the device
     /// may have written entries anew, so that the first one that is not ours is not the end.
-    fn entries(&self, mut look_at: impl FnMut(&Look<'_>)) {
+    fn entries(&self, mut retire: impl FnMut(&Look<'_>) -> bool) -> Retired {
         let first = self.consumer.load();
+        let mut retired = Retired { count: 0, end: first & 0xff_ffff };
         let mut moved = self.overwrites;
         for index in 0..self.ring.entries() {
             let look = self.ring.look(first.wrapping_add(index));
@@ -105,11 +113,22 @@ impl CqCleaner {
                     break;
                 }
             }
-            if ours || self.overwrites {
-                look_at(&look);
+            if (ours || self.overwrites) && retire(&look) {
+                retired.count += 1;
+                retired.end = first.wrapping_add(index + 1) & 0xff_ffff;
             }
         }
+        retired
     }
+}
+
+/// CQEs that were removed. They keep their entries until the queue is polled past them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retired {
+    /// How many.
+    pub count: u32,
+    /// The consumer index behind the last of them, modulo 2^24.
+    pub end: u32,
 }
 
 /// Whether a CQE of this opcode is of a receive.

@@ -252,3 +252,25 @@ fn a_receive_of_a_frame_has_32_entries_at_most() {
     make(most).expect("the most");
     assert_eq!(make(most + 1).expect_err("one more").kind(), ErrorKind::Input);
 }
+
+#[test]
+fn queue_pair_in_reused_memory_begins_with_a_cleared_record() {
+    let (_model, domain) = on(Link::Infiniband);
+    let options = ConnectOptions::default();
+    let (_kept, mut sends, _receives) = pair(&domain);
+    for round in 0..8 {
+        // Each has the memory of the one before: its record must not count what that posted.
+        let mut qp: Qp<Rc> =
+            domain.queue_pair(&QpConfig::new(4, 4), &sends, &sends).expect("a queue pair");
+        domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(sends.is_empty(), "something was posted in round {round}");
+        assert_eq!(state(&qp), QpState::RTS, "round {round}");
+        for cookie in 0..3 {
+            qp.post(&Nop::new().signaled(), cookie).expect("room");
+            arrives(&sends);
+            let cqe = sends.poll().expect("a completion");
+            assert_eq!(qp.complete(cqe).expect("it succeeds").cookie, cookie);
+        }
+    }
+}

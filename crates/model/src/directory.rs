@@ -13,6 +13,8 @@ pub(crate) struct Directory {
     entries: Vec<Entry>,
     /// The ports that are up, in the order of their functions: every message is looked up here.
     reachable: Vec<Reachable>,
+    /// The RoCE addresses of those ports, with their functions.
+    roce: Vec<(RoceName, usize)>,
 }
 
 /// A port that addresses reach.
@@ -26,18 +28,15 @@ struct Reachable {
     /// a packet is.
     lid_alone: u16,
     gids: Vec<[u8; 16]>,
-    roce: Vec<RoceName>,
 }
 
 /// What an entry of a table of RoCE addresses says: a packet is for a port if it names the GID and
-/// the MAC, in the VLAN and by the version.
+/// the MAC, in the VLAN and by the version. Every message is looked up by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RoceName {
+    /// The MAC in bits 63:16, the VLAN (0: none) in bits 15:4, the version in bits 3:0.
+    key: u64,
     gid: [u8; 16],
-    mac: [u8; 6],
-    /// 0: none.
-    vlan: u16,
-    version: (RoceVersion, RoceL3Type),
 }
 
 impl RoceName {
@@ -46,16 +45,27 @@ impl RoceName {
             return None;
         }
         let mac = u64::from(entry.source_mac_47_32()) << 32 | u64::from(entry.source_mac_31_0());
-        let [_, _, mac @ ..] = mac.to_be_bytes();
-        Some(Self {
-            gid: *entry.source_l3_address(),
-            mac,
-            vlan: if entry.vlan_valid() { entry.vlan_id() } else { 0 },
-            version: match entry.roce_version() {
-                RoceVersion::V1 => (RoceVersion::V1, RoceL3Type::IPV6),
-                version => (version, entry.roce_l3_type()),
-            },
-        })
+        let vlan = if entry.vlan_valid() { entry.vlan_id() & 0xfff } else { 0 };
+        let version = match (entry.roce_version(), entry.roce_l3_type()) {
+            (RoceVersion::V1, _) => 1,
+            (_, RoceL3Type::IPV4) => 4,
+            _ => 6,
+        };
+        let key = mac << 16 | u64::from(vlan) << 4 | version;
+        Some(Self { key, gid: *entry.source_l3_address() })
+    }
+
+    /// The name of who has this MAC and GID, in the VLAN and by the version of this name.
+    #[inline]
+    fn of_peer(&self, mac: [u8; 6], gid: [u8; 16]) -> Self {
+        let [a, b, c, d, e, f] = mac;
+        let key = u64::from_be_bytes([a, b, c, d, e, f, 0, 0]) | self.key & 0xffff;
+        Self { key, gid }
+    }
+
+    #[inline]
+    fn is(&self, other: &Self) -> bool {
+        self.key == other.key && u128::from_ne_bytes(self.gid) == u128::from_ne_bytes(other.gid)
     }
 }
 
@@ -93,8 +103,9 @@ impl Entry {
 }
 
 impl Entry {
-    fn roce_name(&self, index: u8) -> Option<RoceName> {
-        *self.roce.get(usize::from(index))?
+    #[inline]
+    fn roce_name(&self, index: u8) -> Option<&RoceName> {
+        self.roce.get(usize::from(index))?.as_ref()
     }
 }
 
@@ -102,7 +113,7 @@ impl Directory {
     /// Takes in what the functions are called, in their order.
     pub(crate) fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
         let entries: Vec<Entry> = entries.into_iter().collect();
-        Self { reachable: reachable(&entries), entries }
+        Self { reachable: reachable(&entries), roce: roce(&entries), entries }
     }
 
     /// Takes in what a function is called now; whether that is something new.
@@ -111,6 +122,7 @@ impl Directory {
             Some(known) => {
                 *known = entry;
                 self.reachable = reachable(&self.entries);
+                self.roce = roce(&self.entries);
                 true
             }
             None => false,
@@ -133,34 +145,37 @@ impl Directory {
                 there.find(|port| port.lid == lid && port.gids.contains(&gid))
             }
             Address::Roce { gid, mac, own } => {
-                let RoceName { vlan, version, .. } = source.roce_name(own)?;
-                let name = RoceName { gid, mac, vlan, version };
-                there.find(|port| port.roce.contains(&name))
+                let name = source.roce_name(own)?.of_peer(mac, gid);
+                let found = self.roce.iter().find(|(other, _)| other.is(&name));
+                return found.map(|&(_, function)| function);
             }
             Address::Lid(_) | Address::Routed { .. } | Address::Own => None,
         };
         found.map(|port| port.function)
     }
 
-    /// Whether a QP of function `to`, whose peer is `peer`, takes messages that a QP of function
-    /// `from` sends to `sent`: both as the QPs know each other. The way back may differ.
+    /// Whether a QP of function `to`, at port `port` and whose peer is `peer`, takes messages that a
+    /// QP of function `from` sends to `sent`, as the two QPs know each other; and whether its
+    /// answers come back. `None`: it does not take them.
     #[inline]
-    pub(crate) fn is_from_peer(
+    pub(crate) fn answers(
         &self,
         (from, sent): (usize, Address),
         (to, port, peer): (usize, u8, Address),
-    ) -> bool {
+    ) -> Option<bool> {
         match (sent, peer) {
-            (Address::Roce { gid: there, own: here, .. }, Address::Roce { gid, own, .. }) => {
-                self.roce_gid(from, here) == Some(gid) && self.roce_gid(to, own) == Some(there)
+            (Address::Roce { gid: there, own: here, .. }, Address::Roce { gid, mac, own }) => {
+                let one = self.entries.get(from)?.roce_name(here)?;
+                let other = self.entries.get(to)?.roce_name(own)?;
+                if one.gid != gid || other.gid != there {
+                    return None;
+                }
+                // Most often the name that it answers to is the one that the message came from.
+                let same = port == 1 && one.is(&other.of_peer(mac, gid));
+                Some(same || self.reach(to, port, peer) == Some(from))
             }
-            _ => self.reach(to, port, peer) == Some(from),
+            _ => (self.reach(to, port, peer) == Some(from)).then_some(true),
         }
-    }
-
-    /// The GID of an entry of a function's table of RoCE addresses.
-    fn roce_gid(&self, function: usize, index: u8) -> Option<[u8; 16]> {
-        self.entries.get(function)?.roce_name(index).map(|name| name.gid)
     }
 }
 
@@ -168,13 +183,8 @@ impl Directory {
 fn reachable(entries: &[Entry]) -> Vec<Reachable> {
     let of_entry = |(function, entry): (usize, &Entry)| {
         let Entry { link, grh_required, .. } = *entry;
-        let up = entry.ports.iter().zip(1..).filter(|(port, _)| port.up);
-        let roce = |number| match number {
-            1 => entry.roce.iter().flatten().copied().collect(),
-            _ => Vec::new(),
-        };
-        let reachable = up.map(move |(PortEntry { lid, gids, .. }, number)| Reachable {
-            roce: roce(number),
+        let up = entry.ports.iter().filter(|port| port.up);
+        let reachable = up.map(move |PortEntry { lid, gids, .. }| Reachable {
             function,
             link,
             lid: *lid,
@@ -184,4 +194,14 @@ fn reachable(entries: &[Entry]) -> Vec<Reachable> {
         reachable.collect::<Vec<_>>()
     };
     entries.iter().enumerate().flat_map(of_entry).collect()
+}
+
+/// The RoCE addresses of ports that are up, which are those of the first port of a function.
+fn roce(entries: &[Entry]) -> Vec<(RoceName, usize)> {
+    let up =
+        entries.iter().zip(0..).filter(|(entry, _)| entry.ports.first().is_some_and(|it| it.up));
+    let names = |(entry, function): (&Entry, usize)| {
+        entry.roce.iter().flatten().map(move |&name| (name, function)).collect::<Vec<_>>()
+    };
+    up.flat_map(names).collect()
 }

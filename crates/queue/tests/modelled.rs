@@ -601,3 +601,24 @@ fn path_to_another_subnet_has_the_router_and_a_grh() {
     assert_eq!((path.grh(), path.rlid(), path.hop_limit()), (true, 0x77, 64));
     assert_eq!(path.rgid_rip(), &peer.gid.0);
 }
+#[test]
+fn queue_pair_in_reused_memory_begins_with_a_cleared_record() {
+    let (_model, domain) = on(Link::Infiniband);
+    let options = ConnectOptions::default();
+    let (_kept, mut sends, _receives) = pair(&domain);
+    for round in 0..8 {
+        // Each has the memory of the one before: its record must not count what that posted.
+        let mut qp: Qp<Rc> =
+            domain.queue_pair(&QpConfig::new(4, 4), &sends, &sends).expect("a queue pair");
+        domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(sends.is_empty(), "something was posted in round {round}");
+        assert_eq!(state(&qp), QpState::RTS, "round {round}");
+        for cookie in 0..3 {
+            qp.post(&Nop::new().signaled(), cookie).expect("room");
+            arrives(&sends);
+            let cqe = sends.poll().expect("a completion");
+            assert_eq!(qp.complete(cqe).expect("it succeeds").cookie, cookie);
+        }
+    }
+}

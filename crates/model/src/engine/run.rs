@@ -142,7 +142,9 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     if function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SCAN) {
         worked |= doorbell::scan(function, now, scratch);
     }
-    if function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SWEEP) {
+    if function.engine.sweeps.is_busy()
+        && (function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SWEEP))
+    {
         worked |= sweep::turn(function, now);
     }
     // Whoever keeps the engine busy does not keep it from those that have failed.

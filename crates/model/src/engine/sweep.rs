@@ -13,13 +13,7 @@ use crate::hca::doorbell::PageDoorbell;
 const BATCH: usize = 32;
 
 /// Looks at the records of a few queues of a page that is to be swept; false if there is none.
-#[inline]
 pub(super) fn turn(function: &mut Function, now: u64) -> bool {
-    function.engine.sweeps.is_busy() && turn_of_next(function, now)
-}
-
-#[cold]
-fn turn_of_next(function: &mut Function, now: u64) -> bool {
     let Some(((page, doorbell), first)) = function.engine.sweeps.begin() else { return false };
     let index = std::mem::take(&mut function.hca.objects.by_page);
     let queues = index.by(doorbell).of(page);

@@ -307,7 +307,8 @@ structure! {
         /// Size of a CQE. `0x00.23:21`
         cqe_sz set_cqe_sz: named(CqeSize(u8), 8, 3);
         /// Collapsed CQ: every completion is written to entry 0, with its wqe_counter telling
-        /// progress; overruns cannot happen. `0x00.20`
+        /// progress and the owner bit of the first round. It overruns unless oi is set or the
+        /// consumer index in the record follows. `0x00.20`
         cc set_cc: flag(11);
         /// A solicited CQE raises its event at once, moderation or not. `0x00.18`
         scqe_break_moderation_en set_scqe_break_moderation_en: flag(13);

@@ -39,7 +39,8 @@ pub struct SendQueueParts {
     pub qpn: Qpn,
     /// The ring: a power of two of wqebbs (64 bytes), at most 32768.
     pub ring: RingMemory,
-    /// The doorbell record of the queue pair.
+    /// The doorbell record of the queue pair, cleared: a device may read it before the first
+    /// doorbell, and take what it holds for posted.
     pub record: RecordMemory,
     /// The doorbell register of the queue.
     pub doorbell: SendDoorbell,

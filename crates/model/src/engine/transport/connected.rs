@@ -114,19 +114,14 @@ impl<'a> Carrier<'a> {
         let slid = function.hca.lid(port);
         // Nobody has this address: the message is lost, as a packet to nowhere is.
         let Some(target) = target else { return Ok(silence) };
-        if !is_for(world, target, self.from, &self.sender) {
+        let Some(answers) = is_for(world, target, self.from, &self.sender) else {
             return Ok(silence);
-        }
+        };
         let message = Whole { slid, psn, packets, work: &placed.work, length: placed.length, part };
         let mut pair = world.functions.pair(target, to_qpn, world.clock.now)?;
         let mut answer = receive(&mut pair, &message, scratch);
-        // On RoCE the way back may lead elsewhere. What the requester finds out itself needs no
-        // answer.
-        let port = pair.qp.port;
-        if let Some(back @ Address::Roce { .. }) = pair.qp.remote
-            && answer != Reply::Failed(cqe_syndrome::LOCAL_PROTECTION)
-            && world.directory.reach(target, port, back) != Some(id)
-        {
+        // What the requester finds out itself needs no answer.
+        if !answers && answer != Reply::Failed(cqe_syndrome::LOCAL_PROTECTION) {
             answer = Reply::Silence;
         }
         Ok(Exchange { answer, peer: Some((target, to_qpn)), packets })
@@ -205,19 +200,21 @@ struct Sender {
     packets: u32,
 }
 
-/// Whether a function, which is at hand, has such a QP, and it takes messages from this sender.
-fn is_for(world: &World, id: usize, (function, number): QpId, sender: &Sender) -> bool {
+/// Whether a function, which is at hand, has such a QP, and it takes messages from this sender;
+/// whether its answers come back then.
+fn is_for(world: &World, id: usize, (function, number): QpId, sender: &Sender) -> Option<bool> {
     let hca = &world.functions[id].hca;
     let qpn = sender.to_qpn;
     let Some(qp) = hca.objects.qps.get(&qpn) else {
         tracing::debug!(qpn, "a message for a QP that does not exist");
-        return false;
+        return None;
     };
-    !hca.fatal
+    let takes = !hca.fatal
         && qp.state.receives()
         && Some(qp.qp_type) == sender.qp_type
-        && qp.remote_qpn == number
-        && qp.remote.zip(sender.to).is_some_and(|(peer, sent)| {
-            world.directory.is_from_peer((function, sent), (id, qp.port, peer))
-        })
+        && qp.remote_qpn == number;
+    if !takes {
+        return None;
+    }
+    world.directory.answers((function, sender.to?), (id, qp.port, qp.remote?))
 }

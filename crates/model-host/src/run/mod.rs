@@ -48,6 +48,7 @@
 mod answer;
 mod control;
 mod descriptor;
+mod detached;
 mod directory;
 mod error;
 mod exec;
@@ -63,6 +64,7 @@ mod nldev;
 mod node;
 mod open;
 mod paths;
+mod place;
 mod preflight;
 mod process;
 #[cfg(target_arch = "x86_64")]

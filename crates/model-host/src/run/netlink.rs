@@ -15,7 +15,7 @@ use nix::sys::socket::{
 
 use super::answer::{Answer, Answerer, thread};
 use super::sys::{self, Notification};
-use super::{nldev, process};
+use super::{nldev, place, process};
 
 /// The longest datagram that is read; requests take less than a hundred bytes.
 const LONGEST: u64 = 1 << 16;
@@ -36,6 +36,10 @@ impl Answerer {
             libc::SOCK_DGRAM => SockType::Datagram,
             _ => return Errno::ESOCKTNOSUPPORT.into(),
         };
+        // A socket of ours would be one of another network: as if RDMA devices were not there.
+        if !place::has_our_network(call.tid) {
+            return Errno::EPROTONOSUPPORT.into();
+        }
         // Without its descriptor nothing that is sent can be answered: as if the kernel had no such
         // protocol.
         let reached = self.caller(call).map(|it| sys::take_descriptor(&it.process.pidfd, -1));
@@ -131,6 +135,10 @@ impl Answerer {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkUserSock;
         let ours = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        // The port is another program's in another network.
+        if sys::network_of(&ours)? != sys::network_of(theirs)? {
+            return Err(Errno::ECONNREFUSED);
+        }
         for answer in nldev::answers(&self.view.shown, own.pid(), datagram) {
             // Its receive buffer may be full: then answers are lost, as the kernel's are.
             match sendto(ours.as_raw_fd(), &answer, &own, MsgFlags::empty()) {

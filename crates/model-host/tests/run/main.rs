@@ -2,6 +2,7 @@
 
 mod control;
 mod devices;
+mod escape;
 mod failing;
 mod joining;
 mod links;

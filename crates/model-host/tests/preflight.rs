@@ -228,6 +228,26 @@ fn a_read_only_system_with_one_place_for_temporary_files_is_enough() {
 }
 
 #[test]
+fn without_a_mount_a_program_with_another_root_is_given_no_directory() {
+    let script = "cat /sys/class/infiniband/mlx5_0/node_type; ls /sys/class/infiniband; \
+        cd /sys/class/infiniband && ls; ls /dev/infiniband/..; \
+        test -e /sys/class/infiniband/mlx5_0 && exec 5<>/dev/infiniband/uverbs0 && echo opened";
+    let sandbox = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
+    let started = Command::new(sandbox[0]).args(&sandbox[1..]).arg("true").output();
+    if !started.is_ok_and(|output| output.status.success()) {
+        return skipped("bwrap does not start here");
+    }
+    let mut command = Command::new(BINARY);
+    command.args(["-v", "run", "--"]).args(sandbox).args(["sh", "-c", script]);
+    let output = forbid(&mut command, libc::SYS_fsopen, Errno::EPERM).output().expect("it starts");
+    let (text, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text, "opened\n", "what takes no directory works: {errors}");
+    assert!(errors.contains("another root directory or mount namespace"), "{errors}");
+    works(&forbid(&mut run(), libc::SYS_fsopen, Errno::EPERM).output().expect("it starts"));
+}
+
+#[test]
 fn what_a_killed_run_left_is_removed_by_the_next() {
     let place = std::env::temp_dir().join(format!("killed-{}", std::process::id()));
     std::fs::create_dir(&place).expect("a new directory");

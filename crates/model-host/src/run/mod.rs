@@ -79,6 +79,7 @@ mod sys;
 mod sysfs;
 mod trace;
 mod tree;
+mod turns;
 mod walk;
 
 pub use control::Control;

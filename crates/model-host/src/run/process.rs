@@ -91,15 +91,7 @@ impl Processes {
         {
             return Ok(process);
         }
-        let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
-            let full = error.raw_os_error() == Some(Errno::EMFILE as i32);
-            if full { Errno::ENFILE } else { Errno::ESRCH }
-        })?;
-        let pid = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
-            .map(Pid::from_raw)
-            .ok_or(Errno::ESRCH)?;
+        let pid = process_of(tid)?;
         self.threads.insert(tid, pid);
         if let Some(process) = self.known.get(&pid).cloned()
             && !process.has_ended()
@@ -188,6 +180,19 @@ impl Processes {
         self.leaving.remove(&pid);
         self.threads.retain(|_, of| *of != pid);
     }
+}
+
+/// The process that a thread is of.
+pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
+        let full = error.raw_os_error() == Some(Errno::EMFILE as i32);
+        if full { Errno::ENFILE } else { Errno::ESRCH }
+    })?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+        .map(Pid::from_raw)
+        .ok_or(Errno::ESRCH)
 }
 
 /// The memory of the program that a process runs now.

@@ -139,10 +139,11 @@ impl SharedRun {
 
     /// Notes that a thread waits in a call by which its process may run another program.
     pub(super) fn may_leave(&self, tid: u32) {
-        let mut processes = self.processes();
-        if let Some(pid) = processes.known(tid) {
+        let known = self.processes().known(tid);
+        if let Some(pid) = known {
+            // Not with the processes locked: it takes as long as an access to memory does.
             let _paused = self.model.pause();
-            processes.may_leave(pid, tid);
+            self.processes().may_leave(pid, tid);
         }
     }
 

@@ -4,6 +4,7 @@ mod control;
 mod devices;
 mod escape;
 mod failing;
+mod hang;
 mod joining;
 mod links;
 mod opening;

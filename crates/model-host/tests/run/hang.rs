@@ -1,0 +1,61 @@
+//! Programs whose memory does not arrive when it is read or written: the others go on.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{command, skipped};
+
+const HANG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/hang.py");
+
+/// A run of a program whose `threads` hang, which then starts another; `None`: there is no
+/// userfaultfd here that holds up the kernel.
+fn hanging(threads: usize, then: &str) -> Option<(Child, BufReader<ChildStdout>)> {
+    let script = format!(
+        "/usr/bin/python3 {HANG} {threads} > /tmp/hang-$$ & pid=$!; \
+         for i in $(seq 600); do sleep 0.1; test -s /tmp/hang-$$ && break; done; cat /tmp/hang-$$; \
+         rm /tmp/hang-$$; {then}; kill -9 $pid 2>/dev/null; wait"
+    );
+    let mut run = command(&[], &["sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut output = BufReader::new(run.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("text");
+    if line != "hangs\n" {
+        run.wait().expect("it ends");
+        skipped("userfaultfd is not allowed, or there is no python3");
+        return None;
+    }
+    Some((run, output))
+}
+
+fn line(output: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).expect("text");
+    line
+}
+
+#[test]
+fn memory_that_never_arrives_holds_up_no_other_program() {
+    let others = "cat /sys/class/infiniband/mlx5_0/node_type; exec 5<>/dev/infiniband/uverbs0; \
+        stat -c %F /dev/infiniband/uverbs0";
+    let Some((mut run, mut output)) = hanging(9, others) else { return };
+    let start = Instant::now();
+    assert_eq!(line(&mut output), "1: CA\n");
+    assert_eq!(line(&mut output), "character special file\n");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(run.wait().expect("it ends").success());
+}
+
+#[test]
+fn program_with_too_many_calls_that_hang_is_killed() {
+    let others = "cat /sys/class/infiniband/mlx5_0/node_type; wait $pid; echo status $?";
+    let Some((mut run, mut output)) = hanging(150, others) else { return };
+    let start = Instant::now();
+    assert_eq!(line(&mut output), "1: CA\n");
+    assert_eq!(line(&mut output), "status 137\n");
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
+    run.wait().expect("it ends");
+}

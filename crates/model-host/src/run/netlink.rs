@@ -255,6 +255,33 @@ mod tests {
     }
 
     #[test]
+    #[allow(unsafe_code, reason = "a thread takes itself into another network")]
+    fn socket_of_another_network_is_not_answered() {
+        let Some(program) = Program::open_to_all() else { return };
+        // SAFETY: this changes the thread that makes it alone, which ends.
+        let made = std::thread::spawn(|| match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+            0 => {
+                let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+                let protocol = SockProtocol::NetlinkUserSock;
+                socket(AddressFamily::Netlink, SockType::Raw, kind, protocol)
+            }
+            _ => Err(Errno::last()),
+        });
+        let made = match made.join().expect("it ends") {
+            Ok(made) => made,
+            Err(errno) => {
+                let line = format!("skipped: run::netlink: no other network: {errno}\n");
+                let mut output = std::io::stderr();
+                return std::io::Write::write_all(&mut output, line.as_bytes())
+                    .expect("it is open");
+            }
+        };
+        let call = [made.as_raw_fd() as u64, QUESTION.as_ptr() as u64, 16];
+        let refused = Answer::Ours(Err(Errno::ECONNREFUSED));
+        assert_eq!(program.call(libc::SYS_sendto, &call), refused);
+    }
+
+    #[test]
     fn a_message_is_gathered_from_as_many_pieces_and_bytes_as_are_taken() {
         let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);

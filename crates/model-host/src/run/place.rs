@@ -37,7 +37,7 @@ fn is_shared(tid: u32, kind: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::process::{Child, Command};
 
     use super::*;
@@ -51,7 +51,7 @@ mod tests {
     }
 
     /// A process that an `unshare` with these options started; `None`: it is forbidden here.
-    fn apart(options: &[&str]) -> Option<Child> {
+    pub(in super::super) fn apart(options: &[&str]) -> Option<Child> {
         let mut command = Command::new("unshare");
         command.args(options);
         let mut allowed = Command::new("unshare");

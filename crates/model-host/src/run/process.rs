@@ -381,6 +381,7 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::fs::MetadataExt;
     use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicU8, Ordering};
 
     use super::super::rig::Recorder;
     use super::*;
@@ -428,6 +429,51 @@ Max processes             95932                95932                processes";
         }
         let status = fs::read_to_string("/proc/self/status").expect("our own");
         assert_eq!(own(None).capable(NetRaw), capable(&status, NetRaw));
+    }
+
+    #[test]
+    fn capabilities_of_another_user_namespace_are_none() {
+        use super::super::place::tests::apart;
+        let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
+        let process = processes().of_thread(child.id()).expect("a child");
+        let caller = Caller { process, tid: child.id(), call: None };
+        let status = caller.proc_file("status").expect("it lives");
+        let found = caller.capable(Capability::NetRaw);
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+        assert!(capable(&status, Capability::NetRaw), "it has all there are, over itself");
+        assert!(!found);
+    }
+
+    #[test]
+    fn results_are_written_only_while_the_call_waits() {
+        let (recorder, place) = (Recorder::default(), [AtomicU8::new(1), AtomicU8::new(2)]);
+        let call = Notification::of(std::process::id(), 0, [0; 6]);
+        let address = place.as_ptr() as u64;
+        let write = |bytes: &[u8]| write_to_caller(&recorder, &call, address, bytes);
+        let now = || place.each_ref().map(|byte| byte.load(Ordering::Relaxed));
+        assert_eq!((write(&[3, 4]), now()), (Ok(()), [3, 4]));
+        assert_eq!(write_to_caller(&recorder, &call, 16, &[5]), Err(Errno::EFAULT));
+        recorder.end();
+        assert_eq!((write(&[6, 7]), now()), (Err(Errno::EINTR), [3, 4]));
+        let nobody = Notification::of(u32::MAX, 0, [0; 6]);
+        assert_eq!(write_to_caller(&recorder, &nobody, address, &[8]), Err(Errno::EFAULT));
+    }
+
+    #[test]
+    fn arguments_are_in_the_memory_that_the_process_had() {
+        let mut child = shell();
+        let mut processes = processes();
+        let process = processes.of_thread(child.id()).expect("a child");
+        let caller = Caller { process: process.clone(), tid: child.id(), call: None };
+        let maps = caller.proc_file("maps").expect("it lives");
+        let (address, _) = maps.split_once('-').expect("a range");
+        let address = u64::from_str_radix(address, 16).expect("an address");
+        assert_eq!(caller.read(address, &mut [0; 4]), Ok(()));
+        // As if another process had its number by now, which the model has not heard of.
+        becomes_sleep(&mut child);
+        assert_eq!(caller.read(address, &mut [0; 4]), Err(Errno::EFAULT));
+        assert_eq!(caller.write(address, &[0; 4]), Err(Errno::EFAULT));
+        child.kill().and_then(|()| child.wait()).expect("it is there");
     }
 
     #[test]

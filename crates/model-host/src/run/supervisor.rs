@@ -34,6 +34,9 @@ const FORWARDED: [Signal; 6] = [
 /// How long after a filter's end the last close may come.
 const LAST_CLOSE: Duration = Duration::from_secs(2);
 
+/// Connections of programs that have joined, or are about to, at a time.
+const MOST_GUESTS: usize = 256;
+
 /// How long the command on the DPU side may go on once the program has failed, and once it was
 /// told to end: it may wait for the program, which comes no more.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -270,6 +273,9 @@ impl Supervisor {
 
     fn open_the_door(&mut self) {
         while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
+            if self.guests.len() >= MOST_GUESTS {
+                continue;
+            }
             let number = self.next_number();
             if self.shared.wakes.on_input(peer.as_fd(), Wake::Guest(number)).is_ok() {
                 self.guests.insert(number, Guest { peer, view: None });

@@ -267,3 +267,31 @@ fn a_run_of_another_user_mounts_or_does_without() {
     assert!(output.status.success(), "{text}{errors}");
     assert!(text.contains("infiniband_verbs\n") && text.contains("/dev/infiniband\n1: CA\n"));
 }
+
+#[test]
+fn docs_name_tests_that_exist() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates");
+    let docs = fs::read_to_string(crates.join("../docs/run-security.md")).expect("a file");
+    let mut found = 0;
+    for line in docs.lines().filter(|line| line.starts_with("| ") && !line.contains("| test |")) {
+        let tests = line.trim_end_matches(" |").rsplit(" | ").next().expect("a cell");
+        for test in tests.split(", ") {
+            let name = test.trim_matches('`');
+            let (module, function) = name.split_once("::").expect("a module and a test");
+            let files = [
+                format!("model-host/src/run/{module}.rs"),
+                format!("model-host/tests/run/{module}.rs"),
+                format!("model-host/tests/{module}.rs"),
+                format!("model/src/memory/{module}.rs"),
+                format!("model-kernel/src/tests/{module}.rs"),
+            ];
+            let has = |file: &String| {
+                let text = fs::read_to_string(crates.join(file)).unwrap_or_default();
+                text.contains(&format!("fn {function}("))
+            };
+            assert!(files.iter().any(has), "{name}");
+            found += 1;
+        }
+    }
+    assert!(found > 25, "{found}");
+}

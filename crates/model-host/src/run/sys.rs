@@ -92,6 +92,9 @@ const ADDFD_SEND: u32 = 2;
 const USER_NOTIF_CONTINUE: u32 = 1;
 const SYNC_WAKE_UP: i32 = 1;
 
+/// How the kernel names the end of a filter.
+const FILTER: &str = "anon_inode:seccomp notify";
+
 /// Answers calls that wait.
 pub(super) trait Gate: Send + Sync {
     /// The call returns this.
@@ -125,6 +128,12 @@ impl AsFd for Listener {
 impl Listener {
     /// Wraps a descriptor that came from another process; EBADMSG: it is no filter's.
     pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        // A file of FUSE could answer each ioctl as if it were one, and say that any thread has
+        // made any call. The names of files begin otherwise.
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        if !link.is_ok_and(|link| link.as_os_str() == FILTER) {
+            return Err(Errno::EBADMSG);
+        }
         let nobody = 0u64;
         // SAFETY: the kernel reads the number. Of a filter no call has it; of other files this is
         // no ioctl.

@@ -228,7 +228,7 @@ fn a_read_only_system_with_one_place_for_temporary_files_is_enough() {
 }
 
 #[test]
-fn without_a_mount_a_program_with_another_root_is_given_no_directory() {
+fn fallback_tree_is_not_given_across_roots() {
     let script = "cat /sys/class/infiniband/mlx5_0/node_type; ls /sys/class/infiniband; \
         cd /sys/class/infiniband && ls; ls /dev/infiniband/..; \
         test -e /sys/class/infiniband/mlx5_0 && exec 5<>/dev/infiniband/uverbs0 && echo opened";

@@ -4,7 +4,7 @@
 //! Programs get descriptors of the tree's directories. From a directory of an ordinary file system
 //! `..` leads up to this process's root, which is not that of a program in a sandbox, and no filter
 //! sees all calls that take a descriptor. Above this one's root there is nothing. It is read-only
-//! once it is filled, and as it is mounted in a namespace, nobody in another can mount it there.
+//! once it is filled, and as it is mounted in a namespace, no process of another can mount it there.
 //! (If it were mounted in none, each path through it would take a lock that all mounts share.)
 //!
 //! Mounting takes CAP_SYS_ADMIN. Without it, the process that is forked for this makes itself a
@@ -184,7 +184,7 @@ fn write(file: &std::ffi::CStr, text: &[u8]) -> Result<(), Errno> {
     let fd = open(file, libc::O_WRONLY)?;
     // SAFETY: as many bytes as there are.
     let written = Errno::result(unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) });
-    // SAFETY: nobody else has this descriptor.
+    // SAFETY: only this function has this descriptor.
     unsafe { libc::close(fd) };
     written.map(drop)
 }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn its_root_has_nothing_above_it() {
+    fn tmpfs_root_is_its_own_parent() {
         let Some(root) = made() else { return };
         let inode = |at: &str| fs::metadata(path(&root, at)).expect("a directory").ino();
         assert_eq!(fs::read(path(&root, "a/file")).expect("a file"), b"text");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn it_cannot_be_changed_once_it_is_filled() {
+    fn filled_tmpfs_is_read_only() {
         let Some(root) = made() else { return };
         let read_only = |done: io::Result<()>| {
             let errno = done.expect_err("it is read-only").raw_os_error();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn it_cannot_be_mounted_anywhere() {
+    fn tmpfs_cannot_be_moved() {
         const MOVE_FROM_EMPTY: libc::c_int = 4;
         let Some(root) = made() else { return };
         let target = std::env::temp_dir();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_who_fills_it_is_told() {
+    fn fill_error_is_returned() {
         if made().is_none() {
             return;
         }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_takes_no_map_is_an_error() {
+    fn map_write_error_is_returned() {
         assert_eq!(write(c"/no/such/file", b"x"), Err(Errno::ENOENT));
         assert_eq!(wait(Pid::this()), Err(Errno::ECHILD));
     }

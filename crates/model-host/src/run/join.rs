@@ -57,7 +57,7 @@ const LONGEST: usize = 1 << 16;
 const WAITING: i32 = 16;
 /// How long a guest waits for the host's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long nobody is let in when there is no descriptor for a guest.
+/// Pause after a guest could not be accepted for lack of a descriptor.
 const NO_ROOM: Duration = Duration::from_millis(20);
 /// Bytes of the longest name: what the kernel's addresses have room for.
 const LONGEST_NAME: usize = 64;
@@ -297,7 +297,7 @@ impl Joined {
         let address = UnixAddr::new_abstract(address(name).as_bytes())?;
         let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
         setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
-        // Whoever has that address may let nobody in.
+        // A program that only occupies the address accepts no connection.
         setsockopt(&socket, sockopt::SendTimeout, &patience)?;
         connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_another_user_occupies_is_told_as_that() {
+    fn name_error_names_another_users_program() {
         use std::os::unix::process::CommandExt;
         if !geteuid().is_root() {
             let line = "skipped: run::join: only root can start programs of another user\n";

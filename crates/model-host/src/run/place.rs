@@ -43,7 +43,7 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn our_own_threads_are_where_we_are() {
+    fn own_threads_share_our_place() {
         for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
             assert!(has_our_root(tid) && has_our_network(tid) && has_our_users(tid));
         }
@@ -73,7 +73,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_process_in_other_namespaces_or_with_another_root_is_elsewhere() {
+    fn place_differs_by_namespace_and_root() {
         for (options, root, network, users) in [
             (&["--user", "--map-current-user"][..], true, true, false),
             (&["--user", "--map-current-user", "--net"], true, false, false),

@@ -432,7 +432,7 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
-    fn capabilities_of_another_user_namespace_are_none() {
+    fn foreign_userns_has_no_capability() {
         use super::super::place::tests::apart;
         let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
         let process = processes().of_thread(child.id()).expect("a child");
@@ -445,7 +445,7 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
-    fn results_are_written_only_while_the_call_waits() {
+    fn write_to_caller_needs_a_waiting_call() {
         let (recorder, place) = (Recorder::default(), [AtomicU8::new(1), AtomicU8::new(2)]);
         let call = Notification::of(std::process::id(), 0, [0; 6]);
         let address = place.as_ptr() as u64;
@@ -455,12 +455,12 @@ Max processes             95932                95932                processes";
         assert_eq!(write_to_caller(&recorder, &call, 16, &[5]), Err(Errno::EFAULT));
         recorder.end();
         assert_eq!((write(&[6, 7]), now()), (Err(Errno::EINTR), [3, 4]));
-        let nobody = Notification::of(u32::MAX, 0, [0; 6]);
-        assert_eq!(write_to_caller(&recorder, &nobody, address, &[8]), Err(Errno::EFAULT));
+        let gone = Notification::of(u32::MAX, 0, [0; 6]);
+        assert_eq!(write_to_caller(&recorder, &gone, address, &[8]), Err(Errno::EFAULT));
     }
 
     #[test]
-    fn arguments_are_in_the_memory_that_the_process_had() {
+    fn client_memory_is_fixed_when_opened() {
         let mut child = shell();
         let mut processes = processes();
         let process = processes.of_thread(child.id()).expect("a child");

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_tree_has_the_name_that_programs_know() {
+    fn tree_file_is_shown_by_its_program_name() {
         use std::os::fd::AsRawFd;
         let known = Path::new("/dev/infiniband");
         let real = |tree: &Tree| {

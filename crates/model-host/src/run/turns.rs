@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_long_at_a_call_is_replaced_once() {
+    fn slow_thread_is_replaced_once() {
         let turns = Turns::default();
         let soon = Instant::now();
         assert!(matches!(turns.look(soon + PATIENCE), Step::Nothing), "it waits for a call");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_that_wait_for_too_long_are_killed_for() {
+    fn full_turns_kill_after_patience() {
         let turns = Turns::default();
         let start = Instant::now();
         for number in 0..MOST as u64 {

@@ -96,7 +96,7 @@ def up():
             sees('handle from ' + path, lambda: libc.name_to_handle_at(
                 fd, file.encode(), handle, ctypes.byref(mount), 0) == 0)
             sees('uring from ' + path, lambda: by_ring(fd, file))
-        sees('directory of ' + path, lambda: stands(fd))
+        sees('directory of ' + path, lambda: by_directory(fd))
         os.close(fd)
 
 
@@ -109,7 +109,7 @@ def executes(fd, path):
     return os.waitpid(pid, 0)[1] == 0
 
 
-def stands(fd):
+def by_directory(fd):
     """fchdir, and relative paths from there."""
     pid = os.fork()
     if pid == 0:

@@ -3,9 +3,10 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::{env, fs};
 
+use super::fuse::Server;
 use super::{command, skipped};
 
 const ATTACK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/escape.py");
@@ -109,7 +110,7 @@ fn dotdot_of_a_given_directory_stays_in_the_tree() {
 }
 
 #[test]
-fn links_in_the_programs_root_are_not_followed() {
+fn links_in_program_root_are_not_followed() {
     let secret = Secret::new("links");
     // At every component of a path that leads out of the tree.
     for place in [
@@ -126,7 +127,7 @@ fn links_in_the_programs_root_are_not_followed() {
 }
 
 #[test]
-fn another_proc_misleads_nobody() {
+fn replaced_proc_leads_nowhere() {
     let secret = Secret::new("proc");
     let links: Vec<String> = ["self", "thread-self", "1", "2", "3"]
         .iter()
@@ -141,7 +142,7 @@ fn another_proc_misleads_nobody() {
 }
 
 #[test]
-fn a_racing_thread_gains_nothing() {
+fn racing_thread_gains_nothing() {
     let secret = Secret::new("race");
     for place in ["--dev /dev --dir /sys/class", "--symlink SECRET /dev --dir /sys"] {
         let place = place.replace("SECRET", secret.path());
@@ -152,25 +153,22 @@ fn a_racing_thread_gains_nothing() {
 }
 
 #[test]
-fn files_of_the_tree_cannot_be_changed_or_mounted() {
+fn tree_files_cannot_be_changed_or_mounted() {
     let secret = Secret::new("write");
     let Some(sandbox) = sandbox("--dev /dev --dir /sys/class") else { return };
     held(&attacked(&sandbox, &attacks(&secret, "write,mount")));
 }
 
 #[test]
-fn netlink_socket_is_of_the_programs_network() {
+fn netlink_socket_stays_in_its_network() {
     let secret = Secret::new("network");
     let Some(sandbox) = sandbox("--unshare-net --dev /dev") else { return };
     held(&attacked(&sandbox, &attacks(&secret, "network")));
 }
 
-#[test]
-fn a_program_that_joins_is_given_no_directory() {
-    let secret = Secret::new("join");
-    let Some(sandbox) = sandbox("--dev /dev") else { return };
-    let name = format!("escape-{}", std::process::id());
-    let mut host = command(&["--name", &name], &["sh", "-c", "echo up; read forever"])
+/// A run of this name, until its standard input ends.
+fn named(name: &str) -> Child {
+    let mut host = command(&["--name", name], &["sh", "-c", "echo up; read forever"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -178,6 +176,38 @@ fn a_program_that_joins_is_given_no_directory() {
     let mut line = String::new();
     let mut output = std::io::BufReader::new(host.stdout.take().expect("piped"));
     std::io::BufRead::read_line(&mut output, &mut line).expect("it is up");
+    host
+}
+
+#[test]
+fn file_that_answers_as_a_filter_is_refused() {
+    let Some(server) = Server::start("filter") else { return };
+    let name = format!("filter-{}", std::process::id());
+    let mut host = named(&name);
+    let python = "import os, socket, sys\n\
+        run = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+        run.connect('\\0verbless-model/%d/%s' % (os.geteuid(), sys.argv[1]))\n\
+        run.send(b'join 1 host')\n\
+        print(run.recv(1000).decode())\n\
+        socket.send_fds(run, [b'program'], [os.open(sys.argv[2], os.O_RDWR)])\n\
+        print(run.recv(1000).decode())\n";
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", python, &name])
+        .arg(server.file())
+        .output()
+        .expect("python runs");
+    drop(host.stdin.take());
+    host.wait().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text, "yes\n\n", "it is disconnected: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn joining_program_is_given_no_directory() {
+    let secret = Secret::new("join");
+    let Some(sandbox) = sandbox("--dev /dev") else { return };
+    let name = format!("escape-{}", std::process::id());
+    let mut host = named(&name);
     let user = nix::unistd::geteuid().to_string();
     let arguments = [&attacks(&secret, "join")[..], &[user, name]].concat();
     let tried = Command::new(&sandbox[0])
@@ -210,7 +240,7 @@ fn as_other(words: &[&str], chroot: Option<&Path>) -> Option<Output> {
 }
 
 #[test]
-fn another_user_is_given_what_that_user_may_open() {
+fn other_user_is_given_only_the_tree() {
     let secret = Secret::new("user");
     let inode = fs::metadata(&secret.0).expect("a directory").ino().to_string();
     fs::set_permissions(&secret.0, fs::Permissions::from_mode(0o700)).expect("it is ours");
@@ -245,7 +275,7 @@ fn another_user_is_given_what_that_user_may_open() {
 }
 
 #[test]
-fn a_run_of_another_user_mounts_or_does_without() {
+fn unprivileged_run_serves_the_tree() {
     // As that user, without root's rights: in a user namespace of its own, where there are any.
     if !nix::unistd::geteuid().is_root() {
         return skipped("only root can start programs of another user");

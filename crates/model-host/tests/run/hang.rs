@@ -4,16 +4,17 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
+use super::fuse::Server;
 use super::{command, skipped};
 
 const HANG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/hang.py");
 
 /// A run of a program whose `threads` hang, which then starts another; `None`: there is no
 /// userfaultfd here that holds up the kernel.
-fn hanging(threads: usize, then: &str) -> Option<(Child, BufReader<ChildStdout>)> {
+fn hanging(threads: &str, then: &str) -> Option<(Child, BufReader<ChildStdout>)> {
     let script = format!(
         "/usr/bin/python3 {HANG} {threads} > /tmp/hang-$$ & pid=$!; \
-         for i in $(seq 600); do sleep 0.1; test -s /tmp/hang-$$ && break; done; cat /tmp/hang-$$; \
+         for i in $(seq 600); do sleep 0.1; test -s /tmp/hang-$$ && break; done; sleep 1; head -n 1 /tmp/hang-$$; \
          rm /tmp/hang-$$; {then}; kill -9 $pid 2>/dev/null; wait"
     );
     let mut run = command(&[], &["sh", "-c", &script])
@@ -38,10 +39,10 @@ fn line(output: &mut BufReader<ChildStdout>) -> String {
 }
 
 #[test]
-fn memory_that_never_arrives_holds_up_no_other_program() {
+fn absent_memory_stalls_no_other_program() {
     let others = "cat /sys/class/infiniband/mlx5_0/node_type; exec 5<>/dev/infiniband/uverbs0; \
         stat -c %F /dev/infiniband/uverbs0";
-    let Some((mut run, mut output)) = hanging(9, others) else { return };
+    let Some((mut run, mut output)) = hanging("9", others) else { return };
     let start = Instant::now();
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "character special file\n");
@@ -50,9 +51,24 @@ fn memory_that_never_arrives_holds_up_no_other_program() {
 }
 
 #[test]
-fn program_with_too_many_calls_that_hang_is_killed() {
+fn file_whose_server_is_silent_stalls_no_other_program() {
+    let Some(server) = Server::start("hang") else { return };
+    let others = "cat /sys/class/infiniband/mlx5_0/node_type; stat -c %F /dev/infiniband/uverbs0";
+    let threads = format!("9 {}", server.file().display());
+    let Some((mut run, mut output)) = hanging(&threads, others) else { return };
+    let start = Instant::now();
+    assert_eq!(line(&mut output), "1: CA\n");
+    assert_eq!(line(&mut output), "character special file\n");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // Without its server the pages are errors, and the run can end.
+    drop(server);
+    assert!(run.wait().expect("it ends").success());
+}
+
+#[test]
+fn too_many_absent_pages_kill_the_program() {
     let others = "cat /sys/class/infiniband/mlx5_0/node_type; wait $pid; echo status $?";
-    let Some((mut run, mut output)) = hanging(150, others) else { return };
+    let Some((mut run, mut output)) = hanging("150", others) else { return };
     let start = Instant::now();
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "status 137\n");

@@ -4,6 +4,7 @@ mod control;
 mod devices;
 mod escape;
 mod failing;
+mod fuse;
 mod hang;
 mod joining;
 mod links;

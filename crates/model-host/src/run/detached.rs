@@ -126,6 +126,7 @@ fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno>
     }
     let mount = mount()?;
     let namespace = open(c"/proc/self/ns/mnt", libc::O_RDONLY)?;
+    leave_others(mount);
     for fd in [mount, namespace] {
         let sent = sys::send_descriptor(socket, fd);
         sent.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
@@ -151,8 +152,8 @@ fn unshare(what: libc::c_int) -> Result<(), Errno> {
     Errno::result(unsafe { libc::unshare(what) }).map(drop)
 }
 
-/// A tmpfs, at the root of this process's mount namespace, on what was there: `..` of its root is
-/// its root, as that of every `/` is.
+/// A tmpfs, at the root of this process's mount namespace: `..` of its root is its root, as that of
+/// every `/` is.
 fn mount() -> Result<RawFd, Errno> {
     const FROM_EMPTY: libc::c_uint = 4;
     let (root, empty) = (c"/".as_ptr(), c"".as_ptr());
@@ -160,7 +161,7 @@ fn mount() -> Result<RawFd, Errno> {
     // SAFETY: strings with their zeros, and numbers.
     unsafe {
         // What is mounted here from now on is mounted nowhere else.
-        let alone = libc::MS_REC | libc::MS_PRIVATE;
+        let alone = libc::MS_REC | libc::MS_SLAVE;
         let nothing = std::ptr::null::<libc::c_void>();
         Errno::result(libc::mount(no_text, root, no_text, alone, nothing))?;
         let context = Errno::result(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), CLOEXEC))?;
@@ -172,6 +173,19 @@ fn mount() -> Result<RawFd, Errno> {
         let here = libc::AT_FDCWD;
         Errno::result(libc::syscall(number, mount, empty, here, root, FROM_EMPTY))?;
         Ok(mount)
+    }
+}
+
+/// Lets go of the mounts that this process's mount namespace has from that of its parent: they
+/// would keep file systems busy that are unmounted there. Where `/` is the kernel's first root,
+/// which stays, they lie hidden below.
+fn leave_others(mount: RawFd) {
+    let here = c".".as_ptr();
+    // SAFETY: strings with their zeros, and a descriptor of ours.
+    unsafe {
+        if libc::fchdir(mount) == 0 && libc::syscall(libc::SYS_pivot_root, here, here) == 0 {
+            libc::umount2(here, libc::MNT_DETACH);
+        }
     }
 }
 
@@ -255,6 +269,31 @@ mod tests {
             libc::syscall(libc::SYS_move_mount, fd, empty, here, target, MOVE_FROM_EMPTY)
         });
         assert!(matches!(moved, Err(Errno::EINVAL | Errno::EPERM)), "{moved:?}");
+    }
+
+    #[test]
+    fn namespace_holds_no_other_mount() {
+        let own = fs::read_to_string("/proc/self/mountinfo").expect("our own");
+        let listed = filled(|_| {
+            // The child waits meanwhile, in the namespace.
+            let child = |pid: &u32| {
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1));
+                parent == Some(&*std::process::id().to_string())
+            };
+            let pids = fs::read_dir("/proc")?.flatten();
+            let pids = pids.filter_map(|it| it.file_name().to_str()?.parse().ok()).filter(child);
+            let mounts = pids.map(|pid| fs::read_to_string(format!("/proc/{pid}/mountinfo")));
+            let least = mounts.flatten().map(|it| it.lines().count()).min().unwrap_or_default();
+            Err(io::Error::other(format!("{least} mounts")))
+        });
+        let text = listed.expect_err("it is asked alone").to_string();
+        if !text.contains("mounts") {
+            return drop(made());
+        }
+        // Where `/` is the kernel's first root, what was mounted on it is still there.
+        let is_first = own.lines().any(|line| line.contains(" / / ") && line.contains(" rootfs "));
+        assert!(text == "1 mounts" || is_first, "{text}");
     }
 
     #[test]

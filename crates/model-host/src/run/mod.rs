@@ -240,7 +240,8 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
             tracing::error!(
                 device,
                 ?left,
-                "objects outlive all programs: this is a bug of the model"
+                "objects outlive all programs: the memory of a call never arrived, or this is a \
+                 bug of the model"
             );
         }
     }

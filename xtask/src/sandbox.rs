@@ -1,6 +1,6 @@
 //! `verbless-model run` within containers and sandboxes that are set up as their makers do by
-//! default, and programs under `run` within sandboxes. A step of `cargo xtask test`; what they forbid, call by call, is a test of the model
-//! (`tests/preflight.rs`).
+//! default, and programs under `run` within sandboxes. A step of `cargo xtask test`; what they
+//! forbid, call by call, is a test of the model (`tests/preflight.rs`).
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -30,13 +30,13 @@
 //! version the next even one, again by compare-and-swap. Every change also increments a counter in
 //! front of the slots.
 //!
-//! A lock is a lease: a writer that finds a slot in the same unreadable state for 2 s takes the lock
-//! over, as its owner has died. An owner that lives finds its version changed at the end, and fails.
-//! What it was changing then is lost; `get` says so, and the next `set` repairs it.
+//! A lock is a lease: a writer that finds a slot in the same unreadable state for 2 s takes the
+//! lock over, as its owner has died. An owner that lives finds its version changed at the end, and
+//! fails. What it was changing then is lost; `get` says so, and the next `set` repairs it.
 //!
-//! Clients are not kept from each other. All queue pairs of the server are in one protection domain,
-//! so that every client that is connected may read and change the whole table, whatever it does
-//! with leases. Clients that do not trust each other need a domain each (`Domain::new`), with
+//! Clients are not kept from each other. All queue pairs of the server are in one protection
+//! domain, so that every client that is connected may read and change the whole table, whatever it
+//! does with leases. Clients that do not trust each other need a domain each (`Domain::new`), with
 //! memory of its own.
 
 mod support;

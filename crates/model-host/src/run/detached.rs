@@ -4,8 +4,9 @@
 //! Programs get descriptors of the tree's directories. From a directory of an ordinary file system
 //! `..` leads up to this process's root, which is not that of a program in a sandbox, and no filter
 //! sees all calls that take a descriptor. Above this one's root there is nothing. It is read-only
-//! once it is filled, and as it is mounted in a namespace, no process of another can mount it there.
-//! (If it were mounted in none, each path through it would take a lock that all mounts share.)
+//! once it is filled, and as it is mounted in a namespace, no process of another can mount it
+//! there. (If it were mounted in none, each path through it would take a lock that all mounts
+//! share.)
 //!
 //! Mounting takes CAP_SYS_ADMIN. Without it, the process that is forked for this makes itself a
 //! user namespace, too:

@@ -14,8 +14,8 @@ const HANG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/hang.py");
 fn hanging(threads: &str, then: &str) -> Option<(Child, BufReader<ChildStdout>)> {
     let script = format!(
         "/usr/bin/python3 {HANG} {threads} > /tmp/hang-$$ & pid=$!; \
-         for i in $(seq 600); do sleep 0.1; test -s /tmp/hang-$$ && break; done; sleep 1; head -n 1 /tmp/hang-$$; \
-         rm /tmp/hang-$$; {then}; kill -9 $pid 2>/dev/null; wait"
+         for i in $(seq 600); do sleep 0.1; test -s /tmp/hang-$$ && break; done; sleep 1; \
+         head -n 1 /tmp/hang-$$; rm /tmp/hang-$$; {then}; kill -9 $pid 2>/dev/null; wait"
     );
     let mut run = command(&[], &["sh", "-c", &script])
         .stdout(Stdio::piped())

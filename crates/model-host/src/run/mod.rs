@@ -18,8 +18,8 @@
 //!                                 --pidfd-->      the process is no more: its memory is none
 //! ```
 //!
-//! - **A thread that waits for calls** (`answer`), one for each filter, takes them, answers them and
-//!   waits again (another takes its place if it does not come back, `turns`), in the kernel:
+//! - **A thread that waits for calls** (`answer`), one for each filter, takes them, answers them
+//!   and waits again (another takes its place if it does not come back, `turns`), in the kernel:
 //!   handing over takes a few microseconds, as it wakes the answering side on the caller's CPU
 //!   (SYNC_WAKE_UP, since 6.6). Another (`supervisor`) keeps house: closes, deaths, signals. The
 //!   model's own thread moves data meanwhile; completion channels are sockets, and need nobody

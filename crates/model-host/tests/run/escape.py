@@ -302,7 +302,26 @@ def race():
             thread.join()
 
 
-def join():
+def absent_memory():
+    """A place whose page never arrives."""
+    import fcntl
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+    number = libc.syscall(323 if os.uname().machine == 'x86_64' else 282, os.O_CLOEXEC)
+    if number < 0:
+        os._exit(1)
+    fcntl.ioctl(number, 0xc018aa3f, bytearray(struct.pack('QQQ', 0xaa, 0, 0)))
+    place = libc.mmap(None, 4096, 3, 0x22, -1, 0)
+    fcntl.ioctl(number, 0xc020aa00, bytearray(struct.pack('QQQQ', place, 4096, 1, 0)))
+    return ctypes.c_void_p(place)
+
+
+def stall():
+    """As `join`, with a first call whose path never arrives; others join meanwhile."""
+    join(absent=True)
+
+
+def join(absent=False):
     """Hands a filter of its own to a run, which tries whether it can give a descriptor."""
     name = '\0verbless-model/%s/%s' % (sys.argv[4], sys.argv[5])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -318,6 +337,8 @@ def join():
         libc.prctl(38, 1, 0, 0, 0)
         first, answer = ctypes.create_string_buffer(b'/dev/infiniband/verbless-check'), bytes(1)
         answer = ctypes.create_string_buffer(8)
+        if absent:
+            first = absent_memory()
         libc.prctl(0x59616d61, -1, 0, 0, 0)
         fd = libc.syscall(317 if number == 257 else 277, 1, 8, header)
         if fd < 0:
@@ -346,6 +367,11 @@ def join():
     run.send(b'join 1 host')
     run.recv(1000)
     socket.send_fds(run, [b'program'], fds)
+    if absent:
+        print('stalls', flush=True)
+        sys.stdin.read()
+        os.kill(pid, 9)
+        return
     print(run.recv(1000).decode().splitlines()[0][:3], flush=True)
     os.close(fds[0])
     if os.waitpid(pid, 0)[1] == 0:

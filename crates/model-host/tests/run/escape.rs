@@ -9,7 +9,7 @@ use std::{env, fs};
 use super::fuse::Server;
 use super::{command, skipped};
 
-const ATTACK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/escape.py");
+pub(super) const ATTACK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/escape.py");
 /// A user and a group of no name.
 const OTHER: u32 = 54321;
 
@@ -167,7 +167,7 @@ fn netlink_socket_stays_in_its_network() {
 }
 
 /// A run of this name, until its standard input ends.
-fn named(name: &str) -> Child {
+pub(super) fn named(name: &str) -> Child {
     let mut host = command(&["--name", name], &["sh", "-c", "echo up; read forever"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,9 +1,10 @@
 //! Programs whose memory does not arrive when it is read or written: the others go on.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::escape::{ATTACK, named};
 use super::fuse::Server;
 use super::{command, skipped};
 
@@ -63,6 +64,33 @@ fn file_whose_server_is_silent_stalls_no_other_program() {
     // Without its server the pages are errors, and the run can end.
     drop(server);
     assert!(run.wait().expect("it ends").success());
+}
+
+#[test]
+fn guest_whose_memory_is_absent_keeps_no_other_out() {
+    let name = format!("stall-{}", std::process::id());
+    let mut host = named(&name);
+    let user = nix::unistd::geteuid().to_string();
+    let mut guest = Command::new("/usr/bin/python3")
+        .args([ATTACK, "/", "stall", "0", &user, &name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python runs");
+    let mut text = String::new();
+    let mut output = BufReader::new(guest.stdout.take().expect("piped"));
+    output.read_line(&mut text).expect("text");
+    // The run has begun to look into it.
+    std::thread::sleep(Duration::from_millis(500));
+    let start = Instant::now();
+    let joined = command(&["--join", &name], &["true"]).output().expect("the binary runs");
+    let elapsed = start.elapsed();
+    drop((guest.stdin.take(), host.stdin.take()));
+    guest.wait().expect("it ends");
+    host.wait().expect("it ends");
+    assert_eq!(text, "stalls\n");
+    let errors = String::from_utf8_lossy(&joined.stderr);
+    assert!(joined.status.success() && elapsed < Duration::from_secs(5), "{elapsed:?}: {errors}");
 }
 
 #[test]

@@ -4,6 +4,10 @@
 //! of registered memory, which the thread fills with parts of the file. That is all that the server
 //! does: the device answers the client's READs, and no job is ever submitted here. What both say to
 //! each other is in `support/files.rs`.
+//!
+//! The windows of all clients are in one protection domain, that of the device: a client that
+//! guesses the key of another's window can read what that one reads. All of it is in the directory
+//! that is served to everybody.
 
 #[path = "support/files.rs"]
 mod files;
@@ -17,12 +21,18 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use clap::Parser;
 use files::{Answer, Filled, Hello, Opened, Request, SLOT, SLOTS, refuse, sum};
 use support::{Channel, Common, Result};
 use verbless_doca::rdma::Rdma;
 use verbless_doca::{AccessFlags, Dev, Memory, Mmap};
+
+/// How long a client may take for its greeting.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long no client is accepted when there is no descriptor or no thread for one.
+const NO_ROOM: Duration = Duration::from_millis(50);
 
 /// Lets clients read the files of a directory by RDMA.
 #[derive(Parser)]
@@ -60,18 +70,20 @@ fn run(options: Options) -> Result {
             Ok(stream) => stream,
             Err(error) => {
                 common.say(40, &format!("client {number}: {error}"));
+                // The client waits, and would be reported again at once.
+                std::thread::sleep(NO_ROOM);
                 continue;
             }
         };
         let here = Present::new(&present);
         if here.0.load(Ordering::Relaxed) > *clients {
-            if let Ok(mut channel) = Channel::new(stream) {
+            if let Ok(mut channel) = Channel::with_patience(stream, NO_ROOM) {
                 refuse(&mut channel, &format!("there are {clients} clients: come again later"));
             }
             continue;
         }
         let (dev, dir, level) = (dev.clone(), dir.clone(), common.level());
-        std::thread::spawn(move || {
+        let started = std::thread::Builder::new().spawn(move || {
             let _here = here;
             let done = serve(stream, &dev, &dir);
             if let Err(error) = done
@@ -80,6 +92,10 @@ fn run(options: Options) -> Result {
                 eprintln!("client {number}: {error}");
             }
         });
+        if let Err(error) = started {
+            common.say(40, &format!("client {number}: no thread can be started: {error}"));
+            std::thread::sleep(NO_ROOM);
+        }
     }
     Ok(())
 }
@@ -100,12 +116,18 @@ impl Drop for Present {
     }
 }
 
+/// The greeting of a client, which arrives within `limit`.
+fn greeted(stream: TcpStream, limit: Duration) -> Result<(Channel, Hello)> {
+    let mut channel = Channel::with_patience(stream, limit)?;
+    match Hello::receive(&mut channel)? {
+        Answer::Is(hello) => Ok((channel, hello)),
+        _ => Err("it greets with an error".into()),
+    }
+}
+
 /// Does what a client asks for, until it is gone.
 fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
-    let mut channel = Channel::new(stream)?;
-    let Answer::Is(hello) = Hello::receive(&mut channel)? else {
-        return Err("it greets with an error".into());
-    };
+    let (mut channel, hello) = greeted(stream, HANDSHAKE)?;
     let window = match Window::new(dev, &hello, &mut channel) {
         Ok(window) => window,
         Err(error) => {
@@ -113,6 +135,7 @@ fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
             return Err(error);
         }
     };
+    let mut channel = channel.patient();
     let mut open: Option<(File, Opened)> = None;
     loop {
         // Without another request it is done.
@@ -221,6 +244,29 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn silent_client_is_left_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut silent = TcpStream::connect(listener.local_addr().expect("one")).expect("it is");
+        let (start, limit) = (std::time::Instant::now(), Duration::from_millis(300));
+        let (stream, _) = listener.accept().expect("a client");
+        // Of a message that never ends, a byte arrives now and then.
+        let slow = std::thread::spawn(move || {
+            let bytes = [0, 0, 100].into_iter().chain(std::iter::repeat(0));
+            for byte in bytes {
+                let sent = std::io::Write::write_all(&mut silent, &[byte]);
+                if sent.is_err() || start.elapsed() > 20 * limit {
+                    break;
+                }
+                std::thread::sleep(limit / 10);
+            }
+        });
+        let error = greeted(stream, limit).err().expect("it took too long").to_string();
+        assert!(start.elapsed() < 10 * limit, "{error}");
+        assert!(error.contains("took longer than"), "{error}");
+        slow.join().expect("it ends");
+    }
 
     #[test]
     fn only_files_beneath_the_directory_are_opened() {

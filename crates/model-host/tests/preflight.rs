@@ -37,6 +37,10 @@ fn run_after(script: &str) -> Option<Output> {
 }
 
 fn binary_after(script: &str, arguments: &[&str]) -> Option<Output> {
+    Some(after(script, arguments)?.output().expect("unshare runs"))
+}
+
+fn after(script: &str, arguments: &[&str]) -> Option<Command> {
     let unshare = || {
         let mut command = Command::new("unshare");
         if !nix::unistd::geteuid().is_root() {
@@ -51,8 +55,8 @@ fn binary_after(script: &str, arguments: &[&str]) -> Option<Output> {
     }
     let script = format!("{script} && exec \"$@\"");
     let mut command = unshare();
-    command.args(["sh", "-c", &script, "sh", BINARY]).args(arguments);
-    Some(command.env_remove("TMPDIR").output().expect("unshare runs"))
+    command.args(["sh", "-c", &script, "sh", BINARY]).args(arguments).env_remove("TMPDIR");
+    Some(command)
 }
 
 /// A sandbox that answers one system call with an error.
@@ -205,14 +209,42 @@ fn without_a_proc_of_its_own_namespace_nothing_is_started() {
 #[test]
 fn a_read_only_system_with_one_place_for_temporary_files_is_enough() {
     let read_only = "mount -t tmpfs -o ro none /dev/shm && mount -t tmpfs -o ro none /var/tmp";
-    let Some(output) = run_after(&format!("{read_only} && mount -t tmpfs -o noexec none /tmp"))
-    else {
-        return;
-    };
-    works(&output);
-    let full = format!("{read_only} && mount -t tmpfs -o size=64k,nr_inodes=20 none /tmp");
-    let output = run_after(&full).expect("as before");
+    let small = "mount -t tmpfs -o size=64k,nr_inodes=20 none /tmp";
+    for (script, can_mount) in [
+        (format!("{read_only} && mount -t tmpfs -o noexec none /tmp"), false),
+        (format!("{read_only} && {small}"), true),
+    ] {
+        let Some(mut command) = after(&script, &["run", "--", "sh", "-c", PROGRAM]) else { return };
+        if !can_mount {
+            forbid(&mut command, libc::SYS_fsopen, Errno::ENOSYS);
+        }
+        works(&command.output().expect("unshare runs"));
+    }
+    let full = format!("{read_only} && {small}");
+    let mut command = after(&full, &["run", "--", "sh", "-c", PROGRAM]).expect("as before");
+    let output = forbid(&mut command, libc::SYS_fsopen, Errno::ENOSYS).output();
+    let output = output.expect("unshare runs");
     says_why_not(&output, &["/dev/shm: Read-only", "/tmp: No space left", "set TMPDIR"]);
+}
+
+#[test]
+fn fallback_tree_is_not_given_across_roots() {
+    let script = "cat /sys/class/infiniband/mlx5_0/node_type; ls /sys/class/infiniband; \
+        cd /sys/class/infiniband && ls; ls /dev/infiniband/..; \
+        test -e /sys/class/infiniband/mlx5_0 && exec 5<>/dev/infiniband/uverbs0 && echo opened";
+    let sandbox = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
+    let started = Command::new(sandbox[0]).args(&sandbox[1..]).arg("true").output();
+    if !started.is_ok_and(|output| output.status.success()) {
+        return skipped("bwrap does not start here");
+    }
+    let mut command = Command::new(BINARY);
+    command.args(["-v", "run", "--"]).args(sandbox).args(["sh", "-c", script]);
+    let output = forbid(&mut command, libc::SYS_fsopen, Errno::EPERM).output().expect("it starts");
+    let (text, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text, "opened\n", "what takes no directory works: {errors}");
+    assert!(errors.contains("another root directory or mount namespace"), "{errors}");
+    works(&forbid(&mut run(), libc::SYS_fsopen, Errno::EPERM).output().expect("it starts"));
 }
 
 #[test]
@@ -223,8 +255,13 @@ fn what_a_killed_run_left_is_removed_by_the_next() {
         let entries = std::fs::read_dir(place).expect("it is there").flatten();
         entries.map(|entry| entry.path()).collect()
     };
-    let mut killed = Command::new(BINARY)
-        .args(["run", "--", "sh", "-c", "echo started; read forever"])
+    // A file system of its own leaves nothing behind.
+    let without_mount = |command: &mut Command| {
+        forbid(command, libc::SYS_fsopen, Errno::EPERM).env("TMPDIR", &place).output()
+    };
+    let mut killed = Command::new(BINARY);
+    killed.args(["run", "--", "sh", "-c", "echo started; read forever"]);
+    let mut killed = forbid(&mut killed, libc::SYS_fsopen, Errno::EPERM)
         .env("TMPDIR", &place)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -235,12 +272,12 @@ fn what_a_killed_run_left_is_removed_by_the_next() {
     io::BufRead::read_line(&mut output, &mut line).expect("the program started");
     let left = entries(&place);
     assert_eq!(left.len(), 1);
-    works(&run().env("TMPDIR", &place).output().expect("it starts"));
+    works(&without_mount(&mut run()).expect("it starts"));
     assert_eq!(entries(&place), left, "a live one's files stay");
     killed.kill().expect("it is there");
     killed.wait().expect("it ends");
     assert_eq!(io::Read::read_to_string(&mut output, &mut line).ok(), Some(0), "the program too");
-    works(&run().env("TMPDIR", &place).output().expect("it starts"));
+    works(&without_mount(&mut run()).expect("it starts"));
     assert!(entries(&place).is_empty());
     std::fs::remove_dir(place).expect("it is empty");
 }

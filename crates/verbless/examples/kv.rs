@@ -26,15 +26,26 @@
 //!
 //! The table is an array of slots of eight words: a version, a key, a value, a checksum. A reader
 //! fetches a slot by one READ; a wrong checksum shows that a writer was changing it. A writer makes
-//! the version odd by compare-and-swap, which locks the slot, writes the rest, and then writes the
-//! next even version. Every change also increments a counter in front of the slots.
+//! the version odd by compare-and-swap, which locks the slot, writes the rest, and then makes the
+//! version the next even one, again by compare-and-swap. Every change also increments a counter in
+//! front of the slots.
+//!
+//! A lock is a lease: a writer that finds a slot in the same unreadable state for 2 s takes the
+//! lock over, as its owner has died. An owner that lives finds its version changed at the end, and
+//! fails. What it was changing then is lost; `get` says so, and the next `set` repairs it.
+//!
+//! Clients are not kept from each other. All queue pairs of the server are in one protection
+//! domain, so that every client that is connected may read and change the whole table, whatever it
+//! does with leases. Clients that do not trust each other need a domain each (`Domain::new`), with
+//! memory of its own.
 
 mod support;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use verbless::prelude::*;
 
@@ -48,8 +59,16 @@ const SLOT: u64 = 64;
 /// Bytes of a key, and of a value; shorter ones end with zeros.
 const KEY: usize = 16;
 const VALUE: usize = 32;
-/// How often a client retries while another one is changing the slot.
-const TRIES: u32 = 10_000;
+/// How long a slot is its writer's, if nothing in it changes.
+const LEASE: Duration = Duration::from_secs(2);
+/// How long a client retries while others change the slot.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client and the server may take for their handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Clients at a time: each takes a thread, a descriptor and a connection.
+const MOST_CLIENTS: usize = 256;
+/// How long no client is accepted when the server has no descriptor for one.
+const NO_ROOM: Duration = Duration::from_millis(50);
 
 fn main() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -123,37 +142,120 @@ fn demonstrate() -> Result {
     })
 }
 
-/// Offers the table to every client that connects. Returns when `clients` of them have
-/// disconnected; never, if `None`.
+/// Offers the table to every client that connects, to [`MOST_CLIENTS`] at a time. Returns when
+/// `clients` of them have disconnected; never, if `None`.
 fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Result {
     let table = domain.region(((SLOTS + 1) * SLOT) as usize, KeyAccess::ALL)?;
     let offer = table.remote_region()?.to_bytes();
+    let present = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for stream in listener.incoming().take(clients.unwrap_or(usize::MAX)) {
-            let (stream, table) = (stream?, &table);
-            scope.spawn(move || {
+        let mut accepted = 0;
+        while clients.is_none_or(|clients| accepted < clients) {
+            let Some(stream) = accept(listener) else { continue };
+            if present.load(Ordering::Relaxed) >= MOST_CLIENTS {
+                eprintln!("a client was refused: there are {MOST_CLIENTS}");
+                continue;
+            }
+            accepted += 1;
+            present.fetch_add(1, Ordering::Relaxed);
+            let (table, offer, present) = (&table, &offer, &present);
+            let started = std::thread::Builder::new().spawn_scoped(scope, move || {
                 // The device answers by itself; the thread only waits until the client disconnects.
-                if let Err(error) = answer(domain, &stream, &offer) {
+                if let Err(error) = answer(domain, &stream, offer, HANDSHAKE) {
                     eprintln!("serving a client failed: {error}");
                 }
+                present.fetch_sub(1, Ordering::Relaxed);
                 let changes = table.words()[0].load(Ordering::Relaxed);
                 println!("a client disconnected; {changes} changes so far");
             });
+            if let Err(error) = started {
+                present.fetch_sub(1, Ordering::Relaxed);
+                eprintln!("a client was refused: no thread can be started: {error}");
+            }
         }
         Ok(())
     })
 }
 
-fn answer(domain: &Domain, mut stream: &TcpStream, offer: &[u8]) -> Result {
+/// The next client; `None` after a pause, if there is no descriptor for it: it waits, and would be
+/// reported again at once.
+fn accept(listener: &TcpListener) -> Option<TcpStream> {
+    match listener.accept() {
+        Ok((stream, _)) => Some(stream),
+        Err(error) => {
+            eprintln!("a client could not be accepted: {error}");
+            std::thread::sleep(NO_ROOM);
+            None
+        }
+    }
+}
+
+fn answer(domain: &Domain, stream: &TcpStream, offer: &[u8], limit: Duration) -> Result {
     let cq = domain.completion_queue(&CqConfig::new(8))?;
     let mut qp = domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq)?;
-    domain.handshake(&mut qp, stream, offer, &ConnectOptions::default())?;
+    let within = Within { stream, end: Instant::now() + limit };
+    domain.handshake(&mut qp, within, offer, &ConnectOptions::default())?;
+    // A connected client may be silent for as long as it likes.
+    stream.set_read_timeout(None)?;
+    let mut stream = stream;
     std::io::copy(&mut stream, &mut std::io::sink())?;
     Ok(())
 }
 
+/// A stream that fails at a certain time, however slowly bytes arrive until then.
+struct Within<'a> {
+    stream: &'a TcpStream,
+    end: Instant,
+}
+
+impl Within<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        let over = || io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
+        if left.is_zero() { Err(over()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Within<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Within<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// Eight words of the table.
 type Slot = [u64; 8];
+
+/// A slot, as a client found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// As it was at one moment.
+    Whole(Slot),
+    /// As it was for a whole lease, locked or half written: its writer has died.
+    Left(Slot),
+}
+
+impl Found {
+    /// The contents, if they are whole though the slot is locked: its writer died before it changed
+    /// any.
+    fn contents(self) -> Option<Slot> {
+        let (Self::Whole(slot) | Self::Left(slot)) = self;
+        let mut before = slot;
+        before[0] -= slot[0] % 2;
+        (before == seal(before) || before == [0; 8]).then_some(before)
+    }
+}
 
 /// One end of a connection to a server.
 struct Client {
@@ -163,6 +265,8 @@ struct Client {
     /// A slot that came from the table, or is on its way there.
     slot: Region,
     table: RemoteRegion,
+    /// How long a slot is its writer's.
+    lease: Duration,
     /// The server serves this client until the stream closes.
     _stream: TcpStream,
 }
@@ -175,17 +279,21 @@ impl Client {
         events.add(&mut cq, 0)?;
         let slot = domain.region(SLOT as usize, KeyAccess::LOCAL)?;
         let stream = TcpStream::connect(server)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let peer = domain.handshake(&mut qp, &stream, &[], &ConnectOptions::default())?;
+        let within = Within { stream: &stream, end: Instant::now() + HANDSHAKE };
+        let peer = domain.handshake(&mut qp, within, &[], &ConnectOptions::default())?;
         let table = RemoteRegion::from_bytes(&peer.data)?;
-        Ok(Self { qp, cq, events, slot, table, _stream: stream })
+        Ok(Self { qp, cq, events, slot, table, lease: LEASE, _stream: stream })
     }
 
     /// The value of a key.
     fn get(&mut self, key: &str) -> Result<Option<String>> {
         let wanted = words::<2>(key, KEY)?;
+        let mut is_lost = false;
         for at in places(&wanted) {
-            let slot = self.read(at)?;
+            let Some(slot) = self.read(at)?.contents() else {
+                is_lost = true;
+                continue;
+            };
             if slot[1..3] == wanted {
                 let bytes: Vec<u8> =
                     slot[3..7].iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -196,26 +304,37 @@ impl Client {
                 break;
             }
         }
-        Ok(None)
+        match is_lost {
+            true => Err(format!("{key} may have been lost with its writer: set it again").into()),
+            false => Ok(None),
+        }
     }
 
     /// Gives a key a value; the number of the change.
     fn set(&mut self, key: &str, value: &str) -> Result<u64> {
         let (key, value) = (words::<2>(key, KEY)?, words::<4>(value, VALUE)?);
         for at in places(&key) {
-            for _ in 0..TRIES {
-                let slot = self.read(at)?;
-                if slot[0] != 0 && slot[1..3] != key {
+            let start = Instant::now();
+            while start.elapsed() < PATIENCE {
+                let found = self.read(at)?;
+                let (Found::Whole(slot) | Found::Left(slot)) = found;
+                let others = found.contents().filter(|it| it[0] != 0 && it[1..3] != key);
+                if others.is_some() && matches!(found, Found::Whole(_)) {
                     // The slot of another key: try the next.
                     break;
                 }
-                if self.swap(at, slot[0], slot[0] + 1)? != slot[0] {
+                // Odd, and no version that it had before.
+                let locked = slot[0] + if slot[0] % 2 == 0 { 1 } else { 2 };
+                if self.swap(at, slot[0], locked)? != slot[0] {
                     continue;
                 }
-                let [a, b] = key;
-                let [c, d, e, f] = value;
-                let version = slot[0] + 2;
-                self.write(at, seal([version, a, b, c, d, e, f, 0]))?;
+                if let Some([_, body @ .., _]) = others {
+                    // Left locked by who died, with another key in it, which stays.
+                    self.write(at, locked, body)?;
+                    break;
+                }
+                let ([a, b], [c, d, e, f]) = (key, value);
+                self.write(at, locked, [a, b, c, d, e, f])?;
                 return Ok(self.add(0, 1)? + 1);
             }
         }
@@ -223,9 +342,11 @@ impl Client {
             .into())
     }
 
-    /// A slot as it was at one moment.
-    fn read(&mut self, at: u64) -> Result<Slot> {
-        for _ in 0..TRIES {
+    /// A slot, once it is whole, or has been the same for a lease.
+    fn read(&mut self, at: u64) -> Result<Found> {
+        let start = Instant::now();
+        let mut last: Option<(Slot, Instant)> = None;
+        while start.elapsed() < PATIENCE {
             let from = self.table.at(at, SLOT)?;
             let into = self.slot.sge(0, SLOT as usize)?;
             self.perform(&wr::Read::new(into, from).signaled())?;
@@ -233,20 +354,34 @@ impl Client {
             self.slot.read_slice(0, &mut slot)?;
             // Even, and all of one version; or never written.
             if slot[0] % 2 == 0 && (slot == seal(slot) || slot == [0; 8]) {
-                return Ok(slot);
+                return Ok(Found::Whole(slot));
+            }
+            match last {
+                Some((before, since)) if before == slot => {
+                    if since.elapsed() > self.lease {
+                        return Ok(Found::Left(slot));
+                    }
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                _ => last = Some((slot, Instant::now())),
             }
         }
-        Err(format!("a slot stayed locked for {TRIES} reads: its writer may have died").into())
+        Err(format!("a slot was changed by others for {} s", PATIENCE.as_secs()).into())
     }
 
-    /// Writes a slot that we have locked: all but the version, and then the version, which unlocks
-    /// it.
-    fn write(&mut self, at: u64, slot: Slot) -> Result {
-        self.slot.write_slice(0, &slot)?;
-        let (body, version) = (self.slot.sge(8, SLOT as usize - 8)?, self.slot.sge(0, 8)?);
-        // WRITEs of one queue pair take effect in their order.
+    /// Writes a slot that we have locked with this version: all but the version, and then the
+    /// version, which unlocks it, if it is still ours.
+    fn write(&mut self, at: u64, locked: u64, [a, b, c, d, e, f]: [u64; 6]) -> Result {
+        let version = locked + 1;
+        self.slot.write_slice(0, &seal([version, a, b, c, d, e, f, 0]))?;
+        let body = self.slot.sge(8, SLOT as usize - 8)?;
+        // Requests of one queue pair take effect in their order.
         self.qp.post(&wr::Write::new(body, self.table.at(at + 8, SLOT - 8)?), 0)?;
-        self.perform(&wr::Write::new(version, self.table.at(at, 8)?).signaled())
+        if self.swap(at, locked, version)? == locked {
+            return Ok(());
+        }
+        let lease = self.lease;
+        Err(format!("the change took longer than the lease of {lease:?}: set it again").into())
     }
 
     /// What was in a word before it was swapped, or not.
@@ -301,4 +436,136 @@ fn seal(mut slot: Slot) -> Slot {
     slot[..7].hash(&mut hasher);
     slot[7] = hasher.finish();
     slot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serves so many clients on the model, which `use_it` then does.
+    fn served(clients: usize, use_it: impl FnOnce(&Domain, &str)) {
+        let found = support::find("model", "connectx6dx").expect("the model");
+        let near = Domain::new(&found.device(0).expect("a device")).expect("a domain");
+        let far = Domain::new(&found.device(1).expect("another")).expect("a domain");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it has one").to_string();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| serve(&far, &listener, Some(clients)));
+            use_it(&near, &address);
+            server.join().expect("it ends").expect("it serves");
+        });
+    }
+
+    fn client(domain: &Domain, address: &str) -> Client {
+        let client = Client::connect(domain, address).expect("it is served");
+        Client { lease: Duration::from_millis(200), ..client }
+    }
+
+    /// Where a key is when nothing else is in the table.
+    fn place(key: &str) -> u64 {
+        places(&words(key, KEY).expect("a key")).next().expect("a place")
+    }
+
+    #[test]
+    fn lock_of_dead_writer_ends() {
+        served(2, |domain, address| {
+            let mut dead = client(domain, address);
+            dead.set("apple", "red").expect("a change");
+            let at = place("apple");
+            assert_eq!(dead.swap(at, 2, 3).expect("a lock"), 2);
+            drop(dead);
+            let mut live = client(domain, address);
+            assert_eq!(live.get("apple").expect("whole"), Some("red".into()));
+            assert_eq!(live.set("apple", "green").expect("the lock is taken over"), 2);
+            assert_eq!(live.get("apple").expect("whole"), Some("green".into()));
+        });
+    }
+
+    #[test]
+    fn half_written_slot_is_reported_and_repaired() {
+        served(2, |domain, address| {
+            let mut dead = client(domain, address);
+            dead.set("apple", "red").expect("a change");
+            let at = place("apple");
+            assert_eq!(dead.swap(at, 2, 3).expect("a lock"), 2);
+            // A word of the value.
+            dead.add(at + 24, 1).expect("half of a change");
+            drop(dead);
+            let mut live = client(domain, address);
+            let error = live.get("apple").expect_err("it is lost").to_string();
+            assert!(error.contains("set it again"), "{error}");
+            live.set("apple", "green").expect("it is repaired");
+            assert_eq!(live.get("apple").expect("whole"), Some("green".into()));
+        });
+    }
+
+    #[test]
+    fn writer_that_lost_its_lease_fails() {
+        served(2, |domain, address| {
+            let (mut slow, mut quick) = (client(domain, address), client(domain, address));
+            let at = place("apple");
+            assert_eq!(slow.swap(at, 0, 1).expect("a lock"), 0);
+            quick.set("apple", "green").expect("the lock is taken over");
+            let error = slow.write(at, 1, [1; 6]).expect_err("it comes too late").to_string();
+            assert!(error.contains("longer than the lease"), "{error}");
+            quick.set("apple", "blue").expect("it is repaired");
+            assert_eq!(quick.get("apple").expect("whole"), Some("blue".into()));
+        });
+    }
+
+    #[test]
+    fn lock_left_on_another_key_keeps_its_value() {
+        served(1, |domain, address| {
+            let mut client = client(domain, address);
+            let at = place("apple");
+            // The slot that the key would have is that of another, and was left locked.
+            let [a, b] = words::<2>("pear", KEY).expect("a key");
+            let [c, d, e, f] = words::<4>("sweet", VALUE).expect("a value");
+            client.swap(at, 0, 1).expect("a lock");
+            client.write(at, 1, [a, b, c, d, e, f]).expect("it is ours");
+            client.swap(at, 2, 3).expect("a lock");
+            client.set("apple", "red").expect("the next slot is free");
+            assert_eq!(client.get("apple").expect("whole"), Some("red".into()));
+            let found = client.read(at).expect("a slot");
+            assert!(matches!(found, Found::Whole([6, x, y, ..]) if [x, y] == [a, b]), "{found:?}");
+        });
+    }
+
+    #[test]
+    fn failed_accept_is_not_tried_again_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("an error for each accept");
+        let start = Instant::now();
+        assert!((0..2).all(|_| accept(&listener).is_none()));
+        assert!(start.elapsed() >= 2 * NO_ROOM);
+        let client = TcpStream::connect(listener.local_addr().expect("one")).expect("it listens");
+        assert!(std::iter::repeat_with(|| accept(&listener)).take(100).any(|it| it.is_some()));
+        drop(client);
+    }
+
+    #[test]
+    fn silent_client_is_left_in_time() {
+        let found = support::find("model", "connectx6dx").expect("the model");
+        let domain = Domain::new(&found.device(0).expect("a device")).expect("a domain");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut silent = TcpStream::connect(listener.local_addr().expect("one")).expect("it is");
+        let (stream, _) = listener.accept().expect("a client");
+        let (start, limit) = (Instant::now(), Duration::from_millis(300));
+        let refused = answer(&domain, &stream, &[0; 4], limit);
+        assert!(refused.is_err() && start.elapsed() >= limit, "{refused:?}");
+        // A byte now and then does not make it longer.
+        std::thread::scope(|scope| {
+            let start = Instant::now();
+            scope.spawn(move || {
+                while silent.write_all(b"v").is_ok() && start.elapsed() < 10 * limit {
+                    std::thread::sleep(limit / 10);
+                }
+            });
+            let mut within = Within { stream: &stream, end: start + limit };
+            let mut bytes = std::iter::repeat_with(|| within.read(&mut [0]));
+            let error = bytes.find_map(|read| read.err());
+            assert!(start.elapsed() < 9 * limit, "{error:?} after {:?}", start.elapsed());
+            drop(stream);
+        });
+    }
 }

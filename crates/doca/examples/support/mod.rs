@@ -68,11 +68,14 @@ pub(crate) fn representor(dev: &Dev, name: Option<&str>) -> Result<Option<DevRep
 
 /// The other side, over a TCP connection that carries messages: four bytes of length in network
 /// order, then so many bytes. It stands for DOCA's Comm Channel.
-pub(crate) struct Channel(TcpStream);
+pub(crate) struct Channel {
+    stream: TcpStream,
+    patience: Duration,
+}
 
 /// Bytes of a message at most.
 const LONGEST: u32 = 64 << 10;
-/// How long the other side may be silent.
+/// How long the other side may take for a message.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Meeting {
@@ -107,30 +110,50 @@ fn connect(address: &str) -> Result<TcpStream> {
 }
 
 impl Channel {
-    /// A channel over a connection, on which the other side may be silent for [`PATIENCE`].
+    /// A channel over a connection, on which the other side may take [`PATIENCE`] for a message.
     pub(crate) fn new(stream: TcpStream) -> Result<Self> {
         Self::with_patience(stream, PATIENCE)
     }
 
-    /// A channel over a connection, on which the other side may be silent for `patience`.
+    /// A channel over a connection, on which the other side may take `patience` for a message.
     pub(crate) fn with_patience(stream: TcpStream, patience: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        Ok(Self(stream))
+        Ok(Self { stream, patience })
+    }
+
+    /// The same connection; from now on the other side may take [`PATIENCE`] again.
+    pub(crate) fn patient(self) -> Self {
+        Self { patience: PATIENCE, ..self }
+    }
+
+    /// The time until `end`, for the next call; an error when it has passed.
+    fn left(&self, end: Instant) -> Result<Option<Duration>> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let seconds = self.patience.as_secs_f32();
+            return Err(format!("the other side took longer than {seconds} s").into());
+        }
+        Ok(Some(left))
     }
 
     /// Sends a message.
     pub(crate) fn send(&mut self, message: &[u8]) -> Result {
-        self.0.write_all(&(message.len() as u32).to_be_bytes())?;
-        self.0.write_all(message)?;
+        let end = Instant::now() + self.patience;
+        let all = [&(message.len() as u32).to_be_bytes(), message].concat();
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            self.stream.set_write_timeout(self.left(end)?)?;
+            let sent = self.stream.write(rest)?;
+            rest = &rest[sent..];
+        }
         Ok(())
     }
 
     /// Waits for a message.
     pub(crate) fn receive(&mut self) -> Result<Vec<u8>> {
+        let end = Instant::now() + self.patience;
         let mut length = [0; 4];
-        self.0.read_exact(&mut length).map_err(|error| format!("the other side: {error}"))?;
+        self.fill(&mut length, end)?;
         let length = u32::from_be_bytes(length);
         if length > LONGEST {
             return Err(
@@ -138,8 +161,19 @@ impl Channel {
             );
         }
         let mut message = vec![0; length as usize];
-        self.0.read_exact(&mut message).map_err(|error| format!("the other side: {error}"))?;
+        self.fill(&mut message, end)?;
         Ok(message)
+    }
+
+    fn fill(&mut self, mut into: &mut [u8], end: Instant) -> Result {
+        while !into.is_empty() {
+            self.stream.set_read_timeout(self.left(end)?)?;
+            match self.stream.read(into).map_err(|error| format!("the other side: {error}"))? {
+                0 => return Err("the other side has gone".into()),
+                read => into = &mut into[read..],
+            }
+        }
+        Ok(())
     }
 }
 

@@ -9,17 +9,20 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::thread::Builder;
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
 use super::how::How;
-use super::process::Caller;
+use super::process::{self, Caller};
 use super::shared::SharedRun;
 use super::side::View;
-use super::sys::{Gate, Listener, Notification, Stat};
+use super::sys::{self, Gate, Listener, Notification, Stat};
+use super::turns::{Step, TURN, Turns};
 
 /// The answer to a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,9 +48,10 @@ pub(super) struct Answerer {
     pub view: Arc<View>,
 }
 
-/// Answers a filter's calls, in a thread that ends with the last process behind it.
+/// Answers a filter's calls, in threads that end with the last process behind it.
 ///
-/// One is best: the kernel wakes all that wait for a filter's calls, and one of them gets it.
+/// One takes calls at a time: the kernel wakes all that wait for a filter's calls, and one of them
+/// gets it. Another takes its place if it does not come back (`turns`).
 pub(super) fn spawn(
     shared: &Arc<SharedRun>,
     listener: &Arc<Listener>,
@@ -55,22 +59,43 @@ pub(super) fn spawn(
 ) -> io::Result<()> {
     let gate: Arc<dyn Gate> = listener.clone();
     let answerer = Answerer { shared: shared.clone(), gate, view: view.clone() };
-    let listener = listener.clone();
-    std::thread::Builder::new().spawn(move || answerer.answer_all(&listener)).map(drop)
+    let desk = Arc::new(Desk { answerer, listener: listener.clone(), turns: Turns::default() });
+    let watched = Arc::downgrade(&desk);
+    Builder::new().name("verbless-watch".into()).spawn(move || watch(&watched))?;
+    desk.take_calls(0)
 }
 
-impl Answerer {
-    fn answer_all(&self, listener: &Listener) {
+/// A filter whose calls are answered.
+struct Desk {
+    answerer: Answerer,
+    listener: Arc<Listener>,
+    turns: Turns,
+}
+
+impl Desk {
+    /// Starts the thread with this number, which takes calls from now on.
+    fn take_calls(self: Arc<Self>, number: u64) -> io::Result<()> {
+        Builder::new().spawn(move || self.answer_all(number)).map(drop)
+    }
+
+    fn answer_all(&self, number: u64) {
+        let answerer = &self.answerer;
         loop {
-            match listener.receive() {
-                Ok(call) => match self.answer_at_any_rate(&call) {
-                    Answer::Kernel => self.gate.go_on(call.id),
-                    Answer::Ours(result) => self.gate.answer(call.id, result),
-                    Answer::Given => {}
-                },
+            match self.listener.receive() {
+                Ok(call) => {
+                    self.turns.begin(number, call);
+                    match answerer.answer_at_any_rate(&call) {
+                        Answer::Kernel => answerer.gate.go_on(call.id),
+                        Answer::Ours(result) => answerer.gate.answer(call.id, result),
+                        Answer::Given => {}
+                    }
+                    if !self.turns.end(number) {
+                        return;
+                    }
+                }
                 // Whoever called was killed meanwhile, or nobody is left (before Linux 6.11,
                 // waiting does not end then).
-                Err(Errno::ENOENT) if nobody_is_left(listener.as_fd()) => return,
+                Err(Errno::ENOENT) if nobody_is_left(self.listener.as_fd()) => return,
                 Err(Errno::ENOENT | Errno::EINTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "calls cannot be taken any more");
@@ -80,6 +105,43 @@ impl Answerer {
         }
     }
 
+    /// Kills the process of a call that still waits.
+    fn kill(&self, call: &Notification) {
+        let waits = || self.answerer.gate.is_waiting(call.id);
+        let Ok(pid) = process::process_of(call.tid) else { return };
+        let Ok(pidfd) = sys::pidfd(pid) else { return };
+        if waits() {
+            sys::kill_by(pidfd.as_fd());
+        }
+    }
+}
+
+/// Has a filter's calls taken by another thread whenever one does not come back.
+fn watch(desk: &Weak<Desk>) {
+    loop {
+        std::thread::sleep(TURN);
+        let Some(desk) = desk.upgrade() else { return };
+        let number = match desk.turns.look(Instant::now()) {
+            Step::Nothing => continue,
+            Step::Replace(number) => number,
+            Step::Kill(calls) => {
+                tracing::error!(
+                    calls = calls.len(),
+                    "memory that the arguments of these calls are in does not arrive \
+                     (userfaultfd, FUSE, NFS), and no thread is left for other calls: their \
+                     processes are killed"
+                );
+                calls.iter().for_each(|busy| desk.kill(&busy.call));
+                desk.turns.next()
+            }
+        };
+        if let Err(error) = desk.clone().take_calls(number) {
+            tracing::error!(%error, "no thread can be started that takes calls: they wait");
+        }
+    }
+}
+
+impl Answerer {
     /// Answers a call even if [`Answerer::answer`] panics: a bug fails this one call, and does not
     /// leave all other callers without an answer.
     fn answer_at_any_rate(&self, call: &Notification) -> Answer {

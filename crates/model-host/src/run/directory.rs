@@ -1,15 +1,18 @@
-//! The directory of the tree of files: in the first temporary directory that accepts it.
+//! The directory of the tree of files: the root of a file system of its own (`detached`), and where
+//! none can be mounted, a directory in the first temporary directory that accepts it.
 //!
-//! The owner holds a lock on it. An owner that was killed leaves the directory behind, unlocked;
-//! the next one in the same place removes it.
+//! The owner of a temporary one holds a lock on it. An owner that was killed leaves the directory
+//! behind, unlocked; the next one in the same place removes it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, io};
+
+use super::detached::{self, Detached};
 
 /// The prefix of the names of such directories.
 const PREFIX: &str = "verbless-model-";
@@ -19,9 +22,12 @@ const TRIES: u32 = 8;
 /// The directory; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Directory {
-    path: PathBuf,
-    /// The directory itself, locked.
+    /// Where it is among the files of this machine; `None`: in a file system of its own.
+    path: Option<PathBuf>,
+    /// The directory itself. A temporary one is locked.
     root: File,
+    /// What keeps a file system of its own mounted.
+    _namespace: Option<OwnedFd>,
 }
 
 impl AsFd for Directory {
@@ -31,12 +37,25 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Makes a directory that `fill` can fill: in TMPDIR if set, otherwise in memory, otherwise
-    /// among temporary files.
+    /// Makes a directory that `fill` can fill: in a file system of its own, otherwise in TMPDIR if
+    /// set, otherwise in memory, otherwise among temporary files.
     ///
     /// # Errors
     /// None of the places takes it; what each of them says.
     pub(super) fn filled(fill: impl Fn(&Path) -> io::Result<()>) -> io::Result<Self> {
+        match detached::filled(&fill) {
+            Ok(Detached { root, namespace }) => {
+                return Ok(Self { path: None, root, _namespace: Some(namespace) });
+            }
+            Err(error) => tracing::debug!(%error, "no file system can be mounted for the devices"),
+        }
+        Self::among_temporary_files(fill)
+    }
+
+    /// Makes one in TMPDIR if set, otherwise in memory, otherwise among temporary files.
+    pub(super) fn among_temporary_files(
+        fill: impl Fn(&Path) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let named = env::var_os("TMPDIR").filter(|place| !place.is_empty());
         let usual = ["/dev/shm", "/tmp", "/var/tmp"].map(OsString::from);
         let places = named.into_iter().chain(usual).chain(env::var_os("XDG_RUNTIME_DIR"));
@@ -49,7 +68,7 @@ impl Directory {
     ) -> io::Result<Self> {
         let mut refusals = Vec::new();
         for place in places {
-            let made = Self::make(&place).and_then(|made| fill(&made.path).map(|()| made));
+            let made = Self::make(&place).and_then(|(path, made)| fill(&path).map(|()| made));
             match made {
                 Ok(made) => return Ok(made),
                 Err(error) => refusals.push(format!("{}: {error}", place.display())),
@@ -62,26 +81,30 @@ impl Directory {
         )))
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Where it is among the files of this machine; `None`: in a file system of its own.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
-    /// Removes the directory; descriptors that were given keep what they refer to.
+    /// Removes the directory; descriptors that were given keep what they refer to. A file system of
+    /// its own ends with them.
     pub(super) fn remove(&self) {
-        let _ = fs::remove_dir_all(&self.path);
+        if let Some(path) = &self.path {
+            let _ = fs::remove_dir_all(path);
+        }
     }
 
-    fn make(place: &Path) -> io::Result<Self> {
+    fn make(place: &Path) -> io::Result<(PathBuf, Self)> {
         // As the kernel names files in it.
         let place = place.canonicalize()?;
         clear(&place);
         for _ in 0..TRIES {
             let path = nix::unistd::mkdtemp(&place.join(format!("{PREFIX}XXXXXX")))?;
-            let made = open(&path).map(|root| Self { path, root })?;
+            let made = Self { path: Some(path.clone()), root: open(&path)?, _namespace: None };
             // A file system may have no locks: what is left behind there stays.
             let locked = !matches!(made.root.try_lock(), Err(TryLockError::WouldBlock));
-            if locked && made.path.exists() {
-                return Ok(made);
+            if locked && path.exists() {
+                return Ok((path, made));
             }
         }
         Err(io::ErrorKind::ResourceBusy.into())
@@ -131,14 +154,13 @@ mod tests {
     #[test]
     fn what_a_killed_owner_left_is_removed_and_what_a_live_one_has_is_not() {
         let place = place("left");
-        let live = Directory::make(&place).expect("a directory");
-        let killed = Directory::make(&place).expect("another");
-        fs::create_dir_all(killed.path.join("sys/class")).expect("a file in it");
-        let left = killed.path.clone();
+        let (live_path, live) = Directory::make(&place).expect("a directory");
+        let (left, killed) = Directory::make(&place).expect("another");
+        fs::create_dir_all(left.join("sys/class")).expect("a file in it");
         killed.root.unlock().expect("as by its end");
-        let next = Directory::make(&place).expect("a third");
+        let (next_path, next) = Directory::make(&place).expect("a third");
         assert!(!left.exists());
-        assert!(live.path.exists() && next.path.exists());
+        assert!(live_path.exists() && next_path.exists());
         drop((live, next, killed));
         assert_eq!(count(&place), 0);
         fs::remove_dir(place).expect("it is empty");
@@ -175,7 +197,7 @@ mod tests {
             if path.starts_with(&full) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
         };
         let made = Directory::filled_in(places, fill).expect("the last place takes it");
-        assert!(made.path().starts_with(&good));
+        assert!(made.path().is_some_and(|path| path.starts_with(&good)));
         assert_eq!(count(&full), 0, "nothing stays where it did not fit");
         drop(made);
         let error = Directory::filled_in([full.clone()], fill).expect_err("no place is left");

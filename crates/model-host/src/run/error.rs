@@ -50,6 +50,15 @@ pub enum RunError {
         /// The name.
         name: String,
     },
+    /// A program of another user has that name.
+    #[error(
+        "the name {name} is occupied by a program of another user, which has its address \
+         (@verbless-model/USER/{name} in /proc/net/unix): choose another name"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
     /// No run has that name.
     #[error(
         "you have no run named {name} ({known}); start one with `run --name {name} -- PROGRAM`"

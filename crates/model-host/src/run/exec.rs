@@ -9,12 +9,12 @@
 //! memory is gone, or is another's: what a process shared with its parent (`vfork`) lives on
 //! without it.
 
-use std::fs::{self, File};
-use std::sync::Arc;
+use std::fs;
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
+use super::process::memory_of;
 use verbless_model::memory::Reach;
 
 /// A process whose threads called `execve`, before it is known whether that succeeded.
@@ -30,8 +30,7 @@ pub(super) struct Exec {
 impl Exec {
     /// A thread waits in `execve`.
     pub(super) fn new(pid: Pid, tid: u32) -> Result<Self, Errno> {
-        let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
-        let program = Reach::Program(Arc::new(file.map_err(|_| Errno::ESRCH)?));
+        let program = memory_of(pid)?;
         Ok(Self { program, told: told(pid)?, threads: vec![tid] })
     }
 

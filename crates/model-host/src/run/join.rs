@@ -57,6 +57,8 @@ const LONGEST: usize = 1 << 16;
 const WAITING: i32 = 16;
 /// How long a guest waits for the host's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after a guest could not be accepted for lack of a descriptor.
+const NO_ROOM: Duration = Duration::from_millis(20);
 /// Bytes of the longest name: what the kernel's addresses have room for.
 const LONGEST_NAME: usize = 64;
 
@@ -164,7 +166,7 @@ impl Host {
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         let address = UnixAddr::new_abstract(address(name).as_bytes())?;
         bind(socket.as_raw_fd(), &address).map_err(|errno| match errno {
-            Errno::EADDRINUSE => RunError::NameInUse { name: name.into() },
+            Errno::EADDRINUSE => in_use(name),
             other => other.into(),
         })?;
         listen(&socket, Backlog::new(WAITING)?)?;
@@ -173,11 +175,29 @@ impl Host {
 
     /// The next guest at the door; it is this user's, or root's.
     pub(crate) fn accept(&self) -> Option<Peer> {
-        let (stream, _) = self.0.accept().ok()?;
+        let (stream, _) = self
+            .0
+            .accept()
+            .inspect_err(|error| {
+                // The guest stays at the door, and would wake us again at once.
+                if error.kind() != std::io::ErrorKind::WouldBlock {
+                    std::thread::sleep(NO_ROOM);
+                }
+            })
+            .ok()?;
         stream.set_nonblocking(true).ok()?;
         let peer = Peer(stream.into());
         let uid = Uid::from_raw(peer.credentials().ok()?.uid());
         may_enter(uid, geteuid()).then_some(peer)
+    }
+}
+
+/// Why a name cannot be taken: by whom it is in use. An address has no owner that could keep others
+/// from it.
+fn in_use(name: &str) -> RunError {
+    match Joined::meet(name) {
+        Err(RunError::Refused(_)) => RunError::NameTaken { name: name.into() },
+        _ => RunError::NameInUse { name: name.into() },
     }
 }
 
@@ -275,12 +295,15 @@ impl Joined {
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
         let address = UnixAddr::new_abstract(address(name).as_bytes())?;
+        let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
+        // A program that only occupies the address accepts no connection.
+        setsockopt(&socket, sockopt::SendTimeout, &patience)?;
         connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
+            Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
             Errno::ECONNREFUSED => RunError::NoSuchRun { name: name.into(), known: known() },
             other => other.into(),
         })?;
-        let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
-        setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
         let peer = Peer(socket);
         let host = peer.credentials()?;
         if host.uid() != geteuid().as_raw() {
@@ -339,6 +362,37 @@ mod tests {
         assert!(!names().contains(&name));
         let missing = Joined::ask(&name, Side::Host).expect_err("it is gone").to_string();
         assert!(missing.contains("--name"), "{missing}");
+    }
+
+    #[test]
+    fn name_error_names_another_users_program() {
+        use std::os::unix::process::CommandExt;
+        if !geteuid().is_root() {
+            let line = "skipped: run::join: only root can start programs of another user\n";
+            return std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes())
+                .expect("it is open");
+        }
+        let name = name("squatted");
+        let squat = "import os, socket, sys\n\
+            os.setuid(54321)\n\
+            here = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+            here.bind('\\0' + sys.argv[1]); here.listen()\n\
+            print(flush=True); sys.stdin.read()\n";
+        let mut other = std::process::Command::new("/usr/bin/python3")
+            .args(["-c", squat, &address(&name)])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("python");
+        let mut byte = [0];
+        let output = other.stdout.as_mut().expect("piped");
+        std::io::Read::read_exact(output, &mut byte).expect("it has the name");
+        let error = Host::new(&name).expect_err("it is taken").to_string();
+        let joined = Joined::ask(&name, Side::Host).expect_err("it is no run").to_string();
+        other.kill().and_then(|()| other.wait()).expect("it is there");
+        assert!(error.contains("another user") && !error.contains("--join"), "{error}");
+        assert!(joined.contains("another user"), "{joined}");
     }
 
     #[test]

@@ -9,9 +9,9 @@
 //!   ---------------------------                 --------------------------------------------------
 //!   open /dev/infiniband/uverbs0  --notify-->   paths: a memfd of its own for each open (ADDFD)
 //!   open /dev/fwctl/fwctl0        --notify-->     the same
-//!   open, stat, readlink /sys/..  --notify-->     tree: the same path below a private directory
+//!   open, stat, readlink /sys/..  --notify-->     tree: the same path in a file system of its own
 //!   ioctl, magic 0x1b or 0x9a     --notify-->   ioctl: the modelled kernel -> hca: commands
-//!   socket(NETLINK_RDMA), sendmsg --notify-->   netlink: a UNIX socket, on which nldev answers
+//!   socket(NETLINK_RDMA), sendmsg --notify-->   netlink: a socket, on which nldev answers
 //!   mmap of the memfd             -- native:    the device's UAR pages, which the engine polls
 //!   loads, stores, all the rest   -- native
 //!   close, exit, SIGKILL          --inotify-->    the memfd's last close: all it held is freed
@@ -19,10 +19,11 @@
 //! ```
 //!
 //! - **A thread that waits for calls** (`answer`), one for each filter, takes them, answers them
-//!   and waits again, in the kernel: handing over takes a few microseconds, as it wakes the
-//!   answering side on the caller's CPU (SYNC_WAKE_UP, since 6.6). Another (`supervisor`) keeps
-//!   house: closes, deaths, signals. The model's own thread moves data meanwhile; completion
-//!   channels are sockets, and need nobody here.
+//!   and waits again (another takes its place if it does not come back, `turns`), in the kernel:
+//!   handing over takes a few microseconds, as it wakes the answering side on the caller's CPU
+//!   (SYNC_WAKE_UP, since 6.6). Another (`supervisor`) keeps house: closes, deaths, signals. The
+//!   model's own thread moves data meanwhile; completion channels are sockets, and need nobody
+//!   here.
 //! - **What stops** is what `filter` lists: calls with a path, ioctls of RDMA devices, questions
 //!   about descriptors of devices. A path that is none of ours is let go at once (`paths`).
 //! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last
@@ -37,8 +38,9 @@
 //!   their filter; they see the devices of one side (`side`) in a tree of that side.
 //! - **When this process is killed**, so are the program and all who use a device (`guardian`).
 //! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked
-//!   after the look-up (NOTIF_ID_VALID); an ioctl is copied once and judged by its copy; paths are
-//!   opened beneath a root that they cannot leave.
+//!   after the look-up (NOTIF_ID_VALID); an ioctl is copied once and judged by its copy; nothing is
+//!   opened in a program's root; what is given leads nowhere else. `docs/run-security.md` lists
+//!   every access, and its test.
 //!
 //! What it cannot do: another filter with a listener (a `run` in a `run`) is refused by the kernel;
 //! a program that changed its identity cannot be looked into; a duplicate of a device's descriptor,
@@ -48,6 +50,7 @@
 mod answer;
 mod control;
 mod descriptor;
+mod detached;
 mod directory;
 mod error;
 mod exec;
@@ -63,6 +66,7 @@ mod nldev;
 mod node;
 mod open;
 mod paths;
+mod place;
 mod preflight;
 mod process;
 #[cfg(target_arch = "x86_64")]
@@ -77,6 +81,7 @@ mod sys;
 mod sysfs;
 mod trace;
 mod tree;
+mod turns;
 mod walk;
 
 pub use control::Control;
@@ -236,7 +241,8 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
             tracing::error!(
                 device,
                 ?left,
-                "objects outlive all programs: this is a bug of the model"
+                "objects outlive all programs: the memory of a call never arrived, or this is a \
+                 bug of the model"
             );
         }
     }

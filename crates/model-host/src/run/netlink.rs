@@ -15,7 +15,7 @@ use nix::sys::socket::{
 
 use super::answer::{Answer, Answerer, thread};
 use super::sys::{self, Notification};
-use super::{nldev, process};
+use super::{nldev, place, process};
 
 /// The longest datagram that is read; requests take less than a hundred bytes.
 const LONGEST: u64 = 1 << 16;
@@ -36,6 +36,10 @@ impl Answerer {
             libc::SOCK_DGRAM => SockType::Datagram,
             _ => return Errno::ESOCKTNOSUPPORT.into(),
         };
+        // A socket of ours would be one of another network: as if RDMA devices were not there.
+        if !place::has_our_network(call.tid) {
+            return Errno::EPROTONOSUPPORT.into();
+        }
         // Without its descriptor nothing that is sent can be answered: as if the kernel had no such
         // protocol.
         let reached = self.caller(call).map(|it| sys::take_descriptor(&it.process.pidfd, -1));
@@ -131,6 +135,10 @@ impl Answerer {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkUserSock;
         let ours = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        // The port is another program's in another network.
+        if sys::network_of(&ours)? != sys::network_of(theirs)? {
+            return Err(Errno::ECONNREFUSED);
+        }
         for answer in nldev::answers(&self.view.shown, own.pid(), datagram) {
             // Its receive buffer may be full: then answers are lost, as the kernel's are.
             match sendto(ours.as_raw_fd(), &answer, &own, MsgFlags::empty()) {
@@ -244,6 +252,33 @@ mod tests {
         }
         let call = [u64::MAX, QUESTION.as_ptr() as u64, 16];
         assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Kernel);
+    }
+
+    #[test]
+    #[allow(unsafe_code, reason = "a thread takes itself into another network")]
+    fn socket_of_another_network_is_not_answered() {
+        let Some(program) = Program::open_to_all() else { return };
+        // SAFETY: this changes the thread that makes it alone, which ends.
+        let made = std::thread::spawn(|| match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+            0 => {
+                let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+                let protocol = SockProtocol::NetlinkUserSock;
+                socket(AddressFamily::Netlink, SockType::Raw, kind, protocol)
+            }
+            _ => Err(Errno::last()),
+        });
+        let made = match made.join().expect("it ends") {
+            Ok(made) => made,
+            Err(errno) => {
+                let line = format!("skipped: run::netlink: no other network: {errno}\n");
+                let mut output = std::io::stderr();
+                return std::io::Write::write_all(&mut output, line.as_bytes())
+                    .expect("it is open");
+            }
+        };
+        let call = [made.as_raw_fd() as u64, QUESTION.as_ptr() as u64, 16];
+        let refused = Answer::Ours(Err(Errno::ECONNREFUSED));
+        assert_eq!(program.call(libc::SYS_sendto, &call), refused);
     }
 
     #[test]

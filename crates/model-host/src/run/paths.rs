@@ -3,16 +3,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
-use super::how::{Found, How};
+use super::how::How;
 use super::node::{self, Node};
 use super::process::{self, Caller};
 use super::sys::{self, Notification, Stat};
@@ -35,9 +33,9 @@ struct Named {
 }
 
 impl Named {
-    /// A path that leads into the tree.
+    /// A path that leads into the tree, or through it to a directory above.
     fn new(bytes: Vec<u8>) -> Option<Self> {
-        tree::is_ours(&bytes).then_some(Self { bytes })
+        tree::leads_through(&bytes).then_some(Self { bytes })
     }
 }
 
@@ -63,13 +61,6 @@ impl Answerer {
             return Err(Errno::EXDEV);
         }
         let tree = &self.view.tree;
-        if let Some(opened) = Self::above(call, &walk.whole, how.open() & OFlag::O_NONBLOCK) {
-            if let Err(errno @ (Errno::ELOOP | Errno::EXDEV)) = walk.open(tree, OFlag::O_PATH) {
-                return Err(errno);
-            }
-            how.admits(Found::Directory)?;
-            return Ok(self.give(call, opened?.as_fd(), None, how.close_on_exec()));
-        }
         let node = node::of_path(&walk.whole);
         let device = node.and_then(|node| Some((node, self.view.of_node(node)?)));
         let found = walk.look(tree, how, device.is_some()).inspect_err(|_| {
@@ -81,6 +72,7 @@ impl Answerer {
         if let Some(device) = device {
             return self.open_device(call, device, how.close_on_exec());
         }
+        self.may_give(call)?;
         let file = walk.open(tree, how.open())?;
         tree.given();
         Ok(self.give(call, file.as_fd(), None, how.close_on_exec()))
@@ -96,13 +88,21 @@ impl Answerer {
                 false => self.base(call, directory)?,
             };
             let whole = self.whole(call, directory, path)?;
-            let leads_here = tree::is_ours(&whole) || tree::is_above(&whole).is_some();
-            return leads_here.then(|| Walk::from_root(whole, &start, how));
+            return tree::leads_through(&whole).then(|| Walk::from_root(whole, &start, how));
         }
         if !self.view.tree.may_be_reached_by(&path) {
             return None;
         }
         Walk::within(self.base(call, directory)?, path, how)
+    }
+
+    /// Whether the caller may be given files of the tree; EACCES, and why is said once, if not.
+    pub(super) fn may_give(&self, call: &Notification) -> Result<(), Errno> {
+        if self.view.tree.may_give_to(call.tid) && self.gate.is_waiting(call.id) {
+            return Ok(());
+        }
+        warn_of_another_root();
+        Err(Errno::EACCES)
     }
 
     fn give(
@@ -171,13 +171,6 @@ impl Answerer {
             return Answer::Kernel;
         }
         let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
-        if let Some(opened) = Self::above(call, &whole, OFlag::O_PATH) {
-            let stat = opened.and_then(|file| how.of(&file, None));
-            let written = stat.and_then(|(address, bytes)| {
-                process::write(thread(call), address, &bytes).map_err(|_| Errno::EFAULT)
-            });
-            return Answer::Ours(written.map(|()| 0));
-        }
         let Some(named) = Named::new(whole) else { return Answer::Kernel };
         if !how.may_be_asked(flags as i32) {
             return Errno::EINVAL.into();
@@ -200,8 +193,8 @@ impl Answerer {
             Ok(stat) => stat,
             Err(errno) => return errno.into(),
         };
-        let written = process::write(thread(call), address, &bytes);
-        Answer::Ours(written.map(|()| 0).map_err(|_| Errno::EFAULT))
+        let written = process::write_to_caller(&*self.gate, call, address, &bytes);
+        Answer::Ours(written.map(|()| 0))
     }
 
     pub(super) fn access(
@@ -260,7 +253,7 @@ impl Answerer {
         let result = target.and_then(|target| {
             let bytes = target.as_bytes();
             let len = bytes.len().min(room as usize);
-            process::write(thread(call), to, &bytes[..len]).map_err(|_| Errno::EFAULT)?;
+            process::write_to_caller(&*self.gate, call, to, &bytes[..len])?;
             Ok(len as i64)
         });
         Answer::Ours(result)
@@ -269,16 +262,6 @@ impl Answerer {
     /// The path at an address of the caller's, when it leads into the tree.
     fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<Named> {
         self.whole_path(call, directory, address).and_then(Named::new)
-    }
-
-    /// A directory above the places of the tree that a path leads to through one of them, as the
-    /// caller sees it: everybody may list these.
-    fn above(call: &Notification, whole: &[u8], flags: OFlag) -> Option<Result<OwnedFd, Errno>> {
-        let above = tree::is_above(whole)?;
-        let root = PathBuf::from(format!("/proc/{}/root/", call.tid));
-        let path = root.join(std::ffi::OsStr::from_bytes(&above[1..]));
-        let flags = flags | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Some(nix::fcntl::open(&path, flags, Mode::empty()))
     }
 
     /// The path at an address of the caller's, from `/` on: one that leads into the tree, or that
@@ -317,8 +300,7 @@ impl Answerer {
             libc::AT_FDCWD => format!("/proc/{}/cwd", call.tid),
             fd => format!("/proc/{}/fd/{fd}", call.tid),
         };
-        let base: PathBuf = std::fs::read_link(base).ok()?;
-        let base = self.view.tree.shown(&base).unwrap_or(base);
+        let base = self.view.tree.shown(std::fs::read_link(base).ok()?);
         Some(base.as_os_str().as_bytes().to_vec())
     }
 }
@@ -336,8 +318,21 @@ fn tell_of_other_devices(thread: u32, path: &[u8]) {
         name if name.starts_with(b"issm") => "subnet managers (issm) are not modelled",
         _ => "there is no such device",
     };
-    let name = String::from_utf8_lossy(&name);
+    let name = name.escape_ascii();
     tracing::info!("thread {thread}: open of /dev/infiniband/{name} refused with ENOENT: {what}");
+}
+
+/// Says once that a program has another root, and no file of the tree can be given to it.
+fn warn_of_another_root() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "a program with another root directory or mount namespace than this process is given \
+             no file below /sys of the modelled devices (EACCES), because it could leave its root \
+             by it: allow this process to mount a file system (unprivileged user namespaces, or \
+             CAP_SYS_ADMIN), or start `run` within that root"
+        );
+    });
 }
 
 /// Says once that a device looks like a regular file to its program.

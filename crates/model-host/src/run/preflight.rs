@@ -5,7 +5,7 @@
 //! The system calls that answers need are tried once, for a call that the child makes behind its
 //! filter before it becomes the program (`sys::start`).
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsFd;
 use std::{io, thread};
 
@@ -115,8 +115,9 @@ pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
         )(Errno::ETIMEDOUT));
     }
     let call = listener.receive().map_err(cannot("its calls cannot be received", KERNEL))?;
-    let done = look_into(&call).and_then(|()| {
-        let file = File::open("/")?;
+    let done = look_into(listener, &call).and_then(|()| {
+        // One that leads nowhere: who joins may have another root.
+        let file = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC)?;
         let given = listener.give(call.id, file.as_fd(), None, true, true);
         given.map(drop).map_err(cannot("it cannot be given a descriptor", KERNEL))
     });
@@ -126,7 +127,7 @@ pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
     done
 }
 
-fn look_into(call: &Notification) -> Result<(), RunError> {
+fn look_into(listener: &Listener, call: &Notification) -> Result<(), RunError> {
     if call.tid == 0 {
         let (what, remedy) =
             ("it is in another container's PID namespace", "start both in one container");
@@ -141,8 +142,11 @@ fn look_into(call: &Notification) -> Result<(), RunError> {
     if name != *sys::FIRST_PATH.to_bytes() {
         return Err(cannot("its first call arrived with other arguments", KERNEL)(Errno::EPROTO));
     }
-    process::write(child, answer, &[1])
-        .map_err(cannot("its memory cannot be written (process_vm_writev)", PROFILE))?;
+    let mut own = 0u8;
+    process::write(Pid::this(), &raw mut own as u64, &[1])
+        .map_err(cannot("memory cannot be written (process_vm_writev)", PROFILE))?;
+    process::write_to_caller(listener, call, answer, &[1])
+        .map_err(cannot("its memory cannot be written (/proc/PID/mem)", PROFILE))?;
     sys::pidfd(child).map_err(cannot("its end cannot be watched (pidfd_open)", PROFILE))?;
     // One that is not open is told from one that cannot be seen by the directory.
     let descriptors = fs::metadata(format!("/proc/{child}/fd/."));

@@ -1,9 +1,9 @@
 //! The processes behind the filter, as clients of the modelled kernel.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
 
@@ -15,8 +15,9 @@ use nix::unistd::Pid;
 
 use super::exec::Exec;
 use super::guardian::Wards;
+use super::place;
 use super::shared::{Wake, Wakes};
-use super::sys::{self, Gate};
+use super::sys::{self, Gate, Notification};
 use verbless_model::memory::{ClientMemory, Reach, dma_address};
 use verbless_model_kernel::remote::{
     Capability, Client, Eventfds, FileId, check_mappings, effective_capabilities, numbers,
@@ -31,15 +32,17 @@ pub(super) struct Process {
     pub pidfd: OwnedFd,
     /// The process's number in [`ClientMemory`].
     number: u16,
+    /// The memory of its program, which no other process has that gets its number later.
+    program: Reach,
     memory: Arc<ClientMemory>,
     pinned: AtomicU64,
     eventfds: Eventfds,
 }
 
 impl Process {
-    /// The way to its memory; none when it runs another program now.
-    fn reach(&self) -> Result<Reach, Errno> {
-        self.memory.reach(self.number).ok_or(Errno::EFAULT)
+    /// The way to its memory; none when it has ended or runs another program now.
+    fn reach(&self) -> Result<&Reach, Errno> {
+        self.memory.reach(self.number).map(|_| &self.program).ok_or(Errno::EFAULT)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -88,15 +91,7 @@ impl Processes {
         {
             return Ok(process);
         }
-        let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
-            let full = error.raw_os_error() == Some(Errno::EMFILE as i32);
-            if full { Errno::ENFILE } else { Errno::ESRCH }
-        })?;
-        let pid = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
-            .map(Pid::from_raw)
-            .ok_or(Errno::ESRCH)?;
+        let pid = process_of(tid)?;
         self.threads.insert(tid, pid);
         if let Some(process) = self.known.get(&pid).cloned()
             && !process.has_ended()
@@ -110,11 +105,13 @@ impl Processes {
         if let Some(wards) = &self.wards {
             wards.add(pidfd.as_fd());
         }
+        let program = memory_of(pid)?;
         let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
         let process = Arc::new(Process {
             pid,
             pidfd,
             number,
+            program,
             memory: self.memory.clone(),
             pinned: AtomicU64::new(0),
             eventfds: Eventfds::default(),
@@ -185,6 +182,29 @@ impl Processes {
     }
 }
 
+/// The process that a thread is of.
+pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
+        let full = error.raw_os_error() == Some(Errno::EMFILE as i32);
+        if full { Errno::ENFILE } else { Errno::ESRCH }
+    })?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+        .map(Pid::from_raw)
+        .ok_or(Errno::ESRCH)
+}
+
+/// The memory of the program that a process runs now.
+pub(super) fn memory_of(pid: Pid) -> Result<Reach, Errno> {
+    let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+    let file = file.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE | Errno::ENFILE) => Errno::ENFILE,
+        _ => Errno::ESRCH,
+    })?;
+    Ok(Reach::Program(Arc::new(file)))
+}
+
 /// Lets this process have as many descriptors as it may: every open device takes some, of all
 /// programs.
 pub(super) fn allow_many_descriptors() {
@@ -206,6 +226,22 @@ pub(super) fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Errno>
 /// Writes memory of a process or of one of its threads.
 pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
     write_by(&Reach::Process(pid), address, from)
+}
+
+/// Writes memory of the process whose thread waits in a call, and no other's: what is opened stays
+/// that process's, and the call still waits then, so that its thread's number was not another's.
+pub(super) fn write_to_caller(
+    gate: &dyn Gate,
+    call: &Notification,
+    address: u64,
+    from: &[u8],
+) -> Result<(), Errno> {
+    let memory = File::options().write(true).open(format!("/proc/{}/mem", call.tid));
+    let memory = memory.map_err(|_| Errno::EFAULT)?;
+    if !gate.is_waiting(call.id) {
+        return Err(Errno::EINTR);
+    }
+    memory.write_all_at(from, address).map_err(|_| Errno::EFAULT)
 }
 
 fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
@@ -246,11 +282,11 @@ impl Caller {
 
 impl Client for Caller {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-        read_by(&self.process.reach()?, address, into).map_err(|_| Errno::EFAULT)
+        read_by(self.process.reach()?, address, into).map_err(|_| Errno::EFAULT)
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
-        write_by(&self.process.reach()?, address, from).map_err(|_| Errno::EFAULT)
+        write_by(self.process.reach()?, address, from).map_err(|_| Errno::EFAULT)
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
@@ -276,7 +312,9 @@ impl Client for Caller {
     }
 
     fn capable(&self, wanted: Capability) -> bool {
-        capable(&self.proc_file("status").unwrap_or_default(), wanted)
+        // Those of another user namespace are none over our devices.
+        place::has_our_users(self.tid)
+            && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
@@ -319,8 +357,8 @@ fn warn_of_descriptors() {
 
 /// Which file a descriptor of a thread refers to; EBADF when it is not open.
 pub(super) fn identify(tid: u32, fd: i32) -> Result<FileId, Errno> {
-    let metadata = fs::metadata(format!("/proc/{tid}/fd/{fd}")).map_err(|_| Errno::EBADF)?;
-    Ok(FileId(metadata.dev(), metadata.ino()))
+    let status = sys::status_at(&format!("/proc/{tid}/fd/{fd}")).map_err(|_| Errno::EBADF)?;
+    Ok(FileId(status.device, status.inode))
 }
 
 /// Whether the process of `/proc/PID/status` has a capability.
@@ -341,7 +379,9 @@ fn memlock(limits: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::MetadataExt;
     use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicU8, Ordering};
 
     use super::super::rig::Recorder;
     use super::*;
@@ -389,6 +429,51 @@ Max processes             95932                95932                processes";
         }
         let status = fs::read_to_string("/proc/self/status").expect("our own");
         assert_eq!(own(None).capable(NetRaw), capable(&status, NetRaw));
+    }
+
+    #[test]
+    fn foreign_userns_has_no_capability() {
+        use super::super::place::tests::apart;
+        let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
+        let process = processes().of_thread(child.id()).expect("a child");
+        let caller = Caller { process, tid: child.id(), call: None };
+        let status = caller.proc_file("status").expect("it lives");
+        let found = caller.capable(Capability::NetRaw);
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+        assert!(capable(&status, Capability::NetRaw), "it has all there are, over itself");
+        assert!(!found);
+    }
+
+    #[test]
+    fn write_to_caller_needs_a_waiting_call() {
+        let (recorder, place) = (Recorder::default(), [AtomicU8::new(1), AtomicU8::new(2)]);
+        let call = Notification::of(std::process::id(), 0, [0; 6]);
+        let address = place.as_ptr() as u64;
+        let write = |bytes: &[u8]| write_to_caller(&recorder, &call, address, bytes);
+        let now = || place.each_ref().map(|byte| byte.load(Ordering::Relaxed));
+        assert_eq!((write(&[3, 4]), now()), (Ok(()), [3, 4]));
+        assert_eq!(write_to_caller(&recorder, &call, 16, &[5]), Err(Errno::EFAULT));
+        recorder.end();
+        assert_eq!((write(&[6, 7]), now()), (Err(Errno::EINTR), [3, 4]));
+        let gone = Notification::of(u32::MAX, 0, [0; 6]);
+        assert_eq!(write_to_caller(&recorder, &gone, address, &[8]), Err(Errno::EFAULT));
+    }
+
+    #[test]
+    fn client_memory_is_fixed_when_opened() {
+        let mut child = shell();
+        let mut processes = processes();
+        let process = processes.of_thread(child.id()).expect("a child");
+        let caller = Caller { process: process.clone(), tid: child.id(), call: None };
+        let maps = caller.proc_file("maps").expect("it lives");
+        let (address, _) = maps.split_once('-').expect("a range");
+        let address = u64::from_str_radix(address, 16).expect("an address");
+        assert_eq!(caller.read(address, &mut [0; 4]), Ok(()));
+        // As if another process had its number by now, which the model has not heard of.
+        becomes_sleep(&mut child);
+        assert_eq!(caller.read(address, &mut [0; 4]), Err(Errno::EFAULT));
+        assert_eq!(caller.write(address, &[0; 4]), Err(Errno::EFAULT));
+        child.kill().and_then(|()| child.wait()).expect("it is there");
     }
 
     #[test]
@@ -483,7 +568,9 @@ Max processes             95932                95932                processes";
         let before = processes.of_thread(tid).expect("a child");
         assert_eq!(processes.known(tid), Some(pid));
         assert_eq!(processes.known(std::process::id()), None);
-        let is_whole = |process: &Process| matches!(process.reach(), Ok(Reach::Process(_)));
+        let is_whole = |process: &Process| {
+            matches!(process.memory.reach(process.number), Some(Reach::Process(_)))
+        };
         assert!(is_whole(&before));
         // Two threads begin, and the program stays what it is.
         processes.may_leave(pid, tid);
@@ -520,8 +607,8 @@ Max processes             95932                95932                processes";
         assert!(!process.has_ended());
         let again = processes.of_thread(nix::unistd::gettid().as_raw() as u32).expect("a thread");
         assert!(Arc::ptr_eq(&process, &again));
-        let mut child = std::process::Command::new("true").spawn().expect("a child");
-        let gone = processes.of_thread(child.id()).expect("it is not reaped yet");
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
+        let gone = processes.of_thread(child.id()).expect("it lives");
         child.wait().expect("it ends");
         assert!(gone.has_ended());
         assert!(processes.of_thread(child.id()).is_err());

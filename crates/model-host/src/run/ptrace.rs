@@ -7,8 +7,9 @@
 #![allow(unsafe_code)] // ptrace
 
 use std::mem::zeroed;
-use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
 use nix::errno::Errno;
 
@@ -42,12 +43,21 @@ fn request(
     Errno::result(unsafe { libc::ptrace(request, tid, address, data) }).map(drop)
 }
 
-/// Waits until the thread stops; ESRCH when it ended instead.
-fn wait(tid: i32) -> Result<i32, Errno> {
+/// How long a thread may take for what it is made to do: a system call that does not block, unless
+/// another thread of its program has changed its code.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Waits until the thread stops; ESRCH when it ended instead, ETIMEDOUT when it goes on, or began
+/// too long ago.
+fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
     let mut status = 0;
     loop {
+        let flags = libc::__WALL | libc::WNOHANG;
         // SAFETY: the kernel writes one int.
-        match Errno::result(unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) }) {
+        match Errno::result(unsafe { libc::waitpid(tid, &raw mut status, flags) }) {
+            Ok(0) if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
+            Ok(0) if start.elapsed() > PATIENCE / 1000 => thread::sleep(PATIENCE / 10_000),
+            Ok(0) => thread::yield_now(),
             Ok(_) if libc::WIFSTOPPED(status) => return Ok(libc::WSTOPSIG(status)),
             Ok(_) => return Err(Errno::ESRCH),
             Err(Errno::EINTR) => {}
@@ -56,16 +66,35 @@ fn wait(tid: i32) -> Result<i32, Errno> {
     }
 }
 
+/// Stops a thread that was seized.
+fn stop(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_INTERRUPT, tid, 0, ptr::null_mut())?;
+    wait(tid, Instant::now()).map(drop)
+}
+
 impl Seized {
-    /// Seizes a thread whose call waits; `answer` makes that call return.
-    pub(super) fn new(tid: u32, answer: impl FnOnce()) -> Result<Self, Errno> {
+    /// Seizes a thread whose call waits; `waits`: whether it does still, as from when it is seized
+    /// the thread's number is no other's; `answer` makes that call return.
+    pub(super) fn new(
+        tid: u32,
+        waits: impl FnOnce() -> bool,
+        answer: impl FnOnce(),
+    ) -> Result<Self, Errno> {
         let tid = tid as i32;
         let seizing = none();
         let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut libc::c_void;
         request(libc::PTRACE_SEIZE, tid, 0, options)?;
+        // A thread whose call waits stops when it leaves that call, and a stranger at once.
         request(libc::PTRACE_INTERRUPT, tid, 0, ptr::null_mut())?;
-        answer();
-        wait(tid)?;
+        let is_ours = waits();
+        if is_ours {
+            answer();
+        }
+        wait(tid, Instant::now())?;
+        if !is_ours {
+            let _ = request(libc::PTRACE_DETACH, tid, 0, ptr::null_mut());
+            return Err(Errno::ESRCH);
+        }
         // SAFETY: plain integers.
         let mut registers: libc::user_regs_struct = unsafe { zeroed() };
         let mut mask = 0u64;
@@ -86,12 +115,21 @@ impl Seized {
         registers.orig_rax = u64::MAX;
         registers.rdi = argument;
         request(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut registers).cast())?;
+        let start = Instant::now();
         // Into the call, and out of it.
         for _ in 0..2 {
             loop {
                 request(libc::PTRACE_SYSCALL, self.tid, 0, ptr::null_mut())?;
-                if wait(self.tid)? == libc::SIGTRAP | 0x80 {
-                    break;
+                match wait(self.tid, start) {
+                    Ok(signal) if signal == libc::SIGTRAP | 0x80 => break,
+                    // A fault that it takes again and again.
+                    Ok(_) if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
+                    Ok(_) => {}
+                    Err(errno) => {
+                        // It gets its registers back, which takes another stop.
+                        let _ = stop(self.tid);
+                        return Err(errno);
+                    }
                 }
             }
         }

@@ -30,6 +30,8 @@ pub(super) enum Wake {
     Door,
     /// The guest with this number has something to say.
     Guest(u32),
+    /// It is known whether a guest's program may be looked into.
+    Checked,
 }
 
 impl Wake {
@@ -39,6 +41,7 @@ impl Wake {
     const GONE: u64 = 3;
     const DOOR: u64 = 4;
     const GUEST: u64 = 5;
+    const CHECKED: u64 = 6;
 
     fn to_bits(self) -> u64 {
         match self {
@@ -48,6 +51,7 @@ impl Wake {
             Self::Gone(number) => Self::GONE | u64::from(number) << 32,
             Self::Door => Self::DOOR,
             Self::Guest(number) => Self::GUEST | u64::from(number) << 32,
+            Self::Checked => Self::CHECKED,
         }
     }
 
@@ -59,6 +63,7 @@ impl Wake {
             Self::DEATH => Self::Death(Pid::from_raw(number as i32)),
             Self::DOOR => Self::Door,
             Self::GUEST => Self::Guest(number),
+            Self::CHECKED => Self::Checked,
             _ => Self::Gone(number),
         }
     }
@@ -139,10 +144,11 @@ impl SharedRun {
 
     /// Notes that a thread waits in a call by which its process may run another program.
     pub(super) fn may_leave(&self, tid: u32) {
-        let mut processes = self.processes();
-        if let Some(pid) = processes.known(tid) {
+        let known = self.processes().known(tid);
+        if let Some(pid) = known {
+            // Not with the processes locked: it takes as long as an access to memory does.
             let _paused = self.model.pause();
-            processes.may_leave(pid, tid);
+            self.processes().may_leave(pid, tid);
         }
     }
 
@@ -181,6 +187,7 @@ mod tests {
             Wake::Gone(9),
             Wake::Door,
             Wake::Guest(3),
+            Wake::Checked,
         ];
         for wake in reasons {
             assert_eq!(Wake::of_bits(wake.to_bits()), wake);

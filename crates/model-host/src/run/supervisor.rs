@@ -6,14 +6,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
+use super::error::RunError;
 use super::join::{Host, Peer, Request};
 use super::shared::{SharedRun, Wake};
 use super::side::{View, Views};
@@ -33,6 +36,11 @@ const FORWARDED: [Signal; 6] = [
 
 /// How long after a filter's end the last close may come.
 const LAST_CLOSE: Duration = Duration::from_secs(2);
+
+/// Connections of programs that have joined, or are about to, at a time.
+const MOST_GUESTS: usize = 256;
+/// Programs of guests at a time of which it is not known yet whether they may be looked into.
+const MOST_CHECKS: usize = 16;
 
 /// How long the command on the DPU side may go on once the program has failed, and once it was
 /// told to end: it may wait for the program, which comes no more.
@@ -178,6 +186,54 @@ struct Guest {
     view: Option<Arc<View>>,
 }
 
+/// A guest's program, once it is known whether it may be looked into.
+struct Checked {
+    guest: u32,
+    view: Arc<View>,
+    result: Result<Listener, RunError>,
+}
+
+/// Checks of guests' programs, each in a thread of its own: the memory of a program may never
+/// arrive.
+struct Checks {
+    done: Mutex<Vec<Checked>>,
+    under_way: AtomicUsize,
+    bell: EventFd,
+}
+
+impl Checks {
+    fn done(&self) -> MutexGuard<'_, Vec<Checked>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a check of the program behind a filter.
+    fn begin(
+        self: &Arc<Self>,
+        guest: u32,
+        view: Arc<View>,
+        listener: Listener,
+    ) -> Result<(), String> {
+        if self.under_way.fetch_add(1, Ordering::Relaxed) >= MOST_CHECKS {
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            return Err(format!("{MOST_CHECKS} programs are joining: try again later"));
+        }
+        let checks = self.clone();
+        let check = move || {
+            let result = preflight::check_call(&listener).map(|()| listener);
+            checks.done().push(Checked { guest, view, result });
+            checks.under_way.fetch_sub(1, Ordering::Relaxed);
+            let _ = checks.bell.write(1);
+        };
+        match std::thread::Builder::new().spawn(check) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.under_way.fetch_sub(1, Ordering::Relaxed);
+                Err(format!("no thread can be started: {error}"))
+            }
+        }
+    }
+}
+
 /// The supervisor's state: programs, guests, filters.
 pub(super) struct Supervisor {
     shared: Arc<SharedRun>,
@@ -186,6 +242,7 @@ pub(super) struct Supervisor {
     host: Option<Host>,
     filters: BTreeMap<u32, Filter>,
     guests: BTreeMap<u32, Guest>,
+    checks: Arc<Checks>,
     /// Counts filters and guests.
     number: u32,
 }
@@ -202,8 +259,13 @@ impl Supervisor {
         if let Some(host) = &host {
             shared.wakes.on_input(host.as_fd(), Wake::Door)?;
         }
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_value_and_flags(0, flags)?;
+        shared.wakes.on_input(bell.as_fd(), Wake::Checked)?;
+        let (done, under_way) = Default::default();
+        let checks = Arc::new(Checks { done, under_way, bell });
         let (filters, guests) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { shared, programs, views, host, filters, guests, number: 0 })
+        Ok(Self { shared, programs, views, host, filters, guests, checks, number: 0 })
     }
 
     /// Answers the calls of the program, which is behind this filter.
@@ -239,6 +301,7 @@ impl Supervisor {
                     Wake::Gone(number) => self.gone(number),
                     Wake::Door => self.open_the_door(),
                     Wake::Guest(number) => self.listen_to(number),
+                    Wake::Checked => self.let_in(),
                 }
             }
         }
@@ -270,6 +333,9 @@ impl Supervisor {
 
     fn open_the_door(&mut self) {
         while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
+            if self.guests.len() >= MOST_GUESTS {
+                continue;
+            }
             let number = self.next_number();
             if self.shared.wakes.on_input(peer.as_fd(), Wake::Guest(number)).is_ok() {
                 self.guests.insert(number, Guest { peer, view: None });
@@ -291,11 +357,10 @@ impl Supervisor {
                 guest.peer.reply(view.map(drop))
             }
             (Ok(Request::Program(listener)), Some(view)) => {
-                let taken = preflight::check_call(&listener)
-                    .and_then(|()| Ok(self.take(listener, &view, Some(number))?));
-                let guest = self.guests.get(&number);
-                let reply = taken.map_err(|error| error.to_string());
-                guest.map_or(Ok(()), |guest| guest.peer.reply(reply))
+                match self.checks.begin(number, view, listener) {
+                    Ok(()) => Ok(()),
+                    refused => guest.peer.reply(refused),
+                }
             }
             (Ok(Request::Control(control)), None) => {
                 guest.peer.tell(control.execute(self.views.model()))
@@ -303,9 +368,29 @@ impl Supervisor {
             (Ok(_), _) => Err(Errno::EBADMSG),
             (Err(errno), _) => Err(errno),
         };
-        if heard.is_err()
-            && let Some(guest) = self.guests.remove(&number)
-        {
+        if heard.is_err() {
+            self.disconnect(number);
+        }
+    }
+
+    /// Answers the calls of guests' programs that may be looked into.
+    fn let_in(&mut self) {
+        let _ = self.checks.bell.read();
+        let done = std::mem::take(&mut *self.checks.done());
+        for Checked { guest: number, view, result } in done {
+            if !self.guests.contains_key(&number) {
+                continue;
+            }
+            let taken = result.and_then(|it| Ok(self.take(it, &view, Some(number))?));
+            let reply = taken.map_err(|error| error.to_string());
+            if self.guests.get(&number).is_some_and(|guest| guest.peer.reply(reply).is_err()) {
+                self.disconnect(number);
+            }
+        }
+    }
+
+    fn disconnect(&mut self, number: u32) {
+        if let Some(guest) = self.guests.remove(&number) {
             self.shared.wakes.forget(guest.peer.as_fd());
         }
     }

@@ -92,6 +92,9 @@ const ADDFD_SEND: u32 = 2;
 const USER_NOTIF_CONTINUE: u32 = 1;
 const SYNC_WAKE_UP: i32 = 1;
 
+/// How the kernel names the end of a filter.
+const FILTER: &str = "anon_inode:seccomp notify";
+
 /// Answers calls that wait.
 pub(super) trait Gate: Send + Sync {
     /// The call returns this.
@@ -125,6 +128,12 @@ impl AsFd for Listener {
 impl Listener {
     /// Wraps a descriptor that came from another process; EBADMSG: it is no filter's.
     pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        // A file of FUSE could answer each ioctl as if it were one, and say that any thread has
+        // made any call. The names of files begin otherwise.
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        if !link.is_ok_and(|link| link.as_os_str() == FILTER) {
+            return Err(Errno::EBADMSG);
+        }
         let nobody = 0u64;
         // SAFETY: the kernel reads the number. Of a filter no call has it; of other files this is
         // no ioctl.
@@ -264,6 +273,18 @@ pub(super) fn socket_kind(socket: &OwnedFd) -> Result<(i32, i32), Errno> {
         Ok(value)
     };
     Ok((option(libc::SO_DOMAIN)?, option(libc::SO_PROTOCOL)?))
+}
+
+/// The number of the network namespace that a socket is in.
+pub(super) fn network_of(socket: &OwnedFd) -> Result<u64, Errno> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    let (mut cookie, mut length) = (0u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: the kernel writes one integer, and as many bytes as the length says at most.
+    Errno::result(unsafe {
+        let (fd, value) = (socket.as_raw_fd(), (&raw mut cookie).cast());
+        libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, value, &raw mut length)
+    })?;
+    Ok(cookie)
 }
 
 /// Lets a process access this one's memory, if Yama restricts that.
@@ -472,7 +493,7 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
 struct Control([u8; 32]);
 
 /// Sends a descriptor with one byte. No memory is allocated.
-fn send_descriptor(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
+pub(super) fn send_descriptor(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
     let mut byte = 0u8;
     let mut data = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let mut control = Control([0; 32]);
@@ -524,6 +545,44 @@ pub(super) fn receive_message(
     let length = message.bytes;
     bytes.truncate(length);
     Ok((bytes, descriptor))
+}
+
+/// Which file it is, and where: what `stat` says without asking a server that may not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Status {
+    pub device: u64,
+    pub inode: u64,
+    mount: u64,
+}
+
+/// The file that a path of `/proc` leads to by its last link.
+pub(super) fn status_at(path: &str) -> Result<Status, Errno> {
+    status_from(libc::AT_FDCWD, path)
+}
+
+/// The file of a descriptor of ours, or one that begins there.
+pub(super) fn status(from: BorrowedFd<'_>, path: &str) -> Result<Status, Errno> {
+    status_from(from.as_raw_fd(), path)
+}
+
+fn status_from(directory: RawFd, path: &str) -> Result<Status, Errno> {
+    // What is known here: a file of FUSE or of NFS is not asked for, and nothing is mounted.
+    const KNOWN: libc::c_int =
+        libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH;
+    /// `STATX_INO` and `STATX_MNT_ID`.
+    const WANTED: libc::c_uint = 0x100 | 0x1000;
+    let path = std::ffi::CString::new(path).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: plain integers.
+    let mut status: libc::statx = unsafe { zeroed() };
+    // SAFETY: a string with its zero; the kernel writes one structure.
+    Errno::result(unsafe {
+        libc::statx(directory, path.as_ptr(), KNOWN, WANTED, &raw mut status)
+    })?;
+    Ok(Status {
+        device: libc::makedev(status.stx_dev_major, status.stx_dev_minor),
+        inode: status.stx_ino,
+        mount: status.stx_mnt_id,
+    })
 }
 
 /// STATX__RESERVED.

@@ -508,6 +508,11 @@ mod tests {
     use super::*;
     use verbless_model::{Model, Profile, Side};
 
+    /// Where the files are.
+    fn root(directory: &Directory) -> &Path {
+        directory.path().expect("a temporary one")
+    }
+
     #[test]
     fn a_rate_is_printed_as_the_kernel_does() {
         let model = Model::builder().device(Profile::load("bluefield3").expect("one")).build();
@@ -538,7 +543,7 @@ mod tests {
         let profile = Profile::load("bluefield3").expect("a profile").with_link(link);
         let model = Model::builder().device_with_topology(profile).build();
         let devices = shown(&InProcess::of(&model).on_side(side));
-        Directory::filled(|path| fill(path, &devices)).expect("a directory")
+        Directory::among_temporary_files(|path| fill(path, &devices)).expect("a directory")
     }
 
     /// Every link below a directory.
@@ -558,7 +563,7 @@ mod tests {
         for side in [Side::Host, Side::Dpu] {
             let directory = files(side, Link::Infiniband);
             let mut found = Vec::new();
-            links(directory.path(), &mut found);
+            links(root(&directory), &mut found);
             assert!(found.len() > 20);
             for link in found {
                 let target = fs::read_link(&link).expect("a link");
@@ -569,7 +574,7 @@ mod tests {
                     continue;
                 }
                 let climbed = target.matches("../").count();
-                let below = link.strip_prefix(directory.path()).expect("within").components();
+                let below = link.strip_prefix(root(&directory)).expect("within").components();
                 assert_eq!(below.count() - 2, climbed, "{} -> {target}", link.display());
             }
         }
@@ -578,7 +583,7 @@ mod tests {
     #[test]
     fn a_virtual_function_and_its_physical_one_name_each_other() {
         let directory = files(Side::Host, Link::Infiniband);
-        let at = |path: &str| fs::canonicalize(directory.path().join(path)).ok();
+        let at = |path: &str| fs::canonicalize(root(&directory).join(path)).ok();
         let device = |number: usize| at(&format!("sys/class/infiniband/mlx5_{number}/device"));
         let link = |number: usize, name: &str| {
             at(&format!("sys/class/infiniband/mlx5_{number}/device/{name}"))
@@ -596,7 +601,7 @@ mod tests {
     fn a_representor_names_its_port_its_switch_and_whom_it_represents() {
         let directory = files(Side::Dpu, Link::Ethernet);
         let text = |path: &str| {
-            let net = directory.path().join("sys/class/infiniband/mlx5_0/device/net");
+            let net = root(&directory).join("sys/class/infiniband/mlx5_0/device/net");
             fs::read_to_string(net.join(path)).map(|text| text.trim_end().to_string()).ok()
         };
         assert_eq!(text("p0/phys_port_name").as_deref(), Some("p0"));
@@ -614,7 +619,7 @@ mod tests {
             [(Link::Infiniband, ["IB/RoCE v1"; 1].to_vec()), (Link::Ethernet, vec![])]
         {
             let directory = files(Side::Host, link);
-            let port = directory.path().join("sys/class/infiniband/mlx5_0/ports/1");
+            let port = root(&directory).join("sys/class/infiniband/mlx5_0/ports/1");
             let text = |path: String| {
                 fs::read_to_string(port.join(path)).map(|text| text.trim_end().to_string()).ok()
             };
@@ -638,7 +643,7 @@ mod tests {
     fn the_cpus_near_a_function_are_those_that_are_online() {
         let directory = files(Side::Host, Link::Infiniband);
         let text = |path: &Path| fs::read_to_string(path).expect("text").trim().to_string();
-        let function = directory.path().join("sys/class/infiniband/mlx5_0/device");
+        let function = root(&directory).join("sys/class/infiniband/mlx5_0/device");
         let list = text(&function.join("local_cpulist"));
         assert_eq!(list, text("/sys/devices/system/cpu/online".as_ref()));
         assert_eq!(text(&function.join("local_cpus")), mask(&list));

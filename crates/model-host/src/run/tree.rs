@@ -5,6 +5,10 @@
 //! devices: real ones are out of sight. A path is opened beneath the tree's root as if that were
 //! `/`, so that neither `..` nor a link leads out of it; its directories and links are real ones,
 //! so whatever a program does with a descriptor works by itself.
+//!
+//! A descriptor of a directory leads to all that is above that, in calls that no filter sees. If
+//! the tree is a file system of its own, that is the tree. If not, it is this process's root, and
+//! only a program that has the same root is given any file of the tree ([`Tree::may_give_to`]).
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,6 +23,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use super::directory::Directory;
 use super::node::clean;
 use super::sysfs::{self, Shown};
+use super::{place, sys};
 
 /// All paths below these belong to the tree.
 const PLACES: [&str; 6] = [
@@ -65,8 +70,9 @@ pub(super) fn leads_through(path: &[u8]) -> bool {
 }
 
 /// The normalized path, if it leads through a directory of the tree to one above it, as
-/// `/dev/infiniband/..` does: the kernel does not find the directory, and so not its parent.
-pub(super) fn is_above(path: &[u8]) -> Option<Vec<u8>> {
+/// `/dev/infiniband/..` does: the kernel does not find the directory, and so not its parent. It is
+/// answered from the tree, which has that directory too, with places of the tree in it alone.
+fn is_above(path: &[u8]) -> Option<Vec<u8>> {
     if !is_marked(path) {
         return None;
     }
@@ -81,8 +87,25 @@ pub(super) fn is_above(path: &[u8]) -> Option<Vec<u8>> {
 impl Tree {
     /// Makes the tree for these devices.
     pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
+        Ok(Self::in_directory(Directory::filled(|path| sysfs::fill(path, devices))?))
+    }
+
+    /// Makes the tree where no file system can be mounted.
+    #[cfg(test)]
+    pub(super) fn among_temporary_files(devices: &[Shown]) -> io::Result<Self> {
+        let fill = |path: &Path| sysfs::fill(path, devices);
+        Ok(Self::in_directory(Directory::among_temporary_files(fill)?))
+    }
+
+    fn in_directory(directory: Directory) -> Self {
         let within = PLACES.iter().any(|place| Path::new(place).exists()).into();
-        Ok(Self { directory: Directory::filled(|path| sysfs::fill(path, devices))?, within })
+        Self { directory, within }
+    }
+
+    /// Whether a thread may be given descriptors of the tree's files: they lead to nothing but the
+    /// tree, or to this process's root, which is the thread's too.
+    pub(super) fn may_give_to(&self, tid: u32) -> bool {
+        self.directory.path().is_none() || place::has_our_root(tid)
     }
 
     /// Opens a path of the tree as the kernel would `/`'s. EAGAIN: other processes rename without
@@ -137,9 +160,28 @@ impl Tree {
         self.within.load(Ordering::Relaxed) || is_marked(path)
     }
 
-    /// The program's name for a real path within the directory.
-    pub(super) fn shown(&self, real: &Path) -> Option<PathBuf> {
-        real.strip_prefix(self.directory.path()).ok().map(|rest| Path::new("/").join(rest))
+    /// The program's name for what the kernel names by a real path. In a file system of its own
+    /// the two are the same.
+    pub(super) fn shown(&self, real: PathBuf) -> PathBuf {
+        self.within_directory(&real).unwrap_or(real)
+    }
+
+    fn within_directory(&self, real: &Path) -> Option<PathBuf> {
+        let rest = real.strip_prefix(self.directory.path()?).ok()?;
+        Some(Path::new("/").join(rest))
+    }
+
+    /// The program's name for the working directory of a thread, if that is in the tree.
+    pub(super) fn directory_of(&self, tid: u32) -> Option<PathBuf> {
+        let link = format!("/proc/{tid}/cwd");
+        let real = std::fs::read_link(&link).ok()?;
+        if self.directory.path().is_some() {
+            return self.within_directory(&real);
+        }
+        let device = |status: sys::Status| status.device;
+        let own = sys::status(self.directory.as_fd(), "").ok().map(device);
+        let its = sys::status_at(&link).ok().map(device);
+        (own.is_some() && own == its).then_some(real)
     }
 }
 
@@ -157,6 +199,13 @@ mod tests {
         let model =
             Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
         Tree::new(&sysfs::shown(&InProcess::of(&model))).expect("a tree")
+    }
+
+    fn temporary() -> Tree {
+        let model =
+            Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
+        let shown = sysfs::shown(&InProcess::of(&model));
+        Tree::among_temporary_files(&shown).expect("a tree")
     }
 
     fn text(tree: &Tree, path: &str) -> Result<String, Errno> {
@@ -237,17 +286,15 @@ mod tests {
         }
         tree.given();
         assert!(tree.may_be_reached_by(b"mlx5_0/node_type"));
-        let inside = tree.directory.path().to_path_buf();
-        assert!(inside.exists());
-        tree.remove();
-        assert!(!inside.exists(), "though somebody has it still");
     }
 
     #[test]
     fn a_path_is_found_while_other_threads_rename_files() {
         let tree = tree();
-        let others = Directory::filled(|path| std::fs::write(path.join("a"), "")).expect("a file");
-        let (one, other) = (others.path().join("a"), others.path().join("b"));
+        let fill = |path: &Path| std::fs::write(path.join("a"), "");
+        let others = Directory::among_temporary_files(fill).expect("a file");
+        let path = others.path().expect("a temporary one");
+        let (one, other) = (path.join("a"), path.join("b"));
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -265,17 +312,35 @@ mod tests {
 
     #[test]
     fn nothing_leads_out_of_the_tree_and_nothing_is_left_of_it() {
-        let tree = tree();
-        let inside = tree.directory.path().to_path_buf();
-        for path in ["/../../../../etc/passwd", "/sys/class/infiniband/../../../../../etc/passwd"] {
-            assert_eq!(text(&tree, path), Err(Errno::ENOENT), "{path}");
+        let temporary = temporary();
+        let inside = temporary.directory.path().expect("a temporary one").to_path_buf();
+        for tree in [&tree(), &temporary] {
+            for path in
+                ["/../../../../etc/passwd", "/sys/class/infiniband/../../../../../etc/passwd"]
+            {
+                assert_eq!(text(tree, path), Err(Errno::ENOENT), "{path}");
+            }
         }
         symlink("/etc/passwd", inside.join("sys/trap")).expect("a link");
-        assert_eq!(text(&tree, "/sys/trap"), Err(Errno::ENOENT));
-        let real = inside.join("dev/infiniband/uverbs0");
-        assert_eq!(tree.shown(&real).as_deref(), Some(Path::new("/dev/infiniband/uverbs0")));
-        assert_eq!(tree.shown(Path::new("/etc")), None);
-        drop(tree);
+        assert_eq!(text(&temporary, "/sys/trap"), Err(Errno::ENOENT));
+        temporary.remove();
+        assert!(!inside.exists(), "though somebody has it still");
+        drop(temporary);
         assert!(!inside.exists());
+    }
+
+    #[test]
+    fn tree_file_is_shown_by_its_program_name() {
+        use std::os::fd::AsRawFd;
+        let known = Path::new("/dev/infiniband");
+        let real = |tree: &Tree| {
+            let fd = tree.open(b"/dev/infiniband", OFlag::O_PATH).expect("a directory");
+            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("it is open")
+        };
+        for tree in [tree(), temporary()] {
+            assert_eq!(tree.shown(real(&tree)), known);
+            assert_eq!(tree.shown("/etc".into()), Path::new("/etc"));
+            assert_eq!(tree.directory_of(std::process::id()), None, "we are elsewhere");
+        }
     }
 }

@@ -2,7 +2,10 @@
 
 mod control;
 mod devices;
+mod escape;
 mod failing;
+mod fuse;
+mod hang;
 mod joining;
 mod links;
 mod opening;

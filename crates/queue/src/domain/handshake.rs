@@ -43,7 +43,12 @@ impl Domain {
     /// [`RemoteRegion`](crate::RemoteRegion); its own comes back.
     ///
     /// When it returns, both queue pairs are in RTS. A peer may send at once: post receives before.
-    /// It blocks as the stream does; set a time limit there (`TcpStream::set_read_timeout`).
+    /// It blocks as the stream does; set a time limit there (`TcpStream::set_read_timeout`, which
+    /// is for each read: the example `kv` has a limit for all of them).
+    ///
+    /// A connected peer reaches every region of this domain whose key it knows or guesses, within
+    /// the key's rights, and not only what `data` says: keys and queue pairs belong together by
+    /// their protection domain. Peers that are to be kept from each other need a [`Domain`] each.
     ///
     /// ```no_run
     /// # fn f(domain: &verbless_queue::Domain, mut qp: verbless_queue::Qp,

@@ -55,10 +55,14 @@ fn the_completions_of_a_queue_that_is_gone_are_skipped_and_no_others() {
             let mut device = Completer::with(GONE, 16, entry_size);
             device.advance(start);
             push(&mut device, 16);
-            device.queue.cleaner().clean(Qpn(GONE));
+            let cleaner = device.queue.cleaner();
+            let retired = cleaner.clean(Qpn(GONE));
+            assert_eq!((retired.count, retired.end), (8, start + 15), "behind the last of eight");
+            let again = cleaner.clean(Qpn(GONE));
+            assert_eq!((again.count, cleaner.consumed()), (0, start));
             let others: Vec<_> = (0..8).map(|i| (OTHER, 2 * i + 1)).collect();
             assert_eq!(left(&mut device), others, "from {start}");
-            assert_eq!(told(&device), start + 16);
+            assert_eq!((told(&device), cleaner.consumed()), (start + 16, start + 16));
         }
     }
 }

@@ -2,9 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -12,30 +9,22 @@ use nix::fcntl::OFlag;
 use crate::run::answer::{Answer, Answerer};
 use crate::run::ptrace::Seized;
 use crate::run::sys::Notification;
-use crate::run::{node, tree};
+use crate::run::tree;
 
 impl Answerer {
-    /// The directory that a path of a call's leads to, if the kernel would not find it: it is in
-    /// the tree, or beside it from within.
+    /// The directory that a path of a call's leads to, if that is in the tree and has to be found
+    /// there. From within the tree the kernel finds what is beside it in the tree alone.
     fn directory(&self, call: &Notification) -> Result<Option<File>, Errno> {
         let [path, ..] = call.arguments;
         let Some(whole) = self.whole_path(call, libc::AT_FDCWD as u64, path) else {
             return Ok(None);
         };
-        if tree::is_ours(&whole) {
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-            return self.view.tree.open(&whole, flags).map(|fd| Some(fd.into()));
+        if !tree::leads_through(&whole) {
+            return Ok(None);
         }
-        let within = self.stands_within(call).is_some();
-        let Some(clean) = node::clean(&whole).filter(|_| within) else { return Ok(None) };
-        let root = PathBuf::from(format!("/proc/{}/root/", call.tid));
-        let beside = root.join(std::ffi::OsStr::from_bytes(&clean[1..]));
-        File::options()
-            .read(true)
-            .custom_flags(libc::O_DIRECTORY)
-            .open(beside)
-            .map(Some)
-            .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+        self.may_give(call)?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        self.view.tree.open(&whole, flags).map(|fd| Some(fd.into()))
     }
 
     /// Changes a process's working directory into the tree. Only a process can change its own
@@ -49,7 +38,8 @@ impl Answerer {
         };
         self.view.tree.given();
         let mut given = Err(Errno::ESRCH);
-        let seized = Seized::new(call.tid, || {
+        let waits = || self.gate.is_waiting(call.id);
+        let seized = Seized::new(call.tid, waits, || {
             given = self.gate.give(call.id, directory.as_fd(), None, true, false);
             self.gate.answer(call.id, Ok(0));
         });

@@ -1,0 +1,56 @@
+"""Calls whose arguments are in memory that never arrives: a userfaultfd that is not answered, or a
+page of a file whose server does not answer.
+
+Arguments: how many threads make such a call, and the file if there is one. Prints "hangs" when they
+do, and "no" if there is no userfaultfd here.
+"""
+import ctypes
+import fcntl
+import os
+import struct
+import sys
+import threading
+import time
+
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = os.uname().machine == 'x86_64'
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+if len(sys.argv) > 2:
+    page = 0
+    memory = libc.mmap(None, 4096, 3, 2, os.open(sys.argv[2], os.O_RDONLY), 0)
+else:
+    page = 4096
+    number = libc.syscall(323 if x86 else 282, os.O_CLOEXEC)
+    if number < 0:
+        print('no', flush=True)
+        sys.exit(0)
+    fcntl.ioctl(number, 0xc018aa3f, bytearray(struct.pack('QQQ', 0xaa, 0, 0)))
+    size = 1 << 20
+    memory = libc.mmap(None, size, 3, 0x22, -1, 0)
+    fcntl.ioctl(number, 0xc020aa00, bytearray(struct.pack('QQQQ', memory, size, 1, 0)))
+node = b'/dev/infiniband/uverbs0'
+device = os.open(node, os.O_RDWR)
+
+
+def call(index):
+    place = ctypes.c_void_p(memory + page * index)
+    kind = index % 4
+    if kind == 0:
+        libc.open(place, 0)
+    elif kind == 1:
+        libc.stat(node, place)
+    elif kind == 2:
+        libc.ioctl(device, ctypes.c_ulong(0xc0181b01), place)
+    else:
+        libc.readlink(b'/sys/class/infiniband/mlx5_0', place, 100)
+
+
+for index in range(int(sys.argv[1])):
+    if index == 1 and page == 0:
+        # A fault of a file may keep this process from mapping memory, as for another thread.
+        print('hangs', flush=True)
+    threading.Thread(target=call, args=(index,), daemon=True).start()
+time.sleep(1)
+print('hangs', flush=True)
+time.sleep(60)

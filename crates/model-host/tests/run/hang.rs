@@ -1,0 +1,105 @@
+//! Programs whose memory does not arrive when it is read or written: the others go on.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::escape::{ATTACK, named};
+use super::fuse::Server;
+use super::{command, skipped};
+
+const HANG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/hang.py");
+
+/// A run of a program whose `threads` hang, which then starts another; `None`: there is no
+/// userfaultfd here that holds up the kernel.
+fn hanging(threads: &str, then: &str) -> Option<(Child, BufReader<ChildStdout>)> {
+    let script = format!(
+        "/usr/bin/python3 {HANG} {threads} > /tmp/hang-$$ & pid=$!; \
+         for i in $(seq 600); do sleep 0.1; test -s /tmp/hang-$$ && break; done; sleep 1; \
+         head -n 1 /tmp/hang-$$; rm /tmp/hang-$$; {then}; kill -9 $pid 2>/dev/null; wait"
+    );
+    let mut run = command(&[], &["sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut output = BufReader::new(run.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("text");
+    if line != "hangs\n" {
+        run.wait().expect("it ends");
+        skipped("userfaultfd is not allowed, or there is no python3");
+        return None;
+    }
+    Some((run, output))
+}
+
+fn line(output: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).expect("text");
+    line
+}
+
+#[test]
+fn absent_memory_stalls_no_other_program() {
+    let others = "cat /sys/class/infiniband/mlx5_0/node_type; exec 5<>/dev/infiniband/uverbs0; \
+        stat -c %F /dev/infiniband/uverbs0";
+    let Some((mut run, mut output)) = hanging("9", others) else { return };
+    let start = Instant::now();
+    assert_eq!(line(&mut output), "1: CA\n");
+    assert_eq!(line(&mut output), "character special file\n");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(run.wait().expect("it ends").success());
+}
+
+#[test]
+fn file_whose_server_is_silent_stalls_no_other_program() {
+    let Some(server) = Server::start("hang") else { return };
+    let others = "cat /sys/class/infiniband/mlx5_0/node_type; stat -c %F /dev/infiniband/uverbs0";
+    let threads = format!("9 {}", server.file().display());
+    let Some((mut run, mut output)) = hanging(&threads, others) else { return };
+    let start = Instant::now();
+    assert_eq!(line(&mut output), "1: CA\n");
+    assert_eq!(line(&mut output), "character special file\n");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // Without its server the pages are errors, and the run can end.
+    drop(server);
+    assert!(run.wait().expect("it ends").success());
+}
+
+#[test]
+fn guest_whose_memory_is_absent_keeps_no_other_out() {
+    let name = format!("stall-{}", std::process::id());
+    let mut host = named(&name);
+    let user = nix::unistd::geteuid().to_string();
+    let mut guest = Command::new("/usr/bin/python3")
+        .args([ATTACK, "/", "stall", "0", &user, &name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python runs");
+    let mut text = String::new();
+    let mut output = BufReader::new(guest.stdout.take().expect("piped"));
+    output.read_line(&mut text).expect("text");
+    // The run has begun to look into it.
+    std::thread::sleep(Duration::from_millis(500));
+    let start = Instant::now();
+    let joined = command(&["--join", &name], &["true"]).output().expect("the binary runs");
+    let elapsed = start.elapsed();
+    drop((guest.stdin.take(), host.stdin.take()));
+    guest.wait().expect("it ends");
+    host.wait().expect("it ends");
+    assert_eq!(text, "stalls\n");
+    let errors = String::from_utf8_lossy(&joined.stderr);
+    assert!(joined.status.success() && elapsed < Duration::from_secs(5), "{elapsed:?}: {errors}");
+}
+
+#[test]
+fn too_many_absent_pages_kill_the_program() {
+    let others = "cat /sys/class/infiniband/mlx5_0/node_type; wait $pid; echo status $?";
+    let Some((mut run, mut output)) = hanging("150", others) else { return };
+    let start = Instant::now();
+    assert_eq!(line(&mut output), "1: CA\n");
+    assert_eq!(line(&mut output), "status 137\n");
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
+    run.wait().expect("it ends");
+}

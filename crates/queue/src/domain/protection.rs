@@ -78,7 +78,8 @@ impl Domain {
     /// too low.
     pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
         check_access(access)?;
-        let pinned = Pinned::allocate(&self.device, length, umem_access(access), PageSizes::Any)?;
+        let pinned =
+            Pinned::allocate(&self.device, length, umem_access(access), PageSizes::OfAddress)?;
         self.key(pinned, access)
     }
 
@@ -119,7 +120,7 @@ impl Domain {
     fn region_on(&self, memory: &Memory, access: KeyAccess, shared: bool) -> Result<Region, Error> {
         check_access(access)?;
         let umem = umem_access(access);
-        let pinned = Pinned::of(&self.device, memory, umem, PageSizes::Any)?;
+        let pinned = Pinned::of(&self.device, memory, umem, PageSizes::OfAddress)?;
         let region = self.key(pinned, access)?;
         Ok(if shared { region.without_slices() } else { region })
     }

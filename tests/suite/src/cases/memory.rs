@@ -9,7 +9,7 @@ use verbless_devx::{Errno, ErrorKind, PageSizes, page_size};
 use verbless_prm::{CreateMkeyIn, MkeyAccessMode};
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::wr::{Inline, Read, Write};
-use verbless_queue::{CqConfig, Domain, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
+use verbless_queue::{CqConfig, Domain, Memory, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
 
 use crate::case::cases;
 use crate::need::cap;
@@ -21,6 +21,8 @@ cases!(
     "Registered memory and keys: what can be registered, and what a key gives access to.":
     regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte,
     a_large_region_begins_where_a_huge_page_can,
+    regions_begin_at_their_length_rounded_up,
+    memory_at_any_page_is_registered_and_reached,
     memory_at_odd_addresses_is_reached_exactly,
     a_region_of_no_bytes_is_refused,
     a_registration_of_no_bytes_is_refused,
@@ -36,6 +38,7 @@ cases!(
     a_key_made_anew_is_not_the_one_before,
     a_key_is_as_it_was_asked_for,
     a_key_may_count_its_addresses_from_zero,
+    key_start_has_the_offset_of_its_umems_page,
     a_key_may_cover_a_part_of_its_registration,
     a_key_past_the_end_of_its_registration_is_refused,
     a_key_that_gives_peers_more_than_itself_is_refused,
@@ -87,6 +90,37 @@ fn a_large_region_begins_where_a_huge_page_can(lab: &Lab) -> Result<(), Stop> {
             Ok(())
         }
     }
+}
+
+fn regions_begin_at_their_length_rounded_up(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    for length in [1, 4096, 4097, 40_000, 1 << 16, (1 << 20) - 1, (1 << 20) + 1] {
+        let region = domain.region(length, KeyAccess::ALL)?;
+        let align = length.next_power_of_two().max(4096) as u64;
+        ensure_eq!(region.address() % align, 0, format!("offset of {length} bytes"));
+    }
+    Ok(())
+}
+
+/// Behind an IOMMU a UMEM's pages are as large as the request allows, whatever the address is.
+fn memory_at_any_page_is_registered_and_reached(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let page = page_size();
+    let whole = Memory::allocate(64 * page)?;
+    for (first, pages) in [(0, 1), (1, 1), (1, 2), (1, 16), (2, 16), (3, 32), (16, 32), (8, 8)] {
+        for odd in [0, 8] {
+            let (offset, length) = (first * page + odd, pages * page);
+            let region = pair.b.domain.region_of(&whole.slice(offset, length)?, KeyAccess::ALL)?;
+            for at in [0, length / 2, length - 1] {
+                pair.a.perform(&Write::new(Inline(b"z"), region.remote(at, 0)?).signaled())?;
+                let mut byte = [0];
+                whole.read_at(offset + at, &mut byte)?;
+                ensure_eq!(byte, *b"z", format!("byte {at} of {length} from {offset:#x}"));
+                whole.write_at(offset + at, b"-")?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn memory_at_odd_addresses_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
@@ -341,6 +375,43 @@ fn a_key_may_count_its_addresses_from_zero(lab: &Lab) -> Result<(), Stop> {
     let from = pair.a.sge(0, 2)?;
     pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
     failed(pair.a.sent()?, Status::RemoteAccess)?;
+    Ok(())
+}
+
+fn key_start_has_the_offset_of_its_umems_page(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let page = page_size();
+    let whole = SharedMemory::zeroed(33 * page);
+    // It begins at an odd page.
+    let first = 1 + (whole.address() as usize / page) % 2;
+    let part = whole.slice(first * page, 16 * page)?;
+    let umem = RegisteredMemory::of(&pair.b.device, &part, PageSizes::Any)?.umem;
+    let key = |start: u64, offset: u64| {
+        pair.b.device.create_mkey(MkeyAttr {
+            pd: pair.b.domain.pd().clone(),
+            access: KeyAccess::ALL,
+            start,
+            length: page as u64,
+            memory: KeyMemory::Umem { umem: umem.clone(), offset },
+        })
+    };
+    let wide = 16 * page as u64;
+    for (start, offset) in [(part.address(), 0), (page as u64, 0), (0, page as u64), (1, 0)] {
+        let error = key(start, offset).err().map(|error| (error.kind(), error.to_string()));
+        let says = error.as_ref().is_some_and(|(kind, text)| {
+            *kind == ErrorKind::Input && text.contains(&format!("{wide:#x} bytes"))
+        });
+        ensure!(says, "a start of {start:#x} for offset {offset:#x}: {error:?}");
+    }
+    for (start, offset) in [(0, 0), (wide, 0), (wide + page as u64, page as u64)] {
+        let key = key(start, offset)?;
+        let to = RemoteAddr::new(start + 5, key.rkey());
+        pair.a.perform(&Write::new(Inline(b"k"), to).signaled())?;
+        let mut byte = [0];
+        part.read_at(offset as usize + 5, &mut byte)?;
+        ensure_eq!(byte, *b"k", format!("byte 5 of {start:#x} for offset {offset:#x}"));
+        part.write_at(offset as usize + 5, b"-")?;
+    }
     Ok(())
 }
 

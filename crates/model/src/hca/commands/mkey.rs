@@ -43,6 +43,10 @@ const KNOWN: [&str; 23] = [
 /// Bytes of one unit in which translation tables are counted.
 const OCTWORD: u64 = 16;
 
+/// log2 of the smallest and the largest page of a key.
+const SMALLEST_PAGE: u32 = 12;
+const LARGEST_PAGE: u32 = 31 + 12;
+
 /// CREATE_MKEY.
 pub(super) fn create(
     call: &mut Call<'_>,
@@ -185,8 +189,11 @@ fn pages(
     context: &MkeyContext,
     length: u64,
 ) -> Result<QueueMemory, Refusal> {
+    if input.mkey_umem_valid() {
+        return umem_pages(call, input, context, length);
+    }
     let log_page_size = u32::from(context.log_page_size());
-    if !(12..=31 + 12).contains(&log_page_size) {
+    if !(SMALLEST_PAGE..=LARGEST_PAGE).contains(&log_page_size) {
         return Err(Refusal::MkeyPageSize);
     }
     let mask = (1_u64 << log_page_size) - 1;
@@ -197,29 +204,38 @@ fn pages(
     if octwords.saturating_mul(OCTWORD / 8) < count {
         return Err(Refusal::MkeyTranslations);
     }
-    let writes = context.lw() || context.rw() || context.a();
-    if input.mkey_umem_valid() {
-        let umem = call.find(kind::Umem, input.mkey_umem_id())?;
-        let at = input.mkey_umem_offset();
-        let memory = umem.memory.slice(at, length).ok_or(Refusal::UmemBounds)?;
-        // The key's pages are runs of the UMEM's, and begin where its own do.
-        if log_page_size > umem.memory.log_page_size {
-            return Err(Refusal::MkeyPageSize);
-        }
-        if memory.offset & mask != offset {
-            return Err(Refusal::MkeyOffset);
-        }
-        if writes && !umem.writable {
-            return Err(Refusal::UmemReadOnly);
-        }
-        return Ok(memory);
-    }
     let bytes = usize::try_from(count * 8).ok();
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
     // What the entries permit is not looked at: a key has its access bits for that, and not all
     // drivers set both.
-    let (pages, _) = umem::pages(list, log_page_size)?;
+    let (pages, _) = umem::pages(list, log_page_size, &call.hca().iommu)?;
     Ok(QueueMemory { pages: call.hca().budget.list(pages), log_page_size, offset, length })
+}
+
+/// The pages of a key in a UMEM, whose size is the UMEM's: UCX and libdpcp write none into the key,
+/// DPDK that of the system. How many they are is not looked at: UCX writes 1, libdpcp 0.
+fn umem_pages(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    length: u64,
+) -> Result<QueueMemory, Refusal> {
+    let umem = call.find(kind::Umem, input.mkey_umem_id())?;
+    let memory = umem.memory.slice(input.mkey_umem_offset(), length);
+    let memory = memory.ok_or(Refusal::UmemBounds)?;
+    let wanted = u32::from(context.log_page_size());
+    if wanted != 0 && !(SMALLEST_PAGE..=memory.log_page_size).contains(&wanted) {
+        return Err(Refusal::MkeyPageSize);
+    }
+    // On a card, syndrome 0x317175 (UCX PR 8689).
+    let within = (1 << memory.log_page_size) - 1;
+    if (memory.offset ^ context.start_addr()) & within != 0 {
+        return Err(Refusal::MkeyOffset);
+    }
+    if (context.lw() || context.rw() || context.a()) && !umem.writable {
+        return Err(Refusal::UmemReadOnly);
+    }
+    Ok(memory)
 }
 
 /// The entries of an indirect key.

@@ -8,13 +8,15 @@ use verbless_devx::{Error, Pd};
 use verbless_prm as prm;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryMkeyOut};
 
+use crate::caps::Caps;
 use crate::device::Device;
-use crate::error::{all_of, fits, invalid, refused};
+use crate::error::{all_of, invalid, refused};
 use crate::memory::UserMemory;
 use crate::owned::Owned;
 use crate::send;
 use verbless_ring::access::KeyAccess;
 use verbless_ring::number::{Lkey, Rkey};
+use verbless_ring::wr::Capability;
 
 /// A KLM entry of an indirect key: a range of memory under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +39,12 @@ pub enum KeyMemory {
         /// First byte.
         offset: u64,
     },
-    /// Ranges of any length, one after the other. The keys that they refer to must outlive this
+    /// Ranges of 1 byte to 2 GiB, one after the other. The keys that they refer to must outlive this
     /// one.
     Klms(Vec<Klm>),
-    /// Ranges of one power-of-two length (KSM), which the device translates without a search. The
-    /// keys that they name must outlive this one.
+    /// Ranges of one power-of-two length (KSM), which the device translates without a search. They
+    /// cover the key from the multiple of that length on that is before its start. The keys that
+    /// they name must outlive this one.
     Ksms {
         /// log2 of the length of each in bytes.
         log_length: u8,
@@ -104,6 +107,9 @@ const MOST_KLMS: u32 = 65_532;
 /// A key that any queue pair of its protection domain may use.
 const ANY_QP: u32 = 0xff_ffff;
 
+/// Bytes of a KLM entry at most (DPDK's `MLX5_MAX_KLM_BYTE_COUNT`).
+const MOST_OF_KLM: u32 = 1 << 31;
+
 impl MkeyObject {
     /// Whether the key belongs to the device's context.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
@@ -113,8 +119,15 @@ impl MkeyObject {
 
 impl Device {
     /// CREATE_MKEY.
+    ///
+    /// # Errors
+    /// Memory that does not cover the key; a start that has another offset within a page of its
+    /// UMEM than its memory; rights that no key has together; sizes beyond the device's
+    /// ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
+    /// `remote.atomic` whose start or length is no multiple of [`Caps::largest_atomic`].
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
         check(&attr)?;
+        check_limits(&attr, self.caps())?;
         let crosses = attr.access.crossing || matches!(attr.memory, KeyMemory::Crossing { .. });
         if crosses && !self.caps().general.crossing_vhca_mkey() {
             let what = "the device has no crossing keys (hca_cap.crossing_vhca_mkey)";
@@ -235,7 +248,7 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
                     "start {:#x} must have the offset within a page that its memory has in the \
                      UMEM, {place:#x}, and pages of this UMEM may have {page:#x} bytes: choose \
                      such a start, or register the memory with smaller pages \
-                     (PageSizes::OfAddress for addresses of this process)",
+                     (PageSizes::of_address for addresses of this process)",
                     attr.start
                 );
                 return Err(refused("CREATE_MKEY", what));
@@ -247,10 +260,81 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
         KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } if klms.is_empty() => {
             return Err(invalid("CREATE_MKEY", "an indirect key needs at least one KLM entry"));
         }
-        KeyMemory::Ksms { log_length, .. } => {
-            fits("CREATE_MKEY", "log2 of the bytes of an entry", (*log_length).into(), 6)?;
+        KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length > MOST_OF_KLM) => {
+            return Err(invalid("CREATE_MKEY", "a KLM entry has at most 2 GiB: split the range"));
         }
         _ => {}
+    }
+    Ok(())
+}
+
+/// Fails for what this device does not take.
+fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
+    match &attr.memory {
+        KeyMemory::Umem { umem, offset } => {
+            let (_, page) = umem.place(*offset);
+            let most = caps.log_max_key_page();
+            if page.ilog2() > most.into() {
+                let what = format!(
+                    "pages of this UMEM may have {page:#x} bytes, and those of a key have at most \
+                     2^{most} (max_mkey_log_entity_size_mtt): register the memory with smaller \
+                     pages (PageSizes::Bitmap)"
+                );
+                return Err(refused("CREATE_MKEY", what));
+            }
+            return Ok(());
+        }
+        KeyMemory::Ksms { log_length, klms } => check_fixed(attr, *log_length, klms, caps)?,
+        KeyMemory::Klms(_) => {}
+        _ => return Ok(()),
+    }
+    if !attr.access.remote.atomic || !caps.atomics {
+        return Ok(());
+    }
+    if !caps.has(Capability::UmrAtomic) {
+        let what = "the device has no indirect keys for atomics (umr_modify_atomic_disabled): \
+                    leave out `remote.atomic`, or do atomics through the keys of the regions";
+        return Err(invalid("CREATE_MKEY", what));
+    }
+    let unit = caps.largest_atomic();
+    if attr.start % unit != 0 || attr.length % unit != 0 {
+        let what = format!(
+            "an indirect key for atomics begins at a multiple of {unit} bytes (the largest atomic \
+             of this device) and has a multiple of them as its length, and this one has {} bytes \
+             from {:#x}: choose such ranges, or leave out `remote.atomic` (KeyAccess::ALL has it)",
+            attr.length, attr.start
+        );
+        return Err(refused("CREATE_MKEY", what));
+    }
+    Ok(())
+}
+
+/// Fails for entries of one size that the device does not have, or that do not reach: a device
+/// counts them from the multiple of their size that is before the start (UCX calls that a
+/// workaround for the range check of CREATE_MKEY).
+fn check_fixed(attr: &MkeyAttr, log: u8, klms: &[Klm], caps: &Caps) -> Result<(), Error> {
+    let Some(sizes) = caps.log_fixed_buffers() else {
+        let what = "the device has no keys with entries of one size (hca_cap.fixed_buffer_size): \
+                    use KeyMemory::Klms";
+        return Err(invalid("CREATE_MKEY", what));
+    };
+    if !sizes.contains(&log) {
+        let (least, most) = (sizes.start(), sizes.end());
+        let what =
+            format!("log2 of the bytes of an entry is {log}; this device takes {least} to {most}");
+        return Err(refused("CREATE_MKEY", what));
+    }
+    let size = 1_u128 << log;
+    let end = u128::from(attr.start) % size + u128::from(attr.length);
+    if end > size * klms.len() as u128 {
+        let what = format!(
+            "{} entries of {size:#x} bytes do not cover {:#x} bytes from {:#x} on, counted from \
+             the multiple of {size:#x} before: add an entry, or align the start",
+            klms.len(),
+            attr.length,
+            attr.start
+        );
+        return Err(refused("CREATE_MKEY", what));
     }
     Ok(())
 }

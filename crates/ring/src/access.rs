@@ -42,6 +42,10 @@ impl KeyAccess {
     };
     /// Reading and writing by the local device only.
     pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
+    /// Reading and writing by the local device, READs and WRITEs by peers: all but atomics, which
+    /// an indirect key allows only over whole operands.
+    pub const READ_WRITE: Self =
+        Self { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..Self::LOCAL };
     /// All local and remote rights.
     pub const ALL: Self = Self { remote: RemoteAccess::ALL, ..Self::LOCAL };
 }

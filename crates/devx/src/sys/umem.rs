@@ -35,10 +35,6 @@ pub enum PageSizes {
     /// Any from the system's page size up. Then every command must use offset 0 in this UMEM, and a
     /// key over it must begin at a multiple of [`Umem::page_limit`].
     Any,
-    /// Those that the address is a multiple of, and the system's page size: for memory that keys
-    /// are made of. A device refuses a key whose first address has another offset within the UMEM's
-    /// page than the memory has (syndrome 0x317175).
-    OfAddress,
     /// The sizes whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the offsets
     /// that commands use: the buffer of a CQ or QP must begin at a multiple of a 64th of that page;
     /// that of a work queue (SQ, RQ, RMP) must also be in the first half of a page.
@@ -49,18 +45,22 @@ pub enum PageSizes {
 const SMALLEST: u64 = 1 << 12;
 
 impl PageSizes {
-    /// The bitmap for memory at `address`, and whether the request must fail on a kernel that does
-    /// not know it. One that does not (before Linux 5.11) takes pages that the address allows.
-    fn bitmap(self, address: u64) -> (u64, bool) {
-        let page = page_size() as u64;
+    /// Those that memory at `address` is a multiple of, and the system's page size, up to
+    /// `2^log_most` bytes: for memory that keys are made of. A device refuses a key whose first
+    /// address has another offset within the UMEM's page than the memory has (syndrome 0x317175).
+    #[must_use]
+    pub fn of_address(address: u64, log_most: u8) -> Self {
+        let aligned = address & (page_size() as u64).wrapping_neg();
+        // The lowest bit that is set, and all below it.
+        let up_to = aligned ^ aligned.wrapping_sub(1);
+        let most = 2_u64.checked_shl(log_most.into()).unwrap_or(0).wrapping_sub(1);
+        Self::Bitmap(up_to & most & SMALLEST.wrapping_neg())
+    }
+
+    /// The bitmap, and whether the request must fail on a kernel that does not know it.
+    fn bitmap(self) -> (u64, bool) {
         match self {
-            Self::Any => (page.wrapping_neg(), false),
-            Self::OfAddress => {
-                let aligned = address & page.wrapping_neg();
-                // The lowest bit that is set, and all below it.
-                let up_to = aligned ^ aligned.wrapping_sub(1);
-                (up_to & SMALLEST.wrapping_neg(), false)
-            }
+            Self::Any => ((page_size() as u64).wrapping_neg(), false),
             Self::Bitmap(bits) => (bits, true),
         }
     }
@@ -123,7 +123,7 @@ impl Context {
         dmabuf: Option<BorrowedFd<'_>>,
     ) -> Result<Umem> {
         let mut id = 0u32;
-        let (bitmap, mandatory) = pages.bitmap(address);
+        let (bitmap, mandatory) = pages.bitmap();
         let answer = Request::new(method::DEVX_UMEM_REG)
             .input_u64(devx_umem_reg::ADDR, address)
             .input_u64(devx_umem_reg::LEN, length)
@@ -187,20 +187,22 @@ mod tests {
     #[test]
     fn pages_of_address_end_at_its_lowest_bit() {
         let page = page_size() as u64;
-        let sizes = |address| PageSizes::OfAddress.bitmap(address).0;
-        let up_to = |size: u64| (2 * size - 1) & !0xfff;
+        let up_to = |size: u64| PageSizes::Bitmap((2 * size - 1) & !0xfff);
         for (address, largest) in [
             (0x7000_0000_0000 + page, page),
             (0x7000_0000_0000 + page + 8, page),
             (0x7000_0000_0000 + 2 * page, 2 * page),
             (0x7000_0000_0000 + 2 * page + 1, 2 * page),
             (0x7000_0020_0000, 0x20_0000),
-            (0x7000_0000_0000, 0x1000_0000_0000),
+            (0x7000_0000_0000, 0x8000_0000),
         ] {
-            assert_eq!(sizes(address), up_to(largest), "{address:#x}");
+            assert_eq!(PageSizes::of_address(address, 31), up_to(largest), "{address:#x}");
         }
-        assert_eq!(PageSizes::Any.bitmap(0x7000_0000_1000).0, page.wrapping_neg());
-        assert_eq!(PageSizes::Bitmap(0x3000).bitmap(0x7000_0000_1000), (0x3000, true));
+        let all = PageSizes::of_address(0x7000_0000_0000, 63);
+        assert_eq!(all, up_to(0x1000_0000_0000));
+        assert_eq!(PageSizes::of_address(0x7000_0020_0000, 14), up_to(0x4000));
+        assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg(), false));
+        assert_eq!(PageSizes::Bitmap(0x3000).bitmap(), (0x3000, true));
     }
 
     #[test]

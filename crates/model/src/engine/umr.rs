@@ -81,6 +81,10 @@ fn execute(
     if retranslates && !is_sound(&wanted) {
         return Err(REFUSED);
     }
+    if !wanted.free() && !suits_atomics(&wanted, context.caps.largest_atomic()) {
+        tracing::info!(qpn = asker.qpn, key, "a key for atomics is not aligned to the largest");
+        return Err(REFUSED);
+    }
     if !bytes.is_empty() {
         read_entries(context.keys(), context.spaces, asker, &control, &mut bytes, scratch)?;
     }
@@ -342,6 +346,15 @@ fn is_sound(context: &MkeyContext) -> bool {
     let pages = mode(context) == MkeyAccessMode::MTT;
     let ends = context.length64() || context.start_addr().checked_add(context.len()).is_some();
     ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
+}
+
+/// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect and
+/// allows atomics: what CREATE_MKEY asks for.
+fn suits_atomics(context: &MkeyContext, unit: u64) -> bool {
+    let length = if context.length64() { 0 } else { context.len() };
+    mode(context) == MkeyAccessMode::MTT
+        || !context.a()
+        || context.start_addr().is_multiple_of(unit) && length.is_multiple_of(unit)
 }
 
 /// The translation by a key's entries; `None` if they are invalid. Where they do not cover the

@@ -8,7 +8,7 @@ use verbless_devx::abi::core::access;
 use verbless_devx::{Errno, ErrorKind, PageSizes, page_size};
 use verbless_prm::{CreateMkeyIn, MkeyAccessMode};
 use verbless_queue::ring::SharedMemory;
-use verbless_queue::wr::{Inline, Read, Write};
+use verbless_queue::wr::{FetchAdd, Inline, Read, Write};
 use verbless_queue::{CqConfig, Domain, Memory, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
 
 use crate::case::cases;
@@ -44,7 +44,10 @@ cases!(
     a_key_that_gives_peers_more_than_itself_is_refused,
     relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can,
     an_indirect_key_strings_pieces_of_any_length_together,
-    an_indirect_key_of_equal_pieces_strings_them_together,
+    an_indirect_key_of_equal_pieces_strings_them_together [cap!(fixed_buffer_size)],
+    indirect_key_for_atomics_covers_whole_operands [
+        cap!(atomic), cap!(!umr_modify_atomic_disabled)
+    ],
     an_indirect_key_over_indirect_keys_is_followed [cap!(max_indirection >= 2)],
     an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write,
     an_indirect_key_ends_where_its_pieces_end,
@@ -478,7 +481,7 @@ fn an_indirect_key_strings_pieces_of_any_length_together(lab: &Lab) -> Result<()
     let two = Arc::new(pair.b.domain.region(8192, KeyAccess::ALL)?);
     let pieces =
         [(one.clone(), 10, 990), (two.clone(), 4095, 3), (one.clone(), 0, 7), (two, 0, 500)];
-    let key = pair.b.domain.indirect_key(&pieces, KeyAccess::ALL)?;
+    let key = pair.b.domain.indirect_key(&pieces, KeyAccess::READ_WRITE)?;
     let sent = round_trip(&mut pair, RemoteAddr::new(0, key.rkey()), 1500)?;
     let mut at = 0;
     for (region, offset, length) in &pieces {
@@ -500,7 +503,7 @@ fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<()
         .collect();
     let key = pair.b.device.create_mkey(MkeyAttr {
         pd: pair.b.domain.pd().clone(),
-        access: KeyAccess::ALL,
+        access: KeyAccess::READ_WRITE,
         start: 0,
         length: 3 * 4096,
         memory: KeyMemory::Ksms { log_length: 12, klms: pieces },
@@ -512,16 +515,40 @@ fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<()
     Ok(())
 }
 
+fn indirect_key_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let domain = pair.b.domain.clone();
+    let unit = pair.b.device.caps().largest_atomic() as usize;
+    let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
+    for length in [1, unit - 1, unit + 1] {
+        let error = domain.indirect_key(&[(region.clone(), 0, length)], KeyAccess::ALL).err();
+        let says = error.as_ref().map(|error| (error.kind(), error.to_string()));
+        let told = says.as_ref().is_some_and(|(kind, text)| {
+            *kind == ErrorKind::Input && text.contains(&format!("multiple of {unit} bytes"))
+        });
+        ensure!(told, "{length} bytes: {says:?}");
+    }
+    let ranges = [(region.clone(), 64, unit), (region.clone(), 0, unit)];
+    let key = domain.indirect_key(&ranges, KeyAccess::ALL)?;
+    region.write_at(0, &7_u64.to_ne_bytes())?;
+    let (result, to) = (pair.a.sge(0, 8)?, RemoteAddr::new(unit as u64, key.rkey()));
+    pair.a.perform(&FetchAdd::new(result, to, 5).signaled())?;
+    let mut word = [0; 8];
+    region.read_at(0, &mut word)?;
+    ensure_eq!(u64::from_ne_bytes(word), 12, "the word");
+    Ok(())
+}
+
 fn an_indirect_key_over_indirect_keys_is_followed(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let domain = pair.b.domain.clone();
     let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
-    let inner =
-        domain.indirect_key(&[(region.clone(), 1000, 100), (region, 0, 100)], KeyAccess::ALL)?;
+    let inner = domain
+        .indirect_key(&[(region.clone(), 1000, 100), (region, 0, 100)], KeyAccess::READ_WRITE)?;
     let piece = |address, length| Klm { key: inner.lkey(), address, length };
     let outer = pair.b.device.create_mkey(MkeyAttr {
         pd: domain.pd().clone(),
-        access: KeyAccess::ALL,
+        access: KeyAccess::READ_WRITE,
         start: 0,
         length: 150,
         memory: KeyMemory::Klms(vec![piece(120, 50), piece(0, 100)]),
@@ -552,7 +579,7 @@ fn an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write(
 fn an_indirect_key_ends_where_its_pieces_end(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let region = Arc::new(pair.b.domain.region(4096, KeyAccess::ALL)?);
-    let key = pair.b.domain.indirect_key(&[(region, 0, 100)], KeyAccess::ALL)?;
+    let key = pair.b.domain.indirect_key(&[(region, 0, 100)], KeyAccess::READ_WRITE)?;
     let from = pair.a.sge(0, 2)?;
     let past = RemoteAddr::new(99, key.rkey());
     pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
@@ -566,7 +593,7 @@ fn an_indirect_key_may_end_before_its_pieces_do(lab: &Lab) -> Result<(), Stop> {
     let piece = Klm { key: region.lkey(), address: region.address(), length: 4096 };
     let key = pair.b.device.create_mkey(MkeyAttr {
         pd: pair.b.domain.pd().clone(),
-        access: KeyAccess::ALL,
+        access: KeyAccess::READ_WRITE,
         start: 0x1000,
         length: 100,
         memory: KeyMemory::Klms(vec![piece]),

@@ -43,8 +43,7 @@ cases!(
 );
 
 /// All but atomics: what every device with UMR can give.
-pub(super) const SHARED: KeyAccess =
-    KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
+pub(super) const SHARED: KeyAccess = KeyAccess::READ_WRITE;
 /// Bytes of a region.
 const BYTES: usize = 64 << 10;
 

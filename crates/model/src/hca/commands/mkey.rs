@@ -43,9 +43,8 @@ const KNOWN: [&str; 23] = [
 /// Bytes of one unit in which translation tables are counted.
 const OCTWORD: u64 = 16;
 
-/// log2 of the smallest and the largest page of a key.
-const SMALLEST_PAGE: u32 = 12;
-const LARGEST_PAGE: u32 = 31 + 12;
+/// Bytes of a KLM entry at most (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
+const MOST_OF_KLM: u32 = 1 << 31;
 
 /// CREATE_MKEY.
 pub(super) fn create(
@@ -193,7 +192,7 @@ fn pages(
         return umem_pages(call, input, context, length);
     }
     let log_page_size = u32::from(context.log_page_size());
-    if !(SMALLEST_PAGE..=LARGEST_PAGE).contains(&log_page_size) {
+    if !call.hca().caps.log_entity_sizes(false).contains(&log_page_size) {
         return Err(Refusal::MkeyPageSize);
     }
     let mask = (1_u64 << log_page_size) - 1;
@@ -224,7 +223,9 @@ fn umem_pages(
     let memory = umem.memory.slice(input.mkey_umem_offset(), length);
     let memory = memory.ok_or(Refusal::UmemBounds)?;
     let wanted = u32::from(context.log_page_size());
-    if wanted != 0 && !(SMALLEST_PAGE..=memory.log_page_size).contains(&wanted) {
+    let sizes = call.hca().caps.log_entity_sizes(false);
+    let fits = wanted == 0 || sizes.contains(&wanted) && wanted <= memory.log_page_size;
+    if !fits || !sizes.contains(&memory.log_page_size) {
         return Err(Refusal::MkeyPageSize);
     }
     // On a card, syndrome 0x317175 (UCX PR 8689).
@@ -255,7 +256,11 @@ fn entries(
     let log_entry_size = match mode {
         MkeyAccessMode::KSM => {
             let log = u32::from(context.log_page_size());
-            if log >= 63 {
+            let caps = &call.hca().caps;
+            if !caps.general().fixed_buffer_size() {
+                return Err(Refusal::Unsupported);
+            }
+            if !caps.log_entity_sizes(true).contains(&log) {
                 return Err(Refusal::MkeyPageSize);
             }
             // A length in an entry says nothing here, and is no mistake: UCX and mlx5_ib's
@@ -267,10 +272,34 @@ fn entries(
     let hca = call.hca();
     let translation = klm::translation(&hca.budget, list, log_entry_size, &hca.objects.limits)
         .map_err(|why| call.about(Refusal::MkeyTranslations, why))?;
-    if length.is_some_and(|length| translation.covers() < length) {
+    // Firmware counts the entries of a KSM from a multiple of their size on (UCX: "workaround
+    // CREATE_MKEY range check"), though addresses are translated from the start on.
+    let before = log_entry_size.map_or(0, |log| context.start_addr() & ((1 << log) - 1));
+    if length.is_some_and(|length| translation.covers() < length.saturating_add(before)) {
         return Err(Refusal::MkeyTranslations);
     }
+    if let Translation::Indirect { entries, log_entry_size: None } = &translation
+        && entries.iter().any(|entry| entry.length > MOST_OF_KLM)
+    {
+        let why = "a KLM entry is longer than 2 GiB";
+        return Err(call.about(Refusal::MkeyTranslations, why));
+    }
+    if context.a() {
+        atomics(hca, context, length)?;
+    }
     Ok(translation)
+}
+
+/// Whether a function lets an indirect key allow atomics: with `umr_modify_atomic_disabled` it has
+/// none (UCX asks for that); else both ends are aligned to the largest atomic (UCX `atomic_align`).
+fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), Refusal> {
+    if hca.caps.general().umr_modify_atomic_disabled() {
+        return Err(Refusal::Unsupported);
+    }
+    let unit = hca.caps.largest_atomic();
+    let whole = context.start_addr().is_multiple_of(unit)
+        && length.is_none_or(|length| length.is_multiple_of(unit));
+    if whole { Ok(()) } else { Err(Refusal::MkeyAtomic) }
 }
 
 /// Moves a key to another PD and gives it other access rights, as the kernel does by a UMR on a

@@ -35,6 +35,9 @@ macro_rules! memory {
                              memory has (on a card syndrome 0x317175).";
                         MkeyEntries = 0x56, LIM,
                             "The entry list is longer than log_max_klm_list_size.";
+                        MkeyAtomic = 0x58, BAD_PARAM,
+                            "An indirect mkey for atomics is not aligned to the largest atomic, in \
+                             its start or its length.";
                         MkeyLength64 = 0x57, BAD_PARAM,
                             "An mkey with length64 has neither pages nor a UMEM.";
                     },

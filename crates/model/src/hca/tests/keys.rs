@@ -402,6 +402,104 @@ fn indirect_keys_take_their_entries_from_the_command() {
     );
 }
 
+/// CREATE_MKEY of an indirect key over these entries, with changes.
+fn indirect(
+    rig: &mut Rig,
+    user: User,
+    entries: &[(u32, u32, u64)],
+    edit: impl Fn(&mut verbless_prm::MkeyContext),
+) -> Result<(), Refusal> {
+    let list: Vec<u8> = entries
+        .iter()
+        .flat_map(|(length, key, address)| {
+            let words = [length.to_be_bytes(), key.to_be_bytes()].concat();
+            [&words[..], &address.to_be_bytes()].concat()
+        })
+        .collect();
+    let count = entries.len() as u32;
+    rig.call::<CreateMkeyIn>(user.uid, 0, &list, 0, |input| {
+        input.set_translations_octword_actual_size(count);
+        let context = input.memory_key_mkey_entry_mut();
+        context.set_access_mode_1_0(MkeyAccessMode::KLMS.0).set_pd(user.pd).set_qpn(0xff_ffff);
+        context.set_lr(true).set_lw(true).set_len(4096).set_log_page_size(12);
+        edit(context);
+    })
+    .map(|_| ())
+}
+
+#[test]
+fn indirect_mkey_for_atomics_is_aligned_to_the_largest() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let klms = [(8192, 0x1_0001, 0x5000)];
+    let mut make = |start: u64, length: u64, atomic: bool| {
+        indirect(&mut rig, user, &klms, |context| {
+            context.set_start_addr(start).set_len(length).set_a(atomic);
+        })
+    };
+    assert_eq!(make(0, 100, true), Err(Refusal::MkeyAtomic));
+    assert_eq!(make(4, 104, true), Err(Refusal::MkeyAtomic));
+    assert_eq!(make(8, 104, true), Ok(()));
+    assert_eq!(make(4, 100, false), Ok(()));
+    let caps = &mut rig.world.functions[0].hca.caps;
+    caps.general_mut().set_umr_modify_atomic_disabled(true);
+    let made = indirect(&mut rig, user, &klms, |context| {
+        context.set_a(true);
+    });
+    assert_eq!(made, Err(Refusal::Unsupported));
+}
+
+#[test]
+fn ksm_entries_are_counted_from_a_multiple_of_their_size() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let ksms = [(0, 0x1_0001, 0), (0, 0x1_0002, 0)];
+    let mut make = |start: u64, length: u64, log: u8| {
+        indirect(&mut rig, user, &ksms, |context| {
+            context.set_access_mode_1_0(MkeyAccessMode::KSM.0);
+            context.set_start_addr(start).set_len(length).set_log_page_size(log);
+        })
+    };
+    assert_eq!(make(0x3000, 8192, 12), Ok(()));
+    assert_eq!(make(0x3008, 8184, 12), Ok(()));
+    assert_eq!(make(0x3008, 8185, 12), Err(Refusal::MkeyTranslations));
+    for (log, expected) in
+        [(11, Err(Refusal::MkeyPageSize)), (31, Ok(())), (32, Err(Refusal::MkeyPageSize))]
+    {
+        assert_eq!(make(0, 64, log), expected, "2^{log} bytes");
+    }
+    rig.world.functions[0].hca.caps.general_mut().set_fixed_buffer_size(false);
+    let made = indirect(&mut rig, user, &ksms, |context| {
+        context.set_access_mode_1_0(MkeyAccessMode::KSM.0);
+    });
+    assert_eq!(made, Err(Refusal::Unsupported));
+}
+
+#[test]
+fn klm_has_at_most_2_gib() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for (length, expected) in [(1 << 31, Ok(())), ((1 << 31) + 1, Err(Refusal::MkeyTranslations))] {
+        assert_eq!(indirect(&mut rig, user, &[(length, 0x1_0001, 0)], |_| {}), expected);
+    }
+}
+
+#[test]
+fn mkey_page_is_within_the_capability() {
+    let mut rig = Rig::up(LINK);
+    let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
+    for (log, fits) in [(11, false), (12, true), (31, true), (32, false)] {
+        let made = rig.call::<CreateMkeyIn>(0, 0, &[0; 16], 0, |input| {
+            input.set_translations_octword_actual_size(1);
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_access_mode_1_0(MkeyAccessMode::MTT.0).set_pd(pd).set_qpn(0xff_ffff);
+            context.set_lr(true).set_log_page_size(log).set_len(64);
+        });
+        let expected = if fits { Ok(()) } else { Err(Refusal::MkeyPageSize) };
+        assert_eq!(made.map(|_| ()), expected, "2^{log} bytes");
+    }
+}
+
 #[test]
 fn no_key_gets_an_index_of_softwares_choice() {
     let mut rig = Rig::up(LINK);

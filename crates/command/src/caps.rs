@@ -9,7 +9,7 @@ use verbless_prm::{
 };
 
 use verbless_devx::{Context, Error};
-use verbless_ring::wr::Capability;
+use verbless_ring::wr::{Capability, Fence, UmrRules};
 
 use crate::error::{fits, refused};
 use crate::send;
@@ -241,6 +241,18 @@ impl Caps {
         // A bit for each size, whose value is the size.
         let sizes = self.atomic.as_ref().map_or(0, |page| page.atomic_size_qp());
         sizes.checked_ilog2().map_or(1, |log| 1 << log)
+    }
+
+    /// What the device asks of requests that change keys. The fence is that of Linux
+    /// (`mlx5_get_umr_fence`).
+    pub fn umr_rules(&self) -> UmrRules {
+        let fence = match self.general.umr_fence() {
+            prm::UmrFence::NONE => Fence::None,
+            prm::UmrFence::SMALL => Fence::Small,
+            _ => Fence::Strong,
+        };
+        // A word of 16 bits names the sizes.
+        UmrRules { fence, largest_atomic: self.largest_atomic() as u32 }
     }
 
     /// log2 of the largest page of a key, in bytes (`get_max_log_entity_size_cap` of mlx5_ib).

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use verbless_prm::hot::WQEBB;
 
 use crate::connection::Connection;
+use crate::hca::objects::Mkey;
 
 /// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
 const MOST_COPIES: usize = 1 << 4;
@@ -61,6 +62,16 @@ impl Ahead {
     }
 }
 
+/// A key as it was before a UMR, for a request that does not wait for that.
+#[derive(Debug)]
+pub(crate) struct UnfencedKey {
+    /// Index of the request right behind the UMR.
+    pub request: u16,
+    /// Index of the key.
+    pub number: u32,
+    pub before: Mkey,
+}
+
 /// The engine's state of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct QpRuntime {
@@ -76,6 +87,8 @@ pub(crate) struct QpRuntime {
     pub overdue: bool,
     /// When a waiting request goes out again.
     pub resume_at: Option<u64>,
+    /// The key that the last request changed, as it was before.
+    pub unfenced: Option<Box<UnfencedKey>>,
     /// Messages that it has executed, modulo 2^24: what an ACK tells of them.
     pub msn: u32,
     /// State of a connected QP for messages in packets.

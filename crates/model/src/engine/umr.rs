@@ -8,18 +8,21 @@
 //! MLX5_MKEY_MASK_*).
 
 use verbless_prm::hot::{CtrlSegment, OCTOWORD, cqe_syndrome};
-use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask};
+use verbless_prm::{
+    HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask, WqeFence,
+};
 
 use super::context::{Context, QueuePair};
 use super::keys::{self, Keys, Need, Range, User};
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::transfer;
-use super::work::{Placed, Segment, segments};
+use super::work::{Placed, Segment, Work, segments};
 use crate::hca::budget::Budget;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Limits, Mkey, QpObject, QueueMemory, Translation};
 use crate::memory::Spaces;
+use crate::runtime::UnfencedKey;
 
 /// Offsets of the segments in the WQE.
 const CONTROL: usize = CtrlSegment::BYTES;
@@ -34,6 +37,9 @@ const MOST: u64 = 1 << 22;
 const ABSENT: u64 = 1 << 63;
 /// The bits of an entry that let the device read and write the page.
 const PRESENT: u64 = 3;
+/// Fence modes that wait for changes of keys.
+const WAITS: [WqeFence; 3] =
+    [WqeFence::INITIATOR_SMALL, WqeFence::STRONG_ORDERING, WqeFence::FENCE_AND_INITIATOR_SMALL];
 /// The request is no UMR that this device knows.
 const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
 /// The key refuses.
@@ -44,8 +50,54 @@ impl QueuePair<'_> {
     #[inline(never)]
     pub(super) fn change_key(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
         let asker = Asker::of(self.qpn, self.qp);
+        let number = placed.work.immediate >> 8;
+        let request = placed.index.wrapping_add(placed.wqebbs);
+        let followed = self.qp.sq.as_ref().is_some_and(|sq| sq.producer != request);
+        let before = followed.then(|| self.context.mkeys.get(&number).cloned()).flatten();
         let done = execute(&mut self.context, &asker, placed.work.immediate, scratch);
+        if let (Ok(()), Some(before)) = (done, before) {
+            self.qp.runtime.unfenced = Some(Box::new(UnfencedKey { request, number, before }));
+        }
         self.finish(placed, done)
+    }
+
+    /// Finds the memory of the data segments of the WQE at `index`, as
+    /// [`gather_list`](Self::gather_list) does.
+    pub(super) fn gather(
+        &mut self,
+        work: &Work,
+        index: u16,
+        scratch: &mut Scratch,
+    ) -> Result<u64, u8> {
+        match self.qp.runtime.unfenced.take() {
+            None => self.gather_list(work, scratch),
+            Some(key) => self.gather_behind(*key, work, index, scratch),
+        }
+    }
+
+    /// The same right behind a UMR that was posted together with the WQE: unless the WQE waits for
+    /// it, it sees the key as it was. On a card it may; here it always does.
+    #[cold]
+    fn gather_behind(
+        &mut self,
+        mut key: UnfencedKey,
+        work: &Work,
+        index: u16,
+        scratch: &mut Scratch,
+    ) -> Result<u64, u8> {
+        let control = CtrlSegment::from_prefix(&scratch.wqe);
+        let fence = WqeFence(control.map_or(0, |control| control.ctrl_flags().fm()));
+        let changed = self.context.mkeys.get_mut(&key.number);
+        let (false, Some(changed)) = (index != key.request || WAITS.contains(&fence), changed)
+        else {
+            return self.gather_list(work, scratch);
+        };
+        std::mem::swap(changed, &mut key.before);
+        let length = self.gather_list(work, scratch);
+        if let Some(changed) = self.context.mkeys.get_mut(&key.number) {
+            std::mem::swap(changed, &mut key.before);
+        }
+        length
     }
 }
 

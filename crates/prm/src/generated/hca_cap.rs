@@ -54,7 +54,8 @@ enumeration! {
 }
 
 enumeration! {
-    /// Fence that a WQE after a UMR has to ask for.
+    /// Fence that a UMR has to ask for, to come behind the WQEs that use its mkey (Linux mlx5_ib,
+    /// mlx5_get_umr_fence).
     ///
     /// Source: linux: MLX5_CAP_UMR_FENCE_\*.
     pub struct UmrFence(pub u8) = "umr_fence", 2 bits {
@@ -1242,7 +1243,8 @@ structure! {
         umr_modify_atomic_disabled set_umr_modify_atomic_disabled: flag(520);
         /// A UMR may not change an indirect mkey. `0x40.22`
         umr_indirect_mkey_disabled set_umr_indirect_mkey_disabled: flag(521);
-        /// Fence that a WQE after a UMR needs before it uses the mkey. `0x40.21:20`
+        /// Fence that a UMR needs, so that WQEs before it see the mkey as it was; a WQE right
+        /// behind a UMR has the small initiator fence on every device. `0x40.21:20`
         umr_fence set_umr_fence: named(UmrFence(u8), 522, 2);
         /// DC initiators may get small read responses in the CQE. `0x40.19`
         dc_req_scat_data_cqe set_dc_req_scat_data_cqe: flag(524);

@@ -71,9 +71,10 @@ pub struct SendQueue<S: Service = Rc> {
     wqebbs: u32,
     /// The error when there is no room: the queue is full, or closed.
     no_room: PostError,
-    /// The parts of the control segment that do not depend on the request: the queue number, and
-    /// the completion mode with the fence of a request behind a change of a key; `flags` in the
-    /// byte order of the ring.
+    /// The parts of the control segment that are the same in every request: the queue number, and
+    /// the completion mode. From the first request that changes a key on, `flags` also has the
+    /// small fence: the next request waits for the change, and those behind it for nothing, as
+    /// requests begin in order. In the byte order of the ring.
     control: u64,
     flags: u64,
     /// The part of every [`Slot::request`] that is the same: the QPN, in the byte order of the CQE.
@@ -106,7 +107,7 @@ impl Slot {
     }
 }
 
-/// The fence of a request behind a change of a key, in [`SendQueue::flags`].
+/// The fence behind a change of a key, in [`SendQueue::flags`].
 const BEHIND_KEY_CHANGE: u64 =
     CtrlFlags::pack(0, 0, Fence::Small as u8, 0, false, 0).into_bits().to_be();
 
@@ -421,8 +422,6 @@ impl<S: Service> SendQueue<S> {
     #[cold]
     #[inline(never)]
     fn take_back(&mut self, first: u32) {
-        // What is now the last request may have changed a key.
-        self.flags |= BEHIND_KEY_CHANGE;
         let empty = Slot::empty(self.qpn());
         while self.producer != first {
             self.producer = self.producer.wrapping_sub(1);
@@ -455,17 +454,14 @@ impl<S: Service> SendQueue<S> {
         request.write(&wqe, 1, &self.limits);
         let control = CtrlWord::pack(W::INFO.op_mod, index as u16, opcode, 0, ds as u8).into_bits();
         let options = request.options();
-        let (common, fence) = match options.fence {
-            Fence::None if !W::REMAPS => (self.flags, Fence::None),
-            fence => self.explicit_fence(fence, W::REMAPS),
-        };
+        let own = if W::REMAPS { self.limits.umr.fence } else { Fence::None };
+        let fence = options.fence.and(own);
+        let common = self.flags & !fence.instead_of_small().into_bits().to_be();
         let flags = options.flags(fence, request.control()).into_bits().to_be();
         let word = (self.control | control).to_be();
         wqe.store(0, [word, common | flags]);
-        // The next request waits if this one changes a key, and for nothing of that kind else.
-        match W::INFO.operation {
-            Operation::Umr => self.flags |= BEHIND_KEY_CHANGE,
-            _ => self.flags &= !BEHIND_KEY_CHANGE,
+        if matches!(W::INFO.operation, Operation::Umr) {
+            self.flags |= BEHIND_KEY_CHANGE;
         }
         let end = index.wrapping_add(wqebbs);
         self.producer = end;
@@ -479,16 +475,6 @@ impl<S: Service> SendQueue<S> {
             },
         );
         Ok(Posted { index, word })
-    }
-
-    /// `flags` without a fence, and the fence of a request that states one, or has one by itself:
-    /// the one that is due behind a change of a key is part of it.
-    #[cold]
-    #[inline(never)]
-    fn explicit_fence(&self, fence: Fence, remaps: bool) -> (u64, Fence) {
-        let common = self.flags & !BEHIND_KEY_CHANGE;
-        let fence = if common == self.flags { fence } else { fence.and(Fence::Small) };
-        (common, if remaps { fence.and(self.limits.umr.fence) } else { fence })
     }
 
     /// Why there is no room for a WQE of `wqebbs` WQEBBs.

@@ -140,7 +140,16 @@ pub enum Fence {
 }
 
 impl Fence {
+    /// The bits of a control segment with the small fence that this fence replaces, and which would
+    /// together with it be another mode.
+    #[inline(always)]
+    pub(crate) const fn instead_of_small(self) -> CtrlFlags {
+        // Only the mode of `Full` has this bit.
+        CtrlFlags::pack(0, 0, self as u8 >> 2, 0, false, 0)
+    }
+
     /// The fence that waits for what either does.
+    #[inline(always)]
     pub(crate) const fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Strong, _) | (_, Self::Strong) => Self::Strong,

@@ -67,6 +67,9 @@ pub struct Caps {
     /// with a certain setting of its PCI function (`relaxed_ordering_read_pci_enabled`): that
     /// setting cannot be read here.
     pub relaxed_reads: bool,
+    /// Keys state how reads are ordered behind writes (`mkc_order_read_after_write`). A key with
+    /// relaxed ordering then lets reads pass writes.
+    pub reads_behind_writes: bool,
     /// Timestamp format for queue pair contexts: free-running clock, or the device default where
     /// only real time exists.
     pub qp_timestamps: TimestampFormat,
@@ -188,6 +191,7 @@ impl Caps {
             relaxed_writes: g.relaxed_ordering_write(),
             relaxed_writes_only: g.mkc_order_write_after_write_ro_only(),
             relaxed_reads: g.relaxed_ordering_read(),
+            reads_behind_writes: g.mkc_order_read_after_write(),
             general,
             general_2,
             atomic,

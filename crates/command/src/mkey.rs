@@ -143,8 +143,14 @@ impl Device {
         let mut head = CreateMkeyIn::new();
         let mut tail = Vec::new();
         let (access, caps) = (attr.access, self.caps());
-        let relaxed_writes =
-            access.relaxed_ordering && caps.relaxed_writes || caps.relaxed_writes_only;
+        let relaxed = access.relaxed_ordering || caps.relaxed_writes_only;
+        let relaxed_writes = relaxed && caps.relaxed_writes || caps.relaxed_writes_only;
+        // A coming firmware that orders no writes refuses a key that orders reads behind them (DPDK
+        // `mlx5_devx_mkey_attr_set_ordering`).
+        let reads = match relaxed && caps.reads_behind_writes {
+            true => prm::MkeyReadAfterWrite::RELAXED,
+            false => prm::MkeyReadAfterWrite::STRICT,
+        };
         let context = head.memory_key_mkey_entry_mut();
         context
             .set_lr(true)
@@ -153,7 +159,8 @@ impl Device {
             .set_rw(access.remote.write)
             .set_a(access.remote.atomic && caps.atomics)
             .set_relaxed_ordering_write(relaxed_writes)
-            .set_relaxed_ordering_read(access.relaxed_ordering && caps.relaxed_reads)
+            .set_relaxed_ordering_read(relaxed && caps.relaxed_reads)
+            .set_order_read_after_write(reads)
             .set_crossed_side_mkey(access.crossing)
             .set_qpn(ANY_QP)
             .set_mkey_7_0(variant)

@@ -500,6 +500,23 @@ pub(super) const BUILTIN: &[(&str, &[(&str, Constant)])] = &[
         ],
     ),
     (
+        "bluefield3-relaxed",
+        &[
+            ("base", String("bluefield3")),
+            ("name", String("BlueField-3, relaxed ordering only")),
+            (
+                "caps",
+                Section(&[(
+                    "general",
+                    Section(&[
+                        ("mkc_order_write_after_write_ro_only", Boolean(true)),
+                        ("mkc_order_read_after_write", Boolean(true)),
+                    ]),
+                )]),
+            ),
+        ],
+    ),
+    (
         "connectx6dx",
         &[
             ("name", String("ConnectX-6 Dx")),

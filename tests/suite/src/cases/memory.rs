@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use verbless_command::{Device, KeyAccess, KeyMemory, Klm, MkeyAttr, MkeyObject, RemoteAccess};
 use verbless_devx::abi::core::access;
 use verbless_devx::{Errno, ErrorKind, PageSizes, page_size};
-use verbless_prm::{CreateMkeyIn, MkeyAccessMode};
+use verbless_prm::{CreateMkeyIn, MkeyAccessMode, MkeyReadAfterWrite};
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::wr::{FetchAdd, Inline, Read, Write};
 use verbless_queue::{CqConfig, Domain, Memory, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
@@ -270,7 +270,11 @@ fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
     let (memory, umem) = raw::bare_umem(&device)?;
     let mut input = CreateMkeyIn::new();
     input.set_mkey_umem_id(umem.id()).set_mkey_umem_valid(true);
-    input.set_translations_octword_actual_size(1);
+    let only = device.caps().relaxed_writes_only;
+    if only && device.caps().reads_behind_writes {
+        let context = input.memory_key_mkey_entry_mut();
+        context.set_order_read_after_write(MkeyReadAfterWrite::RELAXED);
+    }
     input
         .memory_key_mkey_entry_mut()
         .set_access_mode_1_0(MkeyAccessMode::MTT.0)
@@ -279,8 +283,7 @@ fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
         .set_pd(pd.pdn())
         .set_start_addr(memory.address())
         .set_len(4096)
-        .set_translations_octword_size(1)
-        .set_log_page_size(12);
+        .set_relaxed_ordering_write(only);
     let key = device.obj_create(input.as_bytes(), &mut [0; 16])?;
     let umem = match umem.destroy() {
         Ok(()) => return Err(Stop::fail("the UMEM went while a key was on it")),
@@ -651,7 +654,13 @@ fn relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can(lab: &Lab) -> Res
         let context = key.query()?;
         let writes = wish && caps.relaxed_writes || caps.relaxed_writes_only;
         ensure_eq!(context.relaxed_ordering_write(), writes, "writes");
-        ensure_eq!(context.relaxed_ordering_read(), wish && caps.relaxed_reads, "reads");
+        let relaxed = wish || caps.relaxed_writes_only;
+        ensure_eq!(context.relaxed_ordering_read(), relaxed && caps.relaxed_reads, "reads");
+        let order = match relaxed && caps.reads_behind_writes {
+            true => MkeyReadAfterWrite::RELAXED,
+            false => MkeyReadAfterWrite::STRICT,
+        };
+        ensure_eq!(context.order_read_after_write(), order, "reads behind writes");
     }
     Ok(())
 }

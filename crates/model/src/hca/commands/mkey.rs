@@ -1,7 +1,8 @@
 //! Memory keys.
 
 use verbless_prm::{
-    CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, MkeyContext, QueryMkeyIn, QueryMkeyOut,
+    CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, MkeyReadAfterWrite,
+    QueryMkeyIn, QueryMkeyOut,
 };
 
 use super::call::{Call, Outcome};
@@ -14,7 +15,7 @@ use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_MKEY takes.
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 24] = [
     "free",
     "access_mode_4_2",
     "relaxed_ordering_write",
@@ -34,6 +35,7 @@ const KNOWN: [&str; 23] = [
     "start_addr",
     "len",
     "translations_octword_size",
+    "order_read_after_write",
     "relaxed_ordering_read",
     "log_page_size",
     "crossed_side_mkey",
@@ -72,6 +74,7 @@ pub(super) fn create(
         || (context.relaxed_ordering_read()
             && !general.relaxed_ordering_read()
             && !general.relaxed_ordering_read_pci_enabled())
+        || !orders_reads(general, context.order_read_after_write())
     {
         return Err(Refusal::Unsupported);
     }
@@ -109,6 +112,22 @@ pub(super) fn create(
     output.set_mkey_index(call.make(kind::Mkey, mkey)?);
     leads_to.into_iter().for_each(|function| call.hca_mut().lead_to(function));
     Ok(())
+}
+
+/// Whether a key may order reads behind writes in this way. A firmware that makes only keys with
+/// relaxed writes will want relaxed reads behind them, too (DPDK 5003eaab7e).
+fn orders_reads(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
+    match order {
+        MkeyReadAfterWrite::RELAXED => general.mkc_order_read_after_write(),
+        MkeyReadAfterWrite::SAME_ADDRESS | MkeyReadAfterWrite::STRICT => {
+            let default = order == MkeyReadAfterWrite::STRICT;
+            match general.mkc_order_read_after_write() {
+                true => !general.mkc_order_write_after_write_ro_only(),
+                false => default,
+            }
+        }
+        _ => false,
+    }
 }
 
 /// The translation entries of a key whose range UMR may change; what lies in a UMEM stays there.

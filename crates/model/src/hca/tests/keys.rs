@@ -559,6 +559,32 @@ fn the_kernel_has_keys_of_its_own_kinds() {
 }
 
 #[test]
+fn mkey_orders_reads_behind_writes_as_the_device_lets_it() {
+    use verbless_prm::MkeyReadAfterWrite as Order;
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for (only, states, made) in [
+        (false, false, [true, false, false, false]),
+        (true, false, [true, false, false, false]),
+        (false, true, [true, true, true, false]),
+        (true, true, [false, false, true, false]),
+    ] {
+        let caps = rig.world.functions[0].hca.caps.general_mut();
+        caps.set_mkc_order_write_after_write_ro_only(only).set_relaxed_ordering_write(true);
+        caps.set_mkc_order_read_after_write(states);
+        let orders = [Order::STRICT, Order::SAME_ADDRESS, Order::RELAXED, Order(3)];
+        let found = orders.map(|order| {
+            let made = rig.mkey(user, |input| {
+                let context = input.memory_key_mkey_entry_mut();
+                context.set_relaxed_ordering_write(only).set_order_read_after_write(order);
+            });
+            made.is_ok()
+        });
+        assert_eq!(found, made, "only: {only}, states: {states}");
+    }
+}
+
+#[test]
 fn where_writes_are_always_relaxed_no_key_is_made_that_orders_them() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();

@@ -28,7 +28,8 @@ use crate::runtime::UnfencedKey;
 const CONTROL: usize = CtrlSegment::BYTES;
 const CONTEXT: usize = CONTROL + UmrCtrlSegment::BYTES;
 const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
-/// Entries come in multiples of this number of ds of 16 bytes.
+/// Entries come in multiples of this number of ds of 16 bytes, and so do their places in the list
+/// (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
 const GRANULE: u64 = 4;
 /// The most that the model keeps of one key's entries, in ds of 16 bytes: pages of 4 KiB for 32
 /// GiB.
@@ -323,7 +324,10 @@ fn entries(
         true => high << 16 | u64::from(control.xlt_offset()),
         false => 0,
     };
-    if count % GRANULE != 0 || (high != 0 && !general.umr_extended_translation_offset()) {
+    if count % GRANULE != 0
+        || offset % GRANULE != 0
+        || (high != 0 && !general.umr_extended_translation_offset())
+    {
         return Err(MALFORMED);
     }
     let room = u64::from(mkey.context.translations_octword_size()).next_multiple_of(GRANULE);

@@ -545,6 +545,23 @@ fn page_addresses_are_taken_of_queues_that_were_made_for_that_alone() {
     assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND);
 }
 
+#[test]
+fn umr_offset_is_a_multiple_of_four_octowords() {
+    for (offset, expected) in [(0, 0), (4, 0), (2, cqe_syndrome::LOCAL_QP_OPERATION)] {
+        let mut rig = Rig::new();
+        let key = cached(&mut rig, MkeyAccessMode::KLMS, 8);
+        let mut q = umr_qp(&mut rig);
+        let mut control = UmrCtrlSegment::zeroed();
+        control.set_inline(true).set_xlt_octowords(4);
+        control.set_translation_offset_en(true).set_xlt_offset(offset);
+        let request = umr(key, &control, &MkeyContext::zeroed()).bytes(&[0; 64]);
+        rig.post(&mut q, request);
+        let end = rig.one(0, q.send_cq);
+        let found = if end.opcode() == cqe_opcode::REQUESTER { 0 } else { end.syndrome() };
+        assert_eq!(found, expected, "offset {offset}");
+    }
+}
+
 /// The first of two requests makes a key valid, the second sends from its memory: how that ends.
 fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
     let mut rig = Rig::new();

@@ -169,9 +169,13 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The UMEM has the pages: UCX and libdpcp leave their size and number in the key 0.
+                // The UMEM has the pages, so that the key names neither their size nor their number.
+                // The 1 is what UCX writes into keys that it shares with other functions, as
+                // `crossing_target_mkey`, which lies over the number of translations.
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
-                head.set_mkey_umem_id(umem.id())
+                context.set_translations_octword_size(1);
+                head.set_translations_octword_actual_size(1)
+                    .set_mkey_umem_id(umem.id())
                     .set_mkey_umem_offset(*offset)
                     .set_mkey_umem_valid(true);
             }

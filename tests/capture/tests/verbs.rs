@@ -124,7 +124,7 @@ const REASONS: &[Explanation] = &[
     reason("CREATE_MKEY", "memory_key_mkey_entry.umr_en", Is::Just(1), Is::Just(0),
         "mlx5_ib changes keys by work requests, to give them to others later; ours are made once, \
          and a work request that changes one is refused"),
-    reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Just(0),
+    reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Just(1),
         "mlx5_ib says how many pages it lists; a UMEM has its own"),
 ];
 

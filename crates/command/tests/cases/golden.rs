@@ -60,8 +60,11 @@ fn a_key_over_a_umem_has_the_fields_of_ucx_and_nothing_else() {
     // start_addr, bit 128; len, bit 192.
     put(0x20, &start.to_be_bytes());
     put(0x28, &(2 * page + 0x80).to_be_bytes());
-    // No translations_octword_size and no log_page_size: the UMEM has pages of its own.
-    // mkey_umem_id, bit 800 of the command, and mkey_umem_offset.
+    // translations_octword_size, bit 416, and _actual_size, bit 768 of the command: UCX writes 1,
+    // whatever the length is. No log_page_size: the UMEM has pages of its own.
+    put(0x44, &1_u32.to_be_bytes());
+    put(0x60, &1_u32.to_be_bytes());
+    // mkey_umem_id and mkey_umem_offset behind.
     put(0x64, &umem.id().to_be_bytes());
     put(0x68, &offset.to_be_bytes());
     let mut input = inputs.lock().expect("no panic").last().expect("a command").clone();

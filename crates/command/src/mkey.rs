@@ -308,7 +308,7 @@ fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
         return Err(invalid("CREATE_MKEY", what));
     }
     let unit = caps.largest_atomic();
-    if attr.start % unit != 0 || attr.length % unit != 0 {
+    if !attr.start.is_multiple_of(unit) || !attr.length.is_multiple_of(unit) {
         let what = format!(
             "an indirect key for atomics begins at a multiple of {unit} bytes (the largest atomic \
              of this device) and has a multiple of them as its length, and this one has {} bytes \

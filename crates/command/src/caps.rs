@@ -1,5 +1,7 @@
 //! Capabilities of a device: the capability pages, read once when it is opened.
 
+use std::ops::RangeInclusive;
+
 use verbless_prm as prm;
 use verbless_prm::{
     AtomicCap, AtomicReqEndianness, EthernetOffloadCap, HcaCap, HcaCap2, QueryHcaCapIn,
@@ -7,7 +9,7 @@ use verbless_prm::{
 };
 
 use verbless_devx::{Context, Error};
-use verbless_ring::wr::Capability;
+use verbless_ring::wr::{Capability, Fence, UmrRules};
 
 use crate::error::{fits, refused};
 use crate::send;
@@ -65,6 +67,9 @@ pub struct Caps {
     /// with a certain setting of its PCI function (`relaxed_ordering_read_pci_enabled`): that
     /// setting cannot be read here.
     pub relaxed_reads: bool,
+    /// Keys state how reads are ordered behind writes (`mkc_order_read_after_write`). A key with
+    /// relaxed ordering then lets reads pass writes.
+    pub reads_behind_writes: bool,
     /// Timestamp format for queue pair contexts: free-running clock, or the device default where
     /// only real time exists.
     pub qp_timestamps: TimestampFormat,
@@ -123,6 +128,9 @@ fn has_atomics(page: &AtomicCap) -> bool {
         && page.atomic_size_qp() & OF_8_BYTES != 0
         && page.atomic_req_8b_endianness_mode() == AtomicReqEndianness::HOST
 }
+
+/// log2 of the largest page or entry of a key where the device states none.
+const LOG_MAX_ENTITY: u8 = 31;
 
 impl Caps {
     pub(crate) fn read(context: &Context) -> Result<Self, Error> {
@@ -183,6 +191,7 @@ impl Caps {
             relaxed_writes: g.relaxed_ordering_write(),
             relaxed_writes_only: g.mkc_order_write_after_write_ro_only(),
             relaxed_reads: g.relaxed_ordering_read(),
+            reads_behind_writes: g.mkc_order_read_after_write(),
             general,
             general_2,
             atomic,
@@ -228,6 +237,43 @@ impl Caps {
             0 => 1 << 31,
             log => 1 << log,
         }
+    }
+
+    /// Bytes of the largest operand of an atomic on a queue pair: an indirect key that allows atomics
+    /// begins at a multiple of it and has a multiple of it as its length.
+    pub fn largest_atomic(&self) -> u64 {
+        // A bit for each size, whose value is the size.
+        let sizes = self.atomic.as_ref().map_or(0, |page| page.atomic_size_qp());
+        sizes.checked_ilog2().map_or(1, |log| 1 << log)
+    }
+
+    /// What the device asks of requests that change keys. The fence is that of Linux
+    /// (`mlx5_get_umr_fence`).
+    pub fn umr_rules(&self) -> UmrRules {
+        let fence = match self.general.umr_fence() {
+            prm::UmrFence::NONE => Fence::None,
+            prm::UmrFence::SMALL => Fence::Small,
+            _ => Fence::Strong,
+        };
+        // A word of 16 bits names the sizes.
+        UmrRules { fence, largest_atomic: self.largest_atomic() as u32 }
+    }
+
+    /// log2 of the largest page of a key, in bytes (`get_max_log_entity_size_cap` of mlx5_ib).
+    pub fn log_max_key_page(&self) -> u8 {
+        let stated = self.general_2.as_ref().map_or(0, |page| page.max_mkey_log_entity_size_mtt());
+        if stated == 0 { LOG_MAX_ENTITY } else { stated }
+    }
+
+    /// log2 of the smallest and the largest entry of a key with entries of one size (KSM), in
+    /// bytes; `None`: the device has no such keys (`fixed_buffer_size`).
+    pub fn log_fixed_buffers(&self) -> Option<RangeInclusive<u8>> {
+        let page = self.general_2.as_deref();
+        let least = page.filter(|page| page.min_mkey_log_entity_size_fixed_buffer_valid());
+        let least = least.map_or(12, |page| page.min_mkey_log_entity_size_fixed_buffer());
+        let most = page.map_or(0, |page| page.max_mkey_log_entity_size_fixed_buffer());
+        let most = if most == 0 { LOG_MAX_ENTITY } else { most };
+        self.general.fixed_buffer_size().then_some(least..=most)
     }
 
     /// Scatter/gather entries of a send at most: what the largest WQE has room for beside its other

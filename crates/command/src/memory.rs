@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use verbless_devx::{Context, Umem};
+use verbless_devx::{Context, Umem, page_size};
 
 /// A registration and the owner of its memory, which is dropped only after deregistration.
 ///
@@ -18,14 +18,16 @@ pub struct UserMemory {
     id: u32,
     address: u64,
     length: u64,
+    page_limit: u64,
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl UserMemory {
     /// Joins a registration of `length` bytes at `address` with the owner of that memory.
     pub fn new<T: Any + Send + Sync>(umem: Umem, address: u64, length: u64, owner: T) -> Self {
-        let (id, context) = (umem.id(), umem.context().clone());
-        Self { umem: Some(umem), context, id, address, length, owner: Some(Box::new(owner)) }
+        let (id, context, page_limit) = (umem.id(), umem.context().clone(), umem.page_limit());
+        let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
+        Self { umem: Some(umem), context, id, address, length, page_limit, owner }
     }
 
     /// Memory of the device itself, such as a heap, which lives as long as `owner`, an object
@@ -38,7 +40,9 @@ impl UserMemory {
         length: u64,
         owner: T,
     ) -> Self {
-        Self { umem: None, context, id, address, length, owner: Some(Box::new(owner)) }
+        let page_limit = page_size() as u64;
+        let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
+        Self { umem: None, context, id, address, length, page_limit, owner }
     }
 
     /// The device context in which the memory is registered.
@@ -59,6 +63,15 @@ impl UserMemory {
     /// Length in bytes.
     pub fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Where byte `offset` is within a page of the registration, as far as it is known, and the
+    /// largest page that the registration may have. Pages larger than the system's begin where the
+    /// memory does, whatever its address.
+    pub(crate) fn place(&self, offset: u64) -> (u64, u64) {
+        let limit = self.page_limit;
+        let first = if limit > page_size() as u64 { 0 } else { self.address };
+        (first.wrapping_add(offset) & (limit - 1), limit)
     }
 }
 

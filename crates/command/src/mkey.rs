@@ -4,17 +4,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use verbless_devx::{Error, Pd, page_size};
+use verbless_devx::{Error, Pd};
 use verbless_prm as prm;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryMkeyOut};
 
+use crate::caps::Caps;
 use crate::device::Device;
-use crate::error::{all_of, fits, invalid};
+use crate::error::{all_of, invalid, refused};
 use crate::memory::UserMemory;
 use crate::owned::Owned;
 use crate::send;
 use verbless_ring::access::KeyAccess;
 use verbless_ring::number::{Lkey, Rkey};
+use verbless_ring::wr::Capability;
 
 /// A KLM entry of an indirect key: a range of memory under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +39,12 @@ pub enum KeyMemory {
         /// First byte.
         offset: u64,
     },
-    /// Ranges of any length, one after the other. The keys that they refer to must outlive this
+    /// Ranges of 1 byte to 2 GiB, one after the other. The keys that they refer to must outlive this
     /// one.
     Klms(Vec<Klm>),
-    /// Ranges of one power-of-two length (KSM), which the device translates without a search. The
-    /// keys that they name must outlive this one.
+    /// Ranges of one power-of-two length (KSM), which the device translates without a search. They
+    /// cover the key from the multiple of that length on that is before its start. The keys that
+    /// they name must outlive this one.
     Ksms {
         /// log2 of the length of each in bytes.
         log_length: u8,
@@ -104,6 +107,9 @@ const MOST_KLMS: u32 = 65_532;
 /// A key that any queue pair of its protection domain may use.
 const ANY_QP: u32 = 0xff_ffff;
 
+/// Bytes of a KLM entry at most (DPDK's `MLX5_MAX_KLM_BYTE_COUNT`).
+const MOST_OF_KLM: u32 = 1 << 31;
+
 impl MkeyObject {
     /// Whether the key belongs to the device's context.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
@@ -113,8 +119,15 @@ impl MkeyObject {
 
 impl Device {
     /// CREATE_MKEY.
+    ///
+    /// # Errors
+    /// Memory that does not cover the key; a start that has another offset within a page of its
+    /// UMEM than its memory; rights that no key has together; sizes beyond the device's
+    /// ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
+    /// `remote.atomic` whose start or length is no multiple of [`Caps::largest_atomic`].
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
         check(&attr)?;
+        check_limits(&attr, self.caps())?;
         let crosses = attr.access.crossing || matches!(attr.memory, KeyMemory::Crossing { .. });
         if crosses && !self.caps().general.crossing_vhca_mkey() {
             let what = "the device has no crossing keys (hca_cap.crossing_vhca_mkey)";
@@ -130,8 +143,14 @@ impl Device {
         let mut head = CreateMkeyIn::new();
         let mut tail = Vec::new();
         let (access, caps) = (attr.access, self.caps());
-        let relaxed_writes =
-            access.relaxed_ordering && caps.relaxed_writes || caps.relaxed_writes_only;
+        let relaxed = access.relaxed_ordering || caps.relaxed_writes_only;
+        let relaxed_writes = relaxed && caps.relaxed_writes || caps.relaxed_writes_only;
+        // A coming firmware that orders no writes refuses a key that orders reads behind them (DPDK
+        // `mlx5_devx_mkey_attr_set_ordering`).
+        let reads = match relaxed && caps.reads_behind_writes {
+            true => prm::MkeyReadAfterWrite::RELAXED,
+            false => prm::MkeyReadAfterWrite::STRICT,
+        };
         let context = head.memory_key_mkey_entry_mut();
         context
             .set_lr(true)
@@ -140,7 +159,8 @@ impl Device {
             .set_rw(access.remote.write)
             .set_a(access.remote.atomic && caps.atomics)
             .set_relaxed_ordering_write(relaxed_writes)
-            .set_relaxed_ordering_read(access.relaxed_ordering && caps.relaxed_reads)
+            .set_relaxed_ordering_read(relaxed && caps.relaxed_reads)
+            .set_order_read_after_write(reads)
             .set_crossed_side_mkey(access.crossing)
             .set_qpn(ANY_QP)
             .set_mkey_7_0(variant)
@@ -149,14 +169,12 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The key is cut into pages of the system's size, whatever pages the kernel cut the
-                // UMEM into.
-                let page = page_size() as u64;
+                // The UMEM has the pages, so that the key names neither their size nor their number.
+                // The 1 is what UCX writes into keys that it shares with other functions, as
+                // `crossing_target_mkey`, which lies over the number of translations.
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
-                context.set_log_page_size(page.ilog2() as u8);
-                let octwords = translation_octwords(attr.start, attr.length, page);
-                context.set_translations_octword_size(octwords);
-                head.set_translations_octword_actual_size(octwords)
+                context.set_translations_octword_size(1);
+                head.set_translations_octword_actual_size(1)
                     .set_mkey_umem_id(umem.id())
                     .set_mkey_umem_offset(*offset)
                     .set_mkey_umem_valid(true);
@@ -235,12 +253,16 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
             if !fits {
                 return Err(invalid("CREATE_MKEY", "the key passes the end of its UMEM"));
             }
-            let memory = umem.address().wrapping_add(*offset);
-            if !same_page_offset(memory, attr.start, page_size() as u64) {
-                return Err(invalid(
-                    "CREATE_MKEY",
-                    "start and memory must lie at the same offset within a page",
-                ));
+            let (place, page) = umem.place(*offset);
+            if attr.start & (page - 1) != place {
+                let what = format!(
+                    "start {:#x} must have the offset within a page that its memory has in the \
+                     UMEM, {place:#x}, and pages of this UMEM may have {page:#x} bytes: choose \
+                     such a start, or register the memory with smaller pages \
+                     (PageSizes::of_address for addresses of this process)",
+                    attr.start
+                );
+                return Err(refused("CREATE_MKEY", what));
             }
         }
         KeyMemory::Crossing { .. } if attr.start != 0 => {
@@ -249,27 +271,87 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
         KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } if klms.is_empty() => {
             return Err(invalid("CREATE_MKEY", "an indirect key needs at least one KLM entry"));
         }
-        KeyMemory::Ksms { log_length, .. } => {
-            fits("CREATE_MKEY", "log2 of the bytes of an entry", (*log_length).into(), 6)?;
+        KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length > MOST_OF_KLM) => {
+            return Err(invalid("CREATE_MKEY", "a KLM entry has at most 2 GiB: split the range"));
         }
         _ => {}
     }
     Ok(())
 }
 
+/// Fails for what this device does not take.
+fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
+    match &attr.memory {
+        KeyMemory::Umem { umem, offset } => {
+            let (_, page) = umem.place(*offset);
+            let most = caps.log_max_key_page();
+            if page.ilog2() > most.into() {
+                let what = format!(
+                    "pages of this UMEM may have {page:#x} bytes, and those of a key have at most \
+                     2^{most} (max_mkey_log_entity_size_mtt): register the memory with smaller \
+                     pages (PageSizes::Bitmap)"
+                );
+                return Err(refused("CREATE_MKEY", what));
+            }
+            return Ok(());
+        }
+        KeyMemory::Ksms { log_length, klms } => check_fixed(attr, *log_length, klms, caps)?,
+        KeyMemory::Klms(_) => {}
+        _ => return Ok(()),
+    }
+    if !attr.access.remote.atomic || !caps.atomics {
+        return Ok(());
+    }
+    if !caps.has(Capability::UmrAtomic) {
+        let what = "the device has no indirect keys for atomics (umr_modify_atomic_disabled): \
+                    leave out `remote.atomic`, or do atomics through the keys of the regions";
+        return Err(invalid("CREATE_MKEY", what));
+    }
+    let unit = caps.largest_atomic();
+    if !attr.start.is_multiple_of(unit) || !attr.length.is_multiple_of(unit) {
+        let what = format!(
+            "an indirect key for atomics begins at a multiple of {unit} bytes (the largest atomic \
+             of this device) and has a multiple of them as its length, and this one has {} bytes \
+             from {:#x}: choose such ranges, or leave out `remote.atomic` (KeyAccess::ALL has it)",
+            attr.length, attr.start
+        );
+        return Err(refused("CREATE_MKEY", what));
+    }
+    Ok(())
+}
+
+/// Fails for entries of one size that the device does not have, or that do not reach: a device
+/// counts them from the multiple of their size that is before the start (UCX calls that a
+/// workaround for the range check of CREATE_MKEY).
+fn check_fixed(attr: &MkeyAttr, log: u8, klms: &[Klm], caps: &Caps) -> Result<(), Error> {
+    let Some(sizes) = caps.log_fixed_buffers() else {
+        let what = "the device has no keys with entries of one size (hca_cap.fixed_buffer_size): \
+                    use KeyMemory::Klms";
+        return Err(invalid("CREATE_MKEY", what));
+    };
+    if !sizes.contains(&log) {
+        let (least, most) = (sizes.start(), sizes.end());
+        let what =
+            format!("log2 of the bytes of an entry is {log}; this device takes {least} to {most}");
+        return Err(refused("CREATE_MKEY", what));
+    }
+    let size = 1_u128 << log;
+    let end = u128::from(attr.start) % size + u128::from(attr.length);
+    if end > size * klms.len() as u128 {
+        let what = format!(
+            "{} entries of {size:#x} bytes do not cover {:#x} bytes from {:#x} on, counted from \
+             the multiple of {size:#x} before: add an entry, or align the start",
+            klms.len(),
+            attr.length,
+            attr.start
+        );
+        return Err(refused("CREATE_MKEY", what));
+    }
+    Ok(())
+}
+
 fn set_access_mode(context: &mut MkeyContext, mode: prm::MkeyAccessMode) {
     context.set_access_mode_1_0(mode.0 & 3).set_access_mode_4_2(mode.0 >> 2);
-}
-
-/// Whether two addresses lie at the same offset within a page.
-fn same_page_offset(one: u64, other: u64, page: u64) -> bool {
-    (one ^ other) & (page - 1) == 0
-}
-
-/// Octowords (16 bytes) of the translation table: two 8-byte page addresses each.
-fn translation_octwords(start: u64, length: u64, page: u64) -> u32 {
-    let pages = ((start & (page - 1)) + length).div_ceil(page);
-    u32::try_from(pages.div_ceil(2)).unwrap_or(u32::MAX)
 }
 
 fn emit_klms(
@@ -324,39 +406,5 @@ impl MkeyObject {
     /// DESTROY_MKEY. On failure the key and its memory are leaked.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PAGE: u64 = 4096;
-
-    #[test]
-    fn a_key_whose_start_is_not_aligned_needs_the_page_that_its_end_reaches() {
-        for (start, length, octwords) in [
-            (0, 1, 1),
-            (0, 2 * PAGE, 1),
-            (0, 2 * PAGE + 1, 2),
-            (1, 2 * PAGE, 2),
-            (PAGE - 1, 1, 1),
-            (PAGE - 1, PAGE + 1, 1),
-            (PAGE - 1, PAGE + 2, 2),
-            (5 * PAGE, 2 * PAGE, 1),
-            (0x123, 4 * PAGE - 0x123, 2),
-            (0x123, 4 * PAGE - 0x122, 3),
-        ] {
-            let counted = translation_octwords(start, length, PAGE);
-            assert_eq!(counted, octwords, "{length} bytes from {start:#x}");
-        }
-    }
-
-    #[test]
-    fn offsets_within_a_page_agree_in_every_bit_and_pages_need_not() {
-        for bit in 0..64 {
-            let alike = same_page_offset(0x7000_0123, 0x7000_0123 ^ 1 << bit, PAGE);
-            assert_eq!(alike, 1 << bit >= PAGE, "bit {bit}");
-        }
     }
 }

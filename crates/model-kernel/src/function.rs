@@ -10,7 +10,7 @@ use verbless_prm::reflect::View;
 use verbless_prm::{MkeyContext, RegisterId, RoceVersion};
 
 use verbless_model::device::{Device, Port};
-use verbless_model::memory::Interrupts;
+use verbless_model::memory::{Interrupts, Iommu};
 use verbless_model::{Link, Profile, Side};
 
 use super::client::PAGE;
@@ -98,6 +98,10 @@ impl Function for Modelled {
 
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
         self.device.reconfigure_key(index, change)
+    }
+
+    fn iommu(&self) -> Arc<Iommu> {
+        self.device.iommu()
     }
 
     fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use verbless_model::memory::Mapped;
 use verbless_prm::Opcode;
 
 use super::abi::object;
@@ -28,6 +29,7 @@ pub(super) enum Object {
     Devx(DevxObject),
     Umem {
         destroy: Vec<u8>,
+        _mapped: Mapped,
         _pinned: Pinned,
     },
     FlowMatcher(FlowMatcher),

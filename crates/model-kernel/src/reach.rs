@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
-use verbless_model::memory::Interrupts;
+use verbless_model::memory::{Interrupts, Iommu};
 use verbless_prm::{CommandInput, MkeyContext, Opcode, Structure};
 
 use super::mailbox::{STATUS, SYNDROME};
@@ -56,6 +56,8 @@ pub(super) trait Function: Send + Sync {
     /// Sets another PD and other access rights of a key, by UMR on a queue of the driver's; waits
     /// until it is done.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
+    /// The IOMMU that gives registered memory its bus addresses.
+    fn iommu(&self) -> Arc<Iommu>;
     /// The errno with which this ioctl of the device is to fail, if a fault was requested.
     fn fails_ioctl(&self, _ids: (u16, u16), _names: &[&str]) -> Option<Errno> {
         None

@@ -1,7 +1,8 @@
 //! Registered memory: UMEM_REG with the checks of `ib_umem_get` and of `hw/mlx5/devx.c`.
 //!
-//! A client's memory is contiguous for the device, as behind an IOMMU; so the page size is the best
-//! that the bitmap, the address and the length allow. Pages are not held: a client that unmaps
+//! The device reaches a client's memory through an IOMMU, at consecutive bus addresses that have
+//! nothing to do with the virtual ones; so the page size is the best that the bitmap and the length
+//! allow, unless the memory begins within a page. Pages are not held: a client that unmaps
 //! registered memory takes it from the device.
 
 use verbless_prm::{CreateUmemIn, Opcode};
@@ -58,7 +59,10 @@ impl Method<'_> {
             Ok(bitmap) => bitmap,
             Err(_) => !(PAGE - 1),
         };
-        let start = self.attrs.client.dma_address(address);
+        let mapped = self.file.kernel.function.iommu();
+        let mapped = mapped.map(self.attrs.client.dma_address(address), length);
+        let mapped = mapped.ok_or(Errno::ENOMEM)?;
+        let start = mapped.bus_address();
         let size = best_page_size(start, length, bitmap).ok_or(Errno::EINVAL)?;
         let input = create_umem(uid, start, length, size, writable);
         let mut output = [0; 16];
@@ -71,7 +75,7 @@ impl Method<'_> {
             return Err(errno);
         }
         debug_assert_eq!(rules::opcode(&input), Opcode::CREATE_UMEM);
-        Ok(Object::Umem { destroy, _pinned: pinned })
+        Ok(Object::Umem { destroy, _mapped: mapped, _pinned: pinned })
     }
 }
 

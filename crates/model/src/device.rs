@@ -21,7 +21,7 @@ use verbless_prm::{HcaCap, MkeyContext, RoceAddrLayout};
 
 use crate::engine;
 use crate::hca::{self, Hca};
-use crate::memory::{GuestMemory, HostMemory, Interrupts, UarSpace};
+use crate::memory::{GuestMemory, HostMemory, Interrupts, Iommu, UarSpace};
 use crate::model::Model;
 use crate::profile::{FunctionPlace, Link, Profile, Role};
 use crate::shared::SharedWorld;
@@ -184,6 +184,11 @@ impl Device {
     /// The memory for the function's DMA.
     pub fn memory(&self) -> Arc<dyn HostMemory> {
         self.look(|hca| hca.memory.clone())
+    }
+
+    /// The IOMMU in front of the function, behind which memory can be registered.
+    pub fn iommu(&self) -> Arc<Iommu> {
+        self.look(|hca| hca.iommu.clone())
     }
 
     /// Takes every range of a guest's memory that lies within the `length` bytes from `address`

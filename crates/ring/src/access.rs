@@ -25,7 +25,9 @@ pub struct KeyAccess {
     /// Rights of peers; writes and atomics need `local_write`.
     pub remote: RemoteAccess,
     /// PCI reads and writes through the key may be reordered, as far as the device can
-    /// (capabilities `relaxed_ordering_read` and `relaxed_ordering_write`).
+    /// (capabilities `relaxed_ordering_read`, `relaxed_ordering_write` and
+    /// `mkc_order_read_after_write`). A device with `mkc_order_write_after_write_ro_only` has only
+    /// such keys.
     pub relaxed_ordering: bool,
     /// Crossing keys of other functions may refer to this key (`crossed_side_mkey`; capability
     /// `crossing_vhca_mkey`). UMR cannot change this.
@@ -42,6 +44,10 @@ impl KeyAccess {
     };
     /// Reading and writing by the local device only.
     pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
+    /// Reading and writing by the local device, READs and WRITEs by peers: all but atomics, which
+    /// an indirect key allows only over whole operands.
+    pub const READ_WRITE: Self =
+        Self { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..Self::LOCAL };
     /// All local and remote rights.
     pub const ALL: Self = Self { remote: RemoteAccess::ALL, ..Self::LOCAL };
 }

@@ -124,11 +124,8 @@ const REASONS: &[Explanation] = &[
     reason("CREATE_MKEY", "memory_key_mkey_entry.umr_en", Is::Just(1), Is::Just(0),
         "mlx5_ib changes keys by work requests, to give them to others later; ours are made once, \
          and a work request that changes one is refused"),
-    reason("CREATE_MKEY", "memory_key_mkey_entry.log_page_size", Is::Set, Is::Just(12),
-        "mlx5_ib takes the largest pages that the memory happens to be made of; a UMEM cuts it \
-         for us, and to whatever pages it does, a key of 4 KiB pages fits"),
-    reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Set, "there are as many entries \
-        as pages: see log_page_size"),
+    reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Just(1),
+        "mlx5_ib says how many pages it lists; a UMEM has its own"),
 ];
 
 #[test]

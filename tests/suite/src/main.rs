@@ -27,7 +27,7 @@ struct Options {
     #[arg(long, default_value = "auto")]
     peer: String,
     /// The model's profile: connectx6dx, connectx6dx-bond, connectx6dx-realtime, connectx6vf,
-    /// bluefield3, bluefield3-fwctl, or a TOML file.
+    /// bluefield3, bluefield3-fwctl, bluefield3-relaxed, or a TOML file.
     #[arg(long, default_value = "connectx6dx")]
     profile: String,
     /// The model's port type: infiniband or ethernet; the profile's own if not given.

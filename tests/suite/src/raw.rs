@@ -98,14 +98,22 @@ pub(crate) struct RegisteredMemory {
 
 impl RegisteredMemory {
     pub(crate) fn new(device: &Device, bytes: usize) -> Result<Self, Error> {
-        let memory = SharedMemory::zeroed(bytes);
+        Self::of(device, &SharedMemory::zeroed(bytes), PageSizes::Bitmap(1 << 12))
+    }
+
+    /// Registers memory in pages of these sizes.
+    pub(crate) fn of(
+        device: &Device,
+        memory: &SharedMemory,
+        pages: PageSizes,
+    ) -> Result<Self, Error> {
         let (address, length) = (memory.address(), memory.len() as u64);
         let flags = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
         // SAFETY: `UserMemory` keeps the memory until it is deregistered, and it is reached through
         // atomics only.
-        let umem = unsafe { device.umem_reg(address, length, flags, PageSizes::Bitmap(1 << 12)) }?;
+        let umem = unsafe { device.umem_reg(address, length, flags, pages) }?;
         let umem = Arc::new(UserMemory::new(umem, address, length, memory.clone()));
-        Ok(Self { memory, umem })
+        Ok(Self { memory: memory.clone(), umem })
     }
 
     /// A part of it for a queue. The case writes there in the device's place, on the thread that

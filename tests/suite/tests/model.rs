@@ -17,6 +17,9 @@ const KINDS: &[Kind] = &[
     ("ethernet", "connectx6dx", "ethernet", None, |case| case.group != "matrix"),
     ("bond", "connectx6dx-bond", "ethernet", None, |case| case.id().contains("_bond_")),
     ("fwctl", "bluefield3-fwctl", "infiniband", None, |case| case.group == "dpa_registers"),
+    ("relaxed", "bluefield3-relaxed", "infiniband", None, |case| {
+        ["memory", "umr", "foreign"].contains(&case.group)
+    }),
     ("hosts", "bluefield3", "infiniband", Some("hosts"), connects),
     ("dpus", "bluefield3", "infiniband", Some("dpus"), connects),
     ("dpus by ethernet", "bluefield3", "ethernet", Some("dpus"), connects),

@@ -10,9 +10,9 @@ use verbless_prm::Opcode;
 
 use crate::support::registration;
 
-/// Places and widths of mlx5_ifc.h in Linux 7.2, and of mlx5_prm.h in DPDK for the UMEM.
+/// Places and widths of mlx5_ifc.h in Linux 7.2, and of UCX's ib_mlx5_ifc.h for the UMEM.
 #[test]
-fn a_key_over_a_umem_has_the_fields_of_linux_and_dpdk_and_nothing_else() {
+fn a_key_over_a_umem_has_the_fields_of_ucx_and_nothing_else() {
     let model = Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
     let inputs = Arc::new(Mutex::new(Vec::new()));
     let sink = inputs.clone();
@@ -60,12 +60,11 @@ fn a_key_over_a_umem_has_the_fields_of_linux_and_dpdk_and_nothing_else() {
     // start_addr, bit 128; len, bit 192.
     put(0x20, &start.to_be_bytes());
     put(0x28, &(2 * page + 0x80).to_be_bytes());
-    // translations_octword_size, bit 416: three pages of 8 bytes each, in units of 16.
-    put(0x44, &2_u32.to_be_bytes());
-    // log_page_size, bit 474, in the low 6 bits.
-    put(0x48, &page.ilog2().to_be_bytes());
-    // translations_octword_actual_size, bit 768 of the command; mkey_umem_id and _offset behind.
-    put(0x60, &2_u32.to_be_bytes());
+    // translations_octword_size, bit 416, and _actual_size, bit 768 of the command: UCX writes 1,
+    // whatever the length is. No log_page_size: the UMEM has pages of its own.
+    put(0x44, &1_u32.to_be_bytes());
+    put(0x60, &1_u32.to_be_bytes());
+    // mkey_umem_id and mkey_umem_offset behind.
     put(0x64, &umem.id().to_be_bytes());
     put(0x68, &offset.to_be_bytes());
     let mut input = inputs.lock().expect("no panic").last().expect("a command").clone();

@@ -244,23 +244,19 @@ fn a_key_ends_with_its_registration_and_begins_at_its_memorys_offset_in_a_page()
     let (_model, device) = on(Link::Ethernet);
     let whole = registration(&device).length();
     device.create_mkey(over(&device, 0, whole)).expect("all of it");
-    let last = device.create_mkey(over(&device, whole - 1, 1)).expect("its last byte");
-    assert_eq!(last.query().expect("its context").translations_octword_size(), 1);
+    device.create_mkey(over(&device, whole - 1, 1)).expect("its last byte");
     refused(device.create_mkey(over(&device, 0, whole + 1)), "the end of its UMEM");
     refused(device.create_mkey(over(&device, whole, 1)), "the end of its UMEM");
     refused(device.create_mkey(over(&device, u64::MAX - 1, 2)), "");
 
     let page = page_size() as u64;
-    // Bytes of 3 pages, which are two octowords of two addresses each.
     let attr = over(&device, 100, 2 * page);
-    let made = device.create_mkey(attr.clone()).expect("it begins within a page");
-    let context = made.query().expect("its context");
-    assert_eq!((context.translations_octword_size(), context.log_page_size()), (2, 12));
+    device.create_mkey(attr.clone()).expect("it begins within a page");
     let elsewhere = MkeyAttr { start: attr.start + page, ..attr.clone() };
     device.create_mkey(elsewhere).expect("the same offset in another page");
     for start in [attr.start + 1, attr.start - 1, attr.start ^ 0x800] {
         let attr = MkeyAttr { start, ..attr.clone() };
-        refused(device.create_mkey(attr), "the same offset within a page");
+        refused(device.create_mkey(attr), "pages of this UMEM may have 0x1000 bytes");
     }
 }
 
@@ -287,7 +283,55 @@ fn a_key_reaches_to_the_last_address_and_not_past_it() {
     assert_eq!(made.log_page_size(), 12);
     refused(make(0, 1, KeyMemory::Ksms { log_length: 12, klms: Vec::new() }), "one KLM entry");
     let ksms = KeyMemory::Ksms { log_length: 64, klms: vec![klm] };
-    refused(make(0, 1, ksms), "bytes of an entry is 64; at most 63");
+    refused(make(0, 1, ksms), "bytes of an entry is 64; this device takes 12 to 31");
+    let ksms = |log_length| KeyMemory::Ksms { log_length, klms: vec![klm; 2] };
+    refused(make(0, 1, ksms(11)), "takes 12 to 31");
+    make(8, 8184, ksms(12)).expect("two pages from the multiple before");
+    refused(make(8, 8185, ksms(12)), "do not cover 0x1ff9 bytes from 0x8");
+    let klm = |length| KeyMemory::Klms(vec![Klm { length, ..klm }]);
+    make(0, 4096, klm(1 << 31)).expect("2 GiB");
+    refused(make(0, 4096, klm((1 << 31) + 1)), "at most 2 GiB");
+    let (_model, device) = with(&[("fixed_buffer_size = true", "fixed_buffer_size = false")]);
+    let pd = device.alloc_pd().expect("a protection domain");
+    let (access, memory) = (KeyAccess::LOCAL, ksms(12));
+    let attr = MkeyAttr { pd, access, start: 0, length: 1, memory };
+    refused(device.create_mkey(attr), "hca_cap.fixed_buffer_size");
+}
+
+#[test]
+fn an_indirect_key_for_atomics_is_aligned_to_the_largest() {
+    let klm = Klm { key: Lkey(0x1200), address: 0, length: 4096 };
+    let make = |device: &verbless_command::Device, start, length, access| {
+        let pd = device.alloc_pd().expect("a protection domain");
+        let memory = KeyMemory::Klms(vec![klm]);
+        device.create_mkey(MkeyAttr { pd, access, start, length, memory })
+    };
+    let (_model, device) = on(Link::Ethernet);
+    assert_eq!(device.caps().largest_atomic(), 8);
+    make(&device, 0, 104, KeyAccess::ALL).expect("aligned");
+    refused(make(&device, 0, 100, KeyAccess::ALL), "multiple of 8 bytes");
+    refused(make(&device, 4, 104, KeyAccess::ALL), "104 bytes from 0x4");
+    make(&device, 4, 100, KeyAccess::LOCAL).expect("no atomics");
+    let (_model, device) = with(&[("atomic_size_qp = 0x8", "atomic_size_qp = 0x18")]);
+    assert_eq!(device.caps().largest_atomic(), 16);
+    refused(make(&device, 0, 104, KeyAccess::ALL), "multiple of 16 bytes");
+    make(&device, 0, 112, KeyAccess::ALL).expect("aligned");
+    let (_model, device) = with(&[("umr_ptr_rlky = true", "umr_modify_atomic_disabled = true")]);
+    refused(make(&device, 0, 104, KeyAccess::ALL), "no indirect keys for atomics");
+}
+
+#[test]
+fn a_key_has_no_larger_pages_than_the_device() {
+    let stated = "max_mkey_log_entity_size_mtt = 31";
+    for (log, most, fits) in [(0, 31, true), (12, 12, true), (11, 11, false)] {
+        let (_model, device) = with(&[(stated, &format!("max_mkey_log_entity_size_mtt = {log}"))]);
+        assert_eq!(device.caps().log_max_key_page(), most);
+        let made = device.create_mkey(over(&device, 0, 4096));
+        match fits {
+            true => drop(made.expect("a key of pages of 4 KiB")),
+            false => refused(made, "at most 2^11 (max_mkey_log_entity_size_mtt)"),
+        }
+    }
 }
 
 #[test]

@@ -77,8 +77,9 @@ pub(crate) fn holding(device: &Device, bytes: &[u8]) -> Arc<UserMemory> {
 fn register(device: &Device, mut pages: Box<Pages>) -> Arc<UserMemory> {
     let address = pages.0.as_mut_ptr().expose_provenance() as u64;
     let length = BYTES as u64;
+    let sizes = PageSizes::Bitmap(1 << 12);
     // SAFETY: the registration keeps the memory, and nothing else looks at it.
-    let umem = unsafe { device.umem_reg(address, length, access::LOCAL_WRITE, PageSizes::Any) };
+    let umem = unsafe { device.umem_reg(address, length, access::LOCAL_WRITE, sizes) };
     let umem = umem.expect("memory that is ours");
     let umem = Arc::new(UserMemory::new(umem, address, length, pages));
     assert_eq!((umem.address(), umem.length()), (address, length));

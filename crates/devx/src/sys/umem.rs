@@ -22,12 +22,18 @@ const RELEASE: Release =
 pub struct Umem {
     handle: Handle,
     id: u32,
+    page_limit: u64,
 }
 
 /// Which page sizes the device may use for a UMEM.
+///
+/// The kernel takes the largest of them that the bus addresses allow. It looks at bus addresses and
+/// at the length, and not at virtual addresses: behind an IOMMU a page can be larger than the
+/// alignment of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSizes {
-    /// Any from the system's page size up. Then every command must use offset 0 in this UMEM.
+    /// Any from the system's page size up. Then every command must use offset 0 in this UMEM, and a
+    /// key over it must begin at a multiple of [`Umem::page_limit`].
     Any,
     /// The sizes whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the offsets
     /// that commands use: the buffer of a CQ or QP must begin at a multiple of a 64th of that page;
@@ -35,7 +41,22 @@ pub enum PageSizes {
     Bitmap(u64),
 }
 
+/// Size of the smallest page of a UMEM in bytes (`MLX5_ADAPTER_PAGE_SHIFT`).
+const SMALLEST: u64 = 1 << 12;
+
 impl PageSizes {
+    /// Those that memory at `address` is a multiple of, and the system's page size, up to
+    /// `2^log_most` bytes: for memory that keys are made of. A device refuses a key whose first
+    /// address has another offset within the UMEM's page than the memory has (syndrome 0x317175).
+    #[must_use]
+    pub fn of_address(address: u64, log_most: u8) -> Self {
+        let aligned = address & (page_size() as u64).wrapping_neg();
+        // The lowest bit that is set, and all below it.
+        let up_to = aligned ^ aligned.wrapping_sub(1);
+        let most = 2_u64.checked_shl(log_most.into()).unwrap_or(0).wrapping_sub(1);
+        Self::Bitmap(up_to & most & SMALLEST.wrapping_neg())
+    }
+
     /// The bitmap, and whether the request must fail on a kernel that does not know it.
     fn bitmap(self) -> (u64, bool) {
         match self {
@@ -43,6 +64,15 @@ impl PageSizes {
             Self::Bitmap(bits) => (bits, true),
         }
     }
+}
+
+/// The largest page that Linux may choose (`devx_umem_find_best_pgsize`): none that is larger than
+/// the system's holds anything but whole pages of the memory.
+fn page_limit(bitmap: u64, address: u64, length: u64, system: u64) -> u64 {
+    let whole = (address & (system - 1) == 0).then_some(length & length.wrapping_neg());
+    let most = whole.unwrap_or(0).max(system);
+    let allowed = bitmap.checked_ilog2().map_or(SMALLEST, |top| 1 << top);
+    allowed.min(most)
 }
 
 impl Context {
@@ -109,7 +139,8 @@ impl Context {
             .send(self.device())?;
         let handle = Handle::new(self, &RELEASE, answer.handle(devx_umem_reg::HANDLE)?);
         answer.filled(&[devx_umem_reg::OUT_ID])?;
-        Ok(Umem { handle, id })
+        let page_limit = page_limit(bitmap, address, length, page_size() as u64);
+        Ok(Umem { handle, id, page_limit })
     }
 }
 
@@ -118,6 +149,14 @@ impl Umem {
     #[must_use]
     pub const fn id(&self) -> u32 {
         self.id
+    }
+
+    /// The largest page, in bytes, in which the kernel may have registered the memory: the smaller
+    /// of the largest size that was allowed and, unless that is a page of the system, of the
+    /// largest power of two that the length is a multiple of.
+    #[must_use]
+    pub const fn page_limit(&self) -> u64 {
+        self.page_limit
     }
 
     /// The context in which the memory was registered.
@@ -138,5 +177,50 @@ impl Umem {
 impl fmt::Display for Umem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "umem {:#x}", self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_address_end_at_its_lowest_bit() {
+        let page = page_size() as u64;
+        let up_to = |size: u64| PageSizes::Bitmap((2 * size - 1) & !0xfff);
+        for (address, largest) in [
+            (0x7000_0000_0000 + page, page),
+            (0x7000_0000_0000 + page + 8, page),
+            (0x7000_0000_0000 + 2 * page, 2 * page),
+            (0x7000_0000_0000 + 2 * page + 1, 2 * page),
+            (0x7000_0020_0000, 0x20_0000),
+            (0x7000_0000_0000, 0x8000_0000),
+        ] {
+            assert_eq!(PageSizes::of_address(address, 31), up_to(largest), "{address:#x}");
+        }
+        let all = PageSizes::of_address(0x7000_0000_0000, 63);
+        assert_eq!(all, up_to(0x1000_0000_0000));
+        assert_eq!(PageSizes::of_address(0x7000_0020_0000, 14), up_to(0x4000));
+        assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg(), false));
+        assert_eq!(PageSizes::Bitmap(0x3000).bitmap(), (0x3000, true));
+    }
+
+    #[test]
+    fn page_limit_divides_length_or_is_a_system_page() {
+        const ANY: u64 = !0xfff;
+        for (bitmap, address, length, system, limit) in [
+            (ANY, 0x7000_1000, 0x10_0000, 0x1000, 0x10_0000),
+            (ANY, 0x7000_1000, 0x18_0000, 0x1000, 0x8_0000),
+            (ANY, 0x7000_1000, 0x18_0008, 0x1000, 0x1000),
+            (ANY, 0x7000_1008, 0x10_0000, 0x1000, 0x1000),
+            (0x1f000, 0x7001_0000, 0x10_0000, 0x1000, 0x1_0000),
+            (0x1000, 0x7001_0000, 0x10_0000, 0x1000, 0x1000),
+            (0x1000, 0x7001_0000, 0x10_0000, 0x1_0000, 0x1000),
+            (ANY, 0x7000_1000, 0x10_0000, 0x1_0000, 0x1_0000),
+            (0, 0x7000_1000, 0x10_0000, 0x1000, 0x1000),
+        ] {
+            let got = page_limit(bitmap, address, length, system);
+            assert_eq!(got, limit, "{length:#x} bytes at {address:#x} of {bitmap:#x}");
+        }
     }
 }

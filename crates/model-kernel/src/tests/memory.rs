@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use verbless_prm::Opcode;
+use verbless_prm::{CreateUmemIn, Opcode};
 
 use nix::errno::Errno;
 use verbless_devx::Protection;
@@ -54,7 +54,33 @@ fn a_read_only_registration_gives_the_device_no_right_to_write() {
     for (access, rights) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
         fixture.umem(address, 4096, access, None).expect("it is mapped");
         let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
-        assert_eq!(sent[0x30..0x38], (address | rights).to_be_bytes(), "access {access}");
+        let entry = u64::from_be_bytes(*sent[0x30..].first_chunk().expect("an entry"));
+        assert_eq!((entry >= 0xfffe << 48, entry & 0xfff), (true, rights), "access {access}");
+    }
+    assert_eq!(fixture.close(), 0);
+}
+
+#[test]
+fn umem_pages_are_as_large_as_bitmap_and_length_allow() {
+    let fixture = Fixture::new();
+    let (_memory, address) = buffer(48);
+    // The memory begins at an odd page, whatever the allocator gave.
+    let odd = address + if address & 0x1000 == 0 { 0x1000 } else { 0 };
+    for (offset, length, bitmap, log, entries) in [
+        (0, 0x1_0000, None, 4, 1),
+        (0, 0x1_0000, Some(0xf000), 3, 2),
+        (0, 0x1_0000, Some(0x1000), 0, 16),
+        (0, 0x2_8000, None, 3, 5),
+        (8, 0x1_0000, None, 0, 17),
+        (0, 0x1_0008, None, 0, 17),
+    ] {
+        fixture.umem(odd + offset, length, 1, bitmap).expect("it is mapped");
+        let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+        let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
+        let umem = create.umem();
+        let got = (umem.log_page_size(), umem.num_of_mtt(), umem.page_offset());
+        let expected = (log, entries, offset as u32);
+        assert_eq!(got, expected, "{length:#x} bytes at {offset} of {bitmap:x?}");
     }
     assert_eq!(fixture.close(), 0);
 }

@@ -16,7 +16,7 @@ use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
 use super::super::port::{GidEntry, PortState};
 use super::super::reach::{About, Function};
 use super::super::rules;
-use verbless_model::memory::{HostMemory, Interrupts, ProcessMemory};
+use verbless_model::memory::{HostMemory, Interrupts, Iommu, ProcessMemory};
 
 /// A device that accepts every command, gives out numbers in order, and keeps what it was told.
 pub(super) struct Device {
@@ -43,6 +43,7 @@ pub(super) struct Device {
     /// Keys that got another PD or other rights.
     pub reconfigured: Mutex<Vec<(u32, MkeyContext)>>,
     interrupts: Mutex<Option<Arc<dyn Interrupts>>>,
+    pub iommu: Arc<Iommu>,
     numbers: AtomicU32,
     /// Objects by destroying opcode and number.
     held: Mutex<BTreeMap<(Opcode, u32), ()>>,
@@ -79,6 +80,7 @@ impl Device {
             fails: Mutex::default(),
             reconfigured: Mutex::default(),
             interrupts: Mutex::default(),
+            iommu: Arc::default(),
             numbers: AtomicU32::new(FIRST),
             held: Mutex::default(),
         }
@@ -242,6 +244,10 @@ impl Function for Device {
 
     fn unback_uar(&self, page: u32) {
         Self::lock(&self.backed).remove(&page);
+    }
+
+    fn iommu(&self) -> Arc<Iommu> {
+        self.iommu.clone()
     }
 
     fn fails_ioctl(&self, _: (u16, u16), names: &[&str]) -> Option<Errno> {

@@ -74,7 +74,7 @@ impl QueuePair<'_> {
                 return Ok(Step::Over(self.fail(index, work.operation.opcode, syndrome)));
             }
         }
-        let length = match self.gather_list(&work, scratch) {
+        let length = match self.gather(&work, index, scratch) {
             Ok(length) => length,
             Err(syndrome) => {
                 let operation = work.operation.name;

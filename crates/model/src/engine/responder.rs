@@ -10,7 +10,7 @@ use super::ring::record;
 use super::scratch::Scratch;
 use super::srq;
 use super::transfer::{self, TransferEnd};
-use super::work::{Operands, Segment, Work, segments};
+use super::work::{Operands, Segment, Work, receive_segments};
 use crate::connection::{Incoming, Target};
 use crate::hca::objects::{QpState, Srq};
 use crate::watch::QueueSide;
@@ -530,7 +530,7 @@ pub(super) fn place(
 ) -> Result<(), u8> {
     memory.clear();
     let (mut skip, mut rest, mut visits) = (at, length, keys::VISITS);
-    for segment in segments(wqe, 0) {
+    for segment in receive_segments(wqe, keys.limits.list_end) {
         if rest == 0 {
             break;
         }

@@ -8,24 +8,28 @@
 //! MLX5_MKEY_MASK_*).
 
 use verbless_prm::hot::{CtrlSegment, OCTOWORD, cqe_syndrome};
-use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask};
+use verbless_prm::{
+    HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask, WqeFence,
+};
 
 use super::context::{Context, QueuePair};
 use super::keys::{self, Keys, Need, Range, User};
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::transfer;
-use super::work::{Placed, Segment, segments};
+use super::work::{Placed, Segment, Work, segments};
 use crate::hca::budget::Budget;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Limits, Mkey, QpObject, QueueMemory, Translation};
 use crate::memory::Spaces;
+use crate::runtime::UnfencedKey;
 
 /// Offsets of the segments in the WQE.
 const CONTROL: usize = CtrlSegment::BYTES;
 const CONTEXT: usize = CONTROL + UmrCtrlSegment::BYTES;
 const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
-/// Entries come in multiples of this number of ds of 16 bytes.
+/// Entries come in multiples of this number of ds of 16 bytes, and so do their places in the list
+/// (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
 const GRANULE: u64 = 4;
 /// The most that the model keeps of one key's entries, in ds of 16 bytes: pages of 4 KiB for 32
 /// GiB.
@@ -34,6 +38,9 @@ const MOST: u64 = 1 << 22;
 const ABSENT: u64 = 1 << 63;
 /// The bits of an entry that let the device read and write the page.
 const PRESENT: u64 = 3;
+/// Fence modes that wait for changes of keys.
+const WAITS: [WqeFence; 3] =
+    [WqeFence::INITIATOR_SMALL, WqeFence::STRONG_ORDERING, WqeFence::FENCE_AND_INITIATOR_SMALL];
 /// The request is no UMR that this device knows.
 const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
 /// The key refuses.
@@ -44,8 +51,54 @@ impl QueuePair<'_> {
     #[inline(never)]
     pub(super) fn change_key(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
         let asker = Asker::of(self.qpn, self.qp);
+        let number = placed.work.immediate >> 8;
+        let request = placed.index.wrapping_add(placed.wqebbs);
+        let followed = self.qp.sq.as_ref().is_some_and(|sq| sq.producer != request);
+        let before = followed.then(|| self.context.mkeys.get(&number).cloned()).flatten();
         let done = execute(&mut self.context, &asker, placed.work.immediate, scratch);
+        if let (Ok(()), Some(before)) = (done, before) {
+            self.qp.runtime.unfenced = Some(Box::new(UnfencedKey { request, number, before }));
+        }
         self.finish(placed, done)
+    }
+
+    /// Finds the memory of the data segments of the WQE at `index`, as
+    /// [`gather_list`](Self::gather_list) does.
+    pub(super) fn gather(
+        &mut self,
+        work: &Work,
+        index: u16,
+        scratch: &mut Scratch,
+    ) -> Result<u64, u8> {
+        match self.qp.runtime.unfenced.take() {
+            None => self.gather_list(work, scratch),
+            Some(key) => self.gather_behind(*key, work, index, scratch),
+        }
+    }
+
+    /// The same right behind a UMR that was posted together with the WQE: unless the WQE waits for
+    /// it, it sees the key as it was. On a card it may; here it always does.
+    #[cold]
+    fn gather_behind(
+        &mut self,
+        mut key: UnfencedKey,
+        work: &Work,
+        index: u16,
+        scratch: &mut Scratch,
+    ) -> Result<u64, u8> {
+        let control = CtrlSegment::from_prefix(&scratch.wqe);
+        let fence = WqeFence(control.map_or(0, |control| control.ctrl_flags().fm()));
+        let changed = self.context.mkeys.get_mut(&key.number);
+        let (false, Some(changed)) = (index != key.request || WAITS.contains(&fence), changed)
+        else {
+            return self.gather_list(work, scratch);
+        };
+        std::mem::swap(changed, &mut key.before);
+        let length = self.gather_list(work, scratch);
+        if let Some(changed) = self.context.mkeys.get_mut(&key.number) {
+            std::mem::swap(changed, &mut key.before);
+        }
+        length
     }
 }
 
@@ -79,6 +132,10 @@ fn execute(
     fields.apply(&mut wanted, &new);
     let retranslates = !wanted.free() && (mkey.free || entries.is_some() || fields.moves());
     if retranslates && !is_sound(&wanted) {
+        return Err(REFUSED);
+    }
+    if !wanted.free() && !suits_atomics(&wanted, context.caps.largest_atomic()) {
+        tracing::info!(qpn = asker.qpn, key, "a key for atomics is not aligned to the largest");
         return Err(REFUSED);
     }
     if !bytes.is_empty() {
@@ -267,7 +324,10 @@ fn entries(
         true => high << 16 | u64::from(control.xlt_offset()),
         false => 0,
     };
-    if count % GRANULE != 0 || (high != 0 && !general.umr_extended_translation_offset()) {
+    if count % GRANULE != 0
+        || offset % GRANULE != 0
+        || (high != 0 && !general.umr_extended_translation_offset())
+    {
         return Err(MALFORMED);
     }
     let room = u64::from(mkey.context.translations_octword_size()).next_multiple_of(GRANULE);
@@ -342,6 +402,15 @@ fn is_sound(context: &MkeyContext) -> bool {
     let pages = mode(context) == MkeyAccessMode::MTT;
     let ends = context.length64() || context.start_addr().checked_add(context.len()).is_some();
     ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
+}
+
+/// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect and
+/// allows atomics: what CREATE_MKEY asks for.
+fn suits_atomics(context: &MkeyContext, unit: u64) -> bool {
+    let length = if context.length64() { 0 } else { context.len() };
+    mode(context) == MkeyAccessMode::MTT
+        || !context.a()
+        || context.start_addr().is_multiple_of(unit) && length.is_multiple_of(unit)
 }
 
 /// The translation by a key's entries; `None` if they are invalid. Where they do not cover the

@@ -8,6 +8,7 @@ use verbless_prm::{DatagramSegment, HcaCap, WaitDataSegment};
 
 use super::operation::{Operation, Part, Refused};
 use super::sender::Malformed;
+use crate::hca::objects::LIST_END;
 use crate::hca::qp_type::QpType;
 
 /// Bytes of an address vector that is not extended.
@@ -155,13 +156,20 @@ pub(super) fn address_vector(wqe: &[u8]) -> Option<(DatagramSegment, usize)> {
 
 /// The data segments in `bytes[at..]`, up to the end or the entry that ends a short list.
 pub(crate) fn segments(bytes: &[u8], at: usize) -> Segments<'_> {
-    Segments { bytes, at }
+    Segments { bytes, at, end: LIST_END }
+}
+
+/// The data segments of a receive WQE, whose list `end` ends, too.
+pub(crate) fn receive_segments(bytes: &[u8], end: u32) -> Segments<'_> {
+    Segments { bytes, at: 0, end }
 }
 
 /// Iterator of [`segments`]; it ends after a malformed one.
 pub(crate) struct Segments<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// The key that ends the list, besides [`LIST_END`].
+    end: u32,
 }
 
 impl Iterator for Segments<'_> {
@@ -195,7 +203,7 @@ impl Segments<'_> {
         }
         let Some(segment) = DataSegment::from_prefix(rest) else { return Some(Err(Malformed)) };
         self.at += DataSegment::BYTES;
-        if *segment == DataSegment::END {
+        if *segment == DataSegment::END || *segment == DataSegment::new(0, self.end, 0) {
             return None;
         }
         let length = match segment.byte_count() {
@@ -256,6 +264,16 @@ mod tests {
         let tail = [DataSegment::new(10, 1, 2), DataSegment::END, DataSegment::new(11, 1, 2)];
         let tail = bytemuck::must_cast_slice(&tail);
         assert_eq!(segments(tail, 0).count(), 1);
+    }
+
+    #[test]
+    fn receive_list_ends_with_the_queried_key_and_the_common_one() {
+        for (key, count) in [(0x500, 1), (LIST_END, 1), (0x600, 3)] {
+            let tail = [(10, 1, 2), (0, key, 0), (11, 1, 2)];
+            let tail = tail.map(|(bytes, key, at)| DataSegment::new(bytes, key, at));
+            let tail = bytemuck::must_cast_slice(&tail);
+            assert_eq!(receive_segments(tail, 0x500).count(), count, "{key:#x}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Capability pages, and what commands ask of them.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use verbless_prm::reflect::{Kind, View};
 use verbless_prm::{
@@ -91,6 +92,26 @@ impl Capabilities {
     /// The atomic page; all 0 if there is none.
     pub(crate) fn atomic(&self) -> &AtomicCap {
         self.current(HcaCapPage::ATOMIC).and_then(AtomicCap::from_prefix).unwrap_or(&NO_ATOMIC)
+    }
+
+    /// Bytes of the largest operand of an atomic on a QP, by the bits that name sizes.
+    pub(crate) fn largest_atomic(&self) -> u64 {
+        self.atomic().atomic_size_qp().checked_ilog2().map_or(1, |log| 1 << log)
+    }
+
+    /// log2 of the sizes in bytes that pages of mkeys, and entries of KSMs, can have (Linux
+    /// `get_max_log_entity_size_cap`, `get_min_log_entity_size_cap`).
+    pub(crate) fn log_entity_sizes(&self, ksm: bool) -> RangeInclusive<u32> {
+        let page = self.general_2();
+        let (least, most) = match ksm {
+            true if page.min_mkey_log_entity_size_fixed_buffer_valid() => (
+                page.min_mkey_log_entity_size_fixed_buffer(),
+                page.max_mkey_log_entity_size_fixed_buffer(),
+            ),
+            true => (12, page.max_mkey_log_entity_size_fixed_buffer()),
+            false => (12, page.max_mkey_log_entity_size_mtt()),
+        };
+        least.into()..=if most == 0 { 31 } else { most.into() }
     }
 
     /// The RoCE page; all 0 if there is none.

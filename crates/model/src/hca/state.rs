@@ -22,7 +22,7 @@ use crate::hca::vport::NicVport;
 use crate::ioctl::Ioctl;
 #[cfg(feature = "dpa")]
 use crate::memory::{Heaps, with_heaps};
-use crate::memory::{HostMemory, Interrupts, UarSpace};
+use crate::memory::{HostMemory, Interrupts, Iommu, UarSpace};
 use crate::numbered::Numbered;
 use crate::profile::{FunctionPlace, Link, Profile};
 use crate::wire::Mac;
@@ -102,6 +102,8 @@ pub(crate) struct Hca {
     /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
     pub roce_addresses: Vec<RoceAddrLayout>,
     pub memory: Arc<dyn HostMemory>,
+    /// The IOMMU, which a kernel may register memory behind.
+    pub iommu: Arc<Iommu>,
     /// The DPA, and the part of `memory` that is its processes'.
     pub dpa: Option<Arc<Dpa>>,
     #[cfg(feature = "dpa")]
@@ -187,6 +189,7 @@ impl Hca {
             nic_vport: None,
             roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
             memory,
+            iommu: Arc::default(),
             dpa,
             #[cfg(feature = "dpa")]
             heaps,

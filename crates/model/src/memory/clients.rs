@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::host::{Fault, HostMemory, copy_through};
+use super::host::{Fault, HostMemory, IOVA, copy_through};
 use super::mover;
 use super::pending::{Bytes, Far, Pending, Stretch};
 use super::process::ProcessMemory;
@@ -73,8 +73,8 @@ impl ClientMemory {
     pub fn add(&self, pid: Pid) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
-        // The last number is that of the memory on the card (`super::card`).
-        let most = u16::MAX - 1;
+        // The last numbers are those of addresses behind an IOMMU, and of memory on the card.
+        let most = (IOVA >> ADDRESS_BITS) as u16 - 1;
         let mut others = (last..most).chain(0..last.min(most)).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
         processes.taken.insert(number, Reach::Process(pid));
@@ -463,7 +463,7 @@ mod tests {
         assert!(memory.is_gone(at(number, &bytes)));
         memory.remove(number);
         assert!(memory.is_gone(at(number, &bytes)));
-        for _ in 0..u16::MAX - 3 {
+        for _ in 0..u16::MAX - 4 {
             let other = memory.add(pid).expect("there are many");
             assert_ne!(other, number);
             memory.remove(other);

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// The first bus address that an IOMMU gives ([`Iommu`](super::Iommu)); those of processes and
+/// guests are below.
+pub(crate) const IOVA: u64 = 0xfffe << 48;
+
 /// The first address on the card: no host has memory from there on.
 pub(crate) const CARD: u64 = 0xffff << 48;
 

@@ -108,6 +108,7 @@ pub(super) const BUILTIN: &[(&str, &[(&str, Constant)])] = &[
                             ("log_max_ra_res_qp", Integer(0x4)),
                             ("log_max_ra_req_dc", Integer(0x4)),
                             ("log_max_ra_res_dc", Integer(0x4)),
+                            ("fixed_buffer_size", Boolean(true)),
                             ("log_max_klm_list_size", Integer(0x10)),
                             ("log_max_bsf_list_size", Integer(0x6)),
                             ("max_indirection", Integer(0x4)),
@@ -499,6 +500,23 @@ pub(super) const BUILTIN: &[(&str, &[(&str, Constant)])] = &[
         ],
     ),
     (
+        "bluefield3-relaxed",
+        &[
+            ("base", String("bluefield3")),
+            ("name", String("BlueField-3, relaxed ordering only")),
+            (
+                "caps",
+                Section(&[(
+                    "general",
+                    Section(&[
+                        ("mkc_order_write_after_write_ro_only", Boolean(true)),
+                        ("mkc_order_read_after_write", Boolean(true)),
+                    ]),
+                )]),
+            ),
+        ],
+    ),
+    (
         "connectx6dx",
         &[
             ("name", String("ConnectX-6 Dx")),
@@ -586,6 +604,7 @@ pub(super) const BUILTIN: &[(&str, &[(&str, Constant)])] = &[
                             ("log_max_ra_res_qp", Integer(0x4)),
                             ("log_max_ra_req_dc", Integer(0x4)),
                             ("log_max_ra_res_dc", Integer(0x4)),
+                            ("fixed_buffer_size", Boolean(true)),
                             ("log_max_klm_list_size", Integer(0x10)),
                             ("log_max_bsf_list_size", Integer(0x6)),
                             ("max_indirection", Integer(0x4)),

@@ -54,7 +54,8 @@ enumeration! {
 }
 
 enumeration! {
-    /// Fence that a WQE after a UMR has to ask for.
+    /// Fence that a UMR has to ask for, to come behind the WQEs that use its mkey (Linux mlx5_ib,
+    /// mlx5_get_umr_fence).
     ///
     /// Source: linux: MLX5_CAP_UMR_FENCE_\*.
     pub struct UmrFence(pub u8) = "umr_fence", 2 bits {
@@ -684,12 +685,12 @@ structure! {
             (514, 1), (531, 1), (549, 1), (563, 1), (577, 7), (615, 4), (625, 2),
             (628, 2), (634, 1), (673, 6), (680, 1), (741, 2), (800, 3), (808, 2),
             (839, 1), (866, 1), (873, 2), (880, 3), (888, 3), (897, 1), (905, 2),
-            (912, 3), (936, 1), (938, 1), (944, 3), (952, 3), (961, 2), (968, 3),
-            (976, 3), (984, 3), (1000, 1), (1008, 1), (1016, 1), (1120, 1), (1152, 1),
-            (1160, 8), (1184, 32), (1284, 23), (1384, 3), (1394, 1), (1402, 1), (1416, 3),
-            (1424, 3), (1457, 1), (1464, 1), (1467, 1), (1504, 8), (1528, 3), (1564, 1),
-            (1567, 1), (1632, 32), (1666, 1), (1673, 2), (1678, 2), (1728, 4), (1824, 20),
-            (1856, 8), (1873, 1), (1875, 1), (1888, 3), (1904, 3), (1912, 3),
+            (912, 3), (938, 1), (944, 3), (952, 3), (961, 2), (968, 3), (976, 3),
+            (984, 3), (1000, 1), (1008, 1), (1016, 1), (1120, 1), (1152, 1), (1160, 8),
+            (1184, 32), (1284, 23), (1384, 3), (1394, 1), (1402, 1), (1416, 3), (1424, 3),
+            (1457, 1), (1464, 1), (1467, 1), (1504, 8), (1528, 3), (1564, 1), (1567, 1),
+            (1632, 32), (1666, 1), (1673, 2), (1678, 2), (1728, 4), (1824, 20), (1856, 8),
+            (1873, 1), (1875, 1), (1888, 3), (1904, 3), (1912, 3),
         ];
         /// SET_HCA_CAP and QUERY_HCA_CAP may act on the RoCE switch of another function. `0x00.31`
         ///
@@ -1242,7 +1243,8 @@ structure! {
         umr_modify_atomic_disabled set_umr_modify_atomic_disabled: flag(520);
         /// A UMR may not change an indirect mkey. `0x40.22`
         umr_indirect_mkey_disabled set_umr_indirect_mkey_disabled: flag(521);
-        /// Fence that a WQE after a UMR needs before it uses the mkey. `0x40.21:20`
+        /// Fence that a UMR needs, so that WQEs before it see the mkey as it was; a WQE right
+        /// behind a UMR has the small initiator fence on every device. `0x40.21:20`
         umr_fence set_umr_fence: named(UmrFence(u8), 522, 2);
         /// DC initiators may get small read responses in the CQE. `0x40.19`
         dc_req_scat_data_cqe set_dc_req_scat_data_cqe: flag(524);
@@ -1616,6 +1618,11 @@ structure! {
         log_max_current_uc_list_wr_supported set_log_max_current_uc_list_wr_supported: flag(930);
         /// log2 of the largest WQE stride of an RQ in bytes. `0x74.28:24`
         log_max_stride_sz_rq set_log_max_stride_sz_rq: number(u8, 931, 5);
+        /// Mkeys state how reads are ordered behind writes (order_read_after_write); a coming
+        /// firmware refuses those that do not ask for the relaxed order (DPDK). `0x74.23`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        mkc_order_read_after_write set_mkc_order_read_after_write: flag(936);
         /// Mkeys may be made only with relaxed ordering of writes after writes; UCX and DPDK then
         /// set it in every mkey. `0x74.22`
         ///

@@ -26,6 +26,20 @@ enumeration! {
     }
 }
 
+enumeration! {
+    /// How reads are ordered behind writes through a key.
+    ///
+    /// Source: dpdk: mlx5_mkc_raw_ordering.
+    pub struct MkeyReadAfterWrite(pub u8) = "mkey_read_after_write", 2 bits {
+        /// Strictly (SO).
+        STRICT = 0,
+        /// Those that reach the same address (SAO).
+        SAME_ADDRESS = 1,
+        /// Not at all (RO).
+        RELAXED = 2,
+    }
+}
+
 /// Creates a memory key.
 ///
 /// Source: linux: MLX5_CMD_OP_CREATE_MKEY.
@@ -266,7 +280,7 @@ structure! {
         /// Ordering of reads behind writes through this key. `0x38.9:8`
         ///
         /// Source: dpdk: mlx5_ifc_mkc_bits.
-        order_read_after_write set_order_read_after_write: number(u8, 470, 2);
+        order_read_after_write set_order_read_after_write: named(MkeyReadAfterWrite(u8), 470, 2);
         /// Reads through this key may be reordered on PCIe. `0x38.6`
         relaxed_ordering_read set_relaxed_ordering_read: flag(473);
         /// log2 of the page size in bytes (MTT), or of the block size (KSM). `0x38.5:0`

@@ -875,6 +875,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     MiniCqeFormat::INFO,
     MiniCqeFormatExt::INFO,
     MkeyAccessMode::INFO,
+    MkeyReadAfterWrite::INFO,
     MmoOpMod::INFO,
     #[cfg(feature = "queues")]
     ModifyFlowTableField::INFO,

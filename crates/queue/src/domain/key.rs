@@ -19,7 +19,9 @@ impl Domain {
     /// # Errors
     /// A range outside of its region; no range at all; rights that no key has together; rights to
     /// write over a region that no device may write, whose bytes may be in use as a slice
-    /// ([`Region::slice_mut`]).
+    /// ([`Region::slice_mut`]); `remote.atomic` for ranges whose total length is no multiple of the
+    /// largest atomic of the device
+    /// ([`Caps::largest_atomic`](verbless_command::Caps::largest_atomic), 8 bytes on most).
     pub fn indirect_key(
         &self,
         ranges: &[(Arc<Region>, usize, usize)],

@@ -78,8 +78,7 @@ impl Domain {
     /// too low.
     pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
         check_access(access)?;
-        let pinned = Pinned::allocate(&self.device, length, umem_access(access), PageSizes::Any)?;
-        self.key(pinned, access)
+        self.region_on(&Memory::allocate(length)?, access, false)
     }
 
     /// Registers memory that the caller provides. `owner` is dropped when the device no longer uses
@@ -118,8 +117,9 @@ impl Domain {
 
     fn region_on(&self, memory: &Memory, access: KeyAccess, shared: bool) -> Result<Region, Error> {
         check_access(access)?;
-        let umem = umem_access(access);
-        let pinned = Pinned::of(&self.device, memory, umem, PageSizes::Any)?;
+        let most = self.device.caps().log_max_key_page();
+        let pages = PageSizes::of_address(memory.address(), most);
+        let pinned = Pinned::of(&self.device, memory, umem_access(access), pages)?;
         let region = self.key(pinned, access)?;
         Ok(if shared { region.without_slices() } else { region })
     }

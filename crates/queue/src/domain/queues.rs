@@ -355,6 +355,7 @@ impl Domain {
             let set_up = capability != Capability::Dma || config.memory_copies;
             set_up && self.device.caps().has(capability)
         });
+        send.set_umr_rules(self.device.caps().umr_rules());
         send.close();
         Ok(Built { object, send, receives, record })
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use memmap2::{Advice, MmapOptions};
 use verbless_command::{Error, ErrorKind};
+use verbless_devx::page_size;
 
 use verbless_ring::ring::{OutOfBounds, SharedMemory};
 
@@ -24,9 +25,10 @@ const HUGE_PAGE: usize = 2 << 20;
 pub struct Memory(SharedMemory);
 
 impl Memory {
-    /// Fresh zeroed memory of `length` bytes, page-aligned; from 2 MiB on aligned to that and in
-    /// huge pages as far as the system has some, which the kernel then registers as such: a 512th
-    /// of the translation entries.
+    /// Fresh zeroed memory of `length` bytes, aligned to its length rounded up to a power of two,
+    /// to at most 2 MiB: a device's pages are as large as the address and the length allow, and one
+    /// page needs one translation entry. From 2 MiB on it is in huge pages as far as the system has
+    /// some. Only address space is spent on the alignment.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] for zero bytes; [`ErrorKind::MemoryLimit`] if the system has no room.
@@ -45,21 +47,22 @@ impl Memory {
                 "request less, or free memory",
             )
         };
-        let huge = length >= HUGE_PAGE;
-        // No address space has room for a length that saturates.
-        let room = if huge { length.saturating_add(HUGE_PAGE - 1) } else { length };
+        let align = length.checked_next_power_of_two().unwrap_or(HUGE_PAGE).min(HUGE_PAGE);
+        // A mapping begins at a page. No address space has room for a length that saturates.
+        let spare = align.saturating_sub(page_size());
+        let room = length.saturating_add(spare);
         let mut map = MmapOptions::new().len(room).map_anon().map_err(refused)?;
         // A child of fork would share the pages with the device only until one of the two writes.
         map.advise(Advice::DontFork).map_err(refused)?;
-        if huge {
+        if length >= HUGE_PAGE {
             // A system without them says EINVAL, and small pages do as well.
             let _ = map.advise(Advice::HugePage);
         }
         let start = map.as_mut_ptr();
-        let skipped = if huge { start.addr().wrapping_neg() % HUGE_PAGE } else { 0 };
+        let skipped = if spare > 0 { start.addr().wrapping_neg() % align } else { 0 };
         let base = NonNull::new(start.wrapping_add(skipped)).unwrap_or(NonNull::dangling());
         // SAFETY: the mapping is ours alone, readable and writable, has `length` bytes from `base`,
-        // as fewer than `HUGE_PAGE` are skipped, and lives in the owner; no reference into it
+        // as no more than `spare` are skipped, and lives in the owner; no reference into it
         // exists.
         Ok(unsafe { Self::from_raw(base, length, map) })
     }

@@ -9,7 +9,7 @@ use verbless_prm::hot::{
     CtrlFlags, CtrlWord, OpcodeQpn, QpRecordSend, completion, cqe_format, cqe_opcode,
 };
 
-use crate::completion::{Completion, CompletionError, Failure, Malformed, malformed};
+use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots};
 use crate::service::{Eth, Rc, Service};
@@ -17,7 +17,8 @@ use crate::trace::{Event, event};
 use crate::types::{Be32, Qpn, WqeIndex};
 use crate::uar::{Copied, CopyLimit, SendDoorbell, barrier};
 use crate::wr::{
-    Capability, LEAST_HEADER, Limits, OperationInfo, PostError, Unsupported, WorkRequest,
+    Capability, Fence, LEAST_HEADER, Limits, OperationInfo, PostError, UmrRules, Unsupported,
+    WorkRequest,
 };
 
 /// Which requests are copied to the device along with the doorbell, when their queue has a
@@ -71,8 +72,10 @@ pub struct SendQueue<S: Service = Rc> {
     wqebbs: u32,
     /// The error when there is no room: the queue is full, or closed.
     no_room: PostError,
-    /// The parts of the control segment that are the same in every request: the queue number and
-    /// the completion mode; `flags` in the byte order of the ring.
+    /// The parts of the control segment that are the same in every request: the queue number, and
+    /// the completion mode. From the first request that changes a key on, `flags` also has the
+    /// small fence: the next request waits for the change, and those behind it for nothing, as
+    /// requests begin in order. In the byte order of the ring.
     control: u64,
     flags: u64,
     /// The part of every [`Slot::request`] that is the same: the QPN, in the byte order of the CQE.
@@ -104,6 +107,10 @@ impl Slot {
         Self { cookie: 0, request: Be32::new(request.into_bits()), limit: 0 }
     }
 }
+
+/// The fence behind a change of a key, in [`SendQueue::flags`].
+const BEHIND_KEY_CHANGE: u64 =
+    CtrlFlags::pack(0, 0, Fence::Small as u8, 0, false, 0).into_bits().to_be();
 
 /// An opcode that no operation has.
 const NOT_POSTED: u8 = 0xff;
@@ -163,6 +170,7 @@ impl<S: Service> SendQueue<S> {
                 inline: parts.max_inline,
                 header: LEAST_HEADER,
                 lacks: 0,
+                umr: UmrRules::STRICT,
             },
             copy: match parts.blueflame {
                 BlueFlame::Always => [copied, copied],
@@ -180,6 +188,7 @@ impl<S: Service> SendQueue<S> {
     /// forgotten. Only for a queue pair that is in RESET: see [`super::QueuePair::reset`].
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
+        self.flags &= !BEHIND_KEY_CHANGE;
         self.limit = self.wqebbs;
         self.slots.fill(Slot::empty(self.qpn()));
         self.record.store(0);
@@ -284,6 +293,11 @@ impl<S: Service> SendQueue<S> {
     pub fn set_capabilities(&mut self, has: impl Fn(Capability) -> bool) {
         let lacking = Capability::ALL.into_iter().filter(|&capability| !has(capability));
         self.limits.lacks = lacking.fold(0, |lacks, capability| lacks | 1 << capability as u32);
+    }
+
+    /// Sets what the device asks of requests that change keys; [`UmrRules::STRICT`] until then.
+    pub fn set_umr_rules(&mut self, rules: UmrRules) {
+        self.limits.umr = rules;
     }
 
     /// Starts a batch: several requests with one doorbell.
@@ -436,9 +450,16 @@ impl<S: Service> SendQueue<S> {
         // The control segment comes last: what the rest is made of then need not be kept beside it.
         request.write(&wqe, 1, &self.limits);
         let control = CtrlWord::pack(W::INFO.op_mod, index as u16, opcode, 0, ds as u8).into_bits();
-        let flags = request.options().flags(request.control()).into_bits().to_be();
+        let options = request.options();
+        let own = if W::REMAPS { self.limits.umr.fence } else { Fence::None };
+        let fence = options.fence.and(own);
+        let common = self.flags & !fence.instead_of_small().into_bits().to_be();
+        let flags = options.flags(fence, request.control()).into_bits().to_be();
         let word = (self.control | control).to_be();
-        wqe.store(0, [word, self.flags | flags]);
+        wqe.store(0, [word, common | flags]);
+        if matches!(W::INFO.operation, Operation::Umr) {
+            self.flags |= BEHIND_KEY_CHANGE;
+        }
         let end = index.wrapping_add(wqebbs);
         self.producer = end;
         let opcode_of_cqe = OpcodeQpn::new().with_wqe_opcode(opcode).into_bits().to_be();

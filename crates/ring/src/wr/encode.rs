@@ -39,6 +39,9 @@ pub enum PostError {
     AtomicAccess,
     /// More KLMs than a UMR can hold.
     TooManyKlms,
+    /// A key for atomics whose start or length is no multiple of the largest atomic
+    /// ([`UmrRules::largest_atomic`]).
+    AtomicRange,
     /// A list of KLMs in memory that begins or ends where none may.
     BadList,
     /// A frame with fewer bytes inline than its send queue needs, or without any bytes.
@@ -80,6 +83,11 @@ impl fmt::Display for PostError {
             Self::Access => {
                 "its access lets peers write or do atomics but not the local device, and no key \
                  has the one without the other: set `local_write` too (KeyAccess::ALL has both)"
+            }
+            Self::AtomicRange => {
+                "a key for atomics begins at a multiple of the device's largest atomic (8 bytes \
+                 on most) and has a multiple of it as its length: choose such KLM entries, or \
+                 leave out `remote.atomic` (KeyAccess::READ_WRITE)"
             }
             Self::AtomicAccess => {
                 "this device lets no UMR give the atomic right (capability `atomic`, and \
@@ -131,6 +139,44 @@ pub enum Fence {
     Full = fence::FENCE_AND_INITIATOR_SMALL,
 }
 
+impl Fence {
+    /// The bits of a control segment with the small fence that this fence replaces, and which would
+    /// together with it be another mode.
+    #[inline(always)]
+    pub(crate) const fn instead_of_small(self) -> CtrlFlags {
+        // Only the mode of `Full` has this bit.
+        CtrlFlags::pack(0, 0, self as u8 >> 2, 0, false, 0)
+    }
+
+    /// The fence that waits for what either does.
+    #[inline(always)]
+    pub(crate) const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Strong, _) | (_, Self::Strong) => Self::Strong,
+            (Self::None, fence) | (fence, Self::None) => fence,
+            (Self::Small, Self::Small) => Self::Small,
+            (Self::Reads, Self::Reads) => Self::Reads,
+            _ => Self::Full,
+        }
+    }
+}
+
+/// What a device asks of requests that change keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UmrRules {
+    /// The fence of a [`Umr`](super::Umr), so that requests before it see the key as it was
+    /// (`umr_fence`).
+    pub fence: Fence,
+    /// Bytes of the largest operand of an atomic: a key that is mapped for atomics begins at a
+    /// multiple of it and has a multiple of it as its length. A power of two.
+    pub largest_atomic: u32,
+}
+
+impl UmrRules {
+    /// What suits every device with atomics of 8 bytes.
+    pub const STRICT: Self = Self { fence: Fence::Strong, largest_atomic: 8 };
+}
+
 /// The most that a queue carries in one request, and the capabilities of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -140,6 +186,7 @@ pub(crate) struct Limits {
     pub(crate) header: u32,
     /// A bit for each [`Capability`] that the device is known to lack.
     pub(crate) lacks: u32,
+    pub(crate) umr: UmrRules,
 }
 
 impl Limits {
@@ -153,7 +200,7 @@ impl Limits {
 /// The optional parts of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    pub(super) fence: Fence,
+    pub(crate) fence: Fence,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
 }
@@ -163,9 +210,9 @@ impl Options {
 
     /// The second word of the control segment.
     #[inline(always)]
-    pub(crate) const fn flags(self, immediate: u32) -> CtrlFlags {
+    pub(crate) const fn flags(self, fence: Fence, immediate: u32) -> CtrlFlags {
         let ce = if self.signaled { completion::ALWAYS } else { completion::ON_ERROR };
-        CtrlFlags::pack(0, 0, self.fence as u8, ce, self.solicited, immediate)
+        CtrlFlags::pack(0, 0, fence as u8, ce, self.solicited, immediate)
     }
 }
 
@@ -176,6 +223,8 @@ pub trait Encode: Copy {
     const INLINE: bool = false;
     /// The WQE's ds with one SGE, if it carries data.
     const DS: u32;
+    /// Whether the request takes the fence of [`UmrRules`].
+    const REMAPS: bool = false;
 
     /// The WQE's ds, control segment included; at most 63.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]

@@ -36,7 +36,7 @@ mod wait;
 pub use copy::Scratch;
 pub use datagram::To;
 pub(crate) use encode::Limits;
-pub use encode::{Fence, PostError, Request};
+pub use encode::{Fence, PostError, Request, UmrRules};
 pub use frame::{Frame, LEAST_HEADER};
 pub use operation::{Capability, Class, OperationInfo, Unsupported, class};
 pub use payload::{Gather, Inline, Payload};

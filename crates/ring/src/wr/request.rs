@@ -116,8 +116,8 @@ declared {
         };
     }
 
-    /// Invalidates a key of our own that UMR may change. Requests behind it that must not use the
-    /// key any more need [`Fence::Small`].
+    /// Invalidates a key of our own that UMR may change. The request behind it waits until that is
+    /// done.
     LocalInvalidate = "local invalidate" {
         completes: Umr, op_mod: 0, class: KeyChange;
         /// Invalidates `rkey`.

@@ -149,12 +149,13 @@ mod tests {
     use crate::ring::{RingMemory, SendRing, SharedMemory};
     use crate::types::Rkey;
     use crate::types::{QKey, Qpn};
-    use crate::wr::encode::Encode;
+    use crate::wr::encode::{Encode, UmrRules};
     use crate::wr::umr::FreeKey;
     use crate::wr::{Capability, Frame, Inline, Send, Umr, Write};
     use verbless_prm::DatagramSegment;
 
-    const LIMITS: Limits = Limits { sges: 4, inline: 200, header: 0, lacks: 0 };
+    const LIMITS: Limits =
+        Limits { sges: 4, inline: 200, header: 0, lacks: 0, umr: UmrRules::STRICT };
 
     /// Stores a segment at index `at` of a WQE; which words it writes, and the index that follows.
     #[allow(unsafe_code, reason = "ordinary memory stands in for a ring")]

@@ -2,8 +2,11 @@
 //!
 //! A key that UMR may change has room for KLMs, ranges of memory under other keys. [`Umr::map`]
 //! sets them, [`Umr::rights`] says who may do what, [`LocalInvalidate`](super::LocalInvalidate)
-//! makes the key good for nothing until it is mapped again. Requests behind one of these that use
-//! the key need [`Fence::Small`].
+//! makes the key good for nothing until it is mapped again. The request behind one of these waits
+//! for the change, and a [`Umr`] for what its device says ([`UmrRules`]): the queue adds these
+//! fences by itself, as rdma-core and Linux do.
+//!
+//! [`UmrRules`]: super::UmrRules
 //!
 //! The device must let UMR change indirect keys ([`Capability::Umr`]);
 //! [`LocalInvalidate`](super::LocalInvalidate) needs no capability. Whether UMR may also change the
@@ -122,6 +125,7 @@ impl<'a> Umr<'a> {
 
 impl Encode for Umr<'_> {
     const DS: u32 = HEAD;
+    const REMAPS: bool = true;
 
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
@@ -129,8 +133,14 @@ impl Encode for Umr<'_> {
         if (remote.write || remote.atomic) && !local_write {
             return Err(PostError::Access);
         }
-        if remote.atomic && !limits.has(Capability::UmrAtomic) {
-            return Err(PostError::AtomicAccess);
+        if remote.atomic {
+            if !limits.has(Capability::UmrAtomic) {
+                return Err(PostError::AtomicAccess);
+            }
+            let unit = u64::from(limits.umr.largest_atomic);
+            if (self.start | self.extent().1) & (unit - 1) != 0 {
+                return Err(PostError::AtomicRange);
+            }
         }
         match self.list {
             List::Unchanged => Ok(HEAD),

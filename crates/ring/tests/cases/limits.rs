@@ -15,7 +15,8 @@ use verbless_ring::qp::{ReceiveQueueParts, SendQueueParts};
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_ring::uar::UarPage;
 use verbless_ring::wr::{
-    Capability, CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Umr, Until, Wait, Write,
+    Capability, CompareSwap, Fence, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send,
+    Umr, UmrRules, Until, Wait, Write,
 };
 use verbless_ring::{
     CompletionError, CompletionQueue, Cqn, Lkey, Operation, QKey, Qpn, QueuePair, ReceiveQueue,
@@ -56,6 +57,8 @@ fn a_full_queue_refuses_and_changes_nothing() {
 #[test]
 fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
     let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
+    // libmlx5 leaves the fence of `umr_fence` to the kernel.
+    sender.queue.set_umr_rules(UmrRules { fence: Fence::None, ..UmrRules::STRICT });
     sender.ring.fill(0xee);
     let klms = [Sge::new(0x1111, 0x20, Lkey(0xaa01)), Sge::new(0x2222, 0x30, Lkey(0xbb02))];
     let access =
@@ -533,6 +536,75 @@ fn a_umr_leaves_the_atomic_right_alone_where_the_device_lets_none_change_it() {
         let refused = sender.queue.post(&Umr::map(Rkey(1), KeyAccess::ALL, &klms), 0);
         assert_eq!(refused.err(), (!changes).then_some(PostError::AtomicAccess));
     }
+}
+
+#[test]
+fn umr_for_atomics_maps_whole_operands() {
+    let mut sender = Sender::new(Settings::default());
+    let refused = Some(PostError::AtomicRange);
+    let (odd, even) = ([sge(100)], [sge(60), sge(44)]);
+    for (klms, start, unit, expected) in [
+        (&odd[..], 0, 8, refused),
+        (&even[..], 0, 8, None),
+        (&even[..], 4, 8, refused),
+        (&even[..], 16, 16, refused),
+        (&even[..], 8, 8, None),
+    ] {
+        sender.queue.set_umr_rules(UmrRules { largest_atomic: unit, ..UmrRules::STRICT });
+        let map = |access| Umr::map(Rkey(0x1234), access, klms).starting_at(start);
+        assert_eq!(sender.queue.post(&map(KeyAccess::ALL), 0).err(), expected, "{start}, {unit}");
+        sender.queue.post(&map(KeyAccess::READ_WRITE), 0).unwrap();
+        let list = Sge::new(2048, 64, Lkey(1));
+        let length = if klms.len() == 1 { 100 } else { 104 };
+        let from = Umr::map_from(Rkey(0x1234), KeyAccess::ALL, list, length).starting_at(start);
+        assert_eq!(sender.queue.post(&from, 0).err(), expected, "in memory: {start}, {unit}");
+    }
+}
+
+/// The fence modes of the requests in the ring.
+fn fences(sender: &Sender, places: &[usize]) -> Vec<u8> {
+    places.iter().map(|at| unwrapped(&sender.ring, 64 * at, 16)[11] >> 5).collect()
+}
+
+#[test]
+fn request_behind_a_key_change_has_the_small_fence() {
+    const NONE: u8 = 0;
+    const SMALL: u8 = 1;
+    const STRONG: u8 = 3;
+    const FULL: u8 = 4;
+    let (write, key) = (Write::new(sge(8), REMOTE), Rkey(0x1234));
+    for (rule, own) in [(Fence::None, NONE), (Fence::Small, SMALL), (Fence::Strong, STRONG)] {
+        let mut sender = Sender::new(Settings::default());
+        sender.queue.set_umr_rules(UmrRules { fence: rule, ..UmrRules::STRICT });
+        let mut batch = sender.queue.batch();
+        batch.post(&write, 0).unwrap();
+        batch.post(&write.fence_with(Fence::Reads), 0).unwrap();
+        batch.post(&Umr::rights(key, KeyAccess::LOCAL), 0).unwrap();
+        batch.post(&write, 0).unwrap();
+        batch.ring();
+        sender.queue.post(&write.fence(), 0).unwrap();
+        sender.queue.post(&write.fence_with(Fence::Strong), 0).unwrap();
+        sender.queue.post(&LocalInvalidate::new(key), 0).unwrap();
+        sender.queue.post(&write, 0).unwrap();
+        let expected = [NONE, 2, own, SMALL, FULL, STRONG, SMALL, SMALL];
+        assert_eq!(fences(&sender, &[0, 1, 2, 4, 5, 6, 7, 9]), expected, "{rule:?}");
+        // READs and the small fence are together what verbs call a fence, or more.
+        sender.queue.post(&write.fence_with(Fence::Reads), 0).unwrap();
+        assert!([STRONG, FULL].contains(&fences(&sender, &[10])[0]));
+    }
+}
+
+#[test]
+fn dropped_batch_leaves_the_fence_behind_a_key_change() {
+    let mut sender = Sender::new(Settings::default());
+    let write = Write::new(sge(8), REMOTE);
+    sender.queue.post(&write, 0).unwrap();
+    sender.queue.post(&LocalInvalidate::new(Rkey(0x1234)), 0).unwrap();
+    let mut batch = sender.queue.batch();
+    batch.post(&write, 0).unwrap();
+    drop(batch);
+    sender.queue.post(&write, 0).unwrap();
+    assert_eq!(fences(&sender, &[0, 3]), [0, 1]);
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn doorbell_registers_are_used_again(lab: &Lab) -> Result<(), Stop> {
 fn an_indirect_key_keeps_its_regions(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let region = Arc::new(pair.b.domain.region(4096, KeyAccess::ALL)?);
-    let key = pair.b.domain.indirect_key(&[(region.clone(), 0, 4096)], KeyAccess::ALL)?;
+    let key = pair.b.domain.indirect_key(&[(region.clone(), 0, 4096)], KeyAccess::READ_WRITE)?;
     let weak = Arc::downgrade(&region);
     drop(region);
     ensure!(weak.upgrade().is_some(), "the region went though the key leads there");

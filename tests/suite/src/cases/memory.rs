@@ -6,10 +6,10 @@ use nix::sys::resource::{Resource, getrlimit};
 use verbless_command::{Device, KeyAccess, KeyMemory, Klm, MkeyAttr, MkeyObject, RemoteAccess};
 use verbless_devx::abi::core::access;
 use verbless_devx::{Errno, ErrorKind, PageSizes, page_size};
-use verbless_prm::{CreateMkeyIn, MkeyAccessMode};
+use verbless_prm::{CreateMkeyIn, MkeyAccessMode, MkeyReadAfterWrite};
 use verbless_queue::ring::SharedMemory;
-use verbless_queue::wr::{Inline, Read, Write};
-use verbless_queue::{CqConfig, Domain, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
+use verbless_queue::wr::{FetchAdd, Inline, Read, Write};
+use verbless_queue::{CqConfig, Domain, Memory, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
 
 use crate::case::cases;
 use crate::need::cap;
@@ -21,6 +21,8 @@ cases!(
     "Registered memory and keys: what can be registered, and what a key gives access to.":
     regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte,
     a_large_region_begins_where_a_huge_page_can,
+    regions_begin_at_their_length_rounded_up,
+    memory_at_any_page_is_registered_and_reached,
     memory_at_odd_addresses_is_reached_exactly,
     a_region_of_no_bytes_is_refused,
     a_registration_of_no_bytes_is_refused,
@@ -36,12 +38,16 @@ cases!(
     a_key_made_anew_is_not_the_one_before,
     a_key_is_as_it_was_asked_for,
     a_key_may_count_its_addresses_from_zero,
+    key_start_has_the_offset_of_its_umems_page,
     a_key_may_cover_a_part_of_its_registration,
     a_key_past_the_end_of_its_registration_is_refused,
     a_key_that_gives_peers_more_than_itself_is_refused,
     relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can,
     an_indirect_key_strings_pieces_of_any_length_together,
-    an_indirect_key_of_equal_pieces_strings_them_together,
+    an_indirect_key_of_equal_pieces_strings_them_together [cap!(fixed_buffer_size)],
+    indirect_key_for_atomics_covers_whole_operands [
+        cap!(atomic), cap!(!umr_modify_atomic_disabled)
+    ],
     an_indirect_key_over_indirect_keys_is_followed [cap!(max_indirection >= 2)],
     an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write,
     an_indirect_key_ends_where_its_pieces_end,
@@ -87,6 +93,37 @@ fn a_large_region_begins_where_a_huge_page_can(lab: &Lab) -> Result<(), Stop> {
             Ok(())
         }
     }
+}
+
+fn regions_begin_at_their_length_rounded_up(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    for length in [1, 4096, 4097, 40_000, 1 << 16, (1 << 20) - 1, (1 << 20) + 1] {
+        let region = domain.region(length, KeyAccess::ALL)?;
+        let align = length.next_power_of_two().max(4096) as u64;
+        ensure_eq!(region.address() % align, 0, format!("offset of {length} bytes"));
+    }
+    Ok(())
+}
+
+/// Behind an IOMMU a UMEM's pages are as large as the request allows, whatever the address is.
+fn memory_at_any_page_is_registered_and_reached(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let page = page_size();
+    let whole = Memory::allocate(64 * page)?;
+    for (first, pages) in [(0, 1), (1, 1), (1, 2), (1, 16), (2, 16), (3, 32), (16, 32), (8, 8)] {
+        for odd in [0, 8] {
+            let (offset, length) = (first * page + odd, pages * page);
+            let region = pair.b.domain.region_of(&whole.slice(offset, length)?, KeyAccess::ALL)?;
+            for at in [0, length / 2, length - 1] {
+                pair.a.perform(&Write::new(Inline(b"z"), region.remote(at, 0)?).signaled())?;
+                let mut byte = [0];
+                whole.read_at(offset + at, &mut byte)?;
+                ensure_eq!(byte, *b"z", format!("byte {at} of {length} from {offset:#x}"));
+                whole.write_at(offset + at, b"-")?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn memory_at_odd_addresses_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
@@ -233,7 +270,11 @@ fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
     let (memory, umem) = raw::bare_umem(&device)?;
     let mut input = CreateMkeyIn::new();
     input.set_mkey_umem_id(umem.id()).set_mkey_umem_valid(true);
-    input.set_translations_octword_actual_size(1);
+    let only = device.caps().relaxed_writes_only;
+    if only && device.caps().reads_behind_writes {
+        let context = input.memory_key_mkey_entry_mut();
+        context.set_order_read_after_write(MkeyReadAfterWrite::RELAXED);
+    }
     input
         .memory_key_mkey_entry_mut()
         .set_access_mode_1_0(MkeyAccessMode::MTT.0)
@@ -242,8 +283,7 @@ fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
         .set_pd(pd.pdn())
         .set_start_addr(memory.address())
         .set_len(4096)
-        .set_translations_octword_size(1)
-        .set_log_page_size(12);
+        .set_relaxed_ordering_write(only);
     let key = device.obj_create(input.as_bytes(), &mut [0; 16])?;
     let umem = match umem.destroy() {
         Ok(()) => return Err(Stop::fail("the UMEM went while a key was on it")),
@@ -344,6 +384,43 @@ fn a_key_may_count_its_addresses_from_zero(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
+fn key_start_has_the_offset_of_its_umems_page(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let page = page_size();
+    let whole = SharedMemory::zeroed(33 * page);
+    // It begins at an odd page.
+    let first = 1 + (whole.address() as usize / page) % 2;
+    let part = whole.slice(first * page, 16 * page)?;
+    let umem = RegisteredMemory::of(&pair.b.device, &part, PageSizes::Any)?.umem;
+    let key = |start: u64, offset: u64| {
+        pair.b.device.create_mkey(MkeyAttr {
+            pd: pair.b.domain.pd().clone(),
+            access: KeyAccess::ALL,
+            start,
+            length: page as u64,
+            memory: KeyMemory::Umem { umem: umem.clone(), offset },
+        })
+    };
+    let wide = 16 * page as u64;
+    for (start, offset) in [(part.address(), 0), (page as u64, 0), (0, page as u64), (1, 0)] {
+        let error = key(start, offset).err().map(|error| (error.kind(), error.to_string()));
+        let says = error.as_ref().is_some_and(|(kind, text)| {
+            *kind == ErrorKind::Input && text.contains(&format!("{wide:#x} bytes"))
+        });
+        ensure!(says, "a start of {start:#x} for offset {offset:#x}: {error:?}");
+    }
+    for (start, offset) in [(0, 0), (wide, 0), (wide + page as u64, page as u64)] {
+        let key = key(start, offset)?;
+        let to = RemoteAddr::new(start + 5, key.rkey());
+        pair.a.perform(&Write::new(Inline(b"k"), to).signaled())?;
+        let mut byte = [0];
+        part.read_at(offset as usize + 5, &mut byte)?;
+        ensure_eq!(byte, *b"k", format!("byte 5 of {start:#x} for offset {offset:#x}"));
+        part.write_at(offset as usize + 5, b"-")?;
+    }
+    Ok(())
+}
+
 fn a_key_may_cover_a_part_of_its_registration(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let shared = RegisteredMemory::new(&pair.b.device, 4 * 4096)?;
@@ -407,7 +484,7 @@ fn an_indirect_key_strings_pieces_of_any_length_together(lab: &Lab) -> Result<()
     let two = Arc::new(pair.b.domain.region(8192, KeyAccess::ALL)?);
     let pieces =
         [(one.clone(), 10, 990), (two.clone(), 4095, 3), (one.clone(), 0, 7), (two, 0, 500)];
-    let key = pair.b.domain.indirect_key(&pieces, KeyAccess::ALL)?;
+    let key = pair.b.domain.indirect_key(&pieces, KeyAccess::READ_WRITE)?;
     let sent = round_trip(&mut pair, RemoteAddr::new(0, key.rkey()), 1500)?;
     let mut at = 0;
     for (region, offset, length) in &pieces {
@@ -429,7 +506,7 @@ fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<()
         .collect();
     let key = pair.b.device.create_mkey(MkeyAttr {
         pd: pair.b.domain.pd().clone(),
-        access: KeyAccess::ALL,
+        access: KeyAccess::READ_WRITE,
         start: 0,
         length: 3 * 4096,
         memory: KeyMemory::Ksms { log_length: 12, klms: pieces },
@@ -441,16 +518,40 @@ fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<()
     Ok(())
 }
 
+fn indirect_key_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let domain = pair.b.domain.clone();
+    let unit = pair.b.device.caps().largest_atomic() as usize;
+    let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
+    for length in [1, unit - 1, unit + 1] {
+        let error = domain.indirect_key(&[(region.clone(), 0, length)], KeyAccess::ALL).err();
+        let says = error.as_ref().map(|error| (error.kind(), error.to_string()));
+        let told = says.as_ref().is_some_and(|(kind, text)| {
+            *kind == ErrorKind::Input && text.contains(&format!("multiple of {unit} bytes"))
+        });
+        ensure!(told, "{length} bytes: {says:?}");
+    }
+    let ranges = [(region.clone(), 64, unit), (region.clone(), 0, unit)];
+    let key = domain.indirect_key(&ranges, KeyAccess::ALL)?;
+    region.write_at(0, &7_u64.to_ne_bytes())?;
+    let (result, to) = (pair.a.sge(0, 8)?, RemoteAddr::new(unit as u64, key.rkey()));
+    pair.a.perform(&FetchAdd::new(result, to, 5).signaled())?;
+    let mut word = [0; 8];
+    region.read_at(0, &mut word)?;
+    ensure_eq!(u64::from_ne_bytes(word), 12, "the word");
+    Ok(())
+}
+
 fn an_indirect_key_over_indirect_keys_is_followed(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let domain = pair.b.domain.clone();
     let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
-    let inner =
-        domain.indirect_key(&[(region.clone(), 1000, 100), (region, 0, 100)], KeyAccess::ALL)?;
+    let inner = domain
+        .indirect_key(&[(region.clone(), 1000, 100), (region, 0, 100)], KeyAccess::READ_WRITE)?;
     let piece = |address, length| Klm { key: inner.lkey(), address, length };
     let outer = pair.b.device.create_mkey(MkeyAttr {
         pd: domain.pd().clone(),
-        access: KeyAccess::ALL,
+        access: KeyAccess::READ_WRITE,
         start: 0,
         length: 150,
         memory: KeyMemory::Klms(vec![piece(120, 50), piece(0, 100)]),
@@ -481,7 +582,7 @@ fn an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write(
 fn an_indirect_key_ends_where_its_pieces_end(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let region = Arc::new(pair.b.domain.region(4096, KeyAccess::ALL)?);
-    let key = pair.b.domain.indirect_key(&[(region, 0, 100)], KeyAccess::ALL)?;
+    let key = pair.b.domain.indirect_key(&[(region, 0, 100)], KeyAccess::READ_WRITE)?;
     let from = pair.a.sge(0, 2)?;
     let past = RemoteAddr::new(99, key.rkey());
     pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
@@ -495,7 +596,7 @@ fn an_indirect_key_may_end_before_its_pieces_do(lab: &Lab) -> Result<(), Stop> {
     let piece = Klm { key: region.lkey(), address: region.address(), length: 4096 };
     let key = pair.b.device.create_mkey(MkeyAttr {
         pd: pair.b.domain.pd().clone(),
-        access: KeyAccess::ALL,
+        access: KeyAccess::READ_WRITE,
         start: 0x1000,
         length: 100,
         memory: KeyMemory::Klms(vec![piece]),
@@ -553,7 +654,13 @@ fn relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can(lab: &Lab) -> Res
         let context = key.query()?;
         let writes = wish && caps.relaxed_writes || caps.relaxed_writes_only;
         ensure_eq!(context.relaxed_ordering_write(), writes, "writes");
-        ensure_eq!(context.relaxed_ordering_read(), wish && caps.relaxed_reads, "reads");
+        let relaxed = wish || caps.relaxed_writes_only;
+        ensure_eq!(context.relaxed_ordering_read(), relaxed && caps.relaxed_reads, "reads");
+        let order = match relaxed && caps.reads_behind_writes {
+            true => MkeyReadAfterWrite::RELAXED,
+            false => MkeyReadAfterWrite::STRICT,
+        };
+        ensure_eq!(context.order_read_after_write(), order, "reads behind writes");
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_prm::QpState;
 use verbless_queue::wr::{
-    CompareSwap, Fence, FetchAdd, Inline, LocalInvalidate, PostError, Read, Send, SendInvalidate,
-    Umr, Write,
+    CompareSwap, FetchAdd, Inline, LocalInvalidate, PostError, Read, Send, SendInvalidate, Umr,
+    Write,
 };
 use verbless_queue::{
     ConnectOptions, Lkey, Operation, QpConfig, RemoteAddr, Rkey, Sge, Status, Uc, UmrKey,
@@ -25,7 +25,7 @@ cases!(
         [ATOMICS, cap!(!umr_modify_atomic_disabled)],
     a_key_that_was_never_mapped_opens_nothing,
     a_key_is_mapped_elsewhere_and_the_old_name_is_useless [crate::Need::Lossless],
-    a_request_behind_a_small_fence_sees_the_change,
+    request_behind_a_umr_sees_the_change,
     a_list_of_klms_may_stand_in_memory [cap!(umr_ptr_rlky)],
     lists_of_every_length_go_round_the_ring,
     a_key_over_a_key_over_memory,
@@ -43,8 +43,7 @@ cases!(
 );
 
 /// All but atomics: what every device with UMR can give.
-pub(super) const SHARED: KeyAccess =
-    KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
+pub(super) const SHARED: KeyAccess = KeyAccess::READ_WRITE;
 /// Bytes of a region.
 const BYTES: usize = 64 << 10;
 
@@ -200,7 +199,7 @@ fn a_key_is_mapped_elsewhere_and_the_old_name_is_useless(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_request_behind_a_small_fence_sees_the_change(lab: &Lab) -> Result<(), Stop> {
+fn request_behind_a_umr_sees_the_change(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     for round in 0..50u8 {
         let at = 64 * usize::from(round);
@@ -210,7 +209,7 @@ fn a_request_behind_a_small_fence_sees_the_change(lab: &Lab) -> Result<(), Stop>
         let mut batch = pair.b.qp.batch();
         batch.post(&Umr::map(rkey, SHARED, &klm), 0)?;
         let through = Sge::new(0, 64, Lkey(rkey.0));
-        batch.post(&Write::new(through, to).fence_with(Fence::Small).signaled(), 1)?;
+        batch.post(&Write::new(through, to).signaled(), 1)?;
         batch.ring();
         pair.b.sent()??;
         ensure_eq!(pair.a.bytes(4096, 64)?, [round; 64], "what arrived");
@@ -256,7 +255,7 @@ fn a_key_over_a_key_over_memory(lab: &Lab) -> Result<(), Stop> {
     let mut outer = pair.b.domain.umr_key(4, false)?;
     let above = outer.renew();
     let parts = [Sge::new(250, 100, inner.lkey()), Sge::new(10, 20, inner.lkey())];
-    let request = Umr::map(above, SHARED, &parts).fence_with(Fence::Small).signaled();
+    let request = Umr::map(above, SHARED, &parts).signaled();
     pair.b.perform(&request)?;
     let whole = gathered(&pair, &klms)?;
     let expected = [&whole[250..350], &whole[10..30]].concat();

@@ -221,7 +221,7 @@ impl QueuePair<'_> {
         if let Some(syndrome) = self.context.state.faults.fails_request(self.qpn) {
             return Err(syndrome);
         }
-        request.length = self.gather_list(work, scratch).inspect_err(|syndrome| {
+        request.length = self.gather(work, request.index, scratch).inspect_err(|syndrome| {
             let operation = work.operation.name;
             tracing::info!(self.qpn, operation, syndrome, "the data segments are no good");
         })?;

@@ -657,6 +657,10 @@ impl Request {
         self.flags = self.flags.with_fm(2);
         self
     }
+    pub(super) fn fence_mode(mut self, fm: u8) -> Self {
+        self.flags = self.flags.with_fm(fm);
+        self
+    }
     pub(super) fn solicited(mut self) -> Self {
         self.flags = self.flags.with_se(true);
         self

@@ -544,3 +544,63 @@ fn page_addresses_are_taken_of_queues_that_were_made_for_that_alone() {
     rig.post(&mut q, umr(key, &control, &context).bytes(&entries));
     assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND);
 }
+
+#[test]
+fn umr_offset_is_a_multiple_of_four_octowords() {
+    for (offset, expected) in [(0, 0), (4, 0), (2, cqe_syndrome::LOCAL_QP_OPERATION)] {
+        let mut rig = Rig::new();
+        let key = cached(&mut rig, MkeyAccessMode::KLMS, 8);
+        let mut q = umr_qp(&mut rig);
+        let mut control = UmrCtrlSegment::zeroed();
+        control.set_inline(true).set_xlt_octowords(4);
+        control.set_translation_offset_en(true).set_xlt_offset(offset);
+        let request = umr(key, &control, &MkeyContext::zeroed()).bytes(&[0; 64]);
+        rig.post(&mut q, request);
+        let end = rig.one(0, q.send_cq);
+        let found = if end.opcode() == cqe_opcode::REQUESTER { 0 } else { end.syndrome() };
+        assert_eq!(found, expected, "offset {offset}");
+    }
+}
+
+/// The first of two requests makes a key valid, the second sends from its memory: how that ends.
+fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (address, lkey) = rig.region(0, 64);
+    let (into, key) = rig.region(1, 64);
+    rig.receive(&mut b, &[DataSegment::new(64, key, into)]);
+    let mkey = rig.mkey_mut(0, lkey);
+    mkey.free = true;
+    mkey.context.set_umr_en(true).set_free(true).set_pd(mkey.pd).set_qpn(ANY_QP).set_lr(true);
+    mkey.context.set_mkey_7_0(mkey.variant).set_start_addr(address).set_len(64);
+    let mut control = UmrCtrlSegment::zeroed();
+    control.set_inline(true).set_mkey_mask(Mask::FREE.0);
+    let map = umr(lkey, &control, &MkeyContext::zeroed()).unsignaled();
+    let send = Request::send().sge(address, 8, lkey).fence_mode(fm);
+    if together {
+        let wqe = map.wqe(a.qpn, a.posted);
+        rig.place(&mut a, &wqe);
+    } else {
+        rig.post(&mut a, map);
+        rig.run();
+    }
+    rig.post(&mut a, send);
+    let end = rig.one(0, a.send_cq);
+    if end.opcode() == cqe_opcode::REQUESTER { 0 } else { end.syndrome() }
+}
+
+#[test]
+fn request_behind_a_umr_sees_the_old_key_without_a_fence() {
+    use verbless_prm::hot::fence;
+    let refused = cqe_syndrome::LOCAL_PROTECTION;
+    for (fm, together, expected) in [
+        (fence::NONE, true, refused),
+        (fence::FENCE, true, refused),
+        (fence::INITIATOR_SMALL, true, 0),
+        (fence::STRONG_ORDERING, true, 0),
+        (fence::FENCE_AND_INITIATOR_SMALL, true, 0),
+        (fence::NONE, false, 0),
+    ] {
+        assert_eq!(send_behind_a_umr(fm, together), expected, "mode {fm}, together: {together}");
+    }
+}

@@ -1,7 +1,8 @@
 //! Memory keys.
 
 use verbless_prm::{
-    CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, MkeyContext, QueryMkeyIn, QueryMkeyOut,
+    CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, MkeyReadAfterWrite,
+    QueryMkeyIn, QueryMkeyOut,
 };
 
 use super::call::{Call, Outcome};
@@ -14,7 +15,7 @@ use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_MKEY takes.
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 24] = [
     "free",
     "access_mode_4_2",
     "relaxed_ordering_write",
@@ -34,6 +35,7 @@ const KNOWN: [&str; 23] = [
     "start_addr",
     "len",
     "translations_octword_size",
+    "order_read_after_write",
     "relaxed_ordering_read",
     "log_page_size",
     "crossed_side_mkey",
@@ -42,6 +44,9 @@ const KNOWN: [&str; 23] = [
 
 /// Bytes of one unit in which translation tables are counted.
 const OCTWORD: u64 = 16;
+
+/// Bytes of a KLM entry at most (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
+const MOST_OF_KLM: u32 = 1 << 31;
 
 /// CREATE_MKEY.
 pub(super) fn create(
@@ -69,6 +74,7 @@ pub(super) fn create(
         || (context.relaxed_ordering_read()
             && !general.relaxed_ordering_read()
             && !general.relaxed_ordering_read_pci_enabled())
+        || !orders_reads(general, context.order_read_after_write())
     {
         return Err(Refusal::Unsupported);
     }
@@ -106,6 +112,22 @@ pub(super) fn create(
     output.set_mkey_index(call.make(kind::Mkey, mkey)?);
     leads_to.into_iter().for_each(|function| call.hca_mut().lead_to(function));
     Ok(())
+}
+
+/// Whether a key may order reads behind writes in this way. A firmware that makes only keys with
+/// relaxed writes will want relaxed reads behind them, too (DPDK 5003eaab7e).
+fn orders_reads(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
+    match order {
+        MkeyReadAfterWrite::RELAXED => general.mkc_order_read_after_write(),
+        MkeyReadAfterWrite::SAME_ADDRESS | MkeyReadAfterWrite::STRICT => {
+            let default = order == MkeyReadAfterWrite::STRICT;
+            match general.mkc_order_read_after_write() {
+                true => !general.mkc_order_write_after_write_ro_only(),
+                false => default,
+            }
+        }
+        _ => false,
+    }
 }
 
 /// The translation entries of a key whose range UMR may change; what lies in a UMEM stays there.
@@ -185,8 +207,11 @@ fn pages(
     context: &MkeyContext,
     length: u64,
 ) -> Result<QueueMemory, Refusal> {
+    if input.mkey_umem_valid() {
+        return umem_pages(call, input, context, length);
+    }
     let log_page_size = u32::from(context.log_page_size());
-    if !(12..=31 + 12).contains(&log_page_size) {
+    if !call.hca().caps.log_entity_sizes(false).contains(&log_page_size) {
         return Err(Refusal::MkeyPageSize);
     }
     let mask = (1_u64 << log_page_size) - 1;
@@ -197,29 +222,40 @@ fn pages(
     if octwords.saturating_mul(OCTWORD / 8) < count {
         return Err(Refusal::MkeyTranslations);
     }
-    let writes = context.lw() || context.rw() || context.a();
-    if input.mkey_umem_valid() {
-        let umem = call.find(kind::Umem, input.mkey_umem_id())?;
-        let at = input.mkey_umem_offset();
-        let memory = umem.memory.slice(at, length).ok_or(Refusal::UmemBounds)?;
-        // The key's pages are runs of the UMEM's, and begin where its own do.
-        if log_page_size > umem.memory.log_page_size {
-            return Err(Refusal::MkeyPageSize);
-        }
-        if memory.offset & mask != offset {
-            return Err(Refusal::MkeyOffset);
-        }
-        if writes && !umem.writable {
-            return Err(Refusal::UmemReadOnly);
-        }
-        return Ok(memory);
-    }
     let bytes = usize::try_from(count * 8).ok();
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
     // What the entries permit is not looked at: a key has its access bits for that, and not all
     // drivers set both.
-    let (pages, _) = umem::pages(list, log_page_size)?;
+    let (pages, _) = umem::pages(list, log_page_size, &call.hca().iommu)?;
     Ok(QueueMemory { pages: call.hca().budget.list(pages), log_page_size, offset, length })
+}
+
+/// The pages of a key in a UMEM, whose size is the UMEM's: UCX and libdpcp write none into the key,
+/// DPDK that of the system. How many they are is not looked at: UCX writes 1, libdpcp 0.
+fn umem_pages(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    length: u64,
+) -> Result<QueueMemory, Refusal> {
+    let umem = call.find(kind::Umem, input.mkey_umem_id())?;
+    let memory = umem.memory.slice(input.mkey_umem_offset(), length);
+    let memory = memory.ok_or(Refusal::UmemBounds)?;
+    let wanted = u32::from(context.log_page_size());
+    let sizes = call.hca().caps.log_entity_sizes(false);
+    let fits = wanted == 0 || sizes.contains(&wanted) && wanted <= memory.log_page_size;
+    if !fits || !sizes.contains(&memory.log_page_size) {
+        return Err(Refusal::MkeyPageSize);
+    }
+    // On a card, syndrome 0x317175 (UCX PR 8689).
+    let within = (1 << memory.log_page_size) - 1;
+    if (memory.offset ^ context.start_addr()) & within != 0 {
+        return Err(Refusal::MkeyOffset);
+    }
+    if (context.lw() || context.rw() || context.a()) && !umem.writable {
+        return Err(Refusal::UmemReadOnly);
+    }
+    Ok(memory)
 }
 
 /// The entries of an indirect key.
@@ -239,7 +275,11 @@ fn entries(
     let log_entry_size = match mode {
         MkeyAccessMode::KSM => {
             let log = u32::from(context.log_page_size());
-            if log >= 63 {
+            let caps = &call.hca().caps;
+            if !caps.general().fixed_buffer_size() {
+                return Err(Refusal::Unsupported);
+            }
+            if !caps.log_entity_sizes(true).contains(&log) {
                 return Err(Refusal::MkeyPageSize);
             }
             // A length in an entry says nothing here, and is no mistake: UCX and mlx5_ib's
@@ -251,10 +291,34 @@ fn entries(
     let hca = call.hca();
     let translation = klm::translation(&hca.budget, list, log_entry_size, &hca.objects.limits)
         .map_err(|why| call.about(Refusal::MkeyTranslations, why))?;
-    if length.is_some_and(|length| translation.covers() < length) {
+    // Firmware counts the entries of a KSM from a multiple of their size on (UCX: "workaround
+    // CREATE_MKEY range check"), though addresses are translated from the start on.
+    let before = log_entry_size.map_or(0, |log| context.start_addr() & ((1 << log) - 1));
+    if length.is_some_and(|length| translation.covers() < length.saturating_add(before)) {
         return Err(Refusal::MkeyTranslations);
     }
+    if let Translation::Indirect { entries, log_entry_size: None } = &translation
+        && entries.iter().any(|entry| entry.length > MOST_OF_KLM)
+    {
+        let why = "a KLM entry is longer than 2 GiB";
+        return Err(call.about(Refusal::MkeyTranslations, why));
+    }
+    if context.a() {
+        atomics(hca, context, length)?;
+    }
     Ok(translation)
+}
+
+/// Whether a function lets an indirect key allow atomics: with `umr_modify_atomic_disabled` it has
+/// none (UCX asks for that); else both ends are aligned to the largest atomic (UCX `atomic_align`).
+fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), Refusal> {
+    if hca.caps.general().umr_modify_atomic_disabled() {
+        return Err(Refusal::Unsupported);
+    }
+    let unit = hca.caps.largest_atomic();
+    let whole = context.start_addr().is_multiple_of(unit)
+        && length.is_none_or(|length| length.is_multiple_of(unit));
+    if whole { Ok(()) } else { Err(Refusal::MkeyAtomic) }
 }
 
 /// Moves a key to another PD and gives it other access rights, as the kernel does by a UMR on a

@@ -7,7 +7,7 @@ use super::pages::addresses;
 use crate::hca::objects::{QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
-use crate::memory::CARD;
+use crate::memory::{CARD, IOVA, Iommu};
 
 /// Bits of a translation entry that are no address: read and write permission.
 const WRITE: u64 = 0x2;
@@ -15,10 +15,15 @@ const READ: u64 = 0x1;
 /// Bits 7:2 of a translation entry.
 const ENTRY_RESERVED: u64 = 0xfc;
 
-/// Pages of a translation table, and whether the device may write all of them. Each must be aligned
-/// to its size.
-pub(super) fn pages(entries: &[u8], log_page_size: u32) -> Result<(Vec<u64>, bool), Refusal> {
-    let mask = 1_u64.checked_shl(log_page_size).map_or(u64::MAX, |size| size - 1);
+/// Pages of a translation table, and whether the device may write all of them. The bus address of
+/// each must be aligned to its size.
+pub(super) fn pages(
+    entries: &[u8],
+    log_page_size: u32,
+    iommu: &Iommu,
+) -> Result<(Vec<u64>, bool), Refusal> {
+    let size = 1_u64.checked_shl(log_page_size).unwrap_or(0);
+    let mask = size.wrapping_sub(1);
     let mut writable = true;
     let pages: Result<Vec<u64>, Refusal> = addresses(entries)
         .map(|entry| {
@@ -30,7 +35,11 @@ pub(super) fn pages(entries: &[u8], log_page_size: u32) -> Result<(Vec<u64>, boo
             if entry & ENTRY_RESERVED != 0 {
                 return Err(Refusal::Reserved);
             }
-            if page & mask != 0 { Err(Refusal::PageMisaligned) } else { Ok(page) }
+            if page & mask != 0 {
+                return Err(Refusal::PageMisaligned);
+            }
+            let behind = (page >= IOVA).then(|| iommu.resolve(page, size)).flatten();
+            Ok(behind.unwrap_or(page))
         })
         .collect();
     Ok((pages?, writable))
@@ -54,7 +63,7 @@ pub(super) fn create(
     let log_page_size = u32::from(umem.log_page_size()) + 12;
     let bytes = usize::try_from(umem.num_of_mtt()).ok().and_then(|count| count.checked_mul(8));
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
-    let (pages, writable) = pages(list, log_page_size)?;
+    let (pages, writable) = pages(list, log_page_size, &call.hca().iommu)?;
     let offset = u64::from(umem.page_offset());
     let whole = (pages.len() as u64).checked_mul(1 << log_page_size);
     let length = whole.and_then(|whole| whole.checked_sub(offset)).ok_or(Refusal::UmemPages)?;

@@ -31,9 +31,13 @@ macro_rules! memory {
                         MkeyTranslations = 0x54, BAD_PARAM,
                             "The translation entries do not cover the length.";
                         MkeyOffset = 0x55, BAD_PARAM,
-                            "The start address and the UMEM differ in their offset within a page.";
+                            "The start address has another offset within the UMEM's page than the \
+                             memory has (on a card syndrome 0x317175).";
                         MkeyEntries = 0x56, LIM,
                             "The entry list is longer than log_max_klm_list_size.";
+                        MkeyAtomic = 0x58, BAD_PARAM,
+                            "An indirect mkey for atomics is not aligned to the largest atomic, in \
+                             its start or its length.";
                         MkeyLength64 = 0x57, BAD_PARAM,
                             "An mkey with length64 has neither pages nor a UMEM.";
                     },

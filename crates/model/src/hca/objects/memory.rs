@@ -65,7 +65,7 @@ pub(crate) struct Klm {
 }
 
 /// A memory key.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Mkey {
     pub uid: Uid,
     /// The low byte of lkey and rkey; the index is the map's key.

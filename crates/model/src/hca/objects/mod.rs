@@ -43,6 +43,8 @@ pub(crate) struct Limits {
     /// The value in the place of a key that marks a list of repeated entries.
     pub repeated_mkey: u32,
     pub repeated_block_disabled: bool,
+    /// The key that ends the list of a receive WQE, besides the one that every device knows.
+    pub list_end: u32,
     /// The maximum depth of indirect keys.
     pub max_indirection: u32,
     /// Bytes of the longest send WQE.
@@ -53,12 +55,20 @@ pub(crate) struct Limits {
     pub khz: u32,
 }
 
+/// The key that ends the list of a receive WQE on every device (`MLX5_INVALID_LKEY`): libmlx5 writes
+/// it whatever QUERY_SPECIAL_CONTEXTS answers, which DevX does not pass.
+pub(crate) const LIST_END: u32 = 0x100;
+
 impl Limits {
     pub(crate) fn new(general: &HcaCap, keys: &KeyNumbers) -> Self {
         Self {
             reserved_lkey: keys.reserved_lkey,
             repeated_mkey: keys.repeated_mkey,
             repeated_block_disabled: general.repeated_block_disabled(),
+            list_end: match general.terminate_scatter_list_mkey() {
+                true => keys.terminate_scatter_list_mkey,
+                false => LIST_END,
+            },
             max_indirection: general.max_indirection().into(),
             max_wqe_sz_sq: general.max_wqe_sz_sq().into(),
             log_max_msg: general.log_max_msg(),

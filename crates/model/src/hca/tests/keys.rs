@@ -121,19 +121,82 @@ fn a_key_may_begin_anywhere_if_its_memory_does_too() {
 }
 
 #[test]
-fn entries_cover_a_key_from_the_page_that_its_start_lies_in() {
+fn page_list_covers_a_key_from_the_page_of_its_start() {
     let mut rig = Rig::up(LINK);
-    let user = User { umem: 0, ..rig.user() };
-    let user = User { umem: rig.umem(user.uid, 0x123, true).unwrap(), ..user };
+    let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
+    let list: Vec<u8> = (1..=4_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
     // Two octowords are four pages: the first of them from 0x123 on.
-    for (length, covered) in [(4 * 4096 - 0x123, true), (4 * 4096 - 0x122, false)] {
-        let made = rig.mkey(user, |input| {
-            input.set_mkey_umem_offset(0x1000).set_translations_octword_actual_size(2);
-            input.memory_key_mkey_entry_mut().set_start_addr(0x7000_0123).set_len(length);
+    for (length, octwords, covered) in
+        [(4 * 4096 - 0x123, 2, true), (4 * 4096 - 0x122, 2, false), (1, 0, false)]
+    {
+        let made = rig.call::<CreateMkeyIn>(0, 0, &list, 0, |input| {
+            input.set_translations_octword_actual_size(octwords);
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_access_mode_1_0(MkeyAccessMode::MTT.0).set_pd(pd).set_qpn(0xff_ffff);
+            context.set_lr(true).set_log_page_size(12).set_start_addr(0x7000_0123).set_len(length);
         });
         let expected = if covered { Ok(()) } else { Err(Refusal::MkeyTranslations) };
         assert_eq!(made.map(|_| ()), expected, "{length} bytes");
     }
+}
+
+#[test]
+fn mkey_over_umem_needs_neither_page_size_nor_count() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for (log_page_size, octwords) in [(0, 0), (0, 1), (12, 2), (12, 0)] {
+        rig.mkey(user, |input| {
+            input.set_translations_octword_actual_size(octwords);
+            input.memory_key_mkey_entry_mut().set_log_page_size(log_page_size);
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn mkey_start_matches_offset_in_the_umems_page() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    // Two pages of 64 KiB at bus addresses that software does not know.
+    let list: Vec<u8> = [0x10_0003_u64, 0x40_0003].iter().flat_map(|at| at.to_be_bytes()).collect();
+    let umem = rig.call::<CreateUmemIn>(user.uid, 0, &list, 0, |input| {
+        input.umem_mut().set_log_page_size(4).set_num_of_mtt(2);
+    });
+    let user = User { umem: umem.unwrap().0.umem_id(), ..user };
+    for (start, offset, fits) in [
+        (0x7000_0000, 0, true),
+        (0x7001_0000, 0, true),
+        (0x7000_1000, 0, false),
+        (0x7000_8000, 0, false),
+        (0x7000_1000, 0x1000, true),
+        (0x7000_1000, 0x1_1000, true),
+        (0x7000_0000, 0x1000, false),
+    ] {
+        let made = rig.mkey(user, |input| {
+            input.set_mkey_umem_offset(offset);
+            input.memory_key_mkey_entry_mut().set_start_addr(start).set_len(64);
+        });
+        let expected = if fits { Ok(()) } else { Err(Refusal::MkeyOffset) };
+        assert_eq!(made.map(|_| ()), expected, "start {start:#x}, offset {offset:#x}");
+    }
+}
+
+#[test]
+fn umem_pages_behind_an_iommu_are_whole_and_aligned() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let iommu = rig.world.functions[0].hca.iommu.clone();
+    let mapped = iommu.map(0x7000_3000, 0x1_0000).expect("there is room");
+    let bus = mapped.bus_address();
+    let create = |rig: &mut Rig, page: u64| {
+        rig.call::<CreateUmemIn>(user.uid, 0, &(page | 3).to_be_bytes(), 0, |input| {
+            input.umem_mut().set_log_page_size(4).set_num_of_mtt(1);
+        })
+    };
+    let umem = create(&mut rig, bus).unwrap().0.umem_id();
+    let memory = &rig.world.functions[0].hca.objects.umems[&umem].memory;
+    assert_eq!((memory.address(0), memory.address(0xffff)), (0x7000_3000, 0x7001_2fff));
+    assert!(matches!(create(&mut rig, bus + 0x1000), Err(Refusal::PageMisaligned)));
 }
 
 #[test]
@@ -207,18 +270,6 @@ fn every_mistake_in_a_key_is_refused() {
                 input.memory_key_mkey_entry_mut().set_log_page_size(63);
             },
             Refusal::MkeyPageSize,
-        ),
-        (
-            |input| {
-                input.set_translations_octword_actual_size(0);
-            },
-            Refusal::MkeyTranslations,
-        ),
-        (
-            |input| {
-                input.memory_key_mkey_entry_mut().set_len(3 * 8192);
-            },
-            Refusal::MkeyTranslations,
         ),
         (
             |input| {
@@ -351,6 +402,104 @@ fn indirect_keys_take_their_entries_from_the_command() {
     );
 }
 
+/// CREATE_MKEY of an indirect key over these entries, with changes.
+fn indirect(
+    rig: &mut Rig,
+    user: User,
+    entries: &[(u32, u32, u64)],
+    edit: impl Fn(&mut verbless_prm::MkeyContext),
+) -> Result<(), Refusal> {
+    let list: Vec<u8> = entries
+        .iter()
+        .flat_map(|(length, key, address)| {
+            let words = [length.to_be_bytes(), key.to_be_bytes()].concat();
+            [&words[..], &address.to_be_bytes()].concat()
+        })
+        .collect();
+    let count = entries.len() as u32;
+    rig.call::<CreateMkeyIn>(user.uid, 0, &list, 0, |input| {
+        input.set_translations_octword_actual_size(count);
+        let context = input.memory_key_mkey_entry_mut();
+        context.set_access_mode_1_0(MkeyAccessMode::KLMS.0).set_pd(user.pd).set_qpn(0xff_ffff);
+        context.set_lr(true).set_lw(true).set_len(4096).set_log_page_size(12);
+        edit(context);
+    })
+    .map(|_| ())
+}
+
+#[test]
+fn indirect_mkey_for_atomics_is_aligned_to_the_largest() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let klms = [(8192, 0x1_0001, 0x5000)];
+    let mut make = |start: u64, length: u64, atomic: bool| {
+        indirect(&mut rig, user, &klms, |context| {
+            context.set_start_addr(start).set_len(length).set_a(atomic);
+        })
+    };
+    assert_eq!(make(0, 100, true), Err(Refusal::MkeyAtomic));
+    assert_eq!(make(4, 104, true), Err(Refusal::MkeyAtomic));
+    assert_eq!(make(8, 104, true), Ok(()));
+    assert_eq!(make(4, 100, false), Ok(()));
+    let caps = &mut rig.world.functions[0].hca.caps;
+    caps.general_mut().set_umr_modify_atomic_disabled(true);
+    let made = indirect(&mut rig, user, &klms, |context| {
+        context.set_a(true);
+    });
+    assert_eq!(made, Err(Refusal::Unsupported));
+}
+
+#[test]
+fn ksm_entries_are_counted_from_a_multiple_of_their_size() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let ksms = [(0, 0x1_0001, 0), (0, 0x1_0002, 0)];
+    let mut make = |start: u64, length: u64, log: u8| {
+        indirect(&mut rig, user, &ksms, |context| {
+            context.set_access_mode_1_0(MkeyAccessMode::KSM.0);
+            context.set_start_addr(start).set_len(length).set_log_page_size(log);
+        })
+    };
+    assert_eq!(make(0x3000, 8192, 12), Ok(()));
+    assert_eq!(make(0x3008, 8184, 12), Ok(()));
+    assert_eq!(make(0x3008, 8185, 12), Err(Refusal::MkeyTranslations));
+    for (log, expected) in
+        [(11, Err(Refusal::MkeyPageSize)), (31, Ok(())), (32, Err(Refusal::MkeyPageSize))]
+    {
+        assert_eq!(make(0, 64, log), expected, "2^{log} bytes");
+    }
+    rig.world.functions[0].hca.caps.general_mut().set_fixed_buffer_size(false);
+    let made = indirect(&mut rig, user, &ksms, |context| {
+        context.set_access_mode_1_0(MkeyAccessMode::KSM.0);
+    });
+    assert_eq!(made, Err(Refusal::Unsupported));
+}
+
+#[test]
+fn klm_has_at_most_2_gib() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for (length, expected) in [(1 << 31, Ok(())), ((1 << 31) + 1, Err(Refusal::MkeyTranslations))] {
+        assert_eq!(indirect(&mut rig, user, &[(length, 0x1_0001, 0)], |_| {}), expected);
+    }
+}
+
+#[test]
+fn mkey_page_is_within_the_capability() {
+    let mut rig = Rig::up(LINK);
+    let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
+    for (log, fits) in [(11, false), (12, true), (31, true), (32, false)] {
+        let made = rig.call::<CreateMkeyIn>(0, 0, &[0; 16], 0, |input| {
+            input.set_translations_octword_actual_size(1);
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_access_mode_1_0(MkeyAccessMode::MTT.0).set_pd(pd).set_qpn(0xff_ffff);
+            context.set_lr(true).set_log_page_size(log).set_len(64);
+        });
+        let expected = if fits { Ok(()) } else { Err(Refusal::MkeyPageSize) };
+        assert_eq!(made.map(|_| ()), expected, "2^{log} bytes");
+    }
+}
+
 #[test]
 fn no_key_gets_an_index_of_softwares_choice() {
     let mut rig = Rig::up(LINK);
@@ -407,6 +556,32 @@ fn the_kernel_has_keys_of_its_own_kinds() {
     };
     assert_eq!((memory.address(0), memory.address(0x1f_ffc0)), (0x1000_0040, 0x3000_0000));
     assert_eq!(create(&mut rig, &pages[..8], &listed), Err(Refusal::ListTooShort));
+}
+
+#[test]
+fn mkey_orders_reads_behind_writes_as_the_device_lets_it() {
+    use verbless_prm::MkeyReadAfterWrite as Order;
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for (only, states, made) in [
+        (false, false, [true, false, false, false]),
+        (true, false, [true, false, false, false]),
+        (false, true, [true, true, true, false]),
+        (true, true, [false, false, true, false]),
+    ] {
+        let caps = rig.world.functions[0].hca.caps.general_mut();
+        caps.set_mkc_order_write_after_write_ro_only(only).set_relaxed_ordering_write(true);
+        caps.set_mkc_order_read_after_write(states);
+        let orders = [Order::STRICT, Order::SAME_ADDRESS, Order::RELAXED, Order(3)];
+        let found = orders.map(|order| {
+            let made = rig.mkey(user, |input| {
+                let context = input.memory_key_mkey_entry_mut();
+                context.set_relaxed_ordering_write(only).set_order_read_after_write(order);
+            });
+            made.is_ok()
+        });
+        assert_eq!(found, made, "only: {only}, states: {states}");
+    }
 }
 
 #[test]

@@ -1,0 +1,150 @@
+//! The IOMMU between a function and its host: registered memory has bus addresses of its own.
+//!
+//! A kernel behind an IOMMU maps the pages of a registration at consecutive bus addresses, from a
+//! multiple of their number rounded up to a power of two (Linux `alloc_iova` with `size_aligned`).
+//! So a bus address can be more aligned than the virtual address that software knows.
+//!
+//! Registered pages never move: an address is looked up when a UMEM is created, not at each access.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::host::{CARD, IOVA};
+
+/// Bytes per page of an IOMMU.
+const PAGE: u64 = 1 << 12;
+
+/// The bus addresses of a function that are mapped by an IOMMU. All others are memory addresses.
+#[derive(Debug, Default)]
+pub struct Iommu(Mutex<Maps>);
+
+#[derive(Debug, Default)]
+struct Maps {
+    /// First memory address and length in bytes, by first bus address.
+    taken: BTreeMap<u64, (u64, u64)>,
+    /// The bus address behind the last mapping that was made.
+    next: u64,
+}
+
+/// Memory that has bus addresses until this is dropped.
+#[derive(Debug)]
+pub struct Mapped {
+    iommu: Arc<Iommu>,
+    first: u64,
+    offset: u64,
+}
+
+impl Iommu {
+    /// Maps the pages of `length` bytes from a memory address; `None`: there are no bytes, or no
+    /// room.
+    pub fn map(self: &Arc<Self>, address: u64, length: u64) -> Option<Mapped> {
+        address.checked_add(length)?;
+        let offset = address % PAGE;
+        let whole = length.checked_add(offset)?.checked_next_multiple_of(PAGE)?;
+        let align = whole.checked_next_power_of_two().filter(|_| length > 0)?;
+        let mut maps = self.maps();
+        let from = maps.next.max(IOVA);
+        let first = maps.room(from, whole, align).or_else(|| maps.room(IOVA, whole, align))?;
+        maps.next = first + whole;
+        maps.taken.insert(first, (address - offset, whole));
+        Some(Mapped { iommu: self.clone(), first, offset })
+    }
+
+    /// The memory address of `length` bytes from a bus address, if one mapping has all of them.
+    pub(crate) fn resolve(&self, bus: u64, length: u64) -> Option<u64> {
+        let maps = self.maps();
+        let (&first, &(memory, whole)) = maps.taken.range(..=bus).next_back()?;
+        let at = bus - first;
+        at.checked_add(length).filter(|&end| end <= whole)?;
+        Some(memory + at)
+    }
+
+    fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Maps {
+    /// The first multiple of `align` from `from` on with `length` free bytes.
+    fn room(&self, from: u64, length: u64, align: u64) -> Option<u64> {
+        let mut at = from.checked_next_multiple_of(align)?;
+        loop {
+            let end = at.checked_add(length).filter(|&end| end <= CARD)?;
+            let before = self.taken.range(..end).next_back();
+            match before.map(|(&first, &(_, whole))| first + whole).filter(|&end| end > at) {
+                Some(taken) => at = taken.checked_next_multiple_of(align)?,
+                None => return Some(at),
+            }
+        }
+    }
+}
+
+impl Mapped {
+    /// The bus address of the memory's first byte.
+    pub fn bus_address(&self) -> u64 {
+        self.first + self.offset
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.iommu.maps().taken.remove(&self.first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iommu_aligns_bus_addresses_to_the_rounded_length() {
+        let iommu = Arc::new(Iommu::default());
+        let mut held = Vec::new();
+        for (address, length, align) in [
+            (0x7000_1000, 0x1000, 0x1000),
+            (0x7000_1040, 0x1000, 0x2000),
+            (0x7000_3000, 0x10000, 0x10000),
+            (0x7000_3000, 0x10001, 0x20000),
+            (0x7000_3abc, 1, 0x1000),
+            (0x7000_3000, 3 << 30, 4 << 30),
+        ] {
+            let mapped = iommu.map(address, length).expect("there is room");
+            let bus = mapped.bus_address();
+            assert_eq!(bus % align, address % 0x1000, "{length:#x} bytes at {address:#x}");
+            assert_eq!(iommu.resolve(bus, length), Some(address));
+            assert_eq!(iommu.resolve(bus + length - 1, 1), Some(address + length - 1));
+            held.push((mapped, length));
+        }
+        let mut ranges: Vec<_> =
+            held.iter().map(|(mapped, length)| (mapped.bus_address(), *length)).collect();
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{ranges:x?}");
+    }
+
+    #[test]
+    fn bus_addresses_end_with_their_mapping() {
+        let iommu = Arc::new(Iommu::default());
+        let mapped = iommu.map(0x7000_1000, 0x2000).expect("there is room");
+        let bus = mapped.bus_address();
+        assert_eq!(iommu.resolve(bus, 0x2001), None, "past its end");
+        assert_eq!(iommu.resolve(bus - 1, 1), None, "before its start");
+        assert_eq!(iommu.resolve(0x7000_1000, 1), None, "a memory address");
+        drop(mapped);
+        assert_eq!(iommu.resolve(bus, 1), None);
+    }
+
+    #[test]
+    fn bus_addresses_are_reused_when_all_were_given() {
+        let iommu = Arc::new(Iommu::default());
+        let half = (CARD - IOVA) / 2;
+        let first = iommu.map(0x1000, half).expect("there is room");
+        let second = iommu.map(0x1000, half).expect("there is room");
+        assert!(iommu.map(0x1000, 1).is_none(), "all are in use");
+        let at = first.bus_address();
+        drop(first);
+        let again = iommu.map(0x5000, 0x1000).expect("half is free");
+        assert_eq!(again.bus_address(), at);
+        assert!(iommu.map(0x1000, 0).is_none() && iommu.map(u64::MAX, 2).is_none());
+        drop(second);
+    }
+}

@@ -239,8 +239,8 @@ impl Caps {
         }
     }
 
-    /// Bytes of the largest operand of an atomic on a queue pair: an indirect key that allows atomics
-    /// begins at a multiple of it and has a multiple of it as its length.
+    /// Bytes of the largest operand of an atomic on a queue pair: an indirect key that allows
+    /// atomics begins at a multiple of it and has a multiple of it as its length.
     pub fn largest_atomic(&self) -> u64 {
         // A bit for each size, whose value is the size.
         let sizes = self.atomic.as_ref().map_or(0, |page| page.atomic_size_qp());

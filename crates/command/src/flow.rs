@@ -87,8 +87,8 @@ impl Device {
     /// Lets the kernel lead frames to `tir` (FLOW_MATCHER_CREATE, CREATE_FLOW).
     ///
     /// # Errors
-    /// `attr` names no field, or a VLAN, tag or priority that cannot be; EPERM without CAP_NET_RAW; the
-    /// kernel's or the device's refusal.
+    /// `attr` names no field, or a VLAN, tag or priority that cannot be; EPERM without CAP_NET_RAW;
+    /// the kernel's or the device's refusal.
     pub fn create_flow_rule(
         &self,
         attr: &FlowAttr,

@@ -39,8 +39,8 @@ pub enum KeyMemory {
         /// First byte.
         offset: u64,
     },
-    /// Ranges of 1 byte to 2 GiB, one after the other. The keys that they refer to must outlive this
-    /// one.
+    /// Ranges of 1 byte to 2 GiB, one after the other. The keys that they refer to must outlive
+    /// this one.
     Klms(Vec<Klm>),
     /// Ranges of one power-of-two length (KSM), which the device translates without a search. They
     /// cover the key from the multiple of that length on that is before its start. The keys that
@@ -169,9 +169,9 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The UMEM has the pages, so that the key names neither their size nor their number.
-                // The 1 is what UCX writes into keys that it shares with other functions, as
-                // `crossing_target_mkey`, which lies over the number of translations.
+                // The UMEM has the pages, so that the key names neither their size nor their
+                // number. The 1 is what UCX writes into keys that it shares with other functions,
+                // as `crossing_target_mkey`, which lies over the number of translations.
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
                 context.set_translations_octword_size(1);
                 head.set_translations_octword_actual_size(1)

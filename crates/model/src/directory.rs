@@ -154,8 +154,8 @@ impl Directory {
         found.map(|port| port.function)
     }
 
-    /// Whether a QP of function `to`, at port `port` and whose peer is `peer`, takes messages that a
-    /// QP of function `from` sends to `sent`, as the two QPs know each other; and whether its
+    /// Whether a QP of function `to`, at port `port` and whose peer is `peer`, takes messages that
+    /// a QP of function `from` sends to `sent`, as the two QPs know each other; and whether its
     /// answers come back. `None`: it does not take them.
     #[inline]
     pub(crate) fn answers(

@@ -197,8 +197,8 @@ impl CqEvents {
     ///
     /// Where the device lets no program subscribe to CQ errors, [`CqEvents::wait_for`] and
     /// [`CqEvents::completions`] ask for the status of the queue every second that they sleep. A
-    /// program that sleeps otherwise ([`CqEvents::wait`], [`CqEvents::ready`], a reactor) has to ask
-    /// by itself there ([`Cq::check`]).
+    /// program that sleeps otherwise ([`CqEvents::wait`], [`CqEvents::ready`], a reactor) has to
+    /// ask by itself there ([`Cq::check`]).
     ///
     /// # Errors
     /// [`ErrorKind::Input`] if `cq` is on a `CqEvents` already, this one or another; the kernel's
@@ -233,12 +233,12 @@ impl CqEvents {
         Ok(())
     }
 
-    /// Lets errors of `queue` (a queue pair, an SRQ, an SQ or RQ of frames) end the waits for `cq`, in which it
-    /// completes: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each error, when the
-    /// CQEs that it holds have been polled. An error from before a reset may still be reported after
-    /// it. Of a queue pair that is split, watch the whole before. Most errors of a queue pair flush its requests, and so
-    /// complete them; this is for those that complete nothing, such as those of a queue pair whose
-    /// other CQ overran.
+    /// Lets errors of `queue` (a queue pair, an SRQ, an SQ or RQ of frames) end the waits for `cq`,
+    /// in which it completes: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each
+    /// error, when the CQEs that it holds have been polled. An error from before a reset may still
+    /// be reported after it. Of a queue pair that is split, watch the whole before. Most errors of
+    /// a queue pair flush its requests, and so complete them; this is for those that complete
+    /// nothing, such as those of a queue pair whose other CQ overran.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] if `cq` was not [added](CqEvents::add) here; the kernel's refusal:

@@ -104,8 +104,8 @@ impl CompletionQueue<'_> {
         }
         let cq = &mut *self.cq;
         let entry = u64::from(cq.cqe_bytes);
-        // A collapsed CQ has one entry for all, the newest of which counts: its owner bit stays what
-        // it was in the first round (DPDK 9c0e15a117).
+        // A collapsed CQ has one entry for all, the newest of which counts: its owner bit stays
+        // what it was in the first round (DPDK 9c0e15a117).
         let collapsed = cq.context.cc();
         let index = if collapsed { 0 } else { cq.producer & (size - 1) };
         let at = u64::from(index) * entry;

@@ -42,7 +42,8 @@ impl Sweeps {
         Some((page, 0))
     }
 
-    /// The page that was begun last has had a turn, which goes on with queue `next`, if any is left.
+    /// The page that was begun last has had a turn, which goes on with queue `next`, if any is
+    /// left.
     pub(super) fn stop_before(&mut self, next: Option<u32>) {
         self.next = next;
     }

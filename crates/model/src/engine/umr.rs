@@ -404,8 +404,8 @@ fn is_sound(context: &MkeyContext) -> bool {
     ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
 }
 
-/// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect and
-/// allows atomics: what CREATE_MKEY asks for.
+/// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect
+/// and allows atomics: what CREATE_MKEY asks for.
 fn suits_atomics(context: &MkeyContext, unit: u64) -> bool {
     let length = if context.length64() { 0 } else { context.len() };
     mode(context) == MkeyAccessMode::MTT

@@ -50,8 +50,8 @@ pub(crate) struct Violations {
     pub qkey: u16,
 }
 
-/// A function of the host, as the manager of its switch may ask about it. None of this changes while
-/// the model runs but the capabilities in force, which are those from before SET_HCA_CAP.
+/// A function of the host, as the manager of its switch may ask about it. None of this changes
+/// while the model runs but the capabilities in force, which are those from before SET_HCA_CAP.
 pub(crate) struct HostFunction {
     pub place: FunctionPlace,
     pub caps: Capabilities,

@@ -114,8 +114,8 @@ impl Domain {
     /// The address by which a peer reaches `qp`, until its next [`Qp::reset`]: it has the first PSN
     /// that `qp` sends, of which a reset draws another, so that packets of the old connection are
     /// not taken for the new one's. A peer that was connected by an address from before receives
-    /// nothing, and nothing tells it so. [`Domain::connect`] therefore refuses a queue pair whose address was taken before a
-    /// reset and not since, unless [`ConnectOptions::psn`] is given.
+    /// nothing, and nothing tells it so. [`Domain::connect`] therefore refuses a queue pair whose
+    /// address was taken before a reset and not since, unless [`ConnectOptions::psn`] is given.
     pub fn address<S: Service, R: ReceiveSide>(
         &self,
         qp: &Qp<S, R>,
@@ -181,8 +181,9 @@ impl Domain {
     ///
     /// # Errors
     /// An address of `qp` went out before its last reset, and none since ([`Domain::address`]); a
-    /// peer on another fabric, or in another subnet without a router; a path MTU above the port's, a GID or a neighbour that is not
-    /// there; the device's refusal of a transition, with the state that the queue pair is in.
+    /// peer on another fabric, or in another subnet without a router; a path MTU above the port's,
+    /// a GID or a neighbour that is not there; the device's refusal of a transition, with the state
+    /// that the queue pair is in.
     pub fn connect<S: Connected, R: ReceiveSide>(
         &self,
         qp: &mut Qp<S, R>,

@@ -15,8 +15,8 @@ use verbless_command::{Device, Error, QpObject};
 use verbless_devx::{Errno, EventChannel};
 use verbless_prm::hot::event_type;
 
-/// How long a queue pair waits for the event. Then it is reset all the same, and the receive that it
-/// had taken from the SRQ may be lost.
+/// How long a queue pair waits for the event. Then it is reset all the same, and the receive that
+/// it had taken from the SRQ may be lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long, where the event of a queue pair of this SRQ has not come before.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(10);

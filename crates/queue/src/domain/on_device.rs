@@ -93,13 +93,13 @@ impl OnDevice {
 
     /// Moves the queue pair to RESET, and removes its completions.
     pub(super) fn reset(&mut self) -> Result<(), Error> {
-        self.to_reset()?;
+        self.enter_reset()?;
         self.clean();
         Ok(())
     }
 
     /// Moves the queue pair to RESET.
-    pub(super) fn to_reset(&mut self) -> Result<(), Error> {
+    pub(super) fn enter_reset(&mut self) -> Result<(), Error> {
         self.give_back();
         self.object_mut().to_reset()?;
         if let Some(last_wqe) = &self.last_wqe {
@@ -118,7 +118,7 @@ impl OnDevice {
     fn leave(&mut self) -> Result<(), Error> {
         let Some(object) = &self.object else { return Ok(()) };
         let left = match object.has_left_reset() {
-            true => self.to_reset(),
+            true => self.enter_reset(),
             false => Ok(()),
         };
         self.clean();

@@ -453,8 +453,8 @@ impl Cq {
     }
 
     /// Polls until there is a CQE or `timeout` has passed, as [`poll_within`], and asks the device
-    /// for the queue's status ([`Cq::check`]) each time that no CQE has come for 100 ms, in one call
-    /// or in several.
+    /// for the queue's status ([`Cq::check`]) each time that no CQE has come for 100 ms, in one
+    /// call or in several.
     ///
     /// # Errors
     /// As [`Cq::check`]. CQEs that are there come first.

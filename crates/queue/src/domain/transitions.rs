@@ -117,15 +117,16 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// The device's refusal: it may go on with what was posted, unless it is
     /// [gone](crate::ErrorKind::DeviceGone).
     pub fn to_reset(&mut self) -> Result<(), Error> {
-        self.device.to_reset()
+        self.device.enter_reset()
     }
 
     /// 2RST_QP, with the rings and records started over. What was posted is forgotten, flushed or
-    /// not, and so is every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that was, but has not
-    /// been given to [`QueuePair::complete`](crate::QueuePair::complete), must not be any more.
+    /// not, and so is every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that
+    /// was, but has not been given to [`QueuePair::complete`](crate::QueuePair::complete), must not
+    /// be any more.
     ///
-    /// Its address changes: it draws another first PSN. Before it is connected again, the peer needs
-    /// [`Domain::address`](super::Domain::address) anew.
+    /// Its address changes: it draws another first PSN. Before it is connected again, the peer
+    /// needs [`Domain::address`](super::Domain::address) anew.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.device.reset()?;
         self.queue.reset();

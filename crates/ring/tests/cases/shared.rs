@@ -179,8 +179,8 @@ fn a_queue_pair_hands_back_a_shared_receives_cqe_and_refuses_what_is_none() {
     };
     for opcode in [cqe_opcode::RESPONDER_SEND_IMM, cqe_opcode::RESPONDER_ERROR] {
         let refused = complete(theirs, opcode);
-        let is_theirs = |it: &CompletionError| matches!(it, CompletionError::OtherQueue(cqe) if cqe.qpn() == theirs);
-        assert!(is_theirs(&refused), "{refused}");
+        let CompletionError::OtherQueue(cqe) = refused else { panic!("{refused}") };
+        assert_eq!(cqe.qpn(), theirs);
     }
     for opcode in [cqe_opcode::RESIZE, cqe_opcode::NO_PACKET, 12] {
         let refused = complete(ours, opcode);

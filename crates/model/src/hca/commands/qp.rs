@@ -234,8 +234,8 @@ fn has_queue(context: &QpContext) -> bool {
     !context.no_sq() || context.rq_type() != RqType::NONE
 }
 
-/// Bytes that CQEs of the requester and of the responder may carry. 64 have their place in the first
-/// half of a CQE of 128.
+/// Bytes that CQEs of the requester and of the responder may carry. 64 have their place in the
+/// first half of a CQE of 128.
 ///
 /// Source: Linux `drivers/infiniband/hw/mlx5/qp.c` (`configure_requester_scat_cqe`) and UCX
 /// (`uct_ib_mlx5_inl_cqe`) ask for 64 where a CQE has 128 bytes, and for 32 otherwise.

@@ -35,7 +35,8 @@ macro_rules! completions {
                     absent: NoSuchCq = 0x60, "No such CQ for this uid.",
                     in_use: [CqInUse = 0x61, "Work queues still use the CQ: destroy them first."],
                     others: {
-                        CqSize = 0x62, BAD_PARAM, "log_cq_size is above log_max_cq_sz, or 0 without cc.";
+                        CqSize = 0x62, BAD_PARAM,
+                            "log_cq_size is above log_max_cq_sz, or 0 without cc.";
                         CqeSize = 0x63, BAD_PARAM, "The CQE size is not supported.";
                         CqField = 0x64, BAD_PARAM, "A selected field cannot be modified.";
                         CqOutstanding = 0x65, BAD_SIZE_OUTS_CQES,

@@ -55,8 +55,8 @@ pub(crate) struct Limits {
     pub khz: u32,
 }
 
-/// The key that ends the list of a receive WQE on every device (`MLX5_INVALID_LKEY`): libmlx5 writes
-/// it whatever QUERY_SPECIAL_CONTEXTS answers, which DevX does not pass.
+/// The key that ends the list of a receive WQE on every device (`MLX5_INVALID_LKEY`): libmlx5
+/// writes it whatever QUERY_SPECIAL_CONTEXTS answers, which DevX does not pass.
 pub(crate) const LIST_END: u32 = 0x100;
 
 impl Limits {

@@ -153,8 +153,8 @@ impl CqUsers {
             let hint = format!(
                 "{requests} requests fit into its rings{beside}, each of which may complete, and \
                  the completion queue has {entries} entries: it could overrun, which stops it and \
-                 its queues; make it with CqConfig::new({all}), or set CqConfig::overcommit where the \
-                 program has never more than {entries} requests outstanding"
+                 its queues; make it with CqConfig::new({all}), or set CqConfig::overcommit where \
+                 the program has never more than {entries} requests outstanding"
             );
             return Err(Error::new(ErrorKind::Input, attempted, hint));
         }

@@ -16,7 +16,6 @@ use crate::owned::Owned;
 use crate::send;
 use verbless_ring::access::KeyAccess;
 use verbless_ring::number::{Lkey, Rkey};
-use verbless_ring::wr::Capability;
 
 /// A KLM entry of an indirect key: a range of memory under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -301,11 +300,6 @@ fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
     }
     if !attr.access.remote.atomic || !caps.atomics {
         return Ok(());
-    }
-    if !caps.has(Capability::UmrAtomic) {
-        let what = "the device has no indirect keys for atomics (umr_modify_atomic_disabled): \
-                    leave out `remote.atomic`, or do atomics through the keys of the regions";
-        return Err(invalid("CREATE_MKEY", what));
     }
     let unit = caps.largest_atomic();
     if !attr.start.is_multiple_of(unit) || !attr.length.is_multiple_of(unit) {

@@ -63,7 +63,9 @@ impl Method<'_> {
         let mapped = mapped.map(self.attrs.client.dma_address(address), length);
         let mapped = mapped.ok_or(Errno::ENOMEM)?;
         let start = mapped.bus_address();
-        let size = best_page_size(start, length, bitmap).ok_or(Errno::EINVAL)?;
+        // `devx_umem_find_best_pgsize` returns 32 bits: a larger page is none.
+        let size = best_page_size(start, length, bitmap).filter(|&size| size <= u32::MAX.into());
+        let size = size.ok_or(Errno::EINVAL)?;
         let input = create_umem(uid, start, length, size, writable);
         let mut output = [0; 16];
         self.file.kernel.exec(&input, &mut output)?;

@@ -38,8 +38,11 @@ pub(crate) struct CqRuntime {
 pub(crate) struct SendRuntime {
     /// Whether the queue waits for its turn.
     pub queued: bool,
-    /// Whether its doorbell rang.
+    /// Whether its doorbell rang, since it was made.
     pub rung: bool,
+    /// Whether a doorbell of the DPA said how far it was posted to: from then on its record, which
+    /// such programs need not write, is not read.
+    pub indexed: bool,
     /// Bytes that it has moved beyond its share, and that others may move first.
     pub owed: i64,
     /// WQEs that came by BlueFlame.

@@ -316,8 +316,9 @@ fn an_indirect_key_for_atomics_is_aligned_to_the_largest() {
     assert_eq!(device.caps().largest_atomic(), 16);
     refused(make(&device, 0, 104, KeyAccess::ALL), "multiple of 16 bytes");
     make(&device, 0, 112, KeyAccess::ALL).expect("aligned");
+    // That UMR may not set the right says nothing of keys that are created with it.
     let (_model, device) = with(&[("umr_ptr_rlky = true", "umr_modify_atomic_disabled = true")]);
-    refused(make(&device, 0, 104, KeyAccess::ALL), "no indirect keys for atomics");
+    make(&device, 0, 104, KeyAccess::ALL).expect("aligned");
 }
 
 #[test]

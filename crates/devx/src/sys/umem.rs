@@ -53,14 +53,16 @@ impl PageSizes {
         let aligned = address & (page_size() as u64).wrapping_neg();
         // The lowest bit that is set, and all below it.
         let up_to = aligned ^ aligned.wrapping_sub(1);
-        let most = 2_u64.checked_shl(log_most.into()).unwrap_or(0).wrapping_sub(1);
+        // Linux holds the size that it chooses in 32 bits (`devx_umem_find_best_pgsize`).
+        let most = (2_u64 << log_most.min(31)) - 1;
         Self::Bitmap(up_to & most & SMALLEST.wrapping_neg())
     }
 
     /// The bitmap, and whether the request must fail on a kernel that does not know it.
     fn bitmap(self) -> (u64, bool) {
         match self {
-            Self::Any => ((page_size() as u64).wrapping_neg(), false),
+            // Linux holds the size that it chooses in 32 bits.
+            Self::Any => ((page_size() as u64).wrapping_neg() & u64::from(u32::MAX), false),
             Self::Bitmap(bits) => (bits, true),
         }
     }
@@ -198,8 +200,8 @@ mod tests {
         ] {
             assert_eq!(PageSizes::of_address(address, 31), up_to(largest), "{address:#x}");
         }
-        let all = PageSizes::of_address(0x7000_0000_0000, 63);
-        assert_eq!(all, up_to(0x1000_0000_0000));
+        let most = PageSizes::of_address(0x7000_0000_0000, 63);
+        assert_eq!(most, up_to(1 << 31), "Linux holds the size in 32 bits");
         assert_eq!(PageSizes::of_address(0x7000_0020_0000, 14), up_to(0x4000));
         assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg(), false));
         assert_eq!(PageSizes::Bitmap(0x3000).bitmap(), (0x3000, true));

@@ -192,6 +192,9 @@ fn wake_to(function: &mut Function, number: u32, index: Option<u16>) {
     queue.runtime.rung = true;
     if let Some(index) = index {
         queue.producer = index;
+        queue.runtime.indexed = true;
+    } else if queue.runtime.indexed {
+        // Its record may say nothing.
     } else if let Err(fault) = queue.read_producer(&*hca.memory, record) {
         tracing::debug!(number, %fault, "a doorbell record cannot be read: nothing new is posted");
         return;
@@ -220,8 +223,8 @@ pub(super) fn queue(function: &mut Function, number: u32) {
 
 /// Gives a QP or SQ that may run now a turn, if its doorbell rang before it could run.
 ///
-/// Of a QP whose doorbell never rang the record is read, which its driver must have cleared: what
-/// was left there counts as posted (UCX cb229b76b0). The record of an SQ is not: Linux leaves it
+/// Of a QP whose doorbell never rang since it was made the record is read, which its driver must
+/// have cleared: what was left there counts as posted (UCX cb229b76b0, of new QPs). The record of an SQ is not: Linux leaves it
 /// when it recovers one (`en/reporter_tx.c`, `mlx5e_reset_txqsq_cc_pc`).
 pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;

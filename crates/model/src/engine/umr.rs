@@ -19,6 +19,7 @@ use super::sender::Turn;
 use super::transfer;
 use super::work::{Placed, Segment, Work, segments};
 use crate::hca::budget::Budget;
+use crate::hca::capability::Capabilities;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Limits, Mkey, QpObject, QueueMemory, Translation};
 use crate::memory::Spaces;
@@ -93,11 +94,17 @@ impl QueuePair<'_> {
         else {
             return self.gather_list(work, scratch);
         };
+        // Another's key may have the number meanwhile.
+        if changed.uid != key.before.uid || changed.context.pd() != key.before.context.pd() {
+            return self.gather_list(work, scratch);
+        }
         std::mem::swap(changed, &mut key.before);
         let length = self.gather_list(work, scratch);
         if let Some(changed) = self.context.mkeys.get_mut(&key.number) {
             std::mem::swap(changed, &mut key.before);
         }
+        // A request that is sent again, or in parts, sees the same.
+        self.qp.runtime.unfenced = Some(Box::new(key));
         length
     }
 }
@@ -131,7 +138,7 @@ fn execute(
     let mut wanted = mkey.context;
     fields.apply(&mut wanted, &new);
     let retranslates = !wanted.free() && (mkey.free || entries.is_some() || fields.moves());
-    if retranslates && !is_sound(&wanted) {
+    if retranslates && !is_sound(&wanted, context.caps) {
         return Err(REFUSED);
     }
     if !wanted.free() && !suits_atomics(&wanted, context.caps.largest_atomic()) {
@@ -397,11 +404,18 @@ fn written(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
     new
 }
 
-/// Whether a key's range and page size make sense.
-fn is_sound(context: &MkeyContext) -> bool {
-    let pages = mode(context) == MkeyAccessMode::MTT;
+/// Whether a key's range and the size of its pages or entries make sense: what CREATE_MKEY asks for.
+fn is_sound(context: &MkeyContext, caps: &Capabilities) -> bool {
+    let log = u32::from(context.log_page_size());
     let ends = context.length64() || context.start_addr().checked_add(context.len()).is_some();
-    ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
+    let sized = match mode(context) {
+        MkeyAccessMode::MTT => !context.length64() && caps.log_entity_sizes(false).contains(&log),
+        MkeyAccessMode::KSM => {
+            caps.general().fixed_buffer_size() && caps.log_entity_sizes(true).contains(&log)
+        }
+        _ => true,
+    };
+    ends && sized
 }
 
 /// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect

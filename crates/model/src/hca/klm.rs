@@ -12,6 +12,9 @@ use crate::hca::objects::{Interleaved, Klm, Limits, Stride, Translation};
 /// Bytes of an entry.
 pub(crate) const ENTRY: usize = prm::Klm::BYTES;
 
+/// Bytes of a KLM entry at most (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
+const MOST: u32 = 1 << 31;
+
 /// The translation of a list, or an error in its header: it does not match the entries behind it,
 /// or the device does not know it. In a KSM all entries have one size.
 pub(crate) fn translation(
@@ -36,6 +39,9 @@ pub(crate) fn translation(
         None => entries.map(|entry| Some(of_klm(prm::Klm::from_prefix(entry)?))).collect(),
     };
     let entries = entries.ok_or("an entry has too few bytes")?;
+    if log_entry_size.is_none() && entries.iter().any(|entry| entry.length > MOST) {
+        return Err("a KLM entry is longer than 2 GiB".into());
+    }
     Ok(Translation::Indirect { entries: budget.list(entries), log_entry_size })
 }
 

@@ -176,3 +176,25 @@ fn threaded_model_waits_before_it_flushes() {
     rig.advance(Duration::from_millis(1));
     rig.one(0, a.send_cq);
 }
+
+/// A program of the DPA may leave the record alone (`verbless-flexio-dev`, outbox).
+#[cfg(feature = "dpa")]
+#[test]
+fn flush_of_a_queue_rung_by_index_ignores_its_record() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let record = rig.qp(&a).record;
+    nops(&mut rig, &mut a, 3);
+    rig.memory().store32(record + 4, 0).unwrap();
+    engine::doorbell::ring_one(&mut rig.world.functions[0], a.qpn, 3);
+    assert_eq!(rig.all(0, a.send_cq).len(), 3);
+    // Two more that no doorbell named, a look that another's doorbell brings, and an error.
+    nops(&mut rig, &mut a, 2);
+    rig.memory().store32(record + 4, 0).unwrap();
+    engine::doorbell::look(&mut rig.world.functions[0], a.qpn);
+    rig.none(0, a.send_cq);
+    engine::doorbell::ring_one(&mut rig.world.functions[0], a.qpn, 5);
+    rig.effect(0, Effect::QpToError(a.qpn));
+    let flushed: Vec<_> = rig.all(0, a.send_cq).iter().map(|entry| entry.syndrome()).collect();
+    assert_eq!(flushed, [cqe_syndrome::FLUSHED; 2]);
+}

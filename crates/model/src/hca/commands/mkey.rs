@@ -45,9 +45,6 @@ const KNOWN: [&str; 24] = [
 /// Bytes of one unit in which translation tables are counted.
 const OCTWORD: u64 = 16;
 
-/// Bytes of a KLM entry at most (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
-const MOST_OF_KLM: u32 = 1 << 31;
-
 /// CREATE_MKEY.
 pub(super) fn create(
     call: &mut Call<'_>,
@@ -230,8 +227,8 @@ fn pages(
     Ok(QueueMemory { pages: call.hca().budget.list(pages), log_page_size, offset, length })
 }
 
-/// The pages of a key in a UMEM, whose size is the UMEM's: UCX and libdpcp write none into the key,
-/// DPDK that of the system. How many they are is not looked at: UCX writes 1, libdpcp 0.
+/// The pages of a key in a UMEM, whose size is the UMEM's: UCX writes none into the key (a8c655658d),
+/// DPDK on Windows that of the system. How many they are is not looked at: UCX writes 1.
 fn umem_pages(
     call: &Call<'_>,
     input: &CreateMkeyIn,
@@ -297,24 +294,16 @@ fn entries(
     if length.is_some_and(|length| translation.covers() < length.saturating_add(before)) {
         return Err(Refusal::MkeyTranslations);
     }
-    if let Translation::Indirect { entries, log_entry_size: None } = &translation
-        && entries.iter().any(|entry| entry.length > MOST_OF_KLM)
-    {
-        let why = "a KLM entry is longer than 2 GiB";
-        return Err(call.about(Refusal::MkeyTranslations, why));
-    }
     if context.a() {
         atomics(hca, context, length)?;
     }
     Ok(translation)
 }
 
-/// Whether a function lets an indirect key allow atomics: with `umr_modify_atomic_disabled` it has
-/// none (UCX asks for that); else both ends are aligned to the largest atomic (UCX `atomic_align`).
+/// Whether an indirect key may allow atomics: both ends are aligned to the largest atomic (UCX
+/// `atomic_align`). `umr_modify_atomic_disabled` is about UMR alone: Linux sets the right here
+/// because of it (mlx5_ib `set_cache_mkc`).
 fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), Refusal> {
-    if hca.caps.general().umr_modify_atomic_disabled() {
-        return Err(Refusal::Unsupported);
-    }
     let unit = hca.caps.largest_atomic();
     let whole = context.start_addr().is_multiple_of(unit)
         && length.is_none_or(|length| length.is_multiple_of(unit));

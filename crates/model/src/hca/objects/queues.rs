@@ -67,7 +67,10 @@ impl SendQueue {
     /// Forgets what was posted; gives what the engine kept of it.
     pub(crate) fn reset(&mut self) -> SendRuntime {
         (self.consumer, self.producer, self.awake) = (0, 0, false);
-        std::mem::take(&mut self.runtime)
+        // UCX leaves the record of a queue that it resets (`uct_ib_mlx5_txwq_reset`), so that what
+        // is asked of new queues is not asked of it.
+        let kept = SendRuntime { rung: self.runtime.rung, ..SendRuntime::default() };
+        std::mem::replace(&mut self.runtime, kept)
     }
 }
 

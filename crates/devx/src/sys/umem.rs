@@ -203,7 +203,7 @@ mod tests {
         let most = PageSizes::of_address(0x7000_0000_0000, 63);
         assert_eq!(most, up_to(1 << 31), "Linux holds the size in 32 bits");
         assert_eq!(PageSizes::of_address(0x7000_0020_0000, 14), up_to(0x4000));
-        assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg(), false));
+        assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg() & 0xffff_ffff, false));
         assert_eq!(PageSizes::Bitmap(0x3000).bitmap(), (0x3000, true));
     }
 

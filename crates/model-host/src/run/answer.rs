@@ -15,7 +15,6 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::Pid;
 
 use super::how::How;
 use super::process::{self, Caller};
@@ -217,10 +216,16 @@ impl Answerer {
         let through = Some((self.gate.clone(), call.id));
         Ok(Caller { process, tid: call.tid, call: through })
     }
-}
 
-pub(super) fn thread(call: &Notification) -> Pid {
-    Pid::from_raw(call.tid as i32)
+    /// Reads the caller's memory; EINTR: the call does not wait any more.
+    pub(super) fn read(
+        &self,
+        call: &Notification,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno> {
+        process::read_of_caller(&*self.gate, call, address, into)
+    }
 }
 
 fn nobody_is_left(listener: BorrowedFd<'_>) -> bool {

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::unistd::Pid;
 
-use super::answer::{Answer, Answerer, thread};
+use super::answer::{Answer, Answerer};
 use super::open::{Open, Served};
 use super::sys::Notification;
-use super::{process, trace};
+use super::trace;
 use verbless_model_kernel::remote::{
     Client, ControlFile, Described, DeviceFile, HEADER_WORDS, control_request, describe,
     ioctl_length, log_refusal,
@@ -20,10 +19,7 @@ const VERBS: u32 = 0xc018_1b01;
 impl Answerer {
     pub(super) fn ioctl(&self, call: &Notification) -> Answer {
         let [descriptor, request, argument, ..] = call.arguments;
-        let open = process::identify(call.tid, descriptor as i32)
-            .ok()
-            .and_then(|id| self.shared.opens().get(id));
-        let Some(open) = open else { return Answer::Kernel };
+        let Some(open) = self.opened(call, descriptor) else { return Answer::Kernel };
         let result = match &open.file {
             Served::Verbs(_) if request as u32 != VERBS => Err(Errno::ENOTTY),
             Served::Verbs(file) => self.verbs(call, argument, &open, file),
@@ -57,10 +53,7 @@ impl Answerer {
         file: &DeviceFile,
     ) -> Result<(), Errno> {
         self.caller(call).and_then(|caller| {
-            let mut words = read_request(&caller, thread(call), argument)?;
-            if !self.gate.is_waiting(call.id) {
-                return Err(Errno::EINTR);
-            }
+            let mut words = self.read_request(&caller, call, argument)?;
             let before = words.clone();
             let client: Arc<dyn Client> = Arc::new(caller);
             let result = file.ioctl(&client, &mut words);
@@ -77,27 +70,41 @@ impl Answerer {
             result
         })
     }
-}
 
-/// The header and the attributes of an ioctl, each copied once: what the header says is judged by
-/// its copy.
-fn read_request(client: &dyn Client, thread: Pid, address: u64) -> Result<Vec<u64>, Errno> {
-    let mut words = vec![0; HEADER_WORDS];
-    read_words(thread, address, &mut words)?;
-    let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)
-        .inspect_err(|&errno| log_refusal(client, &words, errno))?;
-    words.resize(length / 8, 0);
-    read_words(thread, address.wrapping_add(8 * HEADER_WORDS as u64), &mut words[HEADER_WORDS..])?;
-    Ok(words)
-}
+    /// The header and the attributes of an ioctl, each copied once: what the header says is judged
+    /// by its copy.
+    fn read_request(
+        &self,
+        client: &dyn Client,
+        call: &Notification,
+        address: u64,
+    ) -> Result<Vec<u64>, Errno> {
+        let mut words = vec![0; HEADER_WORDS];
+        self.read_words(call, address, &mut words)?;
+        let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)
+            .inspect_err(|&errno| log_refusal(client, &words, errno))?;
+        words.resize(length / 8, 0);
+        let rest = address.wrapping_add(8 * HEADER_WORDS as u64);
+        self.read_words(call, rest, &mut words[HEADER_WORDS..])?;
+        Ok(words)
+    }
 
-fn read_words(thread: Pid, address: u64, words: &mut [u64]) -> Result<(), Errno> {
-    let mut bytes = vec![0; 8 * words.len()];
-    if !bytes.is_empty() {
-        process::read(thread, address, &mut bytes).map_err(|_| Errno::EFAULT)?;
+    fn read_words(
+        &self,
+        call: &Notification,
+        address: u64,
+        words: &mut [u64],
+    ) -> Result<(), Errno> {
+        let mut bytes = vec![0; 8 * words.len()];
+        if !bytes.is_empty() {
+            self.read(call, address, &mut bytes).map_err(|errno| match errno {
+                Errno::EINTR => Errno::EINTR,
+                _ => Errno::EFAULT,
+            })?;
+        }
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        Ok(())
     }
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u64::from_ne_bytes(*bytes);
-    }
-    Ok(())
 }

@@ -228,6 +228,22 @@ pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
     write_by(&Reach::Process(pid), address, from)
 }
 
+/// Reads memory of the process whose thread waits in a call. The call still waits afterwards, so
+/// that the thread's number was no other's meanwhile; else nothing of what was read is left.
+pub(super) fn read_of_caller(
+    gate: &dyn Gate,
+    call: &Notification,
+    address: u64,
+    into: &mut [u8],
+) -> Result<(), Errno> {
+    let read = read(Pid::from_raw(call.tid as i32), address, into);
+    if !gate.is_waiting(call.id) {
+        into.fill(0);
+        return Err(Errno::EINTR);
+    }
+    read
+}
+
 /// Writes memory of the process whose thread waits in a call, and no other's: what is opened stays
 /// that process's, and the call still waits then, so that its thread's number was not another's.
 pub(super) fn write_to_caller(
@@ -457,6 +473,20 @@ Max processes             95932                95932                processes";
         assert_eq!((write(&[6, 7]), now()), (Err(Errno::EINTR), [3, 4]));
         let gone = Notification::of(u32::MAX, 0, [0; 6]);
         assert_eq!(write_to_caller(&recorder, &gone, address, &[8]), Err(Errno::EFAULT));
+    }
+
+    #[test]
+    fn read_of_caller_needs_a_waiting_call() {
+        let recorder = Recorder::default();
+        let call = Notification::of(std::process::id(), 0, [0; 6]);
+        let (place, mut into) = ([1_u8, 2], [9; 2]);
+        let address = place.as_ptr() as u64;
+        assert_eq!(read_of_caller(&recorder, &call, address, &mut into), Ok(()));
+        assert_eq!(into, place);
+        assert_eq!(read_of_caller(&recorder, &call, 16, &mut into), Err(Errno::EFAULT));
+        recorder.end();
+        assert_eq!(read_of_caller(&recorder, &call, address, &mut into), Err(Errno::EINTR));
+        assert_eq!(into, [0; 2], "it may be another's");
     }
 
     #[test]

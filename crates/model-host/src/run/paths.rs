@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use super::answer::{Answer, Answerer};
 use super::how::How;
 use super::node::{self, Node};
-use super::process::{self, Caller};
+use super::process;
 use super::sys::{self, Notification, Stat};
 use super::sysfs;
 use super::tree;
@@ -124,7 +124,7 @@ impl Answerer {
         close_on_exec: bool,
     ) -> Result<Answer, Errno> {
         let caller = self.caller(call)?;
-        let owner = Caller { call: None, ..caller };
+        let owner = caller.between_calls();
         // Until the descriptor is there, so that no other open takes its number.
         let mut opens = self.shared.opens();
         let (id, file) = opens.open(&self.shared.backend, device, node, Arc::new(owner))?;

@@ -28,7 +28,7 @@ use verbless_model_kernel::remote::{
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// Readable once it has ended; while it is held, nobody else is meant by it.
+    /// Readable once it has ended. Until then the process's number is no other's.
     pub pidfd: OwnedFd,
     /// The process's number in [`ClientMemory`].
     number: u16,
@@ -291,8 +291,33 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// The process between its calls, as which it has no rights.
+    pub(super) fn between_calls(self) -> Self {
+        Self { call: None, ..self }
+    }
+
+    /// What `look` finds out by a number of this process, which was no other's meanwhile: the
+    /// thread's, whose call waits afterwards, or between calls that of the process, which has not
+    /// ended.
+    fn by_number<T>(&self, look: impl FnOnce(u32) -> Result<T, Errno>) -> Result<T, Errno> {
+        match &self.call {
+            Some((gate, id)) => {
+                let found = look(self.tid);
+                if gate.is_waiting(*id) { found } else { Err(Errno::ESRCH) }
+            }
+            None => {
+                let found = look(self.process.pid.as_raw() as u32);
+                if self.process.has_ended() { Err(Errno::ESRCH) } else { found }
+            }
+        }
+    }
+
+    /// A file below `/proc` of the thread whose call waits; ESRCH: none does.
     fn proc_file(&self, name: &str) -> Result<String, Errno> {
-        fs::read_to_string(format!("/proc/{}/{name}", self.tid)).map_err(|_| Errno::ESRCH)
+        self.call.as_ref().ok_or(Errno::ESRCH)?;
+        self.by_number(|tid| {
+            fs::read_to_string(format!("/proc/{tid}/{name}")).map_err(|_| Errno::ESRCH)
+        })
     }
 }
 
@@ -329,7 +354,7 @@ impl Client for Caller {
 
     fn capable(&self, wanted: Capability) -> bool {
         // Those of another user namespace are none over our devices.
-        place::has_our_users(self.tid)
+        self.by_number(|tid| Ok(place::has_our_users(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
@@ -339,7 +364,7 @@ impl Client for Caller {
     }
 
     fn identify(&self, fd: i32) -> Result<FileId, Errno> {
-        identify(self.tid, fd)
+        self.by_number(|tid| identify(tid, fd)).map_err(|_| Errno::EBADF)
     }
 
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
@@ -352,7 +377,7 @@ impl Client for Caller {
     }
 
     fn descriptors(&self) -> Vec<i32> {
-        numbers(&format!("/proc/{}/fd", self.tid))
+        self.by_number(|tid| Ok(numbers(&format!("/proc/{tid}/fd")))).unwrap_or_default()
     }
 
     fn thread(&self) -> u32 {
@@ -418,7 +443,8 @@ Max processes             95932                95932                processes";
         assert_eq!(memlock(table), 8 << 20);
         assert_eq!(memlock(&table.replace("8388608", "unlimited")), u64::MAX);
         assert_eq!(memlock(""), 0);
-        let own = own(None).memlock();
+        assert_eq!(own(None).memlock(), 0, "it makes no call");
+        let own = own(waiting()).memlock();
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).expect("it has one").0;
         assert_eq!(own, limit);
     }
@@ -427,6 +453,52 @@ Max processes             95932                95932                processes";
     fn own(call: Option<(Arc<dyn Gate>, u64)>) -> Caller {
         let process = processes().of_thread(std::process::id()).expect("this process");
         Caller { process, tid: std::process::id(), call }
+    }
+
+    /// A call that waits.
+    fn waiting() -> Option<(Arc<dyn Gate>, u64)> {
+        Some((Arc::new(Recorder::default()), 7))
+    }
+
+    #[test]
+    fn caller_that_was_killed_has_no_rights() {
+        let recorder = Arc::new(Recorder::default());
+        let caller = own(Some((recorder.clone(), 7)));
+        let null = File::open("/dev/null").expect("it is there");
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&null);
+        let bytes = [0_u8; 4];
+        let pin = |caller: &Caller| caller.pin(bytes.as_ptr() as u64, 4, false);
+        let status = fs::read_to_string("/proc/self/status").expect("our own");
+        let mine = capable(&status, Capability::NetRaw);
+        assert_eq!((caller.capable(Capability::NetRaw), pin(&caller)), (mine, Ok(())));
+        assert!(caller.identify(fd).is_ok() && caller.descriptors().contains(&fd));
+        // Its number may be another's now.
+        recorder.end();
+        assert!(!caller.capable(Capability::NetRaw));
+        // Between the looks at its namespace and at its capabilities.
+        recorder.end_after(1);
+        assert!(!caller.capable(Capability::NetRaw));
+        assert_eq!((caller.memlock(), pin(&caller)), (0, Err(Errno::ESRCH)));
+        assert_eq!(caller.identify(fd), Err(Errno::EBADF));
+        assert!(caller.descriptors().is_empty());
+        // What was open is found without a call as well, of the process.
+        let owner = Caller { tid: u32::MAX, ..caller.between_calls() };
+        assert!(owner.identify(fd).is_ok() && owner.descriptors().contains(&fd));
+        assert!(!owner.capable(Capability::NetRaw));
+        assert_eq!((owner.memlock(), pin(&owner)), (0, Err(Errno::ESRCH)));
+    }
+
+    #[test]
+    fn owner_that_has_ended_has_no_descriptors() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
+        let process = processes().of_thread(child.id()).expect("it lives");
+        child.wait().expect("it ends");
+        // As if its number were ours now.
+        let process = Arc::into_inner(process).expect("nobody else has it");
+        let process = Arc::new(Process { pid: Pid::this(), ..process });
+        let owner = Caller { process, tid: std::process::id(), call: None };
+        assert_eq!(owner.identify(0), Err(Errno::EBADF));
+        assert!(owner.descriptors().is_empty());
     }
 
     #[test]
@@ -444,7 +516,7 @@ Max processes             95932                95932                processes";
             assert_eq!(found, expected, "{mask:#x}");
         }
         let status = fs::read_to_string("/proc/self/status").expect("our own");
-        assert_eq!(own(None).capable(NetRaw), capable(&status, NetRaw));
+        assert_eq!(own(waiting()).capable(NetRaw), capable(&status, NetRaw));
     }
 
     #[test]
@@ -452,7 +524,7 @@ Max processes             95932                95932                processes";
         use super::super::place::tests::apart;
         let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
         let process = processes().of_thread(child.id()).expect("a child");
-        let caller = Caller { process, tid: child.id(), call: None };
+        let caller = Caller { process, tid: child.id(), call: waiting() };
         let status = caller.proc_file("status").expect("it lives");
         let found = caller.capable(Capability::NetRaw);
         child.kill().and_then(|()| child.wait()).expect("it is there");
@@ -494,7 +566,7 @@ Max processes             95932                95932                processes";
         let mut child = shell();
         let mut processes = processes();
         let process = processes.of_thread(child.id()).expect("a child");
-        let caller = Caller { process: process.clone(), tid: child.id(), call: None };
+        let caller = Caller { process: process.clone(), tid: child.id(), call: waiting() };
         let maps = caller.proc_file("maps").expect("it lives");
         let (address, _) = maps.split_once('-').expect("a range");
         let address = u64::from_str_radix(address, 16).expect("an address");
@@ -652,7 +724,8 @@ Max processes             95932                95932                processes";
     fn memory_and_descriptors_of_another_process_are_reached_or_refused() {
         let mut processes = processes();
         let process = processes.of_thread(std::process::id()).expect("this process");
-        let caller = Caller { process, tid: std::process::id(), call: None };
+        let call: Option<(Arc<dyn Gate>, u64)> = waiting();
+        let mut caller = Caller { process, tid: std::process::id(), call };
         let bytes = [1u8, 2, 3, 4];
         let mut back = [0; 4];
         assert_eq!(caller.read(bytes.as_ptr() as u64, &mut back), Ok(()));
@@ -663,6 +736,7 @@ Max processes             95932                95932                processes";
         assert_eq!(caller.pin(16, 4, false), Err(Errno::EFAULT));
         assert_eq!(caller.identify(-1), Err(Errno::EBADF));
         assert!(caller.borrow(1 << 20).is_err());
+        caller.call = None;
         assert_eq!(
             caller.install(std::io::stdin().as_fd().try_clone_to_owned().expect("a copy")),
             Err(Errno::EBADF)

@@ -206,13 +206,10 @@ impl Answerer {
         }
     }
 
-    /// The process that made the call. The call still waits, so the thread id was not reused in
-    /// between.
+    /// The process that made the call; EINTR: the call does not wait any more.
     pub(super) fn caller(&self, call: &Notification) -> Result<Caller, Errno> {
-        let process = self.shared.processes().of_thread(call.tid)?;
-        if !self.gate.is_waiting(call.id) {
-            return Err(Errno::EINTR);
-        }
+        let waits = || self.gate.is_waiting(call.id);
+        let process = self.shared.processes().of_thread(call.tid, waits)?;
         let through = Some((self.gate.clone(), call.id));
         Ok(Caller { process, tid: call.tid, call: through })
     }

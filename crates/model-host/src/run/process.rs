@@ -81,32 +81,43 @@ impl Processes {
         self.wards = Some(wards);
     }
 
-    /// The process of a thread. The caller makes sure afterwards that the thread is still the one
-    /// that it was.
-    pub(super) fn of_thread(&mut self, tid: u32) -> Result<Arc<Process>, Errno> {
+    /// The process of a thread whose call waits; `waits`: whether it does still. EINTR: not any
+    /// more, and nothing is known of a process that has the thread's number instead.
+    pub(super) fn of_thread(
+        &mut self,
+        tid: u32,
+        waits: impl Fn() -> bool,
+    ) -> Result<Arc<Process>, Errno> {
         if let Some(process) = self.threads.get(&tid).and_then(|pid| self.known.get(pid)).cloned()
             && sys::is_thread_of(tid, process.pid)
             && !process.has_ended()
             && !self.has_left(process.pid)
         {
-            return Ok(process);
+            return if waits() { Ok(process) } else { Err(Errno::EINTR) };
         }
         let pid = process_of(tid)?;
-        self.threads.insert(tid, pid);
-        if let Some(process) = self.known.get(&pid).cloned()
-            && !process.has_ended()
-            && !self.has_left(pid)
-        {
+        let is_known = |process: &&Arc<Process>| !process.has_ended() && !self.has_left(pid);
+        if let Some(process) = self.known.get(&pid).filter(is_known).cloned() {
+            if !waits() {
+                return Err(Errno::EINTR);
+            }
+            self.threads.insert(tid, pid);
             return Ok(process);
         }
+        let (pidfd, program) = (sys::pidfd(pid)?, memory_of(pid)?);
+        // The thread waited all the time, so that these are of its process.
+        if !waits() {
+            return Err(Errno::EINTR);
+        }
         self.forget(pid);
-        let pidfd = sys::pidfd(pid)?;
-        self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid))?;
+        let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
+        if let Err(errno) = self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid)) {
+            self.memory.remove(number);
+            return Err(errno);
+        }
         if let Some(wards) = &self.wards {
             wards.add(pidfd.as_fd());
         }
-        let program = memory_of(pid)?;
-        let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
         let process = Arc::new(Process {
             pid,
             pidfd,
@@ -451,7 +462,7 @@ Max processes             95932                95932                processes";
 
     /// This process as one that made a call, through which it can be given something.
     fn own(call: Option<(Arc<dyn Gate>, u64)>) -> Caller {
-        let process = processes().of_thread(std::process::id()).expect("this process");
+        let process = processes().of_thread(std::process::id(), || true).expect("this process");
         Caller { process, tid: std::process::id(), call }
     }
 
@@ -491,7 +502,7 @@ Max processes             95932                95932                processes";
     #[test]
     fn owner_that_has_ended_has_no_descriptors() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
-        let process = processes().of_thread(child.id()).expect("it lives");
+        let process = processes().of_thread(child.id(), || true).expect("it lives");
         child.wait().expect("it ends");
         // As if its number were ours now.
         let process = Arc::into_inner(process).expect("nobody else has it");
@@ -523,7 +534,7 @@ Max processes             95932                95932                processes";
     fn foreign_userns_has_no_capability() {
         use super::super::place::tests::apart;
         let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
-        let process = processes().of_thread(child.id()).expect("a child");
+        let process = processes().of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process, tid: child.id(), call: waiting() };
         let status = caller.proc_file("status").expect("it lives");
         let found = caller.capable(Capability::NetRaw);
@@ -565,7 +576,7 @@ Max processes             95932                95932                processes";
     fn client_memory_is_fixed_when_opened() {
         let mut child = shell();
         let mut processes = processes();
-        let process = processes.of_thread(child.id()).expect("a child");
+        let process = processes.of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process: process.clone(), tid: child.id(), call: waiting() };
         let maps = caller.proc_file("maps").expect("it lives");
         let (address, _) = maps.split_once('-').expect("a range");
@@ -667,7 +678,7 @@ Max processes             95932                95932                processes";
         let mut processes = processes();
         let mut child = shell();
         let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
-        let before = processes.of_thread(tid).expect("a child");
+        let before = processes.of_thread(tid, || true).expect("a child");
         assert_eq!(processes.known(tid), Some(pid));
         assert_eq!(processes.known(std::process::id()), None);
         let is_whole = |process: &Process| {
@@ -679,7 +690,7 @@ Max processes             95932                95932                processes";
         processes.may_leave(pid, tid);
         processes.may_leave(pid, tid + 1);
         assert!(!is_whole(&before), "its memory is that of the program alone");
-        let same = processes.of_thread(tid).expect("a child");
+        let same = processes.of_thread(tid, || true).expect("a child");
         assert!(Arc::ptr_eq(&before, &same), "it has not left");
         processes.heard(std::process::id());
         processes.heard(tid);
@@ -688,7 +699,7 @@ Max processes             95932                95932                processes";
         assert!(is_whole(&before), "both calls failed");
         processes.may_leave(pid, tid);
         becomes_sleep(&mut child);
-        let after = processes.of_thread(tid).expect("a child");
+        let after = processes.of_thread(tid, || true).expect("a child");
         assert!(!Arc::ptr_eq(&before, &after), "it is another program");
         assert!(is_whole(&after));
         // That it left shows at its next call, too.
@@ -699,21 +710,51 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
+    fn process_of_a_killed_caller_is_not_registered() {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+        let mut processes = processes();
+        let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
+        let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
+        processes.guarded_as(Wards::through(ours));
+        let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fd)| fd.is_some());
+        let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
+        let tid = stranger.id();
+        let refused = processes.of_thread(tid, || false);
+        assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
+        assert!(processes.known.is_empty() && processes.threads.is_empty() && !warded());
+        assert!((1..=u16::MAX).all(|number| processes.memory.reach(number).is_none()));
+        // One that is known is not taken for the caller either, and a thread of its is not kept.
+        let known = processes.of_thread(std::process::id(), || true).expect("this process");
+        assert!(warded());
+        for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
+            let refused = processes.of_thread(tid, || false);
+            assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
+        }
+        assert_eq!(processes.threads.len(), 1);
+        // Its end wakes nobody.
+        drop(stranger.stdin.take());
+        stranger.wait().expect("it ends");
+        assert_eq!(processes.wakes.wait(Some(std::time::Duration::ZERO)), Ok(vec![]));
+        assert!(!known.has_ended());
+    }
+
+    #[test]
     fn a_thread_belongs_to_its_process_and_a_process_that_ended_is_told_from_a_live_one() {
         let mut processes = processes();
         let own = std::process::id();
-        let process = processes.of_thread(own).expect("this process");
+        let process = processes.of_thread(own, || true).expect("this process");
         let tid = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
         let _ = tid.join();
         assert_eq!(process.pid.as_raw() as u32, own);
         assert!(!process.has_ended());
-        let again = processes.of_thread(nix::unistd::gettid().as_raw() as u32).expect("a thread");
+        let again =
+            processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true).expect("a thread");
         assert!(Arc::ptr_eq(&process, &again));
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
-        let gone = processes.of_thread(child.id()).expect("it lives");
+        let gone = processes.of_thread(child.id(), || true).expect("it lives");
         child.wait().expect("it ends");
         assert!(gone.has_ended());
-        assert!(processes.of_thread(child.id()).is_err());
+        assert!(processes.of_thread(child.id(), || true).is_err());
         processes.bury(process.pid);
         processes.bury(gone.pid);
         assert_eq!(processes.known.len(), 1, "the live one is still known");
@@ -723,7 +764,7 @@ Max processes             95932                95932                processes";
     #[test]
     fn memory_and_descriptors_of_another_process_are_reached_or_refused() {
         let mut processes = processes();
-        let process = processes.of_thread(std::process::id()).expect("this process");
+        let process = processes.of_thread(std::process::id(), || true).expect("this process");
         let call: Option<(Arc<dyn Gate>, u64)> = waiting();
         let mut caller = Caller { process, tid: std::process::id(), call };
         let bytes = [1u8, 2, 3, 4];

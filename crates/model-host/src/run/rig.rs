@@ -61,7 +61,7 @@ impl Program {
     /// is skipped, and says so past the capture of its output.
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
-        let process = program.answerer.shared.processes().of_thread(std::process::id());
+        let process = program.answerer.shared.processes().of_thread(std::process::id(), || true);
         let errno = sys::take_descriptor(&process.expect("this process").pidfd, 0).err();
         if let Some(errno) = errno {
             let thread = std::thread::current();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
@@ -34,6 +35,8 @@ pub(super) struct Process {
     number: u16,
     /// The memory of its program, which no other process has that gets its number later.
     program: Reach,
+    /// The mappings of that memory.
+    maps: File,
     memory: Arc<ClientMemory>,
     pinned: AtomicU64,
     eventfds: Eventfds,
@@ -104,7 +107,7 @@ impl Processes {
             self.threads.insert(tid, pid);
             return Ok(process);
         }
-        let (pidfd, program) = (sys::pidfd(pid)?, memory_of(pid)?);
+        let (pidfd, program, maps) = (sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?);
         // The thread waited all the time, so that these are of its process.
         if !waits() {
             return Err(Errno::EINTR);
@@ -123,6 +126,7 @@ impl Processes {
             pidfd,
             number,
             program,
+            maps,
             memory: self.memory.clone(),
             pinned: AtomicU64::new(0),
             eventfds: Eventfds::default(),
@@ -216,6 +220,67 @@ pub(super) fn memory_of(pid: Pid) -> Result<Reach, Errno> {
     Ok(Reach::Program(Arc::new(file)))
 }
 
+/// The mappings of the memory that a thread has now, whatever its process runs later.
+fn maps_of(tid: u32) -> Result<File, Errno> {
+    File::open(format!("/proc/{tid}/maps")).map_err(|error| {
+        let full = error.raw_os_error().map(Errno::from_raw);
+        if matches!(full, Some(Errno::EMFILE | Errno::ENFILE)) {
+            Errno::ENFILE
+        } else {
+            Errno::ESRCH
+        }
+    })
+}
+
+/// Whether a program may write a range of its memory itself: a write by `/proc/PID/mem` goes past
+/// the protection of pages, which a system call heeds. EFAULT: some page forbids it. Where nothing
+/// is mapped, the write finds that out.
+fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
+    let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
+    let mut text = None;
+    let mut at = address;
+    while at < end {
+        let found = match (&text, sys::mapping_from(maps, at)) {
+            (None, Ok(found)) => found,
+            _ => mapping_of(text.get_or_insert(whole(maps)?), at),
+        };
+        match found {
+            Some((mapped, writable)) if mapped.start < end => {
+                if !writable {
+                    return Err(Errno::EFAULT);
+                }
+                at = mapped.end;
+            }
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// All of a file below `/proc`, from its start.
+fn whole(file: &File) -> Result<String, Errno> {
+    let (mut text, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match file.read_at(&mut piece, text.len() as u64) {
+            Ok(0) => return String::from_utf8(text).map_err(|_| Errno::EFAULT),
+            Ok(count) => text.extend(&piece[..count]),
+            Err(_) => return Err(Errno::EFAULT),
+        }
+    }
+}
+
+/// The first mapping that ends above an address, and whether it may be written, where the kernel
+/// does not say it of one (before 6.11).
+fn mapping_of(maps: &str, address: u64) -> Option<(Range<u64>, bool)> {
+    let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
+    let parse = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        Some((number(start)?..number(end)?, rest.as_bytes().get(1) == Some(&b'w')))
+    };
+    maps.lines().filter_map(parse).find(|(mapped, _)| mapped.end > address)
+}
+
 /// Lets this process have as many descriptors as it may: every open device takes some, of all
 /// programs.
 pub(super) fn allow_many_descriptors() {
@@ -265,9 +330,11 @@ pub(super) fn write_to_caller(
 ) -> Result<(), Errno> {
     let memory = File::options().write(true).open(format!("/proc/{}/mem", call.tid));
     let memory = memory.map_err(|_| Errno::EFAULT)?;
+    let maps = maps_of(call.tid).map_err(|_| Errno::EFAULT)?;
     if !gate.is_waiting(call.id) {
         return Err(Errno::EINTR);
     }
+    may_write(&maps, address, from.len())?;
     memory.write_all_at(from, address).map_err(|_| Errno::EFAULT)
 }
 
@@ -338,7 +405,9 @@ impl Client for Caller {
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
-        write_by(self.process.reach()?, address, from).map_err(|_| Errno::EFAULT)
+        let reach = self.process.reach()?;
+        may_write(&self.process.maps, address, from.len())?;
+        write_by(reach, address, from).map_err(|_| Errno::EFAULT)
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
@@ -556,6 +625,64 @@ Max processes             95932                95932                processes";
         assert_eq!((write(&[6, 7]), now()), (Err(Errno::EINTR), [3, 4]));
         let gone = Notification::of(u32::MAX, 0, [0; 6]);
         assert_eq!(write_to_caller(&recorder, &gone, address, &[8]), Err(Errno::EFAULT));
+    }
+
+    /// Two pages, of which the second may not be written; the address of the second.
+    #[allow(unsafe_code, reason = "a page that may not be written")]
+    fn half_read_only(second: nix::sys::mman::ProtFlags) -> u64 {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+        let bytes = std::num::NonZeroUsize::new(2 * 4096).expect("not zero");
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: fresh memory, which nothing else refers to.
+        unsafe {
+            let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
+            mprotect(memory.byte_add(4096), 4096, second).expect("it is there");
+            memory.as_ptr() as u64 + 4096
+        }
+    }
+
+    #[test]
+    fn write_heeds_the_protection_of_pages() {
+        use nix::sys::mman::ProtFlags;
+        let (recorder, caller) = (Recorder::default(), own(waiting()));
+        let call = Notification::of(std::process::id(), 0, [0; 6]);
+        let executable = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        for second in [ProtFlags::PROT_READ, ProtFlags::PROT_NONE, executable] {
+            let place = half_read_only(second);
+            for (address, expected) in [
+                (place - 8, Ok(())),
+                (place - 4, Err(Errno::EFAULT)),
+                (place, Err(Errno::EFAULT)),
+                (16, Err(Errno::EFAULT)),
+                (u64::MAX - 3, Err(Errno::EFAULT)),
+            ] {
+                let written = write_to_caller(&recorder, &call, address, &[7; 8]);
+                assert_eq!(written, expected, "{second:?} {address:#x}");
+                assert_eq!(caller.write(address, &[7; 8]), expected, "{second:?} {address:#x}");
+            }
+            if second != ProtFlags::PROT_NONE {
+                let mut now = [1; 4];
+                assert_eq!(read(Pid::this(), place, &mut now), Ok(()));
+                assert_eq!(now, [0; 4], "{second:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn mappings_are_found_in_either_form() {
+        let place = half_read_only(nix::sys::mman::ProtFlags::PROT_READ);
+        let maps = maps_of(std::process::id()).expect("our own");
+        let text = whole(&maps).expect("it can be read");
+        for (address, writable) in [(place - 4096, true), (place - 1, true), (place, false)] {
+            let (range, found) = mapping_of(&text, address).expect("it is there");
+            assert!(range.contains(&address) && found == writable, "{address:#x} {range:?}");
+            match sys::mapping_from(&maps, address) {
+                Err(Errno::ENOTTY) => {}
+                found => assert_eq!(found, Ok(Some((range, writable))), "{address:#x}"),
+            }
+        }
+        assert_eq!(mapping_of(&text, u64::MAX), None);
+        assert!(mapping_of(&text, 0).is_some_and(|(range, _)| range.start > 0), "the next one");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::filter;
 use super::how::How;
 use super::process::{self, Caller};
 use super::shared::SharedRun;
@@ -157,6 +158,10 @@ impl Answerer {
         const HERE: u64 = libc::AT_FDCWD as u64;
         let [first, second, third, fourth, ..] = call.arguments;
         self.shared.processes().heard(call.tid);
+        if filter::is_foreign(call.architecture, call.number) {
+            self.shared.may_leave(call.tid);
+            return Answer::Kernel;
+        }
         match i64::from(call.number) {
             libc::SYS_ioctl => self.ioctl(call),
             libc::SYS_execve | libc::SYS_execveat => {
@@ -237,7 +242,32 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
+    use nix::unistd::Pid;
+
+    use super::super::rig::Program;
     use super::*;
+
+    #[test]
+    fn execve_of_32_bits_may_leave() {
+        let (native, narrow) = (filter::ARCHITECTURE, 0x4000_0003);
+        for (architecture, number, leaves) in [
+            (native, libc::SYS_execve as i32, true),
+            // What these numbers are of 64-bit calls is none of execve.
+            (narrow, 11, true),
+            (narrow, 358, true),
+            (native, libc::SYS_getcwd as i32, false),
+        ] {
+            let program = Program::new();
+            let shared = &program.answerer.shared;
+            let tid = std::process::id();
+            shared.processes().of_thread(tid, || true).expect("this process");
+            let mut call = Notification::of(tid, number, [0; 6]);
+            call.architecture = architecture;
+            assert_eq!(program.answerer.answer(&call), Answer::Kernel);
+            let found = shared.processes().may_be_leaving(Pid::this());
+            assert_eq!(found, leaves, "{architecture:#x} {number}");
+        }
+    }
 
     #[test]
     fn a_filter_is_left_when_its_other_end_is_gone_and_not_when_something_waits() {

@@ -158,6 +158,12 @@ impl Processes {
         }
     }
 
+    /// Whether a process may be about to run another program.
+    #[cfg(test)]
+    pub(super) fn may_be_leaving(&self, pid: Pid) -> bool {
+        self.leaving.contains_key(&pid)
+    }
+
     /// A thread made a call, so whatever program it may have been about to leave for, it is there
     /// or stayed.
     pub(super) fn heard(&mut self, tid: u32) {

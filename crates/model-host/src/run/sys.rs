@@ -22,7 +22,8 @@ pub(super) struct Notification {
     pub tid: u32,
     flags: u32,
     pub number: i32,
-    architecture: u32,
+    /// The kind of call: that of this program, or one of 32 bits.
+    pub architecture: u32,
     instruction: u64,
     pub arguments: [u64; 6],
 }
@@ -31,7 +32,8 @@ pub(super) struct Notification {
 impl Notification {
     /// A call for tests, which no thread made.
     pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
-        Self { id: 1, tid, flags: 0, number, architecture: 0, instruction: 0, arguments }
+        let architecture = super::filter::ARCHITECTURE;
+        Self { id: 1, tid, flags: 0, number, architecture, instruction: 0, arguments }
     }
 }
 

@@ -725,16 +725,19 @@ pub(super) fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
-/// Waits for a child that ended; returns it with its status as `wait` does; with WNOHANG `None`
-/// when none has ended.
+/// Waits for a child of this thread that ended; returns it with its status as `wait` does; with
+/// WNOHANG `None` when none has ended. What another thread of ours has seized is that one's: its
+/// stops are not taken.
 pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
     let mut status = 0;
-    let hang = flags & libc::WNOHANG;
+    let flags = flags & libc::WNOHANG | libc::__WNOTHREAD;
     loop {
         // SAFETY: the kernel writes one int.
-        let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, hang) });
+        let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, flags) });
         match pid {
             Ok(0) => return None,
+            // A stop, of which the kernel tells whoever traces, whatever was asked for.
+            Ok(_) if libc::WIFSTOPPED(status) || libc::WIFCONTINUED(status) => {}
             Ok(pid) => return Some((Pid::from_raw(pid), status)),
             Err(Errno::EINTR) => {}
             Err(_) => return None,

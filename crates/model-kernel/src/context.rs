@@ -161,10 +161,10 @@ impl Method<'_> {
             return Err(Errno::EINVAL);
         }
         let mut cap = 0;
-        if self.file.client.capable(Capability::NetRaw) {
+        if self.attrs.client.capable(Capability::NetRaw) {
             cap |= kernel.caps.uctx_cap() & RAW_TX;
         }
-        if self.file.client.capable(Capability::SysRawio) {
+        if self.attrs.client.capable(Capability::SysRawio) {
             cap |= kernel.caps.uctx_cap() & INTERNAL_DEV_RES;
         }
         kernel.create_uctx(cap)

@@ -53,6 +53,7 @@ const DRIVER_NAMESPACE: u32 = 12;
 /// An open device file.
 pub(super) struct File {
     pub kernel: Arc<Kernel>,
+    /// Who opened it, for what is done when it is closed; ioctls go by the one that makes them.
     pub client: Arc<dyn Client>,
     /// The file from which the client maps its UAR pages, if it maps them by itself.
     doorbells: Option<Arc<OwnedFd>>,

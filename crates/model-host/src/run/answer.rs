@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::Pid;
 
+use super::filter;
 use super::how::How;
 use super::process::{self, Caller};
 use super::shared::SharedRun;
@@ -158,6 +158,10 @@ impl Answerer {
         const HERE: u64 = libc::AT_FDCWD as u64;
         let [first, second, third, fourth, ..] = call.arguments;
         self.shared.processes().heard(call.tid);
+        if filter::is_foreign(call.architecture, call.number) {
+            self.shared.may_leave(call.tid);
+            return Answer::Kernel;
+        }
         match i64::from(call.number) {
             libc::SYS_ioctl => self.ioctl(call),
             libc::SYS_execve | libc::SYS_execveat => {
@@ -207,20 +211,23 @@ impl Answerer {
         }
     }
 
-    /// The process that made the call. The call still waits, so the thread id was not reused in
-    /// between.
+    /// The process that made the call; EINTR: the call does not wait any more.
     pub(super) fn caller(&self, call: &Notification) -> Result<Caller, Errno> {
-        let process = self.shared.processes().of_thread(call.tid)?;
-        if !self.gate.is_waiting(call.id) {
-            return Err(Errno::EINTR);
-        }
+        let waits = || self.gate.is_waiting(call.id);
+        let process = self.shared.processes().of_thread(call.tid, waits)?;
         let through = Some((self.gate.clone(), call.id));
         Ok(Caller { process, tid: call.tid, call: through })
     }
-}
 
-pub(super) fn thread(call: &Notification) -> Pid {
-    Pid::from_raw(call.tid as i32)
+    /// Reads the caller's memory; EINTR: the call does not wait any more.
+    pub(super) fn read(
+        &self,
+        call: &Notification,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno> {
+        process::read_of_caller(&*self.gate, call, address, into)
+    }
 }
 
 fn nobody_is_left(listener: BorrowedFd<'_>) -> bool {
@@ -235,7 +242,32 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
+    use nix::unistd::Pid;
+
+    use super::super::rig::Program;
     use super::*;
+
+    #[test]
+    fn execve_of_32_bits_may_leave() {
+        let (native, narrow) = (filter::ARCHITECTURE, 0x4000_0003);
+        for (architecture, number, leaves) in [
+            (native, libc::SYS_execve as i32, true),
+            // What these numbers are of 64-bit calls is none of execve.
+            (narrow, 11, true),
+            (narrow, 358, true),
+            (native, libc::SYS_getcwd as i32, false),
+        ] {
+            let program = Program::new();
+            let shared = &program.answerer.shared;
+            let tid = std::process::id();
+            shared.processes().of_thread(tid, || true).expect("this process");
+            let mut call = Notification::of(tid, number, [0; 6]);
+            call.architecture = architecture;
+            assert_eq!(program.answerer.answer(&call), Answer::Kernel);
+            let found = shared.processes().may_be_leaving(Pid::this());
+            assert_eq!(found, leaves, "{architecture:#x} {number}");
+        }
+    }
 
     #[test]
     fn a_filter_is_left_when_its_other_end_is_gone_and_not_when_something_waits() {

@@ -21,9 +21,15 @@ impl Answerer {
             .filter_map(move |numbers| (numbers.start.max(at_least)..numbers.end).find(free))
     }
 
-    fn opened(&self, call: &Notification, descriptor: u64) -> Option<std::sync::Arc<Open>> {
+    /// The open device that a descriptor of the caller's is of.
+    pub(super) fn opened(
+        &self,
+        call: &Notification,
+        descriptor: u64,
+    ) -> Option<std::sync::Arc<Open>> {
         let id = process::identify(call.tid, descriptor as i32).ok()?;
-        self.shared.opens().get(id)
+        // The thread's number was no other's, then.
+        self.gate.is_waiting(call.id).then(|| self.shared.opens().get(id))?
     }
 
     /// Duplicates a descriptor to a number that the filter knows too. `dup2` and `dup3` state their
@@ -210,8 +216,15 @@ mod tests {
         assert_eq!(answer, Answer::Ours(Ok(0)));
         assert_eq!(ioctl(control.descriptor(), request, info.as_ptr() as u64), no_such);
         program.gate.end();
+        assert_eq!(ioctl(verbs.descriptor(), request, told.as_ptr() as u64), Answer::Kernel);
         let over = Answer::Ours(Err(Errno::EINTR));
-        assert_eq!(ioctl(verbs.descriptor(), request, told.as_ptr() as u64), over);
+        // It is killed once its descriptor is known, then once it is, then amid its arguments.
+        for looks in 1..=3 {
+            program.gate.end_after(looks);
+            let answer = ioctl(verbs.descriptor(), request, told.as_ptr() as u64);
+            assert_eq!(&answer, if looks < 3 { &over } else { &REFUSED }, "{looks}");
+        }
+        program.gate.end_after(1);
         assert_eq!(ioctl(control.descriptor(), 0x9a00, info.as_ptr() as u64), over);
     }
 }

@@ -55,6 +55,12 @@ impl Drop for Guardian {
 }
 
 impl Wards {
+    /// Those that a test receives.
+    #[cfg(test)]
+    pub(super) fn through(socket: OwnedFd) -> Self {
+        Self(Arc::new(socket))
+    }
+
     /// Has this process killed if it outlives us.
     pub(super) fn add(&self, pidfd: BorrowedFd<'_>) {
         let descriptors = [pidfd.as_raw_fd()];

@@ -1,14 +1,14 @@
 //! Ioctls of a device: copied once, answered by the modelled kernel.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::unistd::Pid;
 
-use super::answer::{Answer, Answerer, thread};
+use super::answer::{Answer, Answerer};
 use super::open::{Open, Served};
 use super::sys::Notification;
-use super::{process, trace};
+use super::trace;
 use verbless_model_kernel::remote::{
     Client, ControlFile, Described, DeviceFile, HEADER_WORDS, control_request, describe,
     ioctl_length, log_refusal,
@@ -17,13 +17,19 @@ use verbless_model_kernel::remote::{
 /// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
 const VERBS: u32 = 0xc018_1b01;
 
+/// Prints a line of `--trace`. Where nothing can be printed, as the reader is gone, it is lost.
+fn print(line: &str) {
+    print_to(&mut std::io::stderr(), line);
+}
+
+fn print_to(output: &mut impl Write, line: &str) {
+    let _ = output.write_all(format!("{line}\n").as_bytes());
+}
+
 impl Answerer {
     pub(super) fn ioctl(&self, call: &Notification) -> Answer {
         let [descriptor, request, argument, ..] = call.arguments;
-        let open = process::identify(call.tid, descriptor as i32)
-            .ok()
-            .and_then(|id| self.shared.opens().get(id));
-        let Some(open) = open else { return Answer::Kernel };
+        let Some(open) = self.opened(call, descriptor) else { return Answer::Kernel };
         let result = match &open.file {
             Served::Verbs(_) if request as u32 != VERBS => Err(Errno::ENOTTY),
             Served::Verbs(file) => self.verbs(call, argument, &open, file),
@@ -44,7 +50,7 @@ impl Answerer {
         let result = file.ioctl(&caller, request, argument);
         if self.shared.printing {
             let words = Described { name: control_request(request), ..Described::default() };
-            eprintln!("{}", trace::ioctl(call.tid, &open.node.name(), &words, &result));
+            print(&trace::ioctl(call.tid, &open.node.name(), &words, &result));
         }
         result
     }
@@ -57,16 +63,13 @@ impl Answerer {
         file: &DeviceFile,
     ) -> Result<(), Errno> {
         self.caller(call).and_then(|caller| {
-            let mut words = read_request(&caller, thread(call), argument)?;
-            if !self.gate.is_waiting(call.id) {
-                return Err(Errno::EINTR);
-            }
+            let mut words = self.read_request(&caller, call, argument)?;
             let before = words.clone();
             let client: Arc<dyn Client> = Arc::new(caller);
             let result = file.ioctl(&client, &mut words);
             if self.shared.printing {
                 let words = describe(&before, &words, &*client);
-                eprintln!("{}", trace::ioctl(call.tid, &open.node.name(), &words, &result));
+                print(&trace::ioctl(call.tid, &open.node.name(), &words, &result));
             }
             for (index, (old, new)) in before.iter().zip(&words).enumerate() {
                 if old != new {
@@ -77,27 +80,70 @@ impl Answerer {
             result
         })
     }
+
+    /// The header and the attributes of an ioctl, each copied once: what the header says is judged
+    /// by its copy.
+    fn read_request(
+        &self,
+        client: &dyn Client,
+        call: &Notification,
+        address: u64,
+    ) -> Result<Vec<u64>, Errno> {
+        let mut words = vec![0; HEADER_WORDS];
+        self.read_words(call, address, &mut words)?;
+        let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)
+            .inspect_err(|&errno| log_refusal(client, &words, errno))?;
+        words.resize(length / 8, 0);
+        let rest = address.wrapping_add(8 * HEADER_WORDS as u64);
+        self.read_words(call, rest, &mut words[HEADER_WORDS..])?;
+        Ok(words)
+    }
+
+    fn read_words(
+        &self,
+        call: &Notification,
+        address: u64,
+        words: &mut [u64],
+    ) -> Result<(), Errno> {
+        let mut bytes = vec![0; 8 * words.len()];
+        if !bytes.is_empty() {
+            self.read(call, address, &mut bytes).map_err(|errno| match errno {
+                Errno::EINTR => Errno::EINTR,
+                _ => Errno::EFAULT,
+            })?;
+        }
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        Ok(())
+    }
 }
 
-/// The header and the attributes of an ioctl, each copied once: what the header says is judged by
-/// its copy.
-fn read_request(client: &dyn Client, thread: Pid, address: u64) -> Result<Vec<u64>, Errno> {
-    let mut words = vec![0; HEADER_WORDS];
-    read_words(thread, address, &mut words)?;
-    let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)
-        .inspect_err(|&errno| log_refusal(client, &words, errno))?;
-    words.resize(length / 8, 0);
-    read_words(thread, address.wrapping_add(8 * HEADER_WORDS as u64), &mut words[HEADER_WORDS..])?;
-    Ok(words)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn read_words(thread: Pid, address: u64, words: &mut [u64]) -> Result<(), Errno> {
-    let mut bytes = vec![0; 8 * words.len()];
-    if !bytes.is_empty() {
-        process::read(thread, address, &mut bytes).map_err(|_| Errno::EFAULT)?;
+    /// Standard error whose reader is gone.
+    struct Gone(usize);
+
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            self.0 += 1;
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
     }
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u64::from_ne_bytes(*bytes);
+
+    #[test]
+    fn lost_line_of_trace_ends_nothing() {
+        let mut text = Vec::new();
+        print_to(&mut text, "7 uverbs0 ioctl");
+        assert_eq!(text, b"7 uverbs0 ioctl\n");
+        let mut gone = Gone(0);
+        print_to(&mut gone, "7 uverbs0 ioctl");
+        assert_eq!(gone.0, 1);
     }
-    Ok(())
 }

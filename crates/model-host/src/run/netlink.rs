@@ -13,9 +13,9 @@ use nix::sys::socket::{
     sendto, socket,
 };
 
-use super::answer::{Answer, Answerer, thread};
+use super::answer::{Answer, Answerer};
 use super::sys::{self, Notification};
-use super::{nldev, place, process};
+use super::{nldev, place};
 
 /// The longest datagram that is read; requests take less than a hundred bytes.
 const LONGEST: u64 = 1 << 16;
@@ -87,7 +87,7 @@ impl Answerer {
         let is_message = i64::from(call.number) == libc::SYS_sendmsg;
         let (pieces, address, length) = if is_message {
             let mut words = [[0; 8]; 4];
-            process::read(thread(call), second, words.as_flattened_mut())?;
+            self.read(call, second, words.as_flattened_mut())?;
             let [address, length, vectors, count] = words.map(u64::from_ne_bytes);
             if count > PIECES {
                 return Err(Errno::EMSGSIZE);
@@ -96,7 +96,7 @@ impl Answerer {
             for index in 0..count {
                 let mut words = [[0; 8]; 2];
                 let at = vectors.wrapping_add(16 * index);
-                process::read(thread(call), at, words.as_flattened_mut())?;
+                self.read(call, at, words.as_flattened_mut())?;
                 let [base, length] = words.map(u64::from_ne_bytes);
                 pieces.push((base, length));
             }
@@ -106,7 +106,7 @@ impl Answerer {
         };
         if address != 0 && length >= ADDRESS as u64 {
             let mut to = [0; ADDRESS];
-            process::read(thread(call), address, &mut to)?;
+            self.read(call, address, &mut to)?;
             if to[PORT..PORT + 4] != [0; 4] {
                 return Ok(None);
             }
@@ -118,7 +118,7 @@ impl Answerer {
             }
             let begin = datagram.len();
             datagram.resize(begin + length as usize, 0);
-            process::read(thread(call), base, &mut datagram[begin..])?;
+            self.read(call, base, &mut datagram[begin..])?;
         }
         Ok(Some(datagram))
     }
@@ -307,6 +307,30 @@ mod tests {
         assert_eq!(send(0, 0, &[[zeros, (1 << 16) + 1]]), too_long);
         assert_eq!(send(0, 0, &[[zeros, 1 << 15]; 2]), Answer::Ours(Ok(1 << 16)));
         assert_eq!(send(0, 0, &[[zeros, 1 << 15], [zeros, (1 << 15) + 1]]), too_long);
+    }
+
+    #[test]
+    fn message_of_a_killed_caller_is_not_answered() {
+        let Some(program) = Program::open_to_all() else { return };
+        let question = QUESTION.as_ptr() as u64;
+        let kernel = [16_u32, 0, 0];
+        let parts = [[question, 4], [question + 4, 8], [question + 12, 4]];
+        let header = [kernel.as_ptr() as u64, 12, parts.as_ptr() as u64, 3, 0, 0, 0];
+        // Once for who calls, then after each read: header, vectors, address, pieces.
+        let looks = 1 + 1 + 3 + 1 + 3;
+        for alive in 0..=looks {
+            program.gate.end_after(-1);
+            let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
+            program.gate.end_after(alive);
+            let call = [given.descriptor(), header.as_ptr() as u64];
+            let answer = program.call(libc::SYS_sendmsg, &call);
+            let (expected, count) = match alive {
+                0 => (Answer::Kernel, 0),
+                _ if alive < looks => (Errno::EINTR.into(), 0),
+                _ => (Answer::Ours(Ok(16)), 2),
+            };
+            assert_eq!((answer, answered(&given)), (expected, count), "{alive}");
+        }
     }
 
     #[test]

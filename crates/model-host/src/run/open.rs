@@ -141,7 +141,7 @@ mod tests {
         let wakes = Arc::new(Wakes::new().expect("an epoll"));
         let mut processes = Processes::new(Arc::default(), wakes);
         let own = std::process::id();
-        let process = processes.of_thread(own).expect("this process");
+        let process = processes.of_thread(own, || true).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
         let mut opens = Opens::new().expect("inotify");
         let (id, file) =

@@ -7,12 +7,11 @@ use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::Pid;
 
-use super::answer::{Answer, Answerer, thread};
+use super::answer::{Answer, Answerer};
 use super::how::How;
 use super::node::{self, Node};
-use super::process::{self, Caller};
+use super::process;
 use super::sys::{self, Notification, Stat};
 use super::sysfs;
 use super::tree;
@@ -43,7 +42,7 @@ impl Answerer {
     pub(super) fn openat2(&self, call: &Notification) -> Answer {
         let [directory, path, how, size, ..] = call.arguments;
         let mut bytes = vec![0; (size as usize).min(LONGEST_HOW)];
-        let read = process::read(thread(call), how, &mut bytes);
+        let read = self.read(call, how, &mut bytes);
         match How::of_bytes(&bytes).filter(|_| read.is_ok() && bytes.len() as u64 == size) {
             Some(how) => self.open(call, directory, path, &how),
             None => Answer::Kernel,
@@ -125,7 +124,7 @@ impl Answerer {
         close_on_exec: bool,
     ) -> Result<Answer, Errno> {
         let caller = self.caller(call)?;
-        let owner = Caller { call: None, ..caller };
+        let owner = caller.between_calls();
         // Until the descriptor is there, so that no other open takes its number.
         let mut opens = self.shared.opens();
         let (id, file) = opens.open(&self.shared.backend, device, node, Arc::new(owner))?;
@@ -160,8 +159,9 @@ impl Answerer {
         let empty = flags as i32 & libc::AT_EMPTY_PATH != 0;
         // Of a path that says something, the descriptor is only where it begins.
         if empty
-            && (path == 0 || text(thread(call), path).is_ok_and(|path| path.is_empty()))
+            && (path == 0 || self.text(call, path).is_ok_and(|path| path.is_empty()))
             && let Ok(id) = process::identify(call.tid, directory as i32)
+            && self.gate.is_waiting(call.id)
             && let Some(open) = self.shared.opens().get(id)
         {
             let path = open.node.path();
@@ -287,7 +287,7 @@ impl Answerer {
 
     /// The text at an address of the caller's.
     fn written_path(&self, call: &Notification, address: u64) -> Option<Vec<u8>> {
-        let path = text(thread(call), address);
+        let path = self.text(call, address);
         if path == Err(Errno::EPERM) {
             self.shared.warn_of_a_closed_process(call.tid);
         }
@@ -300,8 +300,32 @@ impl Answerer {
             libc::AT_FDCWD => format!("/proc/{}/cwd", call.tid),
             fd => format!("/proc/{}/fd/{fd}", call.tid),
         };
-        let base = self.view.tree.shown(std::fs::read_link(base).ok()?);
+        let link = std::fs::read_link(base).ok()?;
+        if !self.gate.is_waiting(call.id) {
+            return None;
+        }
+        let base = self.view.tree.shown(link);
         Some(base.as_os_str().as_bytes().to_vec())
+    }
+
+    /// The text at an address of the caller's, up to its zero.
+    fn text(&self, call: &Notification, address: u64) -> Result<Vec<u8>, Errno> {
+        const PIECE: u64 = 256;
+        let mut text = Vec::new();
+        let mut at = address;
+        while text.len() < LONGEST_PATH {
+            // Never across a page that may not be there.
+            let here = PIECE.min(PAGE - at % PAGE) as usize;
+            let mut piece = [0; PIECE as usize];
+            self.read(call, at, &mut piece[..here])?;
+            if let Some(end) = piece[..here].iter().position(|&byte| byte == 0) {
+                text.extend(&piece[..end]);
+                return Ok(text);
+            }
+            text.extend(&piece[..here]);
+            at = at.checked_add(here as u64).ok_or(Errno::EFAULT)?;
+        }
+        Err(Errno::ENAMETOOLONG)
     }
 }
 
@@ -345,26 +369,6 @@ fn warn_of_a_descriptor_that_the_filter_does_not_know() {
              enough), or has more than 80 devices open"
         );
     });
-}
-
-/// The text at an address of a thread's, up to its zero.
-fn text(of: Pid, address: u64) -> Result<Vec<u8>, Errno> {
-    const PIECE: u64 = 256;
-    let mut text = Vec::new();
-    let mut at = address;
-    while text.len() < LONGEST_PATH {
-        // Never across a page that may not be there.
-        let here = PIECE.min(PAGE - at % PAGE) as usize;
-        let mut piece = [0; PIECE as usize];
-        process::read(of, at, &mut piece[..here])?;
-        if let Some(end) = piece[..here].iter().position(|&byte| byte == 0) {
-            text.extend(&piece[..end]);
-            return Ok(text);
-        }
-        text.extend(&piece[..here]);
-        at = at.checked_add(here as u64).ok_or(Errno::EFAULT)?;
-    }
-    Err(Errno::ENAMETOOLONG)
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ fn look_into(listener: &Listener, call: &Notification) -> Result<(), RunError> {
     let child = Pid::from_raw(call.tid as i32);
     let [_, path, _, answer, ..] = call.arguments;
     let mut name = [0; sys::FIRST_PATH.to_bytes().len()];
-    process::read(child, path, &mut name).map_err(|errno| {
+    process::read_of_caller(listener, call, path, &mut name).map_err(|errno| {
         cannot("its memory cannot be read (process_vm_readv)", who_is_in_the_way())(errno)
     })?;
     if name != *sys::FIRST_PATH.to_bytes() {

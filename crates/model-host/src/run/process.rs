@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
@@ -28,12 +29,14 @@ use verbless_model_kernel::remote::{
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// Readable once it has ended; while it is held, nobody else is meant by it.
+    /// Readable once it has ended. Until then the process's number is no other's.
     pub pidfd: OwnedFd,
     /// The process's number in [`ClientMemory`].
     number: u16,
     /// The memory of its program, which no other process has that gets its number later.
     program: Reach,
+    /// The mappings of that memory.
+    maps: File,
     memory: Arc<ClientMemory>,
     pinned: AtomicU64,
     eventfds: Eventfds,
@@ -81,37 +84,49 @@ impl Processes {
         self.wards = Some(wards);
     }
 
-    /// The process of a thread. The caller makes sure afterwards that the thread is still the one
-    /// that it was.
-    pub(super) fn of_thread(&mut self, tid: u32) -> Result<Arc<Process>, Errno> {
+    /// The process of a thread whose call waits; `waits`: whether it does still. EINTR: not any
+    /// more, and nothing is known of a process that has the thread's number instead.
+    pub(super) fn of_thread(
+        &mut self,
+        tid: u32,
+        waits: impl Fn() -> bool,
+    ) -> Result<Arc<Process>, Errno> {
         if let Some(process) = self.threads.get(&tid).and_then(|pid| self.known.get(pid)).cloned()
             && sys::is_thread_of(tid, process.pid)
             && !process.has_ended()
             && !self.has_left(process.pid)
         {
-            return Ok(process);
+            return if waits() { Ok(process) } else { Err(Errno::EINTR) };
         }
         let pid = process_of(tid)?;
-        self.threads.insert(tid, pid);
-        if let Some(process) = self.known.get(&pid).cloned()
-            && !process.has_ended()
-            && !self.has_left(pid)
-        {
+        let is_known = |process: &&Arc<Process>| !process.has_ended() && !self.has_left(pid);
+        if let Some(process) = self.known.get(&pid).filter(is_known).cloned() {
+            if !waits() {
+                return Err(Errno::EINTR);
+            }
+            self.threads.insert(tid, pid);
             return Ok(process);
         }
+        let (pidfd, program, maps) = (sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?);
+        // The thread waited all the time, so that these are of its process.
+        if !waits() {
+            return Err(Errno::EINTR);
+        }
         self.forget(pid);
-        let pidfd = sys::pidfd(pid)?;
-        self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid))?;
+        let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
+        if let Err(errno) = self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid)) {
+            self.memory.remove(number);
+            return Err(errno);
+        }
         if let Some(wards) = &self.wards {
             wards.add(pidfd.as_fd());
         }
-        let program = memory_of(pid)?;
-        let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
         let process = Arc::new(Process {
             pid,
             pidfd,
             number,
             program,
+            maps,
             memory: self.memory.clone(),
             pinned: AtomicU64::new(0),
             eventfds: Eventfds::default(),
@@ -141,6 +156,12 @@ impl Processes {
             // Rather none than the next program's.
             Err(_) => self.forget(pid),
         }
+    }
+
+    /// Whether a process may be about to run another program.
+    #[cfg(test)]
+    pub(super) fn may_be_leaving(&self, pid: Pid) -> bool {
+        self.leaving.contains_key(&pid)
     }
 
     /// A thread made a call, so whatever program it may have been about to leave for, it is there
@@ -205,6 +226,67 @@ pub(super) fn memory_of(pid: Pid) -> Result<Reach, Errno> {
     Ok(Reach::Program(Arc::new(file)))
 }
 
+/// The mappings of the memory that a thread has now, whatever its process runs later.
+fn maps_of(tid: u32) -> Result<File, Errno> {
+    File::open(format!("/proc/{tid}/maps")).map_err(|error| {
+        let full = error.raw_os_error().map(Errno::from_raw);
+        if matches!(full, Some(Errno::EMFILE | Errno::ENFILE)) {
+            Errno::ENFILE
+        } else {
+            Errno::ESRCH
+        }
+    })
+}
+
+/// Whether a program may write a range of its memory itself: a write by `/proc/PID/mem` goes past
+/// the protection of pages, which a system call heeds. EFAULT: some page forbids it. Where nothing
+/// is mapped, the write finds that out.
+fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
+    let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
+    let mut text = None;
+    let mut at = address;
+    while at < end {
+        let found = match (&text, sys::mapping_from(maps, at)) {
+            (None, Ok(found)) => found,
+            _ => mapping_of(text.get_or_insert(whole(maps)?), at),
+        };
+        match found {
+            Some((mapped, writable)) if mapped.start < end => {
+                if !writable {
+                    return Err(Errno::EFAULT);
+                }
+                at = mapped.end;
+            }
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// All of a file below `/proc`, from its start.
+fn whole(file: &File) -> Result<String, Errno> {
+    let (mut text, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match file.read_at(&mut piece, text.len() as u64) {
+            Ok(0) => return String::from_utf8(text).map_err(|_| Errno::EFAULT),
+            Ok(count) => text.extend(&piece[..count]),
+            Err(_) => return Err(Errno::EFAULT),
+        }
+    }
+}
+
+/// The first mapping that ends above an address, and whether it may be written, where the kernel
+/// does not say it of one (before 6.11).
+fn mapping_of(maps: &str, address: u64) -> Option<(Range<u64>, bool)> {
+    let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
+    let parse = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        Some((number(start)?..number(end)?, rest.as_bytes().get(1) == Some(&b'w')))
+    };
+    maps.lines().filter_map(parse).find(|(mapped, _)| mapped.end > address)
+}
+
 /// Lets this process have as many descriptors as it may: every open device takes some, of all
 /// programs.
 pub(super) fn allow_many_descriptors() {
@@ -228,6 +310,22 @@ pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
     write_by(&Reach::Process(pid), address, from)
 }
 
+/// Reads memory of the process whose thread waits in a call. The call still waits afterwards, so
+/// that the thread's number was no other's meanwhile; else nothing of what was read is left.
+pub(super) fn read_of_caller(
+    gate: &dyn Gate,
+    call: &Notification,
+    address: u64,
+    into: &mut [u8],
+) -> Result<(), Errno> {
+    let read = read(Pid::from_raw(call.tid as i32), address, into);
+    if !gate.is_waiting(call.id) {
+        into.fill(0);
+        return Err(Errno::EINTR);
+    }
+    read
+}
+
 /// Writes memory of the process whose thread waits in a call, and no other's: what is opened stays
 /// that process's, and the call still waits then, so that its thread's number was not another's.
 pub(super) fn write_to_caller(
@@ -238,9 +336,11 @@ pub(super) fn write_to_caller(
 ) -> Result<(), Errno> {
     let memory = File::options().write(true).open(format!("/proc/{}/mem", call.tid));
     let memory = memory.map_err(|_| Errno::EFAULT)?;
+    let maps = maps_of(call.tid).map_err(|_| Errno::EFAULT)?;
     if !gate.is_waiting(call.id) {
         return Err(Errno::EINTR);
     }
+    may_write(&maps, address, from.len())?;
     memory.write_all_at(from, address).map_err(|_| Errno::EFAULT)
 }
 
@@ -275,8 +375,33 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// The process between its calls, as which it has no rights.
+    pub(super) fn between_calls(self) -> Self {
+        Self { call: None, ..self }
+    }
+
+    /// What `look` finds out by a number of this process, which was no other's meanwhile: the
+    /// thread's, whose call waits afterwards, or between calls that of the process, which has not
+    /// ended.
+    fn by_number<T>(&self, look: impl FnOnce(u32) -> Result<T, Errno>) -> Result<T, Errno> {
+        match &self.call {
+            Some((gate, id)) => {
+                let found = look(self.tid);
+                if gate.is_waiting(*id) { found } else { Err(Errno::ESRCH) }
+            }
+            None => {
+                let found = look(self.process.pid.as_raw() as u32);
+                if self.process.has_ended() { Err(Errno::ESRCH) } else { found }
+            }
+        }
+    }
+
+    /// A file below `/proc` of the thread whose call waits; ESRCH: none does.
     fn proc_file(&self, name: &str) -> Result<String, Errno> {
-        fs::read_to_string(format!("/proc/{}/{name}", self.tid)).map_err(|_| Errno::ESRCH)
+        self.call.as_ref().ok_or(Errno::ESRCH)?;
+        self.by_number(|tid| {
+            fs::read_to_string(format!("/proc/{tid}/{name}")).map_err(|_| Errno::ESRCH)
+        })
     }
 }
 
@@ -286,7 +411,9 @@ impl Client for Caller {
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
-        write_by(self.process.reach()?, address, from).map_err(|_| Errno::EFAULT)
+        let reach = self.process.reach()?;
+        may_write(&self.process.maps, address, from.len())?;
+        write_by(reach, address, from).map_err(|_| Errno::EFAULT)
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
@@ -313,7 +440,7 @@ impl Client for Caller {
 
     fn capable(&self, wanted: Capability) -> bool {
         // Those of another user namespace are none over our devices.
-        place::has_our_users(self.tid)
+        self.by_number(|tid| Ok(place::has_our_users(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
@@ -323,7 +450,7 @@ impl Client for Caller {
     }
 
     fn identify(&self, fd: i32) -> Result<FileId, Errno> {
-        identify(self.tid, fd)
+        self.by_number(|tid| identify(tid, fd)).map_err(|_| Errno::EBADF)
     }
 
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
@@ -336,7 +463,7 @@ impl Client for Caller {
     }
 
     fn descriptors(&self) -> Vec<i32> {
-        numbers(&format!("/proc/{}/fd", self.tid))
+        self.by_number(|tid| Ok(numbers(&format!("/proc/{tid}/fd")))).unwrap_or_default()
     }
 
     fn thread(&self) -> u32 {
@@ -402,15 +529,62 @@ Max processes             95932                95932                processes";
         assert_eq!(memlock(table), 8 << 20);
         assert_eq!(memlock(&table.replace("8388608", "unlimited")), u64::MAX);
         assert_eq!(memlock(""), 0);
-        let own = own(None).memlock();
+        assert_eq!(own(None).memlock(), 0, "it makes no call");
+        let own = own(waiting()).memlock();
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).expect("it has one").0;
         assert_eq!(own, limit);
     }
 
     /// This process as one that made a call, through which it can be given something.
     fn own(call: Option<(Arc<dyn Gate>, u64)>) -> Caller {
-        let process = processes().of_thread(std::process::id()).expect("this process");
+        let process = processes().of_thread(std::process::id(), || true).expect("this process");
         Caller { process, tid: std::process::id(), call }
+    }
+
+    /// A call that waits.
+    fn waiting() -> Option<(Arc<dyn Gate>, u64)> {
+        Some((Arc::new(Recorder::default()), 7))
+    }
+
+    #[test]
+    fn caller_that_was_killed_has_no_rights() {
+        let recorder = Arc::new(Recorder::default());
+        let caller = own(Some((recorder.clone(), 7)));
+        let null = File::open("/dev/null").expect("it is there");
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&null);
+        let bytes = [0_u8; 4];
+        let pin = |caller: &Caller| caller.pin(bytes.as_ptr() as u64, 4, false);
+        let status = fs::read_to_string("/proc/self/status").expect("our own");
+        let mine = capable(&status, Capability::NetRaw);
+        assert_eq!((caller.capable(Capability::NetRaw), pin(&caller)), (mine, Ok(())));
+        assert!(caller.identify(fd).is_ok() && caller.descriptors().contains(&fd));
+        // Its number may be another's now.
+        recorder.end();
+        assert!(!caller.capable(Capability::NetRaw));
+        // Between the looks at its namespace and at its capabilities.
+        recorder.end_after(1);
+        assert!(!caller.capable(Capability::NetRaw));
+        assert_eq!((caller.memlock(), pin(&caller)), (0, Err(Errno::ESRCH)));
+        assert_eq!(caller.identify(fd), Err(Errno::EBADF));
+        assert!(caller.descriptors().is_empty());
+        // What was open is found without a call as well, of the process.
+        let owner = Caller { tid: u32::MAX, ..caller.between_calls() };
+        assert!(owner.identify(fd).is_ok() && owner.descriptors().contains(&fd));
+        assert!(!owner.capable(Capability::NetRaw));
+        assert_eq!((owner.memlock(), pin(&owner)), (0, Err(Errno::ESRCH)));
+    }
+
+    #[test]
+    fn owner_that_has_ended_has_no_descriptors() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
+        let process = processes().of_thread(child.id(), || true).expect("it lives");
+        child.wait().expect("it ends");
+        // As if its number were ours now.
+        let process = Arc::into_inner(process).expect("nobody else has it");
+        let process = Arc::new(Process { pid: Pid::this(), ..process });
+        let owner = Caller { process, tid: std::process::id(), call: None };
+        assert_eq!(owner.identify(0), Err(Errno::EBADF));
+        assert!(owner.descriptors().is_empty());
     }
 
     #[test]
@@ -428,15 +602,15 @@ Max processes             95932                95932                processes";
             assert_eq!(found, expected, "{mask:#x}");
         }
         let status = fs::read_to_string("/proc/self/status").expect("our own");
-        assert_eq!(own(None).capable(NetRaw), capable(&status, NetRaw));
+        assert_eq!(own(waiting()).capable(NetRaw), capable(&status, NetRaw));
     }
 
     #[test]
     fn foreign_userns_has_no_capability() {
         use super::super::place::tests::apart;
         let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
-        let process = processes().of_thread(child.id()).expect("a child");
-        let caller = Caller { process, tid: child.id(), call: None };
+        let process = processes().of_thread(child.id(), || true).expect("a child");
+        let caller = Caller { process, tid: child.id(), call: waiting() };
         let status = caller.proc_file("status").expect("it lives");
         let found = caller.capable(Capability::NetRaw);
         child.kill().and_then(|()| child.wait()).expect("it is there");
@@ -459,12 +633,84 @@ Max processes             95932                95932                processes";
         assert_eq!(write_to_caller(&recorder, &gone, address, &[8]), Err(Errno::EFAULT));
     }
 
+    /// Two pages, of which the second may not be written; the address of the second.
+    #[allow(unsafe_code, reason = "a page that may not be written")]
+    fn half_read_only(second: nix::sys::mman::ProtFlags) -> u64 {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+        let bytes = std::num::NonZeroUsize::new(2 * 4096).expect("not zero");
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: fresh memory, which nothing else refers to.
+        unsafe {
+            let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
+            mprotect(memory.byte_add(4096), 4096, second).expect("it is there");
+            memory.as_ptr() as u64 + 4096
+        }
+    }
+
+    #[test]
+    fn write_heeds_the_protection_of_pages() {
+        use nix::sys::mman::ProtFlags;
+        let (recorder, caller) = (Recorder::default(), own(waiting()));
+        let call = Notification::of(std::process::id(), 0, [0; 6]);
+        let executable = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        for second in [ProtFlags::PROT_READ, ProtFlags::PROT_NONE, executable] {
+            let place = half_read_only(second);
+            for (address, expected) in [
+                (place - 8, Ok(())),
+                (place - 4, Err(Errno::EFAULT)),
+                (place, Err(Errno::EFAULT)),
+                (16, Err(Errno::EFAULT)),
+                (u64::MAX - 3, Err(Errno::EFAULT)),
+            ] {
+                let written = write_to_caller(&recorder, &call, address, &[7; 8]);
+                assert_eq!(written, expected, "{second:?} {address:#x}");
+                assert_eq!(caller.write(address, &[7; 8]), expected, "{second:?} {address:#x}");
+            }
+            if second != ProtFlags::PROT_NONE {
+                let mut now = [1; 4];
+                assert_eq!(read(Pid::this(), place, &mut now), Ok(()));
+                assert_eq!(now, [0; 4], "{second:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn mappings_are_found_in_either_form() {
+        let place = half_read_only(nix::sys::mman::ProtFlags::PROT_READ);
+        let maps = maps_of(std::process::id()).expect("our own");
+        let text = whole(&maps).expect("it can be read");
+        for (address, writable) in [(place - 4096, true), (place - 1, true), (place, false)] {
+            let (range, found) = mapping_of(&text, address).expect("it is there");
+            assert!(range.contains(&address) && found == writable, "{address:#x} {range:?}");
+            match sys::mapping_from(&maps, address) {
+                Err(Errno::ENOTTY) => {}
+                found => assert_eq!(found, Ok(Some((range, writable))), "{address:#x}"),
+            }
+        }
+        assert_eq!(mapping_of(&text, u64::MAX), None);
+        assert!(mapping_of(&text, 0).is_some_and(|(range, _)| range.start > 0), "the next one");
+    }
+
+    #[test]
+    fn read_of_caller_needs_a_waiting_call() {
+        let recorder = Recorder::default();
+        let call = Notification::of(std::process::id(), 0, [0; 6]);
+        let (place, mut into) = ([1_u8, 2], [9; 2]);
+        let address = place.as_ptr() as u64;
+        assert_eq!(read_of_caller(&recorder, &call, address, &mut into), Ok(()));
+        assert_eq!(into, place);
+        assert_eq!(read_of_caller(&recorder, &call, 16, &mut into), Err(Errno::EFAULT));
+        recorder.end();
+        assert_eq!(read_of_caller(&recorder, &call, address, &mut into), Err(Errno::EINTR));
+        assert_eq!(into, [0; 2], "it may be another's");
+    }
+
     #[test]
     fn client_memory_is_fixed_when_opened() {
         let mut child = shell();
         let mut processes = processes();
-        let process = processes.of_thread(child.id()).expect("a child");
-        let caller = Caller { process: process.clone(), tid: child.id(), call: None };
+        let process = processes.of_thread(child.id(), || true).expect("a child");
+        let caller = Caller { process: process.clone(), tid: child.id(), call: waiting() };
         let maps = caller.proc_file("maps").expect("it lives");
         let (address, _) = maps.split_once('-').expect("a range");
         let address = u64::from_str_radix(address, 16).expect("an address");
@@ -565,7 +811,7 @@ Max processes             95932                95932                processes";
         let mut processes = processes();
         let mut child = shell();
         let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
-        let before = processes.of_thread(tid).expect("a child");
+        let before = processes.of_thread(tid, || true).expect("a child");
         assert_eq!(processes.known(tid), Some(pid));
         assert_eq!(processes.known(std::process::id()), None);
         let is_whole = |process: &Process| {
@@ -577,7 +823,7 @@ Max processes             95932                95932                processes";
         processes.may_leave(pid, tid);
         processes.may_leave(pid, tid + 1);
         assert!(!is_whole(&before), "its memory is that of the program alone");
-        let same = processes.of_thread(tid).expect("a child");
+        let same = processes.of_thread(tid, || true).expect("a child");
         assert!(Arc::ptr_eq(&before, &same), "it has not left");
         processes.heard(std::process::id());
         processes.heard(tid);
@@ -586,7 +832,7 @@ Max processes             95932                95932                processes";
         assert!(is_whole(&before), "both calls failed");
         processes.may_leave(pid, tid);
         becomes_sleep(&mut child);
-        let after = processes.of_thread(tid).expect("a child");
+        let after = processes.of_thread(tid, || true).expect("a child");
         assert!(!Arc::ptr_eq(&before, &after), "it is another program");
         assert!(is_whole(&after));
         // That it left shows at its next call, too.
@@ -597,21 +843,51 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
+    fn process_of_a_killed_caller_is_not_registered() {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+        let mut processes = processes();
+        let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
+        let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
+        processes.guarded_as(Wards::through(ours));
+        let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fd)| fd.is_some());
+        let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
+        let tid = stranger.id();
+        let refused = processes.of_thread(tid, || false);
+        assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
+        assert!(processes.known.is_empty() && processes.threads.is_empty() && !warded());
+        assert!((1..=u16::MAX).all(|number| processes.memory.reach(number).is_none()));
+        // One that is known is not taken for the caller either, and a thread of its is not kept.
+        let known = processes.of_thread(std::process::id(), || true).expect("this process");
+        assert!(warded());
+        for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
+            let refused = processes.of_thread(tid, || false);
+            assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
+        }
+        assert_eq!(processes.threads.len(), 1);
+        // Its end wakes nobody.
+        drop(stranger.stdin.take());
+        stranger.wait().expect("it ends");
+        assert_eq!(processes.wakes.wait(Some(std::time::Duration::ZERO)), Ok(vec![]));
+        assert!(!known.has_ended());
+    }
+
+    #[test]
     fn a_thread_belongs_to_its_process_and_a_process_that_ended_is_told_from_a_live_one() {
         let mut processes = processes();
         let own = std::process::id();
-        let process = processes.of_thread(own).expect("this process");
+        let process = processes.of_thread(own, || true).expect("this process");
         let tid = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
         let _ = tid.join();
         assert_eq!(process.pid.as_raw() as u32, own);
         assert!(!process.has_ended());
-        let again = processes.of_thread(nix::unistd::gettid().as_raw() as u32).expect("a thread");
+        let again =
+            processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true).expect("a thread");
         assert!(Arc::ptr_eq(&process, &again));
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
-        let gone = processes.of_thread(child.id()).expect("it lives");
+        let gone = processes.of_thread(child.id(), || true).expect("it lives");
         child.wait().expect("it ends");
         assert!(gone.has_ended());
-        assert!(processes.of_thread(child.id()).is_err());
+        assert!(processes.of_thread(child.id(), || true).is_err());
         processes.bury(process.pid);
         processes.bury(gone.pid);
         assert_eq!(processes.known.len(), 1, "the live one is still known");
@@ -621,8 +897,9 @@ Max processes             95932                95932                processes";
     #[test]
     fn memory_and_descriptors_of_another_process_are_reached_or_refused() {
         let mut processes = processes();
-        let process = processes.of_thread(std::process::id()).expect("this process");
-        let caller = Caller { process, tid: std::process::id(), call: None };
+        let process = processes.of_thread(std::process::id(), || true).expect("this process");
+        let call: Option<(Arc<dyn Gate>, u64)> = waiting();
+        let mut caller = Caller { process, tid: std::process::id(), call };
         let bytes = [1u8, 2, 3, 4];
         let mut back = [0; 4];
         assert_eq!(caller.read(bytes.as_ptr() as u64, &mut back), Ok(()));
@@ -633,6 +910,7 @@ Max processes             95932                95932                processes";
         assert_eq!(caller.pin(16, 4, false), Err(Errno::EFAULT));
         assert_eq!(caller.identify(-1), Err(Errno::EBADF));
         assert!(caller.borrow(1 << 20).is_err());
+        caller.call = None;
         assert_eq!(
             caller.install(std::io::stdin().as_fd().try_clone_to_owned().expect("a copy")),
             Err(Errno::EBADF)

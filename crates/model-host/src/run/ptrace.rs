@@ -25,6 +25,17 @@ pub(super) fn none() -> MutexGuard<'static, ()> {
     SEIZING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Does something that seizes a thread, in a thread of its own. The kernel lets go of what that one
+/// has seized when it ends: also of a thread that did not stop in time, which nothing else releases
+/// and which would stop later for good.
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
+    thread::scope(|scope| {
+        let worker = thread::Builder::new().spawn_scoped(scope, work);
+        let worker = worker.map_err(|_| Errno::EAGAIN)?;
+        worker.join().map_err(|_| Errno::EIO)
+    })
+}
+
 /// A thread that is ours until this is dropped. Only the thread of ours that seized it can use it.
 pub(super) struct Seized {
     tid: i32,
@@ -73,7 +84,7 @@ fn stop(tid: i32) -> Result<(), Errno> {
 }
 
 impl Seized {
-    /// Seizes a thread whose call waits; `waits`: whether it does still, as from when it is seized
+    /// Seizes a thread whose call waits, within [`apart`]; `waits`: whether it does still, as from when it is seized
     /// the thread's number is no other's; `answer` makes that call return.
     pub(super) fn new(
         tid: u32,
@@ -154,5 +165,62 @@ impl Drop for Seized {
         let mask = (&raw mut self.mask).cast();
         let _ = request(libc::PTRACE_SETSIGMASK, self.tid, size_of::<u64>(), mask);
         let _ = request(libc::PTRACE_DETACH, self.tid, 0, ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that does not stop when it is to, as it waits for a child of its own.
+    fn stuck() -> i32 {
+        // SAFETY: the child makes system calls only; its own child is a fork of it, with a memory
+        // of its own, and ends with it.
+        unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                let flags = libc::CLONE_VFORK | libc::SIGCHLD;
+                if libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) == 0 {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                    loop {
+                        libc::pause();
+                    }
+                }
+                libc::_exit(0);
+            }
+            pid
+        }
+    }
+
+    fn status(pid: i32, name: &str) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.expect("there is such a line").trim().to_string()
+    }
+
+    #[test]
+    fn thread_that_does_not_stop_is_let_go() {
+        let pid = stuck();
+        let start = Instant::now();
+        while !status(pid, "State:").starts_with('D') && start.elapsed() < 10 * PATIENCE {
+            thread::yield_now();
+        }
+        let seized = apart(|| {
+            let seized = Seized::new(pid as u32, || true, || {}).map(drop);
+            (seized, status(pid, "TracerPid:") != "0")
+        });
+        assert_eq!(seized, Ok((Err(Errno::ETIMEDOUT), true)));
+        let start = Instant::now();
+        while status(pid, "TracerPid:") != "0" && start.elapsed() < PATIENCE {
+            thread::yield_now();
+        }
+        let tracer = status(pid, "TracerPid:");
+        // SAFETY: numbers, and the kernel writes no status.
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            libc::waitpid(pid, ptr::null_mut(), 0);
+        }
+        assert_eq!(tracer, "0", "it is traced by none");
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
@@ -61,7 +61,7 @@ impl Program {
     /// is skipped, and says so past the capture of its output.
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
-        let process = program.answerer.shared.processes().of_thread(std::process::id());
+        let process = program.answerer.shared.processes().of_thread(std::process::id(), || true);
         let errno = sys::take_descriptor(&process.expect("this process").pidfd, 0).err();
         if let Some(errno) = errno {
             let thread = std::thread::current();
@@ -111,11 +111,19 @@ pub(super) fn at(path: &CStr) -> u64 {
 }
 
 /// Takes note of what is given, unless the program's call is over or it has no room.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recorder {
     given: Mutex<Vec<Given>>,
     refusals: Mutex<Vec<Errno>>,
-    over: AtomicBool,
+    /// How often a call may still be found to wait; negative: for ever.
+    looks: AtomicI64,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        let (given, refusals) = Default::default();
+        Self { given, refusals, looks: AtomicI64::new(-1) }
+    }
 }
 
 impl Recorder {
@@ -136,7 +144,12 @@ impl Recorder {
 
     /// From now on no call waits any more.
     pub(super) fn end(&self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.end_after(0);
+    }
+
+    /// Calls are found to wait this many times yet: the thread is killed then.
+    pub(super) fn end_after(&self, looks: i64) {
+        self.looks.store(looks, Ordering::Relaxed);
     }
 }
 
@@ -146,7 +159,11 @@ impl Gate for Recorder {
     fn go_on(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
-        !self.over.load(Ordering::Relaxed)
+        let one_less = |looks: i64| (looks > 0).then(|| looks - 1);
+        match self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            Ok(_) => true,
+            Err(looks) => looks < 0,
+        }
     }
 
     fn give(

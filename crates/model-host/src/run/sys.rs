@@ -22,7 +22,8 @@ pub(super) struct Notification {
     pub tid: u32,
     flags: u32,
     pub number: i32,
-    architecture: u32,
+    /// The kind of call: that of this program, or one of 32 bits.
+    pub architecture: u32,
     instruction: u64,
     pub arguments: [u64; 6],
 }
@@ -31,7 +32,8 @@ pub(super) struct Notification {
 impl Notification {
     /// A call for tests, which no thread made.
     pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
-        Self { id: 1, tid, flags: 0, number, architecture: 0, instruction: 0, arguments }
+        let architecture = super::filter::ARCHITECTURE;
+        Self { id: 1, tid, flags: 0, number, architecture, instruction: 0, arguments }
     }
 }
 
@@ -216,6 +218,47 @@ pub(super) fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
     // SAFETY: a new descriptor, which nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// `struct procmap_query`, as far as it is used.
+#[repr(C)]
+struct MappingQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    access: u64,
+    page: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    sizes: [u32; 2],
+    name: u64,
+    build: u64,
+}
+
+nix::ioctl_readwrite!(procmap_query, b'f', 17, MappingQuery);
+
+/// The mapping at an address, or the next one, and whether it may be written; `maps`: an open
+/// `/proc/PID/maps`. ENOTTY: the kernel does not say (before 6.11).
+pub(super) fn mapping_from(
+    maps: &std::fs::File,
+    address: u64,
+) -> Result<Option<(std::ops::Range<u64>, bool)>, Errno> {
+    const COVERING_OR_NEXT: u64 = 0x10;
+    const WRITABLE: u64 = 2;
+    // SAFETY: plain integers.
+    let mut query: MappingQuery = unsafe { zeroed() };
+    query.size = size_of::<MappingQuery>() as u64;
+    (query.flags, query.address) = (COVERING_OR_NEXT, address);
+    // SAFETY: the kernel reads and writes one structure of this layout, and no name, as its size
+    // is 0.
+    match unsafe { procmap_query(maps.as_raw_fd(), &raw mut query) } {
+        Ok(_) => Ok(Some((query.start..query.end, query.access & WRITABLE != 0))),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Kills a process, if it has not ended.
@@ -682,16 +725,19 @@ pub(super) fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
-/// Waits for a child that ended; returns it with its status as `wait` does; with WNOHANG `None`
-/// when none has ended.
+/// Waits for a child of this thread that ended; returns it with its status as `wait` does; with
+/// WNOHANG `None` when none has ended. What another thread of ours has seized is that one's: its
+/// stops are not taken.
 pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
     let mut status = 0;
-    let hang = flags & libc::WNOHANG;
+    let flags = flags & libc::WNOHANG | libc::__WNOTHREAD;
     loop {
         // SAFETY: the kernel writes one int.
-        let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, hang) });
+        let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, flags) });
         match pid {
             Ok(0) => return None,
+            // A stop, of which the kernel tells whoever traces, whatever was asked for.
+            Ok(_) if libc::WIFSTOPPED(status) || libc::WIFCONTINUED(status) => {}
             Ok(pid) => return Some((Pid::from_raw(pid), status)),
             Err(Errno::EINTR) => {}
             Err(_) => return None,

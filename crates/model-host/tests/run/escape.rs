@@ -310,6 +310,7 @@ fn docs_name_tests_that_exist() {
             let (module, function) = name.split_once("::").expect("a module and a test");
             let files = [
                 format!("model-host/src/run/{module}.rs"),
+                format!("model-host/src/run/{module}/tests.rs"),
                 format!("model-host/tests/run/{module}.rs"),
                 format!("model-host/tests/{module}.rs"),
                 format!("model/src/memory/{module}.rs"),

@@ -432,6 +432,11 @@ impl Request {
         (self.words[3 + 2 * index] >> 32) as u16
     }
 
+    /// As an ioctl has it.
+    pub(super) fn words(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+
     pub(super) fn send(&mut self, file: &File) -> Result<(), Errno> {
         file.ioctl(&mut self.words)
     }

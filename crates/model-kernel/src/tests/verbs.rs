@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use nix::errno::Errno;
 use verbless_prm::{HcaCap, Opcode};
 
-use super::super::client::Capability;
+use super::super::client::{Capability, Client};
 use super::super::mailbox::Field;
-use super::support::{Device, Fixture, Request, command};
+use super::support::{Device, Fixture, Request, TestClient, command};
 
 /// INVOKE_WRITE of a command; what the core's and the driver's output hold.
 fn write(
@@ -97,6 +97,25 @@ fn privileges_of_a_context_are_those_of_its_client() {
         fixture.get_context(1).expect("a context");
         let sent = fixture.device.last(Opcode::CREATE_UCTX.0).expect("it was sent");
         assert_eq!(Field(0x10, 31, 0).get(&sent), cap, "capability {capability}");
+    }
+}
+
+#[test]
+fn privileges_of_a_context_are_those_of_the_caller() {
+    let privileged = !0;
+    for (openers, callers, cap) in [(privileged, 0, 0), (0, privileged, 3)] {
+        let fixture = Fixture::without_context(Device::new());
+        fixture.client.capabilities.store(openers, Ordering::Relaxed);
+        let caller = TestClient::new();
+        caller.capabilities.store(callers, Ordering::Relaxed);
+        let mut request = [0; 32];
+        (request[0], request[4], request[8], request[16], request[24]) = (16, 4, 1, 1, 3);
+        let mut response = [0; 72];
+        let mut ioctl = Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response);
+        let caller: Arc<dyn Client> = caller;
+        fixture.file.ioctl_of(&caller, ioctl.words()).expect("a context");
+        let sent = fixture.device.last(Opcode::CREATE_UCTX.0).expect("it was sent");
+        assert_eq!(Field(0x10, 31, 0).get(&sent), cap, "opener {openers:#x}");
     }
 }
 

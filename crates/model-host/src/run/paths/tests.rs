@@ -154,8 +154,27 @@ fn a_device_gets_a_number_that_the_filter_knows_while_there_is_one() {
     assert_eq!((open(), count()), (refused(Errno::ENOMEM), 2));
     program.gate.refuse(&full);
     assert_eq!((open(), count()), (refused(Errno::EINVAL), 2));
-    program.gate.end();
-    assert_eq!((open(), count()), (refused(Errno::EINTR), 2));
+    // It is killed once its path was read.
+    let path = OnePage::new(DEVICE);
+    program.gate.end_after(1);
+    let answer = program.call(SYS_openat, &[HERE, path.at(), O_RDWR as u64]);
+    assert_eq!((answer, count()), (refused(Errno::EINTR), 2));
+}
+
+/// A path that is read at once, as it lies in one page.
+#[repr(align(256))]
+struct OnePage([u8; 256]);
+
+impl OnePage {
+    fn new(path: &std::ffi::CStr) -> Self {
+        let mut bytes = [0; 256];
+        bytes[..path.count_bytes()].copy_from_slice(path.to_bytes());
+        Self(bytes)
+    }
+
+    fn at(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
 }
 
 #[test]
@@ -365,14 +384,16 @@ fn a_path_is_read_up_to_its_zero_and_no_further() {
     let start = memory.cast::<u8>();
     // SAFETY: the last page is nobody's.
     unsafe { munmap(memory.byte_add(3 * 4096), 4096) }.expect("it is there");
-    let own = Pid::this();
+    let program = Program::new();
+    let call = Notification::of(std::process::id(), 0, [0; 6]);
     let read = |at: usize, length: usize, end: u8| {
         // SAFETY: within the pages that are left, of which there is no reference.
         unsafe {
             start.add(at).write_bytes(b'a', length);
             start.add(at + length).write(end);
         }
-        text(own, start.as_ptr() as u64 + at as u64).map(|text| text.len())
+        let text = program.answerer.text(&call, start.as_ptr() as u64 + at as u64);
+        text.map(|text| text.len())
     };
     for length in [0, 1, 255, 256, 257, 4095] {
         assert_eq!(read(0, length, 0), Ok(length));
@@ -381,4 +402,39 @@ fn a_path_is_read_up_to_its_zero_and_no_further() {
     }
     assert_eq!(read(0, 4096, 0), Err(Errno::ENAMETOOLONG));
     assert_eq!(read(3 * 4096 - 10, 9, b'a'), Err(Errno::EFAULT), "there is no zero");
+}
+
+#[test]
+fn path_of_a_killed_caller_is_not_used() {
+    let program = Program::new();
+    let (attribute, device) = (at(ATTRIBUTE), at(DEVICE));
+    let mut room = [0_u64; 32];
+    let buffer = room.as_mut_ptr() as u64;
+    let how = [0_u64; 3];
+    let calls: [(libc::c_long, Vec<u64>); 8] = [
+        (SYS_openat, vec![HERE, attribute]),
+        (SYS_openat, vec![HERE, device, O_RDWR as u64]),
+        (SYS_openat2, vec![HERE, attribute, how.as_ptr() as u64, 24]),
+        (SYS_newfstatat, vec![HERE, attribute, buffer]),
+        (SYS_faccessat, vec![HERE, attribute]),
+        (SYS_readlinkat, vec![HERE, at(c"/sys/class/infiniband/mlx5_0"), buffer, 100]),
+        (libc::SYS_getxattr, vec![attribute]),
+        (libc::SYS_listxattr, vec![attribute]),
+    ];
+    for (number, call) in &calls {
+        // Between the news of the call and the reading of its path, another got the number.
+        program.gate.end();
+        assert_eq!(program.call(*number, call), Answer::Kernel, "call {number}");
+        assert!(program.gate.last().is_none(), "call {number}");
+    }
+    // The same for what a relative path begins at.
+    program.gate.end_after(-1);
+    let class = program.open(CLASS, O_DIRECTORY);
+    program.gate.end_after(1);
+    let path = OnePage::new(c"mlx5_0/node_type");
+    let call = [class.descriptor(), path.at()];
+    assert_eq!(program.call(SYS_faccessat, &call), Answer::Kernel);
+    program.gate.end_after(2);
+    assert_eq!(program.call(SYS_faccessat, &call), Answer::Ours(Ok(0)));
+    assert_eq!(room, [0; 32]);
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use crate::run::answer::{Answer, Answerer};
-use crate::run::ptrace::Seized;
+use crate::run::ptrace::{self, Seized};
 use crate::run::sys::Notification;
 use crate::run::tree;
 
@@ -37,11 +37,19 @@ impl Answerer {
             Err(errno) => return errno.into(),
         };
         self.view.tree.given();
+        match ptrace::apart(|| self.change(call, &directory)) {
+            Ok(answer) => answer,
+            Err(errno) => errno.into(),
+        }
+    }
+
+    fn change(&self, call: &Notification, directory: &File) -> Answer {
         let mut given = Err(Errno::ESRCH);
         let waits = || self.gate.is_waiting(call.id);
         let seized = Seized::new(call.tid, waits, || {
             given = self.gate.give(call.id, directory.as_fd(), None, true, false);
-            self.gate.answer(call.id, Ok(0));
+            // What it gets if it does not stop in time; else the result replaces it.
+            self.gate.answer(call.id, Err(Errno::EIO));
         });
         match seized {
             Ok(mut thread) => {

@@ -84,3 +84,23 @@ fn a_thread_that_takes_short_turns_goes_first_where_it_may() {
         assert_eq!(nice, "-20");
     }
 }
+
+#[test]
+fn stop_of_a_traced_child_is_no_end() {
+    let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
+    let pid = child.id() as i32;
+    let (none, zero) = (std::ptr::null_mut::<libc::c_void>(), 0_usize);
+    // SAFETY: requests with numbers only, and the kernel writes one structure, which is plain data.
+    let stopped = unsafe {
+        let seized = libc::ptrace(libc::PTRACE_SEIZE, pid, zero, none) == 0
+            && libc::ptrace(libc::PTRACE_INTERRUPT, pid, zero, none) == 0;
+        let mut about: libc::siginfo_t = zeroed();
+        let flags = libc::WSTOPPED | libc::WNOWAIT;
+        seized && libc::waitid(libc::P_PID, pid as u32, &raw mut about, flags) == 0
+    };
+    assert!(stopped, "{}", Errno::last());
+    assert_eq!(wait_for_child(libc::WNOHANG), None, "it has not ended");
+    child.kill().expect("it lives");
+    assert_eq!(wait_for_child(0), Some((Pid::from_raw(pid), libc::SIGKILL)));
+    assert!(child.wait().is_err(), "it was waited for");
+}

@@ -118,12 +118,13 @@ impl Desk {
 
 /// Has a filter's calls taken by another thread whenever one does not come back.
 fn watch(desk: &Weak<Desk>) {
+    let mut refused = false;
     loop {
         std::thread::sleep(TURN);
         let Some(desk) = desk.upgrade() else { return };
-        let number = match desk.turns.look(Instant::now()) {
+        match desk.turns.look(Instant::now()) {
             Step::Nothing => continue,
-            Step::Replace(number) => number,
+            Step::Replace => {}
             Step::Kill(calls) => {
                 tracing::error!(
                     calls = calls.len(),
@@ -132,11 +133,16 @@ fn watch(desk: &Weak<Desk>) {
                      processes are killed"
                 );
                 calls.iter().for_each(|busy| desk.kill(&busy.call));
-                desk.turns.next()
             }
-        };
-        if let Err(error) = desk.clone().take_calls(number) {
-            tracing::error!(%error, "no thread can be started that takes calls: they wait");
+        }
+        let started = desk.turns.replace(|number| desk.clone().take_calls(number));
+        match started {
+            Ok(()) => refused = false,
+            Err(error) => {
+                if !std::mem::replace(&mut refused, true) {
+                    tracing::error!(%error, "no thread can be started that takes calls: they wait");
+                }
+            }
         }
     }
 }

@@ -7,9 +7,10 @@
 //!
 //! There are [`MOST`] such threads for a filter at a time. If all have waited for [`PATIENCE`], the
 //! processes for which they wait are killed: nothing else would let the others behind the filter go
-//! on.
+//! on. The same is done if no other thread can be started for as long.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,8 @@ pub(super) struct Busy {
 pub(super) enum Step {
     /// Nothing: the thread that takes calls waits for one, or has just received it.
     Nothing,
-    /// Another thread is to take calls, with this number.
-    Replace(u64),
+    /// Another thread is to take calls: [`Turns::replace`].
+    Replace,
     /// The processes that made these calls are to be killed.
     Kill(Vec<Busy>),
 }
@@ -52,6 +53,8 @@ struct Taken {
     busy: BTreeMap<u64, Busy>,
     /// What is not counted, as its process was killed.
     lost: BTreeMap<u64, Busy>,
+    /// The last attempt to start a thread failed.
+    refused: bool,
 }
 
 impl Turns {
@@ -77,27 +80,39 @@ impl Turns {
         let mut taken = self.taken();
         let is_long = |busy: &Busy, limit| now.saturating_duration_since(busy.since) >= limit;
         let current = taken.current;
-        if !taken.busy.get(&current).is_some_and(|busy| is_long(busy, TURN)) {
+        if taken.lost.contains_key(&current) {
+            return Step::Replace;
+        }
+        let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, TURN)) else {
             return Step::Nothing;
+        };
+        // Without another thread, only the end of a call's process lets a thread come back.
+        let alone = taken.refused && is_long(taking, PATIENCE);
+        if taken.busy.len() < MOST && !alone {
+            return Step::Replace;
         }
-        if taken.busy.len() < MOST {
-            taken.current += 1;
-            return Step::Replace(taken.current);
-        }
-        if !taken.busy.values().all(|busy| is_long(busy, PATIENCE)) {
+        if !alone && !taken.busy.values().all(|busy| is_long(busy, PATIENCE)) {
             return Step::Nothing;
         }
         let busy = std::mem::take(&mut taken.busy);
-        let calls = busy.values().copied().collect();
-        taken.lost.extend(busy);
+        let (lost, kept) = busy.into_iter().partition(|(_, busy)| is_long(busy, PATIENCE));
+        taken.busy = kept;
+        let calls = BTreeMap::values(&lost).copied().collect();
+        taken.lost.extend(lost);
         Step::Kill(calls)
     }
 
-    /// A thread that was killed for is not counted, and another takes calls.
-    pub(super) fn next(&self) -> u64 {
+    /// Starts the thread that takes calls from now on. If it cannot be started, the thread that
+    /// took them goes on with it when it comes back, and the next [`Turns::look`] says what to do.
+    pub(super) fn replace(&self, start: impl FnOnce(u64) -> io::Result<()>) -> io::Result<()> {
+        // Locked meanwhile: neither thread learns of it before it is known who takes calls.
         let mut taken = self.taken();
-        taken.current += 1;
-        taken.current
+        let started = start(taken.current + 1);
+        taken.refused = started.is_err();
+        if started.is_ok() {
+            taken.current += 1;
+        }
+        started
     }
 }
 
@@ -109,6 +124,14 @@ mod tests {
         Notification::of(1, 0, [0; 6])
     }
 
+    fn started(_: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn refused(_: u64) -> io::Result<()> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
     #[test]
     fn slow_thread_is_replaced_once() {
         let turns = Turns::default();
@@ -117,7 +140,8 @@ mod tests {
         turns.begin(0, call());
         assert!(matches!(turns.look(soon), Step::Nothing), "it has just begun");
         let later = Instant::now() + TURN;
-        assert!(matches!(turns.look(later), Step::Replace(1)));
+        assert!(matches!(turns.look(later), Step::Replace));
+        turns.replace(started).expect("it starts");
         assert!(matches!(turns.look(later), Step::Nothing), "the next one waits for a call");
         turns.begin(1, call());
         assert!(turns.end(1), "it goes on");
@@ -132,15 +156,36 @@ mod tests {
             turns.begin(number, call());
             let last = number as usize + 1 == MOST;
             let step = turns.look(Instant::now() + TURN);
-            assert_eq!(matches!(step, Step::Replace(_)), !last, "{number}: {step:?}");
+            assert_eq!(matches!(step, Step::Replace), !last, "{number}: {step:?}");
+            if !last {
+                turns.replace(started).expect("it starts");
+            }
         }
         assert!(matches!(turns.look(start + TURN), Step::Nothing), "they may come back");
         let Step::Kill(calls) = turns.look(Instant::now() + PATIENCE) else { panic!("too many") };
         assert_eq!(calls.len(), MOST);
-        assert_eq!(turns.next(), MOST as u64);
+        turns.replace(started).expect("it starts");
         turns.begin(MOST as u64, call());
         assert!(turns.end(MOST as u64) && !turns.end(3));
         turns.begin(MOST as u64, call());
-        assert!(matches!(turns.look(Instant::now() + TURN), Step::Replace(_)), "there is room");
+        assert!(matches!(turns.look(Instant::now() + TURN), Step::Replace), "there is room");
+    }
+
+    #[test]
+    fn refused_thread_changes_no_turn() {
+        let turns = Turns::default();
+        turns.begin(0, call());
+        let (soon, late) = (Instant::now() + TURN, Instant::now() + PATIENCE);
+        for _ in 0..3 {
+            assert!(matches!(turns.look(soon), Step::Replace));
+            turns.replace(refused).expect_err("no thread");
+        }
+        assert!(turns.end(0), "it takes the next calls");
+        turns.begin(0, call());
+        assert!(matches!(turns.look(late + TURN), Step::Kill(calls) if calls.len() == 1));
+        turns.replace(refused).expect_err("no thread");
+        assert!(matches!(turns.look(late), Step::Replace), "once there is room for a thread");
+        turns.replace(started).expect("it starts");
+        assert!(!turns.end(0), "it was replaced");
     }
 }

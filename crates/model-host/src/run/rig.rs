@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
@@ -116,6 +117,8 @@ pub(super) struct Recorder {
     given: Mutex<Vec<Given>>,
     refusals: Mutex<Vec<Errno>>,
     over: AtomicBool,
+    /// What is given is not taken until this is at its end.
+    slow: Mutex<Option<Receiver<()>>>,
 }
 
 impl Recorder {
@@ -132,6 +135,18 @@ impl Recorder {
     pub(super) fn refuse(&self, errnos: &[Errno]) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         *refusals = errnos.iter().rev().copied().collect();
+    }
+
+    /// The next descriptor is not taken before the sender is gone, as by a thread that does not run.
+    pub(super) fn delay(&self) -> Sender<()> {
+        let (sender, receiver) = channel();
+        *self.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+        sender
+    }
+
+    /// Whether a descriptor is about to be taken, which was to be delayed.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// From now on no call waits any more.
@@ -157,6 +172,10 @@ impl Gate for Recorder {
         close_on_exec: bool,
         answer: bool,
     ) -> Result<i32, Errno> {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(slow) = slow {
+            let _ = slow.recv();
+        }
         let refused = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(errno) = refused {
             return Err(errno);

@@ -1,5 +1,5 @@
-//! File descriptors: one of a client in this process, which came as a number, and the sockets that
-//! event channels are.
+//! File descriptors: one of a client in this process, which came as a number, the sockets that event
+//! channels are, and an empty file.
 //!
 //! nix has most of these calls too, but only with its feature `socket`, which brings two more
 //! crates into whatever is tested against the model.
@@ -27,6 +27,15 @@ pub(crate) fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
     borrowed
         .try_clone_to_owned()
         .map_err(|error| error.raw_os_error().map_or(Errno::EBADF, Errno::from_raw))
+}
+
+/// A file without content, of memory.
+pub(crate) fn empty_file() -> Result<OwnedFd, Errno> {
+    // SAFETY: the name ends with a zero; the kernel copies it.
+    let fd = unsafe { libc::memfd_create(c"verbless-empty".as_ptr(), libc::MFD_CLOEXEC) };
+    Errno::result(fd)?;
+    // SAFETY: it was opened by the call above, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The bytes that the peer of `socket` has yet to read, as the kernel accounts for them: a fixed

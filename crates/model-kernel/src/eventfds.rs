@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::errno::Errno;
 
+use super::aio;
 use super::refused::refused;
 
 /// Eventfds of one client that subscriptions may signal at one time. Linux holds them by a
@@ -20,9 +21,15 @@ pub struct Eventfds(Mutex<BTreeMap<u64, Weak<OwnedFd>>>);
 
 impl Eventfds {
     /// Holds what a duplicate of a client's descriptor refers to, as long as the answer lives.
-    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here.
+    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here. Others: eventfds
+    /// cannot be signalled here.
     pub(super) fn hold(&self, fd: OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
         check_eventfd(&fd)?;
+        aio::check().map_err(|errno| {
+            let words = "eventfds cannot be signalled without asynchronous I/O (io_setup): allow \
+                         it, raise fs.aio-max-nr, or read events from their channel";
+            refused(errno, words)
+        })?;
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Without a number of its own: the descriptor's, above those of eventfds.
         let number = eventfd_id(&fd).unwrap_or(1 << 63 | fd.as_raw_fd() as u64);

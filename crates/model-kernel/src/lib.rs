@@ -47,6 +47,7 @@
 )]
 
 mod abi;
+mod aio;
 mod boot;
 mod channel;
 mod client;
@@ -103,6 +104,7 @@ pub use network::Neighbour;
 /// `Client` represents the process.
 pub mod remote {
     pub use crate::abi::DRIVER_ID;
+    pub use crate::aio::signal_eventfd;
     pub use crate::client::{
         Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
         numbers, pin_mapped,

@@ -1,12 +1,13 @@
 //! Receivers of events: the device's table of DevX subscriptions, and its async event files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use verbless_prm::Eqe;
 
+use super::aio::signal_eventfd;
 use super::channel::Channel;
 
 /// A channel for subscriptions.
@@ -150,7 +151,9 @@ impl Subscription {
     fn deliver(&self, tag: u64, eqe: &Eqe) {
         if let Some(eventfd) = &self.eventfd {
             // A full counter is a signal that waits already.
-            let _ = nix::unistd::write(eventfd, &1u64.to_ne_bytes());
+            if let Err(errno) = signal_eventfd(eventfd.as_fd()) {
+                tracing::warn!(%errno, "an event was lost: its eventfd cannot be signalled");
+            }
         } else if self.channel.omit_data {
             self.channel.channel.send_once(tag, self.cookie.to_ne_bytes());
         } else {

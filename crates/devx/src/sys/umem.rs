@@ -61,8 +61,7 @@ impl PageSizes {
     /// The bitmap, and whether the request must fail on a kernel that does not know it.
     fn bitmap(self) -> (u64, bool) {
         match self {
-            // Linux holds the size that it chooses in 32 bits.
-            Self::Any => ((page_size() as u64).wrapping_neg() & u64::from(u32::MAX), false),
+            Self::Any => ((page_size() as u64).wrapping_neg(), false),
             Self::Bitmap(bits) => (bits, true),
         }
     }
@@ -203,7 +202,7 @@ mod tests {
         let most = PageSizes::of_address(0x7000_0000_0000, 63);
         assert_eq!(most, up_to(1 << 31), "Linux holds the size in 32 bits");
         assert_eq!(PageSizes::of_address(0x7000_0020_0000, 14), up_to(0x4000));
-        assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg() & 0xffff_ffff, false));
+        assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg(), false));
         assert_eq!(PageSizes::Bitmap(0x3000).bitmap(), (0x3000, true));
     }
 

@@ -2,10 +2,12 @@
 //! to itself.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use verbless_model::memory::Interrupts;
+use verbless_model_kernel::remote::signal_eventfd;
 
 /// The vectors of one function.
 #[derive(Debug)]
@@ -61,9 +63,8 @@ impl Interrupts for Vectors {
             tracing::debug!(vector, "an interrupt that nobody waits for");
             return;
         };
-        // Only a counter at its maximum refuses, and then the interrupt is pending 2^64 times
-        // already.
-        if let Err(error) = nix::unistd::write(eventfd, &1_u64.to_ne_bytes()) {
+        // A write would wait while the client leaves the counter full.
+        if let Err(error) = signal_eventfd(eventfd.as_fd()) {
             tracing::warn!(vector, %error, "an interrupt cannot be delivered");
         }
     }
@@ -73,7 +74,7 @@ impl Interrupts for Vectors {
 mod tests {
     use super::*;
     use nix::sys::eventfd::{EfdFlags, EventFd};
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::OwnedFd;
 
     fn eventfd() -> (File, EventFd) {
         let eventfd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
@@ -98,6 +99,26 @@ mod tests {
         vectors.clear();
         vectors.raise(1);
         assert!(first_counter.read().is_err());
+    }
+
+    #[test]
+    fn full_blocking_eventfd_holds_up_no_interrupt() {
+        let vectors = Vectors::new(1);
+        let full = EventFd::from_flags(EfdFlags::empty()).unwrap();
+        full.write(u64::MAX - 1).unwrap();
+        let copy: OwnedFd = full.as_fd().try_clone_to_owned().unwrap();
+        assert!(vectors.set(0, [Some(copy.into())].into_iter()));
+        let (sender, done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..3).for_each(|_| vectors.raise(0));
+                sender.send(()).unwrap();
+            });
+            let done = done.recv_timeout(std::time::Duration::from_secs(20));
+            // A reader lets what waits for room go on.
+            assert_eq!(full.read(), Ok(u64::MAX));
+            assert_eq!(done, Ok(()));
+        });
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 
 use super::filter;
 use super::how::How;
@@ -22,7 +23,10 @@ use super::process::{self, Caller};
 use super::shared::SharedRun;
 use super::side::View;
 use super::sys::{self, Gate, Listener, Notification, Stat};
-use super::turns::{Step, TURN, Turns};
+use super::turns::{SHORT, Step, TURN, Turns};
+
+/// Looks in short succession after a call that hung.
+const QUICK_LOOKS: u32 = 100;
 
 /// The answer to a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -105,25 +109,27 @@ impl Desk {
         }
     }
 
-    /// Kills the process of a call that still waits.
-    fn kill(&self, call: &Notification) {
-        let waits = || self.answerer.gate.is_waiting(call.id);
-        let Ok(pid) = process::process_of(call.tid) else { return };
-        let Ok(pidfd) = sys::pidfd(pid) else { return };
-        if waits() {
-            sys::kill_by(pidfd.as_fd());
-        }
+    /// The process of a call that still waits.
+    fn maker(&self, call: &Notification) -> Option<Pid> {
+        let pid = process::process_of(call.tid).ok()?;
+        self.answerer.gate.is_waiting(call.id).then_some(pid)
     }
 }
 
 /// Has a filter's calls taken by another thread whenever one does not come back.
 fn watch(desk: &Weak<Desk>) {
+    let (mut refused, mut quick) = (false, 0_u32);
     loop {
-        std::thread::sleep(TURN);
+        // Where one call hangs, there are often others.
+        std::thread::sleep(if quick == 0 { TURN } else { SHORT });
         let Some(desk) = desk.upgrade() else { return };
-        let number = match desk.turns.look(Instant::now()) {
-            Step::Nothing => continue,
-            Step::Replace(number) => number,
+        let waits = call_waits(desk.listener.as_fd());
+        match desk.turns.look(Instant::now(), waits, |call| desk.maker(call)) {
+            Step::Nothing => {
+                quick = quick.saturating_sub(1);
+                continue;
+            }
+            Step::Replace => {}
             Step::Kill(calls) => {
                 tracing::error!(
                     calls = calls.len(),
@@ -131,12 +137,19 @@ fn watch(desk: &Weak<Desk>) {
                      (userfaultfd, FUSE, NFS), and no thread is left for other calls: their \
                      processes are killed"
                 );
-                calls.iter().for_each(|busy| desk.kill(&busy.call));
-                desk.turns.next()
+                calls.iter().for_each(|busy| kill_maker(&*desk.answerer.gate, &busy.call));
             }
-        };
-        if let Err(error) = desk.clone().take_calls(number) {
-            tracing::error!(%error, "no thread can be started that takes calls: they wait");
+        }
+        quick = QUICK_LOOKS;
+        let started = desk.turns.replace(|number| desk.clone().take_calls(number));
+        match started {
+            Ok(()) => refused = false,
+            Err(error) => {
+                if !std::mem::replace(&mut refused, true) {
+                    tracing::error!(%error, "no thread can be started that takes calls: they wait");
+                }
+                quick = 0;
+            }
         }
     }
 }
@@ -228,6 +241,22 @@ impl Answerer {
     ) -> Result<(), Errno> {
         process::read_of_caller(&*self.gate, call, address, into)
     }
+}
+
+/// Kills the process of a call that still waits.
+pub(super) fn kill_maker(gate: &dyn Gate, call: &Notification) {
+    let Ok(pid) = process::process_of(call.tid) else { return };
+    let Ok(pidfd) = sys::pidfd(pid) else { return };
+    if gate.is_waiting(call.id) {
+        sys::kill_by(pidfd.as_fd());
+    }
+}
+
+/// Whether a call waits to be taken.
+fn call_waits(listener: BorrowedFd<'_>) -> bool {
+    let mut waiting = [PollFd::new(listener, PollFlags::POLLIN)];
+    poll(&mut waiting, PollTimeout::ZERO).is_ok()
+        && waiting[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
 }
 
 fn nobody_is_left(listener: BorrowedFd<'_>) -> bool {

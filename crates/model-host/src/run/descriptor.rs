@@ -1,15 +1,35 @@
 //! Calls on the descriptor of a device that a memfd, which it is, would answer otherwise:
 //! duplicates, mappings, a size.
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::errno::Errno;
+use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer};
 use super::filter::DESCRIPTORS;
 use super::open::{Open, Served};
 use super::process;
 use super::sys::{self, Notification};
+
+/// Locks on the numbers of processes' descriptors: a number that was found to be free must be free
+/// until a descriptor is given there, or that would replace another.
+#[derive(Debug, Default)]
+pub(super) struct Rooms(Mutex<HashMap<Pid, Weak<Mutex<()>>>>);
+
+impl Rooms {
+    /// The lock of a process, which is held while the process is given a descriptor: that waits for
+    /// its thread, and holds up no other process.
+    pub(super) fn of(&self, pid: Pid) -> Arc<Mutex<()>> {
+        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.retain(|_, room| room.strong_count() != 0);
+        let room = rooms.get(&pid).and_then(Weak::upgrade).unwrap_or_default();
+        rooms.insert(pid, Arc::downgrade(&room));
+        room
+    }
+}
 
 impl Answerer {
     /// A number for a device, from `at_least` on: free in the caller, and known to the filter.
@@ -21,12 +41,8 @@ impl Answerer {
             .filter_map(move |numbers| (numbers.start.max(at_least)..numbers.end).find(free))
     }
 
-    /// The open device that a descriptor of the caller's is of.
-    pub(super) fn opened(
-        &self,
-        call: &Notification,
-        descriptor: u64,
-    ) -> Option<std::sync::Arc<Open>> {
+    /// The open device of a descriptor. The open devices are not locked any more.
+    pub(super) fn opened(&self, call: &Notification, descriptor: u64) -> Option<Arc<Open>> {
         let id = process::identify(call.tid, descriptor as i32).ok()?;
         // The thread's number was no other's, then.
         self.gate.is_waiting(call.id).then(|| self.shared.opens().get(id))?
@@ -45,10 +61,12 @@ impl Answerer {
         else {
             return Answer::Kernel;
         };
-        let file = self
-            .caller(call)
-            .and_then(|caller| sys::take_descriptor(&caller.process.pidfd, descriptor as i32));
-        let Ok(file) = file else { return Answer::Kernel };
+        let taken = self.caller(call).and_then(|caller| {
+            let file = sys::take_descriptor(&caller.process.pidfd, descriptor as i32)?;
+            Ok((file, self.shared.room(caller.process.pid)))
+        });
+        let Ok((file, room)) = taken else { return Answer::Kernel };
+        let _alone = room.lock().unwrap_or_else(PoisonError::into_inner);
         for number in self.numbers(call, at_least) {
             let given = self.gate.give(call.id, file.as_fd(), Some(number), close_on_exec, true);
             if given.is_ok() {
@@ -98,6 +116,16 @@ mod tests {
     use super::*;
 
     const REFUSED: Answer = Answer::Ours(Err(Errno::EINVAL));
+
+    #[test]
+    fn room_is_one_processs() {
+        let rooms = Rooms::default();
+        let (one, other) = (Pid::from_raw(1), Pid::from_raw(2));
+        let room = rooms.of(one);
+        let _held = room.lock().unwrap();
+        assert!(rooms.of(one).try_lock().is_err());
+        assert!(rooms.of(other).try_lock().is_ok());
+    }
 
     #[test]
     fn a_duplicate_gets_a_free_number_that_the_filter_knows() {

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -125,9 +125,12 @@ impl Answerer {
     ) -> Result<Answer, Errno> {
         let caller = self.caller(call)?;
         let owner = caller.between_calls();
-        // Until the descriptor is there, so that no other open takes its number.
-        let mut opens = self.shared.opens();
-        let (id, file) = opens.open(&self.shared.backend, device, node, Arc::new(owner))?;
+        let room = self.shared.room(owner.process.pid);
+        let (id, file) =
+            self.shared.opens().open(&self.shared.backend, device, node, Arc::new(owner))?;
+        // The open devices are not locked until the descriptor is there, which takes as long as the
+        // caller's thread does to run.
+        let _alone = room.lock().unwrap_or_else(PoisonError::into_inner);
         let numbers = self.numbers(call, 0).map(Some);
         let mut given = Answer::from(Errno::EMFILE);
         // A process that may not have as many descriptors gets a lower one.
@@ -143,7 +146,7 @@ impl Answerer {
             warn_of_a_descriptor_that_the_filter_does_not_know();
         }
         if !matches!(given, Answer::Given) {
-            opens.end(id);
+            self.shared.opens().end(id);
         }
         Ok(given)
     }
@@ -160,9 +163,7 @@ impl Answerer {
         // Of a path that says something, the descriptor is only where it begins.
         if empty
             && (path == 0 || self.text(call, path).is_ok_and(|path| path.is_empty()))
-            && let Ok(id) = process::identify(call.tid, directory as i32)
-            && self.gate.is_waiting(call.id)
-            && let Some(open) = self.shared.opens().get(id)
+            && let Some(open) = self.opened(call, directory)
         {
             let path = open.node.path();
             return self.stat_file(call, path.as_bytes(), OFlag::empty(), how);

@@ -107,6 +107,14 @@ pub(super) fn no_filter(error: io::Error) -> RunError {
 /// Answers the call that the child makes, as one for a device would be: looks into the child and
 /// gives it a descriptor.
 pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
+    check_call_of(listener, |_| ())
+}
+
+/// As [`check_call`]; `seen` is given the call before the child is looked into.
+pub(super) fn check_call_of(
+    listener: &Listener,
+    seen: impl FnOnce(&Notification),
+) -> Result<(), RunError> {
     let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     if poll(&mut waiting, PATIENCE)? == 0 {
         return Err(cannot(
@@ -115,6 +123,7 @@ pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
         )(Errno::ETIMEDOUT));
     }
     let call = listener.receive().map_err(cannot("its calls cannot be received", KERNEL))?;
+    seen(&call);
     let done = look_into(listener, &call).and_then(|()| {
         // One that leads nowhere: who joins may have another root.
         let file = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC)?;
@@ -125,6 +134,15 @@ pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
         listener.answer(call.id, Err(Errno::ECANCELED));
     }
     done
+}
+
+/// The error if a child's call, or its memory, did not arrive in time.
+pub(super) fn no_memory() -> RunError {
+    cannot(
+        "its first call, or the memory of that call's path, did not arrive within 5 s",
+        "the memory must not be that of a userfaultfd or of a file whose server (FUSE, NFS) does \
+         not answer; its process was killed",
+    )(Errno::ETIMEDOUT)
 }
 
 fn look_into(listener: &Listener, call: &Notification) -> Result<(), RunError> {

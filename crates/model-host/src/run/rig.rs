@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
@@ -117,12 +118,14 @@ pub(super) struct Recorder {
     refusals: Mutex<Vec<Errno>>,
     /// How often a call may still be found to wait; negative: for ever.
     looks: AtomicI64,
+    /// What is given is not taken until this is at its end.
+    slow: Mutex<Option<Receiver<()>>>,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
-        let (given, refusals) = Default::default();
-        Self { given, refusals, looks: AtomicI64::new(-1) }
+        let (given, refusals, slow) = Default::default();
+        Self { given, refusals, looks: AtomicI64::new(-1), slow }
     }
 }
 
@@ -140,6 +143,18 @@ impl Recorder {
     pub(super) fn refuse(&self, errnos: &[Errno]) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         *refusals = errnos.iter().rev().copied().collect();
+    }
+
+    /// The next descriptor is not taken before the sender is gone, as by a thread that does not run.
+    pub(super) fn delay(&self) -> Sender<()> {
+        let (sender, receiver) = channel();
+        *self.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+        sender
+    }
+
+    /// Whether a descriptor is about to be taken, which was to be delayed.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// From now on no call waits any more.
@@ -174,6 +189,10 @@ impl Gate for Recorder {
         close_on_exec: bool,
         answer: bool,
     ) -> Result<i32, Errno> {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(slow) = slow {
+            let _ = slow.recv();
+        }
         let refused = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(errno) = refused {
             return Err(errno);

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::Pid;
 
+use super::descriptor::Rooms;
 use super::open::Opens;
 use super::process::Processes;
 use verbless_model::Model;
@@ -116,6 +117,7 @@ pub(super) struct SharedRun {
     pub wakes: Arc<Wakes>,
     processes: Mutex<Processes>,
     opens: Mutex<Opens>,
+    rooms: Rooms,
     warned: AtomicBool,
 }
 
@@ -134,6 +136,7 @@ impl SharedRun {
             processes: Mutex::new(Processes::new(memory, wakes.clone())),
             wakes,
             opens: Mutex::new(opens),
+            rooms: Rooms::default(),
             warned: AtomicBool::new(false),
         })
     }
@@ -158,6 +161,12 @@ impl SharedRun {
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         opens.closed();
         opens
+    }
+
+    /// Held while a process is given a descriptor at a number that was found to be free. Nothing
+    /// that other processes need is locked meanwhile.
+    pub(super) fn room(&self, pid: Pid) -> Arc<Mutex<()>> {
+        self.rooms.of(pid)
     }
 
     /// Warns once that a program cannot be inspected.

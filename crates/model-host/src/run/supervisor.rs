@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -41,6 +41,8 @@ const LAST_CLOSE: Duration = Duration::from_secs(2);
 const MOST_GUESTS: usize = 256;
 /// Programs of guests at a time of which it is not known yet whether they may be looked into.
 const MOST_CHECKS: usize = 16;
+/// How long it may take to find out.
+const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the command on the DPU side may go on once the program has failed, and once it was
 /// told to end: it may wait for the program, which comes no more.
@@ -190,7 +192,7 @@ struct Guest {
 struct Checked {
     guest: u32,
     view: Arc<View>,
-    result: Result<Listener, RunError>,
+    result: Result<Arc<Listener>, RunError>,
 }
 
 /// Checks of guests' programs, each in a thread of its own: the memory of a program may never
@@ -219,7 +221,7 @@ impl Checks {
         }
         let checks = self.clone();
         let check = move || {
-            let result = preflight::check_call(&listener).map(|()| listener);
+            let result = check_in_time(Arc::new(listener), CHECK_PATIENCE);
             checks.done().push(Checked { guest, view, result });
             checks.under_way.fetch_sub(1, Ordering::Relaxed);
             let _ = checks.bell.write(1);
@@ -230,6 +232,30 @@ impl Checks {
                 self.under_way.fetch_sub(1, Ordering::Relaxed);
                 Err(format!("no thread can be started: {error}"))
             }
+        }
+    }
+}
+
+/// Checks whether the program behind a filter may be looked into. If that takes longer than
+/// `patience`, its process is killed, and what looks into it is left alone: it ends when its access
+/// does.
+fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<Listener>, RunError> {
+    let call = Arc::new(OnceLock::new());
+    let (sender, done) = mpsc::channel();
+    let (behind, seen) = (listener.clone(), call.clone());
+    std::thread::Builder::new().spawn(move || {
+        let result = preflight::check_call_of(&behind, |call| {
+            let _ = seen.set(*call);
+        });
+        let _ = sender.send(result);
+    })?;
+    match done.recv_timeout(patience) {
+        Ok(result) => result.map(|()| listener),
+        Err(_) => {
+            if let Some(call) = call.get() {
+                answer::kill_maker(&*listener, call);
+            }
+            Err(preflight::no_memory())
         }
     }
 }
@@ -270,13 +296,17 @@ impl Supervisor {
 
     /// Answers the calls of the program, which is behind this filter.
     pub(super) fn answer(&mut self, listener: Listener, view: &Arc<View>) -> io::Result<()> {
-        self.take(listener, view, None)
+        self.take(Arc::new(listener), view, None)
     }
 
-    fn take(&mut self, listener: Listener, view: &Arc<View>, guest: Option<u32>) -> io::Result<()> {
+    fn take(
+        &mut self,
+        listener: Arc<Listener>,
+        view: &Arc<View>,
+        guest: Option<u32>,
+    ) -> io::Result<()> {
         let number = self.next_number();
         listener.wake_in_place();
-        let listener = Arc::new(listener);
         self.shared.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
         answer::spawn(&self.shared, &listener, view)?;
         self.filters.insert(number, Filter { listener, guest });

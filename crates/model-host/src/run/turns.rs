@@ -4,12 +4,18 @@
 //! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. Linux lets only a fatal
 //! signal end such an access, and who waits is a thread of ours. So a thread that takes long is
 //! replaced by another, which takes the filter's next calls; the first ends when its access does.
+//! While calls wait, that takes [`SHORT`].
 //!
-//! There are [`MOST`] such threads for a filter at a time. If all have waited for [`PATIENCE`], the
-//! processes for which they wait are killed: nothing else would let the others behind the filter go
-//! on.
+//! There are [`MOST`] such threads for a filter at a time. If all are taken and calls wait, a
+//! process that has a quarter of them is killed; if there is none, all those are killed whose calls
+//! have been at it for [`PATIENCE`]: nothing else would let the others behind the filter go on. The
+//! same is done if no other thread can be started for as long.
+//!
+//! The kernel queues a filter's calls in the order in which they were made, so one that comes after
+//! N others that hang waits for about N times [`SHORT`], whichever processes made them.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,10 +23,14 @@ use super::sys::Notification;
 
 /// How long a thread may be at one call before another takes the next.
 pub(super) const TURN: Duration = Duration::from_millis(100);
+/// The same, while calls wait.
+pub(super) const SHORT: Duration = Duration::from_millis(2);
 /// Threads of a filter that may be at calls at one time.
-const MOST: usize = 64;
+const MOST: usize = 256;
+/// Threads of these that one process may take.
+const MOST_OF_ONE: usize = MOST / 4;
 /// How long they may be there, if there are so many.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A call that is being answered.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +44,8 @@ pub(super) struct Busy {
 pub(super) enum Step {
     /// Nothing: the thread that takes calls waits for one, or has just received it.
     Nothing,
-    /// Another thread is to take calls, with this number.
-    Replace(u64),
+    /// Another thread is to take calls: [`Turns::replace`].
+    Replace,
     /// The processes that made these calls are to be killed.
     Kill(Vec<Busy>),
 }
@@ -50,8 +60,19 @@ struct Taken {
     current: u64,
     /// What each thread is at that is at a call.
     busy: BTreeMap<u64, Busy>,
-    /// What is not counted, as its process was killed.
+    /// What is not counted, as its process is gone or was killed.
     lost: BTreeMap<u64, Busy>,
+    /// The last attempt to start a thread failed.
+    refused: bool,
+}
+
+impl Taken {
+    /// A thread is not counted any more, as the process of its call is gone, or is about to be.
+    fn lose(&mut self, number: u64) -> Option<Busy> {
+        let busy = self.busy.remove(&number)?;
+        self.lost.insert(number, busy);
+        Some(busy)
+    }
 }
 
 impl Turns {
@@ -72,32 +93,68 @@ impl Turns {
         taken.current == number
     }
 
-    /// What is to be done now.
-    pub(super) fn look(&self, now: Instant) -> Step {
+    /// What is to be done now. `waits`: another call waits to be taken. `maker`: the process that
+    /// made a call, if it still waits for the answer.
+    pub(super) fn look<P: Ord>(
+        &self,
+        now: Instant,
+        waits: bool,
+        maker: impl Fn(&Notification) -> Option<P>,
+    ) -> Step {
         let mut taken = self.taken();
         let is_long = |busy: &Busy, limit| now.saturating_duration_since(busy.since) >= limit;
         let current = taken.current;
-        if !taken.busy.get(&current).is_some_and(|busy| is_long(busy, TURN)) {
+        if taken.lost.contains_key(&current) {
+            return Step::Replace;
+        }
+        let turn = if waits { SHORT } else { TURN };
+        let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, turn)) else {
+            return Step::Nothing;
+        };
+        // Without another thread, only the end of a call's process lets a thread come back.
+        let alone = taken.refused && is_long(taking, PATIENCE);
+        if taken.busy.len() < MOST && !alone {
+            return Step::Replace;
+        }
+        if !waits {
             return Step::Nothing;
         }
-        if taken.busy.len() < MOST {
-            taken.current += 1;
-            return Step::Replace(taken.current);
+        let mut made = BTreeMap::<P, Vec<u64>>::new();
+        let mut nobodys = Vec::new();
+        for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, TURN)) {
+            match maker(&busy.call) {
+                Some(process) => made.entry(process).or_default().push(number),
+                None => nobodys.push(number),
+            }
         }
-        if !taken.busy.values().all(|busy| is_long(busy, PATIENCE)) {
-            return Step::Nothing;
+        let most = made.values().max_by_key(|numbers| numbers.len());
+        let killed: Vec<u64> = match most.filter(|numbers| numbers.len() >= MOST_OF_ONE) {
+            Some(numbers) => numbers.clone(),
+            None => {
+                let is_old = |number: &u64| {
+                    taken.busy.get(number).is_some_and(|busy| is_long(busy, PATIENCE))
+                };
+                made.into_values().filter(|numbers| numbers.iter().any(is_old)).flatten().collect()
+            }
+        };
+        for number in nobodys {
+            taken.lose(number);
         }
-        let busy = std::mem::take(&mut taken.busy);
-        let calls = busy.values().copied().collect();
-        taken.lost.extend(busy);
-        Step::Kill(calls)
+        let calls: Vec<Busy> = killed.into_iter().filter_map(|it| taken.lose(it)).collect();
+        if calls.is_empty() { Step::Nothing } else { Step::Kill(calls) }
     }
 
-    /// A thread that was killed for is not counted, and another takes calls.
-    pub(super) fn next(&self) -> u64 {
+    /// Starts the thread that takes calls from now on. If it cannot be started, the thread that
+    /// took them goes on with it when it comes back, and the next [`Turns::look`] says what to do.
+    pub(super) fn replace(&self, start: impl FnOnce(u64) -> io::Result<()>) -> io::Result<()> {
+        // Locked meanwhile: neither thread learns of it before it is known who takes calls.
         let mut taken = self.taken();
-        taken.current += 1;
-        taken.current
+        let started = start(taken.current + 1);
+        taken.refused = started.is_err();
+        if started.is_ok() {
+            taken.current += 1;
+        }
+        started
     }
 }
 
@@ -105,42 +162,116 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn call() -> Notification {
-        Notification::of(1, 0, [0; 6])
+    /// A call of this process.
+    fn call(process: u32) -> Notification {
+        Notification::of(process, 0, [0; 6])
+    }
+
+    fn maker(call: &Notification) -> Option<u32> {
+        Some(call.tid).filter(|&process| process != GONE)
+    }
+
+    /// A process that has ended.
+    const GONE: u32 = 0;
+
+    fn started(_: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn refused(_: u64) -> io::Result<()> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Turns that are all taken, each by a call of the process that `process` says.
+    fn full(process: impl Fn(u32) -> u32) -> Turns {
+        let turns = Turns::default();
+        for number in 0..MOST as u64 {
+            if number != 0 {
+                let step = turns.look(Instant::now() + SHORT, true, maker);
+                assert!(matches!(step, Step::Replace), "{number}: {step:?}");
+                turns.replace(started).expect("it starts");
+            }
+            turns.begin(number, call(process(number as u32)));
+        }
+        turns
+    }
+
+    fn killed(step: Step) -> Vec<u32> {
+        match step {
+            Step::Kill(calls) => calls.iter().map(|busy| busy.call.tid).collect(),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn slow_thread_is_replaced_once() {
         let turns = Turns::default();
         let soon = Instant::now();
-        assert!(matches!(turns.look(soon + PATIENCE), Step::Nothing), "it waits for a call");
-        turns.begin(0, call());
-        assert!(matches!(turns.look(soon), Step::Nothing), "it has just begun");
-        let later = Instant::now() + TURN;
-        assert!(matches!(turns.look(later), Step::Replace(1)));
-        assert!(matches!(turns.look(later), Step::Nothing), "the next one waits for a call");
-        turns.begin(1, call());
+        let look = |now, waits| turns.look(now, waits, maker);
+        assert!(matches!(look(soon + PATIENCE, true), Step::Nothing), "it waits for a call");
+        turns.begin(0, call(1));
+        assert!(matches!(look(soon, true), Step::Nothing), "it has just begun");
+        let later = Instant::now();
+        assert!(matches!(look(later + SHORT, false), Step::Nothing), "no other call waits");
+        assert!(matches!(look(later + SHORT, true), Step::Replace));
+        assert!(matches!(look(later + TURN, false), Step::Replace));
+        turns.replace(started).expect("it starts");
+        assert!(matches!(look(later + TURN, true), Step::Nothing), "the next waits for a call");
+        turns.begin(1, call(1));
         assert!(turns.end(1), "it goes on");
         assert!(!turns.end(0), "it was replaced");
     }
 
     #[test]
     fn full_turns_kill_after_patience() {
-        let turns = Turns::default();
+        let turns = full(|number| number + 1);
         let start = Instant::now();
-        for number in 0..MOST as u64 {
-            turns.begin(number, call());
-            let last = number as usize + 1 == MOST;
-            let step = turns.look(Instant::now() + TURN);
-            assert_eq!(matches!(step, Step::Replace(_)), !last, "{number}: {step:?}");
-        }
-        assert!(matches!(turns.look(start + TURN), Step::Nothing), "they may come back");
-        let Step::Kill(calls) = turns.look(Instant::now() + PATIENCE) else { panic!("too many") };
-        assert_eq!(calls.len(), MOST);
-        assert_eq!(turns.next(), MOST as u64);
-        turns.begin(MOST as u64, call());
+        let look = |now, waits| turns.look(now, waits, maker);
+        assert!(matches!(look(start + TURN, true), Step::Nothing), "they may come back");
+        assert!(matches!(look(start + PATIENCE, false), Step::Nothing), "no other call waits");
+        assert_eq!(killed(look(start + PATIENCE, true)).len(), MOST);
+        assert!(matches!(look(start + PATIENCE, true), Step::Replace), "the last one is lost");
+        turns.replace(started).expect("it starts");
+        turns.begin(MOST as u64, call(1));
         assert!(turns.end(MOST as u64) && !turns.end(3));
-        turns.begin(MOST as u64, call());
-        assert!(matches!(turns.look(Instant::now() + TURN), Step::Replace(_)), "there is room");
+        turns.begin(MOST as u64, call(1));
+        let step = look(Instant::now() + TURN, true);
+        assert!(matches!(step, Step::Replace), "there is room: {step:?}");
+    }
+
+    #[test]
+    fn process_with_a_quarter_of_the_turns_is_killed_alone() {
+        let turns = full(|number| if (number as usize) < MOST_OF_ONE { 7 } else { 8 + number });
+        let calls = killed(turns.look(Instant::now() + TURN, true, maker));
+        assert_eq!(calls, [7; MOST_OF_ONE]);
+        let step = turns.look(Instant::now() + PATIENCE, true, maker);
+        assert!(matches!(step, Step::Replace), "there is room: {step:?}");
+    }
+
+    #[test]
+    fn turns_of_ended_processes_are_free() {
+        let turns = full(|number| if number == 3 { GONE } else { number });
+        let soon = Instant::now() + TURN;
+        assert!(matches!(turns.look(soon, true, maker), Step::Nothing));
+        assert!(matches!(turns.look(soon, true, maker), Step::Replace), "one is free");
+    }
+
+    #[test]
+    fn refused_thread_changes_no_turn() {
+        let turns = Turns::default();
+        turns.begin(0, call(1));
+        let (soon, late) = (Instant::now() + TURN, Instant::now() + PATIENCE);
+        for _ in 0..3 {
+            assert!(matches!(turns.look(soon, true, maker), Step::Replace));
+            turns.replace(refused).expect_err("no thread");
+        }
+        assert!(turns.end(0), "it takes the next calls");
+        turns.begin(0, call(1));
+        assert_eq!(killed(turns.look(late + TURN, true, maker)), [1]);
+        turns.replace(refused).expect_err("no thread");
+        let step = turns.look(late, true, maker);
+        assert!(matches!(step, Step::Replace), "once a thread can be started");
+        turns.replace(started).expect("it starts");
+        assert!(!turns.end(0), "it was replaced");
     }
 }

@@ -66,19 +66,51 @@ fn file_whose_server_is_silent_stalls_no_other_program() {
     assert!(run.wait().expect("it ends").success());
 }
 
+/// A guest of a run whose first call's path does not arrive, and what it prints.
+fn stalling(user: &str, name: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut guest = Command::new("/usr/bin/python3")
+        .args([ATTACK, "/", "stall", "0", user, name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python runs");
+    let output = BufReader::new(guest.stdout.take().expect("piped"));
+    (guest, output)
+}
+
+#[test]
+fn guests_whose_memory_is_absent_are_refused_in_time() {
+    let name = format!("stalls-{}", std::process::id());
+    let mut host = named(&name);
+    let user = nix::unistd::geteuid().to_string();
+    let mut guests: Vec<_> = (0..16).map(|_| stalling(&user, &name)).collect();
+    for (_, output) in &mut guests {
+        assert_eq!(line(output), "stalls\n");
+    }
+    let start = Instant::now();
+    let joins = || command(&["--join", &name], &["true"]).output().expect("the binary runs");
+    let mut joined = joins();
+    while !joined.status.success() && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(200));
+        joined = joins();
+    }
+    let (elapsed, errors) = (start.elapsed(), String::from_utf8_lossy(&joined.stderr));
+    for (guest, _) in &mut guests {
+        drop(guest.stdin.take());
+        guest.wait().expect("it ends");
+    }
+    drop(host.stdin.take());
+    host.wait().expect("it ends");
+    assert!(joined.status.success(), "{elapsed:?}: {errors}");
+}
+
 #[test]
 fn guest_whose_memory_is_absent_keeps_no_other_out() {
     let name = format!("stall-{}", std::process::id());
     let mut host = named(&name);
     let user = nix::unistd::geteuid().to_string();
-    let mut guest = Command::new("/usr/bin/python3")
-        .args([ATTACK, "/", "stall", "0", &user, &name])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python runs");
+    let (mut guest, mut output) = stalling(&user, &name);
     let mut text = String::new();
-    let mut output = BufReader::new(guest.stdout.take().expect("piped"));
     output.read_line(&mut text).expect("text");
     // The run has begun to look into it.
     std::thread::sleep(Duration::from_millis(500));
@@ -96,10 +128,22 @@ fn guest_whose_memory_is_absent_keeps_no_other_out() {
 #[test]
 fn too_many_absent_pages_kill_the_program() {
     let others = "cat /sys/class/infiniband/mlx5_0/node_type; wait $pid; echo status $?";
-    let Some((mut run, mut output)) = hanging("150", others) else { return };
+    let Some((mut run, mut output)) = hanging("600", others) else { return };
     let start = Instant::now();
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "status 137\n");
     assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
+    run.wait().expect("it ends");
+}
+
+#[test]
+fn crowd_of_absent_pages_stalls_no_other_program() {
+    let others = "cat /sys/class/infiniband/mlx5_0/node_type; exec 5<>/dev/infiniband/uverbs0; \
+        stat -c %F /dev/infiniband/uverbs0";
+    let Some((mut run, mut output)) = hanging("400 processes", others) else { return };
+    let start = Instant::now();
+    assert_eq!(line(&mut output), "1: CA\n");
+    assert_eq!(line(&mut output), "character special file\n");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     run.wait().expect("it ends");
 }

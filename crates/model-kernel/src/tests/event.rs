@@ -175,6 +175,30 @@ fn an_eventfd_is_signalled_instead_of_the_channel() {
 }
 
 #[test]
+fn full_blocking_eventfd_holds_up_no_device() {
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    let eventfd = EventFd::from_flags(EfdFlags::empty()).expect("an eventfd");
+    let fd = std::os::fd::AsFd::as_fd(&eventfd).as_raw_fd();
+    assert_eq!(subscribe(&fixture, &channel, Some(handle), &[0], None, Some(fd)), Ok(()));
+    eventfd.write(u64::MAX - 1).expect("there is room");
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..3 {
+                fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
+            }
+            sender.send(()).expect("it is awaited");
+        });
+        let done = done.recv_timeout(std::time::Duration::from_secs(20));
+        // A reader lets what waits for room go on.
+        assert_eq!(eventfd.read(), Ok(u64::MAX));
+        assert_eq!(done, Ok(()), "the device waits for a program");
+    });
+}
+
+#[test]
 fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_signal_it() {
     let fixture = Fixture::new();
     let channel = fixture.channel(0).expect("a channel");

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{
     AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_NONBLOCK, O_RDONLY,
@@ -14,6 +15,8 @@ use nix::fcntl::{FcntlArg, fcntl};
 use verbless_model::{Model, Profile, Side};
 
 use super::super::rig::{Given, HERE, Program, at};
+use super::super::shared::SharedRun;
+use super::super::sys::Gate;
 use super::*;
 use crate::said::said;
 
@@ -175,6 +178,82 @@ impl OnePage {
     fn at(&self) -> u64 {
         self.0.as_ptr() as u64
     }
+}
+
+#[test]
+fn device_that_is_not_taken_yet_locks_no_other() {
+    let program = Program::new();
+    let node = c"/dev/infiniband/uverbs0";
+    let device = program.open(node, O_RDWR);
+    let late = program.gate.delay();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| program.open(node, O_RDWR));
+        while !program.gate.is_slow() {
+            std::thread::yield_now();
+        }
+        let (sender, done) = std::sync::mpsc::channel();
+        let (program, fd) = (&program, device.descriptor());
+        scope.spawn(move || {
+            let answer = program.call(libc::SYS_ioctl, &[fd, 0x9a00, 16]);
+            sender.send((answer, program.answerer.shared.opens().len()))
+        });
+        let answered = done.recv_timeout(std::time::Duration::from_secs(20));
+        drop(late);
+        opening.join().expect("it is open");
+        assert_eq!(answered, Ok((refused(Errno::ENOTTY), 2)));
+    });
+}
+
+/// Finds out at each look at a call whether the open devices are locked.
+struct Look {
+    shared: Arc<SharedRun>,
+    locked: AtomicBool,
+}
+
+impl Gate for Look {
+    fn answer(&self, _: u64, _: Result<i64, Errno>) {}
+
+    fn go_on(&self, _: u64) {}
+
+    fn is_waiting(&self, _: u64) -> bool {
+        let (sender, done) = std::sync::mpsc::channel();
+        let shared = self.shared.clone();
+        std::thread::spawn(move || {
+            drop(shared.opens());
+            sender.send(())
+        });
+        if done.recv_timeout(std::time::Duration::from_secs(5)).is_err() {
+            self.locked.store(true, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn give(
+        &self,
+        _: u64,
+        _: BorrowedFd<'_>,
+        _: Option<u32>,
+        _: bool,
+        _: bool,
+    ) -> Result<i32, Errno> {
+        Err(Errno::EMFILE)
+    }
+}
+
+#[test]
+fn result_is_written_with_no_device_locked() {
+    let program = Program::new();
+    let device = program.open(DEVICE, O_RDWR);
+    let shared = program.answerer.shared.clone();
+    let look = Arc::new(Look { shared, locked: AtomicBool::new(false) });
+    let answerer = Answerer { gate: look.clone(), ..program.answerer.clone() };
+    let mut bytes = [0u64; 18];
+    let arguments = [device.descriptor(), bytes.as_mut_ptr() as u64, 0, 0, 0, 0];
+    let tid = nix::unistd::gettid().as_raw() as u32;
+    let call = Notification::of(tid, libc::SYS_fstat as i32, arguments);
+    assert_eq!(answerer.answer(&call), Answer::Ours(Ok(0)));
+    assert_eq!(stated(std::hint::black_box(&bytes)).0, libc::S_IFCHR | 0o666);
+    assert!(!look.locked.load(Ordering::Relaxed), "its memory may never arrive");
 }
 
 #[test]

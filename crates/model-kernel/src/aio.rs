@@ -1,0 +1,152 @@
+//! Adds to an eventfd as the kernel does: it is signalled at the end of an asynchronous read
+//! (`IOCB_FLAG_RESFD` of `io_submit`), of an empty file.
+//!
+//! A `write` is no way to do that: it waits while the counter is full, for as long as its owner
+//! likes, who can take O_NONBLOCK away again at any time.
+#![allow(unsafe_code)] // system calls that no crate of ours has
+
+use std::ffi::c_long;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::{Mutex, PoisonError};
+
+use nix::errno::Errno;
+
+/// A read, of `io_submit`.
+const PREAD: u16 = 0;
+/// An eventfd is signalled once it is done.
+const RESFD: u32 = 1;
+
+/// `struct iocb`: a request.
+#[repr(C)]
+#[derive(Default)]
+struct Request {
+    data: u64,
+    key_and_flags: u64,
+    code: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    eventfd: u32,
+}
+
+/// `struct io_event`: the end of a request.
+#[repr(C)]
+struct End([u64; 4]);
+
+/// Ends of requests that are taken at a time: a signal may keep one to the next.
+const ROOM: usize = 4;
+
+/// A context for requests, and the empty file that they read.
+#[derive(Debug)]
+struct Context {
+    /// `aio_context_t`: an address in this process, which only the kernel uses.
+    number: u64,
+    empty: OwnedFd,
+    /// A child of a fork has no context of its parent's.
+    process: u32,
+}
+
+impl Context {
+    fn new() -> Result<Self, Errno> {
+        let empty = super::descriptor::empty_file()?;
+        let mut number = 0u64;
+        // SAFETY: the kernel writes the number, for which there is room.
+        Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, ROOM, &raw mut number) })?;
+        Ok(Self { number, empty, process: std::process::id() })
+    }
+
+    fn context(&self) -> *mut libc::c_void {
+        without_provenance_mut(self.number as usize)
+    }
+
+    fn add_one(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let request = Request {
+            code: PREAD,
+            file: self.empty.as_raw_fd() as u32,
+            flags: RESFD,
+            eventfd: eventfd.as_raw_fd() as u32,
+            ..Request::default()
+        };
+        let (list, mut ends) = ([&raw const request], [const { End([0; 4]) }; ROOM]);
+        // SAFETY: the kernel reads a list of one request of this layout, which is a read of no
+        // bytes. It is done when the call returns: there is nothing to read.
+        let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.context(), 1, list.as_ptr()) };
+        Errno::result(taken)?;
+        // SAFETY: the kernel writes as many structures of this layout as there is room for; it does
+        // not wait for any.
+        unsafe {
+            let (least, most, forever): (c_long, _, _) =
+                (0, ROOM as c_long, null_mut::<libc::timespec>());
+            let (context, ends) = (self.context(), ends.as_mut_ptr());
+            libc::syscall(libc::SYS_io_getevents, context, least, most, ends, forever);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // SAFETY: nobody else uses the context.
+            unsafe { libc::syscall(libc::SYS_io_destroy, self.context()) };
+        }
+    }
+}
+
+/// This process's context, from the first use on.
+static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
+
+fn with_context<T>(use_it: impl FnOnce(&Context) -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut context = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    context.take_if(|context| context.process != std::process::id());
+    match &mut *context {
+        Some(context) => use_it(context),
+        none => use_it(none.insert(Context::new()?)),
+    }
+}
+
+/// Whether eventfds can be signalled here. ENOSYS, EPERM: there is no asynchronous I/O; EAGAIN:
+/// `fs.aio-max-nr` allows no more of it.
+pub(super) fn check() -> Result<(), Errno> {
+    with_context(|_| Ok(()))
+}
+
+/// Adds one to the counter of an eventfd, or nothing if it is full; never waits for a reader.
+///
+/// # Errors
+/// EBADF, EINVAL: it is no eventfd; those of the kernel where asynchronous I/O is not allowed.
+pub fn signal_eventfd(eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+    with_context(|context| context.add_one(eventfd))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+
+    use super::*;
+
+    #[test]
+    fn full_eventfd_is_signalled_without_a_wait() {
+        let eventfd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
+        for _ in 0..300 {
+            signal_eventfd(eventfd.as_fd()).expect("it is one");
+        }
+        assert_eq!(eventfd.read(), Ok(300));
+        // A blocking one, whose counter is as full as a program can make it.
+        let eventfd = EventFd::from_flags(EfdFlags::empty()).expect("an eventfd");
+        eventfd.write(u64::MAX - 1).expect("there is room");
+        for _ in 0..3 {
+            signal_eventfd(eventfd.as_fd()).expect("it is one");
+        }
+        assert_eq!(eventfd.read(), Ok(u64::MAX));
+        let other = super::super::descriptor::empty_file().expect("a file");
+        assert_eq!(signal_eventfd(other.as_fd()), Err(Errno::EINVAL));
+    }
+}

@@ -84,8 +84,8 @@ fn stop(tid: i32) -> Result<(), Errno> {
 }
 
 impl Seized {
-    /// Seizes a thread whose call waits, within [`apart`]; `waits`: whether it does still, as from when it is seized
-    /// the thread's number is no other's; `answer` makes that call return.
+    /// Seizes a thread whose call waits, within [`apart`]; `waits`: whether it does still, as from
+    /// when it is seized the thread's number is no other's; `answer` makes that call return.
     pub(super) fn new(
         tid: u32,
         waits: impl FnOnce() -> bool,

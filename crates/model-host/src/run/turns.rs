@@ -30,7 +30,7 @@ pub(super) const TURN: Duration = Duration::from_millis(100);
 /// The same, while calls wait.
 pub(super) const SHORT: Duration = Duration::from_millis(2);
 /// Threads of a filter that may be at calls at one time.
-const MOST: usize = 256;
+const MOST: usize = 512;
 /// Threads of these that one process may take.
 const MOST_OF_ONE: usize = MOST / 4;
 /// Threads of a filter that have not come back though their calls' processes are gone.

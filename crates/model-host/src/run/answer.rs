@@ -118,7 +118,7 @@ impl Desk {
 
 /// Has a filter's calls taken by another thread whenever one does not come back.
 fn watch(desk: &Weak<Desk>) {
-    let (mut refused, mut quick) = (false, 0_u32);
+    let (mut refused, mut exhausted, mut quick) = (false, false, 0_u32);
     loop {
         // Where one call hangs, there are often others.
         std::thread::sleep(if quick == 0 { TURN } else { SHORT });
@@ -130,6 +130,16 @@ fn watch(desk: &Weak<Desk>) {
                 continue;
             }
             Step::Replace => {}
+            Step::Exhausted => {
+                quick = 0;
+                if !std::mem::replace(&mut exhausted, true) {
+                    tracing::error!(
+                        "too many threads wait for memory of processes that are gone (a server of \
+                         FUSE does not answer): calls behind this filter wait"
+                    );
+                }
+                continue;
+            }
             Step::Kill(calls) => {
                 tracing::error!(
                     calls = calls.len(),
@@ -143,7 +153,7 @@ fn watch(desk: &Weak<Desk>) {
         quick = QUICK_LOOKS;
         let started = desk.turns.replace(|number| desk.clone().take_calls(number));
         match started {
-            Ok(()) => refused = false,
+            Ok(()) => (refused, exhausted) = (false, false),
             Err(error) => {
                 if !std::mem::replace(&mut refused, true) {
                     tracing::error!(%error, "no thread can be started that takes calls: they wait");

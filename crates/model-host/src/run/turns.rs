@@ -1,15 +1,19 @@
 //! Which thread takes the calls of a filter, and what happens when one does not come back.
 //!
 //! A call's path and arguments are in the program's memory, and that may never arrive: a page of a
-//! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. Linux lets only a fatal
-//! signal end such an access, and who waits is a thread of ours. So a thread that takes long is
-//! replaced by another, which takes the filter's next calls; the first ends when its access does.
-//! While calls wait, that takes [`SHORT`].
+//! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. Who waits is a thread of
+//! ours, which nothing else may end: not even a fatal signal, once a server of FUSE has taken the
+//! request. So a thread that takes long is replaced by another, which takes the filter's next calls;
+//! the first ends when its access does. While calls wait, that takes [`SHORT`].
 //!
 //! There are [`MOST`] such threads for a filter at a time. If all are taken and calls wait, a
 //! process that has a quarter of them is killed; if there is none, all those are killed whose calls
 //! have been at it for [`PATIENCE`]: nothing else would let the others behind the filter go on. The
 //! same is done if no other thread can be started for as long.
+//!
+//! A thread whose call's process has been killed is not counted among these, and comes back when
+//! its access ends, if it ever does. Where [`MOST_LOST`] have not, no other is started for this
+//! filter: its calls wait, and other filters have threads still.
 //!
 //! The kernel queues a filter's calls in the order in which they were made, so one that comes after
 //! N others that hang waits for about N times [`SHORT`], whichever processes made them.
@@ -26,9 +30,11 @@ pub(super) const TURN: Duration = Duration::from_millis(100);
 /// The same, while calls wait.
 pub(super) const SHORT: Duration = Duration::from_millis(2);
 /// Threads of a filter that may be at calls at one time.
-const MOST: usize = 256;
+const MOST: usize = 512;
 /// Threads of these that one process may take.
 const MOST_OF_ONE: usize = MOST / 4;
+/// Threads of a filter that have not come back though their calls' processes are gone.
+const MOST_LOST: usize = 1024;
 /// How long they may be there, if there are so many.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -46,6 +52,8 @@ pub(super) enum Step {
     Nothing,
     /// Another thread is to take calls: [`Turns::replace`].
     Replace,
+    /// Another thread is needed, but too many have not come back.
+    Exhausted,
     /// The processes that made these calls are to be killed.
     Kill(Vec<Busy>),
 }
@@ -104,8 +112,12 @@ impl Turns {
         let mut taken = self.taken();
         let is_long = |busy: &Busy, limit| now.saturating_duration_since(busy.since) >= limit;
         let current = taken.current;
+        let replace = match taken.lost.len() {
+            MOST_LOST.. => Step::Exhausted,
+            _ => Step::Replace,
+        };
         if taken.lost.contains_key(&current) {
-            return Step::Replace;
+            return replace;
         }
         let turn = if waits { SHORT } else { TURN };
         let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, turn)) else {
@@ -114,7 +126,7 @@ impl Turns {
         // Without another thread, only the end of a call's process lets a thread come back.
         let alone = taken.refused && is_long(taking, PATIENCE);
         if taken.busy.len() < MOST && !alone {
-            return Step::Replace;
+            return replace;
         }
         if !waits {
             return Step::Nothing;
@@ -254,6 +266,20 @@ mod tests {
         let soon = Instant::now() + TURN;
         assert!(matches!(turns.look(soon, true, maker), Step::Nothing));
         assert!(matches!(turns.look(soon, true, maker), Step::Replace), "one is free");
+    }
+
+    #[test]
+    fn lost_threads_are_bounded() {
+        let turns = Turns::default();
+        for number in 0..MOST_LOST as u64 {
+            turns.begin(number, call(GONE));
+            turns.taken().lose(number);
+            turns.taken().current = number;
+        }
+        let look = || turns.look(Instant::now(), true, maker);
+        assert!(matches!(look(), Step::Exhausted));
+        assert!(!turns.end(3), "it comes back");
+        assert!(matches!(look(), Step::Replace));
     }
 
     #[test]

@@ -26,7 +26,7 @@ def absent():
         print('no', flush=True)
         sys.exit(0)
     fcntl.ioctl(number, 0xc018aa3f, bytearray(struct.pack('QQQ', 0xaa, 0, 0)))
-    size = 4 << 20
+    size = 8 << 20
     memory = libc.mmap(None, size, 3, 0x22, -1, 0)
     fcntl.ioctl(number, 0xc020aa00, bytearray(struct.pack('QQQQ', memory, size, 1, 0)))
     return memory

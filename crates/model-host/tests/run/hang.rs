@@ -128,7 +128,7 @@ fn guest_whose_memory_is_absent_keeps_no_other_out() {
 #[test]
 fn too_many_absent_pages_kill_the_program() {
     let others = "cat /sys/class/infiniband/mlx5_0/node_type; wait $pid; echo status $?";
-    let Some((mut run, mut output)) = hanging("600", others) else { return };
+    let Some((mut run, mut output)) = hanging("1200", others) else { return };
     let start = Instant::now();
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "status 137\n");
@@ -140,10 +140,11 @@ fn too_many_absent_pages_kill_the_program() {
 fn crowd_of_absent_pages_stalls_no_other_program() {
     let others = "cat /sys/class/infiniband/mlx5_0/node_type; exec 5<>/dev/infiniband/uverbs0; \
         stat -c %F /dev/infiniband/uverbs0";
-    let Some((mut run, mut output)) = hanging("400 processes", others) else { return };
+    // The script that waits for the crowd is another program, too.
     let start = Instant::now();
+    let Some((mut run, mut output)) = hanging("400 processes", others) else { return };
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "character special file\n");
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
     run.wait().expect("it ends");
 }

@@ -1,5 +1,5 @@
-//! File descriptors: one of a client in this process, which came as a number, the sockets that event
-//! channels are, and an empty file.
+//! File descriptors: one of a client in this process, which came as a number, the sockets that
+//! event channels are, and an empty file.
 //!
 //! nix has most of these calls too, but only with its feature `socket`, which brings two more
 //! crates into whatever is tested against the model.

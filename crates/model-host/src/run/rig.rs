@@ -145,7 +145,8 @@ impl Recorder {
         *refusals = errnos.iter().rev().copied().collect();
     }
 
-    /// The next descriptor is not taken before the sender is gone, as by a thread that does not run.
+    /// The next descriptor is not taken before the sender is gone, as by a thread that does not
+    /// run.
     pub(super) fn delay(&self) -> Sender<()> {
         let (sender, receiver) = channel();
         *self.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);

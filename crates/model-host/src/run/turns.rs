@@ -3,8 +3,8 @@
 //! A call's path and arguments are in the program's memory, and that may never arrive: a page of a
 //! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. Who waits is a thread of
 //! ours, which nothing else may end: not even a fatal signal, once a server of FUSE has taken the
-//! request. So a thread that takes long is replaced by another, which takes the filter's next calls;
-//! the first ends when its access does. While calls wait, that takes [`SHORT`].
+//! request. So a thread that takes long is replaced by another, which takes the filter's next
+//! calls; the first ends when its access does. While calls wait, that takes [`SHORT`].
 //!
 //! There are [`MOST`] such threads for a filter at a time. If all are taken and calls wait, a
 //! process that has a quarter of them is killed; if there is none, all those are killed whose calls

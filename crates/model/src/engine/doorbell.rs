@@ -224,8 +224,9 @@ pub(super) fn queue(function: &mut Function, number: u32) {
 /// Gives a QP or SQ that may run now a turn, if its doorbell rang before it could run.
 ///
 /// Of a QP whose doorbell never rang since it was made the record is read, which its driver must
-/// have cleared: what was left there counts as posted (UCX cb229b76b0, of new QPs). The record of an SQ is not: Linux leaves it
-/// when it recovers one (`en/reporter_tx.c`, `mlx5e_reset_txqsq_cc_pc`).
+/// have cleared: what was left there counts as posted (UCX cb229b76b0, of new QPs). The record of
+/// an SQ is not: Linux leaves it when it recovers one (`en/reporter_tx.c`,
+/// `mlx5e_reset_txqsq_cc_pc`).
 pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;
     let (ready, is_new) = match (qps.get(&number), sqs.get(&number)) {

@@ -404,7 +404,8 @@ fn written(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
     new
 }
 
-/// Whether a key's range and the size of its pages or entries make sense: what CREATE_MKEY asks for.
+/// Whether a key's range and the size of its pages or entries make sense: what CREATE_MKEY asks
+/// for.
 fn is_sound(context: &MkeyContext, caps: &Capabilities) -> bool {
     let log = u32::from(context.log_page_size());
     let ends = context.length64() || context.start_addr().checked_add(context.len()).is_some();

@@ -109,7 +109,7 @@ impl OnDevice {
     }
 
     /// Fails if its completion queues have no room for all that it may complete, because of CQEs of
-    /// before that nobody has polled past.
+    /// before that have not been polled past.
     pub(super) fn check_room(&self) -> Result<(), Error> {
         self.cleaners.uses.iter().flatten().try_for_each(CqUse::check)
     }

@@ -227,8 +227,9 @@ fn pages(
     Ok(QueueMemory { pages: call.hca().budget.list(pages), log_page_size, offset, length })
 }
 
-/// The pages of a key in a UMEM, whose size is the UMEM's: UCX writes none into the key (a8c655658d),
-/// DPDK on Windows that of the system. How many they are is not looked at: UCX writes 1.
+/// The pages of a key in a UMEM, whose size is the UMEM's: UCX writes none into the key
+/// (a8c655658d), DPDK on Windows that of the system. How many they are is not looked at: UCX writes
+/// 1.
 fn umem_pages(
     call: &Call<'_>,
     input: &CreateMkeyIn,

@@ -116,10 +116,10 @@ enum Source {
 }
 
 /// What a CQ watches, with an error that it reported.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone)]
 enum Failure {
-    /// Kind and number of the queue, and type of the event.
-    Queue(&'static str, u32, u8),
+    /// Kind and number of the queue, type of the event, and what lives as long as the queue.
+    Queue(&'static str, u32, u8, Weak<dyn Any + Send + Sync>),
     /// The port changed its state.
     Port(u8),
 }
@@ -250,7 +250,7 @@ impl CqEvents {
         // Its event may have come before.
         if queue.is_failed()? {
             let event = event_type::WQ_CATASTROPHIC_ERROR;
-            subscription.reports.fail(Failure::Queue(kind, id, event));
+            self.fail(subscription, Failure::Queue(kind, id, event, queue.life()));
         }
         Ok(())
     }
@@ -273,8 +273,15 @@ impl CqEvents {
         let types = [event_type::PORT_CHANGE as u16];
         let subscription = self.watch_for(cq, Source::Port(port), None, &types)?;
         // It may be down already.
-        subscription.reports.fail(Failure::Port(port));
+        self.fail(subscription, Failure::Port(port));
         Ok(())
+    }
+
+    /// Notes a failure that no event told of. A thread that calls [`CqEvents::wait`] next gets the
+    /// token of the queue.
+    fn fail(&self, subscription: &Subscription, failure: Failure) {
+        subscription.reports.fail(failure);
+        self.state().fired.push_back(subscription.number);
     }
 
     fn watch_for<'c>(
@@ -528,7 +535,9 @@ impl CqEvents {
         }
         while let Some(failure) = reports.take_failed() {
             match failure {
-                Failure::Queue(kind, number, event) => {
+                // It was dropped after the event came.
+                Failure::Queue(.., ref life) if life.strong_count() == 0 => {}
+                Failure::Queue(kind, number, event, _) => {
                     let what = match event {
                         event_type::WQ_INVALID_REQUEST_ERROR => "an invalid request of its peer",
                         event_type::WQ_ACCESS_ERROR => "an access violation of its peer",
@@ -541,7 +550,8 @@ impl CqEvents {
                     return failed(ErrorKind::QueueFailed, hint);
                 }
                 Failure::Port(port) => {
-                    let (bit, up) = (1 << (port & 31), self.is_up(port)?);
+                    let up = self.is_up(port).inspect_err(|_| reports.fail(failure))?;
+                    let bit = 1 << (port & 31);
                     let down = &reports.ports_down;
                     if up {
                         down.fetch_and(!bit, Ordering::AcqRel);
@@ -598,6 +608,18 @@ impl fmt::Display for Source {
     }
 }
 
+impl Failure {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Queue(_, one, kind, _), Self::Queue(_, two, other, _)) => {
+                (one, kind) == (two, other)
+            }
+            (Self::Port(one), Self::Port(two)) => one == two,
+            _ => false,
+        }
+    }
+}
+
 impl Reports {
     fn may_have_failed(&self) -> bool {
         let Self { cq_failed, unsure, any_failed, .. } = self;
@@ -610,7 +632,7 @@ impl Reports {
 
     fn fail(&self, failure: Failure) {
         let mut failures = self.failures();
-        if !failures.contains(&failure) {
+        if !failures.iter().any(|there| there.is_same(&failure)) {
             failures.push(failure);
         }
         self.any_failed.store(true, Ordering::Release);
@@ -656,7 +678,9 @@ impl Entry {
             Source::Cq => reports.cq_failed.store(true, Ordering::Release),
             // The kernel keeps events of objects that are gone.
             Source::Queue(.., ref life) if life.strong_count() == 0 => return false,
-            Source::Queue(kind, number, _) => reports.fail(Failure::Queue(kind, number, event)),
+            Source::Queue(kind, number, ref life) => {
+                reports.fail(Failure::Queue(kind, number, event, life.clone()));
+            }
             Source::Port(port) => reports.fail(Failure::Port(port)),
         }
         true

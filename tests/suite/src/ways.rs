@@ -9,8 +9,8 @@
 //!   ([`IN_TURN`]);
 //! - the order between different queues: CQEs are compared in the order of their queue, not of
 //!   their CQ, and owner bits, which belong to the ring of the CQ, are not recorded;
-//! - the last CQEs of send queues, and the last flushed ones of receive queues, where a case ends
-//!   without waiting for them: a failed queue flushes later;
+//! - the last CQEs of send queues, where a case ends without waiting for them;
+//! - flushed CQEs: a failed queue flushes later, and a reset meanwhile discards what is left;
 //! - what chance decides in a case, whichever way messages go: [`CHANCE`];
 //! - data of messages that fail or wait halfway, as docs/fidelity.md says: [`HALFWAY`].
 
@@ -72,6 +72,7 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
             let in_turn = is_in(IN_TURN, case);
             it.completions
                 .iter()
+                .filter(|cqe| !is_flushed(cqe))
                 .map(move |cqe| comparable(cqe, if in_turn { user_index(cqe) } else { first }))
         });
         for (number, (one, other)) in cqes.zip(others).enumerate() {
@@ -83,15 +84,13 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
                 )));
             }
         }
-        let [cqes, others] = [one, other].map(|it| {
-            let last = it.completions.iter().rposition(|cqe| !is_flushed(cqe));
-            last.map_or(0, |last| last + 1)
-        });
+        let [cqes, others] =
+            [one, other].map(|it| it.completions.iter().filter(|cqe| !is_flushed(cqe)).count());
         // A case that waits for a completion fails by itself if there is none.
         if cqes != others && at.side != QueueSide::Requester {
             return Err(Stop::fail(format!(
                 "{at:?} got {cqes} CQEs for messages carried whole, {others} in packets, without \
-                 flushed ones at the end"
+                 flushed ones"
             )));
         }
         let [data, others] = [one, other].map(|it| (it.bytes, it.digest));

@@ -74,9 +74,13 @@ impl CqUsers {
     /// CQEs that were removed and still have their entries.
     fn retired(&self, users: &mut Users) -> u64 {
         let consumed = (self.consumed)();
-        // Indexes have 24 bits.
-        users.retired.retain(|it| it.end.wrapping_sub(consumed) & 0xff_ffff < 1 << 23);
-        users.retired.retain(|it| it.end != consumed);
+        // Indexes have 24 bits, and no unread CQE is further ahead than the queue is long. One that
+        // nobody asked for in 2^24 CQEs looks ahead again, until the next few have been polled.
+        let entries = self.entries.unwrap_or(0);
+        users.retired.retain(|it| {
+            let ahead = it.end.wrapping_sub(consumed) & 0xff_ffff;
+            (1..=entries).contains(&ahead)
+        });
         users.retired.iter().map(|it| u64::from(it.count)).sum()
     }
 
@@ -211,6 +215,7 @@ impl Users {
 impl Drop for CqUse {
     fn drop(&mut self) {
         let mut users = self.users.lock();
+        self.users.retired(&mut users);
         let mut requests = self.requests;
         match self.user {
             User::Pair => users.pairs -= 1,
@@ -263,6 +268,11 @@ mod tests {
         consumed.store(0x00_0004, Ordering::Relaxed);
         let pair = users.pair(32).expect("20 are past");
         assert!(users.pair(32).is_err());
+        // Behind it for good: also when the index is half its range on.
+        for passed in [0x00_0020, 0x80_0019, 0xff_ff00] {
+            consumed.store(passed, Ordering::Relaxed);
+            pair.check().expect("all are past");
+        }
         consumed.store(0x00_0020, Ordering::Relaxed);
         users.pair(32).expect("all are past");
         pair.check().unwrap();

@@ -18,7 +18,7 @@ use verbless_prm::hot::event_type;
 /// How long a queue pair waits for the event. Then it is reset all the same, and the receive that
 /// it had taken from the SRQ may be lost.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long, where the event of a queue pair of this SRQ has not come before.
+/// How long, where the last event that a queue pair of this SRQ waited for has not come.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(10);
 
 /// The Last WQE Reached events of the queue pairs of one SRQ.
@@ -28,7 +28,7 @@ pub(super) struct LastWqeEvents {
     /// Cookies of events that were read, and not waited for yet.
     reached: Mutex<HashSet<u64>>,
     next: AtomicU64,
-    /// Whether one has not come in time: the device may not report them.
+    /// Whether the last one has not come in time: the device may not report them.
     missed: AtomicBool,
 }
 
@@ -78,6 +78,7 @@ impl LastWqe {
                 reached.insert(event.cookie);
             }
             if reached.remove(&self.cookie) {
+                missed.store(false, Ordering::Relaxed);
                 return Ok(true);
             }
             let left = end.saturating_duration_since(Instant::now());

@@ -136,7 +136,11 @@ impl<S: Side> Raw<S> {
     }
 
     /// RST → RDY.
+    ///
+    /// # Errors
+    /// Its completion queue has no room beside CQEs that were removed; the device's refusal.
     pub(super) fn start(&mut self) -> Result<(), Error> {
+        self.reports.as_ref().map_or(Ok(()), CqUse::check)?;
         self.side().to_ready()?;
         self.ready = true;
         Ok(())

@@ -31,7 +31,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, send, shutdown, socketpair,
 };
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, getegid, geteuid};
 
@@ -91,7 +91,11 @@ pub(super) fn filled(fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<D
     let made = made.and_then(|(mount, namespace)| {
         fill(&PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())))?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let root = openat(&mount, ".", flags, Mode::empty())?.into();
+        let root = openat(&mount, ".", flags, Mode::empty())?;
+        if !is_its_own_parent(&root)? {
+            return Err(Errno::EXDEV.into());
+        }
+        let root = root.into();
         send(ours.as_raw_fd(), b"r", MsgFlags::MSG_NOSIGNAL)?;
         Ok(Detached { root, namespace })
     });
@@ -103,6 +107,13 @@ pub(super) fn filled(fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<D
         (_, Ok(errno)) => Err(io::Error::from_raw_os_error(errno)),
         (_, Err(errno)) => Err(errno.into()),
     }
+}
+
+/// Whether `..` of a directory is that directory, as at the root of a mount namespace.
+fn is_its_own_parent(root: &OwnedFd) -> Result<bool, Errno> {
+    let parent = openat(root, "..", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let [own, up] = [fstat(root)?, fstat(&parent)?];
+    Ok((own.st_dev, own.st_ino) == (up.st_dev, up.st_ino))
 }
 
 fn wait(child: Pid) -> Result<i32, Errno> {
@@ -125,8 +136,12 @@ fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno>
         }
         done => done?,
     }
-    let mount = mount()?;
     let namespace = open(c"/proc/self/ns/mnt", libc::O_RDONLY)?;
+    // In a chroot, `/` is not the root of the new namespace: what is mounted there would have a
+    // parent, to which `..` leads.
+    // SAFETY: numbers only.
+    Errno::result(unsafe { libc::setns(namespace, libc::CLONE_NEWNS) })?;
+    let mount = mount()?;
     leave_others(mount);
     for fd in [mount, namespace] {
         let sent = sys::send_descriptor(socket, fd);
@@ -241,6 +256,32 @@ mod tests {
         assert_eq!(inode("a/../../../../.."), inode("."));
         let other = fs::metadata("/").expect("a directory");
         assert_ne!(fs::metadata(path(&root, "..")).expect("a directory").dev(), other.dev());
+    }
+
+    #[test]
+    fn tmpfs_root_is_its_own_parent_in_a_chroot() {
+        if !nix::unistd::geteuid().is_root() {
+            return eprintln!("skipped: only root can make a chroot");
+        }
+        let place = std::env::temp_dir().join(format!("verbless-chroot-{}", std::process::id()));
+        fs::create_dir(&place).expect("it is new");
+        // A root that is a mount point, as schroot and debootstrap's users make it.
+        let script = "mount --rbind / \"$1\" && exec chroot \"$1\" \"$2\" --nocapture --exact \
+                      run::detached::tests::tmpfs_root_is_its_own_parent";
+        let program = std::env::current_exe().expect("this test");
+        let output = std::process::Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+            .args([&place, &program])
+            .output()
+            .expect("it starts");
+        fs::remove_dir(&place).expect("nothing is mounted there");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        if !output.status.success() && said.contains("permission denied") {
+            return eprintln!("skipped: this place lets root mount nothing");
+        }
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        assert!(!said.contains("skipped"), "{said}");
     }
 
     #[test]

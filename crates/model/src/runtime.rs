@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use verbless_prm::hot::WQEBB;
 
 use crate::connection::Connection;
-use crate::hca::objects::Mkey;
 
 /// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
 const MOST_COPIES: usize = 1 << 4;
@@ -67,16 +66,6 @@ impl Ahead {
     }
 }
 
-/// A key as it was before a UMR, for a request that does not wait for that.
-#[derive(Debug)]
-pub(crate) struct UnfencedKey {
-    /// Index of the request right behind the UMR.
-    pub request: u16,
-    /// Index of the key.
-    pub number: u32,
-    pub before: Mkey,
-}
-
 /// The engine's state of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct QpRuntime {
@@ -95,8 +84,8 @@ pub(crate) struct QpRuntime {
     /// Whether the QP failed on a shared receive queue, and the event that says that it has flushed
     /// is yet to come.
     pub last_wqe_due: bool,
-    /// The key that the last request changed, as it was before.
-    pub unfenced: Option<Box<UnfencedKey>>,
+    /// Whether the engine keeps the key that the last request changed, as it was before.
+    pub unfenced: bool,
     /// Messages that it has executed, modulo 2^24: what an ACK tells of them.
     pub msn: u32,
     /// State of a connected QP for messages in packets.

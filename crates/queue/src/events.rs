@@ -222,7 +222,12 @@ impl CqEvents {
         cq.event_received();
         let reports = Arc::new(Reports::default());
         // It may have failed before, or its event went to a channel of before.
-        reports.unsure.store(true, Ordering::Release);
+        match cq.check() {
+            Err(error) if error.kind() == ErrorKind::QueueFailed => {
+                reports.cq_failed.store(true, Ordering::Release);
+            }
+            checked => checked?,
+        }
         let weak = Arc::downgrade(&reports);
         let entry = Entry { token, cq: number, reports: weak, source: Source::Cq };
         state.insert(number, entry);

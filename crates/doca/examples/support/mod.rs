@@ -168,7 +168,12 @@ impl Channel {
     fn fill(&mut self, mut into: &mut [u8], end: Instant) -> Result {
         while !into.is_empty() {
             self.stream.set_read_timeout(self.left(end)?)?;
-            match self.stream.read(into).map_err(|error| format!("the other side: {error}"))? {
+            let read = self.stream.read(into);
+            // The kernel's timer may end before ours.
+            if read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+                continue;
+            }
+            match read.map_err(|error| format!("the other side: {error}"))? {
                 0 => return Err("the other side has gone".into()),
                 read => into = &mut into[read..],
             }

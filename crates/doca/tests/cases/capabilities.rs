@@ -149,7 +149,7 @@ fn maps_go_to_the_dpu_where_both_capabilities_say_so_and_are_refused_elsewhere()
             }
         }
     }
-    assert_eq!((exported, imported), (2, 2), "of two profiles, from BlueField's host to its DPU");
+    assert_eq!((exported, imported), (3, 3), "of three profiles, from BlueField's host to its DPU");
 }
 
 #[test]

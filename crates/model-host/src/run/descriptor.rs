@@ -1,35 +1,16 @@
 //! Calls on the descriptor of a device that a memfd, which it is, would answer otherwise:
 //! duplicates, mappings, a size.
 
-use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 
 use nix::errno::Errno;
-use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer};
 use super::filter::DESCRIPTORS;
 use super::open::{Open, Served};
 use super::process;
 use super::sys::{self, Notification};
-
-/// Locks on the numbers of processes' descriptors: a number that was found to be free must be free
-/// until a descriptor is given there, or that would replace another.
-#[derive(Debug, Default)]
-pub(super) struct Rooms(Mutex<HashMap<Pid, Weak<Mutex<()>>>>);
-
-impl Rooms {
-    /// The lock of a process, which is held while the process is given a descriptor: that waits for
-    /// its thread, and holds up no other process.
-    pub(super) fn of(&self, pid: Pid) -> Arc<Mutex<()>> {
-        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rooms.retain(|_, room| room.strong_count() != 0);
-        let room = rooms.get(&pid).and_then(Weak::upgrade).unwrap_or_default();
-        rooms.insert(pid, Arc::downgrade(&room));
-        room
-    }
-}
 
 impl Answerer {
     /// A number for a device, from `at_least` on: free in the caller, and known to the filter.
@@ -116,16 +97,6 @@ mod tests {
     use super::*;
 
     const REFUSED: Answer = Answer::Ours(Err(Errno::EINVAL));
-
-    #[test]
-    fn room_is_one_processs() {
-        let rooms = Rooms::default();
-        let (one, other) = (Pid::from_raw(1), Pid::from_raw(2));
-        let room = rooms.of(one);
-        let _held = room.lock().unwrap();
-        assert!(rooms.of(one).try_lock().is_err());
-        assert!(rooms.of(other).try_lock().is_ok());
-    }
 
     #[test]
     fn a_duplicate_gets_a_free_number_that_the_filter_knows() {

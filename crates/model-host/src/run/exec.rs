@@ -10,11 +10,12 @@
 //! without it.
 
 use std::fs;
+use std::fs::File;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-use super::process::memory_of;
 use verbless_model::memory::Reach;
 
 /// A process whose threads called `execve`, before it is known whether that succeeded.
@@ -63,4 +64,14 @@ impl Exec {
 
 fn told(pid: Pid) -> Result<Vec<u8>, Errno> {
     fs::read(format!("/proc/{pid}/auxv")).map_err(|_| Errno::ESRCH)
+}
+
+/// The memory of the program that a process runs now.
+pub(super) fn memory_of(pid: Pid) -> Result<Reach, Errno> {
+    let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+    let file = file.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE | Errno::ENFILE) => Errno::ENFILE,
+        _ => Errno::ESRCH,
+    })?;
+    Ok(Reach::Program(Arc::new(file)))
 }

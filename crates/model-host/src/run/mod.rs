@@ -73,6 +73,7 @@ mod process;
 mod ptrace;
 #[cfg(test)]
 mod rig;
+mod rooms;
 mod shared;
 mod side;
 mod standing;

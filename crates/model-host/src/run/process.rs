@@ -14,7 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::exec::Exec;
+use super::exec::{Exec, memory_of};
 use super::guardian::Wards;
 use super::place;
 use super::shared::{Wake, Wakes};
@@ -214,16 +214,6 @@ pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
         .map(Pid::from_raw)
         .ok_or(Errno::ESRCH)
-}
-
-/// The memory of the program that a process runs now.
-pub(super) fn memory_of(pid: Pid) -> Result<Reach, Errno> {
-    let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
-    let file = file.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EMFILE | Errno::ENFILE) => Errno::ENFILE,
-        _ => Errno::ESRCH,
-    })?;
-    Ok(Reach::Program(Arc::new(file)))
 }
 
 /// The mappings of the memory that a thread has now, whatever its process runs later.

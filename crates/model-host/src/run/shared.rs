@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::Pid;
 
-use super::descriptor::Rooms;
 use super::open::Opens;
 use super::process::Processes;
+use super::rooms::Rooms;
 use verbless_model::Model;
 use verbless_model::memory::ClientMemory;
 use verbless_model_kernel::InProcess;

@@ -112,6 +112,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             doorbell::sender_ready(function, number);
         }
         Effect::QpForgotten(qpn, runtime, send) => {
+            function.engine.unfenced.remove(&qpn);
             function.engine.errored.remove(&qpn);
             function.engine.flushes.remove(qpn);
             blueflame::forget(function, qpn);

@@ -11,11 +11,21 @@ use super::scratch::Phase;
 use super::sweeps::Sweeps;
 use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
+use crate::hca::objects::Mkey;
 use crate::numbered::Numbered;
 use crate::watch::Outbox;
 
 /// Stray doorbells that are kept.
 pub(crate) const MOST_STRAYS: usize = 16;
+
+/// A key as it was before a UMR, for a request that does not wait for that.
+pub(crate) struct UnfencedKey {
+    /// Index of the request right behind the UMR.
+    pub request: u16,
+    /// Index of the key.
+    pub number: u32,
+    pub before: Mkey,
+}
 
 /// The engine's state of a function.
 #[derive(Default)]
@@ -45,6 +55,8 @@ pub(crate) struct EngineState {
     pub errored: BTreeSet<u32>,
     /// The queue of `errored` that was looked at last.
     pub looked_at: u32,
+    /// Keys that the last requests of QPs changed, as they were before.
+    pub unfenced: BTreeMap<u32, UnfencedKey>,
     /// Queues that are to flush what is posted to them.
     pub flushes: Flushes,
     /// Pages on which doorbells may have been overwritten.
@@ -71,6 +83,7 @@ impl EngineState {
     /// Forgets all queues, after they were destroyed.
     pub(super) fn forget_queues(&mut self) {
         self.active.clear();
+        self.unfenced.clear();
         self.answering.clear();
         self.egress.clear();
         self.timers.clear();

@@ -16,6 +16,7 @@ use super::context::{Context, QueuePair};
 use super::keys::{self, Keys, Need, Range, User};
 use super::scratch::Scratch;
 use super::sender::Turn;
+use super::state::UnfencedKey;
 use super::transfer;
 use super::work::{Placed, Segment, Work, segments};
 use crate::hca::budget::Budget;
@@ -23,7 +24,6 @@ use crate::hca::capability::Capabilities;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Limits, Mkey, QpObject, QueueMemory, Translation};
 use crate::memory::Spaces;
-use crate::runtime::UnfencedKey;
 
 /// Offsets of the segments in the WQE.
 const CONTROL: usize = CtrlSegment::BYTES;
@@ -58,7 +58,7 @@ impl QueuePair<'_> {
         let before = followed.then(|| self.context.mkeys.get(&number).cloned()).flatten();
         let done = execute(&mut self.context, &asker, placed.work.immediate, scratch);
         if let (Ok(()), Some(before)) = (done, before) {
-            self.qp.runtime.unfenced = Some(Box::new(UnfencedKey { request, number, before }));
+            self.keep_unfenced(UnfencedKey { request, number, before });
         }
         self.finish(placed, done)
     }
@@ -71,10 +71,16 @@ impl QueuePair<'_> {
         index: u16,
         scratch: &mut Scratch,
     ) -> Result<u64, u8> {
-        match self.qp.runtime.unfenced.take() {
+        let unfenced = std::mem::take(&mut self.qp.runtime.unfenced);
+        match unfenced.then(|| self.context.state.unfenced.remove(&self.qpn)).flatten() {
             None => self.gather_list(work, scratch),
-            Some(key) => self.gather_behind(*key, work, index, scratch),
+            Some(key) => self.gather_behind(key, work, index, scratch),
         }
+    }
+
+    fn keep_unfenced(&mut self, key: UnfencedKey) {
+        self.qp.runtime.unfenced = true;
+        self.context.state.unfenced.insert(self.qpn, key);
     }
 
     /// The same right behind a UMR that was posted together with the WQE: unless the WQE waits for
@@ -104,7 +110,7 @@ impl QueuePair<'_> {
             std::mem::swap(changed, &mut key.before);
         }
         // A request that is sent again, or in parts, sees the same.
-        self.qp.runtime.unfenced = Some(Box::new(key));
+        self.keep_unfenced(key);
         length
     }
 }

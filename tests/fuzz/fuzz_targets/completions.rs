@@ -110,8 +110,10 @@ fn run(input: &mut Unstructured<'_>) -> Option<()> {
     let info = backend.enumerate().ok()?.pop()?;
     let domain = Domain::new(&Device::open(&backend, &info).ok()?).ok()?;
     let config = QpConfig::new(DEPTH, DEPTH);
-    let mut here_cq = domain.completion_queue(&CqConfig::new(config.cqes::<Rc>())).ok()?;
-    let mut there_cq = domain.completion_queue(&CqConfig::new(config.cqes::<Rc>())).ok()?;
+    let mut here_cq =
+        domain.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>())).ok()?;
+    let mut there_cq =
+        domain.completion_queue(&CqConfig::new(config.cqes::<verbless_queue::Rc>())).ok()?;
     let mut here = domain.queue_pair(&config, &here_cq, &here_cq).ok()?;
     let mut there = domain.queue_pair(&config, &there_cq, &there_cq).ok()?;
     // The same numbers in every run.

@@ -131,7 +131,7 @@ impl Channel {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let seconds = self.patience.as_secs_f32();
-            return Err(format!("the other side took longer than {seconds} s").into());
+            return Err(format!("the other side: it took longer than {seconds} s").into());
         }
         Ok(Some(left))
     }

@@ -385,7 +385,7 @@ fn frames_that_find_no_receive_are_lost_and_counted(lab: &Lab) -> Result<(), Sto
     let rq = DpaRq::create(&process, &cq, &config)?;
     let _rule = process.domain().steer(&FlowAttr::to(here), rq.tir())?;
     let domain = Domain::new(&other)?;
-    let mut send_cq = domain.completion_queue(&CqConfig::new(16))?;
+    let mut send_cq = domain.completion_queue(&CqConfig::new(32))?;
     let mut sender = domain.sq(&SqConfig { inline: 64, ..SqConfig::new(16) }, &send_cq)?;
     let mut send = |n| -> Result<(), Stop> {
         let bytes = frame(n, here, there);

@@ -92,7 +92,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            // SAFETY: nobody else uses the context.
+            // SAFETY: this is the context's only user.
             unsafe { libc::syscall(libc::SYS_io_destroy, self.context()) };
         }
     }

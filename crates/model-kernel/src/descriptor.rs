@@ -34,7 +34,7 @@ pub(crate) fn empty_file() -> Result<OwnedFd, Errno> {
     // SAFETY: the name ends with a zero; the kernel copies it.
     let fd = unsafe { libc::memfd_create(c"verbless-empty".as_ptr(), libc::MFD_CLOEXEC) };
     Errno::result(fd)?;
-    // SAFETY: it was opened by the call above, and nobody else knows it.
+    // SAFETY: it was opened by the call above, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -97,9 +97,9 @@ impl Desk {
                         return;
                     }
                 }
-                // Whoever called was killed meanwhile, or nobody is left (before Linux 6.11,
-                // waiting does not end then).
-                Err(Errno::ENOENT) if nobody_is_left(self.listener.as_fd()) => return,
+                // The caller was killed meanwhile, or no task is behind the filter any more
+                // (before Linux 6.11, waiting does not end then).
+                Err(Errno::ENOENT) if every_task_has_left(self.listener.as_fd()) => return,
                 Err(Errno::ENOENT | Errno::EINTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "calls cannot be taken any more");
@@ -269,7 +269,7 @@ fn call_waits(listener: BorrowedFd<'_>) -> bool {
         && waiting[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
 }
 
-fn nobody_is_left(listener: BorrowedFd<'_>) -> bool {
+fn every_task_has_left(listener: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(listener, PollFlags::empty())];
     let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
     poll(&mut waiting, PollTimeout::ZERO).is_ok()
@@ -291,7 +291,7 @@ mod tests {
         let (native, narrow) = (filter::ARCHITECTURE, 0x4000_0003);
         for (architecture, number, leaves) in [
             (native, libc::SYS_execve as i32, true),
-            // What these numbers are of 64-bit calls is none of execve.
+            // The i386 numbers of execve and execveat; on x86-64 they are other calls.
             (narrow, 11, true),
             (narrow, 358, true),
             (native, libc::SYS_getcwd as i32, false),
@@ -311,10 +311,10 @@ mod tests {
     #[test]
     fn a_filter_is_left_when_its_other_end_is_gone_and_not_when_something_waits() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
-        assert!(!nobody_is_left(ours.as_fd()));
+        assert!(!every_task_has_left(ours.as_fd()));
         theirs.write_all(b"!").expect("it is open");
-        assert!(!nobody_is_left(ours.as_fd()));
+        assert!(!every_task_has_left(ours.as_fd()));
         drop(theirs);
-        assert!(nobody_is_left(ours.as_fd()));
+        assert!(every_task_has_left(ours.as_fd()));
     }
 }

@@ -22,8 +22,8 @@
 //!   and waits again (another takes its place if it does not come back, `turns`), in the kernel:
 //!   handing over takes a few microseconds, as it wakes the answering side on the caller's CPU
 //!   (SYNC_WAKE_UP, since 6.6). Another (`supervisor`) keeps house: closes, deaths, signals. The
-//!   model's own thread moves data meanwhile; completion channels are sockets, and need nobody
-//!   here.
+//!   model's own thread moves data meanwhile; completion channels are sockets, which the
+//!   kernel serves.
 //! - **What stops** is what `filter` lists: calls with a path, ioctls of RDMA devices, questions
 //!   about descriptors of devices. A path that is none of ours is let go at once (`paths`).
 //! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last

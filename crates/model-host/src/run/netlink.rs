@@ -316,7 +316,7 @@ mod tests {
         let kernel = [16_u32, 0, 0];
         let parts = [[question, 4], [question + 4, 8], [question + 12, 4]];
         let header = [kernel.as_ptr() as u64, 12, parts.as_ptr() as u64, 3, 0, 0, 0];
-        // Once for who calls, then after each read: header, vectors, address, pieces.
+        // Once to identify the caller, then after each read: header, vectors, address, pieces.
         let looks = 1 + 1 + 3 + 1 + 3;
         for alive in 0..=looks {
             program.gate.end_after(-1);

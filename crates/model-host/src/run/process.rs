@@ -570,7 +570,7 @@ Max processes             95932                95932                processes";
         let process = processes().of_thread(child.id(), || true).expect("it lives");
         child.wait().expect("it ends");
         // As if its number were ours now.
-        let process = Arc::into_inner(process).expect("nobody else has it");
+        let process = Arc::into_inner(process).expect("the only reference");
         let process = Arc::new(Process { pid: Pid::this(), ..process });
         let owner = Caller { process, tid: std::process::id(), call: None };
         assert_eq!(owner.identify(0), Err(Errno::EBADF));
@@ -854,7 +854,7 @@ Max processes             95932                95932                processes";
             assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
         }
         assert_eq!(processes.threads.len(), 1);
-        // Its end wakes nobody.
+        // Its end wakes no wait.
         drop(stranger.stdin.take());
         stranger.wait().expect("it ends");
         assert_eq!(processes.wakes.wait(Some(std::time::Duration::ZERO)), Ok(vec![]));

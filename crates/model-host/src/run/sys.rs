@@ -736,7 +736,7 @@ pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
         let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, flags) });
         match pid {
             Ok(0) => return None,
-            // A stop, of which the kernel tells whoever traces, whatever was asked for.
+            // A tracer gets stops even without WUNTRACED.
             Ok(_) if libc::WIFSTOPPED(status) || libc::WIFCONTINUED(status) => {}
             Ok(pid) => return Some((Pid::from_raw(pid), status)),
             Err(Errno::EINTR) => {}

@@ -132,11 +132,11 @@ impl Turns {
             return Step::Nothing;
         }
         let mut made = BTreeMap::<P, Vec<u64>>::new();
-        let mut nobodys = Vec::new();
+        let mut without_maker = Vec::new();
         for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, TURN)) {
             match maker(&busy.call) {
                 Some(process) => made.entry(process).or_default().push(number),
-                None => nobodys.push(number),
+                None => without_maker.push(number),
             }
         }
         let most = made.values().max_by_key(|numbers| numbers.len());
@@ -149,7 +149,7 @@ impl Turns {
                 made.into_values().filter(|numbers| numbers.iter().any(is_old)).flatten().collect()
             }
         };
-        for number in nobodys {
+        for number in without_maker {
             taken.lose(number);
         }
         let calls: Vec<Busy> = killed.into_iter().filter_map(|it| taken.lose(it)).collect();

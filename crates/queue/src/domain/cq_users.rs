@@ -74,8 +74,8 @@ impl CqUsers {
     /// CQEs that were removed and still have their entries.
     fn retired(&self, users: &mut Users) -> u64 {
         let consumed = (self.consumed)();
-        // Indexes have 24 bits, and no unread CQE is further ahead than the queue is long. One that
-        // nobody asked for in 2^24 CQEs looks ahead again, until the next few have been polled.
+        // Indexes have 24 bits, and no unread CQE is further ahead than the queue is long. An
+        // entry that was not looked at for 2^24 CQEs seems ahead again, until more are polled.
         let entries = self.entries.unwrap_or(0);
         users.retired.retain(|it| {
             let ahead = it.end.wrapping_sub(consumed) & 0xff_ffff;

@@ -62,7 +62,7 @@ fn a_file_is_given_as_it_was_asked_for() {
 }
 
 #[test]
-fn a_directory_above_is_the_trees_own_and_waits_as_it_was_asked_to() {
+fn directory_above_is_of_the_tree_and_keeps_o_nonblock() {
     let program = Program::new();
     for (flags, expected) in [(0, false), (O_NONBLOCK, true)] {
         let given = program.open(c"/dev/infiniband/..", O_RDONLY | O_DIRECTORY | flags);

@@ -200,8 +200,8 @@ struct Sender {
     packets: u32,
 }
 
-/// Whether a function, which is at hand, has such a QP, and it takes messages from this sender;
-/// whether its answers come back then.
+/// Whether the QP that `sender` addresses exists in function `id` and accepts its messages: `None`
+/// if not. Otherwise, whether its answers reach the sender. Function `id` must be locked.
 fn is_for(world: &World, id: usize, (function, number): QpId, sender: &Sender) -> Option<bool> {
     let hca = &world.functions[id].hca;
     let qpn = sender.to_qpn;
